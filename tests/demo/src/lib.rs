@@ -14,11 +14,13 @@
 //! | `consumer` | the process of a consumer, and where it crashes |
 //! | `processes` | relays and consumer, in processes of their own |
 //! | `faults` | what goes wrong on purpose |
+//! | `again` | messages that are delivered once more |
 //! | `plain` | plain broker clients |
 //! | `check`, `verdict` | what was observed, and what it means |
 //! | `progress`, `report` | what a person sees meanwhile, and at the end |
 //! | `run` | one run from its seed to its report |
 
+mod again;
 mod args;
 mod check;
 mod consumer;

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 
+use harness::faults::over_progress;
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
@@ -110,9 +111,9 @@ impl Plan {
             kept.clone().filter(|_| rng.random_ratio(COPIED, 1_000)).map(|order| order.number).collect();
         // A small run has one as well.
         copies.extend(kept.map(|order| order.number).next());
-        let kills = points(&mut rng, KILLS, orders);
+        let kills = over_progress(&mut rng, KILLS, orders);
         let crashes = crashes(&mut rng, orders);
-        let outages = points(&mut rng, OUTAGES, orders);
+        let outages = over_progress(&mut rng, OUTAGES, orders);
         let rewind_after = rng.random_range(0..crashes.len());
         Self { seed, orders, transactions, kills, crashes, outages, rewind_after, copies }
     }
@@ -156,21 +157,11 @@ fn transactions(rng: &mut StdRng, orders: u64) -> Vec<TransactionPlan> {
     transactions
 }
 
-/// `count` points of progress: one somewhere in each equal part of the run, not at its very ends.
-fn points(rng: &mut StdRng, count: u64, orders: u64) -> Vec<u64> {
-    (0..count)
-        .map(|part| {
-            let share = (part as f64 + rng.random_range(0.15..0.85)) / count as f64;
-            ((orders as f64 * share) as u64).max(1)
-        })
-        .collect()
-}
-
 /// Both kinds of crash in a random order.
 fn crashes(rng: &mut StdRng, orders: u64) -> Vec<CrashPlan> {
     let mut kinds = [CrashPoint::BeforeCommit, CrashPoint::BeforeAck].repeat(CRASHES as usize / 2);
     kinds.shuffle(rng);
-    let points = points(rng, CRASHES, orders);
+    let points = over_progress(rng, CRASHES, orders);
     points.into_iter().zip(kinds).map(|(effects, point)| CrashPlan { effects, point }).collect()
 }
 

@@ -16,13 +16,13 @@ use crate::args::Args;
 use crate::check::{self, Journal, Sources};
 use crate::consumer::{self, ConsumerTask};
 use crate::error::DemoError;
-use crate::faults::{deliver_again, kill_relays, run_outages};
+use crate::faults::{self, Stage};
 use crate::plan::{CrashPoint, Plan};
 use crate::progress::{Counts, Progress};
 use crate::report::Report;
 use crate::target::{Broker, Databases, Outage};
 use crate::verdict::Verdict;
-use crate::{plain, processes, producer};
+use crate::{again, plain, processes, producer};
 
 /// How often effects are counted, and the relays looked at.
 const COUNT_INTERVAL: Duration = Duration::from_millis(50);
@@ -147,17 +147,17 @@ impl Run<'_> {
         }
     }
 
-    /// Producers, kills, outages and copies, until all messages have had their effect and all
+    /// Producers, faults and copies, until all messages have had their effect and all
     /// copies have arrived.
     async fn work(&self) -> Result<(), DemoError> {
         let (databases, broker, progress) = (self.databases, self.broker, &self.progress);
         let topic = broker.spec.topic();
         let producing =
             producer::run(&databases.producer, &databases.producer_pool, topic, &self.plan, progress);
-        let kills = kill_relays(&self.processes, &self.plan.kills, progress);
-        let outages = run_outages(&broker.outage, &self.plan.outages, progress);
-        let again = deliver_again(&broker.direct, databases, &self.plan, progress);
-        let (_, _, _, copies) = tokio::try_join!(producing, kills, outages, again)?;
+        let stage = Stage { processes: &self.processes, outage: &broker.outage, progress };
+        let faults = faults::inject(&stage, &self.plan, self.args.time_limit());
+        let again = again::deliver_again(&broker.direct, databases, &self.plan, progress);
+        let (_, _, copies) = tokio::try_join!(producing, faults, again)?;
         self.settled(&copies).await
     }
 

@@ -1,10 +1,11 @@
 //! The parts that the demo and the storm share: processes that are kept running and killed, the
-//! business of producers and consumers, what consumers write down, and readers of what is there in
-//! the end.
+//! business of producers and consumers, what consumers write down, faults and their injector, and
+//! readers of what is there in the end.
 //!
 //! | module | what it holds |
 //! |---|---|
 //! | [`processes`] | processes: kept running, killed, started with other variables |
+//! | [`faults`] | faults with their cures, a schedule of them from a seed, and their injector |
 //! | [`workload`] | the business: accounts, rows with a message each, effects |
 //! | [`payload`] | what a message says |
 //! | [`journal`] | journals, and a subscription that writes down what it hands out |
@@ -14,6 +15,7 @@
 
 pub mod clock;
 pub mod content;
+pub mod faults;
 pub mod journal;
 pub mod payload;
 pub mod processes;

@@ -137,7 +137,7 @@ impl Run {
         let options = self.options()?;
         let pairs = self.pairs();
         if self.plan {
-            return self.print_plan(&pairs, &options).await;
+            return self.print_plan(&pairs, &options);
         }
         self.name_missing()?;
         let servers = Servers::from_environment()?;
@@ -218,9 +218,9 @@ impl Run {
         pairs.collect()
     }
 
-    async fn print_plan(&self, pairs: &[Pair], options: &Options) -> Result<ExitCode, Failure> {
+    fn print_plan(&self, pairs: &[Pair], options: &Options) -> Result<ExitCode, Failure> {
         for pair in pairs {
-            let injected = run::planned(*pair, options).await;
+            let injected = run::planned(*pair, options);
             if self.output == Output::Json {
                 let whole = serde_json::json!({ "pair": pair, "seed": options.seed, "injected": injected });
                 println!("{}", serde_json::to_string(&whole)?);

@@ -6,9 +6,7 @@
 //! |---|---|
 //! | [`cli`] | the command line |
 //! | [`run`] | one storm from its first process to its verdict |
-//! | [`plan`] | which fault injected when, from a seed |
-//! | [`fault_injector`] | carries the plan out |
-//! | [`faults`], [`crash`] | what can go wrong, each with its cure |
+//! | [`faults`] | what can go wrong, each with its cure |
 //! | [`stage`] | what a fault can reach: processes, wires, services, database, broker |
 //! | [`setup`] | makes the stage |
 //! | [`load`] | what producers do |
@@ -23,14 +21,12 @@
 //! | [`report`], [`phases`], [`progress`] | what a person sees |
 //! | [`pair`], [`process`] | what all of them need |
 //!
-//! Processes, workload, journals and plain readers are those of the crate `harness`, which the demo
-//! shares.
+//! Processes, workload, journals, plain readers, the schedule of faults and their injector are of
+//! the crate `harness`, which the demo shares.
 
 mod backpressure;
 pub mod cli;
 pub mod consume;
-pub mod crash;
-pub mod fault_injector;
 pub mod faults;
 pub mod journal;
 pub mod lag;
@@ -38,7 +34,6 @@ pub mod load;
 pub mod memory;
 pub mod pair;
 pub mod phases;
-pub mod plan;
 pub mod process;
 pub mod progress;
 pub mod read;

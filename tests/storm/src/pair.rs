@@ -86,6 +86,13 @@ impl fmt::Display for Pair {
 }
 
 impl Pair {
+    /// Another seed for each pair.
+    #[must_use]
+    pub fn mix(self, seed: u64) -> u64 {
+        let number = (self.database as u64) << 8 | self.broker as u64;
+        seed ^ number.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    }
+
     /// Its name as part of a file's name.
     #[must_use]
     pub fn slug(self) -> String {

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use checker::{Breach, Event, Verdict};
 use comfy_table::{Table, presets};
+use harness::faults::Record;
 
 use crate::Failure;
-use crate::fault_injector::Record;
 use crate::lag::LagSeries;
 use crate::memory::MemorySeries;
 use crate::pair::Pair;
@@ -46,6 +46,10 @@ pub struct Counts {
     pub duplicates_suppressed: usize,
     /// Open dead letters, over all consumers.
     pub dead_letters: usize,
+    /// How often the operator had dead messages tried again while faults were injected.
+    pub requeues: usize,
+    /// Of these, those that failed.
+    pub requeues_failed: usize,
     /// How often a process was started.
     pub process_starts: u64,
     /// Sagas that ran to their ends.
@@ -87,7 +91,7 @@ pub struct PairReport {
     pub memory: MemorySeries,
     /// The checker's verdict.
     pub promises: Verdict,
-    /// Every inject.
+    /// Every planned fault.
     pub records: Vec<Record>,
     /// Whether relays published in transactions.
     pub transactional: bool,
@@ -124,7 +128,7 @@ impl PairReport {
         unruly.chain(self.lag.breach()).chain(self.memory.breaches()).chain(seen_twice).collect()
     }
 
-    /// How often each fault injected, and how often it could not.
+    /// How often each fault was injected, and how often it could not.
     #[must_use]
     pub fn injected(&self) -> BTreeMap<&'static str, (usize, usize)> {
         let mut injected: BTreeMap<_, (usize, usize)> = BTreeMap::new();
@@ -158,7 +162,7 @@ impl PairReport {
         let Counts { messages, forgotten, parked, published, copies, .. } = self.counts;
         let Counts { deliveries, effects, duplicates_suppressed, dead_letters, process_starts, .. } =
             self.counts;
-        let Counts { sagas_finished, sagas_undone, steps, .. } = self.counts;
+        let Counts { requeues, requeues_failed, sagas_finished, sagas_undone, steps, .. } = self.counts;
         let word = self.verdict().as_str();
         let mut text = format!(
             "{}: {word}, seed {}, {:.0} s\n\
@@ -166,6 +170,7 @@ impl PairReport {
              messages: {messages}, {parked} parked, {forgotten} more forgotten; \
              published {published}, {copies} of them copies; delivered {deliveries}, {duplicates_suppressed} suppressed; \
              {effects} effects, {dead_letters} dead letters\n\
+             operator: {requeues} requeues of dead messages, {requeues_failed} of them failed\n\
              sagas: {sagas_finished} finished, {sagas_undone} undone, {steps} steps and undos\n",
             self.pair, self.seed, self.seconds,
         );

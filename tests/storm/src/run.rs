@@ -2,26 +2,26 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use checker::{Outcome, SagaState, Verdict};
+use harness::faults::{FaultInjector, Faults, PlannedFault, Record, Step, over_time};
 use tokio::process::Command;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::Failure;
 use crate::backpressure::{self, Backpressure};
 use crate::clock;
-use crate::crash::Crash;
-use crate::fault_injector::{FaultInjector, Record};
-use crate::faults::{Fault, catalogue};
+use crate::faults::catalogue;
+use crate::faults::crash::Crash;
 use crate::journal::{self, Received};
 use crate::memory::{self, MemorySeries};
 use crate::pair::{BrokerKind, Pair};
 use crate::phases::Phases;
-use crate::plan::{PlannedFault, plan};
 use crate::progress::Progress;
 use crate::read::{self, Facts};
 use crate::report::{Counts, PairReport};
@@ -75,23 +75,24 @@ const ALL: &str = "all";
 
 /// The faults that a storm over this pair uses.
 #[must_use]
-pub fn faults(pair: Pair, options: &Options) -> Vec<Box<dyn Fault>> {
+pub fn faults(pair: Pair, options: &Options) -> Faults<Stage> {
     let mut faults = catalogue(pair);
     if cfg!(feature = "crash-points") {
         faults.push(Box::new(Crash::new(options.transactional)));
     }
     let is_meant = |name| !(is_beyond(pair, name) || options.transactional && brings_back(name));
-    faults.retain(|fault| match &options.faults[..] {
-        [] => fault.by_default() && is_meant(fault.name()),
-        only => only.iter().any(|wanted| wanted == fault.name() || wanted == ALL),
+    faults.retain(|fault| match (fault.kind(), &options.faults[..]) {
+        (kind, []) => kind.by_default && is_meant(kind.name),
+        (kind, only) => only.iter().any(|wanted| wanted == kind.name || wanted == ALL),
     });
     faults
 }
 
 /// The plan of a storm, without running it.
-pub async fn planned(pair: Pair, options: &Options) -> Vec<PlannedFault> {
-    let kinds = FaultInjector::new(faults(pair, options)).kinds().await;
-    plan(options.seed, pair, &kinds, options.length)
+#[must_use]
+pub fn planned(pair: Pair, options: &Options) -> Vec<PlannedFault<Duration>> {
+    let kinds: Vec<_> = faults(pair, options).iter().map(|fault| fault.kind()).collect();
+    over_time(pair.mix(options.seed), &kinds, options.length)
 }
 
 /// Runs a storm over one pair, until it is over or asked to stop.
@@ -123,7 +124,7 @@ pub async fn run(
         services.start(service).await?;
     }
     let stage = Arc::new(setup::stage(&plot, servers, &options.xtask).await?);
-    let storm = Storm { plot, servers, options, stage, progress };
+    let storm = Storm { plot, servers, options, stage, progress, requeues: Default::default() };
     let outcome = tokio::select! {
         outcome = storm.whole() => outcome,
         () = stop.cancelled() => Err("interrupted".into()),
@@ -162,6 +163,8 @@ struct Storm<'a> {
     options: &'a Options,
     stage: Arc<Stage>,
     progress: &'a Progress,
+    /// Requeues of the operator: those that failed, and those that succeeded.
+    requeues: [AtomicUsize; 2],
 }
 
 impl Storm<'_> {
@@ -177,13 +180,15 @@ impl Storm<'_> {
         sleep(WARM_UP).await;
         phases.begin("faults");
         let backpressure = Arc::new(Backpressure::default());
+        // In a task of its own: it looks long, and faults are injected on time.
+        let mut holding = JoinSet::new();
+        holding.spawn(Arc::clone(&backpressure).watch(plot.clone(), Arc::clone(stage)));
         let records = tokio::select! {
             records = self.run() => records?,
-            () = Arc::clone(&backpressure).watch(plot.clone(), Arc::clone(stage)) => {
-                return Err("nobody looks after the producers".into());
-            }
+            _ = holding.join_next() => return Err("nobody looks after the producers".into()),
             () = self.operate() => return Err("the operator has left".into()),
         };
+        holding.shutdown().await;
         backpressure::release(plot)?;
         phases.begin("recovery");
         self.progress.phase("everything is healed, producers go on");
@@ -256,15 +261,25 @@ impl Storm<'_> {
     }
 
     async fn run(&self) -> Result<Vec<Record>, Failure> {
-        let fault_injector = FaultInjector::new(faults(self.plot.pair, self.options));
-        let length = self.options.length;
-        let injected = plan(self.options.seed, self.plot.pair, &fault_injector.kinds().await, length);
-        self.progress.storm(self.plot.pair, length);
-        let ticking = self.progress.tick();
-        let raging = fault_injector.run(&self.stage, &injected, length, |fault| self.progress.fault(fault));
+        let (pair, length) = (self.plot.pair, self.options.length);
+        let planned = planned(pair, self.options);
+        let injector = FaultInjector::new(faults(pair, self.options));
+        self.progress.storm(pair, length);
+        let begun = Instant::now();
+        let reached = async |at: &Duration| sleep_until(begun + *at).await;
+        let watch = |fault, step| {
+            if step == Step::Inject {
+                self.progress.fault(fault);
+            }
+        };
+        let injecting = async {
+            let records = injector.run(&*self.stage, &planned, begun + length, reached, watch).await;
+            sleep_until(begun + length).await;
+            records
+        };
         tokio::select! {
-            records = raging => records,
-            () = ticking => Err("the clock of the progress bar stopped".into()),
+            records = injecting => records,
+            () = self.progress.tick() => Err("the clock of the progress bar stopped".into()),
         }
     }
 
@@ -273,7 +288,9 @@ impl Storm<'_> {
         loop {
             sleep(OPERATOR).await;
             // The next one asks again for whatever is refused now.
-            _ = timeout(OPERATOR, self.requeue_once()).await;
+            let asked = timeout(OPERATOR, self.requeue_once()).await;
+            let done = matches!(asked, Ok(Ok(output)) if output.status.success());
+            self.requeues[usize::from(done)].fetch_add(1, Relaxed);
         }
     }
 
@@ -322,6 +339,7 @@ impl Storm<'_> {
         let sagas = history.sagas.as_ref();
         let runs = sagas.map_or(&[][..], |sagas| &sagas.runs);
         let ended = |state| runs.iter().filter(|run| run.state == state).count();
+        let [failed, succeeded] = self.requeues.each_ref().map(|count| count.load(Relaxed));
         let effects_of_sagas = sagas.map_or(&[][..], |sagas| &sagas.effects);
         // Where one reader applies a message under two names, a delivery is one for both.
         let readers = if self.plot.pair.broker.is_sqs() { 2 } else { 1 };
@@ -338,6 +356,8 @@ impl Storm<'_> {
             effects,
             duplicates_suppressed: (deliveries * readers).saturating_sub(effects + dead),
             dead_letters: dead,
+            requeues: failed + succeeded,
+            requeues_failed: failed,
             process_starts: starts,
             sagas_finished: ended(SagaState::Finished),
             sagas_undone: ended(SagaState::Undone),

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use harness::faults::Record;
+
 use crate::consume::{ACQUIRE, ATTEMPTS_MAX, HANG, SESSION, VISIBILITY_TIMEOUT};
-use crate::fault_injector::Record;
 use crate::faults::clock::{NAME as CLOCK_JUMP, jump_max};
 use crate::load::DELAY_MAX;
 use crate::setup::{HEARTBEAT, LEASE, RETRY_MAX};

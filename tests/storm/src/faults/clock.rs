@@ -1,7 +1,6 @@
 //! The wall clock of one process jumps; the monotonic clock does not. With libfaketime, a library
 //! that answers instead of the system when the process asks for the time.
 
-use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -10,7 +9,7 @@ use rand::Rng as _;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom as _;
 
-use super::{Fault, Injected, seconds};
+use super::{Fault, FaultKind, Injected, seconds};
 use crate::Failure;
 use crate::stage::{Signal, Stage};
 
@@ -66,13 +65,9 @@ impl ClockJump {
 }
 
 #[async_trait]
-impl Fault for ClockJump {
-    fn name(&self) -> &'static str {
-        NAME
-    }
-
-    fn lasts(&self) -> RangeInclusive<Duration> {
-        seconds(5)..=seconds(20)
+impl Fault<Stage> for ClockJump {
+    fn kind(&self) -> FaultKind {
+        FaultKind::new(NAME).lasts(seconds(5)..=seconds(20))
     }
 
     async fn inject(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Injected, Failure> {

@@ -1,7 +1,6 @@
 //! A pooler between relays and the database: clients take over sessions of others (`PgBouncer`,
 //! pool mode `session`). It outlives the server's sessions, and ends by itself.
 
-use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +10,7 @@ use rand::rngs::StdRng;
 use tokio::task::JoinSet;
 use url::Url;
 
-use super::{Fault, Injected, millis, seconds};
+use super::{Fault, FaultKind, Injected, millis, seconds};
 use crate::Failure;
 use crate::stage::{Peer, Role, Service, Services, Stage, Wire};
 
@@ -50,17 +49,10 @@ impl Pooler {
 }
 
 #[async_trait]
-impl Fault for Pooler {
-    fn name(&self) -> &'static str {
-        if self.restarts { "pooler-restarts" } else { "pooler" }
-    }
-
-    fn by_default(&self) -> bool {
-        !self.restarts
-    }
-
-    fn lasts(&self) -> RangeInclusive<Duration> {
-        seconds(5)..=seconds(30)
+impl Fault<Stage> for Pooler {
+    fn kind(&self) -> FaultKind {
+        let name = if self.restarts { "pooler-restarts" } else { "pooler" };
+        FaultKind::new(name).by_default(!self.restarts).lasts(seconds(5)..=seconds(30))
     }
 
     async fn inject(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Injected, Failure> {

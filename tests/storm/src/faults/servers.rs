@@ -1,12 +1,9 @@
 //! A server goes away and comes back.
 
-use std::ops::RangeInclusive;
-use std::time::Duration;
-
 use async_trait::async_trait;
 use rand::rngs::StdRng;
 
-use super::{Fault, Injected, millis, seconds};
+use super::{Fault, FaultKind, Injected, millis, seconds};
 use crate::Failure;
 use crate::pair::{BrokerKind, DatabaseKind, Pair};
 use crate::stage::{Service, Stage};
@@ -54,20 +51,10 @@ impl Server {
 }
 
 #[async_trait]
-impl Fault for Server {
-    fn name(&self) -> &'static str {
-        self.name
-    }
-
-    fn weight(&self) -> u32 {
-        match self.manner {
-            Manner::Crash => 6,
-            Manner::Restart => 3,
-        }
-    }
-
-    fn lasts(&self) -> RangeInclusive<Duration> {
-        millis(200)..=seconds(6)
+impl Fault<Stage> for Server {
+    fn kind(&self) -> FaultKind {
+        let weight = if self.manner == Manner::Crash { 6 } else { 3 };
+        FaultKind::new(self.name).weight(weight).lasts(millis(200)..=seconds(6))
     }
 
     async fn inject(&mut self, stage: &Stage, _rng: &mut StdRng) -> Result<Injected, Failure> {

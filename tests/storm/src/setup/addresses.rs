@@ -2,10 +2,10 @@
 
 use std::net::SocketAddr;
 
+use proxy::Proxy;
 use url::Url;
 
 use crate::Failure;
-use crate::faults::tcp::Proxy;
 use crate::pair::{BrokerKind, DatabaseKind, Pair};
 use crate::stage::{Broker, Peer, Role, Wire, Wires};
 

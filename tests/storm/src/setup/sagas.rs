@@ -47,7 +47,7 @@ pub(super) async fn make_topics(plot: &Plot, broker: &Broker) -> Result<(), Fail
             admin.create_topics(&plans).await?;
         }
         BrokerKind::MockKafka => {
-            let mock = broker.mock.as_ref().ok_or("there is no mock cluster")?;
+            let mock = broker.mock()?;
             for (topic, _) in readers(plot) {
                 mock.create_topic(&topic, plot.pair.broker.partitions())?;
             }

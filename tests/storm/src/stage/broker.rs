@@ -5,6 +5,7 @@ use std::sync::Arc;
 use brokers::kafka::mock::Mock;
 use proxy::AmqpProxy;
 
+use crate::Failure;
 use crate::faults::broker::sqs::Gateway;
 
 /// The broker as the storm itself reaches it: directly, past every proxy.
@@ -29,6 +30,16 @@ pub struct Broker {
     pub topic_reader: Option<String>,
     /// The cluster inside this process, for a pair with mock Kafka.
     pub mock: Option<Arc<Mock>>,
+}
+
+impl Broker {
+    /// The cluster inside this process.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn mock(&self) -> Result<&Mock, Failure> {
+        self.mock.as_deref().ok_or_else(|| "there is no mock cluster".into())
+    }
 }
 
 /// A topic: of Kafka, a routing key of RabbitMQ, a queue of SQS.

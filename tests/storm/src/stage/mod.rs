@@ -16,12 +16,16 @@ mod wires;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use harness::faults::Reach;
+use proxy::Proxy;
+
 pub use broker::{Broker, Topic};
 pub use database::Database;
 pub use harness::processes::{Processes, Recipe, Role, Signal};
 pub use services::{Service, Services};
 pub use wires::{Peer, Wire, Wires};
 
+use crate::Failure;
 use crate::pair::Pair;
 
 /// The variable that arms crash points of a process; how it is written stands in
@@ -46,4 +50,19 @@ pub struct Stage {
     pub length: Duration,
     /// Journals, logs, configurations; faults may keep files here.
     pub folder: PathBuf,
+}
+
+impl Reach for Stage {
+    fn processes(&self) -> &Processes {
+        &self.processes
+    }
+
+    fn wires(&self) -> Vec<(String, &Proxy)> {
+        self.wires.proxies.iter().map(|(wire, proxy)| (wire.to_string(), proxy)).collect()
+    }
+
+    fn switch_cluster(&self, up: bool) -> Result<(), Failure> {
+        let mock = self.broker.mock()?;
+        Ok(if up { mock.up() } else { mock.down() }?)
+    }
 }

@@ -7,8 +7,9 @@
 
 use std::collections::BTreeMap;
 
+use proxy::Proxy;
+
 use super::Role;
-use crate::faults::tcp::Proxy;
 
 /// A server, from the view of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

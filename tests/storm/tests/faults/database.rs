@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use harness::faults::Fault as _;
 use libtest_mimic::Trial;
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Postgres};
-use storm::faults::Fault as _;
 use storm::faults::database::{backends, locks, long, prepared, restore, rivals, sequence, slow_commits};
 use storm::journal::{SET_BACK, SetBack, WENT_BACK, WentBack};
 use tests::{Backend, Outcome, Stage, trial};

@@ -45,7 +45,7 @@ async fn sqlite(test: Stage) -> Outcome {
     let (stage, database) = with_database::<Sqlite>(&test, 1).await?;
     let mut writer = database.admin.acquire().await?;
     let insert = "INSERT INTO outbox_message (topic, payload) VALUES ('t', zeroblob(50000))";
-    let mut fault = disk::SqliteFull::default();
+    let mut fault = disk::SqliteFull;
     heal(&mut fault, &stage).await?;
     inject(&mut fault, &stage, 1).await?;
     disk::SqliteFull::obey(&mut writer, test.folder()).await?;

@@ -4,14 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use brokers::kafka::mock::Mock;
+use harness::faults::{BrokerGone, Fault};
 use libtest_mimic::Trial;
 use rdkafka::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
 use rdkafka::producer::{FutureProducer, FutureRecord, Producer as _};
 use rdkafka::{Offset, TopicPartitionList};
-use storm::faults::broker::mock::{
-    BROKERS, BrokerGone, FetchErrors, LeaderMoves, ProduceErrors, SilentPartition,
-};
+use storm::faults::broker::mock::{BROKERS, FetchErrors, LeaderMoves, ProduceErrors, SilentPartition};
 use tests::{Backend, Failure, Outcome, Stage, trial};
 
 use crate::scene::{heal, inject, until, with_topic};
@@ -55,7 +54,7 @@ async fn send(producer: &FutureProducer) -> Result<(), rdkafka::error::KafkaErro
 
 /// The first seed whose inject says something like this; all others are healed.
 async fn inject_until(
-    fault: &mut dyn storm::faults::Fault,
+    fault: &mut dyn Fault<storm::stage::Stage>,
     stage: &storm::stage::Stage,
     wanted: impl Fn(&str) -> bool,
 ) -> Outcome {
@@ -74,7 +73,7 @@ async fn produce_requests_fail(test: Stage) -> Outcome {
     // Without a second try, the first error is the outcome.
     let producer = producer(&address, &[("retries", "0")])?;
     send(&producer).await?;
-    let mut fault = ProduceErrors::default();
+    let mut fault = ProduceErrors;
     heal(&mut fault, &stage).await?;
     inject_until(&mut fault, &stage, |detail| detail.ends_with("not enough replicas")).await?;
     let error = send(&producer).await.err().ok_or("it did not fail")?;
@@ -88,7 +87,7 @@ async fn a_producer_meets_a_fatal_error(test: Stage) -> Outcome {
     let producer =
         producer(&address, &[("enable.idempotence", "true"), ("enable.gapless.guarantee", "true")])?;
     send(&producer).await?;
-    let mut fault = ProduceErrors::default();
+    let mut fault = ProduceErrors;
     inject_until(&mut fault, &stage, |detail| detail.ends_with("out of order sequence number")).await?;
     let error = send(&producer).await.err().ok_or("it did not fail")?;
     assert!(producer.client().fatal_error().is_some(), "{error}");
@@ -148,7 +147,7 @@ async fn leaders_move(test: Stage) -> Outcome {
 
 async fn a_partition_is_silent(test: Stage) -> Outcome {
     let (stage, address) = open(&test)?;
-    let mut fault = SilentPartition::default();
+    let mut fault = SilentPartition;
     heal(&mut fault, &stage).await?;
     inject(&mut fault, &stage, 1).await?;
     let producer = producer(&address, &[("message.timeout.ms", "1500")])?;
@@ -162,7 +161,7 @@ async fn a_partition_is_silent(test: Stage) -> Outcome {
 
 async fn the_brokers_go_and_come_back(test: Stage) -> Outcome {
     let (stage, address) = open(&test)?;
-    let mut fault = BrokerGone::default();
+    let mut fault = BrokerGone;
     heal(&mut fault, &stage).await?;
     // Without a second try, a connection that is cut is the outcome.
     let retried = producer(&address, &[("retries", "0"), ("reconnect.backoff.max.ms", "100")])?;

@@ -3,10 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
+use harness::faults::{Kill, Pause};
 use libtest_mimic::Trial;
 use storm::faults::clock::ClockJump;
-use storm::faults::kill::Kill;
-use storm::faults::pause::Pause;
 use storm::stage::{Recipe, Role, Stage};
 use tests::{Failure, Outcome, trial};
 use tokio::process::Command;

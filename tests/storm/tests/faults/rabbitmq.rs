@@ -120,7 +120,7 @@ async fn a_silent_queue_stores_and_confirms_later(test: Stage) -> Outcome {
     scene.channel = connection.create_channel().await?;
     scene.channel.confirm_select(ConfirmSelectOptions::default()).await?;
     assert!(matches!(scene.publish().await?, Confirmation::Ack(None)));
-    let mut fault = SilentQueue::default();
+    let mut fault = SilentQueue;
     heal(&mut fault, &scene.stage).await?;
     inject(&mut fault, &scene.stage, 1).await?;
     let mut publishing = std::pin::pin!(scene.publish());

@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
+use harness::faults::{Fault, Injected};
 use rand::SeedableRng as _;
 use rand::rngs::StdRng;
-use storm::faults::{Fault, Injected};
 use storm::pair::{BrokerKind, DatabaseKind, Pair};
 use storm::stage::{Broker, Database, Processes, Services, Stage, Topic, Wires};
 use storm::workload::Workload;
@@ -59,12 +59,16 @@ pub(crate) fn with_topic(test: &tests::Stage, address: &str, topic: &str) -> Sta
 }
 
 /// Strikes with chance from this seed.
-pub(crate) async fn inject(fault: &mut dyn Fault, stage: &Stage, seed: u64) -> Result<Injected, Failure> {
+pub(crate) async fn inject(
+    fault: &mut dyn Fault<Stage>,
+    stage: &Stage,
+    seed: u64,
+) -> Result<Injected, Failure> {
     fault.inject(stage, &mut StdRng::seed_from_u64(seed)).await
 }
 
 /// Heals once before any inject and once more afterwards: both do nothing.
-pub(crate) async fn heal(fault: &mut dyn Fault, stage: &Stage) -> Outcome {
+pub(crate) async fn heal(fault: &mut dyn Fault<Stage>, stage: &Stage) -> Outcome {
     fault.heal(stage).await?;
     fault.heal(stage).await
 }

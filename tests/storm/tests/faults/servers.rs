@@ -3,12 +3,12 @@
 use std::net::TcpListener;
 use std::path::PathBuf;
 
+use harness::faults::Fault as _;
 use libtest_mimic::Trial;
+use proxy::Proxy;
 use sqlx::{Connection as _, PgConnection};
-use storm::faults::Fault as _;
 use storm::faults::database::promotion::Promotion;
 use storm::faults::servers::Server;
-use storm::faults::tcp::Proxy;
 use storm::journal::{WENT_BACK, WentBack};
 use storm::pair::{BrokerKind, DatabaseKind, Pair};
 use storm::stage::{Peer, Role, Services, Wire};

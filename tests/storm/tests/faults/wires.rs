@@ -1,9 +1,9 @@
 //! The wire to a database, as one of its clients sees it.
 
+use harness::faults::tcp::{Kind, Tcp};
 use libtest_mimic::Trial;
 use proxy::Proxy;
 use sqlx::{Connection as _, PgConnection, Postgres};
-use storm::faults::tcp::{Kind, Tcp};
 use storm::stage::{Peer, Role, Wire};
 use tests::{Backend, Database, Failure, Outcome, Stage, trial};
 

@@ -1,6 +1,5 @@
 //! Kafka: topics that take small messages only.
 
-use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -12,7 +11,7 @@ use rdkafka::admin::{AdminClient, AdminOptions, AlterConfig, ResourceSpecifier};
 use rdkafka::client::DefaultClientContext;
 
 use crate::Failure;
-use crate::faults::{Fault, Injected, seconds};
+use crate::faults::{Fault, FaultKind, Injected, seconds};
 use crate::stage::Stage;
 
 /// `max.message.bytes` of a topic is lowered, and restored.
@@ -25,14 +24,10 @@ pub struct Oversize {
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 #[async_trait]
-impl Fault for Oversize {
-    fn name(&self) -> &'static str {
-        "oversize"
-    }
-
+impl Fault<Stage> for Oversize {
     /// Shorter than it takes until a refused message is given up.
-    fn lasts(&self) -> RangeInclusive<Duration> {
-        seconds(1)..=seconds(4)
+    fn kind(&self) -> FaultKind {
+        FaultKind::new("oversize").lasts(seconds(1)..=seconds(4))
     }
 
     async fn inject(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Injected, Failure> {

@@ -16,7 +16,7 @@ use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use tokio::task::spawn_blocking;
 
 use crate::Failure;
-use crate::faults::{Fault, Injected, millis, seconds};
+use crate::faults::{Fault, FaultKind, Injected, millis, seconds};
 use crate::stage::Stage;
 
 /// A guest in one of the groups. It reads what it is given and commits nothing: whoever gets its
@@ -39,17 +39,9 @@ const AWAY: RangeInclusive<Duration> = millis(100)..=millis(1_500);
 const POLL: Duration = millis(50);
 
 #[async_trait]
-impl Fault for GroupRebalances {
-    fn name(&self) -> &'static str {
-        "group-rebalances"
-    }
-
-    fn weight(&self) -> u32 {
-        20
-    }
-
-    fn lasts(&self) -> RangeInclusive<Duration> {
-        seconds(4)..=seconds(20)
+impl Fault<Stage> for GroupRebalances {
+    fn kind(&self) -> FaultKind {
+        FaultKind::new("group-rebalances").weight(20).lasts(seconds(4)..=seconds(20))
     }
 
     async fn inject(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Injected, Failure> {

@@ -1,11 +1,9 @@
-//! The mock cluster: errors in place of answers, leaders that move, outages.
+//! The mock cluster: errors in place of answers, leaders that move, silence.
 
-use std::ops::RangeInclusive;
-use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use brokers::kafka::mock::{ApiKey, Mock, ResponseError};
+use brokers::kafka::mock::{ApiKey, ResponseError};
 use rand::Rng as _;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom as _;
@@ -24,7 +22,7 @@ use rdkafka::types::RDKafkaRespErr::{
 };
 
 use crate::Failure;
-use crate::faults::{Fault, Injected, seconds};
+use crate::faults::{Fault, FaultKind, Injected, seconds};
 use crate::stage::Stage;
 
 /// Brokers of the mock cluster, so that leaders can move.
@@ -46,39 +44,24 @@ const PRODUCE: [(&str, ResponseError); 9] = [
 ];
 
 /// Produce requests fail, some of them fatally for their producer.
-#[derive(Debug, Default)]
-pub struct ProduceErrors {
-    ordered: bool,
-}
+#[derive(Debug)]
+pub struct ProduceErrors;
 
 #[async_trait]
-impl Fault for ProduceErrors {
-    fn name(&self) -> &'static str {
-        "produce-errors"
-    }
-
-    fn weight(&self) -> u32 {
-        20
-    }
-
-    fn lasts(&self) -> RangeInclusive<Duration> {
-        seconds(1)..=seconds(4)
+impl Fault<Stage> for ProduceErrors {
+    fn kind(&self) -> FaultKind {
+        FaultKind::new("produce-errors").weight(20).lasts(seconds(1)..=seconds(4))
     }
 
     async fn inject(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Injected, Failure> {
         let (name, error) = *PRODUCE.choose(rng).ok_or("no error")?;
         let count = rng.random_range(1..=4);
-        self.ordered = true;
-        mock(stage)?.request_errors(ApiKey::Produce, &vec![error; count])?;
+        stage.broker.mock()?.request_errors(ApiKey::Produce, &vec![error; count])?;
         Ok(Injected::new("produce", format!("{count} × {name}")))
     }
 
     async fn heal(&mut self, stage: &Stage) -> Result<(), Failure> {
-        if self.ordered {
-            mock(stage)?.forget_errors(ApiKey::Produce)?;
-            self.ordered = false;
-        }
-        Ok(())
+        Ok(stage.broker.mock()?.forget_errors(ApiKey::Produce)?)
     }
 }
 
@@ -99,26 +82,22 @@ pub struct FetchErrors {
 }
 
 #[async_trait]
-impl Fault for FetchErrors {
-    fn name(&self) -> &'static str {
-        "consume-errors"
-    }
-
-    fn lasts(&self) -> RangeInclusive<Duration> {
-        seconds(1)..=seconds(4)
+impl Fault<Stage> for FetchErrors {
+    fn kind(&self) -> FaultKind {
+        FaultKind::new("consume-errors").lasts(seconds(1)..=seconds(4))
     }
 
     async fn inject(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Injected, Failure> {
         let (name, api, error) = *CONSUME.choose(rng).ok_or("no error")?;
         let count = rng.random_range(1..=4);
-        mock(stage)?.request_errors(api, &vec![error; count])?;
+        stage.broker.mock()?.request_errors(api, &vec![error; count])?;
         self.ordered = Some(api);
         Ok(Injected::new("consumers", format!("{count} × {name}")))
     }
 
     async fn heal(&mut self, stage: &Stage) -> Result<(), Failure> {
         if let Some(api) = self.ordered.take() {
-            mock(stage)?.forget_errors(api)?;
+            stage.broker.mock()?.forget_errors(api)?;
         }
         Ok(())
     }
@@ -129,14 +108,14 @@ impl Fault for FetchErrors {
 pub struct LeaderMoves;
 
 #[async_trait]
-impl Fault for LeaderMoves {
-    fn name(&self) -> &'static str {
-        "leader-moves"
+impl Fault<Stage> for LeaderMoves {
+    fn kind(&self) -> FaultKind {
+        FaultKind::new("leader-moves")
     }
 
     async fn inject(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Injected, Failure> {
         let topic = &stage.broker.topics.choose(rng).ok_or("there is no topic")?.name;
-        let mock = mock(stage)?;
+        let mock = stage.broker.mock()?;
         let mut moved = Vec::new();
         for partition in 0..PARTITIONS_MAX {
             let leader = rng.random_range(1..=BROKERS);
@@ -151,68 +130,27 @@ impl Fault for LeaderMoves {
         }
         Ok(Injected::new(topic, format!("led by {}", moved.join(" "))))
     }
-
-    async fn heal(&mut self, _stage: &Stage) -> Result<(), Failure> {
-        Ok(())
-    }
-}
-
-/// The whole cluster goes away, with all its connections, and comes back.
-#[derive(Debug, Default)]
-pub struct BrokerGone {
-    gone: bool,
-}
-
-#[async_trait]
-impl Fault for BrokerGone {
-    fn name(&self) -> &'static str {
-        "broker-gone"
-    }
-
-    fn lasts(&self) -> RangeInclusive<Duration> {
-        seconds(1)..=seconds(6)
-    }
-
-    async fn inject(&mut self, stage: &Stage, _rng: &mut StdRng) -> Result<Injected, Failure> {
-        self.gone = true;
-        mock(stage)?.down()?;
-        Ok(Injected::new("all brokers", ""))
-    }
-
-    async fn heal(&mut self, stage: &Stage) -> Result<(), Failure> {
-        if self.gone {
-            mock(stage)?.up()?;
-            self.gone = false;
-        }
-        Ok(())
-    }
 }
 
 /// The broker that leads one or two partitions, and no others, answers late for a while: what is
 /// sent there gets no answer, and the others go on. A partition without any leader would be the
 /// same to clients, but ends the mock cluster's program when a record comes for it (librdkafka
 /// 2.12).
-#[derive(Debug, Default)]
-pub struct SilentPartition {
-    is_late: bool,
-}
+#[derive(Debug)]
+pub struct SilentPartition;
 
 /// How late. The answers come after the fault is over.
 const SILENCE: Duration = Duration::from_secs(20);
 
 #[async_trait]
-impl Fault for SilentPartition {
-    fn name(&self) -> &'static str {
-        "silent-partition"
-    }
-
-    fn lasts(&self) -> RangeInclusive<Duration> {
-        seconds(4)..=seconds(20)
+impl Fault<Stage> for SilentPartition {
+    fn kind(&self) -> FaultKind {
+        FaultKind::new("silent-partition").lasts(seconds(4)..=seconds(20))
     }
 
     async fn inject(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Injected, Failure> {
         let topic = &stage.broker.topics.choose(rng).ok_or("there is no topic")?.name;
-        let mock = mock(stage)?;
+        let mock = stage.broker.mock()?;
         let silent = rng.random_range(1..=2);
         for partition in 0..PARTITIONS_MAX {
             let leader = if partition < silent { BROKERS } else { rng.random_range(1..BROKERS) };
@@ -221,20 +159,11 @@ impl Fault for SilentPartition {
                 break;
             }
         }
-        self.is_late = true;
         mock.answer_late(BROKERS, SILENCE)?;
         Ok(Injected::new(topic, format!("{silent} partitions do not answer")))
     }
 
     async fn heal(&mut self, stage: &Stage) -> Result<(), Failure> {
-        if self.is_late {
-            mock(stage)?.answer_late(BROKERS, Duration::ZERO)?;
-            self.is_late = false;
-        }
-        Ok(())
+        Ok(stage.broker.mock()?.answer_late(BROKERS, Duration::ZERO)?)
     }
-}
-
-fn mock(stage: &Stage) -> Result<&Arc<Mock>, Failure> {
-    stage.broker.mock.as_ref().ok_or_else(|| "there is no mock cluster".into())
 }

@@ -5,7 +5,7 @@
 //! | [`rabbitmq`] | queues that are full, messages that nobody is bound to, confirms that do not come |
 //! | [`kafka`] | topics that take small messages only |
 //! | [`members`] | members that join a group and leave it |
-//! | [`mock`] | errors of the mock cluster, leaders that move, outages |
+//! | [`mock`] | errors of the mock cluster, leaders that move, silence |
 //! | [`sqs`] | batches that fail in part, errors, throttling, silence |
 
 pub mod kafka;
@@ -14,12 +14,15 @@ pub mod mock;
 pub mod rabbitmq;
 pub mod sqs;
 
-use super::Fault;
+use harness::faults::BrokerGone;
+
+use super::{Faults, boxed};
 use crate::pair::BrokerKind;
+use crate::stage::Stage;
 
 /// Returns the faults of this kind of broker.
 #[must_use]
-pub fn all(kind: BrokerKind) -> Vec<Box<dyn Fault>> {
+pub fn all(kind: BrokerKind) -> Faults<Stage> {
     match kind {
         BrokerKind::Kafka => {
             vec![Box::new(kafka::Oversize::default()), Box::new(members::GroupRebalances::default())]
@@ -27,17 +30,15 @@ pub fn all(kind: BrokerKind) -> Vec<Box<dyn Fault>> {
         BrokerKind::Rabbitmq => vec![
             Box::new(rabbitmq::Full::default()),
             Box::new(rabbitmq::Unroutable::default()),
-            Box::new(rabbitmq::SilentQueue::default()),
+            Box::new(rabbitmq::SilentQueue),
         ],
-        BrokerKind::Sqs | BrokerKind::SqsFifo => {
-            sqs::SqsErrors::all().into_iter().map(|fault| Box::new(fault) as Box<dyn Fault>).collect()
-        }
+        BrokerKind::Sqs | BrokerKind::SqsFifo => boxed(sqs::SqsErrors::all()).collect(),
         BrokerKind::MockKafka => vec![
-            Box::new(mock::ProduceErrors::default()),
+            Box::new(mock::ProduceErrors),
             Box::new(mock::FetchErrors::default()),
             Box::new(mock::LeaderMoves),
-            Box::new(mock::BrokerGone::default()),
-            Box::new(mock::SilentPartition::default()),
+            Box::new(BrokerGone),
+            Box::new(mock::SilentPartition),
         ],
     }
 }

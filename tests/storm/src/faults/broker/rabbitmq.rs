@@ -1,8 +1,6 @@
 //! RabbitMQ: queues that are full, messages that nobody is bound to, confirms that do not come.
 
 use std::num::NonZeroU32;
-use std::ops::RangeInclusive;
-use std::time::Duration;
 
 use async_trait::async_trait;
 use brokers::rabbitmq::{Admin, Config, QueueOptions};
@@ -11,7 +9,7 @@ use rand::rngs::StdRng;
 use rand::seq::IndexedRandom as _;
 
 use crate::Failure;
-use crate::faults::{Fault, Injected, seconds};
+use crate::faults::{Fault, FaultKind, Injected, seconds};
 use crate::stage::{Broker, Stage};
 
 /// One more queue beside the others that takes few messages (`overflow=reject-publish`): once it is
@@ -23,13 +21,9 @@ pub struct Full {
 }
 
 #[async_trait]
-impl Fault for Full {
-    fn name(&self) -> &'static str {
-        "queue-full"
-    }
-
-    fn lasts(&self) -> RangeInclusive<Duration> {
-        seconds(1)..=seconds(6)
+impl Fault<Stage> for Full {
+    fn kind(&self) -> FaultKind {
+        FaultKind::new("queue-full").lasts(seconds(1)..=seconds(6))
     }
 
     async fn inject(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Injected, Failure> {
@@ -69,13 +63,9 @@ pub struct Unroutable {
 }
 
 #[async_trait]
-impl Fault for Unroutable {
-    fn name(&self) -> &'static str {
-        "unroutable"
-    }
-
-    fn lasts(&self) -> RangeInclusive<Duration> {
-        seconds(1)..=seconds(6)
+impl Fault<Stage> for Unroutable {
+    fn kind(&self) -> FaultKind {
+        FaultKind::new("unroutable").lasts(seconds(1)..=seconds(6))
     }
 
     async fn inject(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Injected, Failure> {
@@ -101,36 +91,26 @@ impl Fault for Unroutable {
 
 /// Messages to the topic that consumers read are stored, and their confirms are kept back: longer
 /// than a window waits for them, and than a lease. Other topics get theirs, and heartbeats pass.
-#[derive(Debug, Default)]
-pub struct SilentQueue {
-    injected: bool,
-}
+#[derive(Debug)]
+pub struct SilentQueue;
 
 #[async_trait]
-impl Fault for SilentQueue {
-    fn name(&self) -> &'static str {
-        "silent-queue"
-    }
-
-    fn lasts(&self) -> RangeInclusive<Duration> {
-        seconds(4)..=seconds(20)
+impl Fault<Stage> for SilentQueue {
+    fn kind(&self) -> FaultKind {
+        FaultKind::new("silent-queue").lasts(seconds(4)..=seconds(20))
     }
 
     async fn inject(&mut self, stage: &Stage, _rng: &mut StdRng) -> Result<Injected, Failure> {
         let confirms = stage.broker.confirms.as_ref().ok_or("nothing keeps confirms back")?;
         let topic = &stage.broker.topics.first().ok_or("there is no topic")?.name;
         confirms.silence(true);
-        self.injected = true;
         Ok(Injected::new(topic, "confirms are kept back"))
     }
 
     async fn heal(&mut self, stage: &Stage) -> Result<(), Failure> {
-        if self.injected
-            && let Some(confirms) = &stage.broker.confirms
-        {
+        if let Some(confirms) = &stage.broker.confirms {
             confirms.silence(false);
         }
-        self.injected = false;
         Ok(())
     }
 }

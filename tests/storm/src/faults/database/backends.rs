@@ -6,7 +6,7 @@ use rand::rngs::StdRng;
 
 use super::session;
 use crate::Failure;
-use crate::faults::{Fault, Injected};
+use crate::faults::{Fault, FaultKind, Injected};
 use crate::stage::Stage;
 
 /// Ends a part of the sessions (`pg_terminate_backend`).
@@ -14,18 +14,14 @@ use crate::stage::Stage;
 pub struct Terminated;
 
 #[async_trait]
-impl Fault for Terminated {
-    fn name(&self) -> &'static str {
-        "backends-terminated"
+impl Fault<Stage> for Terminated {
+    fn kind(&self) -> FaultKind {
+        FaultKind::new("backends-terminated")
     }
 
     async fn inject(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Injected, Failure> {
         let ended = hit(stage, rng, "pg_terminate_backend(pid)").await?;
         Ok(Injected::new("sessions", format!("{ended} ended")))
-    }
-
-    async fn heal(&mut self, _stage: &Stage) -> Result<(), Failure> {
-        Ok(())
     }
 }
 
@@ -34,18 +30,14 @@ impl Fault for Terminated {
 pub struct Cancelled;
 
 #[async_trait]
-impl Fault for Cancelled {
-    fn name(&self) -> &'static str {
-        "statements-cancelled"
+impl Fault<Stage> for Cancelled {
+    fn kind(&self) -> FaultKind {
+        FaultKind::new("statements-cancelled")
     }
 
     async fn inject(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Injected, Failure> {
         let cancelled = hit(stage, rng, "state <> 'idle' AND pg_cancel_backend(pid)").await?;
         Ok(Injected::new("statements", format!("{cancelled} cancelled")))
-    }
-
-    async fn heal(&mut self, _stage: &Stage) -> Result<(), Failure> {
-        Ok(())
     }
 }
 

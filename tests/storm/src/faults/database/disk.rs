@@ -1,6 +1,5 @@
 //! A disk that is full: files cannot grow any more.
 
-use std::ops::RangeInclusive;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -16,7 +15,7 @@ use tokio::task::JoinSet;
 
 use super::session;
 use crate::Failure;
-use crate::faults::{Fault, Injected, millis, seconds};
+use crate::faults::{Fault, FaultKind, Injected, millis, seconds};
 use crate::stage::Stage;
 
 /// PostgreSQL: the outbox, or the inbox, cannot grow by a page. The sizes of files that the
@@ -37,13 +36,9 @@ const LOOK: Duration = Duration::from_millis(100);
 const PAGE_BYTES: u64 = 8_192;
 
 #[async_trait]
-impl Fault for PostgresFull {
-    fn name(&self) -> &'static str {
-        "disk-full"
-    }
-
-    fn lasts(&self) -> RangeInclusive<Duration> {
-        seconds(1)..=seconds(6)
+impl Fault<Stage> for PostgresFull {
+    fn kind(&self) -> FaultKind {
+        FaultKind::new("disk-full").lasts(seconds(1)..=seconds(6))
     }
 
     async fn inject(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Injected, Failure> {
@@ -134,10 +129,8 @@ async fn limit_files(pid: i32, limit: Option<u64>) -> Result<(), Failure> {
 /// SQLite: the file cannot grow by a page. There is no limit from outside that would not hit the
 /// process's other files as well: producers apply the limit of a file to their own connections,
 /// `PRAGMA max_page_count`.
-#[derive(Debug, Default)]
-pub struct SqliteFull {
-    ordered: bool,
-}
+#[derive(Debug)]
+pub struct SqliteFull;
 
 impl SqliteFull {
     /// While this file is there, the disk is full.
@@ -163,28 +156,20 @@ impl SqliteFull {
 }
 
 #[async_trait]
-impl Fault for SqliteFull {
-    fn name(&self) -> &'static str {
-        "disk-full"
-    }
-
-    fn lasts(&self) -> RangeInclusive<Duration> {
-        millis(500)..=seconds(4)
+impl Fault<Stage> for SqliteFull {
+    fn kind(&self) -> FaultKind {
+        FaultKind::new("disk-full").lasts(millis(500)..=seconds(4))
     }
 
     async fn inject(&mut self, stage: &Stage, _rng: &mut StdRng) -> Result<Injected, Failure> {
-        self.ordered = true;
         tokio::fs::write(Self::order(&stage.folder), "").await?;
         Ok(Injected::new("producers' file", "no page more"))
     }
 
     async fn heal(&mut self, stage: &Stage) -> Result<(), Failure> {
-        if self.ordered {
-            match tokio::fs::remove_file(Self::order(&stage.folder)).await {
-                Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
-                _ => self.ordered = false,
-            }
+        match tokio::fs::remove_file(Self::order(&stage.folder)).await {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error.into()),
+            _ => Ok(()),
         }
-        Ok(())
     }
 }

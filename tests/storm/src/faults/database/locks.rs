@@ -1,9 +1,6 @@
 //! Rows and tables that somebody holds for a while: producers run into their `lock_timeout`,
 //! everybody else waits.
 
-use std::ops::RangeInclusive;
-use std::time::Duration;
-
 use async_trait::async_trait;
 use rand::Rng as _;
 use rand::rngs::StdRng;
@@ -12,7 +9,7 @@ use sqlx::postgres::PgConnection;
 
 use super::session;
 use crate::Failure;
-use crate::faults::{Fault, Injected, seconds};
+use crate::faults::{Fault, FaultKind, Injected, seconds};
 use crate::stage::{Database, Stage};
 
 /// A session holds some accounts.
@@ -22,13 +19,9 @@ pub struct RowLocks {
 }
 
 #[async_trait]
-impl Fault for RowLocks {
-    fn name(&self) -> &'static str {
-        "row-locks"
-    }
-
-    fn lasts(&self) -> RangeInclusive<Duration> {
-        seconds(1)..=seconds(6)
+impl Fault<Stage> for RowLocks {
+    fn kind(&self) -> FaultKind {
+        FaultKind::new("row-locks").lasts(seconds(1)..=seconds(6))
     }
 
     async fn inject(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Injected, Failure> {
@@ -68,13 +61,9 @@ pub struct TableLock {
 }
 
 #[async_trait]
-impl Fault for TableLock {
-    fn name(&self) -> &'static str {
-        "table-lock"
-    }
-
-    fn lasts(&self) -> RangeInclusive<Duration> {
-        seconds(1)..=seconds(6)
+impl Fault<Stage> for TableLock {
+    fn kind(&self) -> FaultKind {
+        FaultKind::new("table-lock").lasts(seconds(1)..=seconds(6))
     }
 
     async fn inject(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Injected, Failure> {

@@ -1,9 +1,6 @@
 //! A transaction that stays open: it holds a transaction id, and with it the horizon of every
 //! snapshot.
 
-use std::ops::RangeInclusive;
-use std::time::Duration;
-
 use async_trait::async_trait;
 use rand::Rng as _;
 use rand::rngs::StdRng;
@@ -11,7 +8,7 @@ use sqlx::postgres::PgConnection;
 
 use super::session;
 use crate::Failure;
-use crate::faults::{Fault, Injected, seconds};
+use crate::faults::{Fault, FaultKind, Injected, seconds};
 use crate::stage::Stage;
 
 /// A session that is idle in a transaction, in the producers' database or the consumers'.
@@ -21,13 +18,9 @@ pub struct LongTransaction {
 }
 
 #[async_trait]
-impl Fault for LongTransaction {
-    fn name(&self) -> &'static str {
-        "long-transaction"
-    }
-
-    fn lasts(&self) -> RangeInclusive<Duration> {
-        seconds(10)..=seconds(60)
+impl Fault<Stage> for LongTransaction {
+    fn kind(&self) -> FaultKind {
+        FaultKind::new("long-transaction").lasts(seconds(10)..=seconds(60))
     }
 
     async fn inject(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Injected, Failure> {

@@ -32,12 +32,13 @@ mod session;
 pub mod slow_commits;
 pub mod sqlite;
 
-use super::Fault;
+use super::Faults;
 use crate::pair::DatabaseKind;
+use crate::stage::Stage;
 
 /// Returns the faults of this kind of database.
 #[must_use]
-pub fn all(kind: DatabaseKind) -> Vec<Box<dyn Fault>> {
+pub fn all(kind: DatabaseKind) -> Faults<Stage> {
     match kind {
         DatabaseKind::Postgres => vec![
             Box::new(locks::RowLocks::default()),
@@ -55,7 +56,7 @@ pub fn all(kind: DatabaseKind) -> Vec<Box<dyn Fault>> {
             Box::new(promotion::Promotion::default()),
         ],
         DatabaseKind::Sqlite => {
-            vec![Box::new(sqlite::Busy::default()), Box::new(disk::SqliteFull::default())]
+            vec![Box::new(sqlite::Busy::default()), Box::new(disk::SqliteFull)]
         }
     }
 }

@@ -2,9 +2,6 @@
 //! its rows are there and nobody sees them, its locks hold, and a crash of the server changes
 //! nothing.
 
-use std::ops::RangeInclusive;
-use std::time::Duration;
-
 use async_trait::async_trait;
 use checker::Outcome;
 use rand::Rng as _;
@@ -15,7 +12,7 @@ use uuid::Uuid;
 use super::session;
 use crate::Failure;
 use crate::clock;
-use crate::faults::{Fault, Injected, seconds};
+use crate::faults::{Fault, FaultKind, Injected, seconds};
 use crate::journal::{Journal, Step};
 use crate::load::Preparation;
 use crate::stage::Stage;
@@ -44,13 +41,9 @@ impl Waiting {
 }
 
 #[async_trait]
-impl Fault for Prepared {
-    fn name(&self) -> &'static str {
-        "prepared-transaction"
-    }
-
-    fn lasts(&self) -> RangeInclusive<Duration> {
-        seconds(1)..=seconds(20)
+impl Fault<Stage> for Prepared {
+    fn kind(&self) -> FaultKind {
+        FaultKind::new("prepared-transaction").lasts(seconds(1)..=seconds(20))
     }
 
     async fn inject(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Injected, Failure> {

@@ -2,7 +2,6 @@
 //! lease and all, and some of it is at the broker.
 
 use std::net::TcpListener;
-use std::ops::RangeInclusive;
 use std::os::unix::fs::PermissionsExt as _;
 use std::time::Duration;
 
@@ -18,7 +17,7 @@ use super::fence::{Fence, beside, lost};
 use super::program::run;
 use super::session;
 use crate::Failure;
-use crate::faults::{Fault, Injected, millis, seconds};
+use crate::faults::{Fault, FaultKind, Injected, millis, seconds};
 use crate::journal::{Journal, WENT_BACK};
 use crate::stage::{Peer, Role, Service, Stage, Wire};
 
@@ -47,17 +46,9 @@ const PRODUCERS: Wire = Wire { role: Role::Producer, peer: Peer::Database };
 const RELAYS: Wire = Wire { role: Role::Relay, peer: Peer::Database };
 
 #[async_trait]
-impl Fault for Promotion {
-    fn name(&self) -> &'static str {
-        "promotion"
-    }
-
-    fn by_default(&self) -> bool {
-        false
-    }
-
-    fn lasts(&self) -> RangeInclusive<Duration> {
-        seconds(2)..=seconds(20)
+impl Fault<Stage> for Promotion {
+    fn kind(&self) -> FaultKind {
+        FaultKind::new("promotion").by_default(false).lasts(seconds(2)..=seconds(20))
     }
 
     async fn inject(&mut self, stage: &Stage, _rng: &mut StdRng) -> Result<Injected, Failure> {

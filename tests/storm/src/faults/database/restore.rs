@@ -1,9 +1,7 @@
 //! A backup takes the place of the producers' database while everything goes on: what was committed
 //! since is undone, rows, cursor, lease and all, and some of it is at the broker.
 
-use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use async_trait::async_trait;
 use migrations::{Identifier, Template};
@@ -14,7 +12,7 @@ use super::fence::{Fence, beside, lost};
 use super::program::run;
 use super::session;
 use crate::Failure;
-use crate::faults::{Fault, Injected, seconds};
+use crate::faults::{Fault, FaultKind, Injected, seconds};
 use crate::journal::{Journal, WENT_BACK};
 use crate::stage::Stage;
 
@@ -32,17 +30,9 @@ pub struct Restore {
 const LOCK_WAIT: &str = "--lock-wait-timeout=20s";
 
 #[async_trait]
-impl Fault for Restore {
-    fn name(&self) -> &'static str {
-        "restore"
-    }
-
-    fn weight(&self) -> u32 {
-        5
-    }
-
-    fn lasts(&self) -> RangeInclusive<Duration> {
-        seconds(2)..=seconds(20)
+impl Fault<Stage> for Restore {
+    fn kind(&self) -> FaultKind {
+        FaultKind::new("restore").weight(5).lasts(seconds(2)..=seconds(20))
     }
 
     async fn inject(&mut self, stage: &Stage, _rng: &mut StdRng) -> Result<Injected, Failure> {

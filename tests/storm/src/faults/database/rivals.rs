@@ -1,7 +1,6 @@
 //! Sessions that touch what producers touch: in the opposite order, or between their reading and
 //! their writing.
 
-use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -15,7 +14,7 @@ use tokio::task::JoinSet;
 
 use super::session;
 use crate::Failure;
-use crate::faults::{Fault, Injected, seconds};
+use crate::faults::{Fault, FaultKind, Injected, seconds};
 use crate::stage::{Database, Stage};
 
 /// The names of a few accounts, in the order in which producers never lock: descending.
@@ -45,13 +44,9 @@ impl Deadlocks {
 const RIVALS: usize = 2;
 
 #[async_trait]
-impl Fault for Deadlocks {
-    fn name(&self) -> &'static str {
-        "deadlocks"
-    }
-
-    fn lasts(&self) -> RangeInclusive<Duration> {
-        seconds(3)..=seconds(8)
+impl Fault<Stage> for Deadlocks {
+    fn kind(&self) -> FaultKind {
+        FaultKind::new("deadlocks").lasts(seconds(3)..=seconds(8))
     }
 
     async fn inject(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Injected, Failure> {
@@ -102,13 +97,9 @@ pub struct Conflicts {
 }
 
 #[async_trait]
-impl Fault for Conflicts {
-    fn name(&self) -> &'static str {
-        "serialization-failures"
-    }
-
-    fn lasts(&self) -> RangeInclusive<Duration> {
-        seconds(3)..=seconds(8)
+impl Fault<Stage> for Conflicts {
+    fn kind(&self) -> FaultKind {
+        FaultKind::new("serialization-failures").lasts(seconds(3)..=seconds(8))
     }
 
     async fn inject(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Injected, Failure> {

@@ -7,7 +7,7 @@ use rand::rngs::StdRng;
 
 use super::session;
 use crate::Failure;
-use crate::faults::{Fault, Injected};
+use crate::faults::{Fault, FaultKind, Injected};
 use crate::journal::{Journal, SET_BACK, SetBack};
 use crate::stage::Stage;
 
@@ -21,9 +21,9 @@ pub struct SequenceReset;
 const MEANWHILE: i64 = 100;
 
 #[async_trait]
-impl Fault for SequenceReset {
-    fn name(&self) -> &'static str {
-        "sequence-reset"
+impl Fault<Stage> for SequenceReset {
+    fn kind(&self) -> FaultKind {
+        FaultKind::new("sequence-reset")
     }
 
     async fn inject(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Injected, Failure> {
@@ -39,9 +39,5 @@ impl Fault for SequenceReset {
         sqlx::query(set).bind(id).execute(&mut session).await?;
         session::end(session).await;
         Ok(Injected::new("outbox_message_id_seq", format!("back to {id}")))
-    }
-
-    async fn heal(&mut self, _stage: &Stage) -> Result<(), Failure> {
-        Ok(())
     }
 }

@@ -1,7 +1,6 @@
 //! Commits that take long, as on a disk that is busy: every commit waits before it is flushed.
 
 use std::ops::RangeInclusive;
-use std::time::Duration;
 
 use async_trait::async_trait;
 use rand::Rng as _;
@@ -9,7 +8,7 @@ use rand::rngs::StdRng;
 
 use super::session;
 use crate::Failure;
-use crate::faults::{Fault, Injected, seconds};
+use crate::faults::{Fault, FaultKind, Injected, seconds};
 use crate::stage::Stage;
 
 /// `commit_delay` of both databases, for sessions that begin from now on; the others are ended, so
@@ -23,13 +22,9 @@ pub struct SlowCommits {
 const DELAY: RangeInclusive<u32> = 10..=20;
 
 #[async_trait]
-impl Fault for SlowCommits {
-    fn name(&self) -> &'static str {
-        "slow-commits"
-    }
-
-    fn lasts(&self) -> RangeInclusive<Duration> {
-        seconds(5)..=seconds(30)
+impl Fault<Stage> for SlowCommits {
+    fn kind(&self) -> FaultKind {
+        FaultKind::new("slow-commits").lasts(seconds(5)..=seconds(30))
     }
 
     async fn inject(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Injected, Failure> {

@@ -1,6 +1,5 @@
 //! A SQLite file that is busy: somebody else writes, and takes long.
 
-use std::ops::RangeInclusive;
 use std::str::FromStr as _;
 use std::time::Duration;
 
@@ -11,7 +10,7 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use sqlx::{ConnectOptions as _, Connection as _};
 
 use crate::Failure;
-use crate::faults::{Fault, Injected, seconds};
+use crate::faults::{Fault, FaultKind, Injected, seconds};
 use crate::stage::Stage;
 
 /// A connection that holds `BEGIN IMMEDIATE` on the producers' file or the consumers'.
@@ -24,13 +23,9 @@ pub struct Busy {
 const WAIT: Duration = Duration::from_secs(3);
 
 #[async_trait]
-impl Fault for Busy {
-    fn name(&self) -> &'static str {
-        "sqlite-busy"
-    }
-
-    fn lasts(&self) -> RangeInclusive<Duration> {
-        seconds(1)..=seconds(8)
+impl Fault<Stage> for Busy {
+    fn kind(&self) -> FaultKind {
+        FaultKind::new("sqlite-busy").lasts(seconds(1)..=seconds(8))
     }
 
     async fn inject(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Injected, Failure> {

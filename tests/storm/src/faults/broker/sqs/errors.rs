@@ -1,8 +1,6 @@
 //! The faults of SQS.
 
-use std::ops::RangeInclusive;
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
 use rand::Rng as _;
@@ -10,7 +8,7 @@ use rand::rngs::StdRng;
 
 use super::gateway::{Gateway, Mood};
 use crate::Failure;
-use crate::faults::{Fault, Injected, seconds};
+use crate::faults::{Fault, FaultKind, Injected, seconds};
 use crate::stage::Stage;
 
 /// Longer than a request may take, and than a lease.
@@ -21,14 +19,13 @@ const SILENT_QUEUE: &str = "silent-queue";
 pub struct SqsErrors {
     name: &'static str,
     mood: fn(f64) -> Mood,
-    injected: bool,
 }
 
 impl SqsErrors {
     /// One of each kind.
     #[must_use]
     pub fn all() -> Vec<Self> {
-        let new = |name, mood| Self { name, mood, injected: false };
+        let new = |name, mood| Self { name, mood };
         vec![
             new("partial-batch", Mood::Partial as fn(f64) -> Mood),
             new("partial-batch-done", Mood::PartialDone),
@@ -41,27 +38,21 @@ impl SqsErrors {
 }
 
 #[async_trait]
-impl Fault for SqsErrors {
-    fn name(&self) -> &'static str {
-        self.name
-    }
-
-    fn lasts(&self) -> RangeInclusive<Duration> {
-        if self.name == SILENT_QUEUE { seconds(4)..=seconds(20) } else { seconds(2)..=seconds(8) }
+impl Fault<Stage> for SqsErrors {
+    fn kind(&self) -> FaultKind {
+        let is_long = self.name == SILENT_QUEUE;
+        let lasts = if is_long { seconds(4)..=seconds(20) } else { seconds(2)..=seconds(8) };
+        FaultKind::new(self.name).lasts(lasts)
     }
 
     async fn inject(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Injected, Failure> {
         let percent = rng.random_range(10..=80_u8);
         gateway(stage)?.set((self.mood)(f64::from(percent) / 100.0));
-        self.injected = true;
         Ok(Injected::new("sqs", format!("{percent} %")))
     }
 
     async fn heal(&mut self, stage: &Stage) -> Result<(), Failure> {
-        if self.injected {
-            gateway(stage)?.set(Mood::Fair);
-            self.injected = false;
-        }
+        gateway(stage)?.set(Mood::Fair);
         Ok(())
     }
 }

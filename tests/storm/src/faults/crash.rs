@@ -1,16 +1,13 @@
 //! Processes that end at a named place of their code.
 
-use std::ops::RangeInclusive;
-use std::time::Duration;
-
 use async_trait::async_trait;
 use rand::Rng as _;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom as _;
 use relay::crash_points::AFTER_CHUNK;
 
+use super::{Fault, FaultKind, Injected, millis};
 use crate::Failure;
-use crate::faults::{Fault, Injected};
 use crate::stage::{CRASH_POINTS, Role, Signal, Stage};
 
 /// A process is started again, and ends at a crash point of its own.
@@ -32,17 +29,9 @@ impl Crash {
 }
 
 #[async_trait]
-impl Fault for Crash {
-    fn name(&self) -> &'static str {
-        "crash-point"
-    }
-
-    fn weight(&self) -> u32 {
-        25
-    }
-
-    fn lasts(&self) -> RangeInclusive<Duration> {
-        Duration::from_millis(200)..=Duration::from_millis(1_500)
+impl Fault<Stage> for Crash {
+    fn kind(&self) -> FaultKind {
+        FaultKind::new("crash-point").weight(25).lasts(millis(200)..=millis(1_500))
     }
 
     async fn inject(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Injected, Failure> {
@@ -62,9 +51,5 @@ impl Fault for Crash {
         stage.processes.set_for_next_start(name, CRASH_POINTS, &point)?;
         stage.processes.signal(name, Signal::KILL)?;
         Ok(Injected::new(name, point))
-    }
-
-    async fn heal(&mut self, _stage: &Stage) -> Result<(), Failure> {
-        Ok(())
     }
 }

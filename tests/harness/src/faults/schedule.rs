@@ -1,0 +1,172 @@
+//! Which fault is injected when, from a seed. Pure: the same seed, faults and length make the same
+//! schedule.
+
+use std::collections::HashMap;
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use rand::rngs::StdRng;
+use rand::seq::{IndexedRandom, SliceRandom};
+use rand::{Rng, SeedableRng};
+
+/// A fault as the schedule sees it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FaultKind {
+    /// Unique, also in a report: lower case, words joined by hyphens.
+    pub name: &'static str,
+    /// How often it is chosen in comparison with others; zero for never.
+    pub weight: u32,
+    /// Whether it is injected also when nobody asks for it by its name.
+    pub by_default: bool,
+    /// How long it stays until it is healed; zero for a fault that needs no healing.
+    pub lasts: RangeInclusive<Duration>,
+}
+
+impl FaultKind {
+    /// A fault of this name, injected by default, of weight 10, that needs no healing.
+    #[must_use]
+    pub fn new(name: &'static str) -> Self {
+        Self { name, weight: 10, by_default: true, lasts: Duration::ZERO..=Duration::ZERO }
+    }
+
+    /// With another weight.
+    #[must_use]
+    pub fn weight(self, weight: u32) -> Self {
+        Self { weight, ..self }
+    }
+
+    /// Injected by default, or only when somebody asks for it.
+    #[must_use]
+    pub fn by_default(self, by_default: bool) -> Self {
+        Self { by_default, ..self }
+    }
+
+    /// Stays for a time within these bounds.
+    #[must_use]
+    pub fn lasts(self, lasts: RangeInclusive<Duration>) -> Self {
+        Self { lasts, ..self }
+    }
+}
+
+/// One injection of a fault.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct PlannedFault<M> {
+    /// The moment: a time since the beginning of the run, or a point of its progress.
+    pub at: M,
+    /// Which fault.
+    pub fault: &'static str,
+    /// How long it stays.
+    pub lasts: Duration,
+    /// The seed of its target and parameters.
+    pub seed: u64,
+}
+
+/// The pauses between the beginnings of two injections.
+const PAUSE: RangeInclusive<Duration> = Duration::from_millis(300)..=Duration::from_millis(2_500);
+/// Between a fault's cure and its next injection.
+const RECOVERY: Duration = Duration::from_secs(1);
+/// So many faults at once at most.
+const OVERLAP_MAX: usize = 3;
+
+/// Chooses among the faults for a run of this length. Every fault gets its turn before any is
+/// injected again, as far as time allows.
+#[must_use]
+pub fn over_time(seed: u64, kinds: &[FaultKind], length: Duration) -> Vec<PlannedFault<Duration>> {
+    let mut rng = StdRng::seed_from_u64(seed);
+    let mut first: Vec<_> = kinds.iter().filter(|kind| kind.weight > 0).collect();
+    first.shuffle(&mut rng);
+    let mut planned = Vec::new();
+    let (mut running, mut free_at): (Vec<Duration>, HashMap<&str, Duration>) = (Vec::new(), HashMap::new());
+    let mut at = rng.random_range(PAUSE);
+    while at < length {
+        let busy = |kind: &FaultKind| free_at.get(kind.name).is_some_and(|free_at| *free_at > at);
+        running.retain(|end| *end > at);
+        // The choice is made whether or not it is used: the stream of random numbers must not
+        // depend on times.
+        let next = first.iter().rposition(|kind| !busy(kind));
+        let chosen = match next {
+            _ if running.len() >= OVERLAP_MAX => None,
+            Some(place) => Some(first.remove(place)),
+            None => {
+                let free: Vec<_> = kinds.iter().filter(|kind| !busy(kind)).collect();
+                free.choose_weighted(&mut rng, |kind| kind.weight).ok().copied()
+            }
+        };
+        if let Some(kind) = chosen {
+            let (fault, lasts) = (kind.name, rng.random_range(kind.lasts.clone()));
+            running.push(at + lasts);
+            free_at.insert(fault, at + lasts + RECOVERY);
+            planned.push(PlannedFault { at, fault, lasts, seed: rng.random() });
+        }
+        at += rng.random_range(PAUSE);
+    }
+    planned
+}
+
+/// Chooses `count` points of the progress of a run up to `whole`: one somewhere in each equal part
+/// of it, not at its very ends.
+#[must_use]
+pub fn over_progress(rng: &mut StdRng, count: u64, whole: u64) -> Vec<u64> {
+    (0..count)
+        .map(|part| {
+            let share = (part as f64 + rng.random_range(0.15..0.85)) / count as f64;
+            ((whole as f64 * share) as u64).max(1)
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::faults::seconds;
+
+    const HOUR: Duration = seconds(3_600);
+
+    fn planned(seed: u64, length: Duration) -> Vec<PlannedFault<Duration>> {
+        let kinds = [
+            FaultKind::new("kill").weight(30),
+            FaultKind::new("stop").lasts(seconds(4)..=seconds(6)),
+            FaultKind::new("crash").weight(1).lasts(seconds(1)..=seconds(20)),
+            FaultKind::new("never").weight(0).lasts(seconds(1)..=seconds(1)),
+        ];
+        over_time(seed, &kinds, length)
+    }
+
+    #[test]
+    fn one_seed_makes_one_schedule_and_others_make_others() {
+        assert_eq!(planned(7, HOUR), planned(7, HOUR));
+        assert_ne!(planned(7, HOUR), planned(8, HOUR));
+    }
+
+    #[test]
+    fn a_longer_run_begins_like_a_shorter_one() {
+        let (short, long) = (planned(7, HOUR / 60), planned(7, HOUR));
+        assert_eq!(long[..short.len()], short);
+    }
+
+    #[test]
+    fn every_fault_has_its_turn_and_weights_count() {
+        for seed in 0..20 {
+            let planned = planned(seed, HOUR);
+            let times = |name| planned.iter().filter(|planned| planned.fault == name).count();
+            let mut first: Vec<_> = planned[..3].iter().map(|planned| planned.fault).collect();
+            first.sort_unstable();
+            assert_eq!(first, ["crash", "kill", "stop"]);
+            assert!(times("kill") > times("crash") && times("stop") > times("crash"));
+            assert_eq!(times("never"), 0);
+        }
+    }
+
+    #[test]
+    fn no_fault_begins_before_it_is_cured_and_few_at_once() {
+        let planned = planned(3, HOUR);
+        for (place, fault) in planned.iter().enumerate() {
+            let before = &planned[..place];
+            let ends = |other: &PlannedFault<Duration>| other.at + other.lasts;
+            assert!(
+                before.iter().all(|other| other.fault != fault.fault || ends(other) + RECOVERY <= fault.at)
+            );
+            assert!(before.iter().filter(|other| ends(other) > fault.at).count() < OVERLAP_MAX);
+        }
+    }
+}
