@@ -361,8 +361,8 @@ impl<DB: Dialect> Inbox<DB> {
     /// One that was dead-lettered before is counted and not stored twice.
     ///
     /// A message whose handler rejected it or failed too often, or that is held, gets its inbox row
-    /// in the same transaction: further copies of it are duplicates, wherever they come from, until an operator
-    /// has it redriven.
+    /// in the same transaction: further copies of it are duplicates, wherever they come from, until
+    /// it is redriven. One that another process has handled or held meanwhile is not held again.
     ///
     /// # Errors
     /// [`StoreError`]; the delivery must not be settled then. Runs to its end even if this call is
@@ -457,8 +457,8 @@ impl<DB: Dialect> Inbox<DB> {
                 Inserted::Exists(_) if letter.reason == Reason::Held => {
                     return Ok(Some(Committed::attest(letter.subject)));
                 }
-                // It took effect in another process meanwhile: nothing is to be decided, and its key
-                // does not wait.
+                // It took effect in another process meanwhile: nothing is to be decided, and its
+                // key does not wait.
                 Inserted::Exists(Stored { dead_letter: None, fingerprint, .. })
                     if fingerprint == letter.fingerprint =>
                 {

@@ -117,7 +117,8 @@ impl<DB: Dialect> Inbox<DB> {
     ///
     /// # Errors
     /// [`RedriveError::NotFound`]; [`RedriveError::Held`] while something of its key is before it;
-    /// [`RedriveError::NotAMessage`] when no handler can be given it; [`RedriveError::Store`]. Runs to its end even if this call is dropped.
+    /// [`RedriveError::NotAMessage`] when no handler can be given it; [`RedriveError::Store`]. Runs
+    /// to its end even if this call is dropped.
     pub async fn request_redrive(
         &self,
         id: DeadLetterId,

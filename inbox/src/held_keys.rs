@@ -46,7 +46,7 @@ use crate::redrive::RedriveOptions;
 use crate::store_error::StoreError;
 use crate::transaction::InboxTransaction;
 
-/// What follows a dead letter of a message with an ordering key, at this consumer.
+/// The choice of a consumer about later messages of a key that has an open dead letter.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AfterDeadLetter {
@@ -239,8 +239,8 @@ impl<DB: Dialect> Inbox<DB> {
 
     /// Redrives a held message if it is its turn.
     ///
-    /// Whatever its kind and age: it is handled as the delivery would have been. That it is late is
-    /// no doubt whether it took effect: its inbox row has stopped copies as long as memory reached,
+    /// Its kind and its age do not matter: it is handled as the delivery would have been. However
+    /// old it is, it has not taken effect: its inbox row stopped copies as long as memory reached,
     /// and its time stops them since.
     pub(crate) async fn redrive_in_turn(
         &self,

@@ -182,9 +182,9 @@ migrations::statements! {
         SELECT * FROM {schema}inbox_dead_letter AS d WHERE d.consumer = $1 AND d.resolution IS NULL \
         AND d.reason = 'held' AND (d.scope, d.topic, d.key) > (f.scope, f.topic, f.key) \
         ORDER BY d.scope, d.topic, d.key, d.seq LIMIT 1) AS n) \
-        SELECT f.id, f.scope, f.topic, f.key FROM first_held AS f WHERE NOT EXISTS ( \
-        SELECT 1 FROM {schema}inbox_dead_letter AS d WHERE d.consumer = $1 AND d.scope = f.scope \
-        AND d.topic = f.topic AND d.key = f.key AND d.seq < f.seq AND {holds}) \
+        SELECT f.id, f.scope, f.topic, f.key FROM first_held AS f WHERE ( \
+        SELECT d.id FROM {schema}inbox_dead_letter AS d WHERE d.consumer = $1 AND d.scope = f.scope \
+        AND d.topic = f.topic AND d.key = f.key AND d.seq < f.seq AND {holds} LIMIT 1) IS NULL \
         ORDER BY f.scope, f.topic, f.key LIMIT $5";
     /// Nothing while another process redrives it.
     lock_held = "SELECT {letter}, payload FROM {schema}inbox_dead_letter \

@@ -154,13 +154,19 @@ pub(super) const HOLDER_BEFORE: &str = concat!(
     " ORDER BY d.seq LIMIT 1"
 );
 /// The first held message of each key behind a key, unless something holds it. From key to key by
-/// the index, however many are held behind the first ones.
+/// the index, however many are held behind the first ones: three looks, because SQLite searches by
+/// the first column only where rows of columns are compared.
 pub(super) const HELD_IN_TURN: &str = concat!(
     "WITH RECURSIVE first_held (seq) AS ( \
     SELECT (SELECT n.seq FROM inbox_dead_letter AS n WHERE n.consumer = $1 AND n.resolution IS NULL AND n.reason = 'held' \
-    AND (n.scope, n.topic, n.key) > ($2, $3, $4) ORDER BY n.scope, n.topic, n.key, n.seq LIMIT 1) UNION ALL \
-    SELECT (SELECT n.seq FROM inbox_dead_letter AS n WHERE n.consumer = $1 AND n.resolution IS NULL AND n.reason = 'held' \
-    AND (n.scope, n.topic, n.key) > (f.scope, f.topic, f.key) ORDER BY n.scope, n.topic, n.key, n.seq LIMIT 1) \
+    AND (n.scope, n.topic, n.key) > ($2, $3, $4) ORDER BY n.scope, n.topic, n.key, n.seq LIMIT 1) \
+    UNION ALL SELECT coalesce( \
+    (SELECT n.seq FROM inbox_dead_letter AS n WHERE n.consumer = $1 AND n.resolution IS NULL AND n.reason = 'held' \
+    AND n.scope = f.scope AND n.topic = f.topic AND n.key > f.key ORDER BY n.key, n.seq LIMIT 1), \
+    (SELECT n.seq FROM inbox_dead_letter AS n WHERE n.consumer = $1 AND n.resolution IS NULL AND n.reason = 'held' \
+    AND n.scope = f.scope AND n.topic > f.topic ORDER BY n.topic, n.key, n.seq LIMIT 1), \
+    (SELECT n.seq FROM inbox_dead_letter AS n WHERE n.consumer = $1 AND n.resolution IS NULL AND n.reason = 'held' \
+    AND n.scope > f.scope ORDER BY n.scope, n.topic, n.key, n.seq LIMIT 1)) \
     FROM first_held JOIN inbox_dead_letter AS f ON f.seq = first_held.seq) \
     SELECT f.id, f.scope, f.topic, f.key FROM first_held JOIN inbox_dead_letter AS f ON f.seq = first_held.seq \
     WHERE NOT EXISTS (SELECT 1 FROM inbox_dead_letter AS d WHERE d.consumer = $1 AND d.scope = f.scope \

@@ -24,6 +24,7 @@ cases! { "inbox/held_keys":
     every {
         by_default_the_key_goes_on,
         what_comes_behind_a_dead_letter_follows_it_in_order,
+        a_batch_leaves_out_the_held_keys_alone,
         a_discarded_dead_letter_lets_its_key_go_on,
         a_held_message_that_fails_holds_those_behind_it,
         a_held_message_is_tried_again_after_a_backoff,
@@ -168,6 +169,28 @@ async fn what_comes_behind_a_dead_letter_follows_it_in_order<DB: TestDatabase>(d
         assert_eq!(effects(database).await, expected);
         assert!(dead_letters(&inbox).await.is_empty());
     }
+}
+
+/// Goal: of a batch that meets an open dead letter, the messages of its key are held in their
+/// order, and the others take effect. Oracle: the effects, then their order.
+async fn a_batch_leaves_out_the_held_keys_alone<DB: TestDatabase>(database: &Database<DB>) {
+    let inbox = database.inbox().await;
+    let rejects = Rejects::these(["a"]);
+    settled(&inbox, &rejects, &["a"]).await;
+    let broker =
+        Broker::new([keyed("x", "1"), keyed("k", "b"), keyed("y", "2"), keyed("k", "c"), keyed("x", "3")]);
+    let running = start(holding(&inbox, &broker, rejects.handler(), NonZeroUsize::new(10)));
+    broker.drained().await;
+    assert_eq!(effects(database).await, ["1", "2", "3"]);
+    let letters = dead_letters(&inbox).await;
+    assert_eq!(
+        told(&letters),
+        [("a", "rejected"), ("b", "held"), ("c", "held")].map(|(p, r)| (p.to_owned(), r))
+    );
+    inbox.discard(of(&letters, "a").id, &signature()).await.unwrap();
+    none_is_open(&inbox).await;
+    running.stop().await;
+    assert_eq!(effects(database).await, ["1", "2", "3", "b", "c"]);
 }
 
 async fn a_discarded_dead_letter_lets_its_key_go_on<DB: TestDatabase>(database: &Database<DB>) {
@@ -351,7 +374,7 @@ async fn a_held_message_is_not_redriven_before_its_turn<DB: TestDatabase>(databa
         effects(database).await.is_empty()
             && inbox.decisions(10.try_into().unwrap()).await.unwrap().is_empty()
     );
-    // Whoever decides about all of them in their order gets them done.
+    // In their order all of them can be redriven by hand.
     rejects.repair("a");
     for payload in ["a", "b", "c"] {
         let redriven = inbox.redrive(&billing, of(&letters, payload).id, &handler, options).await.unwrap();
