@@ -522,8 +522,8 @@ async fn a_held_message_older_than_the_memory_takes_effect<DB: TestDatabase>(dat
     let rejects = Rejects::these(["a"]);
     settled(&inbox, &rejects, &["a", "b"]).await;
     let letters = dead_letters(&inbox).await;
-    let owner = Inbox::open(database.admin.clone(), database.options()).await.unwrap();
-    owner.advance(Duration::from_secs(20 * 86_400));
+    let later = database.inbox().await;
+    later.advance(Duration::from_secs(20 * 86_400));
     // As if its day had gone: the database's clock cannot be moved.
     let place = database.schema.as_ref().map(|schema| format!("{schema}.")).unwrap_or_default();
     let mut tx = database.admin.begin().await.unwrap();
@@ -533,7 +533,7 @@ async fn a_held_message_older_than_the_memory_takes_effect<DB: TestDatabase>(dat
     inbox.discard(of(&letters, "a").id, &signature()).await.unwrap();
     let copy = of(&letters, "b").message().unwrap();
     let broker = Broker::new([copy.clone()]);
-    let running = start(holding(&owner, &broker, rejects.handler(), None).redrive_interval(None));
+    let running = start(holding(&later, &broker, rejects.handler(), None).redrive_interval(None));
     broker.drained().await;
     running.stop().await;
     let letters = dead_letters(&inbox).await;
@@ -544,7 +544,7 @@ async fn a_held_message_older_than_the_memory_takes_effect<DB: TestDatabase>(dat
         "refused, and held still"
     );
     let broker = Broker::new([]);
-    let running = start(holding(&owner, &broker, rejects.handler(), None));
+    let running = start(holding(&later, &broker, rejects.handler(), None));
     none_is_open(&inbox).await;
     broker.send(Ok(copy));
     broker.drained().await;
