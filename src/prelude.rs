@@ -1,6 +1,8 @@
 //! The names that producers and consumers use: `use outbox_toolkit::prelude::*;`.
 
-pub use inbox::{Consumer, Handler, HandlerError, Inbox, InboxOptions, Received, Tenant, Tx, UnknownKinds};
+pub use inbox::{
+    AfterDeadLetter, Consumer, Handler, HandlerError, Inbox, InboxOptions, Received, Tenant, Tx, UnknownKinds,
+};
 pub use message::{Event, Message, MessageId};
 pub use outbox::{
     CommitError, EnqueueError, Enqueued, NewMessage, Outbox, OutboxTransaction, Rollback, TransactionError,

@@ -16,7 +16,7 @@ use uuid::Uuid;
 
 use crate::attempts::storable;
 use crate::day::Day;
-use crate::dialect::{ChunkSet, Dialect, Inserted, Key};
+use crate::dialect::{ChunkSet, Dialect, Inserted, Key, Stored};
 use crate::guard::identity;
 use crate::inbox::Inbox;
 use crate::name::{ConsumerName, Tenant};
@@ -88,6 +88,9 @@ words!(
         Incomplete = "incomplete",
         /// Its consumer could not tell whose it is: the function for tenants panicked or refused.
         NoTenant = "no_scope",
+        /// It came behind an open dead letter of its key, and was not handled:
+        /// [`AfterDeadLetter::HoldKey`](crate::AfterDeadLetter::HoldKey).
+        Held = "held",
     }
 );
 
@@ -357,9 +360,9 @@ impl<DB: Dialect> Inbox<DB> {
     /// Dead-letters a delivery in a transaction of its own and returns the proof that settles it.
     /// One that was dead-lettered before is counted and not stored twice.
     ///
-    /// A message whose handler rejected it or failed too often gets its inbox row in the same
-    /// transaction: further copies of it are duplicates, wherever they come from, until an operator
-    /// has it redriven.
+    /// A message whose handler rejected it or failed too often, or that is held, gets its inbox row
+    /// in the same transaction: further copies of it are duplicates, wherever they come from, until
+    /// it is redriven. One that another process has handled or held meanwhile is not held again.
     ///
     /// # Errors
     /// [`StoreError`]; the delivery must not be settled then. Runs to its end even if this call is
@@ -411,7 +414,8 @@ impl<DB: Dialect> Inbox<DB> {
     ) -> Result<Committed, StoreError> {
         let inbox = self.clone();
         shield(async move {
-            let row = letter.row().filter(|_| matches!(letter.reason, Reason::Poison | Reason::Rejected));
+            let has_row = matches!(letter.reason, Reason::Poison | Reason::Rejected | Reason::Held);
+            let row = letter.row().filter(|_| has_row);
             if let Some(proof) = inbox.store_letter_with_row(&letter, chunks, row).await? {
                 return Ok(proof);
             }
@@ -444,9 +448,25 @@ impl<DB: Dialect> Inbox<DB> {
             let inserted = DB::insert_dead(&mut tx, self.statements(), key, &letter.fingerprint, id)
                 .await
                 .map_err(failed("store the inbox row of a dead letter"))?;
-            if inserted == Inserted::Forgotten {
-                self.unlearn_day(Day::of_id(message));
-                return Ok(None);
+            match inserted {
+                Inserted::Forgotten => {
+                    self.unlearn_day(Day::of_id(message));
+                    return Ok(None);
+                }
+                // Handled or held by another process meanwhile: one more copy, and rolled back.
+                Inserted::Exists(_) if letter.reason == Reason::Held => {
+                    return Ok(Some(Committed::attest(letter.subject)));
+                }
+                // It took effect in another process meanwhile: nothing is to be decided, and its
+                // key does not wait.
+                Inserted::Exists(Stored { dead_letter: None, fingerprint, .. })
+                    if fingerprint == letter.fingerprint =>
+                {
+                    DB::resolve(&mut tx, self.statements(), id, Resolution::Duplicate)
+                        .await
+                        .map_err(failed("close a dead letter"))?;
+                }
+                _ => {}
             }
         }
         DB::forget_attempts(&mut tx, self.statements(), key, true)

@@ -116,8 +116,9 @@ impl<DB: Dialect> Inbox<DB> {
     /// seconds, with its handler. What came of it stands in [`decisions`](Self::decisions).
     ///
     /// # Errors
-    /// [`RedriveError::NotFound`]; [`RedriveError::NotAMessage`] when no handler can be given it;
-    /// [`RedriveError::Store`]. Runs to its end even if this call is dropped.
+    /// [`RedriveError::NotFound`]; [`RedriveError::Held`] while something of its key is before it;
+    /// [`RedriveError::NotAMessage`] when no handler can be given it; [`RedriveError::Store`]. Runs
+    /// to its end even if this call is dropped.
     pub async fn request_redrive(
         &self,
         id: DeadLetterId,
@@ -132,6 +133,7 @@ impl<DB: Dialect> Inbox<DB> {
                 Ok(letter) => letter,
                 Err(closed) => return Ok(Requested::Closed(closed)),
             };
+            inbox.check_turn(&mut tx, &letter).await?;
             letter.message().map_err(|problem| RedriveError::NotAMessage { id, problem })?;
             let decision = Decision {
                 accept_late: options.accept_late,

@@ -18,6 +18,7 @@ use crate::chunks::{Incomplete, Split};
 use crate::day::Day;
 use crate::dead_letter::{DeadLetter, DeadLetterId, DeadLetterQuery, Resolution};
 use crate::decision::Decision;
+use crate::held_keys::HeldKeys;
 use crate::store_error::StoreError;
 
 /// A database that the inbox has tables in: PostgreSQL or SQLite.
@@ -27,6 +28,7 @@ pub trait Dialect:
     + parts::Retention
     + parts::Attempts
     + parts::DeadLetters
+    + HeldKeys
     + parts::Decisions
     + parts::Chunks
     + parts::Lookup

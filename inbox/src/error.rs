@@ -214,6 +214,16 @@ pub enum RedriveError {
         /// The kind.
         kind: message::EventType,
     },
+    /// The dead letter is held: it takes effect by itself after the one before it.
+    #[error(
+        "dead letter {id} is held behind dead letter {behind} of the same key; redrive or discard that one first"
+    )]
+    Held {
+        /// The dead letter.
+        id: DeadLetterId,
+        /// The first open dead letter of its key.
+        behind: DeadLetterId,
+    },
     /// The stored dead letter is not a message, because the delivery was malformed.
     #[error(
         "dead letter {id} cannot be redriven: {problem}; discard it, and let its producer send a correct one"

@@ -13,6 +13,7 @@
 //! | [`Gathered`], [`Incomplete`] | messages in chunks |
 //! | [`Refusal`], [`window`] | what is not let through, and the rule for it |
 //! | [`DeadLetter`], [`DeadLetterQuery`], [`RedriveOptions`] | what an operator has to look at |
+//! | [`AfterDeadLetter`] | whether a dead letter holds its key |
 //! | [`Decision`], [`Signature`] | what was decided about it, by whom and why |
 //! | [`Consumer`], [`Tx`], [`Received`], [`Handler`], [`UnknownKinds`], [`Shutdown`] | the ready consumer loop |
 //! | [`Backoff`], [`Attempt`], [`Failures`] | when to try again |
@@ -61,6 +62,7 @@ mod error;
 mod function;
 mod guard;
 mod handler;
+mod held_keys;
 #[cfg(feature = "http")]
 pub mod http;
 mod inbox;
@@ -98,6 +100,7 @@ pub use function::{BatchFunction, EventFunction, MessageFunction};
 pub use function::{IntoResult, Tx};
 pub use guard::{Admission, Duplicate, Guard};
 pub use handler::{Handler, HandlerError, Next, RETRY_AFTER_MAX};
+pub use held_keys::AfterDeadLetter;
 pub use inbox::{
     INCOMPLETE_RETENTION_DEFAULT, INCOMPLETE_RETENTION_MIN, Inbox, InboxOptions, PayloadComparison,
     RETENTION_DEFAULT, RETENTION_MAX, RETENTION_MIN, SKEW_MAX_DEFAULT, SKEW_MAX_MAX,
@@ -120,7 +123,8 @@ pub mod simulation {
     //! The runner's interface to the database, for simulations. It is not part of the stable
     //! interface.
     pub use crate::attempts::Pause;
-    pub use crate::runner::{Admitted, AdmittedBatch, Parts, Runner, RunnerOptions, Store};
+    pub use crate::held_keys::{FailedTurn, HeldKey, Turn};
+    pub use crate::runner::{Admitted, AdmittedBatch, HeldMessages, Parts, Runner, RunnerOptions, Store};
 }
 pub use store_error::StoreError;
 pub use transaction::InboxTransaction;

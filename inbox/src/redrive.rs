@@ -114,6 +114,7 @@ impl<DB: Dialect> Inbox<DB> {
             Ok(letter) => letter,
             Err(before) => return Ok(before),
         };
+        self.check_turn(&mut tx, &letter).await?;
         if let Some(number) = request
             && !DB::is_requested(&mut tx, self.statements(), number)
                 .await
@@ -121,36 +122,44 @@ impl<DB: Dialect> Inbox<DB> {
         {
             return Ok(Redriven::Elsewhere);
         }
-        let message = owned_message(&letter, consumer)?;
-        if !handler.knows(&message.kind) {
-            return Err(RedriveError::UnknownKind { id, kind: message.kind });
+        let kind = owned_message(&letter, consumer)?.kind;
+        if !handler.knows(&kind) {
+            return Err(RedriveError::UnknownKind { id, kind });
         }
-        let scope = Tenant::new(letter.scope.as_str())
-            .map_err(|error| RedriveError::NotAMessage { id, problem: error.to_string() })?;
-        let admitted = match tx.take_over(consumer, &scope, &message, id).await? {
-            Some(guard) => Some((Some(guard), Resolution::Applied)),
-            None => self.admit_again(&mut tx, consumer, &scope, &message, options).await?,
-        };
-        let resolution = match admitted {
-            None => Resolution::Duplicate,
-            Some((guard, resolution)) => {
-                let received = Received::after(letter.attempts, consumer.clone(), scope, &message);
-                let handled = handler
-                    .handle_delivery(&mut tx, &message, &received)
-                    .await
-                    .map_err(RedriveError::Handler)?;
-                if let (Some(guard), Some(result)) = (guard, handled) {
-                    guard.complete(&mut tx, &result).await?;
-                }
-                resolution
-            }
-        };
+        let resolution = self.apply_letter(&mut tx, &letter, consumer, handler, options).await?;
         if let Some(number) = request {
             DB::finish_request(&mut tx, self.statements(), number, resolution.as_str())
                 .await
                 .map_err(failed("note what came of a redrive"))?;
         }
         self.close(tx, id, resolution).await
+    }
+
+    /// Applies the message of an open letter, unless it has taken effect, and takes its row over.
+    pub(crate) async fn apply_letter(
+        &self,
+        tx: &mut InboxTransaction<DB>,
+        letter: &DeadLetter,
+        consumer: &ConsumerName,
+        handler: &dyn Handler<DB>,
+        options: RedriveOptions,
+    ) -> Result<Resolution, RedriveError> {
+        let id = letter.id;
+        let message = owned_message(letter, consumer)?;
+        let scope = Tenant::new(letter.scope.as_str())
+            .map_err(|error| RedriveError::NotAMessage { id, problem: error.to_string() })?;
+        let admitted = match tx.take_over(consumer, &scope, &message, id).await? {
+            Some(guard) => Some((Some(guard), Resolution::Applied)),
+            None => self.admit_again(tx, consumer, &scope, &message, options).await?,
+        };
+        let Some((guard, resolution)) = admitted else { return Ok(Resolution::Duplicate) };
+        let received = Received::after(letter.attempts, consumer.clone(), scope, &message);
+        let handled =
+            handler.handle_delivery(tx, &message, &received).await.map_err(RedriveError::Handler)?;
+        if let (Some(guard), Some(result)) = (guard, handled) {
+            guard.complete(tx, &result).await?;
+        }
+        Ok(resolution)
     }
 
     /// Gives a dead letter up, for good: no further copy of its message takes effect. The decision
@@ -264,7 +273,7 @@ impl<DB: Dialect> Inbox<DB> {
         }
     }
 
-    async fn close(
+    pub(crate) async fn close(
         &self,
         mut tx: InboxTransaction<DB>,
         id: DeadLetterId,

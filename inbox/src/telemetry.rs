@@ -38,7 +38,12 @@ pub const METRICS: &[Metric] = &[
         &["consumer"],
         "handlers that block their thread and cannot be ended",
     ),
-    Metric::counter("inbox_dead_total", &["consumer", "reason"], "deliveries dead-lettered"),
+    Metric::counter(
+        "inbox_dead_total",
+        &["consumer", "reason"],
+        "deliveries dead-lettered; `held`: those that wait behind a dead letter of their key, \
+         counted again when they fail",
+    ),
     Metric::counter("inbox_settled_total", &["consumer"], "deliveries acknowledged to the broker"),
     Metric::counter("inbox_released_total", &["consumer"], "deliveries handed back to the broker"),
     Metric::counter(

@@ -128,7 +128,7 @@ impl parts::DeadLetters for Postgres {
     }
 }
 
-fn decode(row: &PgRow) -> Result<DeadLetter, sqlx::Error> {
+pub(super) fn decode(row: &PgRow) -> Result<DeadLetter, sqlx::Error> {
     let fingerprint: [u8; 32] = row.try_get("fingerprint")?;
     let message_id: Option<Uuid> = row.try_get("message_id")?;
     let Json(headers) = row.try_get("headers")?;

@@ -15,6 +15,10 @@ migrations::statements! {
         letter = "id, consumer, scope, subject, fingerprint, message_id, topic, key, kind, source, time, content_type,
             headers, traceparent, tracestate, octet_length(payload)::bigint AS payload_bytes, reason, error, attempts,
             deliveries, origin, dead_at, resolution, resolved_at";
+        // A dead letter that holds its key: its message may yet take effect. A chunk alone cannot.
+        holds = "resolution IS NULL AND key IS NOT NULL AND message_id IS NOT NULL
+            AND reason IN ('poison', 'rejected', 'too_old', 'from_the_future', 'held')
+            AND NOT headers @? '$[*][0] ? (@ == \"ce_chunkindex\")'";
         decision = "seq, at, actor, note, selection, dead_letter, consumer, action, accept_late, outcome, done_at";
         chunk_set = "message_id, consumer, scope, fingerprint, topic, key, kind, source, time, content_type, bytes,
             begun_at";
@@ -120,17 +124,20 @@ migrations::statements! {
 
     /// One letter of a delivery, unless the one there is was given up: then nobody waits for that
     /// one any more. An open letter takes what happened last, except for what would keep it from
-    /// being redriven.
+    /// being redriven, and one that is held keeps its place.
     store_dead_letter = "INSERT INTO {schema}inbox_dead_letter AS d (id, consumer, scope, subject, fingerprint, message_id, topic, \
         key, kind, source, time, content_type, headers, traceparent, tracestate, payload, reason, error, attempts, \
         origin) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20) \
         ON CONFLICT (consumer, scope, subject, fingerprint) WHERE resolution IS DISTINCT FROM 'discarded' DO UPDATE SET \
         deliveries = d.deliveries + 1, \
-        reason = CASE WHEN d.resolution IS NULL AND EXCLUDED.reason NOT IN ('malformed', 'incomplete', 'no_scope') \
+        reason = CASE WHEN d.resolution IS NULL AND d.reason <> 'held' \
+            AND EXCLUDED.reason NOT IN ('malformed', 'incomplete', 'no_scope', 'held') \
             THEN EXCLUDED.reason ELSE d.reason END, \
-        error = CASE WHEN d.resolution IS NULL AND EXCLUDED.reason NOT IN ('malformed', 'incomplete', 'no_scope') \
+        error = CASE WHEN d.resolution IS NULL AND d.reason <> 'held' \
+            AND EXCLUDED.reason NOT IN ('malformed', 'incomplete', 'no_scope', 'held') \
             THEN EXCLUDED.error ELSE d.error END, \
-        attempts = CASE WHEN d.resolution IS NULL AND EXCLUDED.reason NOT IN ('malformed', 'incomplete', 'no_scope') \
+        attempts = CASE WHEN d.resolution IS NULL AND d.reason <> 'held' \
+            AND EXCLUDED.reason NOT IN ('malformed', 'incomplete', 'no_scope', 'held') \
             THEN EXCLUDED.attempts ELSE d.attempts END \
         RETURNING id";
     dead_letter = "SELECT {letter}, payload FROM {schema}inbox_dead_letter WHERE id = $1";
@@ -155,6 +162,35 @@ migrations::statements! {
     requests = "SELECT {decision} FROM {schema}inbox_audit
         WHERE consumer = $1 AND done_at IS NULL AND seq > $2 ORDER BY seq LIMIT $3";
     decisions = "SELECT {decision} FROM {schema}inbox_audit ORDER BY seq DESC LIMIT $1";
+
+    /// The first of what holds each key, by its place in the arrays.
+    holders = "SELECT u.place, h.id FROM UNNEST($2::text[], $3::text[], $4::text[]) WITH ORDINALITY \
+        AS u (scope, topic, key, place) CROSS JOIN LATERAL (SELECT id FROM {schema}inbox_dead_letter AS d \
+        WHERE d.consumer = $1 AND d.scope = u.scope AND d.topic = u.topic AND d.key = u.key AND {holds} \
+        ORDER BY d.seq LIMIT 1) AS h";
+    holder_before = "SELECT h.id FROM {schema}inbox_dead_letter AS l CROSS JOIN LATERAL ( \
+        SELECT id FROM {schema}inbox_dead_letter AS d WHERE d.consumer = l.consumer AND d.scope = l.scope \
+        AND d.topic = l.topic AND d.key = l.key AND d.seq < l.seq AND {holds} ORDER BY d.seq LIMIT 1) AS h \
+        WHERE l.id = $1";
+    /// The first held message of each key behind a key, unless something holds it. From key to key
+    /// by the index, however many are held behind the first ones.
+    held_in_turn = "WITH RECURSIVE first_held (id, seq, scope, topic, key) AS ( \
+        (SELECT id, seq, scope, topic, key FROM {schema}inbox_dead_letter WHERE consumer = $1 \
+        AND resolution IS NULL AND reason = 'held' AND (scope, topic, key) > ($2, $3, $4) \
+        ORDER BY scope, topic, key, seq LIMIT 1) UNION ALL \
+        SELECT n.id, n.seq, n.scope, n.topic, n.key FROM first_held AS f CROSS JOIN LATERAL ( \
+        SELECT * FROM {schema}inbox_dead_letter AS d WHERE d.consumer = $1 AND d.resolution IS NULL \
+        AND d.reason = 'held' AND (d.scope, d.topic, d.key) > (f.scope, f.topic, f.key) \
+        ORDER BY d.scope, d.topic, d.key, d.seq LIMIT 1) AS n) \
+        SELECT f.id, f.scope, f.topic, f.key FROM first_held AS f WHERE ( \
+        SELECT d.id FROM {schema}inbox_dead_letter AS d WHERE d.consumer = $1 AND d.scope = f.scope \
+        AND d.topic = f.topic AND d.key = f.key AND d.seq < f.seq AND {holds} LIMIT 1) IS NULL \
+        ORDER BY f.scope, f.topic, f.key LIMIT $5";
+    /// Nothing while another process redrives it.
+    lock_held = "SELECT {letter}, payload FROM {schema}inbox_dead_letter \
+        WHERE id = $1 AND resolution IS NULL AND reason = 'held' FOR UPDATE SKIP LOCKED";
+    fail_held = "UPDATE {schema}inbox_dead_letter SET reason = $2, error = $3, attempts = $4 \
+        WHERE id = $1 AND resolution IS NULL AND reason = 'held'";
     purge_dead_letters = "DELETE FROM {schema}inbox_dead_letter \
         WHERE resolution IS NOT NULL AND resolution <> 'applied_late' AND resolved_at < $1";
 }

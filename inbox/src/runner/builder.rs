@@ -21,6 +21,7 @@ use super::worker::{Foreign, TenantOf};
 use crate::dialect::Dialect;
 use crate::function::{BatchFunction, BatchRoute, EventFunction, EventRoute, MessageFunction, MessageRoute};
 use crate::handler::Handler;
+use crate::held_keys::AfterDeadLetter;
 use crate::inbox::Inbox;
 use crate::name::{ConsumerName, Tenant};
 
@@ -390,8 +391,16 @@ impl<DB: Dialect> ConsumerBuilder<DB> {
         self
     }
 
+    /// Whether later messages of a key wait for its dead letter; by default the key goes on.
+    #[must_use]
+    pub fn after_dead_letter(mut self, choice: AfterDeadLetter) -> Self {
+        self.settings.after_dead_letter = choice;
+        self
+    }
+
     /// How often it is looked whether an operator asks for a dead letter to be redriven (`relay
-    /// dead redrive`); 10 s by default, never with `None`.
+    /// dead redrive`), and whether a held message has its turn; 10 s by default, never with `None`:
+    /// then another process of the consumer has to.
     #[must_use]
     pub fn redrive_interval(mut self, interval: Option<Duration>) -> Self {
         self.settings.redrive_interval = interval;

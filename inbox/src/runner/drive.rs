@@ -1,6 +1,6 @@
 //! The loop that drives a subscription.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
@@ -374,11 +374,18 @@ impl<S: Store> Drive<S> {
         let worker = Arc::clone(&self.worker);
         let host = self.worker.host.clone();
         Some(AbortOnDropHandle::new(host.spawn(async move {
+            let (mut courses, mut is_more) = (HashMap::new(), false);
             loop {
-                tokio::time::sleep(period).await;
+                if !is_more {
+                    tokio::time::sleep(period).await;
+                }
                 if let Err(error) = worker.store.redrive_requested().await {
                     tracing::warn!(error = error_text(&error), "redrives that were requested wait");
                 }
+                is_more = worker.redrive_held(&mut courses).await.unwrap_or_else(|error| {
+                    tracing::warn!(error = error_text(&error), "held messages wait");
+                    false
+                });
             }
         })))
     }

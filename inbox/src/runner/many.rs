@@ -4,7 +4,7 @@
 //! rolled back; what came before the culprit is done again without it, the culprit and what is
 //! behind it on its key go the way of single deliveries, and the rest goes on as a batch. A failure
 //! that names no culprit (at the commit, or one that could be everybody's and repeats) halves the
-//! batch.
+//! batch. Where a dead letter holds its key, the messages of the key are taken out in the same way.
 
 use std::collections::{HashSet, VecDeque};
 use std::error::Error;
@@ -76,6 +76,8 @@ enum Attempt {
     Done(Vec<Option<Committed>>),
     /// The handler failed on this one.
     Culprit(usize),
+    /// These wait behind a dead letter of their key, or behind what becomes one.
+    Held(HashSet<usize>),
     /// Rolled back at the commit.
     RolledBack,
     /// The database did not do it.
@@ -117,9 +119,27 @@ impl<S: Store> Worker<S> {
                     for (Placed { at, held, .. }, proof) in part.into_iter().zip(proofs) {
                         match proof {
                             Some(proof) => sorted.settled.push((held, proof)),
-                            None => singles.push((at, held)),
+                            None => {
+                                // Its dead letter holds its key, and is not stored yet.
+                                if self.holds_keys {
+                                    take_behind(&held, &mut parts, &mut singles);
+                                }
+                                singles.push((at, held));
+                            }
                         }
                     }
+                }
+                Attempt::Held(places) => {
+                    let mut rest = Vec::with_capacity(part.len() - places.len());
+                    for (place, Placed { at, held, tenant }) in part.into_iter().enumerate() {
+                        if places.contains(&place) {
+                            take_behind(&held, &mut parts, &mut singles);
+                            singles.push((at, held));
+                        } else {
+                            rest.push(Placed { at, held, tenant });
+                        }
+                    }
+                    parts.push_front(rest);
                 }
                 Attempt::Culprit(at) => self.set_culprit_apart(at, part, &mut parts, &mut singles),
                 _ if part.len() > 1 => {
@@ -195,6 +215,16 @@ impl<S: Store> Worker<S> {
                 Ok(admissions) => admissions.into_iter().map(Result::ok).collect(),
                 Err(error) => return Attempt::Outage(error.into()),
             };
+        match self.held_places(&mut tx, &candidates, &admissions).await {
+            Ok(places) if places.is_empty() => {}
+            Ok(places) => {
+                return match self.store.rollback(tx).await {
+                    Ok(()) => Attempt::Held(places),
+                    Err(error) => Attempt::Outage(error.into()),
+                };
+            }
+            Err(error) => return Attempt::Outage(error.into()),
+        }
         let admitted: Vec<_> = admissions.iter().map(Option::is_some).collect();
         let (mut applied, mut duplicates) = (Vec::new(), 0);
         let mut run: Vec<Fresh<'_, S::Guard>> = Vec::new();

@@ -8,6 +8,7 @@
 //! | error_kind | what happens |
 //! |---|---|
 //! | the handler fails, panics or does not end in time | rolled back, counted in the database, tried again after a backoff, dead-lettered at the bound |
+//! | a fresh message whose key has an open dead letter, where the consumer holds keys | kept as a dead letter and settled; redriven in its turn |
 //! | the message is refused or malformed, or nobody can tell whose it is | dead-lettered at once, then settled |
 //! | the database is away, a commit's outcome is unknown | nothing settled; tried again after a backoff; counted only while other messages succeed |
 //! | the broker's session is lost | subscribed anew; work in hand is finished, its tokens are forgotten |
@@ -19,6 +20,7 @@ mod builder;
 mod crash;
 mod drive;
 mod failure;
+mod held_keys;
 mod key_queues;
 mod kinds;
 mod lag;
@@ -39,6 +41,8 @@ pub use builder::{BuildError, Consumer, ConsumerBuilder};
 #[cfg(feature = "testing")]
 pub use crash::CrashPoint;
 pub use drive::RunError;
+#[cfg(feature = "testing")]
+pub use held_keys::HeldMessages;
 pub use kinds::UnknownKinds;
 #[cfg(feature = "testing")]
 pub use options::RunnerOptions;

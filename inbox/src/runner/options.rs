@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use message::Backoff;
 
+use crate::held_keys::AfterDeadLetter;
+
 /// How a consumer behaves; [`ConsumerBuilder`](super::ConsumerBuilder) explains each.
 #[derive(Debug, Clone, Copy)]
 pub struct RunnerOptions {
@@ -26,7 +28,10 @@ pub struct RunnerOptions {
     pub handler_timeout: Duration,
     /// How long a message may fail without a failure that is counted.
     pub failing_max: Duration,
-    /// How often it is looked whether an operator asks for a redrive, if at all.
+    /// Whether a dead letter holds its key.
+    pub after_dead_letter: AfterDeadLetter,
+    /// How often it is looked whether an operator asks for a redrive and whether held messages have
+    /// their turn, if at all.
     pub redrive_interval: Option<Duration>,
 }
 
@@ -49,6 +54,7 @@ impl Default for RunnerOptions {
             maintain_interval: Some(Duration::from_secs(3_600)),
             handler_timeout: Duration::from_secs(60),
             failing_max: Duration::from_secs(86_400),
+            after_dead_letter: AfterDeadLetter::KeyGoesOn,
             redrive_interval: Some(Duration::from_secs(10)),
         }
     }

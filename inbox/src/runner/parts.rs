@@ -17,6 +17,7 @@ use super::shutdown::Shutdown;
 use super::store::Store;
 use super::tracing_spans::JoinTraces;
 use super::worker::{Foreign, TenantOf, Worker};
+use crate::held_keys::AfterDeadLetter;
 use crate::name::{ConsumerName, Tenant};
 use crate::telemetry::Meter;
 
@@ -75,6 +76,7 @@ impl<S: Store> Runner<S> {
             tenant_of,
             foreign,
             backoff: settings.backoff,
+            holds_keys: settings.after_dead_letter == AfterDeadLetter::HoldKey,
             limits: Limits { attempts_max: settings.attempts_max, failing_max: settings.failing_max },
             handler_timeout: settings.handler_timeout,
             handling: Arc::default(),

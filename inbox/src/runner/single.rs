@@ -4,7 +4,7 @@ use std::error::Error;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use message::{Committed, Delivery, Message};
+use message::{Committed, Delivery, Message, MessageId};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
@@ -15,10 +15,11 @@ use super::store::Store;
 use super::worker::{GivenUp, INTERRUPT_MAX, NewDeadLetter, Worker, closed, is_innocent};
 use crate::attempts::{Failures, Pause, error_text};
 use crate::chunks::Gathered;
-use crate::dead_letter::Reason;
+use crate::dead_letter::{DeadLetterId, Reason};
 use crate::error::AdmitError;
 use crate::guard::Duplicate;
 use crate::handler::{HandlerError, Next, RETRY_AFTER_MAX};
+use crate::held_keys::held_behind;
 use crate::name::Tenant;
 use crate::store_error::StoreError;
 
@@ -45,13 +46,13 @@ impl Step {
 }
 
 /// Whose failure it may be, and how long its handler wants to wait.
-type Failing = (FailureKind, Option<Duration>);
+pub(super) type Failing = (FailureKind, Option<Duration>);
 
 type Cause = Box<dyn Error + Send + Sync>;
 
 /// The history of a message's attempts in this process.
-#[derive(Default)]
-struct Course {
+#[derive(Debug, Default)]
+pub(super) struct Course {
     /// The counted failures, where any failure is noted in the database.
     failed_before: Option<u32>,
     /// Failures in a row that were not counted.
@@ -60,6 +61,16 @@ struct Course {
     uncounted: u32,
     /// How many messages had taken effect when it failed last.
     applied_then: Option<u64>,
+}
+
+/// The consequence of a failure.
+pub(super) enum Noted {
+    /// It is to be dead-lettered.
+    Dead(NewDeadLetter),
+    /// It was counted; the next attempt waits so long.
+    Counted(Duration),
+    /// It was not counted.
+    Uncounted,
 }
 
 impl<S: Store> Worker<S> {
@@ -212,6 +223,11 @@ impl<S: Store> Worker<S> {
             Ok(Err(duplicate)) => return self.suppress(tx, &duplicate).await,
             Err(error) => return self.refuse(error),
         };
+        match self.holder(&mut tx, tenant, message).await {
+            Ok(None) => {}
+            Ok(Some(holder)) => return self.hold(tx, holder).await,
+            Err(error) => return Step::Failed((FailureKind::Database, None), error.into(), None),
+        }
         let result = match self.handle(&mut tx, &guard, message, (tenant, failed_before.unwrap_or(0))).await {
             Ok(result) => result,
             Err(error) => return self.failed(tx, error).await,
@@ -234,6 +250,15 @@ impl<S: Store> Worker<S> {
             self.crash(CrashPoint::AfterCommit, message.id);
         }
         step
+    }
+
+    /// Gives a message up that its key's dead letter holds. Its row goes first: the dead letter has
+    /// one of its own.
+    async fn hold(&self, tx: S::Tx, holder: DeadLetterId) -> Step {
+        match self.store.rollback(tx).await {
+            Ok(()) => Step::Bury(NewDeadLetter::new(Reason::Held, held_behind(holder), 0)),
+            Err(error) => Step::Failed((FailureKind::Database, None), error.into(), None),
+        }
     }
 
     /// Settles what took effect before, or is a dead letter.
@@ -304,41 +329,50 @@ impl<S: Store> Worker<S> {
         tenant: &Tenant,
         message: &Message,
         course: &mut Course,
-        ((kind, chosen), error): (Failing, &(dyn Error + Send + Sync + 'static)),
+        (failing, error): (Failing, &(dyn Error + Send + Sync + 'static)),
         give_up: &CancellationToken,
     ) -> Result<Option<NewDeadLetter>, GivenUp> {
+        match self.count_failure((tenant, message.id), course, (failing, error)).await {
+            Ok(Noted::Dead(grave)) => return Ok(Some(grave)),
+            Ok(Noted::Counted(delay)) => self.wait(delay, give_up).await?,
+            Ok(Noted::Uncounted) => self.wait_out(&mut course.outages, error, give_up).await?,
+            Err(unnoted) => {
+                tracing::warn!(error = error_text(&unnoted), "a failure was not noted");
+                self.wait_out(&mut course.outages, error, give_up).await?;
+            }
+        }
+        Ok(None)
+    }
+
+    /// Notes a failure, and counts it if it is the message's own.
+    pub(super) async fn count_failure(
+        &self,
+        (tenant, id): (&Tenant, MessageId),
+        course: &mut Course,
+        ((kind, chosen), error): (Failing, &(dyn Error + Send + Sync + 'static)),
+    ) -> Result<Noted, StoreError> {
         let applied = self.applied.load(Ordering::Relaxed);
         let others_succeeded = course.applied_then.replace(applied).is_some_and(|then| applied > then);
         let is_counted = kind.is_counted(others_succeeded);
         let text = error_text(error);
         let pause = chosen.map_or(Pause::Backoff(self.backoff), Pause::Exactly);
-        let noted = self.store.record_failure(tenant, message.id, &text, is_counted.then_some(pause)).await;
-        let Failures { attempts, age, delay } = match noted {
-            Ok(failures) => failures,
-            Err(unnoted) => {
-                course.uncounted = 0;
-                tracing::warn!(error = error_text(&unnoted), "a failure was not noted");
-                self.wait_out(&mut course.outages, error, give_up).await?;
-                return Ok(None);
-            }
-        };
+        let noted = self.store.record_failure(tenant, id, &text, is_counted.then_some(pause)).await;
+        let Failures { attempts, age, delay } = noted.inspect_err(|_| course.uncounted = 0)?;
         course.failed_before = Some(attempts);
         course.uncounted = if is_counted { 0 } else { course.uncounted.saturating_add(1) };
         let uncounted = course.uncounted;
         if self.limits.are_exceeded_by(Failure { is_counted, attempts, age, uncounted }) {
             self.meter.failed();
-            return Ok(Some(NewDeadLetter::new(Reason::Poison, text, attempts)));
+            return Ok(Noted::Dead(NewDeadLetter::new(Reason::Poison, text, attempts)));
         }
-        if is_counted {
-            self.meter.failed();
-            course.outages = 0;
-            let attempts_max = self.limits.attempts_max;
-            tracing::warn!(attempts, attempts_max, ?delay, error = text, "failed; trying again");
-            self.wait(delay, give_up).await?;
-        } else {
-            self.wait_out(&mut course.outages, error, give_up).await?;
+        if !is_counted {
+            return Ok(Noted::Uncounted);
         }
-        Ok(None)
+        self.meter.failed();
+        course.outages = 0;
+        let attempts_max = self.limits.attempts_max;
+        tracing::warn!(attempts, attempts_max, ?delay, error = text, "failed; trying again");
+        Ok(Noted::Counted(delay))
     }
 }
 

@@ -14,10 +14,11 @@ use sqlx::Transaction;
 use time::OffsetDateTime;
 
 use super::bounded::{self, Called};
+use super::held_keys::HeldMessages;
 use crate::attempts::{Attempt, Failures, Pause};
 use crate::batch::Candidate;
 use crate::chunks::Gathered;
-use crate::dead_letter::Reason;
+use crate::dead_letter::{DeadLetterId, Reason};
 use crate::dialect::{Dialect, Key};
 use crate::error::{AdmitError, CommitError, OpenError};
 use crate::guard::{Admission, Duplicate, Guard};
@@ -38,7 +39,7 @@ pub type AdmittedBatch<G> = Vec<Result<Admitted<G>, Refusal>>;
 
 /// The operations of the runner on a database, for one consumer. A transaction that is dropped
 /// rolls back.
-pub trait Store: Send + Sync + 'static {
+pub trait Store: HeldMessages {
     /// An open transaction.
     type Tx: Send;
     /// The right to apply one message's effect in the transaction that admitted it.
@@ -79,6 +80,16 @@ pub trait Store: Send + Sync + 'static {
         tx: &mut Self::Tx,
         candidates: &[Candidate<'_>],
     ) -> impl Future<Output = Result<AdmittedBatch<Self::Guard>, AdmitError>> + Send;
+
+    /// The open dead letter that holds the key of each of these messages, in their order; asked
+    /// after they were admitted, where keys are held.
+    fn holders(
+        &self,
+        _tx: &mut Self::Tx,
+        candidates: &[Candidate<'_>],
+    ) -> impl Future<Output = Result<Vec<Option<DeadLetterId>>, StoreError>> + Send {
+        std::future::ready(Ok(vec![None; candidates.len()]))
+    }
 
     /// Applies the effect of a fresh message.
     fn handle(
@@ -196,7 +207,7 @@ pub(super) struct InboxStore<DB: Dialect> {
 impl<DB: Dialect> InboxStore<DB> {
     /// Waits for a call as long as the inbox's options say. A transaction in which one did not
     /// answer is to be dropped.
-    async fn within<T, E: From<StoreError>>(
+    pub(super) async fn within<T, E: From<StoreError>>(
         &self,
         what: &'static str,
         call: impl Future<Output = Result<T, E>>,
@@ -209,9 +220,9 @@ impl<DB: Dialect> InboxStore<DB> {
 const REDRIVES: u32 = 100;
 
 /// A handler that ends in time and does not panic.
-struct BoundedHandler<'a, DB: Dialect> {
-    handler: &'a dyn Handler<DB>,
-    timeout: Duration,
+pub(super) struct BoundedHandler<'a, DB: Dialect> {
+    pub(super) handler: &'a dyn Handler<DB>,
+    pub(super) timeout: Duration,
 }
 
 #[async_trait]
@@ -299,6 +310,18 @@ impl<DB: Dialect> Store for InboxStore<DB> {
         let call = tx.admit_batch_uncounted(&self.consumer, candidates);
         let admissions = self.within("admit messages", call).await?;
         Ok(admissions.into_iter().map(|admission| admission.map(admitted)).collect())
+    }
+
+    async fn holders(
+        &self,
+        tx: &mut Self::Tx,
+        candidates: &[Candidate<'_>],
+    ) -> Result<Vec<Option<DeadLetterId>>, StoreError> {
+        if !self.guarded {
+            return Ok(vec![None; candidates.len()]);
+        }
+        let call = self.inbox.holders_of(tx, &self.consumer, candidates);
+        self.within("look for what holds a key", call).await
     }
 
     async fn handle(

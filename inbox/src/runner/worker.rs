@@ -41,6 +41,8 @@ pub(super) struct Worker<S> {
     pub(super) foreign: Option<Foreign>,
     pub(super) backoff: Backoff,
     pub(super) limits: Limits,
+    /// Whether later messages of a key wait for its dead letter.
+    pub(super) holds_keys: bool,
     pub(super) handler_timeout: Duration,
     /// The handlers that are running.
     pub(super) handling: Arc<Running>,
@@ -194,8 +196,12 @@ impl<S: Store> Worker<S> {
                 Ok(proof) => {
                     self.meter.dead(reason);
                     let (subject, origin) = (delivery.subject(), &delivery.origin);
-                    tracing::error!(consumer = %self.consumer, message_id = %subject, origin, %reason, attempts,
-                        error, "dead-lettered");
+                    if reason == Reason::Held {
+                        tracing::info!(consumer = %self.consumer, message_id = %subject, origin, error, "held");
+                    } else {
+                        tracing::error!(consumer = %self.consumer, message_id = %subject, origin, %reason,
+                            attempts, error, "dead-lettered");
+                    }
                     return Ok(proof);
                 }
                 Err(error) => self.wait_out(&mut outages, &error, give_up).await?,

@@ -134,7 +134,7 @@ impl parts::DeadLetters for Sqlite {
     }
 }
 
-fn decode(row: &SqliteRow) -> Result<DeadLetter, sqlx::Error> {
+pub(super) fn decode(row: &SqliteRow) -> Result<DeadLetter, sqlx::Error> {
     let fingerprint: Vec<u8> = row.try_get("fingerprint")?;
     let message_id: Option<Hyphenated> = row.try_get("message_id")?;
     let Json(headers) = row.try_get("headers")?;

@@ -5,6 +5,7 @@ mod chunks;
 mod dead_letters;
 mod decisions;
 mod guard;
+mod held_keys;
 #[cfg(feature = "keys")]
 mod keys;
 mod known;

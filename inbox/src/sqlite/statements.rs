@@ -95,11 +95,14 @@ pub(super) const BURY: &str = "INSERT INTO inbox_dead_letter AS d (id, consumer,
     origin) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20) \
     ON CONFLICT (consumer, scope, subject, fingerprint) WHERE resolution IS NOT 'discarded' DO UPDATE SET \
     deliveries = d.deliveries + 1, \
-    reason = CASE WHEN d.resolution IS NULL AND EXCLUDED.reason NOT IN ('malformed', 'incomplete', 'no_scope') \
+    reason = CASE WHEN d.resolution IS NULL AND d.reason <> 'held' \
+        AND EXCLUDED.reason NOT IN ('malformed', 'incomplete', 'no_scope', 'held') \
         THEN EXCLUDED.reason ELSE d.reason END, \
-    error = CASE WHEN d.resolution IS NULL AND EXCLUDED.reason NOT IN ('malformed', 'incomplete', 'no_scope') \
+    error = CASE WHEN d.resolution IS NULL AND d.reason <> 'held' \
+        AND EXCLUDED.reason NOT IN ('malformed', 'incomplete', 'no_scope', 'held') \
         THEN EXCLUDED.error ELSE d.error END, \
-    attempts = CASE WHEN d.resolution IS NULL AND EXCLUDED.reason NOT IN ('malformed', 'incomplete', 'no_scope') \
+    attempts = CASE WHEN d.resolution IS NULL AND d.reason <> 'held' \
+        AND EXCLUDED.reason NOT IN ('malformed', 'incomplete', 'no_scope', 'held') \
         THEN EXCLUDED.attempts ELSE d.attempts END \
     RETURNING id";
 /// Columns by name: a star would read other ones once a migration adds a column.
@@ -131,5 +134,51 @@ pub(super) const REQUESTS: &str = "SELECT seq, at, actor, note, selection, dead_
     ORDER BY seq LIMIT $3";
 pub(super) const DECISIONS: &str = "SELECT seq, at, actor, note, selection, dead_letter, consumer, action, \
     accept_late, outcome, done_at FROM inbox_audit ORDER BY seq DESC LIMIT $1";
+/// A dead letter that holds its key, as on PostgreSQL.
+macro_rules! holds {
+    () => {
+        "d.resolution IS NULL AND d.key IS NOT NULL AND d.message_id IS NOT NULL \
+        AND d.reason IN ('poison', 'rejected', 'too_old', 'from_the_future', 'held') \
+        AND NOT EXISTS (SELECT 1 FROM json_each(d.headers) AS h WHERE h.value ->> 0 = 'ce_chunkindex')"
+    };
+}
+pub(super) const HOLDER: &str = concat!(
+    "SELECT d.id FROM inbox_dead_letter AS d WHERE d.consumer = $1 AND d.scope = $2 AND d.topic = $3 AND d.key = $4 AND ",
+    holds!(),
+    " ORDER BY d.seq LIMIT 1"
+);
+pub(super) const HOLDER_BEFORE: &str = concat!(
+    "SELECT d.id FROM inbox_dead_letter AS l JOIN inbox_dead_letter AS d ON d.consumer = l.consumer AND d.scope = l.scope \
+    AND d.topic = l.topic AND d.key = l.key AND d.seq < l.seq WHERE l.id = $1 AND ",
+    holds!(),
+    " ORDER BY d.seq LIMIT 1"
+);
+/// The first held message of each key behind a key, unless something holds it. From key to key by
+/// the index, however many are held behind the first ones: three looks, because SQLite searches by
+/// the first column only where rows of columns are compared.
+pub(super) const HELD_IN_TURN: &str = concat!(
+    "WITH RECURSIVE first_held (seq) AS ( \
+    SELECT (SELECT n.seq FROM inbox_dead_letter AS n WHERE n.consumer = $1 AND n.resolution IS NULL AND n.reason = 'held' \
+    AND (n.scope, n.topic, n.key) > ($2, $3, $4) ORDER BY n.scope, n.topic, n.key, n.seq LIMIT 1) \
+    UNION ALL SELECT coalesce( \
+    (SELECT n.seq FROM inbox_dead_letter AS n WHERE n.consumer = $1 AND n.resolution IS NULL AND n.reason = 'held' \
+    AND n.scope = f.scope AND n.topic = f.topic AND n.key > f.key ORDER BY n.key, n.seq LIMIT 1), \
+    (SELECT n.seq FROM inbox_dead_letter AS n WHERE n.consumer = $1 AND n.resolution IS NULL AND n.reason = 'held' \
+    AND n.scope = f.scope AND n.topic > f.topic ORDER BY n.topic, n.key, n.seq LIMIT 1), \
+    (SELECT n.seq FROM inbox_dead_letter AS n WHERE n.consumer = $1 AND n.resolution IS NULL AND n.reason = 'held' \
+    AND n.scope > f.scope ORDER BY n.scope, n.topic, n.key, n.seq LIMIT 1)) \
+    FROM first_held JOIN inbox_dead_letter AS f ON f.seq = first_held.seq) \
+    SELECT f.id, f.scope, f.topic, f.key FROM first_held JOIN inbox_dead_letter AS f ON f.seq = first_held.seq \
+    WHERE NOT EXISTS (SELECT 1 FROM inbox_dead_letter AS d WHERE d.consumer = $1 AND d.scope = f.scope \
+    AND d.topic = f.topic AND d.key = f.key AND d.seq < f.seq AND ",
+    holds!(),
+    ") ORDER BY f.scope, f.topic, f.key LIMIT $5"
+);
+pub(super) const HELD: &str = "SELECT id, consumer, scope, subject, fingerprint, message_id, topic, key, \
+    kind, source, time, content_type, headers, traceparent, tracestate, payload, octet_length(payload) AS payload_bytes, \
+    reason, error, attempts, deliveries, origin, dead_at, resolution, resolved_at FROM inbox_dead_letter \
+    WHERE id = $1 AND resolution IS NULL AND reason = 'held'";
+pub(super) const FAIL_HELD: &str = "UPDATE inbox_dead_letter SET reason = $2, error = $3, attempts = $4 \
+    WHERE id = $1 AND resolution IS NULL AND reason = 'held'";
 pub(super) const PURGE_DEAD_LETTERS: &str = "DELETE FROM inbox_dead_letter \
     WHERE resolution IS NOT NULL AND resolution <> 'applied_late' AND resolved_at < $1";

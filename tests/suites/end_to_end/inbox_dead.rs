@@ -2,7 +2,7 @@
 
 use inbox::{Admission, ConsumerName, Inbox, InboxOptions, Reason, Tenant};
 use libtest_mimic::Trial;
-use message::{Delivery, DeliveryToken, EventType, Message, Topic};
+use message::{Delivery, DeliveryToken, EventType, Message, MessageId, OrderingKey, Topic};
 use serde_json::Value;
 use sqlx::{Postgres, Sqlite};
 use tests::relay_process::relay;
@@ -87,6 +87,24 @@ async fn decides<DB: Dialect>(stage: Stage) -> Outcome {
     assert!(code == Some(2) && told.contains("not parked: 01900000"), "{told}");
     let redrives: Vec<_> = audit[1..].iter().map(|line| &line["selection"]).collect();
     assert_eq!(redrives, ["topic=orders: 2 chosen"; 2]);
+    let waiting = Message::new(Topic::new("prices")?, EventType::new("price.set")?, "secret-payload");
+    let waiting = waiting.with_key(OrderingKey::new("k")?);
+    for (message, reason) in
+        [(waiting.clone(), Reason::Rejected), (waiting.with_id(MessageId::new()), Reason::Held)]
+    {
+        let origin = String::from("prices[0]@1");
+        let delivery = Delivery { token: DeliveryToken(1), message: Ok(message), redelivered: false, origin };
+        drop(inbox.dead_letter(&billing, &none, &delivery, (reason, String::from("no price"), 1)).await?);
+    }
+    let listed = json(&database.url, &["list", "--cause", "held"]).await?;
+    let (first, held) =
+        (json(&database.url, &["list", "--cause", "rejected"]).await?, text(&listed[0]["id"])?);
+    let redrive = [&["redrive", "--id", held][..], &signed].concat();
+    let (code, told) = run(&database.url, &redrive).await?;
+    let first = text(&first[0]["id"])?;
+    assert!(code == Some(2) && told.contains(&format!("held behind dead letter {first}")), "{told}");
+    let discard = [&["discard", "--id", held][..], &signed].concat();
+    assert_eq!(outcomes(&json(&database.url, &discard).await?), ["discarded"]);
     Ok(())
 }
 

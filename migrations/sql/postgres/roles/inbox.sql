@@ -40,7 +40,7 @@ GRANT EXECUTE ON FUNCTION {schema}inbox_create_days(date, date), {schema}inbox_e
 -- Observers see states, ids and names, and no content.
 GRANT SELECT (message_id, consumer, scope, fingerprint, processed_at, dead_letter) ON {schema}inbox_message TO {observer};
 GRANT SELECT (id, consumer, scope, subject, fingerprint, message_id, topic, key, kind, source, time, content_type,
-    reason, error, attempts, deliveries, origin, dead_at, resolution, resolved_at) ON {schema}inbox_dead_letter TO {observer};
+    reason, error, attempts, deliveries, origin, dead_at, resolution, resolved_at, seq) ON {schema}inbox_dead_letter TO {observer};
 GRANT SELECT (message_id, consumer, scope, fingerprint, chunks, number) ON {schema}inbox_chunk TO {observer};
 GRANT SELECT ON {schema}inbox_retention, {schema}inbox_attempt, {schema}inbox_chunk_set, {schema}inbox_audit, {schema}outbox_toolkit_migration
     TO {observer};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use inbox::simulation::{Admitted, Pause, Store};
+use inbox::simulation::{Admitted, HeldMessages, Pause, Store};
 use inbox::window::Window;
 use inbox::{
     AdmitError, Attempt, Candidate, CommitError, ConsumerName, Duplicate, Failures, HandlerError, OpenError,
@@ -178,6 +178,9 @@ impl SimulatedInbox {
         Err(Refusal::KeyReused { id: message.id, consumer, stored: fingerprint, received, processed_at })
     }
 }
+
+/// Its consumers let keys go on.
+impl HeldMessages for SimulatedInbox {}
 
 impl Store for SimulatedInbox {
     type Tx = SimulatedTransaction;

@@ -51,7 +51,7 @@ fn split_at(message_bytes_max: usize, message: &Message) -> Vec<Message> {
     splitter.split(message).unwrap().expect("larger than the limit")
 }
 
-fn chunks_of(message: &Message) -> Vec<Message> {
+pub(super) fn chunks_of(message: &Message) -> Vec<Message> {
     let chunks = split_at(2_000, message);
     assert!(chunks.len() >= 3, "{}", chunks.len());
     chunks

@@ -38,9 +38,9 @@ cases! { "inbox/failures":
     }
 }
 
-const BATCHES: [Option<NonZeroUsize>; 2] = [None, NonZeroUsize::new(4)];
+pub(super) const BATCHES: [Option<NonZeroUsize>; 2] = [None, NonZeroUsize::new(4)];
 
-fn in_batches<DB: TestDatabase>(
+pub(super) fn in_batches<DB: TestDatabase>(
     consumer: ConsumerBuilder<DB>,
     batch: Option<NonZeroUsize>,
 ) -> ConsumerBuilder<DB> {
@@ -50,11 +50,11 @@ fn in_batches<DB: TestDatabase>(
     }
 }
 
-async fn until(what: &str, is_so: impl AsyncFn() -> bool) {
+pub(super) async fn until(what: &str, is_so: impl AsyncFn() -> bool) {
     eventually(what, async || Ok(is_so().await.then_some(()))).await.unwrap();
 }
 
-async fn dead_letters<DB: TestDatabase>(inbox: &Inbox<DB>) -> Vec<DeadLetter> {
+pub(super) async fn dead_letters<DB: TestDatabase>(inbox: &Inbox<DB>) -> Vec<DeadLetter> {
     inbox.dead_letters(&DeadLetterQuery::default()).await.unwrap()
 }
 

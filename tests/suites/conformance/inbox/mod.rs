@@ -11,6 +11,7 @@ mod database;
 mod dead_letters;
 mod failures;
 mod guard;
+mod held_keys;
 mod keep_alive;
 mod metrics;
 mod retention;
@@ -32,6 +33,7 @@ pub(crate) fn trials() -> Vec<libtest_mimic::Trial> {
         dead_letters::trials(),
         failures::trials(),
         guard::trials(),
+        held_keys::trials(),
         keep_alive::trials(),
         metrics::trials(),
         retention::trials(),

@@ -1,0 +1,316 @@
+//! Keys that wait behind a dead letter.
+//!
+//! Where a consumer chose [`AfterDeadLetter::HoldKey`], a fresh message whose key has an open dead
+//! letter is not handled. It becomes a dead letter of the reason [`Reason::Held`] with its inbox
+//! row, and is settled. Once nothing of its key is open before it, a process of the consumer
+//! redrives it without being asked, whatever that process chose.
+//!
+//! A dead letter holds its key while its message may yet take effect: `poison`, `rejected`,
+//! `too_old`, `from_the_future` and `held`. Of a `key_reused` one the id has taken effect with
+//! another payload; the others hold no whole message, or nobody knows whose. The key is that of one
+//! consumer, tenant and topic: tenants may use the same keys, and brokers keep no order over
+//! topics.
+//!
+//! Why the order of a key is kept:
+//!
+//! * **Among held messages.** A key is delivered one message after another, and a message is
+//!   settled only after its dead letter is committed. So `seq`, which the database gives out when a
+//!   dead letter is stored, ascends in the order of arrival. The ids of dead letters do not: they
+//!   follow the clocks of several processes.
+//! * **No arrival overtakes.** It looks for what holds its key after it was admitted, in the same
+//!   transaction, with a statement of its own. What came before it has taken effect or is a
+//!   committed dead letter by then, also after a rebalance: while the old owner of the key still
+//!   stores the dead letter of a message, the new owner's copy of that message waits for the same
+//!   inbox row, be it alone or in the same batch, and so everything behind it does. If the copy
+//!   was faster and took effect, the dead letter is closed as a duplicate.
+//! * **The last one is redriven at that moment.** The arrival sees it open and is held, although
+//!   nothing is before it once that transaction has committed. It is the first of its key then, the
+//!   next look takes it, and whatever comes later sees it.
+//! * **Two processes redrive.** The first one of a key is locked, and a process that does not get
+//!   the lock leaves the key alone. Under the lock it looks again whether anything is before it.
+
+use std::collections::HashMap;
+use std::future::Future;
+
+use message::{MessageId, shield};
+
+use crate::batch::Candidate;
+use crate::dead_letter::{DeadLetter, DeadLetterId, Reason, Resolution};
+use crate::dialect::{Dialect, Key, parts::Guards};
+use crate::error::RedriveError;
+use crate::guard::key;
+use crate::handler::Handler;
+use crate::inbox::Inbox;
+use crate::name::{ConsumerName, Tenant};
+use crate::redrive::RedriveOptions;
+use crate::store_error::StoreError;
+use crate::transaction::InboxTransaction;
+
+/// The choice of a consumer about later messages of a key that has an open dead letter.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum AfterDeadLetter {
+    /// Later messages of the key take effect, before the dead letter is redriven. The default.
+    #[default]
+    KeyGoesOn,
+    /// Later messages of the key (of the same tenant and topic) are kept as dead letters of the
+    /// reason [`Reason::Held`], and settled. They are redriven in the order of their arrival, by
+    /// themselves, when the dead letter before them is redriven or discarded. One that fails then
+    /// is an ordinary dead letter, and holds those behind it. Choose the same in all processes of
+    /// the consumer. Costs one query for each message or batch with a key.
+    HoldKey,
+}
+
+/// A key whose messages are held one behind the other.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct HeldKey {
+    /// The tenant.
+    pub tenant: String,
+    /// The topic.
+    pub topic: String,
+    /// The ordering key.
+    pub key: String,
+}
+
+/// The outcome of redriving a held message.
+#[derive(Debug)]
+pub enum Turn {
+    /// It is closed.
+    Closed(Resolution),
+    /// Nothing was done: another process has it, it was decided about, something of its key is
+    /// before it, or it waits for its next attempt.
+    NotNow,
+    /// It failed and stays held.
+    Failed(Box<FailedTurn>),
+}
+
+/// A held message that failed.
+#[derive(Debug)]
+pub struct FailedTurn {
+    /// Whose it is.
+    pub tenant: Tenant,
+    /// The message.
+    pub message_id: MessageId,
+    /// How many failures were counted before.
+    pub failures: u32,
+    /// The failure.
+    pub error: RedriveError,
+}
+
+/// The statements about held messages.
+#[doc(hidden)]
+pub trait HeldKeys: Guards {
+    /// The first open dead letter that holds each of these keys, in their order.
+    fn holders(
+        connection: &mut Self::Connection,
+        statements: &Self::Statements,
+        consumer: &str,
+        keys: &[HeldKey],
+    ) -> impl Future<Output = Result<Vec<Option<DeadLetterId>>, sqlx::Error>> + Send;
+
+    /// The first open dead letter that holds the key of another one and came before it.
+    fn holder_before(
+        connection: &mut Self::Connection,
+        statements: &Self::Statements,
+        id: DeadLetterId,
+    ) -> impl Future<Output = Result<Option<DeadLetterId>, sqlx::Error>> + Send;
+
+    /// Held messages with nothing before them, one of a key, in the order of the keys; only keys
+    /// behind `after`.
+    fn held_in_turn(
+        connection: &mut Self::Connection,
+        statements: &Self::Statements,
+        consumer: &str,
+        after: Option<&HeldKey>,
+        limit: u32,
+    ) -> impl Future<Output = Result<Vec<(DeadLetterId, HeldKey)>, sqlx::Error>> + Send;
+
+    /// Reads and locks a held message; nothing when it is held no longer, or another transaction
+    /// has the lock.
+    fn lock_held(
+        connection: &mut Self::Connection,
+        statements: &Self::Statements,
+        id: DeadLetterId,
+    ) -> impl Future<Output = Result<Option<DeadLetter>, sqlx::Error>> + Send;
+
+    /// Makes a held message an ordinary dead letter; how many there were.
+    fn fail_held(
+        connection: &mut Self::Connection,
+        statements: &Self::Statements,
+        id: DeadLetterId,
+        cause: (Reason, &str, u32),
+    ) -> impl Future<Output = Result<u64, sqlx::Error>> + Send;
+}
+
+/// The error of a message that is held.
+pub(crate) fn held_behind(holder: DeadLetterId) -> String {
+    format!("held behind dead letter {holder}, which is of the same key and came before it")
+}
+
+impl<DB: Dialect> Inbox<DB> {
+    /// The first open dead letter that holds each of these keys, in their order; one query.
+    async fn holders(
+        &self,
+        connection: &mut DB::Connection,
+        consumer: &ConsumerName,
+        keys: &[HeldKey],
+    ) -> Result<Vec<Option<DeadLetterId>>, StoreError> {
+        DB::holders(connection, self.statements(), consumer.as_str(), keys)
+            .await
+            .map_err(StoreError::during("look for what holds a key"))
+    }
+
+    /// The first open dead letter that holds the key of each of these messages, in their order.
+    pub(crate) async fn holders_of(
+        &self,
+        connection: &mut DB::Connection,
+        consumer: &ConsumerName,
+        candidates: &[Candidate<'_>],
+    ) -> Result<Vec<Option<DeadLetterId>>, StoreError> {
+        let (mut keys, mut known) = (Vec::new(), HashMap::new());
+        let place = |Candidate { tenant, message }: &Candidate<'_>| {
+            let key = HeldKey {
+                tenant: tenant.as_str().to_owned(),
+                topic: message.topic.as_str().to_owned(),
+                key: message.key.as_ref()?.as_str().to_owned(),
+            };
+            Some(*known.entry(key).or_insert_with_key(|key| {
+                keys.push(key.clone());
+                keys.len() - 1
+            }))
+        };
+        let places: Vec<Option<usize>> = candidates.iter().map(place).collect();
+        if keys.is_empty() {
+            return Ok(vec![None; candidates.len()]);
+        }
+        let holders = self.holders(connection, consumer, &keys).await?;
+        Ok(places.into_iter().map(|place| holders.get(place?).copied().flatten()).collect())
+    }
+
+    /// Refuses to redrive a held message while its key has an open dead letter before it.
+    pub(crate) async fn check_turn(
+        &self,
+        tx: &mut InboxTransaction<DB>,
+        letter: &DeadLetter,
+    ) -> Result<(), RedriveError> {
+        if letter.reason != Reason::Held {
+            return Ok(());
+        }
+        match self.holder_before(tx, letter.id).await? {
+            Some(behind) => Err(RedriveError::Held { id: letter.id, behind }),
+            None => Ok(()),
+        }
+    }
+
+    async fn holder_before(
+        &self,
+        tx: &mut InboxTransaction<DB>,
+        id: DeadLetterId,
+    ) -> Result<Option<DeadLetterId>, StoreError> {
+        DB::holder_before(tx, self.statements(), id)
+            .await
+            .map_err(StoreError::during("look for what holds a key"))
+    }
+
+    /// A page of the held messages with nothing before them, one of a key. Cancel-safe.
+    pub(crate) async fn held_in_turn(
+        &self,
+        consumer: &ConsumerName,
+        after: Option<&HeldKey>,
+        limit: u32,
+    ) -> Result<Vec<(DeadLetterId, HeldKey)>, StoreError> {
+        let what = "look for held messages whose turn it is";
+        let mut connection = self.acquire(what).await?;
+        DB::held_in_turn(&mut connection, self.statements(), consumer.as_str(), after, limit)
+            .await
+            .map_err(StoreError::during(what))
+    }
+
+    /// The first open dead letter that holds a key. Cancel-safe.
+    pub(crate) async fn holder(
+        &self,
+        consumer: &ConsumerName,
+        key: &HeldKey,
+    ) -> Result<Option<DeadLetterId>, StoreError> {
+        let mut connection = self.acquire("look for what holds a key").await?;
+        let holders = self.holders(&mut connection, consumer, std::slice::from_ref(key)).await?;
+        Ok(holders.into_iter().next().flatten())
+    }
+
+    /// Redrives a held message if it is its turn.
+    ///
+    /// Its kind and its age do not matter: it is handled as the delivery would have been. However
+    /// old it is, it has not taken effect: its inbox row stopped copies as long as memory reached,
+    /// and its time stops them since.
+    pub(crate) async fn redrive_in_turn(
+        &self,
+        consumer: &ConsumerName,
+        id: DeadLetterId,
+        handler: &dyn Handler<DB>,
+    ) -> Result<Turn, StoreError> {
+        let failed = StoreError::during;
+        let mut tx = self.begin().await?;
+        let locked =
+            DB::lock_held(&mut tx, self.statements(), id).await.map_err(failed("read a held message"))?;
+        let Some(letter) = locked else { return Ok(Turn::NotNow) };
+        if self.holder_before(&mut tx, id).await?.is_some() {
+            return Ok(Turn::NotNow);
+        }
+        let attempt = DB::attempt(&mut tx, self.statements(), letter.key())
+            .await
+            .map_err(failed("look up the attempts"))?;
+        if attempt.as_ref().is_some_and(|attempt| attempt.next_at > self.window().now) {
+            return Ok(Turn::NotNow);
+        }
+        let failures = attempt.as_ref().map_or(0, |attempt| attempt.attempts);
+        let (Some(message_id), Ok(tenant)) = (letter.message_id, Tenant::new(letter.scope.as_str())) else {
+            tracing::error!(dead_letter = %id, "a held message has no id or tenant any more; discard it");
+            return Ok(Turn::NotNow);
+        };
+        let letter = DeadLetter { attempts: failures, ..letter };
+        let options = RedriveOptions { accept_late: true };
+        let redriven = async {
+            let resolution = self.apply_letter(&mut tx, &letter, consumer, handler, options).await?;
+            if attempt.is_some() {
+                let key = key(consumer, &tenant, message_id);
+                self.forget_failures(&mut tx, key).await?;
+            }
+            self.close(tx, id, resolution).await?;
+            Ok(resolution)
+        };
+        match redriven.await {
+            Ok(resolution) => Ok(Turn::Closed(resolution)),
+            Err(RedriveError::Store(error)) if error.is_transient() => Err(error),
+            Err(error) => Ok(Turn::Failed(Box::new(FailedTurn { tenant, message_id, failures, error }))),
+        }
+    }
+
+    /// Makes a held message an ordinary dead letter, which holds those behind it, and forgets its
+    /// attempts. Nothing when it was decided about meanwhile. Runs to its end even if this call is
+    /// dropped.
+    pub(crate) async fn fail_held(
+        &self,
+        consumer: &ConsumerName,
+        id: DeadLetterId,
+        (tenant, message_id): (&Tenant, MessageId),
+        (reason, error, attempts): (Reason, String, u32),
+    ) -> Result<(), StoreError> {
+        let (inbox, consumer, tenant) = (self.clone(), consumer.clone(), tenant.clone());
+        shield(async move {
+            let failed = StoreError::during;
+            let mut tx = inbox.begin_raw("begin a dead letter").await?;
+            DB::fail_held(&mut tx, inbox.statements(), id, (reason, &error, attempts))
+                .await
+                .map_err(failed("give a held message up"))?;
+            inbox.forget_failures(&mut tx, key(&consumer, &tenant, message_id)).await?;
+            tx.commit().await.map_err(failed("commit a dead letter"))
+        })
+        .await
+    }
+
+    async fn forget_failures(&self, connection: &mut DB::Connection, key: Key<'_>) -> Result<(), StoreError> {
+        DB::forget_attempts(connection, self.statements(), key, true)
+            .await
+            .map_err(StoreError::during("forget the attempts of a held message"))
+    }
+}

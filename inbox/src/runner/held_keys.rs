@@ -1,0 +1,283 @@
+//! Keys that a dead letter holds: which messages wait, and redriving them in their turn.
+//!
+//! Why that keeps the order stands in [`crate::held_keys`].
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::error::Error;
+use std::future::Future;
+
+use message::{Fault, Message, MessageId, OrderingKey};
+use tokio::time::Instant;
+use tracing::Instrument;
+
+use super::failure::FailureKind;
+use super::single::{Course, Failing, Noted};
+use super::store::{Admitted, BoundedHandler, InboxStore, Store};
+use super::worker::{NewDeadLetter, Worker, is_innocent};
+use crate::attempts::error_text;
+use crate::batch::Candidate;
+use crate::dead_letter::{DeadLetterId, Reason, Resolution};
+use crate::dialect::Dialect;
+use crate::error::RedriveError;
+use crate::handler::Next;
+use crate::held_keys::{FailedTurn, HeldKey, Turn};
+use crate::name::Tenant;
+use crate::store_error::StoreError;
+use crate::within::within;
+
+/// Keys that are looked at together.
+const PAGE: u32 = 500;
+
+/// Messages of one key that are redriven before other keys and operators have their turn.
+const ROUNDS: usize = 10;
+
+/// The operations of the runner on held messages. A store without any holds nothing.
+pub trait HeldMessages: Send + Sync + 'static {
+    /// Held messages with nothing of their key before them, one of a key, in the order of the keys;
+    /// only keys behind `after`.
+    fn held_in_turn(
+        &self,
+        _after: Option<&HeldKey>,
+        _limit: u32,
+    ) -> impl Future<Output = Result<Vec<(DeadLetterId, HeldKey)>, StoreError>> + Send {
+        std::future::ready(Ok(Vec::new()))
+    }
+
+    /// The first open dead letter that holds a key.
+    fn first_of(
+        &self,
+        _key: &HeldKey,
+    ) -> impl Future<Output = Result<Option<DeadLetterId>, StoreError>> + Send {
+        std::future::ready(Ok(None))
+    }
+
+    /// Redrives a held message if it is its turn.
+    fn redrive_in_turn(
+        &self,
+        _letter: DeadLetterId,
+    ) -> impl Future<Output = Result<Turn, StoreError>> + Send {
+        std::future::ready(Ok(Turn::NotNow))
+    }
+
+    /// Makes a held message an ordinary dead letter.
+    fn fail_held(
+        &self,
+        _letter: DeadLetterId,
+        _message: (&Tenant, MessageId),
+        _cause: (Reason, String, u32),
+    ) -> impl Future<Output = Result<(), StoreError>> + Send {
+        std::future::ready(Ok(()))
+    }
+}
+
+impl<DB: Dialect> HeldMessages for InboxStore<DB> {
+    async fn held_in_turn(
+        &self,
+        after: Option<&HeldKey>,
+        limit: u32,
+    ) -> Result<Vec<(DeadLetterId, HeldKey)>, StoreError> {
+        let look = self.inbox.held_in_turn(&self.consumer, after, limit);
+        self.within("look for held messages whose turn it is", look).await
+    }
+
+    async fn first_of(&self, key: &HeldKey) -> Result<Option<DeadLetterId>, StoreError> {
+        self.within("look for what holds a key", self.inbox.holder(&self.consumer, key)).await
+    }
+
+    async fn redrive_in_turn(&self, letter: DeadLetterId) -> Result<Turn, StoreError> {
+        let handler = BoundedHandler { handler: &*self.handler, timeout: self.handler_timeout };
+        let limit = self.handler_timeout + self.inbox.options().call_timeout;
+        within(limit, "redrive", self.inbox.redrive_in_turn(&self.consumer, letter, &handler)).await
+    }
+
+    async fn fail_held(
+        &self,
+        letter: DeadLetterId,
+        message: (&Tenant, MessageId),
+        cause: (Reason, String, u32),
+    ) -> Result<(), StoreError> {
+        let call = self.inbox.fail_held(&self.consumer, letter, message, cause);
+        self.within("dead-letter", call).await
+    }
+}
+
+/// The consequence of a redrive that failed.
+enum Consequence {
+    /// Nothing was learned about the message: the next look tries again.
+    Later,
+    /// It becomes an ordinary dead letter.
+    Dead(Reason, String),
+    /// It is tried again, within the bounds of any message.
+    Failed(Failing, Box<dyn Error + Send + Sync>),
+}
+
+impl From<RedriveError> for Consequence {
+    fn from(error: RedriveError) -> Self {
+        match error {
+            RedriveError::Handler(error) => match error.next() {
+                Next::Reject => Self::Dead(Reason::Rejected, error_text(&error)),
+                Next::Retry => Self::Failed((FailureKind::Own, error.delay()), error.into()),
+                Next::Unavailable => Self::Failed((FailureKind::Unavailable, None), error.into()),
+                Next::Database => Self::Failed((FailureKind::Database, None), error.into()),
+            },
+            RedriveError::Commit(error) if error.is_rolled_back() => {
+                let kind = if is_innocent(&error) { FailureKind::Database } else { FailureKind::Own };
+                Self::Failed((kind, None), error.into())
+            }
+            RedriveError::Refused(refusal) => Self::Dead(Reason::from(&refusal), refusal.to_string()),
+            RedriveError::NotAMessage { problem, .. } => Self::Dead(Reason::Poison, problem),
+            RedriveError::Admit(error) if error.fault() != Fault::Broker => {
+                Self::Failed((FailureKind::Database, None), error.into())
+            }
+            RedriveError::Store(error) if !error.is_transient() => {
+                Self::Failed((FailureKind::Database, None), error.into())
+            }
+            _ => Self::Later,
+        }
+    }
+}
+
+impl<S: Store> Worker<S> {
+    /// The open dead letter that holds the key of an admitted message, where keys are held.
+    pub(super) async fn holder(
+        &self,
+        tx: &mut S::Tx,
+        tenant: &Tenant,
+        message: &Message,
+    ) -> Result<Option<DeadLetterId>, StoreError> {
+        if !self.holds_keys || message.key.is_none() {
+            return Ok(None);
+        }
+        let candidate = Candidate { tenant: tenant.clone(), message };
+        Ok(self.store.holders(tx, &[candidate]).await?.into_iter().next().flatten())
+    }
+
+    /// The places of those fresh messages of an admitted batch that must not be handled in it: a
+    /// dead letter holds their key, or something of their key before them was refused and becomes
+    /// one.
+    pub(super) async fn held_places(
+        &self,
+        tx: &mut S::Tx,
+        candidates: &[Candidate<'_>],
+        admissions: &[Option<Admitted<S::Guard>>],
+    ) -> Result<HashSet<usize>, StoreError> {
+        let mut held = HashSet::new();
+        if !self.holds_keys {
+            return Ok(held);
+        }
+        let mut refused: HashSet<&OrderingKey> = HashSet::new();
+        let (mut places, mut fresh) = (Vec::new(), Vec::new());
+        for (at, (candidate, admission)) in candidates.iter().zip(admissions).enumerate() {
+            let Some(key) = &candidate.message.key else { continue };
+            match admission {
+                None => {
+                    refused.insert(key);
+                }
+                Some(Ok(_)) if refused.contains(key) => {
+                    held.insert(at);
+                }
+                Some(Ok(_)) => {
+                    places.push(at);
+                    fresh.push(candidate.clone());
+                }
+                Some(Err(_)) => {}
+            }
+        }
+        if !fresh.is_empty() {
+            let holders = self.store.holders(tx, &fresh).await?;
+            held.extend(places.into_iter().zip(holders).filter_map(|(at, holder)| holder.map(|_| at)));
+        }
+        Ok(held)
+    }
+
+    /// Redrives held messages whose turn it is, and those behind them. `courses` remembers those
+    /// that fail from one look to the next. Returns whether any was closed: then there may be more.
+    pub(super) async fn redrive_held(
+        &self,
+        courses: &mut HashMap<DeadLetterId, Course>,
+    ) -> Result<bool, StoreError> {
+        let (mut after, mut is_any_closed, mut seen) = (None, false, HashSet::new());
+        loop {
+            let page = self.store.held_in_turn(after.as_ref(), PAGE).await?;
+            let is_last = page.len() < PAGE as usize;
+            after = page.last().map(|(_, key)| key.clone());
+            let mut left = page.len() * ROUNDS;
+            let mut in_turn = VecDeque::from(page);
+            while let Some((letter, key)) = in_turn.pop_front() {
+                seen.insert(letter);
+                let span = tracing::info_span!("redrive", consumer = %self.consumer, dead_letter = %letter);
+                if !self.take_turn(letter, courses).instrument(span).await? {
+                    continue;
+                }
+                is_any_closed = true;
+                left = left.saturating_sub(1);
+                if left > 0
+                    && let Some(next) = self.store.first_of(&key).await?
+                {
+                    in_turn.push_back((next, key));
+                }
+            }
+            if is_last {
+                courses.retain(|letter, _| seen.contains(letter));
+                return Ok(is_any_closed);
+            }
+        }
+    }
+
+    /// Redrives a held message if it is its turn. Whether it is closed now.
+    async fn take_turn(
+        &self,
+        letter: DeadLetterId,
+        courses: &mut HashMap<DeadLetterId, Course>,
+    ) -> Result<bool, StoreError> {
+        let begun_at = Instant::now();
+        let failed = match self.store.redrive_in_turn(letter).await {
+            Ok(Turn::Closed(resolution)) => {
+                match resolution {
+                    Resolution::Duplicate => self.meter.duplicates(1),
+                    _ => self.succeeded(1, begun_at.elapsed()),
+                }
+                courses.remove(&letter);
+                return Ok(true);
+            }
+            Ok(Turn::NotNow) => return Ok(false),
+            Ok(Turn::Failed(failed)) => *failed,
+            Err(error) if error.is_transient() => return Err(error),
+            // Of this one only: others have their turn.
+            Err(error) => {
+                tracing::error!(error = error_text(&error), "a held message was not redriven");
+                return Ok(false);
+            }
+        };
+        let FailedTurn { tenant, message_id, failures, error } = failed;
+        if matches!(&error, RedriveError::Handler(error) if error.is_timeout()) {
+            self.meter.timed_out();
+        }
+        let dead = match Consequence::from(error) {
+            Consequence::Later => return Ok(false),
+            Consequence::Dead(reason, error) => {
+                self.meter.failed();
+                NewDeadLetter::new(reason, error, failures.saturating_add(1))
+            }
+            Consequence::Failed(failing, error) => {
+                let course = courses.entry(letter).or_default();
+                match self.count_failure((&tenant, message_id), course, (failing, &*error)).await? {
+                    Noted::Dead(dead) => dead,
+                    Noted::Counted(_) => return Ok(false),
+                    Noted::Uncounted => {
+                        self.meter.outage();
+                        let error = error_text(&*error);
+                        tracing::warn!(error, "not done, not counted; trying again");
+                        return Ok(false);
+                    }
+                }
+            }
+        };
+        let NewDeadLetter { reason, error, attempts, .. } = dead;
+        self.store.fail_held(letter, (&tenant, message_id), (reason, error.clone(), attempts)).await?;
+        self.meter.dead(reason);
+        tracing::error!(%message_id, %reason, attempts, error, "a held message was dead-lettered");
+        courses.remove(&letter);
+        Ok(false)
+    }
+}

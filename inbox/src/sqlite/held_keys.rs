@@ -1,0 +1,98 @@
+//! Held messages on SQLite.
+
+use sqlx::sqlite::SqliteRow;
+use sqlx::{Row, Sqlite, SqliteConnection};
+use uuid::fmt::Hyphenated;
+
+use super::dead_letters::decode;
+use super::statements::{FAIL_HELD, HELD, HELD_IN_TURN, HOLDER, HOLDER_BEFORE, Statements};
+use super::values;
+use crate::dead_letter::{DeadLetter, DeadLetterId, Reason};
+use crate::held_keys::{HeldKey, HeldKeys};
+
+fn letter_id(id: Hyphenated) -> DeadLetterId {
+    DeadLetterId(id.into_uuid())
+}
+
+impl HeldKeys for Sqlite {
+    /// One by one: SQLite runs in this process, there are no round trips to save.
+    async fn holders(
+        connection: &mut SqliteConnection,
+        _statements: &Statements,
+        consumer: &str,
+        keys: &[HeldKey],
+    ) -> Result<Vec<Option<DeadLetterId>>, sqlx::Error> {
+        let mut holders = Vec::with_capacity(keys.len());
+        for HeldKey { tenant, topic, key } in keys {
+            let holder: Option<Hyphenated> = sqlx::query_scalar(HOLDER)
+                .bind(consumer)
+                .bind(tenant)
+                .bind(topic)
+                .bind(key)
+                .fetch_optional(&mut *connection)
+                .await?;
+            holders.push(holder.map(letter_id));
+        }
+        Ok(holders)
+    }
+
+    async fn holder_before(
+        connection: &mut SqliteConnection,
+        _statements: &Statements,
+        id: DeadLetterId,
+    ) -> Result<Option<DeadLetterId>, sqlx::Error> {
+        let holder: Option<Hyphenated> =
+            sqlx::query_scalar(HOLDER_BEFORE).bind(values::text(id.0)).fetch_optional(connection).await?;
+        Ok(holder.map(letter_id))
+    }
+
+    async fn held_in_turn(
+        connection: &mut SqliteConnection,
+        _statements: &Statements,
+        consumer: &str,
+        after: Option<&HeldKey>,
+        limit: u32,
+    ) -> Result<Vec<(DeadLetterId, HeldKey)>, sqlx::Error> {
+        // No topic is empty, so nothing comes before three empty texts.
+        let text = |text: fn(&HeldKey) -> &str| after.map_or("", text);
+        let rows = sqlx::query(HELD_IN_TURN)
+            .bind(consumer)
+            .bind(text(|key| &key.tenant))
+            .bind(text(|key| &key.topic))
+            .bind(text(|key| &key.key))
+            .bind(i64::from(limit))
+            .fetch_all(connection)
+            .await?;
+        let in_turn = |row: &SqliteRow| {
+            let (tenant, topic, key) = (row.try_get("scope")?, row.try_get("topic")?, row.try_get("key")?);
+            Ok((letter_id(row.try_get("id")?), HeldKey { tenant, topic, key }))
+        };
+        rows.iter().map(in_turn).collect()
+    }
+
+    /// A writing transaction excludes all others.
+    async fn lock_held(
+        connection: &mut SqliteConnection,
+        _statements: &Statements,
+        id: DeadLetterId,
+    ) -> Result<Option<DeadLetter>, sqlx::Error> {
+        let row = sqlx::query(HELD).bind(values::text(id.0)).fetch_optional(connection).await?;
+        row.as_ref().map(decode).transpose()
+    }
+
+    async fn fail_held(
+        connection: &mut SqliteConnection,
+        _statements: &Statements,
+        id: DeadLetterId,
+        (reason, error, attempts): (Reason, &str, u32),
+    ) -> Result<u64, sqlx::Error> {
+        let failed = sqlx::query(FAIL_HELD)
+            .bind(values::text(id.0))
+            .bind(reason.as_str())
+            .bind(error)
+            .bind(attempts)
+            .execute(connection)
+            .await?;
+        Ok(failed.rows_affected())
+    }
+}
