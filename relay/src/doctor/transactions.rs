@@ -52,12 +52,21 @@ fn time(most: &Result<Duration, String>, needed: Duration) -> Finding {
 fn right(facts: &TransactionFacts) -> Finding {
     let (check, subject) = ("transaction-right", "transactions");
     match &facts.may_begin {
-        Ok(id) => Finding::pass(check, subject, format!("began transactions as {id}")),
-        Err(error) if error.fault == Fault::Operator => {
+        None => {
+            let measured = "not asked: the question would be the cluster's first transaction";
+            Finding::unknown(
+                check,
+                subject,
+                measured,
+                "ask again once the relay has started with transactions",
+            )
+        }
+        Some(Ok(id)) => Finding::pass(check, subject, format!("began transactions as {id}")),
+        Some(Err(error)) if error.fault == Fault::Operator => {
             let remedy = "the relay could not begin its own either: see the reason";
             Finding::fail(check, subject, error.reason.clone(), remedy)
         }
-        Err(error) => {
+        Some(Err(error)) => {
             let remedy = "look at the brokers, above all at the coordinators of transactions";
             Finding::unknown(check, subject, error.reason.clone(), remedy)
         }
@@ -124,7 +133,7 @@ mod tests {
             state: Some(topic(3, "compact")),
             marks: vec![marks],
             timeout_max: Ok(Duration::from_secs(900)),
-            may_begin: Ok(String::from("outbox/0a/orders/doctor")),
+            may_begin: Some(Ok(String::from("outbox/0a/orders/doctor"))),
         }
     }
 
@@ -138,13 +147,14 @@ mod tests {
         use CheckState::{Fail, Pass, Unknown};
         assert!(states(&healthy()).iter().all(|(_, state)| *state == Pass));
         type Break = fn(&mut TransactionFacts);
-        fn refused(fault: Fault) -> Result<String, brokers::InspectError> {
-            Err(brokers::InspectError { fault, reason: String::from("refused") })
+        fn refused(fault: Fault) -> Option<Result<String, brokers::InspectError>> {
+            Some(Err(brokers::InspectError { fault, reason: String::from("refused") }))
         }
-        let table: [(&str, CheckState, Break); 9] = [
+        let table: [(&str, CheckState, Break); 10] = [
             ("transaction-time", Fail, |facts| facts.timeout_max = Ok(Duration::from_secs(14))),
             ("transaction-time", Unknown, |facts| facts.timeout_max = Err(String::from("not permitted"))),
             ("transaction-right", Fail, |facts| facts.may_begin = refused(Fault::Operator)),
+            ("transaction-right", Unknown, |facts| facts.may_begin = None),
             ("transaction-right", Unknown, |facts| facts.may_begin = refused(Fault::Broker)),
             ("replication", Fail, |facts| facts.state = Some(topic(1, "compact"))),
             ("replication", Unknown, |facts| facts.state = None),

@@ -30,6 +30,11 @@ impl Deliveries {
         (outcomes.records, outcomes.left, outcomes.failed) = (vec![None; records], records, false);
     }
 
+    /// How many records have no outcome yet.
+    pub(super) fn left(&self) -> usize {
+        self.lock().left
+    }
+
     /// Whether every record is with the brokers, or one has failed: nothing more is waited for.
     pub(super) fn is_over(&self) -> bool {
         let outcomes = self.lock();

@@ -36,8 +36,9 @@ pub struct TransactionFacts {
     /// `transaction.max.timeout.ms`, or why it is not known.
     pub timeout_max: Result<Duration, String>,
     /// The transactional id under which this user began transactions, beside those of the relay; or
-    /// why it could not.
-    pub may_begin: Result<String, InspectError>,
+    /// why it could not. Not asked before the cluster's first transaction: the question itself makes
+    /// [`STATE_TOPIC`], with the replication that is set then.
+    pub may_begin: Option<Result<String, InspectError>>,
 }
 
 /// Asks the cluster what the transactions of this relay rest on. Cancel-safe.
@@ -58,7 +59,10 @@ pub async fn inspect_transactions(config: &Config, relay: &str) -> Result<Transa
         asked.topics.into_iter().partition(|asked| asked.topic == STATE_TOPIC);
     let state = state.into_iter().find_map(|asked| asked.facts.ok());
     let log = marks.first().and_then(|asked| log_of(&asked.topic)).unwrap_or("new");
-    let may_begin = probe(config, log, &relay).await;
+    let may_begin = match state {
+        Some(_) => Some(probe(config, log, &relay).await),
+        None => None,
+    };
     Ok(TransactionFacts { state, marks, timeout_max, may_begin })
 }
 

@@ -14,8 +14,8 @@ use super::opening::{begin, client, transactional_id};
 use crate::inspect::InspectError;
 use crate::kafka::config::Config;
 
-/// How long the transactions of the probe might stay open: it begins none.
-const TIMEOUT: Duration = Duration::from_secs(10);
+/// How long the transactions of the probe might stay open: it begins none. Few clusters allow less.
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Begins transactions beside those of a relay, and returns the id under which it did. Cancel-safe.
 ///

@@ -24,9 +24,11 @@ use crate::kafka::suspects::{Singles, Suspects};
 
 /// How often a session that has nothing to do serves librdkafka's callbacks.
 const IDLE_TURN: Duration = Duration::from_millis(500);
-/// How long is waited at a time for records to arrive. A poll of the client takes all of it, also
-/// when everything has arrived (rdkafka 0.39, `BaseProducer::poll`).
-const SLICE: Duration = Duration::from_millis(1);
+/// How long is waited at a time for records to arrive, at first and at most. Asleep, not in a poll of
+/// the client: that takes all of its time, also when everything has arrived, and the last millisecond
+/// of it without a pause (rdkafka 0.39, `BaseProducer::poll`).
+const PAUSE: Duration = Duration::from_micros(200);
+const PAUSE_MAX: Duration = Duration::from_millis(2);
 /// How long giving a transaction up may take. It only frees readers sooner: the next session's
 /// `init_transactions` does it in any case.
 const ABORT_MAX: Duration = Duration::from_secs(5);
@@ -229,7 +231,8 @@ impl Worker {
                 match try_send(producer, message::Ticket(place as u64), message) {
                     Ok(()) => break,
                     Err(KafkaError::MessageProduction(Code::QueueFull)) if Instant::now() < deadline => {
-                        producer.poll(SLICE);
+                        serve(producer);
+                        std::thread::sleep(PAUSE_MAX);
                     }
                     Err(error) => return Err(Some(unusable(producer, &error))),
                 }
@@ -376,13 +379,31 @@ type Blamed = HashMap<usize, PublishError>;
 /// Waits until the brokers have everything; the error says that they have not.
 fn arrive(producer: &BaseProducer<Deliveries>, deadline: Instant) -> Result<(), ()> {
     let deliveries = producer.context();
-    while !deliveries.is_over() && Instant::now() < deadline {
-        // Sends what waits for its batch to fill; serves callbacks meanwhile.
-        let _ = producer.flush(SLICE);
+    let mut pause = PAUSE;
+    loop {
+        // Sends what waits for its batch to fill.
+        let _ = producer.flush(Duration::ZERO);
+        serve(producer);
+        if deliveries.is_over() || Instant::now() >= deadline {
+            break;
+        }
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(PAUSE_MAX);
     }
     // A failed one brings others with it: their outcomes come at once.
-    producer.poll(Duration::ZERO);
+    serve(producer);
     deliveries.has_all().then_some(()).ok_or(())
+}
+
+/// Takes in the outcomes that have come. A poll takes one event, of one batch.
+fn serve(producer: &BaseProducer<Deliveries>) {
+    loop {
+        let before = producer.context().left();
+        producer.poll(Duration::ZERO);
+        if producer.context().left() == before {
+            break;
+        }
+    }
 }
 
 /// The error of a producer that cannot go on.

@@ -1,6 +1,7 @@
 //! A leader that commits while pages never cease: each mark names only what a flush is behind, and
-//! the flushes do not put the commits off.
+//! the flushes do not put the commits off. Nor is what waits for its flush lost with the batch behind.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -36,15 +37,24 @@ enum Step {
     FlushEnded,
     /// The commit of a mark began whose relay had read up to this entry.
     Committed(i64),
+    /// The lease was taken.
+    Acquired,
+    /// The broker refused a batch, and its session ended.
+    Refused,
 }
 
-/// A database with a page more whenever it is asked, and a broker that takes everything.
+/// A database with a page more whenever it is asked, and a broker that takes everything, or all but
+/// every so manieth batch.
 #[derive(Clone, Default)]
-struct Memory(Arc<Mutex<Vec<Step>>>);
+struct Memory {
+    steps: Arc<Mutex<Vec<Step>>>,
+    batches: Arc<AtomicUsize>,
+    refused: Option<usize>,
+}
 
 impl Memory {
     fn note(&self, step: Step) {
-        self.0.lock().unwrap().push(step);
+        self.steps.lock().unwrap().push(step);
     }
 }
 
@@ -113,6 +123,7 @@ impl LogReader for Memory {
 #[async_trait]
 impl CheckpointStore for Memory {
     async fn acquire(&mut self, ttl: Duration) -> Result<Acquired, LogError> {
+        self.note(Step::Acquired);
         let lease = Lease { epoch: 1, ttl };
         Ok(Acquired::Granted { lease, cursor: Cursor::at(mark_at(0)), taken_over_from: None })
     }
@@ -148,7 +159,7 @@ impl Connector for Memory {
     }
 
     async fn connect(&self, receipts: Receipts) -> Result<Box<dyn Publisher>, PublishError> {
-        Ok(Box::new(Taker(receipts)))
+        Ok(Box::new(Taker { memory: self.clone(), receipts }))
     }
 }
 
@@ -178,7 +189,10 @@ impl Transactions for Memory {
     }
 }
 
-struct Taker(Receipts);
+struct Taker {
+    memory: Memory,
+    receipts: Receipts,
+}
 
 #[async_trait]
 impl Publisher for Taker {
@@ -187,8 +201,14 @@ impl Publisher for Taker {
     }
 
     async fn submit(&mut self, batch: Vec<Submission>) {
+        let number = self.memory.batches.fetch_add(1, Ordering::Relaxed) + 1;
+        let is_refused = self.memory.refused.is_some_and(|every| number % every == 0);
+        if is_refused {
+            self.memory.note(Step::Refused);
+        }
         for submission in batch {
-            self.0.send(submission.ticket, Ok(()));
+            let lost = || PublishError::session_lost("refused");
+            self.receipts.send(submission.ticket, if is_refused { Err(lost()) } else { Ok(()) });
         }
     }
 
@@ -196,8 +216,8 @@ impl Publisher for Taker {
 }
 
 /// Leads for a second.
-async fn steps_of_a_second() -> Vec<Step> {
-    let memory = Memory::default();
+async fn steps_of_a_second(refused: Option<usize>) -> Vec<Step> {
+    let memory = Memory { refused, ..Memory::default() };
     let transactions: Arc<dyn Transactions> = Arc::new(memory.clone());
     let store = Arc::new(memory.clone());
     let options = EngineOptions::default();
@@ -207,12 +227,12 @@ async fn steps_of_a_second() -> Vec<Step> {
     tokio::time::sleep(Duration::from_secs(1)).await;
     stop.cancel();
     running.await.unwrap();
-    std::mem::take(&mut *memory.0.lock().unwrap())
+    std::mem::take(&mut *memory.steps.lock().unwrap())
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_mark_names_only_what_a_flush_is_behind() {
-    let steps = steps_of_a_second().await;
+    let steps = steps_of_a_second(None).await;
     let mut marks = 0;
     for (at, step) in steps.iter().enumerate() {
         let Step::Committed(last_read @ 1..) = *step else { continue };
@@ -228,10 +248,21 @@ async fn a_mark_names_only_what_a_flush_is_behind() {
 
 #[tokio::test(start_paused = true)]
 async fn pages_without_end_do_not_put_commits_off() {
-    let steps = steps_of_a_second().await;
+    let steps = steps_of_a_second(None).await;
     let commits = steps.iter().filter(|step| matches!(step, Step::Committed(_))).count();
     // A page that was read meanwhile waits, and is followed by a flush of its own.
     let round = PAGE_TIME + FLUSH_TIME * 2 + COMMIT_TIME;
     let fair = usize::try_from(Duration::from_secs(1).as_micros() / round.as_micros()).unwrap();
     assert!(commits >= fair, "{commits} commits in a second, where {fair} are fair");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_batch_that_is_refused_takes_no_closed_transaction_with_it() {
+    let steps = steps_of_a_second(Some(2)).await;
+    let count = |wanted: fn(&Step) -> bool| steps.iter().filter(|step| wanted(step)).count();
+    let refused = count(|step| *step == Step::Refused);
+    let commits = count(|step| matches!(step, Step::Committed(_)));
+    assert!(refused >= 3, "{refused} batches were refused: {steps:?}");
+    assert!(commits >= refused, "{commits} commits beside {refused} refusals: {steps:?}");
+    assert_eq!(count(|step| *step == Step::Acquired), 1, "no refusal ends the term: {steps:?}");
 }

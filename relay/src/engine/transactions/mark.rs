@@ -9,8 +9,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::engine::machine::{Checkpoint, TransactionCheckpoint};
 
-/// Written into each mark: a later form has another. The first one had no `last_read`.
-const VERSION: u32 = 2;
+/// Written into each mark: a later form has another. The first one had no `last_read`. Programs of
+/// the second shut out one producer of two, so none of them may go on from the marks of this one.
+const VERSION: u32 = 3;
 
 /// The content of a mark. It is bounded as checkpoints and windows are: some 70 bytes for each
 /// parked entry beside its own texts, and 20 for each id.
@@ -177,10 +178,12 @@ mod tests {
     #[test]
     fn a_mark_of_another_version_is_refused() {
         let text = String::from_utf8(mark().write().unwrap()).unwrap();
-        let version = |number: u32| text.replace("\"version\":2", &format!("\"version\":{number}"));
-        let later = Mark::read(version(3).as_bytes()).unwrap_err();
-        assert!(later.contains("version 3; this program knows 2"), "{later}");
-        assert!(Mark::read(version(1).as_bytes()).is_ok(), "the first version is read");
+        let version = |number: u32| text.replace("\"version\":3", &format!("\"version\":{number}"));
+        let later = Mark::read(version(4).as_bytes()).unwrap_err();
+        assert!(later.contains("version 4; this program knows 3"), "{later}");
+        for earlier in [1, 2] {
+            assert!(Mark::read(version(earlier).as_bytes()).is_ok(), "version {earlier} is read");
+        }
         assert!(Mark::read(&text.as_bytes()[..20]).is_err());
         assert!(Mark::read(text.replace("retrying", "asleep").as_bytes()).unwrap_err().contains("asleep"));
     }
