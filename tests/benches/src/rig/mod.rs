@@ -18,7 +18,7 @@ pub(crate) use process::RelayProcess;
 pub(crate) use published::Published;
 pub(crate) use reach::reach;
 pub(crate) use recording::Recording;
-pub(crate) use relay::{PATIENCE, RELAY, drain, log, pipeline};
+pub(crate) use relay::{PATIENCE, RELAY, drain, drain_in_steps, log, pipeline};
 
 use crate::Failure;
 

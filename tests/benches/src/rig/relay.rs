@@ -31,6 +31,16 @@ pub(crate) fn pipeline(
     Ok(Pipeline::new(RelayName::new(RELAY)?, log(database)?, publishing, settings))
 }
 
+/// A backlog that is gone.
+pub(crate) struct Drained {
+    /// From a cold start to the last confirmation.
+    pub(crate) took: Duration,
+    /// From a cold start to the first confirmations.
+    pub(crate) start: Duration,
+    /// Messages a second behind the first confirmations.
+    pub(crate) rate: f64,
+}
+
 /// Relays so many messages; the time from a cold start to the last confirmation.
 pub(crate) async fn drain(
     database: &Database,
@@ -39,14 +49,32 @@ pub(crate) async fn drain(
     messages: u64,
     published: &Published,
 ) -> Result<Duration, Failure> {
+    Ok(drain_in_steps(database, publishing, settings, messages, published).await?.took)
+}
+
+/// As [`drain`], with its start and what follows apart.
+pub(crate) async fn drain_in_steps(
+    database: &Database,
+    publishing: impl Into<Publishing>,
+    settings: EngineOptions,
+    messages: u64,
+    published: &Published,
+) -> Result<Drained, Failure> {
     let pipeline = pipeline(database, publishing, settings)?;
     let stop = CancellationToken::new();
-    let target = published.count() + messages;
+    let before = published.count();
     let started = Instant::now();
     let running = tokio::spawn(pipeline.run(stop.clone()));
-    let reached = published.reach(target, PATIENCE).await;
-    let took = started.elapsed();
+    let reached = async {
+        published.reach(before + 1, PATIENCE).await?;
+        let (start, first) = (started.elapsed(), published.count());
+        published.reach(before + messages, PATIENCE).await?;
+        let took = started.elapsed();
+        let rate = (before + messages).saturating_sub(first) as f64 / (took - start).as_secs_f64();
+        Ok(Drained { took, start, rate })
+    };
+    let reached = reached.await;
     stop.cancel();
     running.await?;
-    reached.map(|()| took)
+    reached
 }
