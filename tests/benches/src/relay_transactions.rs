@@ -1,8 +1,8 @@
 //! How fast a backlog leaves for Kafka in transactions, against the same relay without.
 //!
-//! Each way has a database of its own, so that each goes on with its own cursor. Both start cold on a
-//! fresh topic, in turns. What the start takes (connecting, taking over the transactions) is the same
-//! for any backlog, so it stands apart, and the rate is that behind the first confirmations.
+//! Each way has a database of its own, so that each goes on with its own cursor. Both start cold on
+//! a fresh topic, in turns. What the start takes (connecting, taking over the transactions) is the
+//! same for any backlog, so it stands apart, and the rate is that behind the first confirmations.
 
 use relay::engine::{EngineOptions, Publishing};
 

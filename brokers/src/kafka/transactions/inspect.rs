@@ -36,8 +36,8 @@ pub struct TransactionFacts {
     /// `transaction.max.timeout.ms`, or why it is not known.
     pub timeout_max: Result<Duration, String>,
     /// The transactional id under which this user began transactions, beside those of the relay; or
-    /// why it could not. Not asked before the cluster's first transaction: the question itself makes
-    /// [`STATE_TOPIC`], with the replication that is set then.
+    /// why it could not. Not asked before the cluster's first transaction: the question itself
+    /// makes [`STATE_TOPIC`], with the replication that is set then.
     pub may_begin: Option<Result<String, InspectError>>,
 }
 

@@ -107,9 +107,9 @@ impl Opening {
         let within = self.config.connect_timeout().max(INIT_MIN);
         let begin = |id: String| begin(&client, id, within, &self.asker);
         let [first, second] = transactional_ids(&self.scope);
-        // In the order of their turns: of two processes that open sessions at the same time, the one
-        // that was the last to shut out the first producer has the first commit, and whoever has not
-        // has none.
+        // In the order of their turns: of two processes that open sessions at the same time, the
+        // one that was the last to shut out the first producer has the first commit, and whoever
+        // has not has none.
         Ok([begin(first)?, begin(second)?])
     }
 }

@@ -24,9 +24,9 @@ use crate::kafka::suspects::{Singles, Suspects};
 
 /// How often a session that has nothing to do serves librdkafka's callbacks.
 const IDLE_TURN: Duration = Duration::from_millis(500);
-/// How long is waited at a time for records to arrive, at first and at most. Asleep, not in a poll of
-/// the client: that takes all of its time, also when everything has arrived, and the last millisecond
-/// of it without a pause (rdkafka 0.39, `BaseProducer::poll`).
+/// How long is waited at a time for records to arrive, at first and at most. Asleep, not in a poll
+/// of the client: that takes all of its time, also when everything has arrived, and the last
+/// millisecond of it without a pause (rdkafka 0.39, `BaseProducer::poll`).
 const PAUSE: Duration = Duration::from_micros(200);
 const PAUSE_MAX: Duration = Duration::from_millis(2);
 /// How long giving a transaction up may take. It only frees readers sooner: the next session's

@@ -278,7 +278,8 @@ impl Driver {
                 commits.submitted();
             }
         }
-        // What is closed is whole, whatever became of the batch behind it: it is committed first.
+        // A closed transaction is whole, whatever became of the batch behind it: it is committed
+        // first.
         let has_closed = self.commits.as_ref().is_some_and(Commits::has_closed);
         if self.machine.session_end().is_some() && self.broker_session.is_up() && !has_closed {
             self.broker_session.close();

@@ -1,5 +1,6 @@
 //! A leader that commits while pages never cease: each mark names only what a flush is behind, and
-//! the flushes do not put the commits off. Nor is what waits for its flush lost with the batch behind.
+//! the flushes do not put the commits off. Nor is what waits for its flush lost with the batch
+//! behind.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -202,7 +203,7 @@ impl Publisher for Taker {
 
     async fn submit(&mut self, batch: Vec<Submission>) {
         let number = self.memory.batches.fetch_add(1, Ordering::Relaxed) + 1;
-        let is_refused = self.memory.refused.is_some_and(|every| number % every == 0);
+        let is_refused = self.memory.refused.is_some_and(|every| number.is_multiple_of(every));
         if is_refused {
             self.memory.note(Step::Refused);
         }
