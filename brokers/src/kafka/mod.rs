@@ -85,5 +85,5 @@ pub use subscriber::Subscriber;
 pub use subscription::Subscription;
 pub use topic_reader::{Begun, ReadTopic, TopicReader};
 pub use transactions::{
-    STATE_TOPIC, TransactionFacts, TransactionalConnector, crash_points, inspect_transactions,
+    STATE_TOPIC, TransactionFacts, TransactionalConnector, crash_points, inspect_transactions, marks_topic,
 };

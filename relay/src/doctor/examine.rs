@@ -233,9 +233,24 @@ async fn transactions(
     nodes: usize,
 ) -> Vec<Finding> {
     match brokers::kafka::inspect_transactions(config, pipeline.name.as_str()).await {
-        Ok(facts) => super::transactions::check(&facts, pipeline.settings.lease_ttl, nodes),
+        Ok(facts) => {
+            let known = known_transaction(pipeline).await;
+            super::transactions::check(&facts, known.as_ref(), pipeline.settings.lease_ttl, nodes)
+        }
         Err(error) => vec![unreachable(&error)],
     }
+}
+
+/// The relay's last transaction, as far as its database tells; why it does not, other checks say.
+#[cfg(feature = "kafka")]
+async fn known_transaction(pipeline: &PipelineConfig) -> Option<super::transactions::Known> {
+    let options = pipeline.database.options().clone();
+    let log = outbox::admin::open(pipeline.database.address(), pipeline.source.clone(), options).ok()?;
+    let relays = timeout(DATABASE_TIME_LIMIT, log.relays()).await.ok()?.ok()?;
+    let own = relays.into_iter().find(|status| status.relay == pipeline.name.as_str())?;
+    let transaction = own.cursor.transaction?;
+    let topic = brokers::kafka::marks_topic(&transaction.log, &own.relay);
+    Some(super::transactions::Known { topic, number: transaction.number })
 }
 
 /// The findings about an answer of a broker, and what the answer itself shows.

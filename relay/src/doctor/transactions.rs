@@ -9,19 +9,30 @@ use message::Fault;
 use super::kafka::replication;
 use super::report::{CheckState, Finding};
 
+/// The place of a relay in the broker's transactions, as its database knows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Known {
+    /// The topic of its marks.
+    pub topic: String,
+    /// Its last transaction; 0 before the first.
+    pub number: u64,
+}
+
 /// All checks, for a relay with leases of this length.
 #[must_use]
-pub fn check(facts: &TransactionFacts, lease: Duration, nodes: usize) -> Vec<Finding> {
+pub fn check(facts: &TransactionFacts, known: Option<&Known>, lease: Duration, nodes: usize) -> Vec<Finding> {
     let mut findings = vec![
         time(&facts.timeout_max, TransactionalConnector::timeout(lease)),
         right(facts),
         state(facts, nodes),
     ];
-    if facts.marks.is_empty() {
+    let lost = known.and_then(|known| missing(facts, known));
+    if facts.marks.is_empty() && lost.is_none() {
         let measured = "no topic of marks yet: the relay makes it at its first start with transactions";
         findings.push(Finding::pass("marks", "transactions", measured));
     }
-    findings.extend(several(facts));
+    findings.extend(lost);
+    findings.extend(several(facts, known));
     findings.extend(facts.marks.iter().flat_map(|asked| marks(asked, nodes)));
     findings
 }
@@ -85,15 +96,35 @@ fn state(facts: &TransactionFacts, nodes: usize) -> Finding {
     }
 }
 
+/// The topic of a relay that has committed transactions: without it, nobody knows what has left.
+fn missing(facts: &TransactionFacts, known: &Known) -> Option<Finding> {
+    let is_there = facts.marks.iter().any(|asked| asked.topic == known.topic);
+    (known.number > 0 && !is_there).then(|| {
+        let measured = format!("it is missing, and the database knows of transaction {} in it", known.number);
+        let remedy = "the relay publishes nothing until it is restored, or the relay begins anew: \
+                      docs/kafka-exactly-once.md says how";
+        Finding::fail("marks", format!("topic {}", known.topic), measured, remedy)
+    })
+}
+
 /// A relay has one topic for each time that it began anew. The cluster does not tell whether that
 /// was on purpose.
-fn several(facts: &TransactionFacts) -> Option<Finding> {
-    let topics: Vec<_> = facts.marks.iter().map(|asked| asked.topic.as_str()).collect();
-    (topics.len() > 1).then(|| {
+fn several(facts: &TransactionFacts, known: Option<&Known>) -> Option<Finding> {
+    let is_own = |topic: &str| known.is_some_and(|known| known.topic == topic);
+    let others: Vec<_> =
+        facts.marks.iter().map(|asked| asked.topic.as_str()).filter(|topic| !is_own(topic)).collect();
+    let (count, measured) = match known {
+        Some(known) => {
+            (others.len(), format!("beside {}, which is this relay's: {}", known.topic, others.join(", ")))
+        }
+        None => (others.len().saturating_sub(1), others.join(", ")),
+    };
+    (count > 0).then(|| {
         let remedy = "a relay of this name publishes from another database, or it began anew: on purpose, or because \
                       its database was restored to a time before its first transaction; docs/kafka-exactly-once.md \
-                      says what readers may have seen. Remove the topics that no relay uses";
-        Finding::warn("marks", "transactions", topics.join(", "), remedy)
+                      says what readers may have seen. Never remove this relay's own; remove others when no relay \
+                      uses them";
+        Finding::warn("marks", "transactions", measured, remedy)
     })
 }
 
@@ -138,7 +169,8 @@ mod tests {
     }
 
     fn states(facts: &TransactionFacts) -> Vec<(&'static str, CheckState)> {
-        let findings = check(facts, Duration::from_secs(15), 3);
+        let known = Known { topic: String::from("outbox-marks.0a.orders"), number: 7 };
+        let findings = check(facts, Some(&known), Duration::from_secs(15), 3);
         findings.iter().map(|finding| (finding.check, finding.state)).collect()
     }
 
@@ -150,7 +182,7 @@ mod tests {
         fn refused(fault: Fault) -> Option<Result<String, brokers::InspectError>> {
             Some(Err(brokers::InspectError { fault, reason: String::from("refused") }))
         }
-        let table: [(&str, CheckState, Break); 10] = [
+        let table: [(&str, CheckState, Break); 12] = [
             ("transaction-time", Fail, |facts| facts.timeout_max = Ok(Duration::from_secs(14))),
             ("transaction-time", Unknown, |facts| facts.timeout_max = Err(String::from("not permitted"))),
             ("transaction-right", Fail, |facts| facts.may_begin = refused(Fault::Operator)),
@@ -159,7 +191,12 @@ mod tests {
             ("replication", Fail, |facts| facts.state = Some(topic(1, "compact"))),
             ("replication", Unknown, |facts| facts.state = None),
             ("marks", Fail, |facts| facts.marks[0].facts = Ok(topic(3, "compact,delete"))),
-            ("marks", CheckState::Warn, |facts| facts.marks.push(facts.marks[0].clone())),
+            ("marks", Fail, |facts| facts.marks.clear()),
+            ("marks", Fail, |facts| facts.marks[0].topic = String::from("outbox-marks.1b.orders")),
+            ("marks", CheckState::Warn, |facts| {
+                let topic = String::from("outbox-marks.1b.orders");
+                facts.marks.push(Inspected { topic, ..facts.marks[0].clone() });
+            }),
             ("replication", Fail, |facts| facts.marks[0].facts = Ok(topic(1, "compact"))),
         ];
         for (name, expected, spoil) in table {

@@ -21,6 +21,12 @@ pub(super) fn relay_of(topic: &str) -> Option<&str> {
     topic.strip_prefix(MARKS)?.split_once('.').map(|(_, relay)| relay)
 }
 
+/// The topic of the marks of a relay that publishes from a log.
+#[must_use]
+pub fn marks_topic(log: &str, relay: &str) -> String {
+    format!("{MARKS}{log}.{relay}")
+}
+
 /// The log that a topic of marks belongs to.
 fn log_of(topic: &str) -> Option<&str> {
     topic.strip_prefix(MARKS)?.split_once('.').map(|(log, _)| log)

@@ -33,7 +33,7 @@ mod session;
 mod worker;
 
 pub use connector::TransactionalConnector;
-pub use inspect::{STATE_TOPIC, TransactionFacts, inspect_transactions};
+pub use inspect::{STATE_TOPIC, TransactionFacts, inspect_transactions, marks_topic};
 
 #[cfg(test)]
 mod tests;

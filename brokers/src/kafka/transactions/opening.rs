@@ -15,7 +15,7 @@ use tokio::runtime::Handle;
 
 use super::connector::TransactionalConnector;
 use super::deliveries::Deliveries;
-use super::inspect::MARKS;
+use super::inspect::marks_topic;
 use super::marks::Marks;
 use super::session::{PRODUCERS, Session, lost};
 use super::worker::{Command, Worker};
@@ -56,7 +56,7 @@ pub(super) fn transactional_id(log: &str, relay: &str) -> String {
 
 impl Opening {
     fn marks_topic(&self) -> String {
-        format!("{MARKS}{}.{}", self.scope.log, self.scope.relay)
+        marks_topic(&self.scope.log, &self.scope.relay)
     }
 
     /// Checks the topic of the marks first.
