@@ -171,8 +171,13 @@ impl Transactions for TransactionalConnector {
         let _committing = self.committing.lock().await;
         let current = self.state().current.clone();
         let current = current.filter(|_| self.session() == closed.session).ok_or_else(lost)?;
-        current.commit(closed.producer, mark.clone()).await?;
+        let outcome = current.commit(closed.producer, mark.clone()).await;
         let mut state = self.state();
+        if outcome.is_err() {
+            // Nobody knows how it ended, so the session commits nothing more.
+            state.current = None;
+        }
+        outcome?;
         // From now on the topic has to be there.
         if let Some(scope) = &mut state.scope {
             scope.is_new = false;

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use message::{Fault, FaultScope, PublishError, TransactionMark, TransactionScope};
@@ -72,7 +72,7 @@ impl Opening {
         let producers = self.producers(timeout)?;
         // Behind all of them: none that was shut out can add to it.
         let mark = Marks { config: &self.config, topic: &marks_topic }.last()?;
-        let is_over = Arc::new(AtomicBool::new(false));
+        let (is_over, failure) = (Arc::new(AtomicBool::new(false)), Arc::new(OnceLock::new()));
         let singles = self.singles.map(Arc::new);
         let is_single = singles.is_some();
         let start = |producer| -> Result<Sender<Command>, PublishError> {
@@ -88,7 +88,7 @@ impl Opening {
                 is_over: Arc::clone(&is_over),
                 topics: HashSet::new(),
                 is_open: false,
-                failure: None,
+                failure: Arc::clone(&failure),
             };
             std::thread::Builder::new()
                 .name(String::from("kafka-transactions"))

@@ -3,9 +3,9 @@
 //! Everything that librdkafka offers for transactions blocks, so it has a thread of its own.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use message::crash_points::reached;
@@ -63,7 +63,8 @@ pub(super) struct Worker {
     pub(super) is_over: Arc<AtomicBool>,
     pub(super) topics: HashSet<String>,
     pub(super) is_open: bool,
-    pub(super) failure: Option<(Fault, String)>,
+    /// The first failure of the session, of whichever producer.
+    pub(super) failure: Arc<OnceLock<(Fault, String)>>,
 }
 
 impl Worker {
@@ -99,7 +100,7 @@ impl Worker {
     fn give_up(&mut self, fault: Fault, reason: String) {
         let Some(producer) = self.producer.take() else { return };
         tracing::debug!(target: "brokers::kafka", reason, "kafka session given up");
-        self.failure = Some((fault, reason));
+        let _ = self.failure.set((fault, reason));
         self.is_over.store(true, Ordering::Release);
         self.given_up = Some(producer);
     }
@@ -121,7 +122,7 @@ impl Worker {
     }
 
     fn lost(&self) -> PublishError {
-        match &self.failure {
+        match self.failure.get() {
             Some((fault, reason)) => PublishError::new(*fault, message::FaultScope::Session, reason.clone()),
             None => PublishError::session_lost("the kafka session ended"),
         }
@@ -129,9 +130,11 @@ impl Worker {
 
     /// Answers every message of a batch: all with `Ok`, or none.
     fn batch(&mut self, batch: Vec<Submission>, receipts: &Receipts) {
+        // A closed transaction may still be committed; nothing more is sent.
+        let is_over = self.is_over.load(Ordering::Acquire);
         let mut outcomes = match &self.producer {
-            Some(_) => self.fill(&batch),
-            None => Err(Blamed::new()),
+            Some(_) if !is_over => self.fill(&batch),
+            _ => Err(Blamed::new()),
         };
         let over = match (&outcomes, &self.singles) {
             (Ok(()), Some(singles)) => !batch.iter().all(|_| singles.spend()),
