@@ -99,6 +99,16 @@ fn code_in_the_readme_stands_in_examples() {
     }
 }
 
+/// The program of the README is the whole example, so that a copy of it compiles.
+#[test]
+fn the_readme_shows_the_whole_quick_start() {
+    let root = root();
+    let readme = fs::read_to_string(root.join("README.md")).expect("a text");
+    let program = fs::read_to_string(root.join("examples/src/bin/quick_start.rs")).expect("a text");
+    let program = &program[program.find("\nuse ").expect("its first import") + 1..];
+    assert!(readme.contains(&format!("```rust,ignore\n{program}```\n")), "not the text of the example");
+}
+
 /// The targets of all links that stay in the checkout.
 fn links(text: &str) -> Vec<&str> {
     let targets = text.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(target, _)| target);

@@ -27,7 +27,8 @@ impl HeldKeys for Postgres {
         let mut holders = vec![None; keys.len()];
         for (place, id) in found {
             let holder = usize::try_from(place - 1).ok().and_then(|at| holders.get_mut(at));
-            *holder.ok_or(sqlx::Error::RowNotFound)? = Some(DeadLetterId(id));
+            let unasked = || sqlx::Error::Decode("a dead letter holds a key that was not asked for".into());
+            *holder.ok_or_else(unasked)? = Some(DeadLetterId(id));
         }
         Ok(holders)
     }

@@ -15,6 +15,9 @@ migrations::statements! {
         letter = "id, consumer, scope, subject, fingerprint, message_id, topic, key, kind, source, time, content_type,
             headers, traceparent, tracestate, octet_length(payload)::bigint AS payload_bytes, reason, error, attempts,
             deliveries, origin, dead_at, resolution, resolved_at";
+        // Whether a dead letter tells the newest failure of its delivery.
+        tells_anew = "d.resolution IS NULL AND d.reason <> 'held'
+            AND EXCLUDED.reason NOT IN ('malformed', 'incomplete', 'no_scope', 'held')";
         // A dead letter that holds its key: its message may yet take effect. A chunk alone cannot.
         holds = "resolution IS NULL AND key IS NOT NULL AND message_id IS NOT NULL
             AND reason IN ('poison', 'rejected', 'too_old', 'from_the_future', 'held')
@@ -130,15 +133,9 @@ migrations::statements! {
         origin) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20) \
         ON CONFLICT (consumer, scope, subject, fingerprint) WHERE resolution IS DISTINCT FROM 'discarded' DO UPDATE SET \
         deliveries = d.deliveries + 1, \
-        reason = CASE WHEN d.resolution IS NULL AND d.reason <> 'held' \
-            AND EXCLUDED.reason NOT IN ('malformed', 'incomplete', 'no_scope', 'held') \
-            THEN EXCLUDED.reason ELSE d.reason END, \
-        error = CASE WHEN d.resolution IS NULL AND d.reason <> 'held' \
-            AND EXCLUDED.reason NOT IN ('malformed', 'incomplete', 'no_scope', 'held') \
-            THEN EXCLUDED.error ELSE d.error END, \
-        attempts = CASE WHEN d.resolution IS NULL AND d.reason <> 'held' \
-            AND EXCLUDED.reason NOT IN ('malformed', 'incomplete', 'no_scope', 'held') \
-            THEN EXCLUDED.attempts ELSE d.attempts END \
+        reason = CASE WHEN {tells_anew} THEN EXCLUDED.reason ELSE d.reason END, \
+        error = CASE WHEN {tells_anew} THEN EXCLUDED.error ELSE d.error END, \
+        attempts = CASE WHEN {tells_anew} THEN EXCLUDED.attempts ELSE d.attempts END \
         RETURNING id";
     dead_letter = "SELECT {letter}, payload FROM {schema}inbox_dead_letter WHERE id = $1";
     lock_dead_letter = "SELECT {letter}, payload FROM {schema}inbox_dead_letter WHERE id = $1 FOR UPDATE";

@@ -8,7 +8,7 @@ use super::config::ConfigFile;
 use super::dead::viewer;
 use super::exit::Exit;
 use super::failure::{Failure, first};
-use super::output::{Format, age, or_dash, table};
+use super::output::{Format, age, nothing_waits, or_dash, table};
 use crate::operate::Places;
 use crate::operate::lag::{LagLine, lag};
 
@@ -32,16 +32,16 @@ impl Lag {
         };
         let places = pipelines.into_iter().fold(Places::new(), Places::outbox);
         let (lines, away) = lag(&places, &viewer()).await?;
-        format.print(&lines, |lines| text(lines))?;
+        format.print(&lines, |lines| match lines.is_empty() {
+            true => nothing_waits(away.is_empty()),
+            false => text(lines),
+        })?;
         let failure = away.into_iter().map(Failure::from).fold(None, first);
         failure.map_or(Ok(Exit::Success), Err)
     }
 }
 
 fn text(lines: &[LagLine]) -> String {
-    if lines.is_empty() {
-        return String::from("nothing waits");
-    }
     let rows = lines.iter().map(|line| {
         let parked = |state: &str| line.parked.get(state).copied().unwrap_or_default().to_string();
         [

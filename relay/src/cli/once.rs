@@ -1,10 +1,14 @@
-//! `relay run --once`: when everything has left.
+//! `relay run --once`: when everything has left, or nothing more can.
 
 use std::time::Duration;
 
+use message::Fault;
 use outbox::admin::{LogAdmin, RelayStatus};
 use outbox::log::{LogError, Pause, PauseScope, RelayName};
+use tokio::sync::watch;
 use tracing::warn;
+
+use crate::engine::{Role, Status};
 
 /// How often the database is asked; a checkpoint is stored about as often.
 const LOOK_INTERVAL: Duration = Duration::from_millis(200);
@@ -23,10 +27,47 @@ pub(crate) struct Left {
     pub(crate) is_paused: bool,
 }
 
+impl Left {
+    /// Whether it stays until an operator decides.
+    pub(crate) fn needs_an_operator(self) -> bool {
+        self.dead > 0 || self.is_paused
+    }
+}
+
+/// Waits until everything has left, once the pipeline leads or stands by; or until it cannot lead
+/// before an operator acts, which is an error with the reason. Cancel-safe.
+pub(crate) async fn ended(
+    log: &dyn LogAdmin,
+    name: &RelayName,
+    status: watch::Receiver<Status>,
+) -> Result<Left, String> {
+    let drained = async {
+        reaches(status.clone(), |role| matches!(role, Role::Leading { .. } | Role::Standby { .. })).await;
+        drained(log, name).await
+    };
+    let is_blocked = |role: &Role| matches!(role, Role::Waiting { fault: Fault::Operator, .. });
+    tokio::select! {
+        left = drained => Ok(left),
+        role = reaches(status.clone(), is_blocked) => match role {
+            Role::Waiting { reason, .. } => Err(reason),
+            _ => Err(String::from("it cannot lead")),
+        },
+    }
+}
+
+/// Waits for a role; without end when the pipeline is gone.
+async fn reaches(mut status: watch::Receiver<Status>, is_reached: impl Fn(&Role) -> bool) -> Role {
+    let reached = status.wait_for(|status| is_reached(&status.role)).await.map(|status| status.role.clone());
+    match reached {
+        Ok(role) => role,
+        Err(_) => std::future::pending().await,
+    }
+}
+
 /// Waits until the relay has settled everything that had committed, whichever process leads.
 /// Messages that are dead, held behind them, paused, or scheduled for later stay. Waits without
 /// end while database or broker are away. Cancel-safe.
-pub(crate) async fn drained(log: &dyn LogAdmin, name: &RelayName) -> Left {
+async fn drained(log: &dyn LogAdmin, name: &RelayName) -> Left {
     let mut quiet = 0;
     loop {
         let asked = async { Ok::<_, LogError>((log.relays().await?, log.pauses(name).await?)) };
@@ -110,6 +151,13 @@ mod tests {
         assert_eq!(left(&relay(None, &[("held", 2)]), &[]), None);
         let parked = Left { dead: 1, held: 2, scheduled: 3, is_paused: false };
         assert_eq!(left(&relay(None, &[("dead", 1), ("held", 2), ("scheduled", 3)]), &[]), Some(parked));
+    }
+
+    #[test]
+    fn only_a_decision_of_an_operator_makes_it_end_with_an_error() {
+        assert!(!Left { held: 2, scheduled: 1, ..Left::default() }.needs_an_operator());
+        assert!(Left { dead: 1, ..Left::default() }.needs_an_operator());
+        assert!(Left { is_paused: true, ..Left::default() }.needs_an_operator());
     }
 
     #[test]

@@ -67,6 +67,11 @@ pub(crate) fn table<const N: usize>(
     table.lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>().join("\n")
 }
 
+/// An empty list; `is_whole` unless a place did not answer.
+pub(crate) fn nothing_waits(is_whole: bool) -> String {
+    String::from(if is_whole { "nothing waits" } else { "nothing was found, but not every place answered" })
+}
+
 /// A value that may be missing.
 pub(crate) fn or_dash(value: Option<impl ToString>) -> String {
     value.map_or_else(|| String::from("-"), |value| value.to_string())

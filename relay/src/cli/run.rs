@@ -136,19 +136,30 @@ async fn prepare(config: &Config, file: &str, stop: &CancellationToken) -> Resul
     Ok(ready)
 }
 
-/// For each pipeline a task that stops it when everything has left, and says what is left.
-fn watch_all(ready: &[Ready]) -> Result<JoinSet<once::Left>, Failure> {
+/// For each pipeline a task that stops it when everything has left, or nothing more can, and says
+/// what is left; whether that needs an operator.
+fn watch_all(ready: &[Ready]) -> Result<JoinSet<bool>, Failure> {
     let mut watches = JoinSet::new();
-    for Ready { config, stop, .. } in ready {
+    for Ready { config, pipeline, stop } in ready {
         let (admin, name, stop) = (database::administration(config)?, config.name.clone(), stop.clone());
+        let status = pipeline.status();
         watches.spawn(async move {
-            let left = tokio::select! {
-                left = once::drained(admin.as_ref(), &name) => left,
-                () = stop.cancelled() => return once::Left::default(),
+            let ended = tokio::select! {
+                ended = once::ended(admin.as_ref(), &name, status) => ended,
+                () = stop.cancelled() => return false,
             };
-            info!(relay = %name, dead = left.dead, held = left.held, scheduled = left.scheduled, "everything has left");
             stop.cancel();
-            left
+            match ended {
+                Ok(left) => {
+                    let once::Left { dead, held, scheduled, .. } = left;
+                    info!(relay = %name, dead, held, scheduled, "everything has left");
+                    left.needs_an_operator()
+                }
+                Err(reason) => {
+                    warn!(relay = %name, "it ends: nothing leaves before an operator acts: {reason}");
+                    true
+                }
+            }
         });
     }
     Ok(watches)
@@ -188,7 +199,7 @@ fn monitor_all(config: &Config, ready: &[Ready], stop: &CancellationToken) -> Re
 /// Waits for the pipelines, and passes signals on to them.
 async fn supervise(
     mut running: JoinSet<()>,
-    mut watches: JoinSet<once::Left>,
+    mut watches: JoinSet<bool>,
     signals: &mut Signals,
     stop: &CancellationToken,
     config: &Config,
@@ -206,8 +217,8 @@ async fn supervise(
                 }
             },
             Some(left) = watches.join_next() => match left {
-                Ok(left) if left.dead > 0 || left.is_paused => exit = exit.max(Exit::Unavailable),
-                Ok(_) => {}
+                Ok(true) => exit = exit.max(Exit::Unavailable),
+                Ok(false) => {}
                 Err(error) => {
                     stop.cancel();
                     exit = crashed(&error);
@@ -231,8 +242,8 @@ async fn supervise(
     }
     while let Some(left) = watches.join_next().await {
         match left {
-            Ok(left) if left.dead > 0 => exit = exit.max(Exit::Unavailable),
-            Ok(_) => {}
+            Ok(true) => exit = exit.max(Exit::Unavailable),
+            Ok(false) => {}
             Err(error) => exit = crashed(&error),
         }
     }

@@ -76,6 +76,11 @@ fn exit(shown: &PipelineStatus) -> Exit {
 /// The shortest pause between two looks: each opens connections of its own.
 const WATCH_MIN: Duration = Duration::from_millis(200);
 
+fn state(shown: &PipelineStatus) -> String {
+    let how = if shown.is_transactional { ", in transactions" } else { "" };
+    format!("{}{how}", shown.state)
+}
+
 /// System identifier and timeline.
 fn cursor_of(shown: &PipelineStatus) -> String {
     match (&shown.cursor_system_identifier, shown.cursor_timeline, shown.cursor_is_of_this_server) {
@@ -105,7 +110,7 @@ fn rows(shown: &[PipelineStatus]) -> String {
         });
         [
             shown.pipeline.clone(),
-            shown.state.to_owned(),
+            state(shown),
             or_dash(shown.holder.as_ref()),
             or_dash(shown.epoch),
             ago(shown.lease_remaining_seconds),

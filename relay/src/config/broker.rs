@@ -54,11 +54,22 @@ impl Broker {
     pub fn publishing(&self) -> Result<Publishing, InvalidSetting> {
         match self {
             #[cfg(feature = "kafka")]
-            Self::Kafka(config) if config.transactional => {
+            Self::Kafka(config) if self.is_transactional() => {
                 let connector = kafka::TransactionalConnector::new(config.as_ref().clone())?;
                 Ok(Publishing::InTransactions(Arc::new(connector)))
             }
             _ => Ok(Publishing::Plain(self.connector()?)),
+        }
+    }
+
+    /// Whether messages leave in transactions of the broker.
+    #[must_use]
+    pub fn is_transactional(&self) -> bool {
+        match self {
+            #[cfg(feature = "kafka")]
+            Self::Kafka(config) => config.transactional,
+            #[allow(unreachable_patterns, reason = "the other brokers may not be built in")]
+            _ => false,
         }
     }
 

@@ -199,7 +199,7 @@ async fn broker(
         Broker::Kafka(config) => match brokers::kafka::inspect(config, topics).await {
             Ok(facts) => {
                 let mut findings = super::kafka::check(&facts, config, &options.partitions);
-                if config.transactional {
+                if pipeline.broker.is_transactional() {
                     findings.extend(transactions(pipeline, config, facts.nodes.unwrap_or_default()).await);
                 }
                 (with_broker(&facts, findings), super::kafka::horizons(&facts))

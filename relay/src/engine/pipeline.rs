@@ -215,7 +215,15 @@ impl Pipeline {
                 renew_interval: self.settings.renew_interval(),
                 timeout: self.settings.lease_ttl,
             };
-            match recovering.run(&cursor).await? {
+            let recovery = match recovering.run(&cursor).await {
+                Ok(recovery) => recovery,
+                Err(error) => {
+                    // Another process may reach the broker, or stop before the next try.
+                    let _ = checkpointer.release(lease.epoch).await;
+                    return Err(error);
+                }
+            };
+            match recovery {
                 Recovery::Done(recovered) => {
                     cursor.transaction = None;
                     let transactions = (Arc::clone(transactions), recovered);

@@ -1,10 +1,11 @@
-//! Whether the process is ready: every pipeline leads or stands by, and none has been without its
-//! database for too long.
+//! Whether the process is ready: every pipeline leads or stands by, and none has waited too long for
+//! its database, or for the marks of its transactions.
 
 use std::fmt::Write as _;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use message::Fault;
 use outbox::log::RelayName;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -21,7 +22,7 @@ pub struct Health {
 struct Watched {
     name: RelayName,
     role: Role,
-    /// Since when its database has been away.
+    /// Since when it has waited for what it needs to lead.
     waiting_since: Option<Instant>,
 }
 
@@ -42,17 +43,20 @@ impl Watched {
             Role::Standby { .. } => ("standby", true),
             Role::Leading { .. } => ("leading", true),
             Role::Stopped => ("stopped", false),
-            Role::Waiting { .. } => {
+            Role::Waiting { fault, .. } => {
                 let is_short = self.waiting_since.is_none_or(|since| since.elapsed() < unready_after);
-                ("database unavailable", is_short)
+                match fault {
+                    Fault::Operator => ("an operator has to act: the log says what for", is_short),
+                    _ => ("waiting for what it needs to lead", is_short),
+                }
             }
         }
     }
 }
 
 impl Health {
-    /// Not ready until [`watch`](Health::watch) is called. A pipeline may be without its database
-    /// for `unready_after`.
+    /// Not ready until [`watch`](Health::watch) is called. A pipeline may wait for its database, or
+    /// for the marks of its transactions, for `unready_after`.
     #[must_use]
     pub fn new(unready_after: Duration) -> Self {
         Self { unready_after, pipelines: Arc::default() }
@@ -105,8 +109,6 @@ impl Health {
 
 #[cfg(test)]
 mod tests {
-    use message::Fault;
-
     use super::*;
 
     async fn after(role: Role, wait: Duration) -> (bool, String) {
@@ -134,5 +136,8 @@ mod tests {
         assert!(after(role.clone(), Duration::from_secs(29)).await.0);
         let (is_ready, text) = after(role, Duration::from_secs(31)).await;
         assert!(!is_ready && !text.contains("away"), "{text}");
+        let role = Role::Waiting { fault: Fault::Operator, reason: String::from("no marks") };
+        let (is_ready, text) = after(role, Duration::from_secs(31)).await;
+        assert!(!is_ready && text.contains("operator has to act"), "{text}");
     }
 }

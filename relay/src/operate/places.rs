@@ -85,6 +85,11 @@ impl Places {
         Self::default()
     }
 
+    /// How many there are, whether or not they answer.
+    pub(crate) fn count(&self) -> usize {
+        self.outboxes.len() + self.inboxes.len() + self.away.len()
+    }
+
     /// Adds the outbox of a pipeline. Connects to nothing yet.
     #[must_use]
     pub fn outbox(mut self, pipeline: &PipelineConfig) -> Self {

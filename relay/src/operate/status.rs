@@ -24,6 +24,8 @@ pub struct PipelineStatus {
     pub pipeline: String,
     /// `leading`, `idle` (nobody holds the lease), `expired`, `new` (never led) or `unknown`.
     pub state: &'static str,
+    /// Whether its messages leave in transactions of the broker, by the configuration.
+    pub is_transactional: bool,
     /// The reason why no more is known.
     pub problem: Option<String>,
     /// Who holds the lease.
@@ -131,12 +133,15 @@ async fn look(pipeline: &PipelineConfig, operator: &Operator) -> PipelineStatus 
             paused,
         ))
     };
+    let is_transactional = pipeline.broker.is_transactional();
     match asked.await {
         Ok((relay, blocker, segments, paused)) => {
-            PipelineStatus { paused, ..PipelineStatus::of(name, relay, blocker) }.with(&segments)
+            PipelineStatus { is_transactional, paused, ..PipelineStatus::of(name, relay, blocker) }
+                .with(&segments)
         }
         Err(error) => PipelineStatus {
             state: "unknown",
+            is_transactional,
             problem: Some(error.to_string()),
             error: Some(error),
             ..PipelineStatus::of(name, None, None)
@@ -158,6 +163,7 @@ impl PipelineStatus {
                 (_, Some(_), None) => "expired",
                 (_, Some(_), Some(_)) => "leading",
             },
+            is_transactional: false,
             problem: None,
             holder: lease.map(|holder| holder.name.clone()),
             epoch: relay.as_ref().map(|relay| relay.epoch),

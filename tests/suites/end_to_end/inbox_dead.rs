@@ -13,7 +13,21 @@ pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial(format!("{name}/postgres"), &[Backend::Postgres], decides::<Postgres>),
         trial(format!("{name}/sqlite"), &[Backend::Sqlite], decides::<Sqlite>),
+        trial("an_inbox_that_does_not_answer_is_not_taken_for_an_empty_one", &[], |_| unanswered()),
     ]
+}
+
+/// Goal: an inbox that cannot be looked at is not reported as empty, and the advice is none that was
+/// followed already. Oracle: the program's output.
+async fn unanswered() -> Outcome {
+    let inbox = ["--inbox", "sqlite:/nowhere/inbox.db"];
+    let listed = relay(&[&["dead", "list"][..], &inbox].concat()).await?;
+    let told = String::from_utf8_lossy(&listed.stdout);
+    assert!(!listed.status.success() && told.contains("not every place answered"), "{told}");
+    let redrive = relay(&[&["dead", "redrive", "--all", "--dry-run"][..], &inbox].concat()).await?;
+    let told = String::from_utf8_lossy(&redrive.stderr);
+    assert!(!redrive.status.success() && !told.contains("choose one"), "{told}");
+    Ok(())
 }
 
 /// Goal: an operator finds dead letters, has some redriven and gives others up, and it is known who

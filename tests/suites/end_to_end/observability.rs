@@ -188,7 +188,10 @@ async fn readiness(stage: Stage) -> Outcome {
     let unready = || async { Ok(get(&away, "/readyz").await.ok().filter(|(code, _)| *code == 503)) };
     eventually("it is alive and not ready", unready).await?;
     tokio::time::sleep(Duration::from_secs(3)).await;
-    assert_eq!(get(&away, "/readyz").await?, (503, String::from("orders: database unavailable\n")));
+    assert_eq!(
+        get(&away, "/readyz").await?,
+        (503, String::from("orders: waiting for what it needs to lead\n"))
+    );
     assert_eq!(get(&away, "/livez").await?.0, 200);
     relay.stop().await
 }

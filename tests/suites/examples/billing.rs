@@ -1,7 +1,13 @@
 //! From the order service over a relay and a broker to the billing service.
 
+use std::path::Path;
+
+use inbox::{Admission, ConsumerName, Inbox, InboxOptions, Tenant};
 use libtest_mimic::Trial;
-use tests::{Backend, Outcome, Stage, trial};
+use message::{EventType, Message, Topic};
+use sqlx::Postgres;
+use tests::{Backend, Database, Outcome, Stage, trial};
+use tokio::process::Command;
 
 use crate::placed::Placed;
 use crate::program;
@@ -23,7 +29,42 @@ pub(crate) fn trials() -> Vec<Trial> {
             bills(stage, backend, program, variable)
         })
     };
-    PROGRAMS.map(on).into()
+    let plain_sql = program::with("psql", "plain_sql/postgres/bills_once", |name| {
+        trial(name, &[Backend::Postgres], plain_sql)
+    });
+    PROGRAMS.map(on).into_iter().chain([plain_sql]).collect()
+}
+
+/// Goal: a consumer that is not Rust applies a message once with a plain INSERT, and one in Rust
+/// takes that for done. Oracle: the text; the guard.
+async fn plain_sql(stage: Stage) -> Outcome {
+    let database = Database::<Postgres>::migrated(&stage).await?;
+    let inbox = Inbox::open(database.consumer.clone(), InboxOptions::default()).await?;
+    let payload = r#"{"order": 101, "cents": 1250}"#;
+    let message = Message::new(Topic::new("orders")?, EventType::new("order.placed")?, payload);
+    let told = [
+        (payload, "order 101: billed"),
+        (payload, "nothing done: a duplicate"),
+        (r#"{"order": 101, "cents": 9}"#, "refused: another message has this id"),
+    ];
+    for (payload, expected) in told {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/plain-sql/bill_order.sql");
+        let mut psql = Command::new("psql");
+        let (id, content_type) = (message.id.to_string(), message.content_type.as_str());
+        for (name, value) in
+            [("id", &*id), ("kind", "order.placed"), ("content_type", content_type), ("payload", payload)]
+        {
+            psql.arg("--set").arg(format!("{name}={value}"));
+        }
+        psql.args(["--no-psqlrc", "--quiet", "--file"]).arg(script).arg(&database.url);
+        assert_eq!(program::lines(psql).await?, [expected]);
+    }
+    let mut tx = inbox.begin().await?;
+    let admission = tx.admit(&ConsumerName::new("billing")?, &Tenant::none(), &message).await?;
+    assert!(matches!(admission, Admission::Duplicate(_)), "{admission:?}");
+    tx.rollback().await?;
+    assert_eq!(database.texts("SELECT order_id || ' ' || cents FROM invoice").await?, ["101 1250"]);
+    Ok(())
 }
 
 /// Goal: every committed order is billed once, and no other one: the third was taken back.

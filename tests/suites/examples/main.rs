@@ -9,6 +9,7 @@
 //! | [`placed`] | orders that were placed and are relayed, for the consumers among the examples |
 //! | [`billing`] | from the order service to an invoice, over every broker |
 //! | [`payments`] | a consumer whose effect is elsewhere, killed in the middle |
+//! | [`quick_start`] | the program of the README: everything in one service |
 //! | [`orders_api`] | a web service whose requests are sent again |
 
 mod billing;
@@ -19,11 +20,13 @@ mod placed;
 mod producing;
 mod program;
 mod provider;
+mod quick_start;
 
 fn main() -> std::process::ExitCode {
     let mut trials = producing::trials();
     trials.extend(billing::trials());
     trials.extend(payments::trials());
     trials.extend(orders_api::trials());
+    trials.extend(quick_start::trials());
     tests::run(trials)
 }

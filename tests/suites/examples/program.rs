@@ -69,6 +69,16 @@ impl Running {
         Ok(self.child.kill().await?)
     }
 
+    /// Asks it to end in order (SIGTERM), and waits until it has.
+    pub(crate) async fn terminate(self) -> Result<ExitStatus, Failure> {
+        let pid = self.child.id().ok_or("it has ended before")?;
+        let sent = Command::new("kill").arg("-TERM").arg(pid.to_string()).status().await?;
+        if !sent.success() {
+            return Err(format!("kill: {sent}").into());
+        }
+        self.ended().await
+    }
+
     /// Waits until it has ended by itself.
     pub(crate) async fn ended(mut self) -> Result<ExitStatus, Failure> {
         Ok(tokio::time::timeout(PATIENCE, self.child.wait()).await??)

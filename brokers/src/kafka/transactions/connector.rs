@@ -7,9 +7,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use message::{ClosedTransaction, PublishError, Receipts, TransactionMark, TransactionScope, Transactions};
 use tokio::runtime::Handle;
-use tokio::task::spawn_blocking;
 
-use super::opening::Opening;
+use super::opening::{Opening, blocking};
 use super::session::{Session, lost};
 use crate::kafka::config::Config;
 use crate::kafka::suspects::Suspects;
@@ -83,22 +82,11 @@ impl TransactionalConnector {
         &self,
         scope: &TransactionScope,
     ) -> Result<(Session, Option<TransactionMark>), PublishError> {
-        let singles = self.suspects.take();
-        let asker = Arc::new(());
-        let opening = Opening {
-            asker: Arc::downgrade(&asker),
-            config: self.config.clone(),
-            suspects: Arc::clone(&self.suspects),
-            singles,
-            scope: scope.clone(),
-        };
-        let runtime = Handle::current();
-        // When this future is dropped, the session opened there is dropped with its result, and one
-        // that has shut nobody out yet does not do so any more.
-        let opened = spawn_blocking(move || opening.run(&runtime)).await;
-        drop(asker);
-        opened
-            .map_err(|error| PublishError::session_lost("connecting to kafka broke off").with_source(error))?
+        let (config, suspects, scope) = (self.config.clone(), Arc::clone(&self.suspects), scope.clone());
+        let (singles, runtime) = (suspects.take(), Handle::current());
+        // When this future is dropped, a session that has shut nobody out yet does not do so any
+        // more.
+        blocking(move |asker| Opening { asker, config, suspects, singles, scope }.run(&runtime)).await
     }
 }
 
@@ -118,7 +106,7 @@ impl message::Connector for TransactionalConnector {
         let Some(scope) = scope else {
             return Err(PublishError::session_lost("nobody has taken over these transactions"));
         };
-        let session = match ready.filter(|session| !session.is_over.load(Ordering::Acquire)) {
+        let session = match ready.filter(|session| session.end.get().is_none()) {
             Some(session) => session,
             None => {
                 let (session, last) = self.open(&scope).await?;

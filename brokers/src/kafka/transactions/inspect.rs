@@ -15,21 +15,16 @@ pub const STATE_TOPIC: &str = "__transaction_state";
 /// How the names of topics of marks begin.
 pub(super) const MARKS: &str = "outbox-marks.";
 
-/// The relay that a topic of marks belongs to.
-pub(super) fn relay_of(topic: &str) -> Option<&str> {
+/// The log and the relay that a topic of marks belongs to.
+pub(super) fn owner_of(topic: &str) -> Option<(&str, &str)> {
     // The identity of a log has no dot, and the name of a relay may have some.
-    topic.strip_prefix(MARKS)?.split_once('.').map(|(_, relay)| relay)
+    topic.strip_prefix(MARKS)?.split_once('.')
 }
 
 /// The topic of the marks of a relay that publishes from a log.
 #[must_use]
 pub fn marks_topic(log: &str, relay: &str) -> String {
     format!("{MARKS}{log}.{relay}")
-}
-
-/// The log that a topic of marks belongs to.
-fn log_of(topic: &str) -> Option<&str> {
-    topic.strip_prefix(MARKS)?.split_once('.').map(|(log, _)| log)
 }
 
 /// The known facts about a cluster's transactions.
@@ -52,21 +47,21 @@ pub struct TransactionFacts {
 /// # Errors
 /// [`InspectError`]: the cluster does not answer, or a setting or the credentials are wrong.
 pub async fn inspect_transactions(config: &Config, relay: &str) -> Result<TransactionFacts, InspectError> {
-    let relay = relay.to_owned();
-    let owned = relay.clone();
+    let wanted = relay.to_owned();
     let select = move |cluster: &Metadata| {
         let names = cluster.topics().iter().map(|topic| topic.name().to_owned());
-        let wanted = names.filter(|name| name == STATE_TOPIC || relay_of(name) == Some(&owned));
-        wanted.map(|name| find(cluster, name)).collect()
+        let is_own = |name: &String| owner_of(name).is_some_and(|(_, relay)| relay == wanted);
+        let asked = names.filter(|name| name == STATE_TOPIC || is_own(name));
+        asked.map(|name| find(cluster, name)).collect()
     };
     let asked = ask(config, select).await?;
     let timeout_max = timeout_max(&asked, config.connect_timeout()).await;
     let (state, marks): (Vec<_>, Vec<_>) =
         asked.topics.into_iter().partition(|asked| asked.topic == STATE_TOPIC);
     let state = state.into_iter().find_map(|asked| asked.facts.ok());
-    let log = marks.first().and_then(|asked| log_of(&asked.topic)).unwrap_or("new");
+    let log = marks.first().and_then(|asked| owner_of(&asked.topic)).map_or("new", |(log, _)| log);
     let may_begin = match state {
-        Some(_) => Some(probe(config, log, &relay).await),
+        Some(_) => Some(probe(config, log, relay).await),
         None => None,
     };
     Ok(TransactionFacts { state, marks, timeout_max, may_begin })

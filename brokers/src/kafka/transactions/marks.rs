@@ -13,7 +13,7 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::{ClientContext, Message as _, Offset, TopicPartitionList};
 use tokio::runtime::Handle;
 
-use super::inspect::{MARKS, relay_of};
+use super::inspect::{MARKS, owner_of};
 use super::parts::Parts;
 use crate::kafka::config::Config;
 use crate::kafka::connector::operator;
@@ -269,6 +269,7 @@ impl Marks<'_> {
 /// The topics of marks that belong to a relay of the same name and another log.
 fn earlier<'t>(own: &str, topics: impl Iterator<Item = &'t String>) -> Vec<&'t str> {
     let others = topics.map(String::as_str).filter(|topic| *topic != own);
+    let relay_of = |topic| owner_of(topic).map(|(_, relay)| relay);
     others.filter(|topic| relay_of(topic) == relay_of(own)).collect()
 }
 

@@ -1,9 +1,9 @@
 //! Opens a session: shuts out the one before, and reads the last mark.
 
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use message::{Fault, FaultScope, PublishError, TransactionMark, TransactionScope};
@@ -12,12 +12,13 @@ use rdkafka::config::FromClientConfigAndContext as _;
 use rdkafka::error::KafkaError;
 use rdkafka::producer::{BaseProducer, Producer as _};
 use tokio::runtime::Handle;
+use tokio::task::spawn_blocking;
 
 use super::connector::TransactionalConnector;
 use super::deliveries::Deliveries;
 use super::inspect::marks_topic;
 use super::marks::Marks;
-use super::session::{PRODUCERS, Session, lost};
+use super::session::{PRODUCERS, Session, SessionEnd, lost};
 use super::worker::{Command, Worker};
 use crate::kafka::config::Config;
 use crate::kafka::connector::{operator, producer};
@@ -72,7 +73,7 @@ impl Opening {
         let producers = self.producers(timeout)?;
         // Behind all of them: none that was shut out can add to it.
         let mark = Marks { config: &self.config, topic: &marks_topic }.last()?;
-        let (is_over, failure) = (Arc::new(AtomicBool::new(false)), Arc::new(OnceLock::new()));
+        let end = SessionEnd::default();
         let singles = self.singles.map(Arc::new);
         let is_single = singles.is_some();
         let start = |producer| -> Result<Sender<Command>, PublishError> {
@@ -85,10 +86,9 @@ impl Opening {
                 marks_topic: marks_topic.clone(),
                 suspects: Arc::clone(&self.suspects),
                 singles: singles.clone(),
-                is_over: Arc::clone(&is_over),
                 topics: HashSet::new(),
                 is_open: false,
-                failure: Arc::clone(&failure),
+                end: Arc::clone(&end),
             };
             std::thread::Builder::new()
                 .name(String::from("kafka-transactions"))
@@ -98,7 +98,7 @@ impl Opening {
         };
         let [first, second] = producers;
         let producers = [start(first)?, start(second)?];
-        Ok((Session { producers, turn: Arc::new(AtomicUsize::new(0)), is_single, is_over }, mark))
+        Ok((Session { producers, turn: Arc::new(AtomicUsize::new(0)), is_single, end }, mark))
     }
 
     /// The producers, after those of the session before are shut out.
@@ -112,6 +112,18 @@ impl Opening {
         // has not has none.
         Ok([begin(first)?, begin(second)?])
     }
+}
+
+/// Runs what blocks on a thread of its own. Its end of the pointer is gone when nobody waits for
+/// the result any more; what was made until then is dropped with it.
+pub(super) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce(Weak<()>) -> Result<T, PublishError> + Send + 'static,
+) -> Result<T, PublishError> {
+    let asker = Arc::new(());
+    let asked = Arc::downgrade(&asker);
+    let done = spawn_blocking(move || work(asked)).await;
+    drop(asker);
+    done.map_err(|error| PublishError::session_lost("connecting to kafka broke off").with_source(error))?
 }
 
 /// The settings of producers whose transactions stay open for so long at most.

@@ -4,13 +4,9 @@
 //! relay out. So it is asked under another id, which the same grant for a prefix covers. The
 //! coordinator forgets it after `transactional.id.expiration.ms`.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use message::Fault;
-use tokio::task::spawn_blocking;
-
-use super::opening::{begin, client, transactional_id};
+use super::opening::{begin, blocking, client, transactional_id};
 use crate::inspect::InspectError;
 use crate::kafka::config::Config;
 
@@ -25,16 +21,11 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 pub(super) async fn probe(config: &Config, log: &str, relay: &str) -> Result<String, InspectError> {
     let id = format!("{}/doctor", transactional_id(log, relay));
     let (config, named) = (config.clone(), id.clone());
-    let asker = Arc::new(());
-    let asked = Arc::downgrade(&asker);
-    let probed = spawn_blocking(move || {
-        begin(&client(&config, TIMEOUT, true)?, named, config.connect_timeout(), &asked).map(drop)
+    let begun = blocking(move |asker| {
+        begin(&client(&config, TIMEOUT, true)?, named, config.connect_timeout(), &asker).map(drop)
     });
-    let outcome = probed.await;
-    drop(asker);
-    match outcome {
-        Ok(Ok(())) => Ok(id),
-        Ok(Err(error)) => Err(InspectError { fault: error.fault(), reason: format!("{id}: {error}") }),
-        Err(panic) => Err(InspectError { fault: Fault::Broker, reason: format!("{id}: {panic}") }),
+    match begun.await {
+        Ok(()) => Ok(id),
+        Err(error) => Err(InspectError { fault: error.fault(), reason: format!("{id}: {error}") }),
     }
 }

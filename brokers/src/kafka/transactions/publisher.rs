@@ -1,6 +1,5 @@
 //! The engine's end of a session.
 
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -9,7 +8,7 @@ use message::{Capabilities, MaxInFlightPerKey, PublishError, Receipts, Submissio
 use super::session::Session;
 use super::worker::Command;
 
-/// Messages of a transaction at most: some 100 ms of what one core publishes.
+/// Messages of a transaction at most: some 50 ms of what two cores publish.
 const BATCH_LEN: usize = 10_000;
 /// Messages at once while a culprit is looked for.
 const SINGLES_LEN: usize = 500;
@@ -37,7 +36,6 @@ impl message::Publisher for TransactionalPublisher {
         if let Err(refused) = self.session.send(Command::Batch(batch, self.receipts.clone()))
             && let Command::Batch(batch, receipts) = refused.0
         {
-            self.session.is_over.store(true, Ordering::Release);
             for Submission { ticket, .. } in batch {
                 receipts.send(ticket, Err(PublishError::session_lost("the kafka session ended")));
             }

@@ -4,15 +4,18 @@
 //! while to write that down everywhere. So each transaction goes to the producer that did not have
 //! the one before.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{SendError, Sender};
+use std::sync::{Arc, OnceLock};
 
-use message::{PublishError, Receipts, TransactionMark};
+use message::{Fault, PublishError, Receipts, TransactionMark};
 use tokio::sync::oneshot;
 
 use super::publisher::TransactionalPublisher;
 use super::worker::Command;
+
+/// The first failure of a session, of whichever producer: with it the session is over.
+pub(super) type SessionEnd = Arc<OnceLock<(Fault, String)>>;
 
 /// How many producers a session has.
 pub(super) const PRODUCERS: usize = 2;
@@ -24,7 +27,7 @@ pub(super) struct Session {
     /// Whose turn it is.
     pub(super) turn: Arc<AtomicUsize>,
     pub(super) is_single: bool,
-    pub(super) is_over: Arc<AtomicBool>,
+    pub(super) end: SessionEnd,
 }
 
 impl Session {

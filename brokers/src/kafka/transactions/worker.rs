@@ -3,9 +3,8 @@
 //! Everything that librdkafka offers for transactions blocks, so it has a thread of its own.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
-use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use message::crash_points::reached;
@@ -17,6 +16,7 @@ use tokio::sync::oneshot;
 use super::crash_points;
 use super::deliveries::Deliveries;
 use super::parts;
+use super::session::SessionEnd;
 use crate::kafka::config::Config;
 use crate::kafka::fault;
 use crate::kafka::publisher::try_send;
@@ -59,12 +59,9 @@ pub(super) struct Worker {
     pub(super) suspects: Arc<Suspects>,
     /// Shared by the producers of a session.
     pub(super) singles: Option<Arc<Singles>>,
-    /// Set when the session was given up.
-    pub(super) is_over: Arc<AtomicBool>,
     pub(super) topics: HashSet<String>,
     pub(super) is_open: bool,
-    /// The first failure of the session, of whichever producer.
-    pub(super) failure: Arc<OnceLock<(Fault, String)>>,
+    pub(super) end: SessionEnd,
 }
 
 impl Worker {
@@ -100,8 +97,7 @@ impl Worker {
     fn give_up(&mut self, fault: Fault, reason: String) {
         let Some(producer) = self.producer.take() else { return };
         tracing::debug!(target: "brokers::kafka", reason, "kafka session given up");
-        let _ = self.failure.set((fault, reason));
-        self.is_over.store(true, Ordering::Release);
+        let _ = self.end.set((fault, reason));
         self.given_up = Some(producer);
     }
 
@@ -122,7 +118,7 @@ impl Worker {
     }
 
     fn lost(&self) -> PublishError {
-        match self.failure.get() {
+        match self.end.get() {
             Some((fault, reason)) => PublishError::new(*fault, message::FaultScope::Session, reason.clone()),
             None => PublishError::session_lost("the kafka session ended"),
         }
@@ -131,7 +127,7 @@ impl Worker {
     /// Answers every message of a batch: all with `Ok`, or none.
     fn batch(&mut self, batch: Vec<Submission>, receipts: &Receipts) {
         // A closed transaction may still be committed; nothing more is sent.
-        let is_over = self.is_over.load(Ordering::Acquire);
+        let is_over = self.end.get().is_some();
         let mut outcomes = match &self.producer {
             Some(_) if !is_over => self.fill(&batch),
             _ => Err(Blamed::new()),

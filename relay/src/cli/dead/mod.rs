@@ -137,7 +137,7 @@ impl List {
         let listed = dead::list(&places, &viewer(), &filter, states, self.limit).await;
         places.close().await;
         let listed = listed?;
-        show::list(&listed.messages, format)?;
+        show::list(&listed.messages, listed.away.is_empty(), format)?;
         if listed.more {
             eprintln!("there are more than {}; show more with --limit", self.limit);
         }

@@ -4,13 +4,16 @@ use std::time::Duration;
 
 use super::super::exit::Exit;
 use super::super::failure::Failure;
-use super::super::output::{Format, age, or_dash, table};
+use super::super::output::{Format, age, nothing_waits, or_dash, table};
 use crate::operate::dead::{AuditLine, DeadMessage, Report};
 use crate::operate::seconds;
 
-/// Prints a list.
-pub(super) fn list(messages: &[DeadMessage], format: Format) -> Result<Exit, Failure> {
-    format.print(&messages, |messages| rows(messages))?;
+/// Prints a list; `is_whole` unless a place did not answer.
+pub(super) fn list(messages: &[DeadMessage], is_whole: bool, format: Format) -> Result<Exit, Failure> {
+    format.print(&messages, |messages| match messages.is_empty() {
+        true => nothing_waits(is_whole),
+        false => rows(messages),
+    })?;
     Ok(Exit::Success)
 }
 
@@ -65,9 +68,6 @@ pub(super) fn audit(lines: &[AuditLine], format: Format) -> Result<Exit, Failure
 }
 
 fn rows(messages: &[DeadMessage]) -> String {
-    if messages.is_empty() {
-        return String::from("nothing waits");
-    }
     let rows = messages.iter().map(|message| {
         [
             message.source.to_string(),

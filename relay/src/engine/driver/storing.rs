@@ -33,7 +33,8 @@ impl Driver {
             // Memory is ahead of the broker.
             return Some(Ended::Failed(commits.broken()));
         }
-        if commits.is_due() && !self.storing && is_up && self.machine.in_flight_len() == 0 {
+        let may_close = commits.is_due() && !self.storing && is_up && self.machine.in_flight_len() == 0;
+        if may_close {
             match self.machine.transaction_checkpoint(commits.is_confirmed()) {
                 Some(content) => {
                     self.stores_due = has_due(&content.checkpoint);
@@ -44,20 +45,15 @@ impl Driver {
                 }
                 None => commits.nothing(),
             }
-            self.flush();
+        }
+        if commits.wants_flush() {
+            commits.flush_began(self.commands.try_send(Command::Flush).is_ok());
+        }
+        if may_close {
             // The next batch leaves while this one is committed.
             self.act();
         }
-        self.flush();
         None
-    }
-
-    fn flush(&mut self) {
-        if let Some(commits) = &mut self.commits
-            && commits.wants_flush()
-        {
-            commits.flush_began(self.commands.try_send(Command::Flush).is_ok());
-        }
     }
 
     pub(super) fn on_report(&mut self, report: &Report) {

@@ -45,11 +45,13 @@ enum Step {
 }
 
 /// A database with a page more whenever it is asked, and a broker that takes everything, or all but
-/// every so manieth batch.
+/// each nth batch.
 #[derive(Clone, Default)]
 struct Memory {
     steps: Arc<Mutex<Vec<Step>>>,
     batches: Arc<AtomicUsize>,
+    /// The session that was connected last, and whether it is still there.
+    session: Arc<Mutex<(u64, bool)>>,
     refused: Option<usize>,
 }
 
@@ -160,6 +162,8 @@ impl Connector for Memory {
     }
 
     async fn connect(&self, receipts: Receipts) -> Result<Box<dyn Publisher>, PublishError> {
+        let mut session = self.session.lock().unwrap();
+        *session = (session.0 + 1, true);
         Ok(Box::new(Taker { memory: self.clone(), receipts }))
     }
 }
@@ -171,14 +175,22 @@ impl Transactions for Memory {
     }
 
     fn session(&self) -> u64 {
-        1
+        self.session.lock().unwrap().0
     }
 
     fn close(&self, session: u64) -> ClosedTransaction {
         ClosedTransaction { session, producer: 0 }
     }
 
-    async fn commit(&self, _: ClosedTransaction, committed: TransactionMark) -> Result<(), PublishError> {
+    /// As a broker does: what a session has left open when it ends is given up.
+    async fn commit(
+        &self,
+        closed: ClosedTransaction,
+        committed: TransactionMark,
+    ) -> Result<(), PublishError> {
+        if *self.session.lock().unwrap() != (closed.session, true) {
+            return Err(PublishError::session_lost("its session has ended"));
+        }
         let read = mark::Mark::read(&committed.content).unwrap().content.last_read;
         self.note(Step::Committed(read.map_or(0, |(id, _)| id.0)));
         tokio::time::sleep(COMMIT_TIME).await;
@@ -213,7 +225,9 @@ impl Publisher for Taker {
         }
     }
 
-    async fn close(self: Box<Self>, _: Duration) {}
+    async fn close(self: Box<Self>, _: Duration) {
+        self.memory.session.lock().unwrap().1 = false;
+    }
 }
 
 /// Leads for a second.

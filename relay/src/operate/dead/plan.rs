@@ -51,6 +51,9 @@ pub async fn plan_at_most(
     let found = find(places, filter, States::Dead, limit.saturating_add(1)).await;
     let Listed { mut messages, away, next, .. } = found;
     if let Some(error) = away.into_iter().next() {
+        if places.count() == 1 {
+            return Err(error);
+        }
         let help = "a decision needs every place; choose one with --source, --pipeline or --inbox";
         return Err(error.with_help(help));
     }

@@ -60,7 +60,9 @@ pub(crate) fn trials() -> Vec<Trial> {
 
 /// Changes to the tables by tests, in a database's own SQL.
 trait Tables: Dialect {
-    /// Every turn, lease and timer has come; timers first, as a worker may look in between.
+    /// Every turn, lease and timer has come; timers first, as a worker may look in between. The rows
+    /// of the sagas are locked before those of their steps, as workers do, or both may wait for
+    /// each other.
     const NOW: &str;
     const EFFECTS: &str;
     /// Every end is a year ago.
@@ -75,7 +77,8 @@ trait Tables: Dialect {
 const APPLY: &str = "INSERT INTO effect (what) VALUES ($1)";
 
 impl Tables for Postgres {
-    const NOW: &str = "UPDATE saga_step SET due_at = now() - interval '1 second' WHERE due_at IS NOT NULL;
+    const NOW: &str = "SELECT FROM saga WHERE wake_at IS NOT NULL ORDER BY type, id FOR NO KEY UPDATE;
+        UPDATE saga_step SET due_at = now() - interval '1 second' WHERE due_at IS NOT NULL;
         UPDATE saga SET wake_at = now() - interval '1 second' WHERE wake_at IS NOT NULL";
     const EFFECTS: &str = "CREATE TABLE effect (id bigint GENERATED ALWAYS AS IDENTITY, what text NOT NULL)";
     const AGE: &str = "UPDATE saga SET ended_at = ended_at - interval '1 year'";
