@@ -5,17 +5,17 @@ use sqlx::{PgPool, Postgres};
 
 use crate::setting::{Failure, required};
 
-/// Opens the database of `DATABASE_URL`, with the tables of these lines and one of the service's
-/// own. A real service leaves the tables to its deployment: `relay migrate up`.
+/// Opens the database of `DATABASE_URL`, with the tables of these lines and those of the
+/// service. A real service leaves the tables to its deployment: `relay migrate up`.
 ///
 /// # Errors
 /// The variable is not set, or whatever the database refuses.
-pub async fn prepared(lines: &[Line], table: &'static str) -> Result<PgPool, Failure> {
+pub async fn prepared(lines: &[Line], tables: &'static str) -> Result<PgPool, Failure> {
     let pool = outbox::pool::<Postgres>(&required("DATABASE_URL")?).await?;
     let mut connection = pool.acquire().await?;
     for line in lines {
         Migrator::<Postgres>::new(*line).up(&mut connection).await?;
     }
-    sqlx::query(table).execute(&mut *connection).await?;
+    sqlx::raw_sql(tables).execute(&mut *connection).await?;
     Ok(pool)
 }

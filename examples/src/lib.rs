@@ -7,11 +7,13 @@
 //! | `billing_kafka`, `billing_rabbitmq`, `billing_sqs` | a consumer that bills every order once, on each broker |
 //! | `orders_api` | a web service whose requests may be sent again: idempotency keys in axum, PostgreSQL |
 //! | `payments_rabbitmq` | a consumer that charges every order once at a payment provider, PostgreSQL |
+//! | `checkout`, with `bank` and `shipping/shipping.py` | a saga over three services on RabbitMQ, one of them not Rust |
 //! | `embedded_relay` | producer, relay and consumer in one process, SQLite |
 //! | `wallet` (module) | a service with tests on the crate `testkit`: `tests/wallet.rs` |
-//! | `plain-sql/place_order.sql` | a producer that is not Rust |
+//! | `plain-sql/place_order.sql`, `plain-sql/bill_order.sql` | a producer and a consumer that are not Rust |
 
 pub mod billing;
+pub mod checkout;
 pub mod consuming;
 pub mod database;
 pub mod order;

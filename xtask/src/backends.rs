@@ -12,7 +12,7 @@ use std::{path::PathBuf, process::Command};
 const XTASK_VARIABLE: &str = "OUTBOX_XTASK";
 
 /// Files that some tests need beside the services.
-const TOOLS: [ToolKind; 3] = [
+const TOOLS: [ToolKind; 4] = [
     ToolKind {
         name: "libfaketime",
         gives: "clock jumps",
@@ -30,6 +30,12 @@ const TOOLS: [ToolKind; 3] = [
         gives: "browser",
         variable: "OUTBOX_CHROMEDRIVER",
         get: services::chromium::driver,
+    },
+    ToolKind {
+        name: "python3",
+        gives: "Python",
+        variable: "OUTBOX_PYTHON",
+        get: services::python::program,
     },
 ];
 

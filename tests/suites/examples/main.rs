@@ -11,8 +11,10 @@
 //! | [`payments`] | a consumer whose effect is elsewhere, killed in the middle |
 //! | [`quick_start`] | the program of the README: everything in one service |
 //! | [`orders_api`] | a web service whose requests are sent again |
+//! | [`checkout`] | a saga over three services, one of them in Python, killed at every point |
 
 mod billing;
+mod checkout;
 mod client;
 mod orders_api;
 mod payments;
@@ -28,5 +30,6 @@ fn main() -> std::process::ExitCode {
     trials.extend(payments::trials());
     trials.extend(orders_api::trials());
     trials.extend(quick_start::trials());
+    trials.extend(checkout::trials());
     tests::run(trials)
 }

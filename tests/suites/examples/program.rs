@@ -1,5 +1,6 @@
 //! Building and running an example.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Output, Stdio};
 use std::sync::OnceLock;
@@ -24,11 +25,28 @@ pub(crate) async fn example(name: &str, settings: &[(&str, &str)]) -> Result<Vec
 /// A trial that also needs a program of the machine. Without it, it is listed as ignored; with
 /// `OUTBOX_REQUIRE=all` it fails.
 pub(crate) fn with(program: &str, name: &str, made: impl FnOnce(&str) -> Trial) -> Trial {
-    let reason = format!("{program} is not installed");
-    match std::process::Command::new(program).arg("--version").output() {
-        Ok(_) => made(name),
-        Err(_) if all_are_required() => Trial::test(name, move || Err(Failed::from(reason))),
-        Err(_) => Trial::test(format!("{name} [{reason}]"), || Ok(())).with_ignored_flag(true),
+    let is_there = std::process::Command::new(program).arg("--version").output().is_ok();
+    where_found(is_there, &format!("{program} is not installed"), name, made)
+}
+
+/// The same for Python with a client of RabbitMQ and one of PostgreSQL.
+pub(crate) fn with_python(name: &str, made: impl FnOnce(&str) -> Trial) -> Trial {
+    let tried = std::process::Command::new(python()).args(["-c", "import pika, psycopg2"]).output();
+    let is_there = tried.is_ok_and(|output| output.status.success());
+    where_found(is_there, "python3 with pika and psycopg2 is not installed", name, made)
+}
+
+/// Where `cargo xtask test` has found it, or what the shell finds.
+pub(crate) fn python() -> OsString {
+    std::env::var_os("OUTBOX_PYTHON").unwrap_or_else(|| "python3".into())
+}
+
+fn where_found(is_there: bool, reason: &str, name: &str, made: impl FnOnce(&str) -> Trial) -> Trial {
+    let reason = reason.to_owned();
+    match is_there {
+        true => made(name),
+        false if all_are_required() => Trial::test(name, move || Err(Failed::from(reason))),
+        false => Trial::test(format!("{name} [{reason}]"), || Ok(())).with_ignored_flag(true),
     }
 }
 
@@ -42,14 +60,20 @@ pub(crate) struct Running {
 impl Running {
     /// Starts an example; what it says about errors is shown when the test fails.
     pub(crate) fn start(stage: &Stage, name: &str, settings: &[(&str, &str)]) -> Result<Self, Failure> {
+        let mut command = Command::new(path(name)?);
+        command.envs(settings.iter().copied());
+        Self::spawn(stage, name, command)
+    }
+
+    /// The same for another program, under this name.
+    pub(crate) fn spawn(stage: &Stage, name: &str, mut command: Command) -> Result<Self, Failure> {
         let log = stage.folder().join(stage.unique(name));
         // Several of one name write into one file.
         if !log.exists() {
             stage.show_on_failure(&log);
         }
         let log = std::fs::File::options().create(true).append(true).open(log)?;
-        let mut command = Command::new(path(name)?);
-        command.envs(settings.iter().copied()).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
         Ok(Self { child: command.kill_on_drop(true).spawn()?, address: String::new() })
     }
 

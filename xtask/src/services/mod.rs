@@ -18,6 +18,7 @@ mod probe;
 mod process;
 mod progress;
 pub(crate) mod promtool;
+pub(crate) mod python;
 mod rabbitmq;
 mod settings;
 mod sqs;

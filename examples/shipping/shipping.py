@@ -1,0 +1,143 @@
+"""Ships orders: a service that is not Rust, asked by the sagas of the shop.
+
+    DATABASE_URL=postgres://… RABBITMQ_URL=amqp://localhost python3 shipping.py
+
+It needs the lines `inbox` and `outbox` of the schema in its database, and a relay that publishes
+its replies (relay.toml). Debian: python3-pika, python3-psycopg2.
+
+It ends at the first error of database or broker, and whoever runs it starts it again: a message
+that was not acknowledged comes again, and the inbox knows what was done.
+"""
+
+import hashlib
+import json
+import os
+
+import pika
+import psycopg2
+
+REQUESTS = os.environ.get("SHIP", "ship")
+REPLIES = os.environ.get("SHIPPED", "shipped")
+GRAMS_MAX = 20_000
+DAY_SECONDS = 86_400
+
+# No row of a parcel is unique by its request: the inbox alone keeps one from being made twice.
+TABLES = """
+CREATE TABLE IF NOT EXISTS parcel (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    request text NOT NULL, order_id bigint NOT NULL, state text NOT NULL DEFAULT 'packed');
+CREATE TABLE IF NOT EXISTS taken_back (request text PRIMARY KEY);
+CREATE TABLE IF NOT EXISTS parked (reason text, headers text, payload bytea);
+"""
+
+
+class Unusable(Exception):
+    """A message that no further attempt applies."""
+
+
+def fingerprint(kind, content_type, payload):
+    """What must not change under one id: each part after its length."""
+    parts = [kind.encode(), content_type.encode(), payload]
+    return hashlib.sha256(b"".join(len(part).to_bytes(8, "big") + part for part in parts)).digest()
+
+
+def is_new(cursor, message_id, print_):
+    """Admits a message, once. Waits for another transaction that applies the same one."""
+    cursor.execute(
+        "INSERT INTO inbox_message (message_id, consumer, fingerprint) VALUES (%s, 'shipping', %s)"
+        " ON CONFLICT DO NOTHING",
+        (message_id, print_),
+    )
+    if cursor.rowcount == 1:
+        return True
+    known = "SELECT fingerprint FROM inbox_message WHERE message_id = %s AND consumer = 'shipping'"
+    cursor.execute(known, (message_id,))
+    if bytes(cursor.fetchone()[0]) != print_:
+        raise Unusable("another message has this id")
+    return False
+
+
+def ship(cursor, request, order, grams):
+    """Packs a parcel, or refuses. The reply is what the saga's request returns."""
+    cursor.execute("SELECT FROM taken_back WHERE request = %s", (request,))
+    if cursor.rowcount == 1:
+        return {"refused": "taken back before it came"}
+    if grams > GRAMS_MAX:
+        return {"refused": f"heavier than {GRAMS_MAX} g"}
+    insert = "INSERT INTO parcel (request, order_id) VALUES (%s, %s) RETURNING id"
+    cursor.execute(insert, (request, order))
+    return {"parcel": cursor.fetchone()[0]}
+
+
+def unship(cursor, request, _order, _grams):
+    """Stops the parcel. A request that has not come yet will be refused."""
+    cursor.execute("INSERT INTO taken_back VALUES (%s) ON CONFLICT DO NOTHING", (request,))
+    cursor.execute("UPDATE parcel SET state = 'stopped' WHERE request = %s", (request,))
+
+
+EFFECTS = {"order.ship": ship, "order.unship": unship}
+
+
+def apply(cursor, properties, payload):
+    """Admits the message, has its effect and enqueues its reply."""
+    headers = properties.headers or {}
+    try:
+        message_id, kind = headers["cloudEvents_id"], headers["cloudEvents_type"]
+        request, effect = headers["saga-key"], EFFECTS[kind]
+        body = json.loads(payload)
+        order, grams = int(body["order"]), int(body["grams"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise Unusable(f"not a request: {error!r}") from error
+    if not is_new(cursor, message_id, fingerprint(kind, properties.content_type, payload)):
+        return f"{request}: a duplicate"
+    reply = effect(cursor, request, order, grams)
+    if reply is None:
+        return f"{request}: taken back"
+    cursor.execute(
+        "SELECT outbox_enqueue_json(topic => %s, payload => %s, key => %s, kind => 'order.shipped',"
+        " headers => jsonb_build_object('saga-key', %s))",
+        (REPLIES, json.dumps(reply), f"order-{order}", request),
+    )
+    return f"{request}: {json.dumps(reply)}"
+
+
+def park(database, properties, payload, reason):
+    """Keeps a message for a person. Nothing of it took effect."""
+    with database, database.cursor() as cursor:
+        row = (str(reason), json.dumps(properties.headers, default=str), payload)
+        cursor.execute("INSERT INTO parked VALUES (%s, %s, %s)", row)
+    return f"parked: {reason}".splitlines()[0]
+
+
+def main():
+    database = psycopg2.connect(os.environ["DATABASE_URL"])
+    with database, database.cursor() as cursor:
+        cursor.execute(TABLES)
+    broker = pika.BlockingConnection(pika.URLParameters(os.environ["RABBITMQ_URL"]))
+    channel = broker.channel()
+    channel.queue_declare(REQUESTS, durable=True)
+
+    def make_days():
+        # An inbox row lies in the day of its message's id; the days have to be there.
+        with database, database.cursor() as cursor:
+            cursor.execute("SELECT inbox_create_days(current_date - 7, current_date + 7)")
+        broker.call_later(DAY_SECONDS, make_days)
+
+    def on_message(channel, method, properties, payload):
+        try:
+            # One transaction: commits at its end, rolls back after an exception.
+            with database, database.cursor() as cursor:
+                told = apply(cursor, properties, payload)
+        except (Unusable, psycopg2.DataError, psycopg2.IntegrityError) as error:
+            told = park(database, properties, payload, error)
+        # Only now: before the commit, a crash would lose the message.
+        channel.basic_ack(method.delivery_tag)
+        print(told, flush=True)
+
+    make_days()
+    channel.basic_qos(prefetch_count=16)
+    channel.basic_consume(REQUESTS, on_message)
+    channel.start_consuming()
+
+
+if __name__ == "__main__":
+    main()

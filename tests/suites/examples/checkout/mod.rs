@@ -1,0 +1,163 @@
+//! The checkout: a shop, a bank and a shipping service that is not Rust, each a real process with a
+//! database of its own, killed again and again.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`services`] | the processes: started, killed, started again |
+//! | [`orders`] | what is ordered, and what has to become of it |
+//! | [`books`] | the books of all three, and whether they add up |
+
+mod books;
+mod orders;
+mod services;
+
+use std::os::unix::process::ExitStatusExt as _;
+use std::time::Duration;
+
+use libtest_mimic::Trial;
+use proxy::{Conditions, Flow, Pass};
+use rand::rngs::SmallRng;
+use rand::{Rng as _, SeedableRng as _};
+use tests::eventually::when;
+use tests::{Backend, Outcome, Stage, eventually, trial};
+use tokio::time::sleep;
+
+use self::orders::{Order, orders};
+use self::services::{Process, Services};
+use crate::program;
+
+pub(crate) fn trials() -> Vec<Trial> {
+    let saga = saga::crash_points::ALL.to_vec();
+    let messages = [&inbox::crash_points::ALL[..], &OUTBOX, &RELAY].concat();
+    vec![
+        on("a_kill_at_any_time_has_no_second_effect", killed_at_any_time),
+        on("a_kill_at_each_point_of_a_saga_has_no_second_effect", |stage| killed_at(stage, saga)),
+        on("a_kill_at_each_point_of_a_message_has_no_second_effect", |stage| killed_at(stage, messages)),
+        on("a_request_whose_reply_comes_too_late_is_taken_back", taken_back),
+    ]
+}
+
+const OUTBOX: [&str; 4] =
+    ["outbox::before_enqueue", "outbox::after_enqueue", "outbox::before_commit", "outbox::after_commit"];
+/// Those that these messages reach: none is in chunks.
+const RELAY: [&str; 6] = [
+    "relay::after_read",
+    "relay::before_publish",
+    "relay::after_publish",
+    "relay::after_confirm",
+    "relay::before_checkpoint",
+    "relay::after_checkpoint",
+];
+
+fn on<F: Future<Output = Outcome>>(what: &str, body: impl FnOnce(Stage) -> F + Send + 'static) -> Trial {
+    program::with_python(&format!("checkout/postgres/rabbitmq/{what}"), |name| {
+        trial(name, &[Backend::Postgres, Backend::Rabbitmq], body)
+    })
+}
+
+/// How many orders are placed while processes are killed, and how many kills there are.
+const ORDERS: i64 = 24;
+const KILLS: usize = 24;
+const SEED: u64 = 20;
+/// The longest time between two kills, and before a process is started again.
+const PAUSE_MS: u64 = 500;
+const DOWN_MS: u64 = 200;
+
+/// Goal: whichever process is killed whenever, and whatever answer of the bank is lost, each order
+/// is reserved, charged and shipped once, or is undone. Oracle: the books of all three.
+async fn killed_at_any_time(stage: Stage) -> Outcome {
+    let services = Services::start(&stage).await?;
+    let orders = orders(ORDERS);
+    let mut random = SmallRng::seed_from_u64(SEED);
+    let placing = async {
+        for order in &orders {
+            services.place(order).await?;
+            sleep(Duration::from_millis(PAUSE_MS / 2)).await;
+        }
+        Outcome::Ok(())
+    };
+    let killing = async {
+        for _ in 0..KILLS {
+            sleep(Duration::from_millis(random.random_range(0..PAUSE_MS))).await;
+            let down = Duration::from_millis(random.random_range(0..DOWN_MS));
+            match Process::ALL.get(random.random_range(0..=Process::ALL.len())) {
+                Some(process) => {
+                    services.kill(*process).await?;
+                    sleep(down).await;
+                    services.run(*process, None).await?;
+                }
+                None => {
+                    let answers = Flow { pass: Pass::Lose, ..Flow::default() };
+                    services.bank.set(Conditions { answers, ..Conditions::default() });
+                    sleep(down).await;
+                    services.bank.heal();
+                }
+            }
+        }
+        Outcome::Ok(())
+    };
+    tokio::try_join!(placing, killing)?;
+    services.settled(orders.len()).await?;
+    books::add_up(&services, &orders).await
+}
+
+/// Goal: a shop that ends at any named point of its libraries has no second effect, and loses
+/// none. Each point is reached with the work that the one before has left. Oracle: the books.
+async fn killed_at(stage: Stage, points: Vec<&'static str>) -> Outcome {
+    let services = Services::start(&stage).await?;
+    let mut placed: Vec<Order> = Vec::new();
+    let count = i64::try_from(2 * points.len())?;
+    for (pair, point) in orders(count).chunks(2).zip(points) {
+        services.kill(Process::Shop).await?;
+        placed.extend_from_slice(pair);
+        services.run(Process::Shop, Some(point)).await?;
+        let place = async {
+            // Also those that an earlier shop may have taken without an answer.
+            for order in &placed {
+                services.place(order).await?;
+            }
+            std::future::pending::<Outcome>().await
+        };
+        let ended = tokio::select! {
+            ended = services.shop_ended() => ended?,
+            failed = place => return failed,
+        };
+        assert_eq!(ended.signal(), Some(6), "{point}: ended at its crash point");
+    }
+    services.run(Process::Shop, None).await?;
+    for order in &placed {
+        services.place(order).await?;
+    }
+    services.settled(placed.len()).await?;
+    let taken_over = services.shop.integer("SELECT count(*) FROM saga WHERE epoch > 1").await?;
+    assert!(taken_over > 0, "no saga was taken over from a shop that died");
+    books::add_up(&services, &placed).await
+}
+
+/// Goal: shipping that is away for longer than the saga waits finds request and taking back, and
+/// leaves no parcel on its way; its late reply changes nothing. Oracle: the books.
+async fn taken_back(stage: Stage) -> Outcome {
+    let services = Services::start(&stage).await?;
+    services.kill(Process::Shipping).await?;
+    services.kill(Process::Shop).await?;
+    services.run_impatient_shop().await?;
+    let [order] = &orders(1)[..] else { return Err("no order".into()) };
+    services.place(order).await?;
+    services.settled(1).await?;
+
+    services.run(Process::Shipping, None).await?;
+    eventually("the late reply has come", || async {
+        Ok(when(services.shop.integer("SELECT count(*) FROM inbox_message").await? == 1))
+    })
+    .await?;
+    eventually("the parcel is stopped", || async {
+        let parcels = services.shipping.texts("SELECT order_id || ' ' || state FROM parcel").await?;
+        Ok(when(parcels == ["1 stopped"]))
+    })
+    .await?;
+    assert_eq!(services.shop.texts("SELECT state FROM orders").await?, ["cancelled"]);
+    assert_eq!(services.shop.texts("SELECT state FROM saga").await?, ["undone"]);
+    let refunded = [format!("checkout/1/charge {} -{}", order.cents, order.cents)];
+    assert_eq!(services.bank_book.texts(books::MOVEMENTS).await?, refunded);
+    Ok(())
+}
