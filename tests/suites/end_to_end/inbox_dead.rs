@@ -17,8 +17,8 @@ pub(crate) fn trials() -> Vec<Trial> {
     ]
 }
 
-/// Goal: an inbox that cannot be looked at is not reported as empty, and the advice is none that was
-/// followed already. Oracle: the program's output.
+/// Goal: an inbox that cannot be looked at is not reported as empty, and the advice is none that
+/// was followed already. Oracle: the program's output.
 async fn unanswered() -> Outcome {
     let inbox = ["--inbox", "sqlite:/nowhere/inbox.db"];
     let listed = relay(&[&["dead", "list"][..], &inbox].concat()).await?;
