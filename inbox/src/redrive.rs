@@ -194,8 +194,8 @@ impl<DB: Dialect> Inbox<DB> {
         tx: &mut InboxTransaction<DB>,
         letter: &DeadLetter,
     ) -> Result<Resolution, RedriveError> {
-        let Some(message) = letter.row() else { return Ok(Resolution::Discarded) };
-        let day = Day::of_id(message);
+        let Ok(message) = letter.message() else { return Ok(Resolution::Discarded) };
+        let day = Day::of_id(message.id);
         if !DB::DAYS_ARE_IMPLICIT && self.is_beyond(day) {
             self.refresh_on(tx).await?;
             if self.is_beyond(day) {
@@ -211,17 +211,14 @@ impl<DB: Dialect> Inbox<DB> {
             // Its day is forgotten: further copies are refused by their time.
             return Ok(Resolution::Discarded);
         }
-        let inserted = DB::insert_dead(tx, self.statements(), letter.key(), &letter.fingerprint, letter.id)
-            .await
-            .map_err(StoreError::during("store the inbox row of a dead letter"))?;
-        match inserted {
+        match self.insert_dead(tx, (letter.key(), letter.id), &message).await? {
             Inserted::Exists(Stored { dead_letter: None, fingerprint, .. })
                 if fingerprint == letter.fingerprint =>
             {
                 Ok(Resolution::Duplicate)
             }
             Inserted::Forgotten if !DB::DAYS_ARE_IMPLICIT => {
-                Err(RedriveError::Admit(self.forgotten(tx, message).await?))
+                Err(RedriveError::Admit(self.forgotten(tx, message.id).await?))
             }
             _ => Ok(Resolution::Discarded),
         }
