@@ -230,7 +230,7 @@ async fn decide_letter(
     };
     let closed = match change {
         Change::Requeue { accept_late } => {
-            let options = RedriveOptions { accept_late: *accept_late };
+            let options = RedriveOptions { accept_late: *accept_late, ..RedriveOptions::default() };
             match place.database.request_redrive(id, options, &signature).await? {
                 Requested::Now => return Ok(String::from("requested")),
                 Requested::Closed(closed) => closed,
