@@ -338,7 +338,8 @@ async fn a_hung_statement_of_a_held_message_ends_with_its_handler_on_postgres() 
         swallows: false,
     };
     let holding = holding(&inbox, &broker, Effect::works(), None).handler(handler).attempts_max(2);
-    let running = start(holding.handler_timeout(Duration::from_millis(100)));
+    // Long enough for what comes before the statement.
+    let running = start(holding.handler_timeout(Duration::from_secs(1)));
     until("it is dead", async || dead_letters(&inbox).await[0].reason == Reason::Poison).await;
     running.stop().await;
     let letter = &dead_letters(&inbox).await[0];
