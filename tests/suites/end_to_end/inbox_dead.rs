@@ -162,6 +162,12 @@ async fn decides<DB: Dialect>(stage: Stage) -> Outcome {
     let (code, told) = run(&database.url, &redrive).await?;
     let first = text(&first[0]["id"])?;
     assert!(code == Some(2) && told.contains(&format!("held behind dead letter {first}")), "{told}");
+    let redrive = [&["redrive", "--topic", "prices", "--yes"][..], &signed].concat();
+    for bulk in [[&redrive[..], &["--dry-run"]].concat(), redrive.clone()] {
+        let decided = json(&database.url, &bulk).await?;
+        let follows = outcomes(&decided).iter().filter(|it| it.contains("follows by itself")).count();
+        assert_eq!((outcomes(&decided).len(), follows), (2, 1), "nothing is wrong with it: {decided}");
+    }
     let discard = [&["discard", "--id", held][..], &signed].concat();
     assert_eq!(outcomes(&json(&database.url, &discard).await?), ["discarded"]);
     Ok(())

@@ -92,8 +92,11 @@ impl Plan {
     #[must_use]
     pub fn dry_run(self, change: &Change) -> Report {
         let outcome = format!("would {}", change.as_str());
-        let messages =
-            self.messages.iter().map(|message| Decided::of(message, Ok(outcome.clone()))).collect();
+        let messages = self.messages.iter().map(|message| match self.follows(message, change) {
+            true => Decided::following(message),
+            false => Decided::of(message, Ok(outcome.clone())),
+        });
+        let messages = messages.collect();
         Report { action: change.as_str(), selection: self.selection, dry_run: true, messages, error: None }
     }
 
@@ -132,6 +135,10 @@ impl Plan {
         }
         let (mut messages, mut error): (Vec<Decided>, Option<OperateError>) = (Vec::new(), None);
         for message in order {
+            if self.follows(message, change) {
+                messages.push(Decided::following(message));
+                continue;
+            }
             let outcome = decide(places, message, signed, change, &self.selection).await;
             let failed = outcome.as_ref().err().cloned();
             messages.push(Decided::of(message, outcome));
@@ -154,7 +161,22 @@ impl Plan {
     }
 }
 
+impl Plan {
+    /// Whether a message takes effect by itself, once those before it have: to choose it by its
+    /// topic, say, does not hurry it. By its id, it is refused.
+    fn follows(&self, message: &DeadMessage, change: &Change) -> bool {
+        let is_held = message.source == DeadSource::Inbox && message.cause.as_deref() == Some("held");
+        is_held && !self.is_named && matches!(change, Change::Requeue { .. })
+    }
+}
+
 impl Decided {
+    /// Nothing is decided about it.
+    fn following(message: &DeadMessage) -> Self {
+        let told = String::from("held: follows by itself once those before it took effect");
+        Self { done: false, outcome: told, ..Self::of(message, Ok(String::new())) }
+    }
+
     fn of(message: &DeadMessage, outcome: Result<String, OperateError>) -> Self {
         Self {
             source: message.source,

@@ -22,6 +22,9 @@ pub struct Plan {
     /// Whether the filter chose more than may be decided about at once.
     #[serde(skip)]
     pub more: bool,
+    /// Whether each was named by its id.
+    #[serde(skip)]
+    pub(super) is_named: bool,
 }
 
 /// The help where an id names no dead message.
@@ -64,7 +67,7 @@ pub async fn plan_at_most(
     sort(&mut messages);
     let first = if more { "the first " } else { "" };
     let selection = format!("{filter}: {first}{} chosen", messages.len());
-    Ok(Plan { selection, messages, more })
+    Ok(Plan { selection, messages, more, is_named: !filter.ids.is_empty() })
 }
 
 /// Puts the dead letters of each inbox, and so those of each key, in the order of their arrival.
