@@ -169,8 +169,10 @@ async fn refusal(
         _ => String::new(),
     };
     let (what, table) = (rule.what, sql.adoption.table_name());
-    let column = match (&sql.adoption.topic, rule.value) {
-        (AdoptedTopic::Column { column, .. }, "{topic}") => format!(" (column {column})"),
+    let column = match &sql.adoption.topic {
+        AdoptedTopic::Column { column, .. } if rule.condition.contains("{topic}") => {
+            format!(" (column {column})")
+        }
         _ => String::new(),
     };
     let rows = if count == 1 { String::from("1 row that waits") } else { format!("{count} rows that wait") };
