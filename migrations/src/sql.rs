@@ -97,7 +97,8 @@ impl Template {
         let text = self.text.replace("{schema}", &self.schema);
         debug_assert!(unknown_placeholder(&text).is_none(), "{:?} in {text}", unknown_placeholder(&text));
         // The text is the program's own; everything put into it is a validated identifier, a UUID,
-        // an integer or a quoted literal. Shared text, so that cloning for each execution does not copy it.
+        // an integer or a quoted literal. Shared text, so that cloning for each execution does not
+        // copy it.
         Statement(AssertSqlSafe(std::sync::Arc::<str>::from(text)).into_sql_str())
     }
 
