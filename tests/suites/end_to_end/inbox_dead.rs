@@ -62,8 +62,8 @@ async fn key_in_order<DB: Dialect>(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// Goal: an inbox that cannot be looked at is not reported as empty, and the advice is none that was
-/// followed already. Oracle: the program's output.
+/// Goal: an inbox that cannot be looked at is not reported as empty, and the advice is none that
+/// was followed already. Oracle: the program's output.
 async fn unanswered() -> Outcome {
     let inbox = ["--inbox", "sqlite:/nowhere/inbox.db"];
     let listed = relay(&[&["dead", "list"][..], &inbox].concat()).await?;
