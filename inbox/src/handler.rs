@@ -165,8 +165,8 @@ impl HandlerError {
         Self { timed_out: true, ..Self::retry(reason) }
     }
 
-    /// The handler went on after a statement that failed, so that its transaction can only be rolled
-    /// back.
+    /// The handler went on after a statement that failed, so that its transaction can only be
+    /// rolled back.
     pub(crate) fn of_broken_transaction(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self::retry("the handler left a broken transaction").with_source(error)
     }

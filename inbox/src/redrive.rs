@@ -36,7 +36,7 @@ pub struct RedriveOptions {
     /// the inbox cannot know. The dead letter becomes the record, so that redriving it again does
     /// nothing.
     pub accept_late: bool,
-    /// What the consumer chose. Where it holds keys, nothing is redriven while an earlier dead
+    /// The choice of the consumer. Where it holds keys, nothing is redriven while an earlier dead
     /// letter of its key is open.
     pub after_dead_letter: AfterDeadLetter,
 }

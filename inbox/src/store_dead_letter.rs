@@ -135,8 +135,8 @@ impl<DB: Dialect> Inbox<DB> {
                     // Handled or held by another process meanwhile: one more copy, and rolled back.
                     Ok(_) if is_held => return Ok(Outcome::Done(Committed::attest(letter.subject))),
                     Err(refusal) if is_held => return Ok(Outcome::Reused(refusal)),
-                    // It took effect in another process meanwhile: nothing is to be decided, and its
-                    // key does not wait.
+                    // It took effect in another process meanwhile: nothing is to be decided, and
+                    // its key does not wait.
                     Ok(Duplicate { dead_letter: None, .. }) => {
                         DB::resolve(&mut tx, self.statements(), letter_id, Resolution::Duplicate)
                             .await
