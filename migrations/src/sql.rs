@@ -2,8 +2,8 @@
 //!
 //! Values always travel as bind parameters. A part that cannot be one (the schema, a partition's
 //! name and its bounds, a text in the body of a function) is put into a template by its type: an
-//! [`Identifier`], a UUID, an integer, a literal with its quotes, a rendered [`Statement`]. No other
-//! text can get in.
+//! [`Identifier`], a UUID, an integer, a literal with its quotes, a rendered [`Statement`]. No
+//! other text can get in.
 
 use std::fmt;
 
@@ -84,8 +84,8 @@ impl Template {
         self.put(placeholder, statement.as_str())
     }
 
-    /// Puts any text as a PostgreSQL literal, with its quotes, where `{placeholder}` stands. Quotes,
-    /// backslashes, control characters, and what could end the body of a function or name a
+    /// Puts any text as a PostgreSQL literal, with its quotes, where `{placeholder}` stands.
+    /// Quotes, backslashes, control characters, and what could end the body of a function or name a
     /// placeholder are written as escapes.
     pub fn literal(self, placeholder: &str, value: &str) -> Self {
         self.put(placeholder, &literal(value))

@@ -24,8 +24,8 @@ pub enum Adopt {
     /// Hand each new row over to the outbox, in the producer's own transaction, and import what
     /// waits: all in one transaction.
     ///
-    /// Stop the old relay first, but for Debezium. Exits with 3 when open writers keep the table for
-    /// longer than --lock-timeout: nothing has changed then.
+    /// Stop the old relay first, but for Debezium. Exits with 3 when open writers keep the table
+    /// for longer than --lock-timeout: nothing has changed then.
     Over(Decide),
     /// Give the table back to the old relay: the trigger goes, and nothing else.
     ///
@@ -148,7 +148,7 @@ impl Plan {
     }
 }
 
-/// What was done, and what comes next.
+/// The outcome, and what comes next.
 fn told(adopted: &Adopted, format: Format) -> Result<Exit, Failure> {
     format.print(adopted, |adopted| {
         let row = [

@@ -106,8 +106,8 @@ pub enum Command {
     /// Create and update the tables of outbox, inbox, idempotency keys and sagas.
     #[command(subcommand)]
     Migrate(migrate::Migrate),
-    /// Move a foreign outbox table of PostgreSQL over to this outbox, without a change of producers,
-    /// and back.
+    /// Move a foreign outbox table of PostgreSQL over to this outbox, without a change of
+    /// producers, and back.
     #[cfg(feature = "postgres")]
     #[command(subcommand)]
     Adopt(adopt::Adopt),

@@ -60,7 +60,7 @@ pub(crate) struct ColumnsSection {
     pub(crate) payload: Option<String>,
 }
 
-/// What becomes of a row without a payload.
+/// The fate of a row without a payload.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum NullPayload {
@@ -100,7 +100,7 @@ pub struct Adoption {
     pub headers: Vec<(HeaderName, Identifier)>,
     /// The content type, where it does not follow from the column's type.
     pub content_type: Option<ContentType>,
-    /// What becomes of a row without a payload.
+    /// The fate of a row without a payload.
     pub null_payload: NullPayload,
 }
 

@@ -25,7 +25,7 @@ pub(super) fn place(adoption: &Adoption, facts: &Facts) -> Result<Place, Operate
     Ok(place)
 }
 
-/// What the way back needs: whatever became of the columns, it is open.
+/// The place for the way back: whatever became of the columns, it is open.
 pub(super) fn place_back(adoption: &Adoption, facts: &Facts) -> Result<Place, OperateError> {
     let table = found(adoption, facts)?;
     let home = home(facts)?;
@@ -127,7 +127,7 @@ fn rights(adoption: &Adoption, facts: &Facts, table: &TableFacts) -> Result<(), 
     Ok(())
 }
 
-/// What makes a role a producer.
+/// The statement that makes a role a producer.
 fn grant(has_producer_role: bool, schema: &str, role: &str) -> String {
     match has_producer_role {
         true => format!("GRANT outbox_producer TO {role}"),

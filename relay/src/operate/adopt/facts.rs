@@ -1,4 +1,4 @@
-//! What the catalogs of a database say about the old table. Reads only.
+//! The old table as the catalogs of a database tell it. Reads only.
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -90,7 +90,7 @@ pub(super) struct PublicationFacts {
     pub(super) has_parts: bool,
 }
 
-/// What `outbox_enqueue` writes, and so what a producer has to be able to insert.
+/// The columns that `outbox_enqueue` writes, and so a producer has to be able to insert.
 pub(super) const INSERTED: &str = "message_id, topic, key, kind, content_type, headers, traceparent, tracestate, \
                                    payload, deliver_at";
 

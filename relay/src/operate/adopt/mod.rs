@@ -49,7 +49,7 @@ pub(crate) struct OldTable {
     pub(crate) tables: Tables,
 }
 
-/// What a direction has done.
+/// The outcome of a direction.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Adopted {
     /// The pipeline.
@@ -77,7 +77,7 @@ pub struct AdoptPlan {
     pub sql: String,
     /// Rows that would be imported.
     pub waiting: Option<i64>,
-    /// What has to be granted first.
+    /// The rights that have to be granted first.
     pub grants: Vec<String>,
 }
 
@@ -271,7 +271,7 @@ impl OldTable {
         facts.publications.iter().any(|it| Some(it.name.as_str()) == name && it.names_table)
     }
 
-    /// What the trigger remembers; nothing where there is none.
+    /// The memory of the trigger; nothing where there is none.
     fn remembered(&self, facts: &Facts) -> Result<Remembered, OperateError> {
         let Some(trigger) = facts.trigger() else { return Ok(Remembered::default()) };
         trigger.comment.as_deref().and_then(Remembered::read).ok_or_else(|| {
@@ -280,8 +280,8 @@ impl OldTable {
         })
     }
 
-    /// What is to be remembered. A table that left its publication earlier left it there; one that
-    /// leaves now has rows in the log up to now.
+    /// The memory of the next trigger. A table that left its publication earlier left it there; one
+    /// that leaves now has rows in the log up to now.
     fn remembers(&self, facts: &Facts, lsn: Option<String>) -> Remembered {
         let before = self.remembered(facts).unwrap_or_default();
         let publication = self.adoption.publication.clone().or(before.publication);

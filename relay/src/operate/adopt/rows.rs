@@ -14,7 +14,7 @@ const READ: &str = "read the rows that wait";
 struct Rule {
     what: &'static str,
     condition: &'static str,
-    /// What is shown of an example.
+    /// The part of an example that is shown.
     value: &'static str,
     help: &'static str,
 }

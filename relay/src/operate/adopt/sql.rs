@@ -17,7 +17,7 @@ pub(super) const VERSION: u32 = 1;
 /// How comments and functions of an adoption begin.
 pub(super) const SIGN: &str = "outbox toolkit, adoption ";
 
-/// What a statement needs to know of the database.
+/// The facts of the database that a statement needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Place {
     /// The schema of the outbox.
@@ -85,8 +85,8 @@ impl Sql<'_> {
         ]
     }
 
-    /// Everything after the lock, but the audit. `replaces`: an adoption is there. `leaves`: the table
-    /// is in its publication.
+    /// Everything after the lock, but the audit. `replaces`: an adoption is there. `leaves`: the
+    /// table is in its publication.
     pub(super) fn over(&self, replaces: bool, leaves: bool, remembered: &Remembered) -> Vec<Step> {
         let mut steps = Vec::new();
         if let (Some(waits), Some(mark)) = (self.waits("r"), self.mark()) {
@@ -316,7 +316,7 @@ impl Sql<'_> {
     }
 }
 
-/// What the comment of the trigger remembers for the way back.
+/// The comment of the trigger, which remembers the way back.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Remembered {
     /// The publication that the table has left.

@@ -45,7 +45,7 @@ pub struct Slot {
     pub is_through: bool,
 }
 
-/// What `relay adopt status` tells.
+/// The answer of `relay adopt status`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct AdoptStatus {
     /// The pipeline.
@@ -126,7 +126,7 @@ pub(super) async fn look(
         Ok(place) => {
             let sql = Sql { adoption: &old.adoption, place: &place };
             (status.state, status.problem) = state(sql, facts);
-            // Whoever may not read the old table sees the rest.
+            // A user who may not read the old table sees the rest.
             status.waiting = match rows::waiting(&mut *connection, sql).await {
                 Err(error) if error.kind() == OperateErrorKind::Refused => None,
                 waiting => waiting?,

@@ -1,4 +1,5 @@
-//! The SQL that `plan` prints, run by an administrator, and all kinds of tables that it is made for.
+//! The SQL that `plan` prints, run by an administrator, and all kinds of tables that it is made
+//! for.
 
 use sqlx::{Executor as _, Postgres};
 use tests::relay_process::Config;

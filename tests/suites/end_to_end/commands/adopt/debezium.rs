@@ -24,8 +24,8 @@ CREATE PUBLICATION dbz_publication FOR TABLE outboxevent;";
 
 const SLOT: &str = "SELECT pg_create_logical_replication_slot('debezium', 'pgoutput')";
 
-/// A reader of the slot in the place of Debezium: it reads what the publication lets through, as the
-/// connector does.
+/// A reader of the slot in the place of Debezium: it reads what the publication lets through, as
+/// the connector does.
 struct Slot<'a>(&'a PgPool);
 
 impl Slot<'_> {
@@ -42,8 +42,8 @@ impl Slot<'_> {
     }
 }
 
-/// The last column of an insert: `I`, relation, `N`, the number of columns, then a kind and a length
-/// before each text.
+/// The last column of an insert: `I`, relation, `N`, the number of columns, then a kind and a
+/// length before each text.
 fn last_column(insert: &[u8]) -> Result<&[u8], Failure> {
     let mut rest = insert.get(8..).ok_or("a short insert")?;
     let mut last = None;

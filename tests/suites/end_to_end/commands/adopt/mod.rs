@@ -1,5 +1,5 @@
-//! `relay adopt`: a foreign outbox table goes over and back under writers; what cannot be adopted is
-//! left as it is.
+//! `relay adopt`: a foreign outbox table goes over and back under writers; what cannot be adopted
+//! is left as it is.
 
 mod by_hand;
 mod debezium;
@@ -120,7 +120,7 @@ async fn write(pool: &PgPool, key: &str, statements: &[String], is_rolled_back: 
     Ok(())
 }
 
-/// What was committed, for the judge.
+/// The committed rows, for the judge.
 async fn placed(pool: &PgPool) -> Result<Vec<Fact>, Failure> {
     let rows: Vec<(String, i64)> = sqlx::query_as("SELECT key, seq FROM placed").fetch_all(pool).await?;
     Ok(rows.into_iter().map(|(key, seq)| Fact::new(key, seq)).collect())

@@ -124,7 +124,7 @@ const CASES: [Case; 26] = [
     ),
 ];
 
-/// What a refusal must leave: triggers, messages, audit, publications, and the rows themselves.
+/// All that a refusal must leave: triggers, messages, audit, publications, and the rows themselves.
 async fn footprint(database: &Database<Postgres>, table: &str) -> Result<Vec<String>, Failure> {
     let mut footprint = database
         .texts(
@@ -170,7 +170,7 @@ pub(super) async fn refused(stage: Stage) -> Outcome {
         database.execute(&named("DROP PUBLICATION IF EXISTS all_@, schema_@")).await?;
     }
 
-    // Whoever runs it; and databases that have no outbox or no PostgreSQL.
+    // Each user who runs it; and databases that have no outbox or no PostgreSQL.
     database.execute(&format!("{TABLE}{ROW}").replace('@', "good")).await?;
     let section = format!("[pipeline.adopt]\ntable = \"good\"\n{PENDING}");
     let good = config(&stage, &database.url, &section)?;
@@ -196,8 +196,8 @@ pub(super) async fn refused(stage: Stage) -> Outcome {
     Ran::with(&config, &unsigned).await?.refused(2, &["who decides"])
 }
 
-/// Goal: a writer that stays open stops the move for a moment, and nothing else. Oracle: exit code 3
-/// with the writer's name; nothing has changed; a second writer was held back no longer than the
+/// Goal: a writer that stays open stops the move for a moment, and nothing else. Oracle: exit code
+/// 3 with the writer's name; nothing has changed; a second writer was held back no longer than the
 /// timeout; the same command passes when the writer is done.
 pub(super) async fn an_open_writer(stage: Stage) -> Outcome {
     let database = Database::<Postgres>::migrated(&stage).await?;

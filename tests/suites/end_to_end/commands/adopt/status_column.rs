@@ -68,8 +68,8 @@ impl Poller {
 
 /// Goal: producers go on without a change while their table goes from a poller to the relay and
 /// back; nothing is lost, nothing comes twice, each account keeps its order, and what waited leaves
-/// first. Oracle: the checker, over what the poller sent, what Kafka holds, and what the poller sent
-/// afterwards; places, old ids and marks in the database; the audit; exit codes.
+/// first. Oracle: the checker, over what the poller sent, what Kafka holds, and what the poller
+/// sent afterwards; places, old ids and marks in the database; the audit; exit codes.
 pub(super) async fn goes_over_and_back(stage: Stage) -> Outcome {
     let broker = brokers::open(Backend::Kafka).await?;
     let topic = broker.topic_name(&stage, "accounts");
