@@ -138,7 +138,8 @@ impl<DB: Dialect> Inbox<DB> {
                     error => return Err(error),
                 },
             };
-            let compared = self.duplicate(tx, stored, consumer, tenant, message).await?;
+            let place = (consumer, key(consumer, tenant, message.id));
+            let compared = self.duplicate(tx, stored, place, message).await?;
             admissions.push(compared.map(Admission::Duplicate));
         }
         Ok(admissions)

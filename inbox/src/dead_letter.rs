@@ -8,16 +8,14 @@ use bytes::Bytes;
 use message::chunk::ATTRIBUTES;
 use message::cloudevents::attributes;
 use message::{
-    Committed, ContentType, Delivery, EventType, Fingerprint, Headers, Malformed, Message, MessageId,
-    OrderingKey, Source, Topic, TraceContext, shield,
+    ContentType, Delivery, EventType, Fingerprint, Headers, Malformed, Message, MessageId, OrderingKey,
+    Source, Topic, TraceContext,
 };
 use time::OffsetDateTime;
 use uuid::Uuid;
 
 use crate::attempts::storable;
-use crate::day::Day;
-use crate::dialect::{ChunkSet, Dialect, Inserted, Key, Stored};
-use crate::guard::identity;
+use crate::dialect::{Dialect, Key};
 use crate::inbox::Inbox;
 use crate::name::{ConsumerName, Tenant};
 use crate::refusal::Refusal;
@@ -169,6 +167,9 @@ pub struct DeadLetter {
     pub dead_at: OffsetDateTime,
     /// How and when it was closed; open without.
     pub resolved: Option<(Resolution, OffsetDateTime)>,
+    /// Its place among all dead letters of the database: within a key it ascends in the order of
+    /// arrival. The id does not, where clocks of processes disagree.
+    pub seq: i64,
 }
 
 impl fmt::Debug for DeadLetter {
@@ -192,6 +193,7 @@ impl fmt::Debug for DeadLetter {
             .field("origin", &self.origin)
             .field("dead_at", &self.dead_at)
             .field("resolved", &self.resolved)
+            .field("seq", &self.seq)
             .finish()
     }
 }
@@ -251,6 +253,7 @@ impl DeadLetter {
             origin: clean(&delivery.origin),
             dead_at: OffsetDateTime::UNIX_EPOCH,
             resolved: None,
+            seq: 0,
         };
         match &delivery.message {
             Ok(message) => blank.with_message(message),
@@ -337,11 +340,6 @@ impl DeadLetter {
     pub(crate) fn key(&self) -> Key<'_> {
         Key { consumer: &self.consumer, scope: &self.scope, id: self.subject }
     }
-
-    /// Whose inbox row stops further copies: the message that it holds, if it holds a whole one.
-    pub(crate) fn row(&self) -> Option<MessageId> {
-        self.message().ok().map(|message| message.id)
-    }
 }
 
 /// Before the attributes of a chunk among the headers of its dead letter.
@@ -357,126 +355,6 @@ fn clean(text: &str) -> String {
 }
 
 impl<DB: Dialect> Inbox<DB> {
-    /// Dead-letters a delivery in a transaction of its own and returns the proof that settles it.
-    /// One that was dead-lettered before is counted and not stored twice.
-    ///
-    /// A message whose handler rejected it or failed too often, or that is held, gets its inbox row
-    /// in the same transaction: further copies of it are duplicates, wherever they come from, until
-    /// it is redriven. One that another process has handled or held meanwhile is not held again.
-    ///
-    /// # Errors
-    /// [`StoreError`]; the delivery must not be settled then. Runs to its end even if this call is
-    /// dropped.
-    pub async fn dead_letter(
-        &self,
-        consumer: &ConsumerName,
-        scope: &Tenant,
-        delivery: &Delivery,
-        cause: (Reason, String, u32),
-    ) -> Result<Committed, StoreError> {
-        self.store_letter(DeadLetter::of(delivery, consumer, scope, cause), None).await
-    }
-
-    /// As [`dead_letter`](Self::dead_letter), for a chunk that made its message whole
-    /// ([`Gathered::Whole`], [`AdmitError::Damaged`]): the letter holds the whole message, and the
-    /// chunks are forgotten in the same transaction.
-    ///
-    /// [`Gathered::Whole`]: crate::Gathered::Whole
-    /// [`AdmitError::Damaged`]: crate::AdmitError::Damaged
-    ///
-    /// # Errors
-    /// As for [`dead_letter`](Self::dead_letter). Runs to its end even if this call is dropped.
-    pub async fn dead_letter_whole(
-        &self,
-        consumer: &ConsumerName,
-        scope: &Tenant,
-        delivery: &Delivery,
-        whole: &Message,
-        cause: (Reason, String, u32),
-    ) -> Result<Committed, StoreError> {
-        let message = Message { chunk: None, ..whole.clone() };
-        let origin = delivery.origin.clone();
-        let of_whole = Delivery {
-            token: delivery.token,
-            message: Ok(message),
-            redelivered: delivery.redelivered,
-            origin,
-        };
-        let chunks = delivery.message.as_ref().ok().map(identity);
-        self.store_letter(DeadLetter::of(&of_whole, consumer, scope, cause), chunks).await
-    }
-
-    /// Stores a letter; forgets the chunks of its message with this fingerprint, if there is one.
-    async fn store_letter(
-        &self,
-        letter: DeadLetter,
-        chunks: Option<Fingerprint>,
-    ) -> Result<Committed, StoreError> {
-        let inbox = self.clone();
-        shield(async move {
-            let has_row = matches!(letter.reason, Reason::Poison | Reason::Rejected | Reason::Held);
-            let row = letter.row().filter(|_| has_row);
-            if let Some(proof) = inbox.store_letter_with_row(&letter, chunks, row).await? {
-                return Ok(proof);
-            }
-            // Its day is forgotten: further copies are refused by their time.
-            let stored = inbox.store_letter_with_row(&letter, chunks, None).await?;
-            stored.ok_or_else(|| StoreError::broken("store a dead letter", "its day is forgotten"))
-        })
-        .await
-    }
-
-    /// Nothing, and nothing done, when the row's day is forgotten.
-    async fn store_letter_with_row(
-        &self,
-        letter: &DeadLetter,
-        chunks: Option<Fingerprint>,
-        row: Option<MessageId>,
-    ) -> Result<Option<Committed>, StoreError> {
-        let mut tx = self.begin_raw("begin a dead letter").await?;
-        let failed = StoreError::during;
-        let key = letter.key();
-        if let Some(fingerprint) = chunks {
-            DB::remove_set(&mut tx, self.statements(), ChunkSet { key, fingerprint })
-                .await
-                .map_err(failed("forget the chunks of a dead letter"))?;
-        }
-        let id = DB::store_dead_letter(&mut tx, self.statements(), letter)
-            .await
-            .map_err(failed("store a dead letter"))?;
-        if let Some(message) = row {
-            let inserted = DB::insert_dead(&mut tx, self.statements(), key, &letter.fingerprint, id)
-                .await
-                .map_err(failed("store the inbox row of a dead letter"))?;
-            match inserted {
-                Inserted::Forgotten => {
-                    self.unlearn_day(Day::of_id(message));
-                    return Ok(None);
-                }
-                // Handled or held by another process meanwhile: one more copy, and rolled back.
-                Inserted::Exists(_) if letter.reason == Reason::Held => {
-                    return Ok(Some(Committed::attest(letter.subject)));
-                }
-                // It took effect in another process meanwhile: nothing is to be decided, and its
-                // key does not wait.
-                Inserted::Exists(Stored { dead_letter: None, fingerprint, .. })
-                    if fingerprint == letter.fingerprint =>
-                {
-                    DB::resolve(&mut tx, self.statements(), id, Resolution::Duplicate)
-                        .await
-                        .map_err(failed("close a dead letter"))?;
-                }
-                _ => {}
-            }
-        }
-        DB::forget_attempts(&mut tx, self.statements(), key, true)
-            .await
-            .map_err(failed("forget the attempts of a dead letter"))?;
-        // An error above ended this function, so the transaction is intact and COMMIT commits.
-        tx.commit().await.map_err(failed("commit a dead letter"))?;
-        Ok(Some(Committed::attest(letter.subject)))
-    }
-
     /// A page of dead letters, oldest first. Cancel-safe.
     ///
     /// # Errors

@@ -116,7 +116,8 @@ impl<DB: Dialect> Inbox<DB> {
     /// seconds, with its handler. What came of it stands in [`decisions`](Self::decisions).
     ///
     /// # Errors
-    /// [`RedriveError::NotFound`]; [`RedriveError::Held`] while something of its key is before it;
+    /// [`RedriveError::NotFound`]; [`RedriveError::Held`] for a held message while something of its
+    /// key is before it (for any other one its consumer looks, if it holds keys);
     /// [`RedriveError::NotAMessage`] when no handler can be given it; [`RedriveError::Store`]. Runs
     /// to its end even if this call is dropped.
     pub async fn request_redrive(
@@ -133,8 +134,8 @@ impl<DB: Dialect> Inbox<DB> {
                 Ok(letter) => letter,
                 Err(closed) => return Ok(Requested::Closed(closed)),
             };
-            inbox.check_turn(&mut tx, &letter).await?;
             letter.message().map_err(|problem| RedriveError::NotAMessage { id, problem })?;
+            inbox.check_turn(&mut tx, &letter, options.after_dead_letter).await?;
             let decision = Decision {
                 accept_late: options.accept_late,
                 ..Decision::new((id, &letter.consumer), Action::Redrive, &signature)

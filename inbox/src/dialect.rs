@@ -204,6 +204,11 @@ pub mod parts {
             marked: &[Key<'_>],
         ) -> impl Future<Output = Result<Outcome<Self>>> + Send;
 
+        /// The session of a transaction, where sessions have names. Fails in a transaction that is
+        /// aborted.
+        fn session(connection: &mut Self::Connection)
+        -> impl Future<Output = Result<Option<Session>>> + Send;
+
         /// Ends what a session is doing at this moment, if it is still in that transaction, which
         /// is aborted by that. Nothing where sessions have no names.
         fn interrupt(

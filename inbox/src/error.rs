@@ -214,7 +214,8 @@ pub enum RedriveError {
         /// The kind.
         kind: message::EventType,
     },
-    /// The dead letter is held: it takes effect by itself after the one before it.
+    /// An earlier dead letter of its key is open and goes first. One that is held takes effect by
+    /// itself after that.
     #[error(
         "dead letter {id} is held behind dead letter {behind} of the same key; redrive or discard that one first"
     )]

@@ -82,14 +82,10 @@ impl<DB: Dialect> Guard<DB> {
     /// # Errors
     /// [`StoreError`] when the database was away or refused.
     pub(crate) async fn interrupt(&self) -> Result<(), StoreError> {
-        let Some(session) = self.session else { return Ok(()) };
-        let failed = StoreError::during;
-        // Outside the pool, all of whose connections may hang.
-        let mut connection = DB::Connection::connect_with(&self.inbox.pool().connect_options())
-            .await
-            .map_err(failed("connect to interrupt a statement"))?;
-        DB::interrupt(&mut connection, session).await.map_err(failed("interrupt a statement"))?;
-        connection.close().await.map_err(failed("close the connection that interrupted a statement"))
+        match self.session {
+            Some(session) => self.inbox.interrupt(session).await,
+            None => Ok(()),
+        }
     }
 
     /// The message.
@@ -154,6 +150,17 @@ fn content_of(message: &Message) -> Option<Fingerprint> {
 }
 
 impl<DB: Dialect> Inbox<DB> {
+    /// Ends the statement that a session runs at this moment in a transaction.
+    pub(crate) async fn interrupt(&self, session: Session) -> Result<(), StoreError> {
+        let failed = StoreError::during;
+        // Outside the pool, all of whose connections may hang.
+        let mut connection = DB::Connection::connect_with(&self.pool().connect_options())
+            .await
+            .map_err(failed("connect to interrupt a statement"))?;
+        DB::interrupt(&mut connection, session).await.map_err(failed("interrupt a statement"))?;
+        connection.close().await.map_err(failed("close the connection that interrupted a statement"))
+    }
+
     /// Notes the content of messages that this transaction has admitted, where contents are
     /// compared.
     pub(crate) async fn note_contents<'a>(
@@ -179,13 +186,12 @@ impl<DB: Dialect> Inbox<DB> {
         &self,
         connection: &mut DB::Connection,
         mut stored: Stored,
-        consumer: &ConsumerName,
-        scope: &Tenant,
+        (consumer, key): (&ConsumerName, Key<'_>),
         message: &Message,
     ) -> Result<Result<Duplicate, Refusal>, StoreError> {
         let received = identity(message);
         if self.options().payloads == PayloadComparison::CanonicalJson && stored.fingerprint != received {
-            let noted = DB::canonical(connection, self.statements(), key(consumer, scope, message.id))
+            let noted = DB::canonical(connection, self.statements(), key)
                 .await
                 .map_err(StoreError::during("look for the content of a message"))?;
             if noted.is_some() && noted == content_of(message) {
@@ -257,7 +263,7 @@ impl<DB: Dialect> Inbox<DB> {
                 Ok(Admission::Fresh(Guard::new(self, consumer, scope, message, session)))
             }
             Inserted::Exists(stored) => {
-                Ok(Admission::Duplicate(self.duplicate(tx, stored, consumer, scope, message).await??))
+                Ok(Admission::Duplicate(self.duplicate(tx, stored, (consumer, key), message).await??))
             }
             Inserted::Forgotten => Err(self.forgotten(tx, message.id).await?),
         }
@@ -319,12 +325,13 @@ impl<DB: Dialect> Inbox<DB> {
         message: &Message,
     ) -> Result<Committed, ConfirmError> {
         let mut connection = self.acquire("look for an inbox row").await?;
-        let stored = DB::find(&mut connection, self.statements(), key(consumer, scope, message.id))
+        let key = key(consumer, scope, message.id);
+        let stored = DB::find(&mut connection, self.statements(), key)
             .await
             .map_err(StoreError::during("look for an inbox row"))?;
         let proven = match (stored, message.chunk.as_deref()) {
             (Some(stored), _) => {
-                self.duplicate(&mut connection, stored, consumer, scope, message).await??;
+                self.duplicate(&mut connection, stored, (consumer, key), message).await??;
                 true
             }
             (None, Some(chunk)) => self.keeps(&mut connection, consumer, scope, message.id, chunk).await?,

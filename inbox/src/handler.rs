@@ -165,6 +165,12 @@ impl HandlerError {
         Self { timed_out: true, ..Self::retry(reason) }
     }
 
+    /// The handler went on after a statement that failed, so that its transaction can only be
+    /// rolled back.
+    pub(crate) fn of_broken_transaction(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self::retry("the handler left a broken transaction").with_source(error)
+    }
+
     /// Whether the handler was ended by its timeout.
     pub(crate) fn is_timeout(&self) -> bool {
         self.timed_out

@@ -26,6 +26,8 @@
 //! * **The last one is redriven at that moment.** The arrival sees it open and is held, although
 //!   nothing is before it once that transaction has committed. It is the first of its key then, the
 //!   next look takes it, and whatever comes later sees it.
+//! * **An operator asks for a redrive.** The consumer that carries it out looks for an earlier one
+//!   of the key in the transaction of the redrive, whatever the reason of the dead letter is.
 //! * **Two processes redrive.** The first one of a key is locked, and a process that does not get
 //!   the lock leaves the key alone. Under the lock it looks again whether anything is before it.
 
@@ -78,10 +80,30 @@ pub enum Turn {
     /// It is closed.
     Closed(Resolution),
     /// Nothing was done: another process has it, it was decided about, something of its key is
-    /// before it, or it waits for its next attempt.
+    /// before it, it waits for its next attempt, or for a process that knows its kind.
     NotNow,
     /// It failed and stays held.
     Failed(Box<FailedTurn>),
+}
+
+/// A held message whose turn it is, locked in the transaction that is to apply it.
+#[derive(Debug)]
+pub(crate) struct HeldTurn<DB: Dialect> {
+    tx: InboxTransaction<DB>,
+    /// With the failures that were counted before.
+    letter: DeadLetter,
+    tenant: Tenant,
+    message_id: MessageId,
+    /// Whether any failure is noted, counted or not.
+    has_failed: bool,
+}
+
+impl<DB: Dialect> HeldTurn<DB> {
+    /// The same message, should it fail with some error.
+    pub(crate) fn failing(&self) -> impl FnOnce(RedriveError) -> FailedTurn + use<DB> {
+        let (tenant, message_id, failures) = (self.tenant.clone(), self.message_id, self.letter.attempts);
+        move |error| FailedTurn { tenant, message_id, failures, error }
+    }
 }
 
 /// A held message that failed.
@@ -187,13 +209,15 @@ impl<DB: Dialect> Inbox<DB> {
         Ok(places.into_iter().map(|place| holders.get(place?).copied().flatten()).collect())
     }
 
-    /// Refuses to redrive a held message while its key has an open dead letter before it.
+    /// Refuses to redrive a dead letter while an earlier one of its key is open: a held message
+    /// always, any other one where its consumer holds keys.
     pub(crate) async fn check_turn(
         &self,
         tx: &mut InboxTransaction<DB>,
         letter: &DeadLetter,
+        after_dead_letter: AfterDeadLetter,
     ) -> Result<(), RedriveError> {
-        if letter.reason != Reason::Held {
+        if letter.reason != Reason::Held && after_dead_letter == AfterDeadLetter::KeyGoesOn {
             return Ok(());
         }
         match self.holder_before(tx, letter.id).await? {
@@ -237,73 +261,82 @@ impl<DB: Dialect> Inbox<DB> {
         Ok(holders.into_iter().next().flatten())
     }
 
-    /// Redrives a held message if it is its turn.
-    ///
-    /// Its kind and its age do not matter: it is handled as the delivery would have been. However
-    /// old it is, it has not taken effect: its inbox row stopped copies as long as memory reached,
-    /// and its time stops them since.
-    pub(crate) async fn redrive_in_turn(
+    /// Locks a held message for its redrive; nothing when it is not its turn, or when the handler
+    /// has no effect for its kind: it waits for a process that knows the kind.
+    pub(crate) async fn lock_turn(
         &self,
-        consumer: &ConsumerName,
         id: DeadLetterId,
         handler: &dyn Handler<DB>,
-    ) -> Result<Turn, StoreError> {
+    ) -> Result<Option<HeldTurn<DB>>, StoreError> {
         let failed = StoreError::during;
         let mut tx = self.begin().await?;
         let locked =
             DB::lock_held(&mut tx, self.statements(), id).await.map_err(failed("read a held message"))?;
-        let Some(letter) = locked else { return Ok(Turn::NotNow) };
+        let Some(letter) = locked else { return Ok(None) };
         if self.holder_before(&mut tx, id).await?.is_some() {
-            return Ok(Turn::NotNow);
+            return Ok(None);
+        }
+        if let Ok(message) = letter.message()
+            && !handler.knows(&message.kind)
+        {
+            tracing::info!(dead_letter = %id, kind = %message.kind, "a held message waits for a process that knows its kind");
+            return Ok(None);
         }
         let attempt = DB::attempt(&mut tx, self.statements(), letter.key())
             .await
             .map_err(failed("look up the attempts"))?;
         if attempt.as_ref().is_some_and(|attempt| attempt.next_at > self.window().now) {
-            return Ok(Turn::NotNow);
+            return Ok(None);
         }
-        let failures = attempt.as_ref().map_or(0, |attempt| attempt.attempts);
         let (Some(message_id), Ok(tenant)) = (letter.message_id, Tenant::new(letter.scope.as_str())) else {
             tracing::error!(dead_letter = %id, "a held message has no id or tenant any more; discard it");
-            return Ok(Turn::NotNow);
+            return Ok(None);
         };
-        let letter = DeadLetter { attempts: failures, ..letter };
-        let options = RedriveOptions { accept_late: true };
-        let redriven = async {
-            let resolution = self.apply_letter(&mut tx, &letter, consumer, handler, options).await?;
-            if attempt.is_some() {
-                let key = key(consumer, &tenant, message_id);
-                self.forget_failures(&mut tx, key).await?;
-            }
-            self.close(tx, id, resolution).await?;
-            Ok(resolution)
-        };
-        match redriven.await {
-            Ok(resolution) => Ok(Turn::Closed(resolution)),
-            Err(RedriveError::Store(error)) if error.is_transient() => Err(error),
-            Err(error) => Ok(Turn::Failed(Box::new(FailedTurn { tenant, message_id, failures, error }))),
+        let failures = attempt.map(|attempt| attempt.attempts);
+        let letter = DeadLetter { attempts: failures.unwrap_or(0), ..letter };
+        Ok(Some(HeldTurn { tx, letter, tenant, message_id, has_failed: failures.is_some() }))
+    }
+
+    /// Redrives a held message whose turn it is.
+    ///
+    /// Its age does not matter: however old it is, it has not taken effect. Its inbox row stopped
+    /// copies as long as memory reached, and its time stops them since.
+    pub(crate) async fn apply_in_turn(
+        &self,
+        consumer: &ConsumerName,
+        turn: HeldTurn<DB>,
+        handler: &dyn Handler<DB>,
+    ) -> Result<Resolution, RedriveError> {
+        let HeldTurn { mut tx, letter, tenant, message_id, has_failed } = turn;
+        let options = RedriveOptions { accept_late: true, after_dead_letter: AfterDeadLetter::HoldKey };
+        let resolution = self.apply_letter(&mut tx, &letter, consumer, handler, options).await?;
+        if has_failed {
+            self.forget_failures(&mut tx, key(consumer, &tenant, message_id)).await?;
         }
+        self.close(tx, letter.id, resolution).await?;
+        Ok(resolution)
     }
 
     /// Makes a held message an ordinary dead letter, which holds those behind it, and forgets its
-    /// attempts. Nothing when it was decided about meanwhile. Runs to its end even if this call is
-    /// dropped.
+    /// attempts. Whether it was held still: it may have been decided about meanwhile. Runs to its
+    /// end even if this call is dropped.
     pub(crate) async fn fail_held(
         &self,
         consumer: &ConsumerName,
         id: DeadLetterId,
         (tenant, message_id): (&Tenant, MessageId),
         (reason, error, attempts): (Reason, String, u32),
-    ) -> Result<(), StoreError> {
+    ) -> Result<bool, StoreError> {
         let (inbox, consumer, tenant) = (self.clone(), consumer.clone(), tenant.clone());
         shield(async move {
             let failed = StoreError::during;
             let mut tx = inbox.begin_raw("begin a dead letter").await?;
-            DB::fail_held(&mut tx, inbox.statements(), id, (reason, &error, attempts))
+            let rows = DB::fail_held(&mut tx, inbox.statements(), id, (reason, &error, attempts))
                 .await
                 .map_err(failed("give a held message up"))?;
             inbox.forget_failures(&mut tx, key(&consumer, &tenant, message_id)).await?;
-            tx.commit().await.map_err(failed("commit a dead letter"))
+            tx.commit().await.map_err(failed("commit a dead letter"))?;
+            Ok(rows > 0)
         })
         .await
     }

@@ -57,6 +57,7 @@ impl Incomplete {
             origin: String::from("the chunks kept in the inbox"),
             dead_at: OffsetDateTime::UNIX_EPOCH,
             resolved: None,
+            seq: 0,
         }
     }
 }

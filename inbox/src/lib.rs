@@ -81,6 +81,7 @@ mod retention;
 mod runner;
 #[cfg(feature = "sqlite")]
 mod sqlite;
+mod store_dead_letter;
 mod store_error;
 pub mod telemetry;
 mod transaction;

@@ -17,6 +17,7 @@ use crate::dialect::{Dialect, Inserted, Stored};
 use crate::error::{AdmitError, RedriveError};
 use crate::guard::{Admission, Guard};
 use crate::handler::Handler;
+use crate::held_keys::AfterDeadLetter;
 use crate::inbox::Inbox;
 use crate::name::{ConsumerName, Tenant};
 use crate::received::Received;
@@ -35,6 +36,9 @@ pub struct RedriveOptions {
     /// the inbox cannot know. The dead letter becomes the record, so that redriving it again does
     /// nothing.
     pub accept_late: bool,
+    /// The choice of the consumer. Where it holds keys, nothing is redriven while an earlier dead
+    /// letter of its key is open.
+    pub after_dead_letter: AfterDeadLetter,
 }
 
 /// The outcome of redriving or discarding a dead letter.
@@ -78,9 +82,10 @@ impl<DB: Dialect> Inbox<DB> {
         consumer: &ConsumerName,
         request: &Decision,
         handler: &dyn Handler<DB>,
+        after_dead_letter: AfterDeadLetter,
     ) -> Result<(), StoreError> {
         let Decision { number, dead_letter: id, accept_late, .. } = *request;
-        let options = RedriveOptions { accept_late };
+        let options = RedriveOptions { accept_late, after_dead_letter };
         let outcome = match self.redrive_as(consumer, id, handler, options, Some(number)).await {
             Ok(Redriven::Now(_) | Redriven::Elsewhere) => return Ok(()),
             Ok(Redriven::Before { resolution, .. }) => resolution.to_string(),
@@ -114,7 +119,6 @@ impl<DB: Dialect> Inbox<DB> {
             Ok(letter) => letter,
             Err(before) => return Ok(before),
         };
-        self.check_turn(&mut tx, &letter).await?;
         if let Some(number) = request
             && !DB::is_requested(&mut tx, self.statements(), number)
                 .await
@@ -123,6 +127,7 @@ impl<DB: Dialect> Inbox<DB> {
             return Ok(Redriven::Elsewhere);
         }
         let kind = owned_message(&letter, consumer)?.kind;
+        self.check_turn(&mut tx, &letter, options.after_dead_letter).await?;
         if !handler.knows(&kind) {
             return Err(RedriveError::UnknownKind { id, kind });
         }
@@ -194,8 +199,8 @@ impl<DB: Dialect> Inbox<DB> {
         tx: &mut InboxTransaction<DB>,
         letter: &DeadLetter,
     ) -> Result<Resolution, RedriveError> {
-        let Some(message) = letter.row() else { return Ok(Resolution::Discarded) };
-        let day = Day::of_id(message);
+        let Ok(message) = letter.message() else { return Ok(Resolution::Discarded) };
+        let day = Day::of_id(message.id);
         if !DB::DAYS_ARE_IMPLICIT && self.is_beyond(day) {
             self.refresh_on(tx).await?;
             if self.is_beyond(day) {
@@ -211,17 +216,14 @@ impl<DB: Dialect> Inbox<DB> {
             // Its day is forgotten: further copies are refused by their time.
             return Ok(Resolution::Discarded);
         }
-        let inserted = DB::insert_dead(tx, self.statements(), letter.key(), &letter.fingerprint, letter.id)
-            .await
-            .map_err(StoreError::during("store the inbox row of a dead letter"))?;
-        match inserted {
+        match self.insert_dead(tx, (letter.key(), letter.id), &message).await? {
             Inserted::Exists(Stored { dead_letter: None, fingerprint, .. })
                 if fingerprint == letter.fingerprint =>
             {
                 Ok(Resolution::Duplicate)
             }
             Inserted::Forgotten if !DB::DAYS_ARE_IMPLICIT => {
-                Err(RedriveError::Admit(self.forgotten(tx, message).await?))
+                Err(RedriveError::Admit(self.forgotten(tx, message.id).await?))
             }
             _ => Ok(Resolution::Discarded),
         }

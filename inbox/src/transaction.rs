@@ -115,6 +115,7 @@ impl<DB: Dialect> InboxTransaction<DB> {
         if cleared == 0 {
             return Ok(None);
         }
+        self.inbox.note_contents(&mut self.tx, std::iter::once((key, message))).await?;
         let evidence = Evidence::Row { consumer: consumer.clone(), scope: scope.clone() };
         self.admitted.push(Admitted { subject: key.id, evidence });
         Ok(Some(Guard::new(&self.inbox, consumer, scope, message, None)))

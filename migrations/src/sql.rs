@@ -1,8 +1,9 @@
 //! The one place that builds dynamic SQL.
 //!
 //! Values always travel as bind parameters. A part that cannot be one (the schema, a partition's
-//! name and its bounds) is put into a template by its type: an [`Identifier`], a UUID, an integer.
-//! No other text can get in.
+//! name and its bounds, a text in the body of a function) is put into a template by its type: an
+//! [`Identifier`], a UUID, an integer, a literal with its quotes, a rendered [`Statement`]. No
+//! other text can get in.
 
 use std::fmt;
 
@@ -73,13 +74,31 @@ impl Template {
         self.put(placeholder, &value.to_string())
     }
 
+    /// Puts another part of the program's own text where `{placeholder}` stands, as it is.
+    pub fn part(self, placeholder: &str, text: &'static str) -> Self {
+        self.put(placeholder, text)
+    }
+
+    /// Puts rendered SQL where `{placeholder}` stands.
+    pub fn statement(self, placeholder: &str, statement: &Statement) -> Self {
+        self.put(placeholder, statement.as_str())
+    }
+
+    /// Puts any text as a PostgreSQL literal, with its quotes, where `{placeholder}` stands.
+    /// Quotes, backslashes, control characters, and what could end the body of a function or name a
+    /// placeholder are written as escapes.
+    pub fn literal(self, placeholder: &str, value: &str) -> Self {
+        self.put(placeholder, &literal(value))
+    }
+
     /// The SQL.
     #[must_use]
     pub fn render(self) -> Statement {
         let text = self.text.replace("{schema}", &self.schema);
         debug_assert!(unknown_placeholder(&text).is_none(), "{:?} in {text}", unknown_placeholder(&text));
-        // The text is the program's own; everything put into it is a validated identifier, a UUID
-        // or an integer. Shared text, so that cloning for each execution does not copy it.
+        // The text is the program's own; everything put into it is a validated identifier, a UUID,
+        // an integer or a quoted literal. Shared text, so that cloning for each execution does not
+        // copy it.
         Statement(AssertSqlSafe(std::sync::Arc::<str>::from(text)).into_sql_str())
     }
 
@@ -87,6 +106,18 @@ impl Template {
         self.text = self.text.replace(&format!("{{{placeholder}}}"), value);
         self
     }
+}
+
+fn literal(value: &str) -> String {
+    let must_escape = |c: char| c.is_control() || matches!(c, '\'' | '\\' | '$' | '{' | '}');
+    if !value.contains(must_escape) {
+        return format!("'{value}'");
+    }
+    let escaped = |c: char| match c {
+        c if must_escape(c) => format!("\\u{:04x}", u32::from(c)),
+        c => c.to_string(),
+    };
+    format!("E'{}'", value.chars().map(escaped).collect::<String>())
 }
 
 /// How deep parts may lie in each other.
@@ -177,6 +208,21 @@ mod tests {
         assert_eq!(statement.as_str(), "SELECT 1 FROM t WHERE holder = $1 AND x = '{}'");
         assert_eq!(unknown_placeholder("SELECT {own} FROM '{}' {Big}"), Some("own"));
         assert_eq!(unknown_placeholder(statement.as_str()), None);
+    }
+
+    #[test]
+    fn no_text_leaves_its_literal() {
+        let put = |value| Template::new("SELECT {a}, {b}").literal("a", value).part("b", "1").render();
+        assert_eq!(put("text/plain; q=1").as_str(), "SELECT 'text/plain; q=1', 1");
+        assert_eq!(put("it's").as_str(), r"SELECT E'it\u0027s', 1");
+        assert_eq!(put(r"\").as_str(), r"SELECT E'\u005c', 1");
+        assert_eq!(
+            put("$x$\n{b}{schema}").as_str(),
+            r"SELECT E'\u0024x\u0024\u000a\u007bb\u007d\u007bschema\u007d', 1"
+        );
+        let inner = Template::new("lower({x})").literal("x", "A").render();
+        let outer = Template::new("SELECT {inner}").statement("inner", &inner).render();
+        assert_eq!(outer.as_str(), "SELECT lower('A')");
     }
 
     #[test]

@@ -168,5 +168,6 @@ pub(super) fn decode(row: &PgRow) -> Result<DeadLetter, sqlx::Error> {
         origin: row.try_get("origin")?,
         dead_at: row.try_get("dead_at")?,
         resolved: resolution.zip(resolved_at),
+        seq: row.try_get("seq")?,
     })
 }

@@ -146,6 +146,14 @@ impl parts::Guards for Postgres {
         }
     }
 
+    async fn session(connection: &mut PgConnection) -> Result<Option<Session>, sqlx::Error> {
+        let (process, transaction) =
+            sqlx::query_as("SELECT pg_backend_pid(), pg_current_xact_id()::text::bigint")
+                .fetch_one(connection)
+                .await?;
+        Ok(Some(Session { process, transaction }))
+    }
+
     /// Only while the session is in that very transaction: it may serve another one by now. The
     /// server shows the low 32 bits of the transaction's number there.
     async fn interrupt(connection: &mut PgConnection, session: Session) -> Result<(), sqlx::Error> {

@@ -14,10 +14,12 @@ migrations::statements! {
         // once a migration adds a column to it.
         letter = "id, consumer, scope, subject, fingerprint, message_id, topic, key, kind, source, time, content_type,
             headers, traceparent, tracestate, octet_length(payload)::bigint AS payload_bytes, reason, error, attempts,
-            deliveries, origin, dead_at, resolution, resolved_at";
-        // Whether a dead letter tells the newest failure of its delivery.
+            deliveries, origin, dead_at, resolution, resolved_at, seq";
+        // Whether a dead letter tells the newest failure of its delivery. Of one that no tenant was
+        // known for, held is news: it can be redriven.
         tells_anew = "d.resolution IS NULL AND d.reason <> 'held'
-            AND EXCLUDED.reason NOT IN ('malformed', 'incomplete', 'no_scope', 'held')";
+            AND EXCLUDED.reason NOT IN ('malformed', 'incomplete', 'no_scope')
+            AND (EXCLUDED.reason <> 'held' OR d.reason = 'no_scope')";
         // A dead letter that holds its key: its message may yet take effect. A chunk alone cannot.
         holds = "resolution IS NULL AND key IS NOT NULL AND message_id IS NOT NULL
             AND reason IN ('poison', 'rejected', 'too_old', 'from_the_future', 'held')

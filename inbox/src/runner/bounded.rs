@@ -2,11 +2,18 @@
 
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
+use std::pin::pin;
 use std::time::Duration;
 
 use futures_util::FutureExt;
 
+use crate::attempts::error_text;
 use crate::handler::HandlerError;
+use crate::store_error::StoreError;
+
+/// How long a statement may take to be interrupted, and a transaction to be rolled back, before
+/// nobody waits any more.
+pub(super) const INTERRUPT_MAX: Duration = Duration::from_secs(5);
 
 type Handled = Result<Option<Vec<u8>>, HandlerError>;
 
@@ -25,5 +32,30 @@ pub(super) async fn call(timeout: Duration, handling: impl Future<Output = Handl
         Ok(Ok(result)) => Called::Ended(result),
         Ok(Err(_)) => Called::Ended(Err(HandlerError::retry("the handler panicked"))),
         Err(_) => Called::TimedOut(HandlerError::of_timeout(timeout)),
+    }
+}
+
+/// How long a statement that was interrupted may take to end before it is interrupted once more.
+const INTERRUPT_AGAIN: Duration = Duration::from_millis(100);
+
+/// Interrupts the statement of a handler that timed out until it has ended, or says why it goes on.
+/// More than once: a statement may be on its way to the database when the first one comes.
+pub(super) async fn interrupt<F>(interrupt: impl Fn() -> F, ended: impl Future<Output = ()>)
+where
+    F: Future<Output = Result<(), StoreError>>,
+{
+    let mut ended = pin!(ended);
+    let interrupted = async {
+        loop {
+            if let Err(error) = interrupt().await {
+                tracing::warn!(error = error_text(&error), "a statement was not interrupted");
+            }
+            if tokio::time::timeout(INTERRUPT_AGAIN, &mut ended).await.is_ok() {
+                return;
+            }
+        }
+    };
+    if tokio::time::timeout(INTERRUPT_MAX, interrupted).await.is_err() {
+        tracing::warn!("the database did not answer: the statement goes on");
     }
 }

@@ -430,8 +430,10 @@ impl<DB: Dialect> ConsumerBuilder<DB> {
             return Err(BuildError::NoHandlerTimeout);
         }
         let Self { inbox, settings, guarded, .. } = self;
-        let handler_timeout = settings.handler_timeout;
-        let store = InboxStore { inbox, consumer: consumer.clone(), handler, handler_timeout, guarded };
+        let RunnerOptions { handler_timeout, after_dead_letter, .. } = settings;
+        let name = consumer.clone();
+        let store =
+            InboxStore { inbox, consumer: name, handler, handler_timeout, after_dead_letter, guarded };
         let parts = Parts {
             settings,
             tenant_of: self.tenant_of,

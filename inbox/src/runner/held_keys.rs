@@ -6,13 +6,14 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::error::Error;
 use std::future::Future;
 
-use message::{Fault, Message, MessageId, OrderingKey};
+use message::{Message, MessageId, OrderingKey};
 use tokio::time::Instant;
 use tracing::Instrument;
 
 use super::failure::FailureKind;
+use super::redrive::BoundedHandler;
 use super::single::{Course, Failing, Noted};
-use super::store::{Admitted, BoundedHandler, InboxStore, Store};
+use super::store::{Admitted, InboxStore, Store};
 use super::worker::{NewDeadLetter, Worker, is_innocent};
 use crate::attempts::error_text;
 use crate::batch::Candidate;
@@ -51,7 +52,8 @@ pub trait HeldMessages: Send + Sync + 'static {
         std::future::ready(Ok(None))
     }
 
-    /// Redrives a held message if it is its turn.
+    /// Redrives a held message if it is its turn. An error says that nothing was begun; a message
+    /// that was begun and not applied has [failed](Turn::Failed), whatever the reason.
     fn redrive_in_turn(
         &self,
         _letter: DeadLetterId,
@@ -59,14 +61,14 @@ pub trait HeldMessages: Send + Sync + 'static {
         std::future::ready(Ok(Turn::NotNow))
     }
 
-    /// Makes a held message an ordinary dead letter.
+    /// Makes a held message an ordinary dead letter. Whether it was held still.
     fn fail_held(
         &self,
         _letter: DeadLetterId,
         _message: (&Tenant, MessageId),
         _cause: (Reason, String, u32),
-    ) -> impl Future<Output = Result<(), StoreError>> + Send {
-        std::future::ready(Ok(()))
+    ) -> impl Future<Output = Result<bool, StoreError>> + Send {
+        std::future::ready(Ok(false))
     }
 }
 
@@ -85,9 +87,15 @@ impl<DB: Dialect> HeldMessages for InboxStore<DB> {
     }
 
     async fn redrive_in_turn(&self, letter: DeadLetterId) -> Result<Turn, StoreError> {
-        let handler = BoundedHandler { handler: &*self.handler, timeout: self.handler_timeout };
-        let limit = self.handler_timeout + self.inbox.options().call_timeout;
-        within(limit, "redrive", self.inbox.redrive_in_turn(&self.consumer, letter, &handler)).await
+        let handler = BoundedHandler(self);
+        let locking = self.inbox.lock_turn(letter, &handler);
+        let Some(turn) = self.within("lock a held message", locking).await? else { return Ok(Turn::NotNow) };
+        let failing = turn.failing();
+        let applying = self.inbox.apply_in_turn(&self.consumer, turn, &handler);
+        Ok(match within(self.redrive_max(), "redrive", applying).await {
+            Ok(resolution) => Turn::Closed(resolution),
+            Err(error) => Turn::Failed(Box::new(failing(error))),
+        })
     }
 
     async fn fail_held(
@@ -95,7 +103,7 @@ impl<DB: Dialect> HeldMessages for InboxStore<DB> {
         letter: DeadLetterId,
         message: (&Tenant, MessageId),
         cause: (Reason, String, u32),
-    ) -> Result<(), StoreError> {
+    ) -> Result<bool, StoreError> {
         let call = self.inbox.fail_held(&self.consumer, letter, message, cause);
         self.within("dead-letter", call).await
     }
@@ -120,18 +128,14 @@ impl From<RedriveError> for Consequence {
                 Next::Unavailable => Self::Failed((FailureKind::Unavailable, None), error.into()),
                 Next::Database => Self::Failed((FailureKind::Database, None), error.into()),
             },
-            RedriveError::Commit(error) if error.is_rolled_back() => {
+            RedriveError::Commit(error) => {
                 let kind = if is_innocent(&error) { FailureKind::Database } else { FailureKind::Own };
                 Self::Failed((kind, None), error.into())
             }
             RedriveError::Refused(refusal) => Self::Dead(Reason::from(&refusal), refusal.to_string()),
             RedriveError::NotAMessage { problem, .. } => Self::Dead(Reason::Poison, problem),
-            RedriveError::Admit(error) if error.fault() != Fault::Broker => {
-                Self::Failed((FailureKind::Database, None), error.into())
-            }
-            RedriveError::Store(error) if !error.is_transient() => {
-                Self::Failed((FailureKind::Database, None), error.into())
-            }
+            RedriveError::Admit(error) => Self::Failed((FailureKind::Database, None), error.into()),
+            RedriveError::Store(error) => Self::Failed((FailureKind::Database, None), error.into()),
             _ => Self::Later,
         }
     }
@@ -192,6 +196,10 @@ impl<S: Store> Worker<S> {
 
     /// Redrives held messages whose turn it is, and those behind them. `courses` remembers those
     /// that fail from one look to the next. Returns whether any was closed: then there may be more.
+    ///
+    /// One that fails in any way leaves the others their turn: every look begins with the first
+    /// key, so what ended it there would keep all others waiting. Only a database that is away
+    /// before anything is begun ends it.
     pub(super) async fn redrive_held(
         &self,
         courses: &mut HashMap<DeadLetterId, Course>,
@@ -261,20 +269,36 @@ impl<S: Store> Worker<S> {
             }
             Consequence::Failed(failing, error) => {
                 let course = courses.entry(letter).or_default();
-                match self.count_failure((&tenant, message_id), course, (failing, &*error)).await? {
-                    Noted::Dead(dead) => dead,
-                    Noted::Counted(_) => return Ok(false),
-                    Noted::Uncounted => {
+                match self.count_failure((&tenant, message_id), course, (failing, &*error)).await {
+                    Ok(Noted::Dead(dead)) => dead,
+                    Ok(Noted::Counted(_)) => return Ok(false),
+                    Ok(Noted::Uncounted) => {
                         self.meter.outage();
                         let error = error_text(&*error);
                         tracing::warn!(error, "not done, not counted; trying again");
+                        return Ok(false);
+                    }
+                    Err(unnoted) => {
+                        let (error, unnoted) = (error_text(&*error), error_text(&unnoted));
+                        tracing::warn!(error, unnoted, "a failure was not noted");
                         return Ok(false);
                     }
                 }
             }
         };
         let NewDeadLetter { reason, error, attempts, .. } = dead;
-        self.store.fail_held(letter, (&tenant, message_id), (reason, error.clone(), attempts)).await?;
+        match self.store.fail_held(letter, (&tenant, message_id), (reason, error.clone(), attempts)).await {
+            Ok(true) => {}
+            Ok(false) => return Ok(false),
+            Err(unstored) => {
+                tracing::warn!(
+                    error,
+                    unstored = error_text(&unstored),
+                    "a held message was not dead-lettered"
+                );
+                return Ok(false);
+            }
+        }
         self.meter.dead(reason);
         tracing::error!(%message_id, %reason, attempts, error, "a held message was dead-lettered");
         courses.remove(&letter);

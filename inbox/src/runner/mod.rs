@@ -28,6 +28,7 @@ mod many;
 mod options;
 mod overdue;
 mod parts;
+mod redrive;
 mod shutdown;
 mod single;
 mod store;

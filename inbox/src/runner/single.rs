@@ -9,10 +9,11 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
+use super::bounded::INTERRUPT_MAX;
 use super::crash::CrashPoint;
 use super::failure::{Failure, FailureKind};
 use super::store::Store;
-use super::worker::{GivenUp, INTERRUPT_MAX, NewDeadLetter, Worker, closed, is_innocent};
+use super::worker::{GivenUp, NewDeadLetter, Worker, closed, is_innocent};
 use crate::attempts::{Failures, Pause, error_text};
 use crate::chunks::Gathered;
 use crate::dead_letter::{DeadLetterId, Reason};
@@ -235,7 +236,7 @@ impl<S: Store> Worker<S> {
         if failed_before.is_some()
             && let Err(error) = self.store.forget_attempts(&mut tx, tenant, message.id, true).await
         {
-            return Step::Failed((FailureKind::Database, None), error.into(), None);
+            return self.failed_to_store(tx, error).await;
         }
         if let Some(result) = result
             && let Err(error) = self.store.complete(&mut tx, guard, &result).await
@@ -319,8 +320,7 @@ impl<S: Store> Worker<S> {
             return Step::Failed((FailureKind::Database, None), error.into(), None);
         }
         // The handler broke its transaction: its own failure.
-        let error = HandlerError::retry("the handler left a broken transaction").with_source(error);
-        self.failed(tx, error).await
+        self.failed(tx, HandlerError::of_broken_transaction(error)).await
     }
 
     /// Notes a failure, and waits for the next attempt unless the message is to be given up.

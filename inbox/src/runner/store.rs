@@ -8,13 +8,11 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
-use message::{Committed, Delivery, EventType, Message, MessageId, shield};
-use sqlx::Transaction;
+use message::{Committed, Delivery, Message, MessageId, shield};
 use time::OffsetDateTime;
 
-use super::bounded::{self, Called};
 use super::held_keys::HeldMessages;
+use super::redrive::BoundedHandler;
 use crate::attempts::{Attempt, Failures, Pause};
 use crate::batch::Candidate;
 use crate::chunks::Gathered;
@@ -23,6 +21,7 @@ use crate::dialect::{Dialect, Key};
 use crate::error::{AdmitError, CommitError, OpenError};
 use crate::guard::{Admission, Duplicate, Guard};
 use crate::handler::{Handler, HandlerError};
+use crate::held_keys::AfterDeadLetter;
 use crate::inbox::Inbox;
 use crate::name::{ConsumerName, Tenant};
 use crate::received::Received;
@@ -201,6 +200,7 @@ pub(super) struct InboxStore<DB: Dialect> {
     pub(super) consumer: ConsumerName,
     pub(super) handler: Arc<dyn Handler<DB>>,
     pub(super) handler_timeout: Duration,
+    pub(super) after_dead_letter: AfterDeadLetter,
     pub(super) guarded: bool,
 }
 
@@ -218,42 +218,6 @@ impl<DB: Dialect> InboxStore<DB> {
 
 /// Requests for redrives that are read at once.
 const REDRIVES: u32 = 100;
-
-/// A handler that ends in time and does not panic.
-pub(super) struct BoundedHandler<'a, DB: Dialect> {
-    pub(super) handler: &'a dyn Handler<DB>,
-    pub(super) timeout: Duration,
-}
-
-#[async_trait]
-impl<DB: Dialect> Handler<DB> for BoundedHandler<'_, DB> {
-    async fn handle(
-        &self,
-        tx: &mut Transaction<'static, DB>,
-        message: &Message,
-    ) -> Result<Option<Vec<u8>>, HandlerError> {
-        match bounded::call(self.timeout, self.handler.handle(tx, message)).await {
-            Called::Ended(result) => result,
-            Called::TimedOut(error) => Err(error),
-        }
-    }
-
-    fn knows(&self, kind: &EventType) -> bool {
-        self.handler.knows(kind)
-    }
-
-    async fn handle_delivery(
-        &self,
-        tx: &mut Transaction<'static, DB>,
-        message: &Message,
-        received: &Received,
-    ) -> Result<Option<Vec<u8>>, HandlerError> {
-        match bounded::call(self.timeout, self.handler.handle_delivery(tx, message, received)).await {
-            Called::Ended(result) => result,
-            Called::TimedOut(error) => Err(error),
-        }
-    }
-}
 
 fn admitted<DB: Dialect>(admission: Admission<DB>) -> Admitted<Guard<DB>> {
     match admission {
@@ -416,14 +380,14 @@ impl<DB: Dialect> Store for InboxStore<DB> {
     }
 
     async fn redrive_requested(&self) -> Result<(), StoreError> {
-        let handler = BoundedHandler { handler: &*self.handler, timeout: self.handler_timeout };
+        let handler = BoundedHandler(self);
         let mut after = 0;
         loop {
             let look = self.inbox.redrive_requests(&self.consumer, after, REDRIVES);
             let requests = self.within("look for redrives that were requested", look).await?;
             for request in &requests {
-                let limit = self.handler_timeout + self.inbox.options().call_timeout;
-                within(limit, "redrive", self.inbox.carry_out(&self.consumer, request, &handler)).await?;
+                let call = self.inbox.carry_out(&self.consumer, request, &handler, self.after_dead_letter);
+                within(self.redrive_max(), "redrive", call).await?;
                 // Past those that wait for another process as well.
                 after = request.number;
             }

@@ -76,10 +76,6 @@ impl NewDeadLetter {
     }
 }
 
-/// How long a statement may take to be interrupted, and a transaction to be rolled back, before
-/// nobody waits any more.
-pub(super) const INTERRUPT_MAX: Duration = Duration::from_secs(5);
-
 /// The session is over, or the consumer is to stop: hand back what waits.
 #[derive(Debug)]
 pub(super) struct GivenUp;
@@ -148,11 +144,8 @@ impl<S: Store> Worker<S> {
             Called::TimedOut(error) => error,
         };
         self.meter.timed_out();
-        match tokio::time::timeout(INTERRUPT_MAX, self.store.interrupt(guard)).await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::warn!(error = error_text(&error), "the statement goes on"),
-            Err(_) => tracing::warn!("the database did not answer: the statement goes on"),
-        }
+        // The rollback waits for the statement.
+        bounded::interrupt(|| self.store.interrupt(guard), std::future::ready(())).await;
         Err(error)
     }
 

@@ -10,7 +10,8 @@ use uuid::fmt::Hyphenated;
 
 use super::guard::inserted_or_found;
 use super::statements::{
-    BURY, CLEAR_DEAD, DEAD_LETTER, DEAD_LETTERS, INSERT_DEAD, PURGE_DEAD_LETTERS, RESOLVE, Statements,
+    CLEAR_DEAD, DEAD_LETTER, DEAD_LETTERS, INSERT_DEAD, PURGE_DEAD_LETTERS, RESOLVE, STORE_DEAD_LETTER,
+    Statements,
 };
 use super::values;
 use crate::dead_letter::{DeadLetter, DeadLetterId, DeadLetterQuery, Reason, Resolution};
@@ -23,7 +24,7 @@ impl parts::DeadLetters for Sqlite {
         letter: &DeadLetter,
     ) -> Result<DeadLetterId, sqlx::Error> {
         let (traceparent, tracestate) = letter.trace.clone().unzip();
-        sqlx::query_scalar(BURY)
+        sqlx::query_scalar(STORE_DEAD_LETTER)
             .bind(values::text(letter.id.0))
             .bind(&letter.consumer)
             .bind(&letter.scope)
@@ -175,5 +176,6 @@ pub(super) fn decode(row: &SqliteRow) -> Result<DeadLetter, sqlx::Error> {
         origin: row.try_get("origin")?,
         dead_at: values::time(row.try_get("dead_at")?)?,
         resolved: resolution.zip(time("resolved_at")?),
+        seq: row.try_get("seq")?,
     })
 }

@@ -128,6 +128,11 @@ impl parts::Guards for Sqlite {
         Ok(Outcome::Done(None))
     }
 
+    /// None: a session is a thread of this process. A statement that fails aborts no transaction.
+    async fn session(_connection: &mut SqliteConnection) -> Result<Option<Session>, sqlx::Error> {
+        Ok(None)
+    }
+
     /// Nothing: a session is a thread of this process, and its statements are short.
     async fn interrupt(_connection: &mut SqliteConnection, _session: Session) -> Result<(), sqlx::Error> {
         Ok(())

@@ -89,30 +89,36 @@ pub(super) const CANONICAL: &str =
 pub(super) const FORGET_ATTEMPTS: &str = "DELETE FROM inbox_attempt WHERE message_id = $1 AND consumer = $2 AND scope = $3 AND ($4 OR attempts = 0)";
 pub(super) const PURGE_ATTEMPTS: &str = "DELETE FROM inbox_attempt WHERE first_failed_at < $1";
 
+/// Whether a dead letter tells the newest failure of its delivery, as on PostgreSQL.
+macro_rules! tells_anew {
+    () => {
+        "d.resolution IS NULL AND d.reason <> 'held' \
+        AND EXCLUDED.reason NOT IN ('malformed', 'incomplete', 'no_scope') \
+        AND (EXCLUDED.reason <> 'held' OR d.reason = 'no_scope')"
+    };
+}
 /// As on PostgreSQL.
-pub(super) const BURY: &str = "INSERT INTO inbox_dead_letter AS d (id, consumer, scope, subject, fingerprint, message_id, \
+pub(super) const STORE_DEAD_LETTER: &str = concat!(
+    "INSERT INTO inbox_dead_letter AS d (id, consumer, scope, subject, fingerprint, message_id, \
     topic, key, kind, source, time, content_type, headers, traceparent, tracestate, payload, reason, error, attempts, \
     origin) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20) \
     ON CONFLICT (consumer, scope, subject, fingerprint) WHERE resolution IS NOT 'discarded' DO UPDATE SET \
-    deliveries = d.deliveries + 1, \
-    reason = CASE WHEN d.resolution IS NULL AND d.reason <> 'held' \
-        AND EXCLUDED.reason NOT IN ('malformed', 'incomplete', 'no_scope', 'held') \
-        THEN EXCLUDED.reason ELSE d.reason END, \
-    error = CASE WHEN d.resolution IS NULL AND d.reason <> 'held' \
-        AND EXCLUDED.reason NOT IN ('malformed', 'incomplete', 'no_scope', 'held') \
-        THEN EXCLUDED.error ELSE d.error END, \
-    attempts = CASE WHEN d.resolution IS NULL AND d.reason <> 'held' \
-        AND EXCLUDED.reason NOT IN ('malformed', 'incomplete', 'no_scope', 'held') \
-        THEN EXCLUDED.attempts ELSE d.attempts END \
-    RETURNING id";
+    deliveries = d.deliveries + 1, reason = CASE WHEN ",
+    tells_anew!(),
+    " THEN EXCLUDED.reason ELSE d.reason END, error = CASE WHEN ",
+    tells_anew!(),
+    " THEN EXCLUDED.error ELSE d.error END, attempts = CASE WHEN ",
+    tells_anew!(),
+    " THEN EXCLUDED.attempts ELSE d.attempts END RETURNING id"
+);
 /// Columns by name: a star would read other ones once a migration adds a column.
 pub(super) const DEAD_LETTER: &str = "SELECT id, consumer, scope, subject, fingerprint, message_id, topic, key, \
     kind, source, time, content_type, headers, traceparent, tracestate, payload, octet_length(payload) AS payload_bytes, \
-    reason, error, attempts, deliveries, origin, dead_at, resolution, resolved_at FROM inbox_dead_letter WHERE id = $1";
+    reason, error, attempts, deliveries, origin, dead_at, resolution, resolved_at, seq FROM inbox_dead_letter WHERE id = $1";
 pub(super) const DEAD_LETTERS: &str = "SELECT id, consumer, scope, subject, fingerprint, message_id, topic, key, \
     kind, source, time, content_type, headers, traceparent, tracestate, CASE WHEN $5 THEN payload ELSE x'' END AS payload, \
     octet_length(payload) AS payload_bytes, reason, error, attempts, \
-    deliveries, origin, dead_at, resolution, resolved_at FROM inbox_dead_letter WHERE ($1 IS NULL OR consumer = $1) \
+    deliveries, origin, dead_at, resolution, resolved_at, seq FROM inbox_dead_letter WHERE ($1 IS NULL OR consumer = $1) \
     AND ($2 OR resolution IS NULL) AND ($3 IS NULL OR id > $3) ORDER BY id LIMIT $4";
 pub(super) const INSERT_DEAD: &str = "INSERT INTO inbox_message (message_id, consumer, scope, fingerprint, dead_letter) \
     SELECT $1, $2, $3, $4, $5 WHERE $1 >= (SELECT id_floor FROM inbox_retention) \
@@ -176,7 +182,7 @@ pub(super) const HELD_IN_TURN: &str = concat!(
 );
 pub(super) const HELD: &str = "SELECT id, consumer, scope, subject, fingerprint, message_id, topic, key, \
     kind, source, time, content_type, headers, traceparent, tracestate, payload, octet_length(payload) AS payload_bytes, \
-    reason, error, attempts, deliveries, origin, dead_at, resolution, resolved_at FROM inbox_dead_letter \
+    reason, error, attempts, deliveries, origin, dead_at, resolution, resolved_at, seq FROM inbox_dead_letter \
     WHERE id = $1 AND resolution IS NULL AND reason = 'held'";
 pub(super) const FAIL_HELD: &str = "UPDATE inbox_dead_letter SET reason = $2, error = $3, attempts = $4 \
     WHERE id = $1 AND resolution IS NULL AND reason = 'held'";

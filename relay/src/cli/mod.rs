@@ -9,6 +9,7 @@
 //! | `once` | `relay run --once`: when everything has left |
 //! | `migrate` | `relay migrate up`, `status`, `sql` |
 //! | `roles` | `relay migrate roles` |
+//! | `adopt` | `relay adopt`, for PostgreSQL: a foreign outbox table |
 //! | `status` | `relay status` |
 //! | `retention`, `forget` | `relay retention`, `relay forget`: history, and who holds it back |
 //! | `verify` | `relay verify`: outbox, broker and inboxes compared |
@@ -30,6 +31,8 @@
 //! | `signature` | who decides, and why |
 //! | `failure`, `exit` | why a command failed, and the exit codes |
 
+#[cfg(feature = "postgres")]
+mod adopt;
 mod check;
 mod config;
 mod database;
@@ -103,6 +106,11 @@ pub enum Command {
     /// Create and update the tables of outbox, inbox, idempotency keys and sagas.
     #[command(subcommand)]
     Migrate(migrate::Migrate),
+    /// Move a foreign outbox table of PostgreSQL over to this outbox, without a change of
+    /// producers, and back.
+    #[cfg(feature = "postgres")]
+    #[command(subcommand)]
+    Adopt(adopt::Adopt),
     /// Show who leads, what waits and what is parked. Reads only.
     ///
     /// Exits with 3 when a database is unreachable, or when messages are held, retrying or dead;
@@ -211,6 +219,8 @@ impl Cli {
         match self.command {
             Command::Run(run) => run.execute().await,
             Command::Migrate(migrate) => migrate.execute(format).await,
+            #[cfg(feature = "postgres")]
+            Command::Adopt(adopt) => adopt.execute(format).await,
             Command::Status(status) => status.execute(format).await,
             Command::Init(init) => init.execute().await,
             Command::Check(check) => check.execute(format).await,

@@ -17,7 +17,7 @@ use super::file::{
 };
 use super::http::Http;
 use super::page::PageConfig;
-use super::{Config, InboxConfig, Otlp, PipelineConfig, engine, env};
+use super::{Adoption, Config, InboxConfig, Otlp, PipelineConfig, engine, env};
 use crate::engine::{EngineOptions, Filter, InvalidFilter, Rule};
 
 /// The problems found so far, each with its path.
@@ -118,6 +118,10 @@ fn pipeline(section: PipelineSection, path: &str, problems: &mut Problems) -> Op
         problems.add(format!("{path}.database.retention"), problem, Some("or \"off\", to keep everything"));
     }
     let database = database(section.database, path, problems);
+    let adopt = match section.adopt {
+        Some(section) => Adoption::check(section, path, problems).map(Some),
+        None => Some(None),
+    };
     let broker = broker((section.kafka, section.rabbitmq, section.sqs), path, problems)?;
     if let Err(InvalidSetting { setting, problem, .. }) = broker.check() {
         problems.add(format!("{path}.{setting}"), problem, None);
@@ -127,7 +131,15 @@ fn pipeline(section: PipelineSection, path: &str, problems: &mut Problems) -> Op
         problems.add(format!("{path}.engine.{setting}"), problem, None);
     }
     let settings = EngineOptions { filter: filter(section.filter, path, problems)?, ..settings };
-    Some(PipelineConfig { name: name?, source: source?, database: database?, retention, broker, settings })
+    Some(PipelineConfig {
+        name: name?,
+        source: source?,
+        database: database?,
+        retention,
+        broker,
+        settings,
+        adopt: adopt?,
+    })
 }
 
 fn filter(rules: Vec<Rule>, path: &str, problems: &mut Problems) -> Option<Filter> {

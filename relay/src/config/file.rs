@@ -7,6 +7,7 @@ use schemars::JsonSchema;
 use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
 
+use super::adopt::AdoptSection;
 use super::http::HttpSection;
 use super::otlp::OtlpSection;
 use super::page::PageSection;
@@ -95,6 +96,8 @@ pub(crate) struct PipelineSection {
     /// Which messages it publishes; all, without a rule.
     #[serde(default)]
     pub(crate) filter: Vec<Rule>,
+    /// The foreign outbox table that `relay adopt` takes over.
+    pub(crate) adopt: Option<AdoptSection>,
 }
 
 /// Where the outbox is.

@@ -11,6 +11,7 @@
 //! | `engine` | the section of the engine made into its settings |
 //! | `check` | what the sections mean together |
 //! | `database`, `broker` | where messages come from and where they go |
+//! | `adopt` | the foreign outbox table that `relay adopt` takes over |
 //! | `retention` | how long history is kept |
 //! | `http` | where metrics and health are served |
 //! | `otlp`, `otel_env` | which collector of OpenTelemetry gets traces and metrics |
@@ -22,6 +23,7 @@
 //! | `effective` | what is in force, for people and machines |
 //! | `error` | what is wrong, shown with its place |
 
+mod adopt;
 mod broker;
 mod check;
 mod database;
@@ -51,6 +53,7 @@ use outbox::log::RelayName;
 
 use crate::engine::EngineOptions;
 
+pub use adopt::{AdoptedTopic, Adoption, NullPayload, Pending};
 pub use broker::Broker;
 pub use database::Database;
 pub use effective::{Effective, EffectiveSetting};
@@ -98,6 +101,8 @@ pub struct PipelineConfig {
     pub broker: Broker,
     /// How the pipeline behaves.
     pub settings: EngineOptions,
+    /// The foreign outbox table that `relay adopt` takes over.
+    pub adopt: Option<Adoption>,
 }
 
 /// A setting that a flag of the command line gives.

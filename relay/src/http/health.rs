@@ -1,5 +1,5 @@
-//! Whether the process is ready: every pipeline leads or stands by, and none has waited too long for
-//! its database, or for the marks of its transactions.
+//! Whether the process is ready: every pipeline leads or stands by, and none has waited too long
+//! for its database, or for the marks of its transactions.
 
 use std::fmt::Write as _;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -18,6 +18,7 @@
 //! | [`consumers`](mod@consumers) | how consumers are doing, as far as inboxes tell |
 //! | [`status`](mod@status) | who leads, what waits, and why |
 //! | [`lag`] | how far topics are behind |
+//! | `adopt` (feature `postgres`) | a foreign outbox table whose producers need not change |
 //! | [`keys`] | idempotency keys whose holder is gone |
 //! | [`sagas`] | sagas of a database |
 //! | [`story`] | the whole story of a message |
@@ -25,6 +26,8 @@
 //! | [`tail`] | what is being published now |
 //! | [`error`] | [`OperateError`]: why something was not done, and what to do next |
 
+#[cfg(feature = "postgres")]
+pub mod adopt;
 pub mod consumers;
 pub mod dead;
 pub mod error;

@@ -26,7 +26,7 @@ pub struct PipelineStatus {
     pub state: &'static str,
     /// Whether its messages leave in transactions of the broker, by the configuration.
     pub is_transactional: bool,
-    /// The reason why no more is known.
+    /// The reason why no more is known, or what seems to be wrong with the name.
     pub problem: Option<String>,
     /// Who holds the lease.
     pub holder: Option<String>,
@@ -126,17 +126,14 @@ async fn look(pipeline: &PipelineConfig, operator: &Operator) -> PipelineStatus 
         let all = try_join3(admin.relays(), admin.blocker(), history.segments(keep)).await;
         let (relays, blocker, segments) = all.map_err(|error: LogError| OperateError::from(error))?;
         let paused = pauses(&Places::new().outbox(pipeline), operator).await?;
-        Ok::<_, OperateError>((
-            relays.into_iter().find(|relay| relay.relay == name),
-            blocker,
-            segments,
-            paused,
-        ))
+        Ok::<_, OperateError>((relays, blocker, segments, paused))
     };
     let is_transactional = pipeline.broker.is_transactional();
     match asked.await {
-        Ok((relay, blocker, segments, paused)) => {
-            PipelineStatus { is_transactional, paused, ..PipelineStatus::of(name, relay, blocker) }
+        Ok((relays, blocker, segments, paused)) => {
+            let problem = unknown(name, &relays);
+            let relay = relays.into_iter().find(|relay| relay.relay == name);
+            PipelineStatus { is_transactional, paused, problem, ..PipelineStatus::of(name, relay, blocker) }
                 .with(&segments)
         }
         Err(error) => PipelineStatus {
@@ -147,6 +144,14 @@ async fn look(pipeline: &PipelineConfig, operator: &Operator) -> PipelineStatus 
             ..PipelineStatus::of(name, None, None)
         },
     }
+}
+
+/// A name under which no relay has led, where others have: it may be misspelt.
+fn unknown(name: &str, relays: &[RelayStatus]) -> Option<String> {
+    let known: Vec<&str> = relays.iter().map(|relay| relay.relay.as_str()).collect();
+    (!known.is_empty() && !known.contains(&name)).then(|| {
+        format!("no relay has led under this name; this outbox knows {}: is it misspelt?", known.join(", "))
+    })
 }
 
 impl PipelineStatus {

@@ -10,8 +10,8 @@ use crate::environment::Environment;
 use crate::report::Report;
 use crate::rig::Published;
 use crate::{
-    Failure, enqueue, idempotency, inbox_guard, latency, peers, relay_drain, relay_flat, relay_idle,
-    relay_memory, relay_parked, relay_transactions, retention, saga_steps,
+    Failure, enqueue, idempotency, inbox_guard, latency, peers, relay_drain, relay_flat, relay_handover,
+    relay_idle, relay_memory, relay_parked, relay_transactions, retention, saga_steps,
 };
 
 /// Runs benchmarks, all of them unless one is named; the services' addresses come from the
@@ -76,6 +76,9 @@ enum Bench {
     /// memory.
     #[command(name = "relay_parked")]
     RelayParked(relay_parked::Args),
+    /// How long messages stand still when the leader is asked to end, under load.
+    #[command(name = "relay_handover")]
+    RelayHandover,
     /// Processor time, WAL and memory of the relay when there is nothing to do.
     #[command(name = "relay_idle")]
     RelayIdle,
@@ -106,6 +109,7 @@ impl Bench {
             Self::RelayMemory,
             Self::RelayParked(relay_parked::Args::default()),
             Self::RelayIdle,
+            Self::RelayHandover,
             Self::Latency(latency::Args::default()),
             Self::Enqueue(enqueue::Args::default()),
             Self::Inbox(inbox_guard::Args::default()),
@@ -124,6 +128,7 @@ impl Bench {
             Self::RelayMemory => relay_memory::run(run).await,
             Self::RelayParked(args) => relay_parked::run(run, &args).await,
             Self::RelayIdle => relay_idle::run(run).await,
+            Self::RelayHandover => relay_handover::run(run).await,
             Self::Latency(args) => latency::run(run, &args).await,
             Self::Enqueue(args) => enqueue::run(run, &args).await,
             Self::Inbox(args) => inbox_guard::run(run, &args).await,

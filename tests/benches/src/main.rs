@@ -12,6 +12,7 @@ mod peers;
 mod plot;
 mod relay_drain;
 mod relay_flat;
+mod relay_handover;
 mod relay_idle;
 mod relay_memory;
 mod relay_metrics;

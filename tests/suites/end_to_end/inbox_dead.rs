@@ -13,12 +13,57 @@ pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial(format!("{name}/postgres"), &[Backend::Postgres], decides::<Postgres>),
         trial(format!("{name}/sqlite"), &[Backend::Sqlite], decides::<Sqlite>),
+        trial(format!("{KEY_IN_ORDER}/postgres"), &[Backend::Postgres], key_in_order::<Postgres>),
+        trial(format!("{KEY_IN_ORDER}/sqlite"), &[Backend::Sqlite], key_in_order::<Sqlite>),
         trial("an_inbox_that_does_not_answer_is_not_taken_for_an_empty_one", &[], |_| unanswered()),
     ]
 }
 
-/// Goal: an inbox that cannot be looked at is not reported as empty, and the advice is none that was
-/// followed already. Oracle: the program's output.
+const KEY_IN_ORDER: &str = "dead_letters_of_a_key_are_decided_about_in_order_of_arrival";
+
+/// Goal: a plan takes the dead letters of a key in the order of their arrival, whatever the clocks
+/// said, and a discard goes through them backwards: once the first one is gone, the next one could
+/// take effect. Oracle: the program's output, and the audit.
+async fn key_in_order<DB: Dialect>(stage: Stage) -> Outcome {
+    let database = Database::<DB>::migrated(&stage).await?;
+    let inbox = Inbox::open(database.consumer.clone(), InboxOptions::default()).await?;
+    let reasons = [Reason::Rejected, Reason::Held, Reason::Held];
+    for (payload, reason) in ["a", "b", "c"].into_iter().zip(reasons) {
+        let message = Message::new(Topic::new("orders")?, EventType::new("order.placed")?, payload);
+        let message = message.with_key(OrderingKey::new("k")?);
+        let origin = String::from("orders[0]@1");
+        let delivery = Delivery { token: DeliveryToken(1), message: Ok(message), redelivered: false, origin };
+        let cause = (reason, String::from("no price"), 1);
+        drop(inbox.dead_letter(&ConsumerName::new("billing")?, &Tenant::none(), &delivery, cause).await?);
+    }
+    // The clock of the process that stored the first one ran ahead.
+    let last = "ffffffff-ffff-7fff-bfff-ffffffffffff";
+    for sql in [
+        format!(
+            "UPDATE inbox_message SET dead_letter = '{last}' WHERE dead_letter IN (SELECT id FROM inbox_dead_letter WHERE reason = 'rejected')"
+        ),
+        format!("UPDATE inbox_dead_letter SET id = '{last}' WHERE reason = 'rejected'"),
+    ] {
+        database.execute(&sql).await?;
+    }
+    let decide = ["--all", "--actor", "ann", "--note", "not needed"];
+    let ids = |lines: &Value| -> Vec<String> {
+        let lines = lines.as_array().into_iter().flatten();
+        lines.filter_map(|line| line["id"].as_str().map(str::to_owned)).collect()
+    };
+    let plan =
+        ids(&json(&database.url, &[&["discard", "--dry-run"][..], &decide].concat()).await?["messages"]);
+    assert_eq!((plan.len(), plan[0].as_str()), (3, last));
+    assert!(plan[1] < plan[2], "{plan:?}");
+    let discarded = json(&database.url, &[&["discard", "--yes"][..], &decide].concat()).await?;
+    assert_eq!((outcomes(&discarded), ids(&discarded["messages"])), (vec!["discarded"; 3], plan.clone()));
+    // The audit tells the newest decision first: that about the first letter of the key.
+    assert_eq!(ids(&json(&database.url, &["audit"]).await?), plan);
+    Ok(())
+}
+
+/// Goal: an inbox that cannot be looked at is not reported as empty, and the advice is none that
+/// was followed already. Oracle: the program's output.
 async fn unanswered() -> Outcome {
     let inbox = ["--inbox", "sqlite:/nowhere/inbox.db"];
     let listed = relay(&[&["dead", "list"][..], &inbox].concat()).await?;
@@ -117,6 +162,12 @@ async fn decides<DB: Dialect>(stage: Stage) -> Outcome {
     let (code, told) = run(&database.url, &redrive).await?;
     let first = text(&first[0]["id"])?;
     assert!(code == Some(2) && told.contains(&format!("held behind dead letter {first}")), "{told}");
+    let redrive = [&["redrive", "--topic", "prices", "--yes"][..], &signed].concat();
+    for bulk in [[&redrive[..], &["--dry-run"]].concat(), redrive.clone()] {
+        let decided = json(&database.url, &bulk).await?;
+        let follows = outcomes(&decided).iter().filter(|it| it.contains("follows by itself")).count();
+        assert_eq!((outcomes(&decided).len(), follows), (2, 1), "nothing is wrong with it: {decided}");
+    }
     let discard = [&["discard", "--id", held][..], &signed].concat();
     assert_eq!(outcomes(&json(&database.url, &discard).await?), ["discarded"]);
     Ok(())

@@ -155,6 +155,10 @@ impl Compared {
         if let Some(from) = self.broker_checked_from {
             not_checked.push(format!("missing below {from}: the broker has removed older records"));
         }
+        if self.published == 0 && self.enqueued > 0 {
+            let text = "missing: nothing has been published by a relay of this name; is it the right one?";
+            not_checked.push(text.to_owned());
+        }
         if self.unreadable_records > 0 {
             not_checked.push(format!("{} records that are no messages", self.unreadable_records));
         }
@@ -272,7 +276,7 @@ impl Report {
                     let (pipeline, name) = (&shown.pipeline, &place.name);
                     let _ = writeln!(
                         text,
-                        "unfinished: {pipeline} {name}: {unfinished} tried again or dead letters"
+                        "unfinished: {pipeline} {name}: {unfinished} tried again, dead letters, or discarded"
                     );
                 }
             }

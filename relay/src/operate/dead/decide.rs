@@ -80,7 +80,7 @@ pub struct Report {
     pub selection: String,
     /// Whether it was only asked what would happen.
     pub dry_run: bool,
-    /// One for each message that was come to.
+    /// One for each message that was come to, in the order of the plan.
     pub messages: Vec<Decided>,
     /// The first error; an outage goes before what is the matter with one message.
     #[serde(skip)]
@@ -92,14 +92,18 @@ impl Plan {
     #[must_use]
     pub fn dry_run(self, change: &Change) -> Report {
         let outcome = format!("would {}", change.as_str());
-        let messages =
-            self.messages.iter().map(|message| Decided::of(message, Ok(outcome.clone()))).collect();
+        let messages = self.messages.iter().map(|message| match self.follows(message, change) {
+            true => Decided::following(message),
+            false => Decided::of(message, Ok(outcome.clone())),
+        });
+        let messages = messages.collect();
         Report { action: change.as_str(), selection: self.selection, dry_run: true, messages, error: None }
     }
 
-    /// Carries the decision out, message by message in the order of the plan. A message about which
-    /// somebody else has decided meanwhile is left as it is and told; after an outage nothing more
-    /// is decided. Not cancel-safe: list the messages again.
+    /// Carries the decision out, message by message: a discard from the last one of the plan to the
+    /// first, anything else in the order of the plan. A message about which somebody else has
+    /// decided meanwhile is left as it is and told; after an outage nothing more is decided. Not
+    /// cancel-safe: list the messages again.
     ///
     /// # Errors
     /// [`OperateError`] when nothing may be decided; nothing was, then. What is the matter with
@@ -122,8 +126,19 @@ impl Plan {
             let help = "discard it, and send the corrected message with an id of its own";
             return Err(OperateError::refused(text, help));
         }
-        let (mut messages, mut error): (_, Option<OperateError>) = (Vec::new(), None);
-        for message in &self.messages {
+        let mut order: Vec<&DeadMessage> = self.messages.iter().collect();
+        // Each is a transaction of its own, and once the first one of a key is discarded, the next
+        // one may take effect. From the last one on, none does that is to be discarded as well.
+        let is_backwards = *change == Change::Discard;
+        if is_backwards {
+            order.reverse();
+        }
+        let (mut messages, mut error): (Vec<Decided>, Option<OperateError>) = (Vec::new(), None);
+        for message in order {
+            if self.follows(message, change) {
+                messages.push(Decided::following(message));
+                continue;
+            }
             let outcome = decide(places, message, signed, change, &self.selection).await;
             let failed = outcome.as_ref().err().cloned();
             messages.push(Decided::of(message, outcome));
@@ -135,15 +150,33 @@ impl Plan {
                 }
             }
         }
+        if is_backwards {
+            messages.reverse();
+        }
         let error = error.map(|error| {
-            let done = messages.iter().filter(|message: &&Decided| message.done).count();
+            let done = messages.iter().filter(|message| message.done).count();
             error.with_help(format_args!("{done} of {} were decided about", self.messages.len()))
         });
         Ok(Report { action: change.as_str(), selection: self.selection, dry_run: false, messages, error })
     }
 }
 
+impl Plan {
+    /// Whether a message takes effect by itself, once those before it have: to choose it by its
+    /// topic, say, does not hurry it. By its id, it is refused.
+    fn follows(&self, message: &DeadMessage, change: &Change) -> bool {
+        let is_held = message.source == DeadSource::Inbox && message.cause.as_deref() == Some("held");
+        is_held && !self.is_named && matches!(change, Change::Requeue { .. })
+    }
+}
+
 impl Decided {
+    /// Nothing is decided about it.
+    fn following(message: &DeadMessage) -> Self {
+        let told = String::from("held: follows by itself once those before it took effect");
+        Self { done: false, outcome: told, ..Self::of(message, Ok(String::new())) }
+    }
+
     fn of(message: &DeadMessage, outcome: Result<String, OperateError>) -> Self {
         Self {
             source: message.source,
@@ -230,7 +263,7 @@ async fn decide_letter(
     };
     let closed = match change {
         Change::Requeue { accept_late } => {
-            let options = RedriveOptions { accept_late: *accept_late };
+            let options = RedriveOptions { accept_late: *accept_late, ..RedriveOptions::default() };
             match place.database.request_redrive(id, options, &signature).await? {
                 Requested::Now => return Ok(String::from("requested")),
                 Requested::Closed(closed) => closed,

@@ -170,6 +170,7 @@ pub(crate) mod tests {
             since: OffsetDateTime::UNIX_EPOCH,
             changed_at: OffsetDateTime::UNIX_EPOCH,
             row: Row::Outbox(0, EntryId(id)),
+            seq: 0,
         }
     }
 

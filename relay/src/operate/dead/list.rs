@@ -67,8 +67,7 @@ impl States {
 /// Messages that were found, and the places that could not be asked.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Listed {
-    /// The messages: those of outboxes in the order of the log, then dead letters, oldest first. So
-    /// messages of one key stand in their order.
+    /// The messages: those of outboxes in the order of the log, then dead letters, by their ids.
     pub messages: Vec<DeadMessage>,
     /// Whether there are more than were asked for.
     pub more: bool,

@@ -110,6 +110,9 @@ pub struct DeadMessage {
     pub changed_at: OffsetDateTime,
     #[serde(skip)]
     pub(crate) row: Row,
+    /// Its place in the order of arrival at its inbox; 0 for an entry of an outbox.
+    #[serde(skip)]
+    pub(crate) seq: i64,
 }
 
 impl DeadMessage {
@@ -141,6 +144,7 @@ impl DeadMessage {
             since: entry.created_at,
             changed_at: entry.updated_at,
             row: Row::Outbox(place, entry.id),
+            seq: 0,
         }
     }
 
@@ -168,6 +172,7 @@ impl DeadMessage {
             since: letter.dead_at,
             changed_at: letter.resolved.map_or(letter.dead_at, |(_, at)| at),
             row: Row::Inbox(place, letter.id),
+            seq: letter.seq,
         }
     }
 

@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::decide::LOOK_BACK;
 use super::filter::{Filter, MessageRef};
 use super::list::{Listed, NOT_ALL_LOOKED_AT, States, find};
-use super::message::{DeadMessage, DeadSource};
+use super::message::{DeadMessage, DeadSource, Row};
 use crate::operate::error::{OperateError, OperateErrorKind};
 use crate::operate::operator::{Operator, Role};
 use crate::operate::places::Places;
@@ -22,6 +22,9 @@ pub struct Plan {
     /// Whether the filter chose more than may be decided about at once.
     #[serde(skip)]
     pub more: bool,
+    /// Whether each was named by its id.
+    #[serde(skip)]
+    pub(super) is_named: bool,
 }
 
 /// The help where an id names no dead message.
@@ -61,9 +64,20 @@ pub async fn plan_at_most(
     check_named(places, filter, &messages, help).await?;
     let more = messages.len() > limit;
     messages.truncate(limit);
+    sort(&mut messages);
     let first = if more { "the first " } else { "" };
     let selection = format!("{filter}: {first}{} chosen", messages.len());
-    Ok(Plan { selection, messages, more })
+    Ok(Plan { selection, messages, more, is_named: !filter.ids.is_empty() })
+}
+
+/// Puts the dead letters of each inbox, and so those of each key, in the order of their arrival.
+/// They are listed by their ids, which follow the clocks of several processes. Entries of outboxes
+/// stay in front, in the order of their logs.
+fn sort(messages: &mut [DeadMessage]) {
+    messages.sort_by_key(|message| match message.row {
+        Row::Outbox(..) => None,
+        Row::Inbox(place, _) => Some((place, message.seq)),
+    });
 }
 
 /// Refuses ids that name no dead message, or several.

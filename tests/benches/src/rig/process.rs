@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::process::Stdio;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::process::{Child, Command};
 
@@ -83,6 +83,31 @@ impl RelayProcess {
             let log = std::fs::read_to_string(self.folder.join("relay.log")).unwrap_or_default();
             format!("the relay is gone ({path}: {error}):\n{log}").into()
         })
+    }
+
+    /// Waits until its log has this text.
+    pub(crate) async fn tells(&self, text: &str, patience: Duration) -> Result<(), Failure> {
+        let begun = Instant::now();
+        let log = self.folder.join("relay.log");
+        while !std::fs::read_to_string(&log)?.contains(text) {
+            if begun.elapsed() > patience {
+                return Err(
+                    format!("the relay does not say {text:?}:\n{}", std::fs::read_to_string(&log)?).into()
+                );
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        Ok(())
+    }
+
+    /// Asks it to end (SIGTERM), and waits until it has.
+    pub(crate) async fn terminate(&mut self) -> Result<(), Failure> {
+        let sent = Command::new("kill").arg("-TERM").arg(self.pid.to_string()).status().await?;
+        if !sent.success() {
+            return Err(format!("kill: {sent}").into());
+        }
+        let ended = self.child.wait().await?;
+        if ended.success() { Ok(()) } else { Err(format!("the relay ended with {ended}").into()) }
     }
 
     /// Kills it and removes its files.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use brokers::kafka;
@@ -14,6 +14,7 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{DeliveryResult, Header, Message as _, OwnedHeaders};
 use rdkafka::producer::{BaseRecord, NoCustomPartitioner, Producer, ProducerContext, ThreadedProducer};
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use super::{Rows, Target};
 use crate::Failure;
@@ -81,6 +82,27 @@ impl Kafka {
             Ok(records)
         })
         .await?
+    }
+
+    /// The moments at which records of the topic arrive at a reader, from now on, until it is dropped.
+    pub(crate) fn arrivals(&self, topic: &str) -> Result<UnboundedReceiver<Instant>, Failure> {
+        let mut config = ClientConfig::new();
+        config.set("bootstrap.servers", &self.servers).set("group.id", topic);
+        let consumer: BaseConsumer = config.create()?;
+        let mut partitions = TopicPartitionList::new();
+        for partition in 0..i32::from(Self::PARTITIONS) {
+            partitions.add_partition_offset(topic, partition, Offset::Beginning)?;
+        }
+        consumer.assign(&partitions)?;
+        let (sender, arrivals) = unbounded_channel();
+        tokio::task::spawn_blocking(move || {
+            while !sender.is_closed() {
+                if let Some(Ok(_)) = consumer.poll(Duration::from_millis(100)) {
+                    _ = sender.send(Instant::now());
+                }
+            }
+        });
+        Ok(arrivals)
     }
 
     /// All records of the topic, key and payload, each partition in its order.

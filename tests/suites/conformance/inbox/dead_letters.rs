@@ -194,7 +194,7 @@ async fn a_late_message_is_redriven_only_when_accepted_and_only_once<DB: TestDat
     let short = InboxOptions { retention: day, ..database.options() };
     let short = Inbox::<DB>::open(database.pool.clone(), short).await.unwrap();
     let now = inbox.window().now;
-    let accept = RedriveOptions { accept_late: true };
+    let accept = RedriveOptions { accept_late: true, ..RedriveOptions::default() };
     // One whose day is gone for good, and one that is too old for a short retention only.
     let (gone, late) = (message_of(now - 30 * day, "gone"), message_of(now - 5 * day, "late"));
     for (message, resolution) in [(&gone, Resolution::AppliedLate), (&late, Resolution::Applied)] {
@@ -341,7 +341,7 @@ async fn the_record_of_a_dead_letter_is_kept<DB: TestDatabase>(database: &Databa
         done
     };
     assert!(sql(remove).await.is_err(), "it is open");
-    let accept = RedriveOptions { accept_late: true };
+    let accept = RedriveOptions { accept_late: true, ..RedriveOptions::default() };
     let redriven = inbox.redrive(&billing(), id, &WORKS, accept).await.unwrap();
     assert_eq!(redriven, Redriven::Now(Resolution::AppliedLate));
     assert!(sql(remove).await.is_err() && sql(reopen).await.is_err());

@@ -42,22 +42,22 @@ cases! { "inbox/held_keys":
     }
 }
 
-const SOON: Option<Duration> = Some(Duration::from_millis(2));
+pub(super) const SOON: Option<Duration> = Some(Duration::from_millis(2));
 
 /// Payloads that are rejected until they are repaired.
 #[derive(Clone, Default)]
-struct Rejects(Arc<Mutex<HashSet<String>>>);
+pub(super) struct Rejects(Arc<Mutex<HashSet<String>>>);
 
 impl Rejects {
-    fn these<T: Into<String>>(payloads: impl IntoIterator<Item = T>) -> Self {
+    pub(super) fn these<T: Into<String>>(payloads: impl IntoIterator<Item = T>) -> Self {
         Self(Arc::new(Mutex::new(payloads.into_iter().map(Into::into).collect())))
     }
 
-    fn repair(&self, payload: &str) {
+    pub(super) fn repair(&self, payload: &str) {
         self.0.lock().unwrap().remove(payload);
     }
 
-    fn handler<DB>(&self) -> Effect<DB> {
+    pub(super) fn handler<DB>(&self) -> Effect<DB> {
         let broken = Arc::clone(&self.0);
         Effect::new(move |message, _| match broken.lock().unwrap().contains(&text(&message.payload)) {
             true => Err(HandlerError::reject("no such price")),
@@ -66,12 +66,12 @@ impl Rejects {
     }
 }
 
-fn text(payload: &[u8]) -> String {
+pub(super) fn text(payload: &[u8]) -> String {
     String::from_utf8(payload.to_vec()).unwrap()
 }
 
 /// A consumer that holds keys.
-fn holding<DB: TestDatabase>(
+pub(super) fn holding<DB: TestDatabase>(
     inbox: &Inbox<DB>,
     broker: &Broker,
     handler: Effect<DB>,
@@ -81,36 +81,36 @@ fn holding<DB: TestDatabase>(
     in_batches(holding.redrive_interval(SOON), batch)
 }
 
-fn signature() -> Signature {
+pub(super) fn signature() -> Signature {
     Signature { actor: String::from("ann"), note: String::from("prices are back"), selection: None }
 }
 
-async fn request<DB: TestDatabase>(inbox: &Inbox<DB>, letter: &DeadLetter) -> Requested {
+pub(super) async fn request<DB: TestDatabase>(inbox: &Inbox<DB>, letter: &DeadLetter) -> Requested {
     inbox.request_redrive(letter.id, RedriveOptions::default(), &signature()).await.unwrap()
 }
 
 /// The open letters by payload and reason, in the order of the payloads.
-fn told(letters: &[DeadLetter]) -> Vec<(String, &'static str)> {
+pub(super) fn told(letters: &[DeadLetter]) -> Vec<(String, &'static str)> {
     let mut told: Vec<_> =
         letters.iter().map(|letter| (text(&letter.payload), letter.reason.as_str())).collect();
     told.sort_unstable();
     told
 }
 
-fn of<'a>(letters: &'a [DeadLetter], payload: &str) -> &'a DeadLetter {
+pub(super) fn of<'a>(letters: &'a [DeadLetter], payload: &str) -> &'a DeadLetter {
     letters.iter().find(|letter| letter.payload == payload.as_bytes()).expect("an open letter")
 }
 
-async fn none_is_open<DB: TestDatabase>(inbox: &Inbox<DB>) {
+pub(super) async fn none_is_open<DB: TestDatabase>(inbox: &Inbox<DB>) {
     until("no dead letter is open", async || dead_letters(inbox).await.is_empty()).await;
 }
 
-async fn effects<DB: TestDatabase>(database: &Database<DB>) -> Vec<String> {
+pub(super) async fn effects<DB: TestDatabase>(database: &Database<DB>) -> Vec<String> {
     DB::effects(&database.pool, "billing").await
 }
 
 /// Sends these messages of one key to a consumer that holds keys, and waits until all are settled.
-async fn settled<DB: TestDatabase>(inbox: &Inbox<DB>, rejects: &Rejects, payloads: &[&str]) {
+pub(super) async fn settled<DB: TestDatabase>(inbox: &Inbox<DB>, rejects: &Rejects, payloads: &[&str]) {
     let broker = Broker::new(payloads.iter().map(|payload| keyed("k", payload)));
     let waiting = holding(inbox, &broker, rejects.handler(), None).redrive_interval(None);
     let running = start(waiting);

@@ -12,6 +12,7 @@ mod dead_letters;
 mod failures;
 mod guard;
 mod held_keys;
+mod held_redrives;
 mod keep_alive;
 mod metrics;
 mod retention;
@@ -34,6 +35,7 @@ pub(crate) fn trials() -> Vec<libtest_mimic::Trial> {
         failures::trials(),
         guard::trials(),
         held_keys::trials(),
+        held_redrives::trials(),
         keep_alive::trials(),
         metrics::trials(),
         retention::trials(),

@@ -60,9 +60,9 @@ pub(crate) fn trials() -> Vec<Trial> {
 
 /// Changes to the tables by tests, in a database's own SQL.
 trait Tables: Dialect {
-    /// Every turn, lease and timer has come; timers first, as a worker may look in between. The rows
-    /// of the sagas are locked before those of their steps, as workers do, or both may wait for
-    /// each other.
+    /// Every turn, lease and timer has come; timers first, as a worker may look in between. The
+    /// rows of the sagas are locked before those of their steps, as workers do, or both may wait
+    /// for each other.
     const NOW: &str;
     const EFFECTS: &str;
     /// Every end is a year ago.

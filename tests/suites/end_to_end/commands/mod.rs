@@ -1,6 +1,7 @@
 //! The commands of the program, run as processes: what they print as a table and as JSON, their
 //! exit codes, and what they leave in the database.
 
+mod adopt;
 mod dead;
 mod doctor;
 mod history;
@@ -70,6 +71,10 @@ pub(crate) fn trials() -> Vec<Trial> {
         showing::what_is_published_now_is_told,
         several::pipelines_of_one_process_do_not_wait_for_each_other,
     }
+    let needs = [Backend::Postgres, Backend::Kafka];
+    let name = "a_run_ends_when_an_operator_has_to_act/postgres/kafka";
+    trials.push(trial(name, &needs, once::a_run_ends_when_an_operator_has_to_act));
+    trials.extend(adopt::trials());
     trials.extend(doctor::trials());
     trials.extend(setup::trials());
     trials

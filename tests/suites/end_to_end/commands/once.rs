@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outbox::NewMessage;
+use sqlx::Postgres;
 use tests::relay_process::Config;
 use tests::workload::Workload;
-use tests::{Broker, Dialect, Outcome, Stage};
+use tests::{Backend, Broker, Dialect, Outcome, Stage, brokers};
 
 use super::Ran;
 
@@ -35,5 +36,20 @@ pub(super) async fn a_run_ends_when_everything_has_left<DB: Dialect>(
     let status = Ran::with(&config, &["status", "--output", "json"]).await?.done()?.json()?;
     assert_eq!((status[0]["state"].as_str(), status[0]["oldest_pending_id"].as_i64()), (Some("idle"), None));
     assert_eq!(status[0]["exceptions"]["scheduled"], 1, "{status}");
+    Ok(())
+}
+
+/// Goal: a run that cannot lead before an operator acts ends, and says what for; it waits for
+/// nothing that does not pass by itself. Oracle: its exit code and its log, without the right to
+/// take the lease.
+pub(super) async fn a_run_ends_when_an_operator_has_to_act(stage: Stage) -> Outcome {
+    let workload = Workload::<Postgres>::open(&stage, brokers::open(Backend::Kafka).await?).await?;
+    let url = workload.database.relay_url()?;
+    let config = Config::write(&stage, "orders", &url, workload.broker.as_ref(), "")?;
+    workload.place_many(1, 1).await?;
+    let relay = "REVOKE INSERT, UPDATE ON outbox_relay FROM outbox_test_relay";
+    workload.database.execute(relay).await?;
+    let ran = Ran::with(&config, &["run", "--once"]).await?.ended(3)?;
+    assert!(ran.err.contains("before an operator acts") && ran.err.contains("permission denied"), "{ran:?}");
     Ok(())
 }

@@ -1,0 +1,75 @@
+//! The handler as a redrive runs it.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use message::{EventType, Message};
+use migrations::SqlErrorKind;
+use sqlx::Transaction;
+
+use super::bounded::{self, Called, INTERRUPT_MAX};
+use super::store::InboxStore;
+use crate::dialect::Dialect;
+use crate::handler::{Handler, HandlerError};
+use crate::name::Tenant;
+use crate::received::Received;
+
+/// The handler of a consumer, with the bounds that it has for a delivery: it ends in time, with the
+/// statement that it waits for, it does not panic, and it leaves its transaction intact.
+pub(super) struct BoundedHandler<'a, DB: Dialect>(pub(super) &'a InboxStore<DB>);
+
+#[async_trait]
+impl<DB: Dialect> Handler<DB> for BoundedHandler<'_, DB> {
+    async fn handle(
+        &self,
+        tx: &mut Transaction<'static, DB>,
+        message: &Message,
+    ) -> Result<Option<Vec<u8>>, HandlerError> {
+        let received = Received::first(self.0.consumer.clone(), Tenant::none(), message);
+        self.handle_delivery(tx, message, &received).await
+    }
+
+    fn knows(&self, kind: &EventType) -> bool {
+        self.0.handler.knows(kind)
+    }
+
+    async fn handle_delivery(
+        &self,
+        tx: &mut Transaction<'static, DB>,
+        message: &Message,
+        received: &Received,
+    ) -> Result<Option<Vec<u8>>, HandlerError> {
+        let InboxStore { handler, inbox, handler_timeout, .. } = self.0;
+        let session = DB::session(tx).await?;
+        let result =
+            match bounded::call(*handler_timeout, handler.handle_delivery(tx, message, received)).await {
+                Called::Ended(result) => result?,
+                Called::TimedOut(error) => {
+                    if let Some(session) = session {
+                        // Answered once the statement before it has ended, by whatever.
+                        let ended = async { drop(DB::session(tx).await) };
+                        bounded::interrupt(|| inbox.interrupt(session), ended).await;
+                    }
+                    return Err(error);
+                }
+            };
+        // Fails where the handler went on after a statement that failed.
+        DB::session(tx).await.map_err(broken)?;
+        Ok(result)
+    }
+}
+
+/// The first error after a handler: its own, unless the database did not do it.
+fn broken(error: sqlx::Error) -> HandlerError {
+    match SqlErrorKind::of(&error) {
+        SqlErrorKind::Refused => HandlerError::of_broken_transaction(error),
+        _ => error.into(),
+    }
+}
+
+impl<DB: Dialect> InboxStore<DB> {
+    /// How long a redrive may take as a whole.
+    pub(super) fn redrive_max(&self) -> Duration {
+        self.handler_timeout + INTERRUPT_MAX + self.inbox.options().call_timeout
+    }
+}

@@ -1,0 +1,218 @@
+//! `relay adopt`: a foreign outbox table whose producers need not change.
+
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use outbox::log::LogOptions;
+use secrecy::SecretString;
+
+use super::config::OnePipeline;
+use super::database::Goal;
+use super::dead::viewer;
+use super::exit::Exit;
+use super::failure::Failure;
+use super::output::{self, Format, or_dash, table};
+use super::signature::Signature;
+use crate::config::units::Time;
+use crate::operate::adopt::{self, AdoptState, AdoptStatus, Adopted, OldTable};
+
+/// The way from another outbox, and back.
+#[derive(Debug, Subcommand)]
+pub enum Adopt {
+    /// Check the table, and print the SQL that `over` would run, for an administrator.
+    Plan(Plan),
+    /// Hand each new row over to the outbox, in the producer's own transaction, and import what
+    /// waits: all in one transaction.
+    ///
+    /// Stop the old relay first, but for Debezium. Exits with 3 when open writers keep the table
+    /// for longer than --lock-timeout: nothing has changed then.
+    Over(Decide),
+    /// Give the table back to the old relay: the trigger goes, and nothing else.
+    ///
+    /// Stop the relay first. Afterwards `relay run --once` publishes what had been handed over.
+    Back(Decide),
+    /// Show whether the trigger is there, switched on and of this configuration, what waits, and
+    /// whose inserts fail. Reads only.
+    ///
+    /// Exits with 2 when new rows are not handed over or a role lacks rights, with 3 when rows wait
+    /// for the old way.
+    Status(Target),
+}
+
+/// Which table, and how to reach it.
+#[derive(Debug, Args)]
+pub struct Target {
+    #[command(flatten)]
+    pipeline: OnePipeline,
+
+    /// The same database, as a user who owns the old table: postgres://owner@host/database. Better
+    /// given by the variable, where it holds a password. Default: the pipeline's.
+    #[arg(long, value_name = "URL", env = "RELAY_DATABASE_URL", hide_env_values = true)]
+    database: Option<String>,
+
+    /// Accept an unencrypted connection to another machine (with --database).
+    #[arg(long, requires = "database")]
+    allow_plaintext: bool,
+}
+
+/// The arguments of `relay adopt plan`.
+#[derive(Debug, Args)]
+pub struct Plan {
+    #[command(flatten)]
+    target: Target,
+
+    /// The SQL of the way back.
+    #[arg(long)]
+    back: bool,
+}
+
+/// The arguments of `relay adopt over` and `back`.
+#[derive(Debug, Args)]
+pub struct Decide {
+    #[command(flatten)]
+    target: Target,
+
+    #[command(flatten)]
+    signature: Signature,
+
+    /// How long open writers are waited for; new ones wait meanwhile.
+    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = duration)]
+    lock_timeout: Duration,
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    let Time(duration) = text.parse::<Time>().map_err(|error| error.to_string())?;
+    // PostgreSQL takes zero for no limit, and counts in milliseconds.
+    match (Duration::from_millis(1)..=Duration::from_secs(3_600)).contains(&duration) {
+        true => Ok(duration),
+        false => Err(String::from("it is between 1ms and 1h")),
+    }
+}
+
+impl Adopt {
+    pub(crate) async fn execute(self, format: Format) -> Result<Exit, Failure> {
+        match self {
+            Self::Plan(plan) => plan.execute(format).await,
+            Self::Over(decide) => {
+                let (table, signed) = (decide.target.table()?, decide.signature.signed());
+                told(&adopt::over(&table, &signed, decide.lock_timeout).await?, format)
+            }
+            Self::Back(decide) => {
+                let (table, signed) = (decide.target.table()?, decide.signature.signed());
+                told(&adopt::back(&table, &signed, decide.lock_timeout).await?, format)
+            }
+            Self::Status(target) => {
+                let status = adopt::status(&target.table()?, &viewer()).await?;
+                format.print(&status, shown)?;
+                Ok(exit(&status))
+            }
+        }
+    }
+}
+
+impl Target {
+    fn table(&self) -> Result<OldTable, Failure> {
+        let pipeline = self.pipeline.read()?;
+        let Some(adoption) = pipeline.adopt else {
+            let text = format!("the pipeline {} has no section [pipeline.adopt]", pipeline.name);
+            let help = "it names the old table and its columns: docs/configuration.md#pipelineadopt";
+            return Err(Failure::with_help(Exit::Usage, text, help));
+        };
+        let schema = pipeline.database.schema().cloned();
+        let tables = match &self.database {
+            Some(url) => {
+                let options = LogOptions::default().schema(schema).allow_plaintext(self.allow_plaintext);
+                Goal::new(SecretString::from(url.as_str()), options)
+            }
+            None => Goal::new(pipeline.database.url()?, pipeline.database.options().clone()),
+        };
+        Ok(OldTable { pipeline: pipeline.name, adoption, tables })
+    }
+}
+
+impl Plan {
+    async fn execute(self, format: Format) -> Result<Exit, Failure> {
+        let plan = adopt::plan(&self.target.table()?, &viewer(), self.back).await?;
+        for grant in &plan.grants {
+            eprintln!("grant this first, or producers fail: {grant}");
+        }
+        if let (Some(waiting), false) = (plan.waiting, self.back) {
+            eprintln!("rows that wait: {waiting}");
+        }
+        match format {
+            // For psql: nothing is escaped.
+            Format::Table => output::print(&plan.sql)?,
+            Format::Json => format.print(&plan, |_| String::new())?,
+        }
+        Ok(Exit::Success)
+    }
+}
+
+/// The outcome, and what comes next.
+fn told(adopted: &Adopted, format: Format) -> Result<Exit, Failure> {
+    format.print(adopted, |adopted| {
+        let row = [
+            adopted.pipeline.clone(),
+            adopted.table.clone(),
+            adopted.outcome.to_owned(),
+            adopted.imported.to_string(),
+            format!("{:.1}s", adopted.held_seconds),
+        ];
+        table(["pipeline", "table", "outcome", "imported", "writers held"], [row])
+    })?;
+    for name in &adopted.also_published_by {
+        eprintln!("the publication {name} goes on with the rows of {}", adopted.table);
+    }
+    match (adopted.outcome, &adopted.publication) {
+        ("adopted", Some(_)) => {
+            eprintln!("start the relay when `relay adopt status` shows the slot through, not before");
+        }
+        ("adopted", None) => eprintln!("now: relay run; what waited leaves first"),
+        ("given back", _) => eprintln!("now: relay run --once until it exits with 0, then the old relay"),
+        _ => {}
+    }
+    Ok(Exit::Success)
+}
+
+fn exit(status: &AdoptStatus) -> Exit {
+    let waits = status.waiting.is_some_and(|rows| rows > 0);
+    match status.state {
+        AdoptState::Adopted if !status.lacking.is_empty() => Exit::Usage,
+        AdoptState::Adopted if waits || status.slots.iter().any(|slot| !slot.is_through) => Exit::Unavailable,
+        AdoptState::Adopted => Exit::Success,
+        _ => Exit::Usage,
+    }
+}
+
+fn shown(status: &AdoptStatus) -> String {
+    let state = match status.state {
+        AdoptState::Adopted => "adopted",
+        AdoptState::NotAdopted => "not adopted",
+        AdoptState::Disabled => "disabled",
+        AdoptState::Differs => "differs",
+        AdoptState::Broken => "broken",
+    };
+    let row = [
+        status.pipeline.clone(),
+        status.table.clone(),
+        state.to_owned(),
+        or_dash(status.waiting),
+        or_dash(status.publication.as_ref()),
+    ];
+    let mut text = table(["pipeline", "table", "state", "waiting", "left publication"], [row]);
+    if let Some(problem) = &status.problem {
+        text.push_str(&format!("\n{problem}"));
+    }
+    for slot in &status.slots {
+        let through = if slot.is_through { "is through" } else { "is not through yet" };
+        let reader = if slot.is_active { "" } else { ", and nobody reads it" };
+        text.push_str(&format!("\nslot {} {through}{reader}", slot.slot));
+    }
+    for role in &status.lacking {
+        text.push_str(&format!("\n{} cannot hand rows over: {}", role.role, role.remedy));
+    }
+    for name in &status.also_published_by {
+        text.push_str(&format!("\nthe publication {name} has the table, too"));
+    }
+    text
+}

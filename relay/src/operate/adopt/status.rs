@@ -1,0 +1,160 @@
+//! Whether an adoption is there, whole, and of this mapping.
+
+use serde::Serialize;
+use sqlx::PgConnection;
+use sqlx::types::Json;
+
+use super::facts::Facts;
+use super::sql::{Remembered, Sql};
+use super::{OldTable, check, failed, rows};
+use crate::operate::{OperateError, OperateErrorKind};
+
+/// The state of an adoption.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum AdoptState {
+    /// Each new row is handed over.
+    Adopted,
+    /// No trigger is there.
+    NotAdopted,
+    /// A trigger is there and switched off: new rows go neither way.
+    Disabled,
+    /// The trigger is of another mapping or version than this program would make.
+    Differs,
+    /// The table has changed, and a new row would fail or cannot be handed over.
+    Broken,
+}
+
+/// A role that may insert into the old table and may not append messages.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct LackingRole {
+    /// The role.
+    pub role: String,
+    /// The SQL that gives it the right.
+    pub remedy: String,
+}
+
+/// A logical replication slot of the database.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, serde::Deserialize)]
+pub struct Slot {
+    /// Its name.
+    pub slot: String,
+    /// Whether a client reads it.
+    pub is_active: bool,
+    /// Whether everything from before the adoption was confirmed.
+    pub is_through: bool,
+}
+
+/// The answer of `relay adopt status`.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct AdoptStatus {
+    /// The pipeline.
+    pub pipeline: String,
+    /// The old table.
+    pub table: String,
+    /// Whether it is adopted.
+    pub state: AdoptState,
+    /// Why it is not, and what to do.
+    pub problem: Option<String>,
+    /// Rows that wait for the old relay, where the table tells.
+    pub waiting: Option<i64>,
+    /// Roles whose inserts fail.
+    pub lacking: Vec<LackingRole>,
+    /// The publication that the table has left.
+    pub publication: Option<String>,
+    /// Slots of this database, where the table has left a publication.
+    pub slots: Vec<Slot>,
+    /// Publications that go on with the table's rows.
+    pub also_published_by: Vec<String>,
+}
+
+/// $1 a position.
+const SLOTS: &str = "
+SELECT to_jsonb(f) FROM (
+    SELECT s.slot_name::text AS slot, s.active AS is_active,
+        coalesce(s.confirmed_flush_lsn >= $1::pg_lsn, false) AS is_through
+    FROM pg_replication_slots AS s
+    WHERE s.slot_type = 'logical' AND s.database = current_database() ORDER BY s.slot_name) AS f";
+
+/// Whether the triggers are there, switched on, and of this mapping.
+pub(super) fn is_whole(sql: Sql<'_>, facts: &Facts) -> bool {
+    state(sql, facts).0 == AdoptState::Adopted
+}
+
+fn state(sql: Sql<'_>, facts: &Facts) -> (AdoptState, Option<String>) {
+    let (trigger, mark) = (facts.trigger(), facts.mark_trigger());
+    let Some(trigger) = trigger else {
+        let problem = "new rows wait for the old relay: relay adopt over";
+        return (AdoptState::NotAdopted, Some(problem.to_owned()));
+    };
+    let is_on = |enabled: &str| matches!(enabled, "O" | "A");
+    if let Some(off) = [Some(trigger), mark].into_iter().flatten().find(|it| !is_on(&it.enabled)) {
+        let problem = format!("new rows go no way: ALTER TABLE {} ENABLE TRIGGER {}", sql.table(), off.name);
+        return (AdoptState::Disabled, Some(problem));
+    }
+    let is_same = trigger.body == sql.body().as_str()
+        && mark.is_some() == sql.place.mark.is_some()
+        && trigger.comment.as_deref().is_some_and(|comment| Remembered::read(comment).is_some());
+    if is_same {
+        return (AdoptState::Adopted, None);
+    }
+    let problem = "made by another version or configuration: relay adopt over puts this one in its place";
+    (AdoptState::Differs, Some(problem.to_owned()))
+}
+
+pub(super) async fn look(
+    connection: &mut PgConnection,
+    old: &OldTable,
+    facts: &Facts,
+) -> Result<AdoptStatus, OperateError> {
+    check::found(&old.adoption, facts)?;
+    let lacking =
+        facts.roles.iter().map(|role| LackingRole { role: role.clone(), remedy: check::remedy(facts, role) });
+    let others = check::other_publications(&old.adoption, facts);
+    let mut status = AdoptStatus {
+        pipeline: old.pipeline.to_string(),
+        table: old.adoption.table_name(),
+        state: AdoptState::Broken,
+        problem: None,
+        waiting: None,
+        lacking: lacking.collect(),
+        publication: None,
+        slots: Vec::new(),
+        also_published_by: others.iter().map(|it| it.name.clone()).collect(),
+    };
+    match check::shape(&old.adoption, facts) {
+        Ok(place) => {
+            let sql = Sql { adoption: &old.adoption, place: &place };
+            (status.state, status.problem) = state(sql, facts);
+            // A user who may not read the old table sees the rest.
+            status.waiting = match rows::waiting(&mut *connection, sql).await {
+                Err(error) if error.kind() == OperateErrorKind::Refused => None,
+                waiting => waiting?,
+            };
+        }
+        Err(error) => {
+            let help = error.help().map(|help| format!(": {help}")).unwrap_or_default();
+            status.problem = Some(format!("{error}{help}"));
+            if facts.trigger().is_none() {
+                status.state = AdoptState::NotAdopted;
+            }
+        }
+    }
+    if let Ok(Remembered { publication: Some(publication), lsn }) = old.remembered(facts) {
+        if old.leaves(facts) {
+            status.state = AdoptState::Differs;
+            status.problem =
+                Some(format!("the table is in {publication} again: relay adopt over takes it out"));
+        }
+        status.publication = Some(publication.to_string());
+        if let Some(lsn) = lsn {
+            let slots: Vec<Json<Slot>> = sqlx::query_scalar(SLOTS)
+                .bind(lsn)
+                .fetch_all(connection)
+                .await
+                .map_err(failed("look at slots"))?;
+            status.slots = slots.into_iter().map(|Json(slot)| slot).collect();
+        }
+    }
+    Ok(status)
+}

@@ -1,0 +1,377 @@
+//! Held messages and redrives of a consumer that holds keys, where something goes wrong: nothing is
+//! lost, nothing overtakes, and no message keeps the others waiting for ever.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
+use std::time::Duration;
+
+use crate::inbox::broker::Broker;
+use crate::inbox::database::{Database, TestDatabase};
+use crate::inbox::failures::{dead_letters, until};
+use crate::inbox::held_keys::{
+    Rejects, SOON, effects, holding, none_is_open, of, request, settled, signature, text, told,
+};
+use crate::inbox::runner::{Effect, builder, start};
+use crate::inbox::{consumer, keyed, message, message_of};
+use async_trait::async_trait;
+use inbox::{
+    AfterDeadLetter, Consumer, DeadLetter, Dialect, Handler, HandlerError, Inbox, InboxOptions,
+    PayloadComparison, Reason, RedriveError, RedriveOptions, Redriven, Refusal, Requested, Resolution,
+    Tenant, Tx, UnknownKinds,
+};
+use message::{ContentType, Delivery, DeliveryToken, EventType, Message, OrderingKey};
+use migrations::Template;
+use sqlx::{Postgres, Transaction};
+
+cases! { "inbox/held_redrives":
+    every {
+        a_held_message_waits_for_a_process_that_knows_its_kind,
+        a_redrive_passes_no_earlier_dead_letter_where_keys_are_held,
+        a_dead_letter_without_a_tenant_can_become_a_held_one,
+        another_payload_under_the_id_of_a_message_is_not_a_held_copy,
+        a_message_whose_day_is_forgotten_is_not_held,
+        a_held_message_is_compared_by_its_content,
+    }
+    postgres {
+        a_failure_after_the_handler_began_is_counted_and_ends_no_look_on_postgres,
+        a_hung_statement_of_a_held_message_ends_with_its_handler_on_postgres,
+        a_swallowed_error_is_the_messages_own_failure_on_postgres,
+    }
+}
+
+async fn dead<DB: TestDatabase>(inbox: &Inbox<DB>, message: &Message, reason: Reason) {
+    let delivery = Delivery {
+        token: DeliveryToken(1),
+        message: Ok(message.clone()),
+        redelivered: false,
+        origin: String::from("orders[3]@17"),
+    };
+    let cause = (reason, String::from("held behind another"), 0);
+    let proof = inbox.dead_letter(&consumer("billing"), &Tenant::none(), &delivery, cause).await.unwrap();
+    assert_eq!(proof.subject(), message.id.as_uuid());
+}
+
+fn reasons(letters: &[DeadLetter]) -> Vec<(&str, &str)> {
+    let mut reasons: Vec<_> = letters
+        .iter()
+        .map(|letter| (std::str::from_utf8(&letter.payload).unwrap(), letter.reason.as_str()))
+        .collect();
+    reasons.sort_unstable();
+    reasons
+}
+
+async fn noted<DB: TestDatabase>(tx: &mut Tx<DB>, message: &Message) -> Result<(), HandlerError> {
+    Ok(DB::apply(tx, "billing", message).await?)
+}
+
+/// Goal: a process that does not know the kind of a held message leaves it alone, whatever it does
+/// with such deliveries. Oracle: a key behind it has had its turn, and the message takes effect in
+/// a process that knows it.
+async fn a_held_message_waits_for_a_process_that_knows_its_kind<DB: TestDatabase>(database: &Database<DB>) {
+    let inbox = database.inbox().await;
+    let rules = [UnknownKinds::Refuse, UnknownKinds::Skip, UnknownKinds::Hold];
+    for (round, rule) in rules.into_iter().enumerate() {
+        let [first, held, known] = ["first", "held", "known"].map(|payload| format!("{payload} {round}"));
+        let rejects = Rejects::these([&first]);
+        settled(&inbox, &rejects, &[&first, &held]).await;
+        let behind = Message { kind: EventType::new("order.noted").unwrap(), ..keyed("l", &known) };
+        dead(&inbox, &behind, Reason::Held).await;
+        let letters = dead_letters(&inbox).await;
+        inbox.discard(of(&letters, &first).id, &signature()).await.unwrap();
+        let broker = Broker::new([]);
+        let source = broker.clone();
+        let old = Consumer::builder(inbox.clone(), "billing")
+            .subscribe(move || {
+                let broker = source.clone();
+                async move { Ok(broker.subscribe()) }
+            })
+            .on_message("order.noted", noted::<DB>)
+            .unknown_kinds(rule)
+            .after_dead_letter(AfterDeadLetter::HoldKey)
+            .redrive_interval(SOON);
+        let running = start(old);
+        until("the other key had its turn", async || effects(database).await.contains(&known)).await;
+        running.stop().await;
+        let letters = dead_letters(&inbox).await;
+        assert_eq!(reasons(&letters), [(held.as_str(), "held")], "{rule:?}");
+        let running = start(holding(&inbox, &broker, Effect::works(), None));
+        none_is_open(&inbox).await;
+        running.stop().await;
+        assert_eq!(effects(database).await.split_off(2 * round), [known, held]);
+    }
+}
+
+/// Goal: where keys are held, no redrive that an operator asks for passes an open dead letter of
+/// its key, whatever the reasons are. Oracle: the effects, the audit.
+async fn a_redrive_passes_no_earlier_dead_letter_where_keys_are_held<DB: TestDatabase>(
+    database: &Database<DB>,
+) {
+    let inbox = database.inbox().await;
+    let old = inbox.window().now - 20 * Duration::from_secs(86_400);
+    let key = || OrderingKey::new("k").unwrap();
+    let rejects = Rejects::these(["first"]);
+    let broker = Broker::new(["first", "second"].map(|payload| message_of(old, payload).with_key(key())));
+    let running = start(holding(&inbox, &broker, rejects.handler(), None));
+    broker.drained().await;
+    let letters = dead_letters(&inbox).await;
+    assert_eq!(reasons(&letters), [("first", "too_old"), ("second", "too_old")]);
+    let [first, second] = ["first", "second"].map(|payload| of(&letters, payload).id);
+    let late = RedriveOptions { accept_late: true, ..RedriveOptions::default() };
+    let ask = async || {
+        for letter in [first, second] {
+            let requested = inbox.request_redrive(letter, late, &signature()).await.unwrap();
+            assert_eq!(requested, Requested::Now);
+        }
+        let done = async || inbox.decisions(10.try_into().unwrap()).await.unwrap();
+        until("both were carried out", async || done().await.iter().all(|one| one.done_at.is_some())).await;
+    };
+    ask().await;
+    let outcomes: Vec<_> = inbox.decisions(2.try_into().unwrap()).await.unwrap();
+    let told = |at: usize| outcomes[at].outcome.clone().unwrap_or_default();
+    assert!(told(1).contains("no such price"), "{}", told(1));
+    assert!(told(0).contains(&format!("held behind dead letter {first}")), "{}", told(0));
+    assert!(effects(database).await.is_empty());
+    let holds = RedriveOptions { after_dead_letter: AfterDeadLetter::HoldKey, ..late };
+    let refused = inbox.redrive(&consumer("billing"), second, &rejects.handler(), holds).await;
+    assert!(matches!(refused, Err(RedriveError::Held { behind, .. }) if behind == first), "{refused:?}");
+    rejects.repair("first");
+    ask().await;
+    none_is_open(&inbox).await;
+    running.stop().await;
+    assert_eq!(effects(database).await, ["first", "second"]);
+
+    // A consumer that lets keys go on redrives in any order.
+    let rejects = Rejects::these(["a", "b"]);
+    let broker = Broker::new(["a", "b"].map(|payload| keyed("k", payload)));
+    let running = start(builder(&inbox, &broker, rejects.handler()).redrive_interval(SOON));
+    broker.drained().await;
+    let letters = dead_letters(&inbox).await;
+    rejects.repair("b");
+    assert_eq!(request(&inbox, of(&letters, "b")).await, Requested::Now);
+    until("it takes effect", async || effects(database).await.len() == 3).await;
+    running.stop().await;
+    assert_eq!(reasons(&dead_letters(&inbox).await), [("a", "rejected")]);
+}
+
+/// Goal: a message whose tenant was not known when it died, and whose key is held when it comes
+/// again, can be redriven. Oracle: it takes effect by itself.
+async fn a_dead_letter_without_a_tenant_can_become_a_held_one<DB: TestDatabase>(database: &Database<DB>) {
+    let inbox = database.inbox().await;
+    let (before, behind) = (keyed("k", "before"), keyed("k", "behind"));
+    dead(&inbox, &behind, Reason::NoTenant).await;
+    dead(&inbox, &before, Reason::Rejected).await;
+    dead(&inbox, &behind, Reason::Held).await;
+    let letters = dead_letters(&inbox).await;
+    assert_eq!(reasons(&letters), [("before", "rejected"), ("behind", "held")]);
+    let letter = of(&letters, "behind");
+    assert_eq!((letter.error.as_str(), letter.deliveries), ("held behind another", 2));
+    // Any other letter tells what it told before.
+    dead(&inbox, &before, Reason::Held).await;
+    assert_eq!(of(&dead_letters(&inbox).await, "before").reason, Reason::Rejected);
+    inbox.discard(of(&letters, "before").id, &signature()).await.unwrap();
+    let running = start(holding(&inbox, &Broker::new([]), Effect::works(), None));
+    none_is_open(&inbox).await;
+    running.stop().await;
+    assert_eq!(effects(database).await, ["behind"]);
+}
+
+/// Goal: two processes that meet different payloads under one id at the same time lose none of
+/// them. Oracle: the second one is a dead letter that says so, whether the first was handled or is
+/// held.
+async fn another_payload_under_the_id_of_a_message_is_not_a_held_copy<DB: TestDatabase>(
+    database: &Database<DB>,
+) {
+    let inbox = database.inbox().await;
+    let (applied, held) = (keyed("k", "applied"), keyed("k", "held"));
+    let broker = Broker::new([applied.clone()]);
+    let running = start(holding(&inbox, &broker, Effect::works(), None).redrive_interval(None));
+    broker.drained().await;
+    running.stop().await;
+    dead(&inbox, &keyed("k", "before"), Reason::Rejected).await;
+    dead(&inbox, &held, Reason::Held).await;
+    for (first, other) in [(&applied, "other than applied"), (&held, "other than held")] {
+        dead(&inbox, first, Reason::Held).await;
+        dead(&inbox, &keyed("k", other).with_id(first.id), Reason::Held).await;
+    }
+    let letters = dead_letters(&inbox).await;
+    let expected = [
+        ("before", "rejected"),
+        ("held", "held"),
+        ("other than applied", "key_reused"),
+        ("other than held", "key_reused"),
+    ];
+    assert_eq!(reasons(&letters), expected);
+    assert!(of(&letters, "other than held").error.contains(&held.id.to_string()));
+}
+
+/// Goal: what cannot be held with an inbox row is not redriven by itself: nobody knows whether it
+/// took effect. Oracle: a person decides about it.
+async fn a_message_whose_day_is_forgotten_is_not_held<DB: TestDatabase>(database: &Database<DB>) {
+    let inbox = database.inbox().await;
+    let old = inbox.window().now - 90 * Duration::from_secs(86_400);
+    let gone = message_of(old, "gone").with_key(OrderingKey::new("k").unwrap());
+    dead(&inbox, &gone, Reason::Held).await;
+    let letters = dead_letters(&inbox).await;
+    assert_eq!(reasons(&letters), [("gone", "too_old")]);
+    assert_eq!(letters[0].error, "its day was forgotten before it could be held behind another");
+    let (billing, works) = (consumer("billing"), Effect::works());
+    let redrive = async |options| inbox.redrive(&billing, letters[0].id, &works, options).await;
+    let refused = redrive(RedriveOptions::default()).await;
+    assert!(matches!(refused, Err(RedriveError::Refused(Refusal::TooOld { .. }))), "{refused:?}");
+    let accepted = redrive(RedriveOptions { accept_late: true, ..RedriveOptions::default() }).await;
+    assert_eq!(accepted.unwrap(), Redriven::Now(Resolution::AppliedLate));
+}
+
+/// Goal: where JSON is compared by its content, a copy of a dead message that was written anew is a
+/// copy. Oracle: no letter says that its id was reused, before the redrive and after it.
+async fn a_held_message_is_compared_by_its_content<DB: TestDatabase>(database: &Database<DB>) {
+    let options = InboxOptions { payloads: PayloadComparison::CanonicalJson, ..database.options() };
+    let inbox = Inbox::<DB>::open(database.pool.clone(), options).await.unwrap();
+    let json = |payload| Message { content_type: ContentType::json(), ..keyed("k", payload) };
+    let (first, held) = (json(r#"{"a":1,"b":1}"#), json(r#"{"a":1,"b":2}"#));
+    let again = [json(r#"{"b":1,"a":1}"#).with_id(first.id), json(r#"{"b":2,"a":1}"#).with_id(held.id)];
+    let rejects = Rejects::these([text(&first.payload)]);
+    let broker = Broker::new([first.clone(), held.clone()].into_iter().chain(again.clone()));
+    let running = start(holding(&inbox, &broker, rejects.handler(), None));
+    broker.drained().await;
+    // As if another process had held it at the same moment.
+    dead(&inbox, &again[1], Reason::Held).await;
+    let letters = dead_letters(&inbox).await;
+    let both = [(text(&first.payload), "rejected"), (text(&held.payload), "held")];
+    assert_eq!(told(&letters), both);
+    rejects.repair(&text(&first.payload));
+    assert_eq!(request(&inbox, of(&letters, &both[0].0)).await, Requested::Now);
+    none_is_open(&inbox).await;
+    again.into_iter().for_each(|copy| broker.send(Ok(copy)));
+    broker.drained().await;
+    running.stop().await;
+    assert!(dead_letters(&inbox).await.is_empty());
+    assert_eq!(effects(database).await, both.map(|(payload, _)| payload));
+}
+
+/// Runs SQL for a payload, whether it fails or not, and waits; others succeed meanwhile.
+struct Runs {
+    sql: Vec<(&'static str, &'static str)>,
+    waits: Duration,
+    others: Broker,
+    swallows: bool,
+}
+
+#[async_trait]
+impl Handler<Postgres> for Runs {
+    async fn handle(
+        &self,
+        tx: &mut Transaction<'static, Postgres>,
+        message: &Message,
+    ) -> Result<Option<Vec<u8>>, HandlerError> {
+        <Postgres as TestDatabase>::apply(tx, "billing", message).await?;
+        for (payload, sql) in &self.sql {
+            if message.payload == payload.as_bytes() {
+                let done = Postgres::sql(tx, sql).await;
+                if !self.swallows {
+                    done?;
+                }
+                tokio::time::sleep(self.waits).await;
+                self.others.send(Ok(self::message("other")));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// Keys with one held message each, whose turn it is.
+async fn held_first<DB: TestDatabase + Dialect>(inbox: &Inbox<DB>, payloads: &[&str]) {
+    for payload in payloads {
+        dead(inbox, &keyed(payload, payload), Reason::Held).await;
+    }
+}
+
+/// Goal: a held message that the database ends after its handler began (its session idle for too
+/// long, or its letter never closed) is counted as a delivery is, and its look goes on. Oracle: it
+/// is dead while others succeed, and a key behind it takes effect.
+async fn a_failure_after_the_handler_began_is_counted_and_ends_no_look_on_postgres() {
+    let Some(database) = <Postgres as TestDatabase>::create().await else { return };
+    let inbox = database.inbox().await;
+    let place = database.schema.as_ref().unwrap();
+    let refuse = "CREATE FUNCTION {place}.refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
+        IF OLD.payload = 'b' AND NEW.resolution IS NOT NULL THEN RAISE EXCEPTION 'lost' USING ERRCODE = '40001'; END IF; \
+        RETURN NEW; END $$; \
+        CREATE TRIGGER refuse BEFORE UPDATE ON {place}.inbox_dead_letter \
+        FOR EACH ROW EXECUTE FUNCTION {place}.refuse()";
+    let refuse = Template::new(refuse).identifier("place", place).render();
+    sqlx::raw_sql(&refuse).execute(&database.admin).await.unwrap();
+    held_first(&inbox, &["a", "b", "c"]).await;
+    let broker = Broker::new([]);
+    let handler = Runs {
+        sql: vec![("a", "SET LOCAL idle_in_transaction_session_timeout = '1ms'"), ("b", "SELECT 1")],
+        waits: Duration::from_millis(50),
+        others: broker.clone(),
+        swallows: false,
+    };
+    let holding = holding(&inbox, &broker, Effect::works(), None).handler(handler).attempts_max(3);
+    let running = start(holding);
+    until("both are dead", async || {
+        reasons(&dead_letters(&inbox).await) == [("a", "poison"), ("b", "poison")]
+    })
+    .await;
+    broker.drained().await;
+    running.stop().await;
+    let letters = dead_letters(&inbox).await;
+    assert!(letters.iter().all(|letter| letter.attempts == 3), "{letters:?}");
+    assert!(of(&letters, "b").error.contains("lost"), "{}", of(&letters, "b").error);
+    assert!(effects(&database).await.contains(&String::from("c")));
+    <Postgres as TestDatabase>::remove(database).await;
+}
+
+/// Goal: the server stops working for a held message whose handler was ended, so that the next
+/// attempt finds its letter unlocked. Oracle: the letter and the server's sessions, while the
+/// statement would take an hour.
+async fn a_hung_statement_of_a_held_message_ends_with_its_handler_on_postgres() {
+    let Some(database) = <Postgres as TestDatabase>::create().await else { return };
+    let inbox = database.inbox().await;
+    held_first(&inbox, &["a"]).await;
+    let broker = Broker::new([]);
+    let handler = Runs {
+        sql: vec![("a", "SELECT pg_sleep(3601)")],
+        waits: Duration::ZERO,
+        others: broker.clone(),
+        swallows: false,
+    };
+    let holding = holding(&inbox, &broker, Effect::works(), None).handler(handler).attempts_max(2);
+    // Long enough for what comes before the statement.
+    let running = start(holding.handler_timeout(Duration::from_secs(1)));
+    until("it is dead", async || dead_letters(&inbox).await[0].reason == Reason::Poison).await;
+    running.stop().await;
+    let letter = &dead_letters(&inbox).await[0];
+    assert!(letter.attempts == 2 && letter.error.contains("did not end within"), "{letter:?}");
+    let sleeping = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%pg_sleep(3601)%' AND state = 'active' \
+        AND pid <> pg_backend_pid()";
+    let sleeping: i64 = sqlx::query_scalar(sleeping).fetch_one(&database.admin).await.unwrap();
+    assert_eq!(sleeping, 0);
+    <Postgres as TestDatabase>::remove(database).await;
+}
+
+/// Goal: a handler that goes on after a statement that failed is given up at the bound, also when
+/// nothing else succeeds: a delivery and a held message alike. Oracle: the letters.
+async fn a_swallowed_error_is_the_messages_own_failure_on_postgres() {
+    let Some(database) = <Postgres as TestDatabase>::create().await else { return };
+    let inbox = database.inbox().await;
+    held_first(&inbox, &["a"]).await;
+    let broker = Broker::new([message("b")]);
+    let handler = Runs {
+        sql: vec![("a", "SELECT 1 / 0"), ("b", "SELECT 1 / 0")],
+        waits: Duration::ZERO,
+        // Nothing else comes.
+        others: Broker::new([]),
+        swallows: true,
+    };
+    let holding = holding(&inbox, &broker, Effect::works(), None).handler(handler).attempts_max(3);
+    let running = start(holding);
+    until("both are dead", async || {
+        reasons(&dead_letters(&inbox).await) == [("a", "poison"), ("b", "poison")]
+    })
+    .await;
+    running.stop().await;
+    assert!(dead_letters(&inbox).await.iter().all(|letter| letter.attempts == 3));
+    <Postgres as TestDatabase>::remove(database).await;
+}

@@ -1,0 +1,154 @@
+//! A table of Debezium's outbox event router: producers insert a row and delete it at once, and a
+//! replication slot tells of it.
+
+use std::time::Duration;
+
+use migrations::{Line, Migrator};
+use sqlx::{PgPool, Postgres};
+use tests::facts::{Fact, Order, all_stored};
+use tests::relay_process::Config;
+use tests::{Backend, Cluster, Failure, Outcome, RelayProcess, Role, Stage, brokers, eventually, roles};
+
+use super::{ACCOUNTS, RELAY, Writers, adopt, adopted, fact, placed};
+use crate::commands::Ran;
+
+const TABLE: &str = "\
+CREATE TABLE outboxevent (
+    id            uuid         PRIMARY KEY DEFAULT gen_random_uuid(),
+    aggregatetype varchar(255) NOT NULL,
+    aggregateid   varchar(255) NOT NULL,
+    type          varchar(255) NOT NULL,
+    payload       jsonb
+);
+CREATE PUBLICATION dbz_publication FOR TABLE outboxevent;";
+
+const SLOT: &str = "SELECT pg_create_logical_replication_slot('debezium', 'pgoutput')";
+
+/// A reader of the slot in the place of Debezium: it reads what the publication lets through, as
+/// the connector does.
+struct Slot<'a>(&'a PgPool);
+
+impl Slot<'_> {
+    /// Reads everything that has committed, and confirms it.
+    async fn read(&self) -> Result<Vec<Fact>, Failure> {
+        let changes: Vec<Vec<u8>> = sqlx::query_scalar(
+            "SELECT data FROM pg_logical_slot_get_binary_changes('debezium', NULL, NULL,
+                'proto_version', '1', 'publication_names', 'dbz_publication')",
+        )
+        .fetch_all(self.0)
+        .await?;
+        let inserts = changes.iter().filter(|change| change.first() == Some(&b'I'));
+        inserts.map(|change| fact(last_column(change)?)).collect()
+    }
+}
+
+/// The last column of an insert: `I`, relation, `N`, the number of columns, then a kind and a
+/// length before each text.
+fn last_column(insert: &[u8]) -> Result<&[u8], Failure> {
+    let mut rest = insert.get(8..).ok_or("a short insert")?;
+    let mut last = None;
+    while let Some((b't', text)) = rest.split_first() {
+        let (length, text) = text.split_at_checked(4).ok_or("a column without a length")?;
+        let length = usize::try_from(u32::from_be_bytes(length.try_into()?))?;
+        let (column, further) = text.split_at_checked(length).ok_or("a short column")?;
+        (last, rest) = (Some(column), further);
+    }
+    last.ok_or_else(|| "an insert without columns".into())
+}
+
+/// Goal: producers whose rows are gone at the commit go on without a change, from Debezium to the
+/// relay and back; each message goes one way, and accounts keep their order. Oracle: the checker,
+/// over what the slot told before and after, and what Kafka holds; the slot's state as `status`
+/// tells it; a relay that runs is refused.
+pub(super) async fn goes_over_and_back(stage: Stage) -> Outcome {
+    let cluster = Cluster::start(&stage, &[("OUTBOX_POSTGRES_WAL_LEVEL", "logical")]).await?;
+    let owner = cluster.url();
+    let admin = outbox::pool_options::<Postgres>().max_connections(8).connect(&owner).await?;
+    let mut connection = admin.acquire().await?;
+    Migrator::<Postgres>::new(Line::Outbox).up(&mut connection).await?;
+    roles::grant(&mut connection, &[Line::Outbox], None).await?;
+    drop(connection);
+    let user = Role::Producer.user();
+    cluster.execute(&format!("{ACCOUNTS}{TABLE}")).await?;
+    cluster.execute(SLOT).await?;
+    cluster
+        .execute(&format!("GRANT SELECT, INSERT, UPDATE, DELETE ON account, placed, outboxevent TO {user}"))
+        .await?;
+    let broker = brokers::open(Backend::Kafka).await?;
+    let topic = broker.topic_name(&stage, "outbox.event.accounts");
+    broker.create_topic(&stage, &topic).await?;
+    let aggregate = topic.strip_prefix("outbox.event.").ok_or("a topic without the prefix")?;
+    let section = "[pipeline.adopt]\ntable = \"public.outboxevent\"\ntopic_prefix = \"outbox.event.\"\n\
+                   publication = \"dbz_publication\"\n";
+    let url = Role::Relay.url(&owner)?;
+    let config = Config::write(&stage, RELAY, &url, broker.as_ref(), section)?;
+    let producer =
+        outbox::pool_options::<Postgres>().max_connections(8).connect(&Role::Producer.url(&owner)?).await?;
+    let statements = [
+        format!(
+            "INSERT INTO outboxevent (aggregatetype, aggregateid, type, payload)
+             VALUES ('{aggregate}', $1, 'account.changed', jsonb_build_object('key', $1::text, 'seq', $2::bigint))"
+        ),
+        String::from("DELETE FROM outboxevent WHERE aggregateid = $1 AND $2::bigint > 0"),
+    ];
+    let writers = Writers::start(&producer, &statements);
+    let slot = Slot(&admin);
+
+    // The old way, and a relay that would overtake it.
+    let mut before = slot.read().await?;
+    while before.len() < 60 {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        before.extend(slot.read().await?);
+    }
+    let relay = RelayProcess::start(&stage, &config)?;
+    relay.tells("leading").await?;
+    adopt(&config, &owner, "over", &[])
+        .await?
+        .refused(2, &["the relay accounts runs", "relay pause --all"])?;
+    relay.stop().await?;
+
+    // Over, before the slot is through.
+    let over = adopted(&config, &owner, "over", 0).await?;
+    assert_eq!((&over["outcome"], &over["imported"]), (&"adopted".into(), &0.into()), "{over}");
+    assert_eq!(over["publication"], "dbz_publication");
+    let status = adopted(&config, &owner, "status", 3).await?;
+    assert_eq!(status["slots"][0]["is_through"], false, "{status}");
+    handed_over(&admin, 50).await?;
+    before.extend(slot.read().await?);
+    assert!(slot.read().await?.is_empty(), "new rows go the new way only");
+    assert_eq!(adopted(&config, &owner, "status", 0).await?["slots"][0]["is_through"], true);
+
+    // The new way, and back.
+    let relay = RelayProcess::start(&stage, &config)?;
+    broker.drain(&topic, 200).await?;
+    relay.stop().await?;
+    let back = adopted(&config, &owner, "back", 0).await?;
+    assert_eq!((&back["outcome"], &back["publication"]), (&"given back".into(), &"dbz_publication".into()));
+    Ran::with(&config, &["run", "--once"]).await?.done()?;
+    let mut after = Vec::new();
+    while after.len() < 60 {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        after.extend(slot.read().await?);
+    }
+    writers.stop().await?;
+    after.extend(slot.read().await?);
+
+    let messages: i64 = sqlx::query_scalar("SELECT count(*) FROM outbox_message").fetch_one(&admin).await?;
+    let records = broker.drain(&topic, usize::try_from(messages)?).await?;
+    let relayed = records.iter().map(|record| fact(&record.payload)).collect::<Result<Vec<_>, _>>()?;
+    let all = [before, relayed, after].concat();
+    let committed = placed(&admin).await?;
+    assert_eq!(all.len(), committed.len(), "no copy, and none both ways");
+    all_stored(&committed, &all, Order::PerKey)?;
+    let is_uuid = |id: &String| uuid::Uuid::parse_str(id).is_ok();
+    assert!(records.iter().all(|it| it.headers.get("id").is_some_and(is_uuid)), "{:?}", records.first());
+    Ok(())
+}
+
+async fn handed_over(admin: &PgPool, wanted: i64) -> Outcome {
+    eventually("rows are handed over", || async {
+        let count: i64 = sqlx::query_scalar("SELECT count(*) FROM outbox_message").fetch_one(admin).await?;
+        Ok((count >= wanted).then_some(()))
+    })
+    .await
+}

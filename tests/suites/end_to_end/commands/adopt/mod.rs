@@ -1,0 +1,134 @@
+//! `relay adopt`: a foreign outbox table goes over and back under writers; what cannot be adopted
+//! is left as it is.
+
+mod by_hand;
+mod debezium;
+mod refused;
+mod status_column;
+
+use std::time::Duration;
+
+use libtest_mimic::Trial;
+use serde_json::Value;
+use sqlx::{AssertSqlSafe, PgPool};
+use tests::facts::Fact;
+use tests::relay_process::Config;
+use tests::{Backend, Failure, Outcome, cluster, trial};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use super::Ran;
+
+/// The pipeline.
+const RELAY: &str = "accounts";
+
+/// A counter for each account: its row lock makes the numbers of a key ascend in the order of
+/// commits, so that a gap and a reversal show.
+const ACCOUNTS: &str = "\
+CREATE TABLE account (key text PRIMARY KEY, seq bigint NOT NULL);
+INSERT INTO account SELECT 'account-' || n, 0 FROM generate_series(1, 8) AS n;
+CREATE TABLE placed (key text NOT NULL, seq bigint NOT NULL);";
+
+const WRITERS: usize = 4;
+const PAUSE: Duration = Duration::from_millis(8);
+
+pub(super) fn trials() -> Vec<Trial> {
+    let kafka = [Backend::Postgres, Backend::Kafka];
+    let own_server = [Backend::Kafka, cluster::NEEDS[0], cluster::NEEDS[1]];
+    let postgres = [Backend::Postgres];
+    vec![
+        trial(
+            "adopt/a_polled_table_goes_over_and_back_under_writers/postgres/kafka",
+            &kafka,
+            status_column::goes_over_and_back,
+        ),
+        trial(
+            "adopt/a_table_of_debezium_goes_over_and_back_under_writers/postgres/kafka",
+            &own_server,
+            debezium::goes_over_and_back,
+        ),
+        trial("adopt/what_cannot_be_adopted_is_left_as_it_is/postgres", &postgres, refused::refused),
+        trial("adopt/an_open_writer_stops_the_move/postgres", &postgres, refused::an_open_writer),
+        trial("adopt/the_printed_sql_does_the_same/postgres", &postgres, by_hand::the_printed_sql),
+    ]
+}
+
+/// Runs `relay adopt` as the owner of the old table.
+async fn adopt(config: &Config, owner: &str, verb: &str, more: &[&str]) -> Result<Ran, Failure> {
+    let signed = ["--actor", "ann", "--note", "a test"];
+    let signed: &[&str] = if matches!(verb, "over" | "back") { &signed } else { &[] };
+    let base = ["adopt", verb, "--database", owner];
+    Ran::with(config, &[&base[..], signed, more].concat()).await
+}
+
+/// The same as JSON, demanding an exit code.
+async fn adopted(config: &Config, owner: &str, verb: &str, code: i32) -> Result<Value, Failure> {
+    adopt(config, owner, verb, &["--output", "json"]).await?.ended(code)?.json()
+}
+
+/// Producers that never stop, and of whose transactions some roll back.
+struct Writers {
+    stop: watch::Sender<bool>,
+    tasks: JoinSet<Outcome>,
+}
+
+impl Writers {
+    /// `statements` write a message: $1 is the account, $2 its number.
+    fn start(pool: &PgPool, statements: &[String]) -> Self {
+        let (stop, stopped) = watch::channel(false);
+        let mut tasks = JoinSet::new();
+        for writer in 0..WRITERS {
+            let (pool, statements, stopped) = (pool.clone(), statements.to_vec(), stopped.clone());
+            tasks.spawn(async move {
+                for turn in 0.. {
+                    if *stopped.borrow() {
+                        break;
+                    }
+                    let key = format!("account-{}", 1 + (writer * 3 + turn) % 8);
+                    write(&pool, &key, &statements, turn % 7 == 6).await?;
+                    tokio::time::sleep(PAUSE).await;
+                }
+                Ok(())
+            });
+        }
+        Self { stop, tasks }
+    }
+
+    /// Stops them; each of their statements must have succeeded.
+    async fn stop(mut self) -> Outcome {
+        self.stop.send_replace(true);
+        while let Some(ended) = self.tasks.join_next().await {
+            ended??;
+        }
+        Ok(())
+    }
+}
+
+async fn write(pool: &PgPool, key: &str, statements: &[String], is_rolled_back: bool) -> Outcome {
+    let mut tx = pool.begin().await?;
+    let next = "UPDATE account SET seq = seq + 1 WHERE key = $1 RETURNING seq";
+    let seq: i64 = sqlx::query_scalar(next).bind(key).fetch_one(&mut *tx).await?;
+    sqlx::query("INSERT INTO placed VALUES ($1, $2)").bind(key).bind(seq).execute(&mut *tx).await?;
+    for statement in statements {
+        let statement = AssertSqlSafe(statement.clone());
+        sqlx::query(statement).bind(key).bind(seq).execute(&mut *tx).await?;
+    }
+    match is_rolled_back {
+        true => tx.rollback().await?,
+        false => tx.commit().await?,
+    }
+    Ok(())
+}
+
+/// The committed rows, for the judge.
+async fn placed(pool: &PgPool) -> Result<Vec<Fact>, Failure> {
+    let rows: Vec<(String, i64)> = sqlx::query_as("SELECT key, seq FROM placed").fetch_all(pool).await?;
+    Ok(rows.into_iter().map(|(key, seq)| Fact::new(key, seq)).collect())
+}
+
+/// A message's payload as a fact.
+fn fact(payload: &[u8]) -> Result<Fact, Failure> {
+    let value: Value = serde_json::from_slice(payload)?;
+    let key = value["key"].as_str().ok_or("a payload without a key")?;
+    Ok(Fact::new(key, value["seq"].as_i64().ok_or("a payload without a number")?))
+}

@@ -1,0 +1,225 @@
+//! Tables that cannot be adopted, and a moment at which none can be.
+
+use sqlx::{Postgres, Sqlite};
+use tests::relay_process::Config;
+use tests::{Database, Failure, Outcome, Role, Stage};
+
+use super::{RELAY, adopt};
+use crate::commands::Ran;
+
+const BROKER: &str = "[pipeline.kafka]\nbootstrap_servers = [\"127.0.0.1:1\"]\n";
+
+/// A table that can be adopted; `@` is its name in a case.
+const TABLE: &str = "CREATE TABLE @ (id bigint, topic text, aggregate_id text, type text, payload jsonb, \
+                     sent_at timestamptz);";
+const ROW: &str = "INSERT INTO @ VALUES (7, 'orders', 'a', 'placed', '{\"n\": 1}', NULL);";
+const MAPPING: &str = "columns = { topic = \"topic\", key = \"aggregate_id\" }\n";
+const PENDING: &str = "columns = { topic = \"topic\", key = \"aggregate_id\" }\npending = \"sent_at\"\n";
+
+/// SQL after the table was made, the section after its table, and what is told: problem and remedy.
+type Case = (&'static str, &'static str, &'static [&'static str]);
+
+const CASES: [Case; 26] = [
+    (
+        "ALTER TABLE @ ALTER payload TYPE integer USING 1",
+        PENDING,
+        &["columns.payload = payload is of type integer", "jsonb, json, text, varchar or bytea"],
+    ),
+    (
+        "ALTER TABLE @ DROP COLUMN type",
+        PENDING,
+        &["has no column type", "columns.kind", "its columns are id, topic"],
+    ),
+    ("DROP TABLE @", PENDING, &["there is no table @", "look at `table`"]),
+    ("CREATE SCHEMA s@; ALTER TABLE @ SET SCHEMA s@", PENDING, &["there is no table", "table = \"s@.@\""]),
+    (
+        "ALTER TABLE @ RENAME TO base_@; CREATE VIEW @ AS SELECT * FROM base_@",
+        PENDING,
+        &["@ is a view", "the table below it"],
+    ),
+    (
+        "DROP TABLE @; CREATE TABLE @ (id bigint, topic text, aggregate_id text, type text, payload jsonb, \
+      sent_at timestamptz) PARTITION BY RANGE (id)",
+        PENDING,
+        &["@ is a partitioned table", "plain table"],
+    ),
+    (
+        "DROP TABLE @; CREATE TABLE p_@ (id bigint, topic text, aggregate_id text, \
+      type text, payload jsonb, sent_at timestamptz) PARTITION BY RANGE (id); \
+      CREATE TABLE @ PARTITION OF p_@ DEFAULT",
+        PENDING,
+        &["@ is a partition;"],
+    ),
+    (
+        "INSERT INTO @ SELECT 8, NULL, 'a', 'placed', '1', NULL",
+        PENDING,
+        &["1 row that waits in @ with no topic (column topic)", "the id \"8\"", "set `topic`"],
+    ),
+    (
+        "UPDATE @ SET topic = 'no spaces'",
+        PENDING,
+        &["a topic that cannot be used", "the id \"7\": \"no spaces\"", "A-Z a-z 0-9"],
+    ),
+    (
+        "UPDATE @ SET aggregate_id = repeat('k', 256)",
+        PENDING,
+        &["a key that cannot be used", "1 to 255 bytes"],
+    ),
+    ("UPDATE @ SET type = ''", PENDING, &["a kind that cannot be used"]),
+    ("UPDATE @ SET id = NULL", PENDING, &["an id that no header can carry", "columns.id"]),
+    ("UPDATE @ SET payload = NULL", PENDING, &["with no payload", "null_payload = \"empty\""]),
+    (ROW, PENDING, &["id is not unique: \"7\" stands in several rows", "another column"]),
+    (ROW, MAPPING, &["id is not unique: \"7\" stands in several rows"]),
+    (
+        "ALTER TABLE @ ALTER sent_at TYPE text",
+        PENDING,
+        &["pending = sent_at is of type text", "pending_value = \"NEW\""],
+    ),
+    ("UPDATE @ SET sent_at = now(); ALTER TABLE @ ALTER sent_at SET NOT NULL", PENDING, &["never null"]),
+    (
+        "ALTER TABLE @ ALTER id TYPE uuid USING gen_random_uuid()",
+        PENDING,
+        &["order_by is missing, and id is of type uuid"],
+    ),
+    ("ALTER TABLE @ ALTER topic TYPE bytea USING 'x'", PENDING, &["columns.topic = topic is of type bytea"]),
+    (
+        "SELECT 1",
+        "columns = { topic = \"topic\", key = \"aggregate_id\" }\npublication = \"nope_@\"\n",
+        &["there is no publication nope_@", "publications here:"],
+    ),
+    (
+        "CREATE PUBLICATION all_@ FOR ALL TABLES",
+        "columns = { topic = \"topic\", key = \"aggregate_id\" }\n\
+      publication = \"all_@\"\n",
+        &["all_@ is FOR ALL TABLES", "FOR TABLE"],
+    ),
+    (
+        "CREATE PUBLICATION schema_@ FOR TABLES IN SCHEMA public",
+        "columns = { topic = \"topic\", key = \
+      \"aggregate_id\" }\npublication = \"schema_@\"\n",
+        &["schema_@ has all tables of the schema"],
+    ),
+    (
+        "CREATE PUBLICATION part_@ FOR TABLE @ WHERE (id > 5); ALTER TABLE @ REPLICA IDENTITY FULL",
+        "columns = { topic = \"topic\", key = \"aggregate_id\" }\npublication = \"part_@\"\n",
+        &["part_@ has some rows or columns of @ only"],
+    ),
+    (
+        "CREATE PUBLICATION empty_@",
+        "columns = { topic = \"topic\", key = \"aggregate_id\" }\n\
+      publication = \"empty_@\"\n",
+        &["empty_@ does not have @"],
+    ),
+    (
+        "CREATE FUNCTION by_hand_@() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM outbox_enqueue_json(''x'', \
+      NEW.payload); RETURN NULL; END'; CREATE TRIGGER by_hand AFTER INSERT ON @ FOR EACH ROW \
+      EXECUTE FUNCTION by_hand_@()",
+        PENDING,
+        &["the trigger by_hand of @ hands rows over already", "drop the trigger"],
+    ),
+    (
+        "GRANT INSERT ON @ TO outbox_test_observer",
+        PENDING,
+        &["may not append messages: outbox_test_observer", "TO outbox_test_observer", "GRANT"],
+    ),
+];
+
+/// All that a refusal must leave: triggers, messages, audit, publications, and the rows themselves.
+async fn footprint(database: &Database<Postgres>, table: &str) -> Result<Vec<String>, Failure> {
+    let mut footprint = database
+        .texts(
+            "SELECT concat_ws(' ', (SELECT count(*) FROM pg_trigger WHERE NOT tgisinternal),
+                (SELECT count(*) FROM pg_proc WHERE proname ~ '^outbox_adopt'),
+                (SELECT count(*) FROM outbox_message), (SELECT count(*) FROM outbox_operation),
+                (SELECT string_agg(r::text, ' ' ORDER BY oid) FROM pg_publication_rel AS r))",
+        )
+        .await?;
+    let is_there = database.integer(&format!("SELECT count(to_regclass('{table}'))")).await?;
+    if is_there == 1 {
+        footprint.extend(database.texts(&format!("SELECT t::text FROM {table} AS t ORDER BY 1")).await?);
+    }
+    Ok(footprint)
+}
+
+fn config(stage: &Stage, url: &str, section: &str) -> Result<Config, Failure> {
+    Config::with_section(stage, RELAY, url, BROKER, section)
+}
+
+/// Goal: whatever is wrong with a table is told before anything changes: what, the value, what to
+/// do. Oracle: exit code 2 and the words, of `over` and of `plan`; triggers, functions, messages,
+/// audit, publications and rows are the same afterwards.
+pub(super) async fn refused(stage: Stage) -> Outcome {
+    let database = Database::<Postgres>::migrated(&stage).await?;
+    for (number, (sql, mapping, parts)) in CASES.into_iter().enumerate() {
+        let table = format!("case_{number}");
+        let named = |text: &str| text.replace('@', &table);
+        database.execute(&named(&format!("{TABLE}{ROW}{sql}"))).await?;
+        let section = format!("[pipeline.adopt]\ntable = {table:?}\n{}", named(mapping));
+        let config = config(&stage, &database.url, &section)?;
+        let before = footprint(&database, &table).await?;
+        let parts: Vec<String> = parts.iter().map(|part| named(part)).collect();
+        let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
+        let about = |failure: Failure| Failure::from(format!("case {number}, {sql}: {failure}"));
+        adopt(&config, &database.url, "over", &[]).await?.refused(2, &parts).map_err(about)?;
+        // The grants that are missing are told beside the SQL.
+        if parts.iter().all(|part| !part.contains("GRANT")) {
+            adopt(&config, &database.url, "plan", &[]).await?.refused(2, &parts).map_err(about)?;
+        }
+        assert_eq!(footprint(&database, &table).await?, before, "case {number}, {sql}");
+        // The next case is not to be refused for this one's publication.
+        database.execute(&named("DROP PUBLICATION IF EXISTS all_@, schema_@")).await?;
+    }
+
+    // Each user who runs it; and databases that have no outbox or no PostgreSQL.
+    database.execute(&format!("{TABLE}{ROW}").replace('@', "good")).await?;
+    let section = format!("[pipeline.adopt]\ntable = \"good\"\n{PENDING}");
+    let good = config(&stage, &database.url, &section)?;
+    let observer = Role::Observer.url(&database.url)?;
+    let parts = ["outbox_test_observer does not own good", "--database postgres://outbox@"];
+    adopt(&good, &observer, "over", &[]).await?.refused(2, &parts)?;
+    let own = section.replace("\"good\"", "\"outbox_message\"");
+    let own = config(&stage, &database.url, &own)?;
+    adopt(&own, &database.url, "over", &[]).await?.refused(2, &["the outbox of this toolkit itself"])?;
+    let plain = config(&stage, &database.url, "")?;
+    adopt(&plain, &database.url, "over", &[]).await?.refused(2, &["no section [pipeline.adopt]"])?;
+    let empty = Database::<Postgres>::empty(&stage).await?;
+    empty.execute(&TABLE.replace('@', "good")).await?;
+    adopt(&good, &empty.url, "over", &[]).await?.refused(2, &["relay migrate up --line outbox"])?;
+    let sqlite = Database::<Sqlite>::migrated(&stage).await?;
+    let other = config(&stage, &sqlite.url, &section)?;
+    for verb in ["plan", "over", "back", "status"] {
+        let ran = adopt(&other, &sqlite.url, verb, &[]).await?;
+        ran.refused(2, &["SQLite", "only tables of PostgreSQL"])?;
+    }
+    let config = config(&stage, &database.url, &section)?;
+    let unsigned = ["adopt", "over", "--actor", " ", "--note", "a test"];
+    Ran::with(&config, &unsigned).await?.refused(2, &["who decides"])
+}
+
+/// Goal: a writer that stays open stops the move for a moment, and nothing else. Oracle: exit code
+/// 3 with the writer's name; nothing has changed; a second writer was held back no longer than the
+/// timeout; the same command passes when the writer is done.
+pub(super) async fn an_open_writer(stage: Stage) -> Outcome {
+    let database = Database::<Postgres>::migrated(&stage).await?;
+    database.execute(&format!("{TABLE}{ROW}").replace('@', "old")).await?;
+    let config = config(&stage, &database.url, &format!("[pipeline.adopt]\ntable = \"old\"\n{PENDING}"))?;
+    let before = footprint(&database, "old").await?;
+    let mut open = database.admin.begin().await?;
+    let insert = "INSERT INTO old VALUES (8, 'orders', 'a', 'placed', '{\"n\": 2}', NULL)";
+    sqlx::query(insert).execute(&mut *open).await?;
+    let pid: i32 = sqlx::query_scalar("SELECT pg_backend_pid()").fetch_one(&mut *open).await?;
+    let pid = format!("pid {pid} of outbox");
+    let parts = ["old could not be locked within 300ms; nothing has changed", &pid, "idle in transaction"];
+    adopt(&config, &database.url, "over", &["--lock-timeout", "300ms"]).await?.refused(3, &parts)?;
+    database.execute("INSERT INTO old VALUES (9, 'orders', 'b', 'placed', '{\"n\": 3}', NULL)").await?;
+    assert_eq!(
+        footprint(&database, "old").await?[..2],
+        before[..],
+        "and the row of the open writer is its own"
+    );
+    open.commit().await?;
+    adopt(&config, &database.url, "over", &[]).await?.done()?;
+    let order = database.texts("SELECT headers ->> 'legacy-id' FROM outbox_message ORDER BY id").await?;
+    assert_eq!(order, ["7", "8", "9"]);
+    Ok(())
+}
