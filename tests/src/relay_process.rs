@@ -263,7 +263,7 @@ fn build() -> Result<PathBuf, String> {
     let mut build = std::process::Command::new(cargo);
     build
         .args(["build", "--quiet", "--package", "outbox-toolkit-relay", "--bin", "relay"])
-        .args(["--features", "otlp", "--target-dir"])
+        .args(["--package", "shared-build", "--target-dir"])
         .arg(target);
     if profile.ends_with("release") {
         build.arg("--release");

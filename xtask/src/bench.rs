@@ -45,9 +45,12 @@ enum Profile {
 
 /// Builds the benchmarks and the relay, which some of them start, and runs them.
 fn execute(backends: &Backends, profile: Profile, arguments: &[String]) -> Result<ExitCode, String> {
-    let release = (profile == Profile::Release).then_some("--release");
     let mut build = cargo(["build", "--package", "outbox-toolkit-relay", "--package", "benches"])?;
-    let built = cargo::exit_code(build.args(release))?;
+    match profile {
+        Profile::Release => build.arg("--release"),
+        Profile::Dev => build.args(["--bin", "relay", "--bin", "benches"]).args(cargo::SHARED),
+    };
+    let built = cargo::exit_code(&mut build)?;
     if built != ExitCode::SUCCESS {
         return Err("the benchmarks could not be built".to_owned());
     }

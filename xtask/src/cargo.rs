@@ -16,6 +16,10 @@ pub(crate) fn cargo<const N: usize>(arguments: [&str; N]) -> Result<Command, Str
     Ok(command)
 }
 
+/// Selects `tests/shared-build` beside what is built unoptimised: each dependency is built once,
+/// with the features that `cargo test --workspace` gives it.
+pub(crate) const SHARED: [&str; 2] = ["--package", "shared-build"];
+
 /// Runs a command with a headline before and its time after.
 pub(crate) fn step(what: &str, command: &mut Command) -> Result<(), String> {
     println!("\n── {what}");
@@ -40,4 +44,37 @@ pub(crate) fn programs(release: bool) -> Result<PathBuf, String> {
         None => workspace::root()?.join("target"),
     };
     Ok(target.join(profile))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    /// Other people's packages with their features, as cargo builds them for a selection.
+    fn dependencies(selected: &[&str]) -> BTreeSet<String> {
+        let tree = ["tree", "--offline", "--prefix", "none", "--format", "{p} [{f}]", "--edges"];
+        let mut command = cargo(tree).expect("cargo");
+        let output = command.args(selected).output().expect("cargo runs");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let lines = String::from_utf8(output.stdout).expect("text");
+        let ours = format!("({}", workspace::root().expect("a workspace").display());
+        let lines = lines.lines().filter(|line| !line.is_empty() && !line.contains(&ours));
+        lines.map(|line| line.trim_end_matches(" (*)").to_owned()).collect()
+    }
+
+    #[test]
+    fn beside_shared_build_every_package_has_the_dependencies_of_the_tests() {
+        let tests = dependencies(&["normal,build,dev", "--workspace"]);
+        for package in ["outbox-toolkit-relay", "benches", "simulation", "examples", "storm", "fuzz"] {
+            let [select, shared] = SHARED;
+            let found = dependencies(&["normal,build", "--package", package, select, shared]);
+            let others: Vec<&String> = found.difference(&tests).collect();
+            assert!(
+                others.is_empty(),
+                "{package} is built with other copies: name what adds the feature in \
+                 tests/shared-build/Cargo.toml: {others:?}"
+            );
+        }
+    }
 }

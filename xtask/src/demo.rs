@@ -27,6 +27,9 @@ pub(crate) struct Demo {
     /// Build optimised.
     #[arg(long)]
     release: bool,
+    /// Take the relay with every database and broker.
+    #[arg(skip)]
+    with_everything: bool,
     /// How the result is printed.
     #[arg(long, value_enum, default_value_t)]
     output: Output,
@@ -36,10 +39,12 @@ pub(crate) struct Demo {
 }
 
 impl Demo {
-    /// One run with few messages.
+    /// One run with few messages, by the relay that the tests start: what `cargo demo` builds is
+    /// compiled by the check of features.
     pub(crate) fn briefly() -> Self {
         let arguments = ["--messages", "200"].map(str::to_owned).to_vec();
-        Self { repeat: 1, seed: None, release: false, output: Output::Table, arguments }
+        let (release, with_everything) = (false, true);
+        Self { repeat: 1, seed: None, release, with_everything, output: Output::Table, arguments }
     }
 }
 
@@ -146,10 +151,14 @@ fn build(options: &Demo) -> Result<PathBuf, String> {
     let is_set = |variable| std::env::var_os(variable).is_some();
     let is_named = options.arguments.iter().any(is_given)
         || ["RELAY_DEMO_DATABASE", "RELAY_DEMO_BROKER"].into_iter().any(is_set);
-    let mut build = cargo(["build", "--package", "outbox-toolkit-relay", "--features", "demo"])?;
-    let programs = if options.release || is_named {
-        build.args(options.release.then_some("--release"));
-        cargo::programs(options.release)?
+    let mut build =
+        cargo(["build", "--package", "outbox-toolkit-relay", "--features", "outbox-toolkit-relay/demo"])?;
+    let programs = if options.release {
+        build.arg("--release");
+        cargo::programs(true)?
+    } else if is_named || options.with_everything {
+        build.args(["--bin", "relay"]).args(cargo::SHARED);
+        cargo::programs(false)?
     } else {
         build.args(["--no-default-features", "--profile", "demo"]);
         cargo::programs(false)?.with_file_name("demo")

@@ -41,7 +41,7 @@ impl Fuzz {
     /// Every target for a short while, from the same beginning each time: CI judges a change, it
     /// does not search.
     pub(crate) fn briefly() -> Self {
-        Self { target: None, seconds: 10, seed: 1, input: None, quiet: true }
+        Self { target: None, seconds: 5, seed: 1, input: None, quiet: true }
     }
 }
 
@@ -107,6 +107,7 @@ fn chosen(fuzz: &Path, wanted: Option<&str>) -> Result<Vec<String>, String> {
 
 fn build(fuzz: &Path, targets: &[String]) -> Result<(), String> {
     let mut build = cargo::cargo(["build", "--package", "fuzz"])?;
+    build.args(cargo::SHARED);
     for target in targets {
         build.args(["--bin", target]);
     }

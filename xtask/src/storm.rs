@@ -154,6 +154,8 @@ impl Stage {
         build.args(["--features", "storm/crash-points,outbox-toolkit-relay/crash-points"]);
         if release {
             build.arg("--release");
+        } else {
+            build.args(["--bin", "storm", "--bin", "relay"]).args(cargo::SHARED);
         }
         let built = build.status().map_err(|error| format!("cannot run cargo: {error}"))?;
         if !built.success() {

@@ -103,12 +103,11 @@ fn run_against(options: &Test, backends: &Backends) -> Result<Summary, String> {
     cargo::step("building the tests", &mut build)?;
 
     // Beforehand: a test that built them itself would have the time of one test for it.
-    cargo::step(
-        "building the relay",
-        &mut cargo(["build", "--package", "outbox-toolkit-relay", "--bin", "relay", "--features", "otlp"])?,
-    )?;
+    let mut relay = cargo(["build", "--package", "outbox-toolkit-relay", "--bin", "relay"])?;
+    cargo::step("building the relay", relay.args(cargo::SHARED))?;
     let mut examples = cargo(["build", "--package", "examples", "--bins"])?;
-    cargo::step("building the examples", examples.args(["--features", "crash-points"]))?;
+    examples.args(cargo::SHARED).args(["--features", "examples/crash-points"]);
+    cargo::step("building the examples", &mut examples)?;
 
     let mut tests = cargo(["test", "--workspace", "--no-fail-fast"])?;
     let folder = keep_programs()?;

@@ -15,6 +15,9 @@ use super::ledger::Place;
 /// behind the messages are served. Short of that, pausing would throw away what was fetched.
 const PAUSE_AFTER: Duration = Duration::from_secs(1);
 
+/// How long a member may be without partitions before it is worth a word.
+const IDLE_TOLD_AFTER: Duration = Duration::from_secs(10);
+
 /// The assigned partitions and the pause.
 #[derive(Debug, Default)]
 pub(super) struct Reading {
@@ -23,7 +26,17 @@ pub(super) struct Reading {
     /// Since when there was no room.
     full_since: Option<Instant>,
     paused_since: Option<Instant>,
+    idle: Idle,
     assignments: u64,
+}
+
+/// Whether there are partitions to read.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum Idle {
+    #[default]
+    No,
+    Since(Instant),
+    Told,
 }
 
 /// How much room there is for what is fetched.
@@ -86,6 +99,22 @@ impl Reading {
         if self.is_paused() { places } else { Vec::new() }
     }
 
+    /// Returns true once whenever this member has been without partitions for a while.
+    pub(super) fn is_worth_telling_idle(&mut self, now: Instant) -> bool {
+        if !self.partitions.is_empty() {
+            self.idle = Idle::No;
+        }
+        match self.idle {
+            Idle::No if self.partitions.is_empty() => self.idle = Idle::Since(now),
+            Idle::Since(since) if now.duration_since(since) >= IDLE_TOLD_AFTER => {
+                self.idle = Idle::Told;
+                return true;
+            }
+            Idle::No | Idle::Since(_) | Idle::Told => {}
+        }
+        false
+    }
+
     /// A message of this partition was read.
     pub(super) fn read(&mut self, place: &Place, now: Instant) {
         if let Some(at) = self.partitions.get_mut(place) {
@@ -127,6 +156,20 @@ mod tests {
 
     fn places(partitions: impl IntoIterator<Item = i32>) -> Vec<Place> {
         partitions.into_iter().map(|partition| (Arc::from("orders"), partition)).collect()
+    }
+
+    #[test]
+    fn a_member_without_partitions_is_told_once_until_it_gets_some() {
+        let (mut reading, begin) = (Reading::default(), Instant::now());
+        let told: Vec<u64> =
+            (0..30).filter(|n| reading.is_worth_telling_idle(begin + Duration::from_secs(*n))).collect();
+        assert_eq!(told, [10]);
+        reading.assign(places([0]));
+        assert!(!reading.is_worth_telling_idle(begin + Duration::from_secs(60)));
+        reading.revoke(places([0]));
+        let told: Vec<u64> =
+            (61..90).filter(|n| reading.is_worth_telling_idle(begin + Duration::from_secs(*n))).collect();
+        assert_eq!(told, [71]);
     }
 
     /// The state that librdkafka keeps: an application's pause outlives the assignment.

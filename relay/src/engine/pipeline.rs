@@ -274,8 +274,13 @@ impl Pipeline {
                     return Ok(Some((lease, asked_at, cursor)));
                 }
                 Acquired::Busy { holder, expires_in } => {
-                    telemetry.standby(&holder);
-                    self.status.send_replace(Status { role: Role::Standby { holder } });
+                    // Asked several times a second, told when it changes.
+                    let role = Role::Standby { holder: holder.clone() };
+                    let told =
+                        |status: &mut Status| std::mem::replace(&mut status.role, role.clone()) != role;
+                    if self.status.send_if_modified(told) {
+                        telemetry.standby(&holder);
+                    }
                     // Soon after it can have expired, and often enough to notice that it was given
                     // back.
                     let pause = expires_in.min(self.settings.renew_interval()).min(STANDBY_PAUSE_MAX);

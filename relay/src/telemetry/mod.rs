@@ -140,7 +140,7 @@ impl Telemetry {
     }
 
     pub(crate) fn standby(&self, holder: &str) {
-        debug!(relay = %self.relay, holder, "standing by");
+        info!(relay = %self.relay, holder, "standing by");
     }
 
     pub(crate) fn lease_lost(&self) {

@@ -30,7 +30,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(run: &Run, args: &Args) -> Result<Report, Failure> {
-    let rows_max = args.rows_max.unwrap_or(if run.options.quick { 50_000 } else { 10_000_000 });
+    let rows_max = args.rows_max.unwrap_or(if run.options.quick { 20_000 } else { 10_000_000 });
     let sizes: Vec<u32> = [10_000, 100_000, 1_000_000, 10_000_000]
         .into_iter()
         .filter(|size| *size < rows_max)

@@ -32,16 +32,18 @@ struct HandOver {
 }
 
 pub(crate) async fn run(run: &Run) -> Result<Report, Failure> {
-    let (database, kafka) = (Database::create().await?, Kafka::from_environment()?);
+    let kafka = Kafka::from_environment()?;
     let rounds = run.options.rounds(10);
     let progress = run.progress(rounds)?;
     let mut all = Vec::new();
     for _ in 0..rounds {
+        // A fresh one: a killed standby leaves its lease, and messages to a topic that is gone.
+        let database = Database::create().await?;
         all.push(hand_over(&database, &kafka).await?);
+        database.drop().await?;
         progress.inc(1);
     }
     progress.finish_and_clear();
-    database.drop().await?;
     let of = |figure: fn(&HandOver) -> f64| Spread::of(&all.iter().map(figure).collect::<Vec<_>>());
     let resumed = of(|one| one.resumed);
     let mut report = Report::new("relay_handover");

@@ -147,8 +147,8 @@ fn build() -> Result<PathBuf, String> {
     let target = profile.parent().ok_or("this test does not lie in a target folder")?;
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut build = std::process::Command::new(cargo);
-    let features = ["--features", "crash-points"];
-    build.args(["build", "--quiet", "--package", "examples", "--bins"]).args(features);
+    let selected = ["--package", "examples", "--package", "shared-build", "--bins"];
+    build.args(["build", "--quiet", "--features", "examples/crash-points"]).args(selected);
     build.arg("--target-dir").arg(target);
     if profile.ends_with("release") {
         build.arg("--release");

@@ -66,6 +66,13 @@ impl Copy {
         command
     }
 
+    /// A program that was built in the copy.
+    pub(super) fn program(&self, name: &str, arguments: &[&str]) -> Command {
+        let mut command = Command::new(self.target.join("debug").join(name));
+        command.args(arguments).current_dir(&self.tree);
+        command
+    }
+
     fn patch(&self, patch: &Patch, verb: &[&str]) -> Result<(), String> {
         let path = patch.path()?;
         let arguments: Vec<&OsStr> = verb.iter().map(OsStr::new).chain([path.as_os_str()]).collect();

@@ -1,7 +1,7 @@
 //! Programs that can find a breakage.
 
 use super::copy::Copy;
-use crate::{backends::Backends, package};
+use crate::{backends::Backends, cargo::SHARED, package};
 use std::{
     fmt,
     process::{Command, Output},
@@ -13,16 +13,13 @@ use std::{
 pub(super) struct Finder {
     kind: Kind,
     arguments: Vec<String>,
-    /// The feature of the crate that its unit tests need.
-    feature: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
     /// The random schedules of the simulation.
     Simulation,
-    /// Unit tests: a crate, with `/` and a feature where they need one, and what the names of its
-    /// tests contain.
+    /// Unit tests: a crate, and what the names of its tests contain.
     Unit,
     /// The cases of this suite of the package `tests` whose names contain the argument.
     Suite(&'static str),
@@ -91,16 +88,10 @@ impl Finder {
         if !expected.contains(&arguments.len()) {
             return Err(format!("{word} takes {} to {} arguments", expected.start(), expected.end()));
         }
-        let mut feature = None;
         if kind == Kind::Unit {
-            let (folder, of_folder) = match arguments[0].split_once('/') {
-                Some((folder, feature)) => (folder, Some(feature.to_owned())),
-                None => (&*arguments[0], None),
-            };
-            feature = of_folder;
-            arguments[0] = package::name(folder);
+            arguments[0] = package::name(&arguments[0]);
         }
-        Ok(Self { kind, arguments, feature })
+        Ok(Self { kind, arguments })
     }
 
     /// Its word.
@@ -121,7 +112,12 @@ impl Finder {
             return Ok(Look { verdict, took, schedules: None, printed: printed(&built) });
         }
         let begun_at = Instant::now();
-        let output = run(copy.cargo(&self.command()), backends)?;
+        // `cargo run` selects one package only.
+        let command = match self.kind {
+            Kind::Simulation => copy.program("simulation", &self.command()),
+            _ => copy.cargo(&self.command()),
+        };
+        let output = run(command, backends)?;
         if self.kind.runs_tests() && !has_run_a_test(&output) {
             return Err(format!("{self}: no test has run; is it named otherwise, or behind a feature?"));
         }
@@ -133,31 +129,35 @@ impl Finder {
 
     fn build(&self) -> Vec<&str> {
         let words = match self.kind {
-            Kind::Simulation => "build --package simulation",
+            Kind::Simulation => "build --package simulation --bin simulation",
             Kind::Unit => "test --lib --no-run --package",
-            Kind::Suite(suite) => return vec!["test", "--package", "tests", "--test", suite, "--no-run"],
+            Kind::Suite(_) => "test --package tests --no-run",
             Kind::Storm => {
-                "build --package storm --package outbox-toolkit-relay \
+                "build --package storm --package outbox-toolkit-relay --bin storm --bin relay \
                  --features storm/crash-points,outbox-toolkit-relay/crash-points"
             }
         };
         let mut build: Vec<&str> = words.split(' ').collect();
-        if self.kind == Kind::Unit {
-            build.extend(self.arguments.first().map(String::as_str));
-            build.extend(self.features());
+        match self.kind {
+            Kind::Unit => build.extend(self.arguments.first().map(String::as_str)),
+            Kind::Suite(suite) => build.extend(["--test", suite]),
+            Kind::Simulation | Kind::Storm => {}
         }
+        build.extend(SHARED);
         build
     }
 
+    /// The arguments of the simulation's program; of cargo for all others.
     fn command(&self) -> Vec<&str> {
         let mut command = match self.kind {
             Kind::Simulation => {
-                let run = ["run", "--quiet", "--package", "simulation", "--"];
-                let look = ["--no-shrink", "--output", "json", "--schedules", "1000"];
-                run.into_iter().chain(look).collect()
+                vec!["--no-shrink", "--output", "json", "--schedules", "1000"]
             }
-            Kind::Unit => vec!["test", "--lib", "--package"],
-            Kind::Suite(suite) => vec!["test", "--package", "tests", "--test", suite, "--"],
+            Kind::Unit => ["test", "--lib"].into_iter().chain(SHARED).chain(["--package"]).collect(),
+            Kind::Suite(suite) => {
+                let test = ["test", "--package", "tests", "--test", suite];
+                test.into_iter().chain(SHARED).chain(["--"]).collect()
+            }
             Kind::Storm => vec!["xtask", "storm", "--minutes", "1"],
         };
         match (self.kind, self.arguments.as_slice()) {
@@ -167,12 +167,7 @@ impl Finder {
             }
             (_, arguments) => command.extend(arguments.iter().map(String::as_str)),
         }
-        command.extend(self.features());
         command
-    }
-
-    fn features(&self) -> impl Iterator<Item = &str> {
-        self.feature.iter().flat_map(|feature| ["--features", feature])
     }
 }
 
@@ -243,13 +238,12 @@ mod tests {
         let finder = Finder::read("storm postgres kafka kill,pause").expect("read");
         assert!(finder.command().ends_with(&["kafka", "--fault", "kill,pause"]));
         let finder = Finder::read("unit storm verdict").expect("read");
-        assert_eq!(finder.command(), ["test", "--lib", "--package", "storm", "verdict"]);
-        assert_eq!(finder.build(), ["test", "--lib", "--no-run", "--package", "storm"]);
-        let finder = Finder::read("unit relay due").expect("read");
-        assert_eq!(finder.command(), ["test", "--lib", "--package", "outbox-toolkit-relay", "due"]);
-        let finder = Finder::read("unit brokers/kafka-tls kafka::reading").expect("read");
-        let command = "test --lib --package outbox-toolkit-brokers kafka::reading --features kafka-tls";
+        let command = "test --lib --package shared-build --package storm verdict";
         assert_eq!(finder.command().join(" "), command);
+        let build = "test --lib --no-run --package storm --package shared-build";
+        assert_eq!(finder.build().join(" "), build);
+        let finder = Finder::read("unit relay due").expect("read");
+        assert!(finder.command().ends_with(&["--package", "outbox-toolkit-relay", "due"]));
         assert!(Finder::read("storm postgres").is_err());
         assert!(Finder::read("luck").unwrap_err().contains("luck"));
         assert!(Finder::read("").is_err());

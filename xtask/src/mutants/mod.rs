@@ -7,16 +7,19 @@
 //! |---|---|
 //! | `patch.rs` | one breakage: a patch below `tests/mutations/` with what it breaks and what finds it |
 //! | `finder.rs` | what can find a breakage, and the command for it |
+//! | `part.rs` | every fourth breakage, say |
 //! | `copy.rs` | the copy of the checkout in which the code is broken |
 
 mod copy;
 mod finder;
+mod part;
 mod patch;
 
 use crate::{backends::Backends, report};
 use clap::Args;
 use copy::Copy;
 use finder::{Finder, Look, Verdict};
+use part::Part;
 use patch::Patch;
 use serde_json::json;
 use std::{collections::BTreeSet, process::ExitCode, time::Duration};
@@ -33,6 +36,9 @@ pub(crate) struct Mutants {
     /// Only those that this finds.
     #[arg(long)]
     finder: Vec<String>,
+    /// Only a part of those, such as 2/4.
+    #[arg(long, value_name = "K/N")]
+    part: Option<Part>,
     /// Only look whether the patches still apply.
     #[arg(long)]
     check: bool,
@@ -42,10 +48,12 @@ pub(crate) struct Mutants {
 }
 
 impl Mutants {
-    /// Those that the deterministic simulation and unit tests find: minutes instead of an hour.
-    pub(crate) fn quick() -> Self {
+    /// A quarter of those that the deterministic simulation and unit tests find, another one with
+    /// each commit: minutes instead of an hour.
+    pub(crate) fn quick() -> Result<Self, String> {
         let finder = Finder::QUICK.map(str::to_owned).to_vec();
-        Self { names: Vec::new(), finder, check: false, output: report::Output::Table }
+        let part = Some(Part::of_commit(4)?);
+        Ok(Self { names: Vec::new(), finder, part, check: false, output: report::Output::Table })
     }
 
     fn wants(&self, patch: &Patch) -> bool {
@@ -89,7 +97,11 @@ fn execute(options: &Mutants) -> Result<Vec<Line>, String> {
     for patch in &patches {
         copy.applies(patch)?;
     }
-    let patches: Vec<Patch> = patches.into_iter().filter(|patch| options.wants(patch)).collect();
+    let mut patches: Vec<Patch> = patches.into_iter().filter(|patch| options.wants(patch)).collect();
+    if let Some(part) = options.part {
+        patches = part.take(patches);
+        eprintln!("part {part}: {} breakages; all of them without --part", patches.len());
+    }
     if patches.is_empty() {
         return Err("no patch below tests/mutations/ has such a name and finder".into());
     }
