@@ -69,7 +69,7 @@ enum Shipped {
     Refused(String),
 }
 
-/// What the saga needs beside its database.
+/// All that the saga needs beside its database.
 #[derive(Debug, Clone)]
 pub struct Services {
     /// Takes money, and gives it back.

@@ -101,7 +101,7 @@ async fn main() -> Result<(), Failure> {
     let pool = prepared(&[Line::Outbox, Line::Inbox, Line::Saga], TABLES).await?;
     let rabbitmq = Config::new(required("RABBITMQ_URL")?);
     let (ship, replies) = (optional("SHIP", "ship"), optional("SHIPPED", "shipped"));
-    // What a deployment does otherwise.
+    // A deployment does this otherwise.
     let admin = Admin::connect(&rabbitmq).await?;
     for queue in [&ship, &replies] {
         admin.declare_queue(queue, QueueOptions::default()).await?;

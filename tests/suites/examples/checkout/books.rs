@@ -18,7 +18,7 @@ const SENT: &str = "SELECT message_id || ' ' || encode(sha256(
 const APPLIED: &str =
     "SELECT message_id || ' ' || encode(fingerprint, 'hex') FROM inbox_message ORDER BY message_id";
 
-/// What the shop has at its beginning.
+/// The stock at its beginning.
 const STOCK: i64 = 1_050;
 
 async fn sorted(database: &Database<Postgres>, sql: &str) -> Result<Vec<String>, Failure> {

@@ -1,4 +1,4 @@
-//! What is ordered, and what has to become of it.
+//! Orders, and their expected outcomes.
 
 use axum::body::Body;
 use axum::http::Request;
