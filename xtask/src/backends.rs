@@ -31,12 +31,7 @@ const TOOLS: [ToolKind; 4] = [
         variable: "OUTBOX_CHROMEDRIVER",
         get: services::chromium::driver,
     },
-    ToolKind {
-        name: "python3",
-        gives: "Python",
-        variable: "OUTBOX_PYTHON",
-        get: services::python::program,
-    },
+    ToolKind { name: "python3", gives: "Python", variable: "OUTBOX_PYTHON", get: services::python::program },
 ];
 
 /// Something that is downloaded or installed, and is a file.
