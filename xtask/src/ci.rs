@@ -37,7 +37,7 @@ enum Check {
     Bench,
     /// The demo with few messages.
     Demo,
-    /// A short storm of faults over every pair of database and broker.
+    /// A short storm of faults over every broker and database.
     Storm,
     /// The code broken on purpose: a quarter of what the simulation and unit tests must find,
     /// another one with each commit.
