@@ -26,7 +26,7 @@ TABLES = """
 CREATE TABLE IF NOT EXISTS parcel (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     request text NOT NULL, order_id bigint NOT NULL, state text NOT NULL DEFAULT 'packed');
 CREATE TABLE IF NOT EXISTS taken_back (request text PRIMARY KEY);
-CREATE TABLE IF NOT EXISTS parked (reason text, headers text, payload bytea);
+CREATE TABLE IF NOT EXISTS parked (reason text, properties text, payload bytea);
 """
 
 
@@ -74,6 +74,14 @@ def unship(cursor, request, _order, _grams):
     cursor.execute("UPDATE parcel SET state = 'stopped' WHERE request = %s", (request,))
 
 
+# No text with a NUL goes into a database: a ValueError.
+UNUSABLE = (
+    Unusable,
+    ValueError,
+    psycopg2.DataError,
+    psycopg2.IntegrityError,
+    psycopg2.ProgrammingError,
+)
 EFFECTS = {"order.ship": ship, "order.unship": unship}
 
 
@@ -81,14 +89,17 @@ def apply(cursor, properties, payload):
     """Admits the message, has its effect and enqueues its reply."""
     headers = properties.headers or {}
     try:
-        message_id, kind = headers["cloudEvents_id"], headers["cloudEvents_type"]
-        request, effect = headers["saga-key"], EFFECTS[kind]
+        message_id, kind = str(headers["cloudEvents_id"]), headers["cloudEvents_type"]
+        request, effect = str(headers["saga-key"]), EFFECTS[kind]
         body = json.loads(payload)
         order, grams = int(body["order"]), int(body["grams"])
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise Unusable(f"not a request: {error!r}") from error
-    if not is_new(cursor, message_id, fingerprint(kind, properties.content_type, payload)):
+    content_type = properties.content_type or "application/octet-stream"
+    if not is_new(cursor, message_id, fingerprint(kind, content_type, payload)):
         return f"{request}: a duplicate"
+    # A request and what takes it back see each other, in whichever order and process they come.
+    cursor.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", (request,))
     reply = effect(cursor, request, order, grams)
     if reply is None:
         return f"{request}: taken back"
@@ -103,7 +114,7 @@ def apply(cursor, properties, payload):
 def park(database, properties, payload, reason):
     """Keeps a message for a person. Nothing of it took effect."""
     with database, database.cursor() as cursor:
-        row = (str(reason), json.dumps(properties.headers, default=str), payload)
+        row = (repr(str(reason)), json.dumps(vars(properties), default=str), payload)
         cursor.execute("INSERT INTO parked VALUES (%s, %s, %s)", row)
     return f"parked: {reason}".splitlines()[0]
 
@@ -127,7 +138,7 @@ def main():
             # One transaction: commits at its end, rolls back after an exception.
             with database, database.cursor() as cursor:
                 told = apply(cursor, properties, payload)
-        except (Unusable, psycopg2.DataError, psycopg2.IntegrityError) as error:
+        except UNUSABLE as error:
             told = park(database, properties, payload, error)
         # Only now: before the commit, a crash would lose the message.
         channel.basic_ack(method.delivery_tag)

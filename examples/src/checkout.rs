@@ -158,7 +158,7 @@ async fn confirm(tx: Step<'_>, order: i64, parcel: i64) -> Result<(), StepError>
 }
 
 async fn cancel(tx: Step<'_>, order: i64) -> Result<(), StepError> {
-    let cancel = "UPDATE orders SET state = 'cancelled' WHERE id = $1";
+    let cancel = "UPDATE orders SET state = 'cancelled', parcel = NULL WHERE id = $1";
     sqlx::query(cancel).bind(order).execute(&mut **tx).await?;
     Ok(())
 }

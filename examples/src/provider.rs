@@ -59,7 +59,7 @@ impl Provider {
         let (status, answer) = asked.with_context(|| format!("no answer within {PATIENCE:?}"))??;
         match status {
             StatusCode::CREATED => Ok(answer),
-            StatusCode::PAYMENT_REQUIRED | StatusCode::GONE => {
+            StatusCode::PAYMENT_REQUIRED | StatusCode::GONE | StatusCode::UNPROCESSABLE_ENTITY => {
                 Err(Declined(String::from_utf8_lossy(&answer).into_owned()).into())
             }
             _ => Err(anyhow::anyhow!("the provider answered {status}")),

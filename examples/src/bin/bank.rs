@@ -44,7 +44,7 @@ fn key(headers: &HeaderMap) -> Result<String, Failure> {
 
 async fn charge(State(pool): State<PgPool>, headers: HeaderMap, body: String) -> Result<Response, Broken> {
     let (key, cents) = (key(&headers)?, body.parse::<i64>()?);
-    if cents > LIMIT_CENTS {
+    if !(1..=LIMIT_CENTS).contains(&cents) {
         return Ok((StatusCode::PAYMENT_REQUIRED, "over the customer's limit\n").into_response());
     }
     let mut tx = pool.begin().await?;
@@ -54,10 +54,13 @@ async fn charge(State(pool): State<PgPool>, headers: HeaderMap, body: String) ->
         book(&mut tx, &key, cents).await?;
     }
     let known = "SELECT cents, state FROM charge WHERE key = $1";
-    let (cents, state): (i64, String) = sqlx::query_as(known).bind(&key).fetch_one(&mut *tx).await?;
+    let (charged, state): (i64, String) = sqlx::query_as(known).bind(&key).fetch_one(&mut *tx).await?;
     tx.commit().await?;
     if state != "charged" {
         return Ok((StatusCode::GONE, "this charge was taken back before\n").into_response());
+    }
+    if charged != cents {
+        return Ok((StatusCode::UNPROCESSABLE_ENTITY, "this key is that of another charge\n").into_response());
     }
     Ok((StatusCode::CREATED, format!("{key}: {cents} cents")).into_response())
 }

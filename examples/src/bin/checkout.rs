@@ -62,14 +62,16 @@ async fn place_order(
     Path(order): Path<i64>,
     Json(Goods { item, cents, grams }): Json<Goods>,
 ) -> Result<(StatusCode, String), Broken> {
+    if cents <= 0 {
+        return Ok((StatusCode::BAD_REQUEST, format!("{cents} cents are no price\n")));
+    }
     let mut tx = shop.outbox.begin(&shop.pool).await?;
-    sqlx::query("INSERT INTO orders (id, cents) VALUES ($1, $2) ON CONFLICT DO NOTHING")
-        .bind(order)
-        .bind(cents)
-        .execute(&mut *tx)
-        .await?;
+    let new = sqlx::query("INSERT INTO orders (id, cents) VALUES ($1, $2) ON CONFLICT DO NOTHING");
+    let is_new = new.bind(order).bind(cents).execute(&mut *tx).await?.rows_affected() > 0;
     let input = PlaceOrder { order, item, cents, grams };
     Ok(match shop.sagas.start(&mut tx, CHECKOUT, &order.to_string(), &input).await? {
+        // A saga is forgotten after a while, an order is not. Nothing is committed.
+        Started::Started if !is_new => (StatusCode::OK, format!("order {order}: placed before\n")),
         Started::Started => {
             tx.commit().await?;
             shop.sagas.wake();
@@ -112,6 +114,8 @@ async fn main() -> Result<(), Failure> {
     let lease = Duration::from_secs(optional("LEASE_SECONDS", "15").parse()?);
     let mut options = WorkerOptions::default();
     options.lease = lease;
+    // Nobody else does what an undo has to do.
+    options.attempts_max = 1_000;
     options.backoff = Backoff { first: Duration::from_millis(200), max: Duration::from_secs(10) };
     let services = Services {
         bank: Provider { address: optional("PROVIDER", "127.0.0.1:8090") },

@@ -81,7 +81,7 @@ async fn hand_over(database: &Database, kafka: &Kafka) -> Result<HandOver, Failu
         return Err("the producer has ended".into());
     }
     drop(producer);
-    let (silence, resumed) = longest_silence(&mut arrivals, asked);
+    let (silence, resumed) = longest_silence(&mut arrivals, asked, asked + ended);
     leader.end().await?;
     standby.end().await?;
     kafka.remove(&topic).await?;
@@ -106,13 +106,20 @@ async fn produce(mut connection: PgConnection, topic: String) -> Result<(), Fail
 }
 
 /// The longest time between two arrivals, the second of which comes after `asked`; and when that
-/// came, from `asked`. Everything, where nothing came any more.
-fn longest_silence(arrivals: &mut UnboundedReceiver<Instant>, asked: Instant) -> (Duration, Duration) {
+/// came, from `asked`. Everything, where nothing came any more. A silence that begins long after
+/// the leader `ended` is none of the hand-over.
+fn longest_silence(
+    arrivals: &mut UnboundedReceiver<Instant>,
+    asked: Instant,
+    ended: Instant,
+) -> (Duration, Duration) {
+    const ON_THE_WAY: Duration = Duration::from_millis(100);
     let mut last = None;
     let mut longest = (Duration::ZERO, Duration::ZERO);
     let mut look = |at: Instant| {
         if let Some(last) = last.replace(at)
             && at > asked
+            && last <= ended + ON_THE_WAY
             && at - last > longest.0
         {
             longest = (at - last, at - asked);

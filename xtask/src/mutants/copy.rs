@@ -86,16 +86,22 @@ impl Copy {
         .map(drop)
     }
 
-    /// Hands over what is built of other people's crates, as links. Our own crates lie elsewhere in
-    /// the copy and are therefore others to cargo: none of theirs is ever taken.
+    /// Hands over what is built. Cargo and rustc replace artifacts, so links do; fingerprints are
+    /// written in place, and as links a build of broken code would pass for one of the checkout.
+    /// Our own crates are built anew: their sources come after this, and are newer.
     fn seed(&self, from: &Path) -> Result<(), String> {
         let to = self.target.join("debug");
         if to.exists() || !from.exists() {
             return Ok(());
         }
-        let failed = |error| format!("cannot link {} to {}: {error}", from.display(), to.display());
-        for part in [".fingerprint", "build", "deps"] {
-            link(&from.join(part), &to.join(part)).map_err(failed)?;
+        let failed = |error| format!("cannot bring {} to {}: {error}", from.display(), to.display());
+        let parts: [(&str, Put); 3] = [
+            (".fingerprint", |from, to| fs::copy(from, to).map(drop)),
+            ("build", |from, to| fs::hard_link(from, to)),
+            ("deps", |from, to| fs::hard_link(from, to)),
+        ];
+        for (part, put) in parts {
+            bring(&from.join(part), &to.join(part), put).map_err(failed)?;
         }
         Ok(())
     }
@@ -130,8 +136,11 @@ impl Copy {
     }
 }
 
-/// A folder with links to the files of another one. What goes meanwhile is left out.
-fn link(from: &Path, to: &Path) -> std::io::Result<()> {
+/// Brings a file to another place.
+type Put = fn(&Path, &Path) -> std::io::Result<()>;
+
+/// Brings the files of a folder to another one. What goes meanwhile is left out.
+fn bring(from: &Path, to: &Path, put: Put) -> std::io::Result<()> {
     if !from.exists() {
         return Ok(());
     }
@@ -139,8 +148,8 @@ fn link(from: &Path, to: &Path) -> std::io::Result<()> {
     for entry in fs::read_dir(from)? {
         let entry = entry?;
         let (from, to) = (entry.path(), to.join(entry.file_name()));
-        let linked = if from.is_dir() { link(&from, &to) } else { fs::hard_link(&from, &to) };
-        match linked {
+        let brought = if from.is_dir() { bring(&from, &to, put) } else { put(&from, &to) };
+        match brought {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }

@@ -19,7 +19,7 @@ use proxy::{Conditions, Flow, Pass};
 use rand::rngs::SmallRng;
 use rand::{Rng as _, SeedableRng as _};
 use tests::eventually::when;
-use tests::{Backend, Outcome, Stage, eventually, trial};
+use tests::{Backend, Failure, Outcome, Stage, eventually, trial};
 use tokio::time::sleep;
 
 use self::orders::{Order, orders};
@@ -31,9 +31,12 @@ pub(crate) fn trials() -> Vec<Trial> {
     let messages = [&inbox::crash_points::ALL[..], &OUTBOX, &RELAY].concat();
     vec![
         on("a_kill_at_any_time_has_no_second_effect", killed_at_any_time),
-        on("a_kill_at_each_point_of_a_saga_has_no_second_effect", |stage| killed_at(stage, saga)),
-        on("a_kill_at_each_point_of_a_message_has_no_second_effect", |stage| killed_at(stage, messages)),
+        on("a_kill_at_each_point_of_a_saga_has_no_second_effect", |stage| killed_in_sagas(stage, saga)),
+        on("a_kill_at_each_point_of_a_message_has_no_second_effect", |stage| async move {
+            killed_at(stage, messages).await.map(drop)
+        }),
         on("a_request_whose_reply_comes_too_late_is_taken_back", taken_back),
+        on("a_request_that_was_taken_back_before_is_refused", taken_back_before),
     ]
 }
 
@@ -101,12 +104,22 @@ async fn killed_at_any_time(stage: Stage) -> Outcome {
     books::add_up(&services, &orders).await
 }
 
+/// Sagas that a shop has claimed.
+const IN_HAND: &str = "SELECT count(*) FROM saga WHERE worker IS NOT NULL AND ended_at IS NULL";
+
 /// Goal: a shop that ends at any named point of its libraries has no second effect, and loses
 /// none. Each point is reached with the work that the one before has left. Oracle: the books.
-async fn killed_at(stage: Stage, points: Vec<&'static str>) -> Outcome {
+async fn killed_in_sagas(stage: Stage, points: Vec<&'static str>) -> Outcome {
+    let left = killed_at(stage, points).await?;
+    assert!(left > 0, "no shop died with a saga in its hand");
+    Ok(())
+}
+
+/// The same at any points. Returns how many sagas the shops had in hand when they died.
+async fn killed_at(stage: Stage, points: Vec<&'static str>) -> Result<i64, Failure> {
     let services = Services::start(&stage).await?;
     let mut placed: Vec<Order> = Vec::new();
-    let count = i64::try_from(2 * points.len())?;
+    let (count, mut left) = (i64::try_from(2 * points.len())?, 0);
     for (pair, point) in orders(count).chunks(2).zip(points) {
         services.kill(Process::Shop).await?;
         placed.extend_from_slice(pair);
@@ -120,18 +133,36 @@ async fn killed_at(stage: Stage, points: Vec<&'static str>) -> Outcome {
         };
         let ended = tokio::select! {
             ended = services.shop_ended() => ended?,
-            failed = place => return failed,
+            failed = place => return failed.map(|()| 0),
         };
         assert_eq!(ended.signal(), Some(6), "{point}: ended at its crash point");
+        left += services.shop.integer(IN_HAND).await?;
     }
     services.run(Process::Shop, None).await?;
     for order in &placed {
         services.place(order).await?;
     }
     services.settled(placed.len()).await?;
-    let taken_over = services.shop.integer("SELECT count(*) FROM saga WHERE epoch > 1").await?;
-    assert!(taken_over > 0, "no saga was taken over from a shop that died");
-    books::add_up(&services, &placed).await
+    books::add_up(&services, &placed).await?;
+    Ok(left)
+}
+
+/// Goal: shipping refuses a request that was taken back before it came, and the order is undone.
+/// Oracle: the books.
+async fn taken_back_before(stage: Stage) -> Outcome {
+    let services = Services::start(&stage).await?;
+    let order = orders(1).remove(0);
+    services.take_back(&order).await?;
+    eventually("shipping knows what is taken back", || async {
+        Ok(when(services.shipping.integer("SELECT count(*) FROM taken_back").await? == 1))
+    })
+    .await?;
+    services.place(&order).await?;
+    services.settled(1).await?;
+    assert_eq!(services.shop.texts("SELECT state FROM orders").await?, ["cancelled"]);
+    assert_eq!(services.shop.texts("SELECT reason FROM saga").await?, ["taken back before it came"]);
+    assert_eq!(services.shipping.integer("SELECT count(*) FROM parcel").await?, 0, "no parcel");
+    Ok(())
 }
 
 /// Goal: shipping that is away for longer than the saga waits finds request and taking back, and
@@ -156,6 +187,7 @@ async fn taken_back(stage: Stage) -> Outcome {
     })
     .await?;
     assert_eq!(services.shop.texts("SELECT state FROM orders").await?, ["cancelled"]);
+    assert_eq!(services.shop.integer("SELECT count(*) FROM hold").await?, 0, "the stock is free again");
     assert_eq!(services.shop.texts("SELECT state FROM saga").await?, ["undone"]);
     let refunded = [format!("checkout/1/charge {} -{}", order.cents, order.cents)];
     assert_eq!(services.bank_book.texts(books::MOVEMENTS).await?, refunded);

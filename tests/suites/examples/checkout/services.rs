@@ -169,6 +169,18 @@ impl Services {
         .await
     }
 
+    /// Tells shipping to take back the request of an order that it has not seen.
+    pub(super) async fn take_back(&self, order: &Order) -> Outcome {
+        let [(_, ship), _] = &self.queues;
+        let id = order.id;
+        let enqueue = format!(
+            "SELECT count(*) FROM outbox_enqueue_json(topic => '{ship}', key => 'order-{id}', kind => 'order.unship', \
+             payload => '{{\"order\": {id}, \"grams\": 1}}', headers => '{{\"saga-key\": \"checkout/{id}/ship\"}}')"
+        );
+        assert_eq!(self.shop.integer(&enqueue).await?, 1);
+        Ok(())
+    }
+
     /// Waits until so many sagas have ended.
     pub(super) async fn settled(&self, sagas: usize) -> Outcome {
         let ended = "SELECT count(*) FROM saga WHERE ended_at IS NOT NULL";
