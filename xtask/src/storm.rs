@@ -32,9 +32,9 @@ pub(crate) struct Storm {
     arguments: Vec<String>,
 }
 
-/// A storm over PostgreSQL with every broker and over SQLite with one, some seconds each; one at the
-/// full rate in which members of consumer groups come and go while the database is slow; then one
-/// in which the inbox's guard is off, which must be found out.
+/// A storm over PostgreSQL with every broker and over SQLite with one, some seconds each; one at
+/// the full rate in which members of consumer groups come and go while the database is slow; then
+/// one in which the inbox's guard is off, which must be found out.
 pub(crate) fn short() -> Result<(), String> {
     let stage = Stage::build(DEFAULT_PORT_BASE, false)?;
     let brokers = stage.storm(&BROKERS).status();
