@@ -13,6 +13,7 @@
 //! | `plain-sql/place_order.sql`, `plain-sql/bill_order.sql` | a producer and a consumer that are not Rust |
 
 pub mod billing;
+pub mod broken;
 pub mod checkout;
 pub mod consuming;
 pub mod database;

@@ -23,7 +23,7 @@ pub struct Provider {
     pub address: String,
 }
 
-/// The provider's answer is no, now and always: nothing happened under this key.
+/// The provider's answer is no, now and always.
 #[derive(Debug)]
 pub struct Declined(String);
 

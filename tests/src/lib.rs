@@ -15,6 +15,7 @@
 //! | [`roles`] | the users of least privilege that the suites run under on PostgreSQL |
 //! | [`services`] | restarting a service in the middle of a test |
 //! | [`relay_process`] | [`RelayProcess`]: the real `relay` program as a child |
+//! | [`build`] | programs of the workspace that tests start |
 //! | [`workload`] | a producer and a consumer whose effects can be counted |
 //! | [`facts`] | the numbered facts that tests send and apply, and what the checker says of them; pure |
 //! | [`hostile`] | names that no setting may accept |
@@ -23,6 +24,7 @@
 
 pub mod backends;
 pub mod brokers;
+pub mod build;
 pub mod cluster;
 pub mod collector;
 pub mod counters;

@@ -255,22 +255,6 @@ fn build() -> Result<PathBuf, String> {
     if let Some(path) = std::env::var_os("OUTBOX_RELAY") {
         return Ok(path.into());
     }
-    let own = std::env::current_exe().map_err(|error| error.to_string())?;
-    // target/<profile>/deps/<test>
-    let profile = own.ancestors().nth(2).ok_or("this test does not lie in a target folder")?;
-    let target = profile.parent().ok_or("this test does not lie in a target folder")?;
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut build = std::process::Command::new(cargo);
-    build
-        .args(["build", "--quiet", "--package", "outbox-toolkit-relay", "--bin", "relay"])
-        .args(["--package", "shared-build", "--target-dir"])
-        .arg(target);
-    if profile.ends_with("release") {
-        build.arg("--release");
-    }
-    let output = build.output().map_err(|error| format!("cannot run cargo: {error}"))?;
-    if output.status.success() {
-        return Ok(profile.join("relay"));
-    }
-    Err(format!("the relay cannot be built: {}", String::from_utf8_lossy(&output.stderr)))
+    let folder = crate::build::programs(&["--package", "outbox-toolkit-relay", "--bin", "relay"])?;
+    Ok(folder.join("relay"))
 }

@@ -62,7 +62,8 @@ pub(crate) fn short() -> Result<(), String> {
 
 /// Databases and brokers meet in the relay and the consumer only: each of both is enough.
 const BROKERS: [&str; 6] = ["--minutes", "0.1", "--database", "postgres", "--require", "all"];
-const SQLITE: [&str; 6] = ["--minutes", "0.1", "--database", "sqlite", "--broker", "kafka"];
+const SQLITE: [&str; 8] =
+    ["--minutes", "0.1", "--database", "sqlite", "--broker", "kafka", "--require", "all"];
 
 /// Load is what it takes to lose a partition: a group's session ends while its reader waits for the
 /// database.

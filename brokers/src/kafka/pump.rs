@@ -69,7 +69,8 @@ impl Pump {
     pub(super) fn run(mut self, commands: &Receiver<Command>) {
         loop {
             match commands.recv_timeout(TURN) {
-                Ok(Command::Wake) | Err(RecvTimeoutError::Timeout) => {}
+                Ok(Command::Wake) => {}
+                Err(RecvTimeoutError::Timeout) => self.tell_idle(),
                 Ok(Command::Settle(settlements, answer)) => {
                     // The subscription may have been dropped meanwhile; then nobody waits.
                     let _ = answer.send(self.settle(&settlements));
@@ -89,12 +90,16 @@ impl Pump {
             }
             self.commit_moved();
             self.fill();
-            if self.inflow.lock().reading.is_worth_telling_idle(Instant::now()) {
-                let origin = &self.origin;
-                tracing::info!(target: "brokers::kafka", origin,
-                    "no partitions so far: the others of the group have them, or a member that ended without a word \
-                     keeps them until its session times out");
-            }
+        }
+    }
+
+    /// A member without partitions has nothing else to do.
+    fn tell_idle(&self) {
+        if self.inflow.lock().reading.is_worth_telling_idle(Instant::now()) {
+            let origin = &self.origin;
+            tracing::info!(target: "brokers::kafka", origin,
+                "no partitions so far: the others of the group have them, or a member that ended without a word \
+                 keeps them until its session times out");
         }
     }
 

@@ -89,6 +89,9 @@ impl Reading {
     /// Partitions have come. Returns those that must be paused now.
     pub(super) fn assign(&mut self, places: Vec<Place>) -> Vec<Place> {
         self.assignments += 1;
+        if !places.is_empty() {
+            self.idle = Idle::No;
+        }
         self.partitions.extend(places.iter().map(|place| (place.clone(), None)));
         if self.is_paused() { places } else { Vec::new() }
     }
@@ -101,9 +104,6 @@ impl Reading {
 
     /// Returns true once whenever this member has been without partitions for a while.
     pub(super) fn is_worth_telling_idle(&mut self, now: Instant) -> bool {
-        if !self.partitions.is_empty() {
-            self.idle = Idle::No;
-        }
         match self.idle {
             Idle::No if self.partitions.is_empty() => self.idle = Idle::Since(now),
             Idle::Since(since) if now.duration_since(since) >= IDLE_TOLD_AFTER => {

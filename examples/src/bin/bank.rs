@@ -8,6 +8,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
+use examples::broken::Broken;
 use examples::database::prepared;
 use examples::setting::{Failure, optional};
 use sqlx::PgPool;
@@ -20,22 +21,6 @@ const TABLES: &str = "
         id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, key text NOT NULL, cents bigint NOT NULL);";
 
 const LIMIT_CENTS: i64 = 100_000;
-
-/// Anything that went wrong here: the caller asks again.
-struct Broken(Failure);
-
-impl<E: Into<Failure>> From<E> for Broken {
-    fn from(error: E) -> Self {
-        Self(error.into())
-    }
-}
-
-impl IntoResponse for Broken {
-    fn into_response(self) -> Response {
-        eprintln!("bank: {:#}", self.0);
-        StatusCode::INTERNAL_SERVER_ERROR.into_response()
-    }
-}
 
 fn key(headers: &HeaderMap) -> Result<String, Failure> {
     let key = headers.get("idempotency-key").ok_or_else(|| anyhow::anyhow!("no Idempotency-Key"))?;

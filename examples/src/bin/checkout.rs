@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
-use axum::response::{IntoResponse, Response};
 use axum::routing::put;
 use axum::{Json, Router};
+use examples::broken::Broken;
 use examples::checkout::{CHECKOUT, PlaceOrder, Services, TABLES, checkout};
 use examples::database::prepared;
 use examples::provider::Provider;
@@ -37,22 +37,6 @@ struct Goods {
     item: String,
     cents: i64,
     grams: i64,
-}
-
-/// Anything that goes wrong in a handler; nothing was done then.
-struct Broken(Failure);
-
-impl<E: Into<Failure>> From<E> for Broken {
-    fn from(error: E) -> Self {
-        Self(error.into())
-    }
-}
-
-impl IntoResponse for Broken {
-    fn into_response(self) -> Response {
-        eprintln!("checkout: {:#}", self.0);
-        StatusCode::INTERNAL_SERVER_ERROR.into_response()
-    }
 }
 
 /// The order and its saga commit together. The client chooses the number, and sends the order again

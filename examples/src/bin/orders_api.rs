@@ -12,6 +12,7 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Extension, Json, Router};
+use examples::broken::Broken;
 use examples::database::prepared;
 use examples::order::OrderPlaced;
 use examples::provider::Provider;
@@ -47,31 +48,17 @@ struct Placed {
     cents: i64,
 }
 
-/// Everything that goes wrong in a handler. A 5xx is not stored: a transaction is rolled back, and
-/// a lease is given back, because the provider honours its key. If it did not, the route would need
+/// A [`Broken`] is a 5xx and is not stored: a transaction is rolled back, and a lease is given
+/// back, because the provider honours its key. If it did not, the route would need
 /// `OnExpired::Refuse`.
-struct Refused(Failure);
-
-impl<E: Into<Failure>> From<E> for Refused {
-    fn from(error: E) -> Self {
-        Self(error.into())
-    }
-}
-
-impl IntoResponse for Refused {
-    fn into_response(self) -> Response {
-        eprintln!("orders_api: {}", self.0);
-        StatusCode::INTERNAL_SERVER_ERROR.into_response()
-    }
-}
-
+///
 /// Everything that is written through `held` commits together with the key and this handler's
 /// answer.
 async fn place_order(
     State(shop): State<Shop>,
     Extension(held): Extension<HeldTransaction<Postgres>>,
     Json(Amount { cents }): Json<Amount>,
-) -> Result<Response, Refused> {
+) -> Result<Response, Broken> {
     if cents > 100_000 {
         // A 4xx is stored as well: the same request gets the same refusal. Whatever was written
         // before would be rolled back.
@@ -92,12 +79,12 @@ async fn charge(
     State(shop): State<Shop>,
     Extension(held): Extension<LeasedKey>,
     Json(Amount { cents }): Json<Amount>,
-) -> Result<Response, Refused> {
+) -> Result<Response, Broken> {
     let charge = shop.provider.charge(&held.id.downstream().to_string(), cents).await?;
     Ok((StatusCode::CREATED, charge).into_response())
 }
 
-async fn count_orders(State(shop): State<Shop>) -> Result<String, Refused> {
+async fn count_orders(State(shop): State<Shop>) -> Result<String, Broken> {
     let orders: i64 = sqlx::query_scalar("SELECT count(*) FROM orders").fetch_one(&shop.pool).await?;
     let messages: i64 =
         sqlx::query_scalar("SELECT count(*) FROM outbox_message").fetch_one(&shop.pool).await?;

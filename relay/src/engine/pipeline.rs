@@ -276,10 +276,9 @@ impl Pipeline {
                 Acquired::Busy { holder, expires_in } => {
                     // Asked several times a second, told when it changes.
                     let role = Role::Standby { holder: holder.clone() };
-                    let told =
-                        |status: &mut Status| std::mem::replace(&mut status.role, role.clone()) != role;
-                    if self.status.send_if_modified(told) {
+                    if self.status.borrow().role != role {
                         telemetry.standby(&holder);
+                        self.status.send_replace(Status { role });
                     }
                     // Soon after it can have expired, and often enough to notice that it was given
                     // back.

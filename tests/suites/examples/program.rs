@@ -141,21 +141,6 @@ fn build() -> Result<PathBuf, String> {
     if let Some(folder) = std::env::var_os("OUTBOX_EXAMPLES") {
         return Ok(folder.into());
     }
-    let own = std::env::current_exe().map_err(|error| error.to_string())?;
-    // target/<profile>/deps/<test>
-    let profile = own.ancestors().nth(2).ok_or("this test does not lie in a target folder")?;
-    let target = profile.parent().ok_or("this test does not lie in a target folder")?;
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut build = std::process::Command::new(cargo);
-    let selected = ["--package", "examples", "--package", "shared-build", "--bins"];
-    build.args(["build", "--quiet", "--features", "examples/crash-points"]).args(selected);
-    build.arg("--target-dir").arg(target);
-    if profile.ends_with("release") {
-        build.arg("--release");
-    }
-    let output = build.output().map_err(|error| format!("cannot run cargo: {error}"))?;
-    if output.status.success() {
-        return Ok(profile.to_owned());
-    }
-    Err(format!("the examples cannot be built: {}", String::from_utf8_lossy(&output.stderr)))
+    let selected = ["--package", "examples", "--bins", "--features", "examples/crash-points"];
+    tests::build::programs(&selected)
 }

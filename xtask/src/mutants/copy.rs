@@ -157,7 +157,8 @@ fn bring(from: &Path, to: &Path, put: Put) -> std::io::Result<()> {
     Ok(())
 }
 
-fn git<const N: usize>(root: &Path, arguments: [&str; N]) -> Result<String, String> {
+/// The answer of git in a folder.
+pub(super) fn git<const N: usize>(root: &Path, arguments: [&str; N]) -> Result<String, String> {
     run(Command::new("git").args(arguments).current_dir(root))
 }
 

@@ -1,8 +1,8 @@
 //! A part of the breakages, for whoever has not the time for all.
 
-use super::patch::Patch;
+use super::{copy, patch::Patch};
 use crate::workspace;
-use std::{fmt, process::Command, str::FromStr};
+use std::{fmt, str::FromStr};
 
 /// Every `of`th breakage, beginning with this one; from one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,14 +14,9 @@ pub(super) struct Part {
 impl Part {
     /// The part of the present commit: another one at the next, the same for whoever looks again.
     pub(super) fn of_commit(of: usize) -> Result<Self, String> {
-        let root = workspace::root()?;
-        let asked = Command::new("git").args(["rev-parse", "HEAD"]).current_dir(root).output();
-        let asked = asked.map_err(|error| format!("cannot run git: {error}"))?;
-        let commit = String::from_utf8_lossy(&asked.stdout);
+        let commit = copy::git(&workspace::root()?, ["rev-parse", "HEAD"])?;
         let first = commit.get(..8).and_then(|digits| usize::from_str_radix(digits, 16).ok());
-        let first = first.ok_or_else(|| {
-            format!("git tells no commit: {}", String::from_utf8_lossy(&asked.stderr).trim())
-        })?;
+        let first = first.ok_or_else(|| format!("git tells no commit: {commit:?}"))?;
         Ok(Self { number: first % of + 1, of })
     }
 

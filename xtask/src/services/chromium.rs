@@ -7,13 +7,7 @@ const PACKAGES: [&str; 2] = ["chromium", "chromium-driver"];
 
 /// The driver's file; installs it with the browser if one of them is missing.
 pub(crate) fn driver(phase: &dyn Fn(&str)) -> Result<PathBuf, Fault> {
-    if let Some(found) = both() {
-        return Ok(found);
-    }
-    phase("waiting for its turn to install");
-    let turn = install::turn()?;
-    install::packages(&turn, &PACKAGES, phase)?;
-    both().ok_or_else(|| Fault::Unavailable("chromium was installed, and its driver is not there".to_owned()))
+    install::found(&PACKAGES, both, phase)
 }
 
 fn both() -> Option<PathBuf> {

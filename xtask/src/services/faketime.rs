@@ -19,13 +19,7 @@ const FOLDERS: [&str; 5] = [
 
 /// Its file; installs it if it is missing.
 pub(crate) fn library(phase: &dyn Fn(&str)) -> Result<PathBuf, Fault> {
-    if let Some(found) = find() {
-        return Ok(found);
-    }
-    phase("waiting for its turn to install");
-    let turn = install::turn()?;
-    install::packages(&turn, &[PACKAGE], phase)?;
-    find().ok_or_else(|| Fault::Unavailable(format!("{PACKAGE} is installed, but {LIBRARY} is not found")))
+    install::found(&[PACKAGE], find, phase)
 }
 
 fn find() -> Option<PathBuf> {

@@ -29,6 +29,23 @@ pub(crate) fn turn() -> Result<Turn, Fault> {
     Ok(Turn { _threads: threads, _processes: processes })
 }
 
+/// Looks with `find`, and installs these Debian packages where it finds nothing.
+pub(crate) fn found<T>(
+    names: &[&str],
+    find: impl Fn() -> Option<T>,
+    phase: &dyn Fn(&str),
+) -> Result<T, Fault> {
+    if let Some(found) = find() {
+        return Ok(found);
+    }
+    phase("waiting for its turn to install");
+    let turn = turn()?;
+    packages(&turn, names, phase)?;
+    find().ok_or_else(|| {
+        Fault::Unavailable(format!("installed, but what they hold is not found: {}", names.join(", ")))
+    })
+}
+
 /// Installs Debian packages, as root or through a `sudo` that asks nothing. Otherwise says what to
 /// run.
 pub(crate) fn packages(_turn: &Turn, names: &[&str], phase: &dyn Fn(&str)) -> Result<(), Fault> {

@@ -37,15 +37,7 @@ impl Service for Pgbouncer {
     }
 
     fn install(&self, _home: &Home, phase: &dyn Fn(&str)) -> Result<Installed, Fault> {
-        if let Some(installed) = find() {
-            return Ok(installed);
-        }
-        phase("waiting for its turn to install");
-        let turn = install::turn()?;
-        install::packages(&turn, &[PACKAGE], phase)?;
-        find().ok_or_else(|| {
-            Fault::Unavailable(format!("{PACKAGE} is installed, but its program is not found"))
-        })
+        install::found(&[PACKAGE], find, phase)
     }
 
     fn prepare(&self, home: &Home, installed: &Installed) -> Result<Command, Fault> {

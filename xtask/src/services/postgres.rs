@@ -56,15 +56,7 @@ impl Service for Postgres {
     }
 
     fn install(&self, _home: &Home, phase: &dyn Fn(&str)) -> Result<Installed, Fault> {
-        if let Some(installed) = find() {
-            return Ok(installed);
-        }
-        phase("waiting for its turn to install");
-        let turn = install::turn()?;
-        install::packages(&turn, &["postgresql"], phase)?;
-        find().ok_or_else(|| {
-            Fault::Unavailable("postgresql is installed, but its programs are not found".to_owned())
-        })
+        install::found(&["postgresql"], find, phase)
     }
 
     fn prepare(&self, home: &Home, installed: &Installed) -> Result<Command, Fault> {

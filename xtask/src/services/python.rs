@@ -14,13 +14,7 @@ const DEBIANS: &str = "/usr/bin/python3";
 
 /// Its file; installs it with the clients if one of them is missing.
 pub(crate) fn program(phase: &dyn Fn(&str)) -> Result<PathBuf, Fault> {
-    if let Some(found) = find() {
-        return Ok(found);
-    }
-    phase("waiting for its turn to install");
-    let turn = install::turn()?;
-    install::packages(&turn, &PACKAGES, phase)?;
-    find().ok_or_else(|| Fault::Unavailable(format!("{} are installed, and not found", PACKAGES.join(", "))))
+    install::found(&PACKAGES, find, phase)
 }
 
 fn find() -> Option<PathBuf> {

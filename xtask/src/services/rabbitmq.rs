@@ -63,15 +63,7 @@ impl Service for Rabbitmq {
     }
 
     fn install(&self, _home: &Home, phase: &dyn Fn(&str)) -> Result<Installed, Fault> {
-        if let Some(installed) = find() {
-            return Ok(installed);
-        }
-        phase("waiting for its turn to install");
-        let turn = install::turn()?;
-        install::packages(&turn, &["rabbitmq-server"], phase)?;
-        find().ok_or_else(|| {
-            Fault::Unavailable("rabbitmq-server is installed, but its programs are not found".to_owned())
-        })
+        install::found(&["rabbitmq-server"], find, phase)
     }
 
     fn prepare(&self, home: &Home, installed: &Installed) -> Result<Command, Fault> {
