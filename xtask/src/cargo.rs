@@ -20,6 +20,19 @@ pub(crate) fn cargo<const N: usize>(arguments: [&str; N]) -> Result<Command, Str
 /// with the features that `cargo test --workspace` gives it.
 pub(crate) const SHARED: [&str; 2] = ["--package", "shared-build"];
 
+/// Selects the programs that have crash points: one selection for all of them, so that their crates
+/// are built once. `--bin` says which are built.
+pub(crate) const CRASH_POINTS: [&str; 8] = [
+    "--package",
+    "storm",
+    "--package",
+    "outbox-toolkit-relay",
+    "--package",
+    "examples",
+    "--features",
+    "storm/crash-points,outbox-toolkit-relay/crash-points,examples/crash-points",
+];
+
 /// Runs a command with a headline before and its time after.
 pub(crate) fn step(what: &str, command: &mut Command) -> Result<(), String> {
     println!("\n── {what}");

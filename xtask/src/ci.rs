@@ -3,7 +3,9 @@
 use crate::{
     adapter, bench,
     cargo::{cargo, step},
-    demo, deny, fuzz, mutants, package, report, storm, test,
+    demo, deny, fuzz, mutants, package,
+    part::Part,
+    report, storm, test,
 };
 use clap::{Args, ValueEnum};
 use std::{process::ExitCode, time::Instant};
@@ -13,6 +15,9 @@ use std::{process::ExitCode, time::Instant};
 pub(crate) struct Ci {
     #[arg(value_enum)]
     checks: Vec<Check>,
+    /// Also what otherwise only one commit in four does: all selections of features, all breakages.
+    #[arg(long)]
+    whole: bool,
 }
 
 /// In the order in which they run: what fails quickly first; the tests last, so that their line
@@ -23,7 +28,8 @@ enum Check {
     Fmt,
     /// Lints, warnings are errors.
     Clippy,
-    /// Every feature of the toolkit by itself.
+    /// Features of the toolkit by themselves: a quarter of the selections, another one with each
+    /// commit.
     Features,
     /// Documentation of our crates, warnings are errors.
     Doc,
@@ -61,7 +67,7 @@ pub(crate) fn run(options: &Ci) -> Result<ExitCode, String> {
             continue;
         }
         let begun = Instant::now();
-        let result = check.run(&mut summary);
+        let result = check.run(options.whole, &mut summary);
         let seconds = format!("{:.0}", begun.elapsed().as_secs_f64());
         if let Err(error) = &result {
             eprintln!("error: {error}");
@@ -88,7 +94,7 @@ impl Check {
     }
 
     /// Runs the check and returns the parts that could not run; usually there are none.
-    fn run(self, summary: &mut Option<test::Summary>) -> Result<Vec<Ignored>, String> {
+    fn run(self, whole: bool, summary: &mut Option<test::Summary>) -> Result<Vec<Ignored>, String> {
         match self {
             Self::Fmt => {
                 step("formatting", &mut cargo(["fmt", "--all", "--check"])?)?;
@@ -102,7 +108,7 @@ impl Check {
                 let lints = ["clippy", "--all-targets", "--", "-D", "warnings"];
                 step("lints of the adapter", &mut adapter::cargo(lints)?)
             }
-            Self::Features => features(),
+            Self::Features => features(part(whole)?),
             Self::Doc => step(
                 "documentation",
                 cargo(["doc", "--workspace", "--no-deps"])?.env("RUSTDOCFLAGS", "-D warnings"),
@@ -127,7 +133,7 @@ impl Check {
             }
             Self::Mutants => {
                 println!("\n── mutants");
-                mutants::check(&mutants::Mutants::quick()?)
+                mutants::check(&mutants::Mutants::quick(part(whole)?))
             }
             Self::Test => {
                 let found = test::execute(&test::Test::all_required())?;
@@ -137,6 +143,11 @@ impl Check {
         }?;
         Ok(Vec::new())
     }
+}
+
+/// The part that one commit does.
+fn part(whole: bool) -> Result<Option<Part>, String> {
+    if whole { Ok(None) } else { Part::of_commit(4).map(Some) }
 }
 
 /// The features of the crate `outbox-toolkit`, each with the database that it needs at least.
@@ -167,13 +178,17 @@ const RELAY_FEATURES: [&str; 7] = [
     "page,rabbitmq",
 ];
 
-/// Compiles toolkit and relay with each feature alone: code that leans on another one's
-/// dependencies shows.
-fn features() -> Result<(), String> {
+/// Compiles toolkit and relay with each selection of features, or a part of those: code that leans
+/// on another one's dependencies shows.
+fn features(part: Option<Part>) -> Result<(), String> {
     let toolkit = FEATURES.iter().map(|features| ("outbox-toolkit", *features));
-    for (package, features) in
-        toolkit.chain(RELAY_FEATURES.map(|features| ("outbox-toolkit-relay", features)))
-    {
+    let relay = RELAY_FEATURES.iter().map(|features| ("outbox-toolkit-relay", *features));
+    let mut selections: Vec<_> = toolkit.chain(relay).collect();
+    if let Some(part) = part {
+        selections = part.take(selections);
+        println!("\nfeatures, part {part}: {} selections; all of them with --whole", selections.len());
+    }
+    for (package, features) in selections {
         let arguments = ["check", "-p", package, "--no-default-features", "--features", features];
         step(&format!("{package}: features {features}"), &mut cargo(arguments)?)?;
     }

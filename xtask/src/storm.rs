@@ -157,12 +157,12 @@ impl Stage {
         // Looked up before anything is built: building may replace the file.
         let xtask =
             std::env::current_exe().map_err(|error| format!("cannot find xtask's own program: {error}"))?;
-        let mut build = cargo(["build", "--package", "storm", "--package", "outbox-toolkit-relay"])?;
-        build.args(["--features", "storm/crash-points,outbox-toolkit-relay/crash-points"]);
+        let mut build = cargo(["build", "--bin", "storm", "--bin", "relay"])?;
+        build.args(cargo::CRASH_POINTS);
         if release {
             build.arg("--release");
         } else {
-            build.args(["--bin", "storm", "--bin", "relay"]).args(cargo::SHARED);
+            build.args(cargo::SHARED);
         }
         let built = build.status().map_err(|error| format!("cannot run cargo: {error}"))?;
         if !built.success() {

@@ -105,9 +105,12 @@ fn run_against(options: &Test, backends: &Backends) -> Result<Summary, String> {
     // Beforehand: a test that built them itself would have the time of one test for it.
     let mut relay = cargo(["build", "--package", "outbox-toolkit-relay", "--bin", "relay"])?;
     cargo::step("building the relay", relay.args(cargo::SHARED))?;
-    let mut examples = cargo(["build", "--package", "examples", "--bins"])?;
-    examples.args(cargo::SHARED).args(["--features", "examples/crash-points"]);
-    cargo::step("building the examples", &mut examples)?;
+    let mut build = cargo(["build"])?;
+    build.args(cargo::CRASH_POINTS).args(cargo::SHARED);
+    for example in examples()? {
+        build.args(["--bin", &example]);
+    }
+    cargo::step("building the examples", &mut build)?;
 
     let mut tests = cargo(["test", "--workspace", "--no-fail-fast"])?;
     let folder = keep_programs()?;
@@ -131,6 +134,18 @@ fn run_against(options: &Test, backends: &Backends) -> Result<Summary, String> {
     println!("\n{}", table(&suites));
     print!("{}", failures(&suites));
     Ok(Summary::of(&suites))
+}
+
+/// The names of the examples that are programs.
+fn examples() -> Result<Vec<String>, String> {
+    let folder = workspace::root()?.join("examples/src/bin");
+    let failed = |error: std::io::Error| format!("cannot list {}: {error}", folder.display());
+    let mut names = Vec::new();
+    for entry in fs::read_dir(&folder).map_err(failed)? {
+        let path = entry.map_err(failed)?.path();
+        names.extend(path.file_stem().map(|name| name.to_string_lossy().into_owned()));
+    }
+    Ok(names)
 }
 
 /// Keeps the programs that were built where cargo does not put those of the same name that it

@@ -2,6 +2,7 @@
 
 use super::patch::Patch;
 use crate::{
+    git,
     services::{DIR_VARIABLE, services_dir},
     workspace,
 };
@@ -28,7 +29,7 @@ impl Copy {
             std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |dir| root.join(dir));
         let copy = Self { tree: build.join("mutants/tree"), target: build.join("mutants/target") };
         copy.seed(&build.join("debug"))?;
-        let listed = git(&root, ["ls-files", "--cached", "--others", "--exclude-standard", "-z"])?;
+        let listed = git::answer(&root, ["ls-files", "--cached", "--others", "--exclude-standard", "-z"])?;
         let files: Vec<&str> = listed.split('\0').filter(|name| root.join(name).is_file()).collect();
         for name in &files {
             copy.take(&root, name)?;
@@ -58,6 +59,8 @@ impl Copy {
         let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         // The copy's own packages, not those of the cargo that runs this.
         command.env_remove("CARGO_MANIFEST_DIR").env("CARGO_TARGET_DIR", &self.target);
+        // A breakage is a few lines: CI, which builds everything once, has this switched off.
+        command.env("CARGO_INCREMENTAL", "1");
         // The copy shares the downloads of the services.
         if let Ok(folder) = services_dir() {
             command.env(DIR_VARIABLE, folder);
@@ -79,10 +82,12 @@ impl Copy {
         // Outside of any repository: git would leave out what the repository around the copy
         // ignores.
         let ceiling = self.tree.parent().unwrap_or(&self.tree);
-        run(Command::new("git")
-            .args(arguments)
-            .current_dir(&self.tree)
-            .env("GIT_CEILING_DIRECTORIES", ceiling))
+        git::run(
+            Command::new("git")
+                .args(arguments)
+                .current_dir(&self.tree)
+                .env("GIT_CEILING_DIRECTORIES", ceiling),
+        )
         .map(drop)
     }
 
@@ -155,17 +160,4 @@ fn bring(from: &Path, to: &Path, put: Put) -> std::io::Result<()> {
         }
     }
     Ok(())
-}
-
-/// The answer of git in a folder.
-pub(super) fn git<const N: usize>(root: &Path, arguments: [&str; N]) -> Result<String, String> {
-    run(Command::new("git").args(arguments).current_dir(root))
-}
-
-fn run(command: &mut Command) -> Result<String, String> {
-    let output = command.output().map_err(|error| format!("cannot run git: {error}"))?;
-    if output.status.success() {
-        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
-    }
-    Err(String::from_utf8_lossy(&output.stderr).trim().to_owned())
 }

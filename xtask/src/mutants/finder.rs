@@ -1,7 +1,11 @@
 //! Programs that can find a breakage.
 
 use super::copy::Copy;
-use crate::{backends::Backends, cargo::SHARED, package};
+use crate::{
+    backends::Backends,
+    cargo::{CRASH_POINTS, SHARED},
+    package,
+};
 use std::{
     fmt,
     process::{Command, Output},
@@ -132,16 +136,14 @@ impl Finder {
             Kind::Simulation => "build --package simulation --bin simulation",
             Kind::Unit => "test --lib --no-run --package",
             Kind::Suite(_) => "test --package tests --no-run",
-            Kind::Storm => {
-                "build --package storm --package outbox-toolkit-relay --bin storm --bin relay \
-                 --features storm/crash-points,outbox-toolkit-relay/crash-points"
-            }
+            Kind::Storm => "build --bin storm --bin relay",
         };
         let mut build: Vec<&str> = words.split(' ').collect();
         match self.kind {
             Kind::Unit => build.extend(self.arguments.first().map(String::as_str)),
             Kind::Suite(suite) => build.extend(["--test", suite]),
-            Kind::Simulation | Kind::Storm => {}
+            Kind::Storm => build.extend(CRASH_POINTS),
+            Kind::Simulation => {}
         }
         build.extend(SHARED);
         build

@@ -7,19 +7,16 @@
 //! |---|---|
 //! | `patch.rs` | one breakage: a patch below `tests/mutations/` with what it breaks and what finds it |
 //! | `finder.rs` | what can find a breakage, and the command for it |
-//! | `part.rs` | every fourth breakage, say |
 //! | `copy.rs` | the copy of the checkout in which the code is broken |
 
 mod copy;
 mod finder;
-mod part;
 mod patch;
 
-use crate::{backends::Backends, report};
+use crate::{backends::Backends, part::Part, report};
 use clap::Args;
 use copy::Copy;
 use finder::{Finder, Look, Verdict};
-use part::Part;
 use patch::Patch;
 use serde_json::json;
 use std::{collections::BTreeSet, process::ExitCode, time::Duration};
@@ -48,12 +45,10 @@ pub(crate) struct Mutants {
 }
 
 impl Mutants {
-    /// A quarter of those that the deterministic simulation and unit tests find, another one with
-    /// each commit: minutes instead of an hour.
-    pub(crate) fn quick() -> Result<Self, String> {
+    /// Those that the deterministic simulation and unit tests find, or a part of them.
+    pub(crate) fn quick(part: Option<Part>) -> Self {
         let finder = Finder::QUICK.map(str::to_owned).to_vec();
-        let part = Some(Part::of_commit(4)?);
-        Ok(Self { names: Vec::new(), finder, part, check: false, output: report::Output::Table })
+        Self { names: Vec::new(), finder, part, check: false, output: report::Output::Table }
     }
 
     fn wants(&self, patch: &Patch) -> bool {
@@ -121,17 +116,18 @@ fn execute(options: &Mutants) -> Result<Vec<Line>, String> {
 }
 
 fn find(copy: &Copy, patches: Vec<Patch>, backends: Option<&Backends>) -> Result<Vec<Line>, String> {
-    let mut passed: BTreeSet<Finder> = BTreeSet::new();
+    // Before anything is broken: the good code is built once for all of them.
+    let finders: BTreeSet<&Finder> = patches.iter().map(|patch| &patch.finder).collect();
+    for finder in finders {
+        eprintln!("unbroken: {finder}");
+        let Look { verdict, printed, .. } = finder.look(copy, backends)?;
+        if verdict != Verdict::Quiet {
+            eprintln!("{printed}");
+            return Err(format!("{finder} does not pass on the unbroken code: {verdict}"));
+        }
+    }
     let mut lines = Vec::new();
     for patch in patches {
-        if passed.insert(patch.finder.clone()) {
-            eprintln!("unbroken: {}", patch.finder);
-            let Look { verdict, printed, .. } = patch.finder.look(copy, backends)?;
-            if verdict != Verdict::Quiet {
-                eprintln!("{printed}");
-                return Err(format!("{} does not pass on the unbroken code: {verdict}", patch.finder));
-            }
-        }
         eprintln!("broken:   {} ({})", patch.name, patch.finder);
         copy.apply(&patch)?;
         let looked = patch.finder.look(copy, backends);
