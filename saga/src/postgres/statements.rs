@@ -80,9 +80,11 @@ migrations::statements! {
         UPDATE {schema}saga SET {let_go}, state = 'undone', wake_at = NULL, attempts = 0, error = NULL,
             ended_at = clock_timestamp()
         WHERE {held}";
-    /// Locks the saga's row first: a worker that goes to wait at this moment sees the count.
+    /// Locks the saga's row first: a worker that goes to wait at this moment sees the count. Wakes
+    /// a saga that waits for this step only: another one would use up attempts without a pause.
     announce_reply = "UPDATE {schema}saga SET replies = replies + 1, \
-            wake_at = CASE WHEN worker IS NULL AND stuck_at IS NULL THEN clock_timestamp() ELSE wake_at END \
+            wake_at = CASE WHEN worker IS NULL AND stuck_at IS NULL AND waits_for = $3 THEN clock_timestamp() \
+                ELSE wake_at END \
         WHERE type = $1 AND id = $2 AND state = 'running'";
     exists = "SELECT EXISTS (SELECT FROM {schema}saga WHERE type = $1 AND id = $2)";
     has_reply = "SELECT EXISTS (SELECT FROM {schema}saga_reply WHERE type = $1 AND id = $2 AND step = $3)";

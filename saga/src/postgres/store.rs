@@ -200,7 +200,7 @@ impl Store for Postgres {
         step: &str,
         payload: &str,
     ) -> Result<Replied> {
-        if !one(name(sqlx::query(&statements.announce_reply), id), connection).await? {
+        if !one(name(sqlx::query(&statements.announce_reply), id).bind(step), connection).await? {
             let exists = sqlx::query_scalar(&statements.exists).bind(id.saga_type()).bind(id.id());
             let exists: bool = exists.fetch_one(&mut *connection).await?;
             return Ok(if exists { Replied::Late } else { Replied::Nobody });

@@ -112,7 +112,7 @@ impl<DB: Dialect> Parts<DB> {
         retry: Option<Retry>,
     ) -> Result<T, Stopped>
     where
-        T: Serialize + Send,
+        T: Serialize + DeserializeOwned + Send,
         F: CallWork<T>,
     {
         let position = self.next_position();
@@ -133,7 +133,7 @@ impl<DB: Dialect> Parts<DB> {
     /// Makes a call again whose outcome is unknown, unless it is to be given up.
     async fn call_again<T, F>(&mut self, row: StepRecord, work: F, retry: Option<Retry>) -> Result<T, Stopped>
     where
-        T: Serialize + Send,
+        T: Serialize + DeserializeOwned + Send,
         F: CallWork<T>,
     {
         let calling = Calling { name: &row.name, undo: row.undo, attempts: row.attempts, age: row.age };
@@ -153,7 +153,7 @@ impl<DB: Dialect> Parts<DB> {
         retry: Option<Retry>,
     ) -> Result<T, Stopped>
     where
-        T: Serialize + Send,
+        T: Serialize + DeserializeOwned + Send,
         F: CallWork<T>,
     {
         self.at(crash_points::BEFORE_CALL).await?;
@@ -163,7 +163,7 @@ impl<DB: Dialect> Parts<DB> {
         self.at(crash_points::AFTER_CALL).await?;
         match called {
             Ok(value) => {
-                let json = self.encode(calling.name, &value)?;
+                let (json, value) = self.encode(calling.name, &value)?;
                 self.change_step(&calling.to(StepState::Done, calling.undo, Some(&json), None)).await?;
                 self.at(crash_points::AFTER_CALL_STORED).await?;
                 self.has_progressed = true;

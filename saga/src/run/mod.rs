@@ -266,11 +266,26 @@ impl<DB: Dialect> Parts<DB> {
         }
     }
 
-    fn encode<T: Serialize>(&mut self, name: &str, value: &T) -> Result<String, Stopped> {
-        match serde_json::to_string(value) {
-            Ok(json) => Ok(json),
+    /// The value as it is stored, and as every later run reads it: this run goes on with the same.
+    fn encode<T: Serialize + DeserializeOwned>(
+        &mut self,
+        name: &str,
+        value: &T,
+    ) -> Result<(String, T), Stopped> {
+        let json = match serde_json::to_string(value) {
+            Ok(json) => json,
             Err(error) => {
-                self.stuck(format!("the result of the step {name} cannot be written as JSON: {error}"))
+                return self
+                    .stuck(format!("the result of the step {name} cannot be written as JSON: {error}"));
+            }
+        };
+        match serde_json::from_str(&json) {
+            Ok(read) => Ok((json, read)),
+            Err(error) => {
+                let problem = problem::<T>(&error);
+                self.stuck(format!(
+                    "the result of the step {name} cannot be read back as it is stored: {problem}"
+                ))
             }
         }
     }

@@ -115,7 +115,7 @@ impl<DB: Dialect> Parts<DB> {
 
     async fn perform<T, F>(&mut self, name: &str, work: F, undo: UndoState) -> Result<T, Stopped>
     where
-        T: Serialize + Send,
+        T: Serialize + DeserializeOwned + Send,
         F: for<'t> StepWork<'t, DB, T>,
     {
         let began = Instant::now();
@@ -132,7 +132,7 @@ impl<DB: Dialect> Parts<DB> {
                 return self.refused(name, StepKind::Step, &error).await;
             }
         };
-        let json = self.encode(name, &value)?;
+        let (json, value) = self.encode(name, &value)?;
         let position = self.next_position();
         let done = NewStep {
             name,

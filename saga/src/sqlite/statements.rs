@@ -71,8 +71,8 @@ migrations::statements! {
         WHERE {held}";
     announce_reply = "
         UPDATE saga
-            SET replies = replies + 1, wake_at = CASE WHEN worker IS NULL AND stuck_at IS NULL THEN {now}
-            ELSE wake_at END
+            SET replies = replies + 1, wake_at = CASE WHEN worker IS NULL AND stuck_at IS NULL AND
+            waits_for = $3 THEN {now} ELSE wake_at END
             WHERE type = $1 AND id = $2 AND state = 'running'";
     exists = "SELECT EXISTS (SELECT 1 FROM saga WHERE type = $1 AND id = $2)";
     has_reply = "SELECT EXISTS (SELECT 1 FROM saga_reply WHERE type = $1 AND id = $2 AND step = $3)";

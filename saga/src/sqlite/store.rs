@@ -189,7 +189,7 @@ impl Store for Sqlite {
         step: &str,
         payload: &str,
     ) -> Result<Replied> {
-        if !one(name(sqlx::query(&SQL.announce_reply), id), connection).await? {
+        if !one(name(sqlx::query(&SQL.announce_reply), id).bind(step), connection).await? {
             let exists = sqlx::query_scalar(&SQL.exists).bind(id.saga_type()).bind(id.id());
             let exists: bool = exists.fetch_one(&mut *connection).await?;
             return Ok(if exists { Replied::Late } else { Replied::Nobody });

@@ -36,9 +36,10 @@ pub(crate) async fn relays_divide_an_outbox_by_filters(stage: Stage) -> Outcome 
     let section = sqs.relay_section().ok_or("no section")?.replace(&host, &wire.address().to_string());
     let database = Database::<Postgres>::migrated(&stage).await?;
     let url = database.relay_url()?;
+    // A lease that outlasts a busy machine: whoever loses it publishes again, and that is no fault.
     let pipeline = |name: &str, section: &str, filter: &str| {
         let engine =
-            "[pipeline.engine]\nlease_ttl = \"3s\"\nretry_initial = \"50ms\"\nretry_max = \"500ms\"\n";
+            "[pipeline.engine]\nlease_ttl = \"30s\"\nretry_initial = \"50ms\"\nretry_max = \"500ms\"\n";
         format!(
             "[[pipeline]]\nname = {name:?}\n[pipeline.database]\nurl = {url:?}\n{section}\n{engine}{filter}\n"
         )

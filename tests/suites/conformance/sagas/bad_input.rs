@@ -7,6 +7,7 @@ saga_cases! { "saga/bad_input":
     a_name_used_twice_is_stuck,
     a_name_that_cannot_be_used_is_stuck,
     a_result_that_no_longer_fits_is_stuck,
+    a_result_that_cannot_be_read_back_commits_nothing,
     an_input_that_no_longer_fits_is_stuck,
     a_step_that_changes_its_kind_is_stuck,
     a_panic_of_a_step_is_a_failure,
@@ -73,6 +74,20 @@ async fn a_result_that_no_longer_fits_is_stuck<DB: Tables>(db: Database<DB>) {
     assert!(!told.contains("s3cret"), "no value is told: {told}");
     let kept = db.texts("SELECT result FROM saga_step WHERE name = 'one'").await.unwrap();
     assert_eq!(kept, ["\"s3cret\""]);
+}
+
+/// JSON has no number for what is none, and writes null.
+async fn a_result_that_cannot_be_read_back_commits_nothing<DB: Tables>(db: Database<DB>) {
+    let builder = sagas(&db).saga("checkout", 1, async move |saga: &mut Run<DB>, _: i64| {
+        let share = async |tx: &mut outbox::OutboxTransaction<DB>| {
+            DB::apply(tx, "shared".to_owned()).await?;
+            Ok(f64::NAN)
+        };
+        saga.step("share", share).await
+    });
+    let told = stuck_with(&db, builder, 7).await;
+    assert!(told.contains("share cannot be read back") && told.contains("f64"), "{told}");
+    assert!(effects(&db).await.is_empty(), "nothing was committed");
 }
 
 async fn an_input_that_no_longer_fits_is_stuck<DB: Tables>(db: Database<DB>) {

@@ -14,6 +14,7 @@ saga_cases! { "saga/replies":
     a_reply_keeps_every_digit,
     a_saga_that_waits_is_not_kept_by_a_late_renewal,
     a_second_reply_is_suppressed,
+    a_reply_for_another_step_wakes_nobody,
     a_late_reply_goes_to_its_handler,
     a_request_without_a_reply_in_time_is_undone,
     a_reply_that_does_not_fit_is_stuck_and_stays,
@@ -187,6 +188,26 @@ async fn a_second_reply_is_suppressed<DB: Tables>(db: Database<DB>) {
     assert_eq!(finished(&sagas, "a").await, "\"P-1\"");
     worker.stop().await;
     assert_eq!(reply(&db, &sagas, "a", "P-3").await, Replied::Late, "it has ended");
+}
+
+/// A wake-up for nothing is an attempt without a pause where a call is tried again.
+async fn a_reply_for_another_step_wakes_nobody<DB: Tables>(db: Database<DB>) {
+    let sagas = sagas(&db)
+        .saga("checkout", 1, async |saga: &mut Run<DB>, order: i64| {
+            saga.sleep("grace", Duration::from_secs(3_600)).await?;
+            ship(saga, order).await
+        })
+        .open()
+        .await
+        .unwrap();
+    start(&db, &sagas, "a", 7).await;
+    let worker = Worker::of(&sagas);
+    let sleeps = |saga: &SagaRecord| saga.waits_for.as_deref() == Some("grace") && saga.worker.is_none();
+    let asleep = until(&sagas, "a", "asleep", sleeps).await;
+    worker.stop().await;
+    assert_eq!(reply(&db, &sagas, "a", "P-1").await, Replied::Kept);
+    assert_eq!(reply(&db, &sagas, "a", "P-2").await, Replied::Duplicate);
+    assert_eq!(show(&sagas, "a").await.0.wake_at, asleep.wake_at, "it sleeps on");
 }
 
 /// Gives a message to the handler of replies, in the transaction that admits it.

@@ -37,6 +37,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         }),
         on("a_request_whose_reply_comes_too_late_is_taken_back", taken_back),
         on("a_request_that_was_taken_back_before_is_refused", taken_back_before),
+        on("two_shippings_at_once_leave_no_parcel_of_what_is_taken_back", taken_back_at_once),
     ]
 }
 
@@ -163,6 +164,26 @@ async fn taken_back_before(stage: Stage) -> Outcome {
     assert_eq!(services.shop.texts("SELECT state FROM orders").await?, ["cancelled"]);
     assert_eq!(services.shop.texts("SELECT reason FROM saga").await?, ["taken back before it came"]);
     assert_eq!(services.shipping.integer("SELECT count(*) FROM parcel").await?, 0, "no parcel");
+    Ok(())
+}
+
+/// Requests that are taken back at the same moment.
+const AT_ONCE: i64 = 200;
+
+/// Goal: of two shippings one gets a request while the other gets what takes it back, and neither
+/// leaves a parcel on its way. Oracle: the books of shipping.
+async fn taken_back_at_once(stage: Stage) -> Outcome {
+    let services = Services::start(&stage).await?;
+    services.run(Process::Shipping, None).await?;
+    services.tell_shipping(1..=AT_ONCE, &["order.ship", "order.unship"]).await?;
+    eventually("both have applied everything", || async {
+        let applied = services.shipping.integer("SELECT count(*) FROM inbox_message").await?;
+        Ok(when(applied == 2 * AT_ONCE))
+    })
+    .await?;
+    let packed = services.shipping.integer("SELECT count(*) FROM parcel WHERE state = 'packed'").await?;
+    assert_eq!(packed, 0, "parcels on their way that were taken back");
+    assert_eq!(services.shipping.integer("SELECT count(*) FROM taken_back").await?, AT_ONCE);
     Ok(())
 }
 

@@ -1,5 +1,6 @@
 //! The processes of the checkout: started, killed, started again.
 
+use std::ops::RangeInclusive;
 use std::path::Path;
 use std::process::ExitStatus;
 use std::time::Duration;
@@ -171,14 +172,20 @@ impl Services {
 
     /// Tells shipping to take back the request of an order that it has not seen.
     pub(super) async fn take_back(&self, order: &Order) -> Outcome {
+        self.tell_shipping(order.id..=order.id, &["order.unship"]).await
+    }
+
+    /// Sends shipping messages of these kinds for each of these orders, all at once.
+    pub(super) async fn tell_shipping(&self, orders: RangeInclusive<i64>, kinds: &[&str]) -> Outcome {
         let [(_, ship), _] = &self.queues;
-        let id = order.id;
+        let (first, last, kinds) = (orders.start(), orders.end(), kinds.join(","));
         let enqueue = format!(
-            "SELECT count(*) FROM outbox_enqueue_json(topic => '{ship}', key => 'order-{id}', kind => 'order.unship', \
-             payload => '{{\"order\": {id}, \"grams\": 1}}', headers => '{{\"saga-key\": \"checkout/{id}/ship\"}}')"
+            "SELECT count(*) FROM generate_series({first}, {last}) AS id, string_to_table('{kinds}', ',') AS kind, \
+             LATERAL outbox_enqueue_json(topic => '{ship}', key => 'order-' || id, kind => kind, \
+             payload => jsonb_build_object('order', id, 'grams', 1), \
+             headers => jsonb_build_object('saga-key', format('checkout/%s/ship', id)))"
         );
-        assert_eq!(self.shop.integer(&enqueue).await?, 1);
-        Ok(())
+        self.shop.integer(&enqueue).await.map(drop)
     }
 
     /// Waits until so many sagas have ended.
