@@ -82,7 +82,7 @@ async fn show_order(State(shop): State<Shop>, Path(order): Path<i64>) -> Result<
 #[tokio::main]
 async fn main() -> Result<(), Failure> {
     #[cfg(feature = "crash-points")]
-    outbox_toolkit::message::crash_points::arm_from_environment()?;
+    message::crash_points::arm_from_environment()?;
     tracing_subscriber::fmt().with_writer(std::io::stderr).with_max_level(tracing_level()?).init();
     let pool = prepared(&[Line::Outbox, Line::Inbox, Line::Saga], TABLES).await?;
     let rabbitmq = Config::new(required("RABBITMQ_URL")?);

@@ -175,13 +175,18 @@ impl Services {
         self.tell_shipping(order.id..=order.id, &["order.unship"]).await
     }
 
-    /// Sends shipping messages of these kinds for each of these orders, all at once.
+    /// Sends shipping messages of these kinds for each of these orders, one right behind the other,
+    /// as they have different keys; for every second order the other way round, so that two
+    /// shippings that take turns have the same work.
     pub(super) async fn tell_shipping(&self, orders: RangeInclusive<i64>, kinds: &[&str]) -> Outcome {
         let [(_, ship), _] = &self.queues;
-        let (first, last, kinds) = (orders.start(), orders.end(), kinds.join(","));
+        let (first, last) = (orders.start(), orders.end());
+        let turned: Vec<&str> = kinds.iter().rev().copied().collect();
+        let (kinds, turned) = (kinds.join(","), turned.join(","));
         let enqueue = format!(
-            "SELECT count(*) FROM generate_series({first}, {last}) AS id, string_to_table('{kinds}', ',') AS kind, \
-             LATERAL outbox_enqueue_json(topic => '{ship}', key => 'order-' || id, kind => kind, \
+            "SELECT count(*) FROM generate_series({first}, {last}) AS id, \
+             string_to_table(CASE WHEN id % 2 = 0 THEN '{turned}' ELSE '{kinds}' END, ',') AS kind, \
+             LATERAL outbox_enqueue_json(topic => '{ship}', key => kind || '-' || id, kind => kind, \
              payload => jsonb_build_object('order', id, 'grams', 1), \
              headers => jsonb_build_object('saga-key', format('checkout/%s/ship', id)))"
         );
