@@ -180,6 +180,7 @@ impl Services {
     /// shippings that take turns have the same work.
     pub(super) async fn tell_shipping(&self, orders: RangeInclusive<i64>, kinds: &[&str]) -> Outcome {
         let [(_, ship), _] = &self.queues;
+        let sent = kinds.len() * orders.clone().count();
         let (first, last) = (orders.start(), orders.end());
         let turned: Vec<&str> = kinds.iter().rev().copied().collect();
         let (kinds, turned) = (kinds.join(","), turned.join(","));
@@ -190,7 +191,8 @@ impl Services {
              payload => jsonb_build_object('order', id, 'grams', 1), \
              headers => jsonb_build_object('saga-key', format('checkout/%s/ship', id)))"
         );
-        self.shop.integer(&enqueue).await.map(drop)
+        assert_eq!(self.shop.integer(&enqueue).await?, i64::try_from(sent)?);
+        Ok(())
     }
 
     /// Waits until so many sagas have ended.
