@@ -131,7 +131,7 @@ pub enum DecideError {
         /// The state that is needed.
         needed: &'static str,
     },
-    /// The step has its outcome, nothing to undo, or has not begun and is not the one at which the
+    /// The step has its outcome, nothing to undo, or has not begun, and is not the one at which the
     /// saga is stuck.
     #[error(
         "the step {step} of {id} cannot be skipped: it has not begun, has its outcome, or nothing to undo{}; see \
@@ -145,6 +145,16 @@ pub enum DecideError {
         /// The step at which the saga is stuck, if it is stuck at one.
         at: Option<String>,
     },
+    /// A step of a running saga is skipped without the result that its function goes on with.
+    #[error(
+        "the step {step} of {id} needs a result, as JSON: the saga's code goes on with it; null where it has none"
+    )]
+    NoResult {
+        /// The saga.
+        id: SagaId,
+        /// The step.
+        step: String,
+    },
     /// The name of the step cannot be used.
     #[error(transparent)]
     Name(#[from] InvalidText),
@@ -154,7 +164,8 @@ pub enum DecideError {
 }
 
 fn stuck_at(step: Option<&str>) -> String {
-    step.map(|step| format!(", and the saga is stuck at {step}")).unwrap_or_default()
+    let place = step.map_or_else(|| String::from("at none of its steps"), |step| format!("at {step}"));
+    format!(", and the saga is stuck {place}")
 }
 
 impl<DB: Dialect> Sagas<DB> {
@@ -222,26 +233,28 @@ impl<DB: Dialect> Sagas<DB> {
     /// Skips a step of a stuck saga, which goes on: while it is being undone, the step's undo;
     /// while it runs, the step itself, which is given this result. A step that has not begun must
     /// be the one at which the saga is stuck: after a misspelt name the saga would go on and do by
-    /// itself what somebody has done by hand.
+    /// itself what somebody has done by hand. The step at which it is stuck may also have a result,
+    /// one that its code cannot read: it is replaced.
     ///
     /// # Errors
-    /// [`DecideError`].
+    /// [`DecideError`], [`NoResult`](DecideError::NoResult) where it runs and there is none.
     pub async fn skip(
         &self,
         id: &SagaId,
         step: &str,
-        result: &serde_json::Value,
+        result: Option<&serde_json::Value>,
         signature: &Signature,
     ) -> Result<(), DecideError> {
         key::check("the name of a step", step, NAME_BYTES_MAX)?;
-        self.decide(id, Action::Skip, Some((step.to_owned(), result.to_string())), signature).await
+        let skipped = (step.to_owned(), result.map(ToString::to_string));
+        self.decide(id, Action::Skip, Some(skipped), signature).await
     }
 
     async fn decide(
         &self,
         id: &SagaId,
         action: Action,
-        step: Option<(String, String)>,
+        step: Option<(String, Option<String>)>,
         signature: &Signature,
     ) -> Result<(), DecideError> {
         let (sagas, id, signature) = (self.clone(), id.clone(), signature.clone());
@@ -252,7 +265,7 @@ impl<DB: Dialect> Sagas<DB> {
         &self,
         id: SagaId,
         action: Action,
-        step: Option<(String, String)>,
+        step: Option<(String, Option<String>)>,
         Signature { actor, note, selection: _ }: Signature,
     ) -> Result<(), DecideError> {
         let failed = StoreError::during;
@@ -269,15 +282,15 @@ impl<DB: Dialect> Sagas<DB> {
             (_, Some((step, result))) => {
                 let found = DB::lock_stuck(&mut tx, statements, &id).await;
                 let found = found.map_err(failed("look at a stuck saga"))?;
-                let skipped = match &found {
-                    None => Ok(false),
-                    Some(saga) if saga.state == State::Undoing => {
+                let skipped = match (&found, result) {
+                    (None, _) => Ok(false),
+                    (Some(saga), _) if saga.state == State::Undoing => {
                         DB::skip_undo(&mut tx, statements, &id, step).await
                     }
-                    Some(saga) => {
-                        // One that was stuck before this was stored has none.
-                        let may_be_new = saga.waits_for.as_deref().is_none_or(|at| at == step);
-                        DB::skip_step(&mut tx, statements, &id, (step, may_be_new), result).await
+                    (Some(_), None) => return Err(DecideError::NoResult { id, step: step.clone() }),
+                    (Some(saga), Some(result)) => {
+                        let is_stuck_here = saga.waits_for.as_ref() == Some(step);
+                        DB::skip_step(&mut tx, statements, &id, (step, is_stuck_here), result).await
                     }
                 };
                 let skipped = skipped.map_err(failed("skip a step"))?;

@@ -26,9 +26,9 @@ type Result<T> = std::result::Result<T, sqlx::Error>;
 pub enum Replied {
     /// It is kept, for a saga that waits for it or will.
     Kept,
-    /// A reply to the same request is kept already.
+    /// A reply to the same request was kept before.
     Duplicate,
-    /// The saga has ended or is being undone, or the request has its outcome.
+    /// The first reply, and the saga has ended or is being undone, or the request has its outcome.
     Late,
     /// There is no such saga.
     Nobody,
@@ -79,6 +79,13 @@ pub trait Store: Backend {
         held: &Held,
         lease: Duration,
     ) -> impl Future<Output = Result<bool>> + Send;
+
+    /// Forgets the failures of a saga, if it is held.
+    fn got_on(
+        connection: &mut Self::Connection,
+        statements: &Self::SagaStatements,
+        held: &Held,
+    ) -> impl Future<Output = Result<()>> + Send;
 
     /// Reads the steps of a saga, in their order.
     fn steps(
@@ -174,8 +181,8 @@ pub trait Store: Backend {
         step: &str,
     ) -> impl Future<Output = Result<bool>> + Send;
 
-    /// Gives a step that has no result one, if it has begun or may be new (the flag); whether it
-    /// was given.
+    /// Gives a step a result; whether it was given. One that has begun and has none takes it. Where
+    /// the saga is stuck at this step (the flag), so does one that has not begun or has another.
     fn skip_step(
         connection: &mut Self::Connection,
         statements: &Self::SagaStatements,

@@ -19,7 +19,7 @@ pub const SPAN_MAX: Duration = Duration::from_secs(36_525 * 86_400);
 #[non_exhaustive]
 pub struct WorkerOptions {
     /// Sagas that run at once in this process. Default: 16. Each uses a connection of the pool
-    /// while it commits.
+    /// while a step with an effect in this database runs; a smaller pool makes them wait.
     pub concurrency: NonZeroU32,
     /// How long a worker that died, or hangs, keeps its sagas: 1 s to 1 h. Default: 15 s. A living
     /// worker renews it every third of that.
@@ -28,7 +28,8 @@ pub struct WorkerOptions {
     /// 100 ms.
     pub poll_max: Duration,
     /// Failures in a row of one step, or of one undo, after which a saga is stuck; at least 1.
-    /// Default: 10.
+    /// Default: 10. The end of a worker without a word counts as one, though never fewer than ten
+    /// of those make a saga stuck. An outage of the database that holds the sagas does not count.
     pub attempts_max: u32,
     /// The pauses between them. Default: 1 s, doubled up to 5 min, with full jitter.
     pub backoff: Backoff,

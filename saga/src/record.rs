@@ -192,6 +192,11 @@ pub struct StepRecord {
 pub(crate) const GIVEN: &str = "given by an operator";
 
 impl StepRecord {
+    /// Whether it has no outcome yet.
+    pub(crate) fn is_open(&self) -> bool {
+        matches!(self.state, StepState::Calling | StepState::Waiting)
+    }
+
     /// Whether an operator gave it its result before it had begun.
     pub(crate) fn is_given(&self) -> bool {
         self.state == StepState::Done && self.error.as_deref() == Some(GIVEN)

@@ -59,8 +59,9 @@ impl Error for Stop {}
 
 /// Why a step or an undo failed, and what follows.
 ///
-/// Every error converts into one by `?` and means: try again. One of the database's that says it is
-/// away, or that another transaction won, is tried again without being counted.
+/// Every error converts into one by `?` and means: try again. One of a database that says it is
+/// away, or that another transaction won, is tried again without being counted, as long as the
+/// database that holds the sagas does not answer either; while it does, each sixth in a row counts.
 /// [`StepError::stop`] means that it can never succeed.
 #[derive(Debug)]
 pub struct StepError {

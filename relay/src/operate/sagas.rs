@@ -110,7 +110,7 @@ impl SagaDatabase {
         signed: &Signed,
         id: &SagaId,
         step: &str,
-        result: &Value,
+        result: Option<&Value>,
     ) -> Result<(), OperateError> {
         signed.check("skip steps of sagas")?;
         on!(self, sagas => sagas.skip(id, step, result, &signature(signed))).map_err(refused)

@@ -19,15 +19,19 @@ migrations::statements! {
     insert = "INSERT INTO {schema}saga (type, id, version, input) VALUES ($1, $2, $3, $4) \
         ON CONFLICT (type, id) DO NOTHING";
     find = "SELECT {columns} FROM {schema}saga WHERE type = $1 AND id = $2";
-    /// A time that is the same all through the statement, so that the index finds what is due.
+    /// A time that is the same all through the statement, so that the index finds what is due. One
+    /// whose worker is gone without a word has failed once more: it may be what ended it.
     /// Materialized: in a join that is executed more than once, more than the limit would be taken.
     claim = "
         WITH due (due_type, due_id) AS MATERIALIZED (SELECT type, id FROM {schema}saga
             WHERE type = $1 AND version = $2 AND wake_at <= statement_timestamp()
             ORDER BY wake_at LIMIT $3 FOR NO KEY UPDATE SKIP LOCKED)
         UPDATE {schema}saga AS s SET epoch = s.epoch + 1, worker = $4,
+            attempts = s.attempts + (s.worker IS NOT NULL)::int,
             wake_at = clock_timestamp() + $5 * interval '1 microsecond'
         FROM due WHERE s.type = due_type AND s.id = due_id RETURNING {columns}";
+    /// Its last failures are over: it got on.
+    got_on = "UPDATE {schema}saga SET attempts = 0, error = NULL WHERE {held} AND attempts > 0";
     renew = "UPDATE {schema}saga SET wake_at = clock_timestamp() + $4 * interval '1 microsecond' WHERE {held}";
     steps = "SELECT name, position, kind, state, undo, result, attempts, error, due_at, begun_at, ended_at, \
             undone_at, coalesce(due_at <= clock_timestamp(), false) AS is_due, \
@@ -113,7 +117,7 @@ migrations::statements! {
     skip_undo = "UPDATE {schema}saga_step SET undo = 'skipped', undone_at = clock_timestamp() \
         WHERE type = $1 AND id = $2 AND name = $3 AND undo = 'pending'";
     skip_step = "UPDATE {schema}saga_step SET state = 'done', result = $4, ended_at = clock_timestamp() \
-        WHERE type = $1 AND id = $2 AND name = $3 AND state <> 'done'";
+        WHERE type = $1 AND id = $2 AND name = $3 AND (state <> 'done' OR $5)";
     /// A step that has not begun is given a result; `error` says who gave it, so that any kind of
     /// step takes it.
     skip_new_step = "

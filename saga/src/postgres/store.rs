@@ -39,6 +39,18 @@ async fn one(query: Bound<'_>, connection: &mut PgConnection) -> Result<bool> {
     Ok(query.execute(connection).await?.rows_affected() == 1)
 }
 
+/// What a reply is that nobody waits for: a second one, if another was kept.
+async fn unawaited(
+    connection: &mut PgConnection,
+    statements: &Statements,
+    id: &SagaId,
+    step: &str,
+) -> Result<Replied> {
+    let kept = sqlx::query_scalar(&statements.has_reply).bind(id.saga_type()).bind(id.id()).bind(step);
+    let is_kept: bool = kept.fetch_one(connection).await?;
+    Ok(if is_kept { Replied::Duplicate } else { Replied::Late })
+}
+
 impl Store for Postgres {
     type SagaStatements = Statements;
 
@@ -90,6 +102,10 @@ impl Store for Postgres {
         lease: Duration,
     ) -> Result<bool> {
         one(fence(sqlx::query(&statements.renew), held).bind(micros(lease)), connection).await
+    }
+
+    async fn got_on(connection: &mut PgConnection, statements: &Statements, held: &Held) -> Result<()> {
+        fence(sqlx::query(&statements.got_on), held).execute(connection).await.map(drop)
     }
 
     async fn steps(
@@ -203,15 +219,16 @@ impl Store for Postgres {
         if !one(name(sqlx::query(&statements.announce_reply), id).bind(step), connection).await? {
             let exists = sqlx::query_scalar(&statements.exists).bind(id.saga_type()).bind(id.id());
             let exists: bool = exists.fetch_one(&mut *connection).await?;
-            return Ok(if exists { Replied::Late } else { Replied::Nobody });
+            return if exists {
+                unawaited(connection, statements, id, step).await
+            } else {
+                Ok(Replied::Nobody)
+            };
         }
         let state = sqlx::query_scalar(&statements.step_state).bind(id.saga_type()).bind(id.id()).bind(step);
         let state: Option<String> = state.fetch_optional(&mut *connection).await?;
         if state.is_some_and(|state| state != StepState::Waiting.as_str()) {
-            let kept =
-                sqlx::query_scalar(&statements.has_reply).bind(id.saga_type()).bind(id.id()).bind(step);
-            let is_kept: bool = kept.fetch_one(&mut *connection).await?;
-            return Ok(if is_kept { Replied::Duplicate } else { Replied::Late });
+            return unawaited(connection, statements, id, step).await;
         }
         let query = name(sqlx::query(&statements.insert_reply), id).bind(step).bind(payload);
         Ok(if one(query, connection).await? { Replied::Kept } else { Replied::Duplicate })
@@ -266,12 +283,12 @@ impl Store for Postgres {
         connection: &mut PgConnection,
         statements: &Statements,
         id: &SagaId,
-        (step, may_be_new): (&str, bool),
+        (step, is_stuck_here): (&str, bool),
         result: &str,
     ) -> Result<bool> {
-        let query = name(sqlx::query(&statements.skip_step), id).bind(step).bind(result);
+        let query = name(sqlx::query(&statements.skip_step), id).bind(step).bind(result).bind(is_stuck_here);
         let has_begun = one(query, connection).await?;
-        if has_begun || !may_be_new {
+        if has_begun || !is_stuck_here {
             return Ok(has_begun);
         }
         one(name(sqlx::query(&statements.skip_new_step), id).bind(step).bind(result).bind(GIVEN), connection)

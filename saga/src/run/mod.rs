@@ -78,6 +78,10 @@ pub(crate) struct Parts<DB: Dialect> {
     last: Option<String>,
     /// Something was stored.
     pub(crate) has_progressed: bool,
+    /// Failures are stored that are over as soon as something else is.
+    has_failed: bool,
+    /// Why nothing is tried any more: the run only finds out where the saga is stuck.
+    worn_out: Option<String>,
     pub(crate) halt: Option<Halt>,
 }
 
@@ -123,6 +127,7 @@ impl<DB: Dialect> Run<DB> {
         steps: Vec<StepRecord>,
         mailbox: Vec<(String, String)>,
         target: Option<String>,
+        worn_out: Option<String>,
     ) -> Self {
         let position = steps.iter().map(|step| step.position + 1).max().unwrap_or_default();
         Self {
@@ -140,6 +145,8 @@ impl<DB: Dialect> Run<DB> {
                 is_busy: false,
                 last: None,
                 has_progressed: false,
+                has_failed: saga.attempts > 0,
+                worn_out,
                 halt: None,
             },
         }
@@ -166,9 +173,9 @@ impl<DB: Dialect> Run<DB> {
         &self.parts
     }
 
-    /// Takes the reason why it ended, if it did not end by its function.
-    pub(crate) fn take_halt(&mut self) -> Option<Halt> {
-        if self.parts.is_busy && self.parts.halt.is_none() {
+    /// Takes the reason why it ended, if it did not end by its function or a panic.
+    pub(crate) fn take_halt(&mut self, has_panicked: bool) -> Option<Halt> {
+        if self.parts.is_busy && self.parts.halt.is_none() && !has_panicked {
             return Some(Halt::dropped());
         }
         self.parts.halt.take()
@@ -230,6 +237,13 @@ impl<DB: Dialect> Parts<DB> {
             }
             None if self.target.is_some() => return self.halt(Halt::Unreached(name.to_owned())),
             _ => {}
+        }
+        let is_next = match &self.target {
+            Some(target) => target == name,
+            None => row.as_ref().is_none_or(StepRecord::is_open),
+        };
+        if let Some(reason) = self.worn_out.take_if(|_| is_next) {
+            return self.stuck(reason);
         }
         self.is_busy = true;
         Ok(row)
@@ -327,32 +341,68 @@ impl<DB: Dialect> Parts<DB> {
     /// Stores a step that begins, outside of a transaction.
     async fn begin_step(&mut self, step: &NewStep<'_>) -> Result<(), Stopped> {
         let sagas = Arc::clone(&self.sagas);
-        let inserted = async {
-            let mut connection = sagas.pool.acquire().await?;
-            DB::insert_step(&mut connection, &sagas.statements, &self.held, step).await
-        };
-        match inserted.await {
-            Ok(true) => {
-                self.has_progressed = true;
-                Ok(())
-            }
-            Ok(false) => self.halt(Halt::Changed),
-            Err(error) => self.failed_store("store a step", error),
+        match sagas.pool.acquire().await {
+            Ok(mut connection) => self.insert_step(&mut connection, step).await?,
+            Err(error) => return self.failed_store("store a step", error),
         }
+        self.has_progressed = true;
+        Ok(())
     }
 
     /// Changes a step, outside of a transaction.
     async fn change_step(&mut self, change: &StepChange<'_>) -> Result<(), Stopped> {
         let sagas = Arc::clone(&self.sagas);
+        match sagas.pool.acquire().await {
+            Ok(mut connection) => self.change_step_in(&mut connection, change).await,
+            Err(error) => self.failed_store("store the outcome of a step", error),
+        }
+    }
+
+    /// Stores a step.
+    async fn insert_step(
+        &mut self,
+        connection: &mut DB::Connection,
+        step: &NewStep<'_>,
+    ) -> Result<(), Stopped> {
+        let sagas = Arc::clone(&self.sagas);
+        let inserted = async {
+            self.get_on(&mut *connection).await?;
+            DB::insert_step(connection, &sagas.statements, &self.held, step).await
+        };
+        match inserted.await {
+            Ok(true) => Ok(()),
+            Ok(false) => self.halt(Halt::Changed),
+            Err(error) => self.failed_store("store a step", error),
+        }
+    }
+
+    /// Changes a step.
+    async fn change_step_in(
+        &mut self,
+        connection: &mut DB::Connection,
+        change: &StepChange<'_>,
+    ) -> Result<(), Stopped> {
+        let sagas = Arc::clone(&self.sagas);
         let changed = async {
-            let mut connection = sagas.pool.acquire().await?;
-            DB::change_step(&mut connection, &sagas.statements, &self.held, change).await
+            if change.from != change.to {
+                self.get_on(&mut *connection).await?;
+            }
+            DB::change_step(connection, &sagas.statements, &self.held, change).await
         };
         match changed.await {
             Ok(true) => Ok(()),
             Ok(false) => self.halt(Halt::Changed),
             Err(error) => self.failed_store("store the outcome of a step", error),
         }
+    }
+
+    /// Has the failures until now forgotten, also by whoever takes the saga after this worker. One
+    /// statement more, where there were any.
+    async fn get_on(&mut self, connection: &mut DB::Connection) -> Result<(), sqlx::Error> {
+        if std::mem::take(&mut self.has_failed) {
+            DB::got_on(connection, &self.sagas.statements, &self.held).await?;
+        }
+        Ok(())
     }
 
     /// Nothing leaves for another service when the lease may be over: another worker may have

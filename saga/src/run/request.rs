@@ -132,11 +132,7 @@ impl<DB: Dialect> Parts<DB> {
             error: None,
             due_in: None,
         };
-        match DB::insert_step(&mut tx, &sagas.statements, &self.held, &done).await {
-            Ok(true) => {}
-            Ok(false) => return self.halt(Halt::Changed),
-            Err(error) => return self.failed_store("store a reply", error),
-        }
+        self.insert_step(&mut tx, &done).await?;
         self.commit(name, tx).await?;
         self.has_progressed = true;
         Ok(value)

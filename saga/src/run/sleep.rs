@@ -101,11 +101,8 @@ impl<DB: Dialect> Parts<DB> {
         let state = StepState::Waiting;
         let step = NewStep { name, position, kind, state, undo, result: None, error: None, due_in };
         let turn = Turn::Wait { step: name, replies: self.replies };
-        let written = match DB::insert_step(&mut tx, &sagas.statements, &self.held, &step).await {
-            Ok(true) => DB::turn(&mut tx, &sagas.statements, &self.held, &turn).await,
-            other => other,
-        };
-        match written {
+        self.insert_step(&mut tx, &step).await?;
+        match DB::turn(&mut tx, &sagas.statements, &self.held, &turn).await {
             Ok(true) => {}
             Ok(false) => return self.halt(Halt::Changed),
             Err(error) => return self.failed_store("store a step that waits", error),

@@ -144,11 +144,7 @@ impl<DB: Dialect> Parts<DB> {
             error: None,
             due_in: None,
         };
-        match DB::insert_step(&mut tx, &sagas.statements, &self.held, &done).await {
-            Ok(true) => {}
-            Ok(false) => return self.halt(Halt::Changed),
-            Err(error) => return self.failed_store("store a step", error),
-        }
+        self.insert_step(&mut tx, &done).await?;
         self.at(crash_points::BEFORE_STEP_COMMIT).await?;
         self.commit(name, tx).await?;
         self.at(crash_points::AFTER_STEP_COMMIT).await?;

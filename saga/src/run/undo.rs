@@ -124,11 +124,7 @@ impl<DB: Dialect> Parts<DB> {
             return self.failed_undo(row, &error);
         }
         let undone = change(row, (row.state, UndoState::Done), None, None);
-        match DB::change_step(&mut tx, &sagas.statements, &self.held, &undone).await {
-            Ok(true) => {}
-            Ok(false) => return self.halt(Halt::Changed),
-            Err(error) => return self.failed_store("store an undo", error),
-        }
+        self.change_step_in(&mut tx, &undone).await?;
         self.at(crash_points::BEFORE_UNDO_COMMIT).await?;
         self.commit(&row.name, tx).await?;
         self.at(crash_points::AFTER_UNDO_COMMIT).await?;

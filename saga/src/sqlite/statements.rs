@@ -18,10 +18,14 @@ migrations::statements! {
         INSERT INTO saga (type, id, version, input) VALUES ($1, $2, $3, $4)
             ON CONFLICT (type, id) DO NOTHING";
     find = "SELECT {columns} FROM saga WHERE type = $1 AND id = $2";
+    /// One whose worker is gone without a word has failed once more: it may be what ended it.
     claim = "
-        UPDATE saga SET epoch = epoch + 1, worker = $4, wake_at = {now} + $5
+        UPDATE saga SET epoch = epoch + 1, attempts = attempts + (worker IS NOT NULL), worker = $4,
+            wake_at = {now} + $5
             WHERE rowid IN (SELECT rowid FROM saga WHERE type = $1 AND version = $2 AND wake_at <= {now}
             ORDER BY wake_at LIMIT $3) RETURNING {columns}";
+    /// Its last failures are over: it got on.
+    got_on = "UPDATE saga SET attempts = 0, error = NULL WHERE {held} AND attempts > 0";
     renew = "UPDATE saga SET wake_at = {now} + $4 WHERE {held}";
     steps = "
         SELECT name, position, kind, state, undo, result, attempts, error, due_at, begun_at, ended_at, undone_at,
@@ -101,7 +105,7 @@ migrations::statements! {
             WHERE type = $1 AND id = $2 AND name = $3 AND undo = 'pending'";
     skip_step = "
         UPDATE saga_step SET state = 'done', result = $4, ended_at = {now}
-            WHERE type = $1 AND id = $2 AND name = $3 AND state <> 'done'";
+            WHERE type = $1 AND id = $2 AND name = $3 AND (state <> 'done' OR $5)";
     /// A step that has not begun is given a result; `error` says who gave it, so that any kind of
     /// step takes it.
     skip_new_step = "

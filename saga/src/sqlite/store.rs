@@ -37,6 +37,13 @@ async fn one(query: Bound<'_>, connection: &mut SqliteConnection) -> Result<bool
     Ok(query.execute(connection).await?.rows_affected() == 1)
 }
 
+/// What a reply is that nobody waits for: a second one, if another was kept.
+async fn unawaited(connection: &mut SqliteConnection, id: &SagaId, step: &str) -> Result<Replied> {
+    let kept = sqlx::query_scalar(&SQL.has_reply).bind(id.saga_type()).bind(id.id()).bind(step);
+    let is_kept: bool = kept.fetch_one(connection).await?;
+    Ok(if is_kept { Replied::Duplicate } else { Replied::Late })
+}
+
 impl Store for Sqlite {
     type SagaStatements = ();
 
@@ -87,6 +94,10 @@ impl Store for Sqlite {
         lease: Duration,
     ) -> Result<bool> {
         one(fence(sqlx::query(&SQL.renew), held).bind(micros(lease)), connection).await
+    }
+
+    async fn got_on(connection: &mut SqliteConnection, _statements: &(), held: &Held) -> Result<()> {
+        fence(sqlx::query(&SQL.got_on), held).execute(connection).await.map(drop)
     }
 
     async fn steps(
@@ -192,14 +203,12 @@ impl Store for Sqlite {
         if !one(name(sqlx::query(&SQL.announce_reply), id).bind(step), connection).await? {
             let exists = sqlx::query_scalar(&SQL.exists).bind(id.saga_type()).bind(id.id());
             let exists: bool = exists.fetch_one(&mut *connection).await?;
-            return Ok(if exists { Replied::Late } else { Replied::Nobody });
+            return if exists { unawaited(connection, id, step).await } else { Ok(Replied::Nobody) };
         }
         let state = sqlx::query_scalar(&SQL.step_state).bind(id.saga_type()).bind(id.id()).bind(step);
         let state: Option<String> = state.fetch_optional(&mut *connection).await?;
         if state.is_some_and(|state| state != StepState::Waiting.as_str()) {
-            let kept = sqlx::query_scalar(&SQL.has_reply).bind(id.saga_type()).bind(id.id()).bind(step);
-            let is_kept: bool = kept.fetch_one(&mut *connection).await?;
-            return Ok(if is_kept { Replied::Duplicate } else { Replied::Late });
+            return unawaited(connection, id, step).await;
         }
         let query = name(sqlx::query(&SQL.insert_reply), id).bind(step).bind(payload);
         Ok(if one(query, connection).await? { Replied::Kept } else { Replied::Duplicate })
@@ -254,12 +263,12 @@ impl Store for Sqlite {
         connection: &mut SqliteConnection,
         _statements: &(),
         id: &SagaId,
-        (step, may_be_new): (&str, bool),
+        (step, is_stuck_here): (&str, bool),
         result: &str,
     ) -> Result<bool> {
-        let query = name(sqlx::query(&SQL.skip_step), id).bind(step).bind(result);
+        let query = name(sqlx::query(&SQL.skip_step), id).bind(step).bind(result).bind(is_stuck_here);
         let has_begun = one(query, connection).await?;
-        if has_begun || !may_be_new {
+        if has_begun || !is_stuck_here {
             return Ok(has_begun);
         }
         one(name(sqlx::query(&SQL.skip_new_step), id).bind(step).bind(result).bind(GIVEN), connection).await

@@ -26,6 +26,15 @@ const CONFLICTS_MAX: u32 = 20;
 /// The pauses between them.
 const CONFLICTS: Backoff = Backoff { first: Duration::from_millis(10), max: Duration::from_millis(250) };
 
+/// Failures in a row that look like an outage, with an answer of the database after each of them,
+/// that are not counted. The next one is the step's: it uses another database that is away, or asks
+/// for more than this one can do.
+const UNCOUNTED_MAX: u32 = 5;
+
+/// Fewer workers that ended without a word never make a saga stuck, whatever the limit of attempts:
+/// most are killed for other reasons.
+const WORKERS_MIN: u32 = 10;
+
 /// How often a saga is let go again while its worker stops and the database does not answer.
 const OUTAGES_AT_STOP: u32 = 3;
 
@@ -48,6 +57,8 @@ struct Driver<DB: Dialect> {
     /// Failures since the last progress.
     attempts: u32,
     conflicts: u32,
+    /// Failures in a row that were not counted, with an answer of the database after each of them.
+    uncounted: u32,
     /// Nobody has run the saga yet: it has no steps.
     is_fresh: bool,
     /// The step at which the last run ended.
@@ -68,7 +79,8 @@ pub(super) async fn drive<DB: Dialect>(
     let renewal = renew(Arc::clone(&sagas), held.clone(), lease.clone());
     let renewal = AbortOnDropHandle::new(tokio::spawn(renewal));
     let (attempts, is_fresh) = (saga.attempts, saga.epoch == 1 && saga.state == State::Running);
-    let mut driver = Driver { sagas, stopping, lease, held, attempts, conflicts: 0, is_fresh, step: None };
+    let (conflicts, uncounted, step) = (0, 0, None);
+    let mut driver = Driver { sagas, stopping, lease, held, attempts, conflicts, uncounted, is_fresh, step };
     driver.run(saga).await;
     drop(renewal);
 }
@@ -125,6 +137,7 @@ impl<DB: Dialect> Driver<DB> {
                 Ok(Next::AfterOutage) => outages += 1,
                 Err(error) => {
                     outages += 1;
+                    self.uncounted = 0;
                     tracing::warn!(saga = %self.held.id, error = chain(&error), "the saga waits for the database");
                 }
             }
@@ -158,19 +171,27 @@ impl<DB: Dialect> Driver<DB> {
             // Claims ask only for what is registered.
             return Ok(Next::Leave);
         };
+        let worn_out = self.worn_out(saga);
+        if let (Some(reason), true) = (&worn_out, self.attempts > self.workers_max()) {
+            // The run that was to find out where ended its worker, too.
+            self.step = target;
+            return self.stick(reason, self.attempts).await;
+        }
         let context = (Arc::clone(&self.sagas), self.stopping.clone());
-        let mut run = Run::new(context, saga, self.lease.clone(), steps, mailbox, target.clone());
+        let mut run = Run::new(context, saga, self.lease.clone(), steps, mailbox, target.clone(), worn_out);
         let ended = AssertUnwindSafe(function.run(&mut run, &saga.input)).catch_unwind().await;
-        let halt = run.take_halt();
+        let halt = run.take_halt(ended.is_err());
         self.step = run.ended_at();
         if run.parts().has_progressed {
             self.attempts = 0;
             self.conflicts = 0;
+            self.uncounted = 0;
         }
         match (ended, halt) {
-            (Err(panic), _) => self.failed(&panic_text(&*panic), true, None).await,
-            (Ok(_), Some(halt)) => self.halted(halt, target.as_deref()).await,
-            (Ok(Ended::Unfit(reason)), None) => self.stick(&reason).await,
+            // Whatever the function makes of it, be it a panic.
+            (_, Some(halt)) => self.halted(halt, target.as_deref()).await,
+            (Err(panic), None) => self.failed(&panic_text(&*panic), true, None).await,
+            (Ok(Ended::Unfit(reason)), None) => self.stick(&reason, self.attempts).await,
             (Ok(_), None) if target.is_some() => self.unreached(target.as_deref(), None).await,
             (Ok(Ended::Stop(stop)), None) => self.begin_undo(stop.reason()).await,
             (Ok(Ended::Output(output)), None) => match run.forgotten_call() {
@@ -179,7 +200,7 @@ impl<DB: Dialect> Driver<DB> {
                         "the function ended without the call {call}, whose outcome is unknown; run code that makes it, \
                          or cancel the saga"
                     );
-                    self.stick(&reason).await
+                    self.stick(&reason, self.attempts).await
                 }
                 None => self.finish(&output, saga).await,
             },
@@ -200,7 +221,7 @@ impl<DB: Dialect> Driver<DB> {
                 tokio::time::sleep(CONFLICTS.delay(self.conflicts, rand::random())).await;
                 Ok(Next::Again)
             }
-            Halt::Stuck(reason) => self.stick(&reason).await,
+            Halt::Stuck(reason) => self.stick(&reason, self.attempts).await,
             Halt::Changed => {
                 // Rarely more than once; never in a tight loop.
                 tokio::time::sleep(CONFLICTS.delay(1, rand::random())).await;
@@ -288,18 +309,19 @@ impl<DB: Dialect> Driver<DB> {
         delay: Option<Duration>,
     ) -> Result<Next, StoreError> {
         let error = storable(error);
-        if !is_counted && delay.is_none() {
+        let mut attempts = self.attempts;
+        if !is_counted && delay.is_none() && self.uncounted < UNCOUNTED_MAX {
+            self.uncounted += 1;
             tracing::warn!(saga = %self.held.id, %error, "a step waits for the database");
             return Ok(Next::AfterOutage);
         }
-        if is_counted {
-            self.attempts = self.attempts.saturating_add(1);
+        if is_counted || delay.is_none() {
+            attempts = attempts.saturating_add(1);
             telemetry::failed(self.held.id.saga_type());
-            if self.attempts >= self.sagas.options.attempts_max {
-                return self.stick(&error).await;
+            if attempts >= self.sagas.options.attempts_max {
+                return self.stick(&error, attempts).await;
             }
         }
-        let attempts = self.attempts;
         let delay = delay.unwrap_or_else(|| self.sagas.options.backoff.delay(attempts, rand::random()));
         // A longer one is a time that the database cannot write.
         let delay = delay.min(SPAN_MAX);
@@ -308,9 +330,9 @@ impl<DB: Dialect> Driver<DB> {
         Ok(Next::Leave)
     }
 
-    async fn stick(&self, error: &str) -> Result<Next, StoreError> {
+    async fn stick(&self, error: &str, attempts: u32) -> Result<Next, StoreError> {
         let error = storable(error);
-        let (attempts, step) = (self.attempts, self.step.as_deref());
+        let step = self.step.as_deref();
         if !self.turn(&Turn::Stick { attempts, error: &error, step }).await? {
             // Cancelled meanwhile, which decides, or somebody else's.
             return Ok(Next::Again);
@@ -333,7 +355,27 @@ impl<DB: Dialect> Driver<DB> {
         let error = format!(
             "the step {target} is to be undone, and {where_it_ended}; run code that has it, or skip it"
         );
-        self.stick(&error).await
+        self.stick(&error, self.attempts).await
+    }
+
+    /// Failures after which a saga that was taken is not tried again.
+    fn workers_max(&self) -> u32 {
+        self.sagas.options.attempts_max.max(WORKERS_MIN)
+    }
+
+    /// Why a saga that was taken is not tried again, if it has used up its attempts: whoever had it
+    /// before ended without a word, which counts as a failure.
+    fn worn_out(&self, saga: &SagaRecord) -> Option<String> {
+        if self.attempts < self.workers_max() {
+            return None;
+        }
+        let last =
+            saga.error.as_deref().map(|error| format!("; the last error: {error}")).unwrap_or_default();
+        let attempts = self.attempts;
+        Some(format!(
+            "it failed {attempts} times in a row, the last time because its worker ended, or did not reach the \
+             database for the length of its lease{last}"
+        ))
     }
 }
 

@@ -62,6 +62,10 @@ impl Course {
         let mut options = WorkerOptions::default();
         options.backoff = Backoff { first: Duration::from_millis(1), max: Duration::from_millis(5) };
         options.poll_max = Duration::from_millis(5);
+        if fault == Fault::ShortLeases {
+            // A lease that is lost is a failure, and these are lost on purpose.
+            options.attempts_max = u32::MAX;
+        }
         let builder = Sagas::builder(pool.clone(), Outbox::new()).options(options).hook(hook);
         let sagas = (self.register)(builder).open().await.map_err(Failure::during("open the sagas"))?;
         let mut tx = Outbox::new().begin(pool).await.map_err(Failure::during("begin a transaction"))?;

@@ -32,9 +32,10 @@ pub struct Skip {
     #[arg(long, value_name = "STEP")]
     step: String,
 
-    /// The result that the step is given, as JSON; of no matter where an undo is skipped.
-    #[arg(long, value_name = "JSON", default_value = "null", value_parser = json)]
-    result: Value,
+    /// The result that the step is given, as JSON: the saga's code goes on with it. Needed unless
+    /// an undo is skipped.
+    #[arg(long, value_name = "JSON", value_parser = json)]
+    result: Option<Value>,
 }
 
 /// The result of a decision.
@@ -68,7 +69,7 @@ impl Skip {
         let Self { decide, step, result } = self;
         let (id, signed) = (decide.which.id()?, decide.signature.signed());
         let sagas = SagaDatabase::open(&decide.which.place.goal()?).await?;
-        let skipped = sagas.skip(&signed, &id, &step, &result).await;
+        let skipped = sagas.skip(&signed, &id, &step, result.as_ref()).await;
         sagas.close().await;
         skipped?;
         shown(Action::Skip, &id, Some(step), format)

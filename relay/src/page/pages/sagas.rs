@@ -128,9 +128,10 @@ pub(crate) async fn decide(
             "retry" => database.retry(&signed, &id).await.map_err(Problem::from),
             "cancel" => database.cancel(&signed, &id).await.map_err(Problem::from),
             "skip" => match result(&form) {
-                Ok(result) => {
-                    database.skip(&signed, &id, form.exact("step"), &result).await.map_err(Problem::from)
-                }
+                Ok(result) => database
+                    .skip(&signed, &id, form.exact("step"), result.as_ref())
+                    .await
+                    .map_err(Problem::from),
                 Err(problem) => Err(problem),
             },
             _ => Err(Problem::bad("a form says retry, cancel or skip, and nothing else")),
@@ -146,9 +147,11 @@ pub(crate) async fn decide(
     Ok(Html(Frame::new(Some(&operator), Tab::Sagas, "Decided").page(&body)))
 }
 
-fn result(form: &Fields) -> Result<serde_json::Value, Problem> {
-    let text = form.given("result").unwrap_or_else(|| String::from("null"));
-    serde_json::from_str(&text).map_err(|error| Problem::bad(format!("the result is not JSON: {error}")))
+fn result(form: &Fields) -> Result<Option<serde_json::Value>, Problem> {
+    let read = |text: String| {
+        serde_json::from_str(&text).map_err(|error| Problem::bad(format!("the result is not JSON: {error}")))
+    };
+    form.given("result").map(read).transpose()
 }
 
 fn id(fields: &Fields) -> Result<SagaId, Problem> {
@@ -227,7 +230,7 @@ fn one(operator: &Operator, query: &Fields, saga: &SagaRecord, steps: &[StepReco
                     option value="skip" { "skip: leave a step out" }
                 } }
                 label { "Step (to skip)" input name="step" value=(saga.waits_for.as_deref().unwrap_or_default()) maxlength="255"; }
-                label { "Result of the step (JSON, to skip)" input name="result" placeholder="null" maxlength="2000"; }
+                label { "Result of the step (JSON, to skip one that is not being undone)" input name="result" placeholder="null" maxlength="2000"; }
                 (signature("Decide", true))
             }
         }

@@ -12,6 +12,7 @@ saga_cases! { "saga/bad_input":
     a_step_that_changes_its_kind_is_stuck,
     a_panic_of_a_step_is_a_failure,
     a_panic_of_an_undo_is_a_failure,
+    a_panic_of_code_that_unwraps_a_pause_is_ignored,
     a_call_that_the_code_lost_is_not_forgotten,
 }
 
@@ -125,6 +126,15 @@ async fn a_panic_of_a_step_is_a_failure<DB: Tables>(db: Database<DB>) {
     let told = stuck_with(&db, builder, 0).await;
     assert!(told.contains("panicked: expected by a test, 3"), "{told}");
     assert_eq!(effects(&db).await, [""; 0]);
+}
+
+async fn a_panic_of_code_that_unwraps_a_pause_is_ignored<DB: Tables>(db: Database<DB>) {
+    let builder = sagas(&db).saga("checkout", 1, async move |saga: &mut Run<DB>, _: i64| {
+        saga.step::<(), _>("one", async |_| Err(StepError::retry("the bank is away"))).await.unwrap();
+        Ok(())
+    });
+    let told = stuck_with(&db, builder, 0).await;
+    assert_eq!(told, "one: the bank is away");
 }
 
 async fn a_panic_of_an_undo_is_a_failure<DB: Tables>(db: Database<DB>) {

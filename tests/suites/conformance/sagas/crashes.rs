@@ -31,27 +31,34 @@ fn vanishing(plan: Vec<(&'static str, u32)>, passed: &Counter) -> saga::Hook {
 /// A checkout: a reservation, a charge, a pause, a receipt; with a closed shop it is undone.
 fn checkout<DB: Tables>(db: &Database<DB>, bank: &Bank, hook: saga::Hook) -> SagasBuilder<DB> {
     let bank = bank.clone();
-    sagas(db).hook(hook).saga("checkout", 1, async move |saga: &mut Run<DB>, is_closed: i64| {
-        let hold: i64 = saga
-            .step("reserve", async |tx| {
-                DB::apply(tx, String::from("reserve")).await?;
-                tx.enqueue(outbox::NewMessage::new("stock").payload("reserve")).await?;
-                Ok(41)
-            })
-            .undo(async |tx, hold: &i64| {
-                tx.enqueue(outbox::NewMessage::new("stock").payload("release")).await?;
-                Ok(DB::apply(tx, format!("release {hold}")).await?)
-            })
-            .await?;
-        saga.call("charge", async |key| bank.charge(key, hold + 1).await)
-            .undo(async |key, _: Option<&i64>| bank.refund(key).await)
-            .await?;
-        saga.sleep("pause", Duration::ZERO).await?;
-        saga.step("receipt", async |tx| Ok(DB::apply(tx, String::from("receipt")).await?))
-            .undo(async |tx, (): &()| Ok(DB::apply(tx, String::from("void receipt")).await?))
-            .await?;
-        if is_closed == 1 { Err(Stop::because("closed")) } else { Ok(hold) }
-    })
+    // Leases of living workers are taken away over and over, too.
+    let mut options = fast();
+    options.attempts_max = 1_000;
+    sagas(db).options(options).hook(hook).saga(
+        "checkout",
+        1,
+        async move |saga: &mut Run<DB>, is_closed: i64| {
+            let hold: i64 = saga
+                .step("reserve", async |tx| {
+                    DB::apply(tx, String::from("reserve")).await?;
+                    tx.enqueue(outbox::NewMessage::new("stock").payload("reserve")).await?;
+                    Ok(41)
+                })
+                .undo(async |tx, hold: &i64| {
+                    tx.enqueue(outbox::NewMessage::new("stock").payload("release")).await?;
+                    Ok(DB::apply(tx, format!("release {hold}")).await?)
+                })
+                .await?;
+            saga.call("charge", async |key| bank.charge(key, hold + 1).await)
+                .undo(async |key, _: Option<&i64>| bank.refund(key).await)
+                .await?;
+            saga.sleep("pause", Duration::ZERO).await?;
+            saga.step("receipt", async |tx| Ok(DB::apply(tx, String::from("receipt")).await?))
+                .undo(async |tx, (): &()| Ok(DB::apply(tx, String::from("void receipt")).await?))
+                .await?;
+            if is_closed == 1 { Err(Stop::because("closed")) } else { Ok(hold) }
+        },
+    )
 }
 
 /// Runs one saga to its end, and judges it; whether a worker has vanished.

@@ -15,6 +15,8 @@ saga_cases! { "saga/operators":
     a_failing_step_is_given_a_result,
     a_step_of_any_kind_is_given_a_result_before_it_began,
     a_misspelt_step_is_not_given_a_result,
+    no_name_is_given_a_result_between_steps,
+    a_result_that_does_not_fit_is_replaced,
     a_panicking_step_is_given_a_result,
     decisions_are_noted_and_refused_where_they_do_not_apply,
 }
@@ -24,7 +26,7 @@ pub(super) fn alice() -> Signature {
 }
 
 /// Deciding takes more rights than a service has.
-async fn operator<DB: Tables>(db: &Database<DB>) -> Sagas<DB> {
+pub(super) async fn operator<DB: Tables>(db: &Database<DB>) -> Sagas<DB> {
     Sagas::builder(db.admin.clone(), Outbox::new()).open().await.unwrap()
 }
 
@@ -195,10 +197,10 @@ async fn a_failing_undo_is_skipped<DB: Tables>(db: Database<DB>) {
     start(&db, &sagas, "a", 0).await;
     let worker = Worker::of(&sagas);
     stuck(&sagas, "a").await;
-    let (operator, nothing) = (operator(&db).await, serde_json::Value::Null);
-    let told = operator.skip(&id("a"), "three", &nothing, &alice()).await.unwrap_err().to_string();
+    let operator = operator(&db).await;
+    let told = operator.skip(&id("a"), "three", None, &alice()).await.unwrap_err().to_string();
     assert!(told.contains("three"), "{told}");
-    operator.skip(&id("a"), "two", &nothing, &alice()).await.unwrap();
+    operator.skip(&id("a"), "two", None, &alice()).await.unwrap();
     undone(&sagas, "a").await;
     worker.stop().await;
     assert_eq!(effects(&db).await, ["undo one"]);
@@ -210,7 +212,7 @@ async fn a_failing_step_is_given_a_result<DB: Tables>(db: Database<DB>) {
     start(&db, &sagas, "a", 0).await;
     let worker = Worker::of(&sagas);
     stuck(&sagas, "a").await;
-    operator(&db).await.skip(&id("a"), "two", &serde_json::Value::from(77), &alice()).await.unwrap();
+    operator(&db).await.skip(&id("a"), "two", Some(&77.into()), &alice()).await.unwrap();
     assert_eq!(finished(&sagas, "a").await, "77");
     worker.stop().await;
 }
@@ -230,12 +232,12 @@ async fn a_step_of_any_kind_is_given_a_result_before_it_began<DB: Tables>(db: Da
     let worker = Worker::of(&sagas);
     let operator = operator(&db).await;
     assert!(stuck(&sagas, "a").await.contains("pause"));
-    operator.skip(&id("a"), "pause", &serde_json::Value::Null, &alice()).await.unwrap();
+    operator.skip(&id("a"), "pause", Some(&().into()), &alice()).await.unwrap();
     until(&sagas, "a", "stuck again", |saga| {
         saga.stuck_at.is_some() && saga.error.as_deref().is_some_and(|error| error.contains("ship"))
     })
     .await;
-    operator.skip(&id("a"), "ship", &serde_json::Value::from("P-1"), &alice()).await.unwrap();
+    operator.skip(&id("a"), "ship", Some(&"P-1".into()), &alice()).await.unwrap();
     assert_eq!(finished(&sagas, "a").await, "\"P-1\"");
     worker.stop().await;
 }
@@ -248,15 +250,60 @@ async fn a_misspelt_step_is_not_given_a_result<DB: Tables>(db: Database<DB>) {
     stuck(&sagas, "a").await;
     let (operator, by_hand) = (operator(&db).await, serde_json::Value::from(77));
     for name in ["tow", "three", "no"] {
-        let refused = operator.skip(&id("a"), name, &by_hand, &alice()).await.unwrap_err();
+        let refused = operator.skip(&id("a"), name, Some(&by_hand), &alice()).await.unwrap_err();
         assert!(matches!(&refused, DecideError::NotSkipped { step, .. } if step == name), "{refused}");
         assert!(refused.to_string().contains("at two"), "{refused}");
     }
     let (saga, steps) = show(&sagas, "a").await;
     assert!(saga.stuck_at.is_some() && steps.len() == 1, "{saga:?} {steps:?}");
-    operator.skip(&id("a"), "two", &by_hand, &alice()).await.unwrap();
+    operator.skip(&id("a"), "two", Some(&by_hand), &alice()).await.unwrap();
     assert_eq!(finished(&sagas, "a").await, "77");
     worker.stop().await;
+}
+
+/// Stuck by its code and not by a step, it has none that an operator could have done by hand.
+async fn no_name_is_given_a_result_between_steps<DB: Tables>(db: Database<DB>) {
+    let sagas = sagas(&db)
+        .saga("checkout", 1, async move |saga: &mut Run<DB>, price: i64| {
+            saga.step("one", async |tx| Ok(DB::apply(tx, String::from("one")).await?)).await?;
+            let price = u8::try_from(price).expect("expected by a test");
+            saga.step("two", async move |_| Ok(price)).await
+        })
+        .open()
+        .await
+        .unwrap();
+    start(&db, &sagas, "a", 1_000).await;
+    let worker = Worker::of(&sagas);
+    stuck(&sagas, "a").await;
+    let operator = operator(&db).await;
+    for name in ["two", "tow", "one"] {
+        let refused = operator.skip(&id("a"), name, Some(&7.into()), &alice()).await.unwrap_err();
+        assert!(matches!(&refused, DecideError::NotSkipped { at: None, .. }), "{refused}");
+        assert!(refused.to_string().contains("stuck at none of its steps"), "{refused}");
+    }
+    worker.stop().await;
+    assert_eq!(show(&sagas, "a").await.1.len(), 1);
+}
+
+async fn a_result_that_does_not_fit_is_replaced<DB: Tables>(db: Database<DB>) {
+    let sagas = failing(&db, Counter::default(), u32::MAX).open().await.unwrap();
+    start(&db, &sagas, "a", 0).await;
+    let worker = Worker::of(&sagas);
+    stuck(&sagas, "a").await;
+    let operator = operator(&db).await;
+    let refused = operator.skip(&id("a"), "two", None, &alice()).await.unwrap_err();
+    assert!(matches!(&refused, DecideError::NoResult { step, .. } if step == "two"), "{refused}");
+    operator.skip(&id("a"), "two", Some(&"by hand".into()), &alice()).await.unwrap();
+    until(&sagas, "a", "stuck again", |saga| {
+        saga.stuck_at.is_some() && saga.error.as_deref().is_some_and(|error| error.contains("no longer fits"))
+    })
+    .await;
+    let refused = operator.skip(&id("a"), "one", Some(&7.into()), &alice()).await.unwrap_err();
+    assert!(matches!(&refused, DecideError::NotSkipped { .. }), "it has its result: {refused}");
+    operator.skip(&id("a"), "two", Some(&77.into()), &alice()).await.unwrap();
+    assert_eq!(finished(&sagas, "a").await, "77");
+    worker.stop().await;
+    assert_eq!(effects(&db).await, ["one"]);
 }
 
 async fn a_panicking_step_is_given_a_result<DB: Tables>(db: Database<DB>) {
@@ -276,7 +323,7 @@ async fn a_panicking_step_is_given_a_result<DB: Tables>(db: Database<DB>) {
     start(&db, &sagas, "a", 0).await;
     let worker = Worker::of(&sagas);
     assert!(stuck(&sagas, "a").await.contains("no rate"));
-    operator(&db).await.skip(&id("a"), "one", &serde_json::Value::from(5), &alice()).await.unwrap();
+    operator(&db).await.skip(&id("a"), "one", Some(&5.into()), &alice()).await.unwrap();
     assert_eq!(finished(&sagas, "a").await, "5");
     worker.stop().await;
 }
@@ -287,7 +334,7 @@ async fn decisions_are_noted_and_refused_where_they_do_not_apply<DB: Tables>(db:
     let operator = operator(&db).await;
     let refused = operator.retry(&id("a"), &alice()).await.unwrap_err();
     assert!(matches!(refused, DecideError::NotNow { needed: "stuck", .. }), "{refused}");
-    let refused = operator.skip(&id("a"), "one", &serde_json::Value::Null, &alice()).await.unwrap_err();
+    let refused = operator.skip(&id("a"), "one", Some(&().into()), &alice()).await.unwrap_err();
     assert!(matches!(refused, DecideError::NotNow { .. }), "{refused}");
     let refused = operator.cancel(&id("nobody"), &alice()).await.unwrap_err();
     assert!(matches!(refused, DecideError::NotFound { .. }), "{refused}");

@@ -187,7 +187,7 @@ async fn a_second_reply_is_suppressed<DB: Tables>(db: Database<DB>) {
     let worker = Worker::of(&sagas);
     assert_eq!(finished(&sagas, "a").await, "\"P-1\"");
     worker.stop().await;
-    assert_eq!(reply(&db, &sagas, "a", "P-3").await, Replied::Late, "it has ended");
+    assert_eq!(reply(&db, &sagas, "a", "P-3").await, Replied::Duplicate, "also when it has ended");
 }
 
 /// A wake-up for nothing is an attempt without a pause where a call is tried again.
@@ -250,11 +250,12 @@ async fn a_late_reply_goes_to_its_handler<DB: Tables>(db: Database<DB>) {
     let worker = Worker::of(&sagas);
     finished(&sagas, "a").await;
     worker.stop().await;
-    for key in ["checkout/a/ship", "checkout/nobody/ship"] {
+    // A second one to a request that had its reply is none that somebody waited for.
+    for key in ["checkout/a/ship", "checkout/a/fetch", "checkout/nobody/ship"] {
         deliver(&inbox, &replies, &message(Some(key), "\"P-2\"")).await.unwrap();
     }
     let effects = effects(&db).await;
-    assert_eq!(effects, ["shipped P-1", "late checkout/a/ship", "late checkout/nobody/ship"]);
+    assert_eq!(effects, ["shipped P-1", "late checkout/a/fetch", "late checkout/nobody/ship"]);
 }
 
 async fn a_request_without_a_reply_in_time_is_undone<DB: Tables>(db: Database<DB>) {

@@ -10,6 +10,7 @@ saga_cases! { "saga/steps":
     steps_are_found_by_name_and_may_be_reordered,
     a_failure_is_tried_again_and_then_stuck,
     a_conflict_is_tried_again_and_not_counted,
+    a_step_that_fails_as_an_outage_does_is_let_go_and_counted,
     a_refused_step_may_be_caught,
     a_step_that_is_dropped_fails_the_run,
 }
@@ -149,6 +150,41 @@ async fn a_conflict_is_tried_again_and_not_counted<DB: Tables>(db: Database<DB>)
     worker.stop().await;
     assert_eq!(tries.get(), 8);
     assert_eq!(effects(&db).await, ["once"]);
+}
+
+/// Another database is away, or a statement always takes too long, while this one answers.
+async fn a_step_that_fails_as_an_outage_does_is_let_go_and_counted<DB: Tables>(db: Database<DB>) {
+    let tries = Counter::default();
+    let counter = tries.clone();
+    let mut alone = fast();
+    alone.concurrency = 1.try_into().unwrap();
+    alone.attempts_max = 2;
+    let sagas = sagas(&db)
+        .saga("checkout", 1, async move |saga: &mut Run<DB>, is_away: i64| {
+            let step = saga.step("one", async |tx| {
+                if is_away == 1 {
+                    counter.up();
+                    return Err(sqlx::Error::PoolTimedOut.into());
+                }
+                Ok(DB::apply(tx, String::from("one")).await?)
+            });
+            step.await
+        })
+        .options(alone)
+        .open()
+        .await
+        .unwrap();
+    start(&db, &sagas, "away", 1).await;
+    let worker = Worker::of(&sagas);
+    let saga = until(&sagas, "away", "tried", |saga| saga.worker.is_some()).await;
+    assert_eq!(saga.attempts, 0);
+    start(&db, &sagas, "b", 0).await;
+    finished(&sagas, "b").await;
+    let told = stuck(&sagas, "away").await;
+    assert!(told.contains("one: ") && told.contains("pool timed out"), "{told}");
+    worker.stop().await;
+    assert_eq!(tries.get(), 12, "one in six is counted");
+    assert_eq!(effects(&db).await, ["one"]);
 }
 
 async fn a_refused_step_may_be_caught<DB: Tables>(db: Database<DB>) {

@@ -11,6 +11,8 @@ saga_cases! { "saga/workers":
     a_paused_worker_does_not_call_after_its_lease,
     a_living_worker_keeps_a_long_step,
     another_worker_goes_on_after_a_crash,
+    what_ends_its_workers_is_stuck,
+    what_was_stored_ends_the_failures_before_it,
     a_stopping_worker_lets_its_sagas_go,
     a_busy_type_leaves_room_for_the_others,
     concurrency_is_bounded,
@@ -187,6 +189,80 @@ async fn another_worker_goes_on_after_a_crash<DB: Tables>(db: Database<DB>) {
     assert_eq!(finished(&second, "a").await, "\"the second\"");
     worker.stop().await;
     assert_eq!(effects(&db).await, ["one by the first"], "the step is not repeated");
+}
+
+/// A process that is killed, over and over, by what it runs.
+async fn what_ends_its_workers_is_stuck<DB: Tables>(db: Database<DB>) {
+    let (tries, kills) = (Counter::default(), Counter::default());
+    let two_steps = |sagas: SagasBuilder<DB>| {
+        let tries = tries.clone();
+        sagas.saga("checkout", 1, async move |saga: &mut Run<DB>, _: i64| {
+            saga.step("one", async |tx| Ok(DB::apply(tx, String::from("one")).await?)).await?;
+            saga.step("two", async |tx| {
+                tries.up();
+                Ok(DB::apply(tx, String::from("two")).await?)
+            })
+            .await
+        })
+    };
+    let (killed, counter) = (kills.clone(), tries.clone());
+    let vanish: saga::Hook = Arc::new(move |_, place| {
+        let dies = place == crash_points::BEFORE_STEP_COMMIT && counter.get() > killed.get();
+        if dies {
+            killed.up();
+        }
+        Box::pin(async move { dies })
+    });
+    let crashing = two_steps(sagas(&db)).hook(vanish).open().await.unwrap();
+    start(&db, &crashing, "a", 0).await;
+    let worker = Worker::of(&crashing);
+    for death in 1..=10 {
+        eventually("its worker is gone", async || Ok((kills.get() == death).then_some(()))).await.unwrap();
+        db.execute(DB::NOW).await.unwrap();
+    }
+    let told = stuck(&crashing, "a").await;
+    assert!(told.contains("10 times in a row") && told.contains("its worker ended"), "{told}");
+    let (saga, steps) = show(&crashing, "a").await;
+    assert_eq!((saga.waits_for.as_deref(), steps.len(), tries.get()), (Some("two"), 1, 10));
+    worker.stop().await;
+    operators::operator(&db).await.retry(&id("a"), &operators::alice()).await.unwrap();
+    let sound = two_steps(sagas(&db)).open().await.unwrap();
+    let worker = Worker::of(&sound);
+    finished(&sound, "a").await;
+    worker.stop().await;
+    assert_eq!(effects(&db).await, ["one", "two"]);
+}
+
+/// Whoever takes the saga after a worker that is gone does not count what was over before.
+async fn what_was_stored_ends_the_failures_before_it<DB: Tables>(db: Database<DB>) {
+    let tries = Counter::default();
+    let (counter, reached) = (tries.clone(), Counter::default());
+    let seen = reached.clone();
+    let vanish: saga::Hook = Arc::new(move |_, place| {
+        let dies = place == crash_points::AFTER_STEP_COMMIT;
+        if dies {
+            seen.up();
+        }
+        Box::pin(async move { dies })
+    });
+    let crashing = sagas(&db)
+        .saga("checkout", 1, async move |saga: &mut Run<DB>, _: i64| {
+            let step = saga.step("one", async |_| match counter.up() {
+                3 => Ok(()),
+                _ => Err(StepError::retry("no")),
+            });
+            step.await
+        })
+        .hook(vanish)
+        .open()
+        .await
+        .unwrap();
+    start(&db, &crashing, "a", 0).await;
+    let worker = Worker::of(&crashing);
+    eventually("its worker is gone", async || Ok((reached.get() == 1).then_some(()))).await.unwrap();
+    worker.stop().await;
+    let saga = show(&crashing, "a").await.0;
+    assert_eq!((saga.attempts, saga.error), (0, None));
 }
 
 async fn a_stopping_worker_lets_its_sagas_go<DB: Tables>(db: Database<DB>) {
