@@ -4,6 +4,7 @@
 use std::future::Future;
 use std::time::Duration;
 
+use inbox::Backoff;
 use migrations::{Backend, Identifier};
 use sqlx::{Pool, Transaction};
 
@@ -28,7 +29,7 @@ pub enum Replied {
     Kept,
     /// A reply to the same request was kept before.
     Duplicate,
-    /// The first reply, and the saga has ended or is being undone, or the request has its outcome.
+    /// The request has its outcome without a reply, or the saga is being undone, or was.
     Late,
     /// There is no such saga.
     Nobody,
@@ -70,6 +71,7 @@ pub trait Store: Backend {
         limit: u32,
         worker: &str,
         lease: Duration,
+        pause: Backoff,
     ) -> impl Future<Output = Result<Vec<SagaRecord>>> + Send;
 
     /// Makes a lease last so long from now; false when somebody else has the saga.

@@ -28,8 +28,9 @@ pub struct WorkerOptions {
     /// 100 ms.
     pub poll_max: Duration,
     /// Failures in a row of one step, or of one undo, after which a saga is stuck; at least 1.
-    /// Default: 10. The end of a worker without a word counts as one, though never fewer than ten
-    /// of those make a saga stuck. An outage of the database that holds the sagas does not count.
+    /// Default: 10. The end of a worker without a word counts as one, and so does an outage of
+    /// the database that holds the sagas if it lasts longer than the lease; such a failure makes no
+    /// saga stuck before the tenth.
     pub attempts_max: u32,
     /// The pauses between them. Default: 1 s, doubled up to 5 min, with full jitter.
     pub backoff: Backoff,

@@ -191,6 +191,10 @@ pub struct StepRecord {
 /// kind it would have had.
 pub(crate) const GIVEN: &str = "given by an operator";
 
+/// The error of a saga whose worker was gone when its lease was over, and not for the first time.
+pub(crate) const LOST: &str =
+    "its worker ended without a word, or did not reach the database for the length of its lease";
+
 impl StepRecord {
     /// Whether it has no outcome yet.
     pub(crate) fn is_open(&self) -> bool {

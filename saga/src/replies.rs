@@ -71,8 +71,8 @@ impl<DB: Dialect> Sagas<DB> {
 }
 
 impl<DB: Dialect> Replies<DB> {
-    /// Handles replies that nobody waits for: the request has its outcome, the saga has ended or is
-    /// being undone, or there is none. Not a second reply to a request. In the inbox's transaction. Without such a function they are
+    /// Handles replies that nobody waits for: the request has its outcome without one, the saga is
+    /// being undone, or was, or there is none. In the inbox's transaction. Without such a function they are
     /// logged.
     ///
     /// ```no_run

@@ -42,6 +42,8 @@ pub struct ParkedCount {
     pub cause: &'static str,
     /// How many.
     pub count: u64,
+    /// How long the first of them has been there: dead or discarded, or parked at all.
+    pub longest: Duration,
 }
 
 /// The history of a server in which a cursor was stored.
@@ -110,8 +112,8 @@ pub struct Blocker {
 }
 
 /// A group of parked entries as the database counts them: state, cause, whether they are due, how
-/// many, the smallest id, the longest time since one was due.
-pub(crate) type CountedRow = (String, Option<String>, bool, i64, i64, Option<f64>);
+/// many, the smallest id, the longest time since one was due, the longest time that one is there.
+pub(crate) type CountedRow = (String, Option<String>, bool, i64, i64, Option<f64>, Option<f64>);
 
 /// The parked entries of a relay, summed up.
 #[derive(Debug, Default)]
@@ -133,7 +135,7 @@ impl ParkedSummary {
         use ExceptionState::{Dead, Discarded, Held, Retrying, Scheduled};
         let exceptions = [Scheduled, Retrying, Held, Dead, Discarded].map(|state| (state.as_str(), 0)).into();
         let mut summary = Self { exceptions, ..Self::default() };
-        for (state, fault, is_due, count, id, since_due) in rows {
+        for (state, fault, is_due, count, id, since_due, longest) in rows {
             let Ok(state) = state.parse::<ExceptionState>() else { continue };
             let (count, id) = (u64::try_from(count).unwrap_or_default(), EntryId(id));
             *summary.exceptions.entry(state.as_str()).or_default() += count;
@@ -144,8 +146,11 @@ impl ParkedSummary {
                 _ => "none",
             };
             match summary.parked.iter_mut().find(|known| (known.state, known.cause) == (state, cause)) {
-                Some(known) => known.count += count,
-                None => summary.parked.push(ParkedCount { state, cause, count }),
+                Some(known) => {
+                    known.count += count;
+                    known.longest = known.longest.max(span(longest));
+                }
+                None => summary.parked.push(ParkedCount { state, cause, count, longest: span(longest) }),
             }
             match state {
                 Held | Retrying => {
@@ -154,8 +159,7 @@ impl ParkedSummary {
                 }
                 Scheduled if is_due => {
                     summary.waiting += count;
-                    let age = since_due.and_then(|age| Duration::try_from_secs_f64(age).ok());
-                    let age = age.unwrap_or_default();
+                    let age = span(since_due);
                     summary.overdue =
                         summary.overdue.into_iter().chain([(id, age)]).max_by_key(|(_, age)| *age);
                 }
@@ -173,12 +177,18 @@ impl ParkedSummary {
     }
 }
 
+/// A span of the database, which is negative where its clock was set back.
+fn span(seconds: Option<f64>) -> Duration {
+    seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()).unwrap_or_default()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn row(state: &str, fault: Option<&str>, is_due: bool, count: i64, id: i64) -> CountedRow {
-        (state.to_owned(), fault.map(str::to_owned), is_due, count, id, is_due.then_some(7.0))
+        let since_due = is_due.then_some(7.0);
+        (state.to_owned(), fault.map(str::to_owned), is_due, count, id, since_due, Some(id as f64))
     }
 
     #[test]
@@ -199,8 +209,11 @@ mod tests {
         assert!(summary.parked.contains(&ParkedCount {
             state: ExceptionState::Dead,
             cause: "message",
-            count: 3
+            count: 3,
+            longest: Duration::from_secs(3),
         }));
+        let retrying = summary.parked.iter().find(|parked| parked.state == ExceptionState::Retrying);
+        assert_eq!(retrying.map(|parked| parked.longest), Some(Duration::from_secs(11)));
         let backlog = Backlog { entries_max: 1, oldest: None, parked: 0, oldest_parked: None };
         let backlog = summary.add_to(backlog, Some(Duration::from_secs(60)));
         assert_eq!(backlog.waiting_max(), 192);

@@ -28,9 +28,11 @@ SELECT (SELECT system_identifier::text FROM pg_control_system()),
     ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint";
 
 const COUNTS: &str = "
-SELECT state, fault, is_due, count(*), min(id), max(since_due)
+SELECT state, fault, is_due, count(*), min(id), max(since_due), max(longest)
 FROM (SELECT state, fault, id, coalesce(due_at <= clock_timestamp(), false) AS is_due,
-        extract(epoch FROM clock_timestamp() - due_at)::float8 AS since_due
+        extract(epoch FROM clock_timestamp() - due_at)::float8 AS since_due,
+        extract(epoch FROM clock_timestamp() - CASE WHEN state IN ('dead', 'discarded') THEN updated_at
+            ELSE created_at END)::float8 AS longest
     FROM {schema}outbox_exception WHERE relay = $1 AND shard = 0 ORDER BY id LIMIT $2) AS parked
 GROUP BY state, fault, is_due";
 

@@ -24,9 +24,10 @@ migrations::statements! {
             1e6 AS age, cursor
             FROM outbox_relay WHERE shard = 0 ORDER BY relay";
     counts = "
-        SELECT state, fault, is_due, count(*), min(id), max(since_due) FROM
+        SELECT state, fault, is_due, count(*), min(id), max(since_due), max(longest) FROM
             (SELECT state, fault, id, coalesce(due_at <= {now}, 0) AS is_due, ({now} - due_at) / 1e6 AS
-            since_due
+            since_due, ({now} - CASE WHEN state IN ('dead', 'discarded') THEN updated_at ELSE created_at
+            END) / 1e6 AS longest
             FROM outbox_exception WHERE relay = ?1 AND shard = 0 ORDER BY id LIMIT ?2)
             GROUP BY state, fault, is_due";
     /// A row that history has lost was enqueued shortly before it was parked.

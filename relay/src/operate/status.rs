@@ -51,6 +51,8 @@ pub struct PipelineStatus {
     pub oldest_pending_age_seconds: Option<f64>,
     /// Parked messages, by state.
     pub exceptions: BTreeMap<&'static str, u64>,
+    /// How long the first of them has been parked, or dead; of states that have some.
+    pub exceptions_age_seconds: BTreeMap<&'static str, f64>,
     /// The pauses in force, by whom and why.
     pub paused: Vec<PauseLine>,
     /// The open transaction whose rows cannot be read yet.
@@ -184,6 +186,7 @@ impl PipelineStatus {
                 relay.as_ref().and_then(|relay| relay.backlog.oldest).map(|(_, age)| age),
             ),
             unread_max: relay.as_ref().map(|relay| relay.backlog.entries_max),
+            exceptions_age_seconds: relay.as_ref().map(ages).unwrap_or_default(),
             exceptions: relay.map(|relay| relay.exceptions).unwrap_or_default(),
             paused: Vec::new(),
             held_back_by: blocker.map(|blocker| OpenTransaction {
@@ -289,10 +292,11 @@ impl PipelineStatus {
             ("held", "held behind an earlier message of their key, or their topic is stopped"),
             ("retrying", "retrying: they failed, and are tried again when due"),
         ] {
+            let (passes, lasts) = (state == "retrying", self.exceptions_age_seconds.get(state).copied());
             match self.parked(state) {
                 0 => {}
-                1 => add(state == "retrying", None, format!("1 message is {}", text.replace("them", "it"))),
-                count => add(state == "retrying", None, format!("{count} messages are {text}")),
+                1 => add(passes, lasts, format!("1 message is {}", text.replace("them", "it"))),
+                count => add(passes, lasts, format!("{count} messages are {text}")),
             }
         }
         if let Some(reason) = &self.history_held_back_by {
@@ -311,6 +315,16 @@ impl Wait {
             None => self.why.clone(),
         }
     }
+}
+
+/// Of each state, how long the first is there.
+fn ages(relay: &RelayStatus) -> BTreeMap<&'static str, f64> {
+    let mut ages = BTreeMap::new();
+    for parked in &relay.parked {
+        let age: &mut f64 = ages.entry(parked.state.as_str()).or_default();
+        *age = age.max(parked.longest.as_secs_f64());
+    }
+    ages
 }
 
 fn seconds(duration: Option<Duration>) -> Option<f64> {
@@ -337,11 +351,12 @@ mod tests {
             age_seconds: 90.0,
         });
         status.exceptions = BTreeMap::from([("dead", 1), ("held", 12), ("scheduled", 3)]);
+        status.exceptions_age_seconds = BTreeMap::from([("dead", 3_600.0), ("scheduled", 9.0)]);
         let told: Vec<String> = status.waits().iter().map(Wait::told).collect();
         assert_eq!(told.len(), 4, "{told:?}");
         assert!(told[0].contains("host-1") && told[0].ends_with("for 2m5s"), "{told:?}");
         assert!(told[1].contains("process 7") && told[1].ends_with("for 1m30s"), "{told:?}");
-        assert!(told[2].starts_with("1 message is dead"), "{told:?}");
+        assert!(told[2].starts_with("1 message is dead") && told[2].ends_with("for 1h"), "{told:?}");
         assert!(told[3].starts_with("12 messages are held"), "{told:?}");
         assert_eq!(status.stuck(), 13);
     }

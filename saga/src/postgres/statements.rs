@@ -9,6 +9,7 @@ migrations::statements! {
         // before it counts.
         owned = "WITH owned AS MATERIALIZED (
             SELECT 1 FROM {schema}saga WHERE {held} AND {condition} FOR NO KEY UPDATE)";
+        lost_again = "(s.worker IS NOT NULL AND s.attempts > 0 AND s.cancel IS NULL)";
         let_go = "worker = NULL, waits_for = NULL, waiting_since = NULL";
         // By name, not with a star: PostgreSQL refuses a statement that a connection has prepared
         // once a migration adds a column to it.
@@ -20,15 +21,20 @@ migrations::statements! {
         ON CONFLICT (type, id) DO NOTHING";
     find = "SELECT {columns} FROM {schema}saga WHERE type = $1 AND id = $2";
     /// A time that is the same all through the statement, so that the index finds what is due. One
-    /// whose worker is gone without a word has failed once more: it may be what ended it.
+    /// whose worker is gone without a word has failed once more: it may be what ended it. After a
+    /// failure before that it is not taken now but later, at a time of its own, so that what ends
+    /// its workers is not always taken with the same others.
     /// Materialized: in a join that is executed more than once, more than the limit would be taken.
     claim = "
         WITH due (due_type, due_id) AS MATERIALIZED (SELECT type, id FROM {schema}saga
             WHERE type = $1 AND version = $2 AND wake_at <= statement_timestamp()
             ORDER BY wake_at LIMIT $3 FOR NO KEY UPDATE SKIP LOCKED)
-        UPDATE {schema}saga AS s SET epoch = s.epoch + 1, worker = $4,
+        UPDATE {schema}saga AS s SET epoch = s.epoch + 1,
+            worker = CASE WHEN {lost_again} THEN NULL ELSE $4 END,
+            wake_at = clock_timestamp() + interval '1 microsecond' * CASE WHEN {lost_again}
+                THEN random() * least($6::bigint * 2 ^ least(s.attempts, 30), $7::bigint) ELSE $5::bigint END,
             attempts = s.attempts + (s.worker IS NOT NULL)::int,
-            wake_at = clock_timestamp() + $5 * interval '1 microsecond'
+            error = CASE WHEN {lost_again} THEN $8 ELSE s.error END
         FROM due WHERE s.type = due_type AND s.id = due_id RETURNING {columns}";
     /// Its last failures are over: it got on.
     got_on = "UPDATE {schema}saga SET attempts = 0, error = NULL WHERE {held} AND attempts > 0";
@@ -90,7 +96,7 @@ migrations::statements! {
             wake_at = CASE WHEN worker IS NULL AND stuck_at IS NULL AND waits_for = $3 THEN clock_timestamp() \
                 ELSE wake_at END \
         WHERE type = $1 AND id = $2 AND state = 'running'";
-    exists = "SELECT EXISTS (SELECT FROM {schema}saga WHERE type = $1 AND id = $2)";
+    state = "SELECT state FROM {schema}saga WHERE type = $1 AND id = $2";
     has_reply = "SELECT EXISTS (SELECT FROM {schema}saga_reply WHERE type = $1 AND id = $2 AND step = $3)";
     step_state = "SELECT state FROM {schema}saga_step WHERE type = $1 AND id = $2 AND name = $3";
     insert_reply = "INSERT INTO {schema}saga_reply (type, id, step, payload) VALUES ($1, $2, $3, $4) \

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
+use inbox::Backoff;
 use migrations::Identifier;
 use sqlx::postgres::PgArguments;
 use sqlx::query::Query;
@@ -13,7 +14,7 @@ use super::statements::Statements;
 use crate::admin::{Decision, Overdue, SagaQuery};
 use crate::dialect::{Replied, Store};
 use crate::key::SagaId;
-use crate::record::{GIVEN, Held, NewStep, SagaRecord, StepChange, StepRecord, StepState, Turn};
+use crate::record::{GIVEN, Held, LOST, NewStep, SagaRecord, State, StepChange, StepRecord, StepState, Turn};
 
 type Result<T> = std::result::Result<T, sqlx::Error>;
 type Bound<'q> = Query<'q, Postgres, PgArguments>;
@@ -89,9 +90,11 @@ impl Store for Postgres {
         limit: u32,
         worker: &str,
         lease: Duration,
+        pause: Backoff,
     ) -> Result<Vec<SagaRecord>> {
         let query = sqlx::query(&statements.claim).bind(saga_type).bind(i32::from(version));
         let query = query.bind(i64::from(limit)).bind(worker).bind(micros(lease));
+        let query = query.bind(micros(pause.first)).bind(micros(pause.max)).bind(LOST);
         query.fetch_all(connection).await?.iter().map(rows::saga).collect()
     }
 
@@ -217,12 +220,15 @@ impl Store for Postgres {
         payload: &str,
     ) -> Result<Replied> {
         if !one(name(sqlx::query(&statements.announce_reply), id).bind(step), connection).await? {
-            let exists = sqlx::query_scalar(&statements.exists).bind(id.saga_type()).bind(id.id());
-            let exists: bool = exists.fetch_one(&mut *connection).await?;
-            return if exists {
-                unawaited(connection, statements, id, step).await
-            } else {
-                Ok(Replied::Nobody)
+            let state = sqlx::query_scalar(&statements.state).bind(id.saga_type()).bind(id.id());
+            let state: Option<String> = state.fetch_optional(&mut *connection).await?;
+            return match state {
+                None => Ok(Replied::Nobody),
+                Some(state) if state == State::Finished.as_str() => {
+                    unawaited(connection, statements, id, step).await
+                }
+                // A second one may answer what took the request back.
+                Some(_) => Ok(Replied::Late),
             };
         }
         let state = sqlx::query_scalar(&statements.step_state).bind(id.saga_type()).bind(id.id()).bind(step);

@@ -141,6 +141,9 @@ impl<DB: Dialect> Parts<DB> {
             let last = row.error.as_deref().unwrap_or("its worker was gone before the answer came");
             return self.give_up(&calling, last).await;
         }
+        if let Some(reason) = self.worn_out.take() {
+            return self.stuck(reason);
+        }
         let again = change(&row, (row.state, row.undo), None, None);
         self.change_step(&StepChange { is_attempt: true, is_forward: true, ..again }).await?;
         self.make_call(Calling { attempts: row.attempts + 1, ..calling }, work, retry).await

@@ -224,6 +224,8 @@ impl<DB: Dialect> Parts<DB> {
         }
         self.last = Some(name.to_owned());
         if !self.seen.insert(name.to_owned()) {
+            // No result of this step is what is wrong.
+            self.last = None;
             return self
                 .stuck(format!("the step {name} occurs twice in one run; give each step its own name"));
         }
@@ -231,6 +233,7 @@ impl<DB: Dialect> Parts<DB> {
         match &row {
             Some(row) if row.kind != kind && !row.is_given() => {
                 let (was, is) = (row.kind, kind);
+                self.last = None;
                 return self.stuck(format!(
                     "the step {name} began as a {was} and is a {is} now; give it another name"
                 ));
@@ -240,7 +243,8 @@ impl<DB: Dialect> Parts<DB> {
         }
         let is_next = match &self.target {
             Some(target) => target == name,
-            None => row.as_ref().is_none_or(StepRecord::is_open),
+            // A call may be one that is to be given up; it looks for itself.
+            None => row.as_ref().is_none_or(|row| row.state == StepState::Waiting),
         };
         if let Some(reason) = self.worn_out.take_if(|_| is_next) {
             return self.stuck(reason);
@@ -383,14 +387,18 @@ impl<DB: Dialect> Parts<DB> {
         change: &StepChange<'_>,
     ) -> Result<(), Stopped> {
         let sagas = Arc::clone(&self.sagas);
+        let is_progress = change.from != change.to;
         let changed = async {
-            if change.from != change.to {
+            if is_progress {
                 self.get_on(&mut *connection).await?;
             }
             DB::change_step(connection, &sagas.statements, &self.held, change).await
         };
         match changed.await {
-            Ok(true) => Ok(()),
+            Ok(true) => {
+                self.has_progressed |= is_progress;
+                Ok(())
+            }
             Ok(false) => self.halt(Halt::Changed),
             Err(error) => self.failed_store("store the outcome of a step", error),
         }
@@ -399,6 +407,7 @@ impl<DB: Dialect> Parts<DB> {
     /// Has the failures until now forgotten, also by whoever takes the saga after this worker. One
     /// statement more, where there were any.
     async fn get_on(&mut self, connection: &mut DB::Connection) -> Result<(), sqlx::Error> {
+        self.worn_out = None;
         if std::mem::take(&mut self.has_failed) {
             DB::got_on(connection, &self.sagas.statements, &self.held).await?;
         }

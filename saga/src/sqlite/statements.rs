@@ -6,6 +6,7 @@ migrations::statements! {
     parts {
         // The clock is that of the machine: a SQLite file has no server.
         now = "CAST(unixepoch('subsec') * 1000000 AS INTEGER)";
+        lost_again = "(worker IS NOT NULL AND attempts > 0 AND cancel IS NULL)";
         let_go = "worker = NULL, waits_for = NULL, waiting_since = NULL";
         columns = "type, id, version, state, input, output, epoch, worker, wake_at, replies, attempts, error, reason,
             cancel, waits_for, waiting_since, started_at, stuck_at, ended_at";
@@ -18,10 +19,15 @@ migrations::statements! {
         INSERT INTO saga (type, id, version, input) VALUES ($1, $2, $3, $4)
             ON CONFLICT (type, id) DO NOTHING";
     find = "SELECT {columns} FROM saga WHERE type = $1 AND id = $2";
-    /// One whose worker is gone without a word has failed once more: it may be what ended it.
+    /// One whose worker is gone without a word has failed once more: it may be what ended it. After
+    /// a failure before that it is not taken now but later, at a time of its own, so that what ends
+    /// its workers is not always taken with the same others.
     claim = "
-        UPDATE saga SET epoch = epoch + 1, attempts = attempts + (worker IS NOT NULL), worker = $4,
-            wake_at = {now} + $5
+        UPDATE saga SET epoch = epoch + 1, worker = CASE WHEN {lost_again} THEN NULL ELSE $4 END,
+            wake_at = {now} + CASE WHEN {lost_again}
+                THEN CAST(min($6 * (1 << min(attempts, 30)), $7) * (abs(random() % 1000000) / 1e6) AS INTEGER)
+                ELSE $5 END,
+            attempts = attempts + (worker IS NOT NULL), error = CASE WHEN {lost_again} THEN $8 ELSE error END
             WHERE rowid IN (SELECT rowid FROM saga WHERE type = $1 AND version = $2 AND wake_at <= {now}
             ORDER BY wake_at LIMIT $3) RETURNING {columns}";
     /// Its last failures are over: it got on.
@@ -78,7 +84,7 @@ migrations::statements! {
             SET replies = replies + 1, wake_at = CASE WHEN worker IS NULL AND stuck_at IS NULL AND
             waits_for = $3 THEN {now} ELSE wake_at END
             WHERE type = $1 AND id = $2 AND state = 'running'";
-    exists = "SELECT EXISTS (SELECT 1 FROM saga WHERE type = $1 AND id = $2)";
+    state = "SELECT state FROM saga WHERE type = $1 AND id = $2";
     has_reply = "SELECT EXISTS (SELECT 1 FROM saga_reply WHERE type = $1 AND id = $2 AND step = $3)";
     step_state = "SELECT state FROM saga_step WHERE type = $1 AND id = $2 AND name = $3";
     insert_reply = "

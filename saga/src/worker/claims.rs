@@ -5,8 +5,9 @@ use tokio::time::Instant;
 use crate::dialect::Dialect;
 use crate::error::StoreError;
 use crate::lease::Lease;
-use crate::record::SagaRecord;
+use crate::record::{LOST, SagaRecord};
 use crate::sagas::Sagas;
+use crate::telemetry;
 
 /// The types and versions that run here. Each look begins with another one, and no one takes more
 /// than its share as long as others may have work.
@@ -42,12 +43,21 @@ impl<'a, DB: Dialect> Claims<'a, DB> {
             }
             let (asked_at, lease) = (Instant::now(), inner.options.lease);
             let kind = (saga_type.as_str(), *version);
-            let claimed = DB::claim_sagas(&mut connection, &inner.statements, kind, share, worker, lease);
+            let pause = inner.options.backoff;
+            let claimed =
+                DB::claim_sagas(&mut connection, &inner.statements, kind, share, worker, lease, pause);
             let claimed = claimed.await.map_err(StoreError::during("take sagas that are due"));
             match claimed {
                 Ok(sagas) => {
-                    let leased = sagas.into_iter().map(|saga| (saga, Lease::granted(asked_at, lease)));
-                    taken.extend(leased);
+                    for saga in sagas {
+                        if saga.worker.is_some() {
+                            taken.push((saga, Lease::granted(asked_at, lease)));
+                        } else {
+                            telemetry::failed(saga.id.saga_type());
+                            let SagaRecord { id, attempts, .. } = saga;
+                            tracing::warn!(saga = %id, attempts, "the saga is tried again later: {LOST}");
+                        }
+                    }
                 }
                 // Those that are taken are run.
                 Err(error) if taken.is_empty() => return Err(error),

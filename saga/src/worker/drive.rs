@@ -15,7 +15,7 @@ use crate::dialect::Dialect;
 use crate::error::{StoreError, chain, storable};
 use crate::lease::Lease;
 use crate::options::SPAN_MAX;
-use crate::record::{Held, SagaRecord, State, StepRecord, Turn, UndoState};
+use crate::record::{Held, LOST, SagaRecord, State, StepRecord, Turn, UndoState};
 use crate::registry::Ended;
 use crate::run::{Halt, Run};
 use crate::sagas::{Inner, Sagas};
@@ -31,7 +31,7 @@ const CONFLICTS: Backoff = Backoff { first: Duration::from_millis(10), max: Dura
 /// for more than this one can do.
 const UNCOUNTED_MAX: u32 = 5;
 
-/// Fewer workers that ended without a word never make a saga stuck, whatever the limit of attempts:
+/// The end of a worker makes no saga stuck before so many failures, whatever the limit of attempts:
 /// most are killed for other reasons.
 const WORKERS_MIN: u32 = 10;
 
@@ -158,6 +158,7 @@ impl<DB: Dialect> Driver<DB> {
         if let (State::Running, Some(reason)) = (saga.state, &saga.cancel) {
             return self.begin_undo(reason).await;
         }
+        self.attempts = saga.attempts;
         let (steps, mailbox) = self.read(saga).await?;
         let target = match saga.state {
             State::Undoing => match target(&steps) {
@@ -174,7 +175,8 @@ impl<DB: Dialect> Driver<DB> {
         let worn_out = self.worn_out(saga);
         if let (Some(reason), true) = (&worn_out, self.attempts > self.workers_max()) {
             // The run that was to find out where ended its worker, too.
-            self.step = target;
+            let open = || steps.iter().find(|step| step.is_open()).map(|step| step.name.clone());
+            self.step = target.or_else(open);
             return self.stick(reason, self.attempts).await;
         }
         let context = (Arc::clone(&self.sagas), self.stopping.clone());
@@ -215,7 +217,8 @@ impl<DB: Dialect> Driver<DB> {
                 self.conflicts += 1;
                 if self.conflicts > CONFLICTS_MAX {
                     self.conflicts = 0;
-                    return self.failed(&error, false, None).await;
+                    let delay = self.sagas.options.backoff.delay(1, rand::random());
+                    return self.failed(&error, false, Some(delay)).await;
                 }
                 tracing::debug!(saga = %self.held.id, %error, "the step is run again");
                 tokio::time::sleep(CONFLICTS.delay(self.conflicts, rand::random())).await;
@@ -363,19 +366,12 @@ impl<DB: Dialect> Driver<DB> {
         self.sagas.options.attempts_max.max(WORKERS_MIN)
     }
 
-    /// Why a saga that was taken is not tried again, if it has used up its attempts: whoever had it
-    /// before ended without a word, which counts as a failure.
+    /// Why a saga that was taken is not tried again: whoever had it before ended without a word,
+    /// which counts as a failure, and it has used up its attempts. Another process may allow more
+    /// of them, so that their number alone says nothing.
     fn worn_out(&self, saga: &SagaRecord) -> Option<String> {
-        if self.attempts < self.workers_max() {
-            return None;
-        }
-        let last =
-            saga.error.as_deref().map(|error| format!("; the last error: {error}")).unwrap_or_default();
-        let attempts = self.attempts;
-        Some(format!(
-            "it failed {attempts} times in a row, the last time because its worker ended, or did not reach the \
-             database for the length of its lease{last}"
-        ))
+        let is_lost = saga.error.as_deref() == Some(LOST) && self.attempts >= self.workers_max();
+        is_lost.then(|| format!("{LOST}; it failed {} times in a row", self.attempts))
     }
 }
 

@@ -187,7 +187,7 @@ async fn a_second_reply_is_suppressed<DB: Tables>(db: Database<DB>) {
     let worker = Worker::of(&sagas);
     assert_eq!(finished(&sagas, "a").await, "\"P-1\"");
     worker.stop().await;
-    assert_eq!(reply(&db, &sagas, "a", "P-3").await, Replied::Duplicate, "also when it has ended");
+    assert_eq!(reply(&db, &sagas, "a", "P-3").await, Replied::Duplicate, "also when it has finished");
 }
 
 /// A wake-up for nothing is an attempt without a pause where a call is tried again.
