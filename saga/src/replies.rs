@@ -72,8 +72,8 @@ impl<DB: Dialect> Sagas<DB> {
 
 impl<DB: Dialect> Replies<DB> {
     /// Handles replies that nobody waits for: the request has its outcome without one, the saga is
-    /// being undone, or was, or there is none. In the inbox's transaction. Without such a function they are
-    /// logged.
+    /// being undone, or was, or there is none. In the inbox's transaction. Without such a function
+    /// they are logged.
     ///
     /// ```no_run
     /// # fn example(sagas: saga::Sagas<sqlx::Postgres>) {

@@ -185,17 +185,10 @@ fn exit(status: &AdoptStatus) -> Exit {
 }
 
 fn shown(status: &AdoptStatus) -> String {
-    let state = match status.state {
-        AdoptState::Adopted => "adopted",
-        AdoptState::NotAdopted => "not adopted",
-        AdoptState::Disabled => "disabled",
-        AdoptState::Differs => "differs",
-        AdoptState::Broken => "broken",
-    };
     let row = [
         status.pipeline.clone(),
         status.table.clone(),
-        state.to_owned(),
+        status.state.as_str().to_owned(),
         or_dash(status.waiting),
         or_dash(status.publication.as_ref()),
     ];

@@ -11,11 +11,15 @@ use outbox::log::LogError;
 use secrecy::ExposeSecret as _;
 use tokio::time::timeout;
 
+#[cfg(feature = "postgres")]
+use super::adopted;
 use super::gather::{self, Unreachable};
 use super::horizon::{self, Horizon};
 use super::report::{CheckState, Finding, PipelineReport};
 use super::{facts, sqlite};
 use crate::config::{Broker, InboxConfig, PipelineConfig};
+#[cfg(feature = "postgres")]
+use crate::operate::{Operator, Role, adopt, tables::Tables};
 
 /// All questions to a database together may take this long.
 const DATABASE_TIME_LIMIT: Duration = Duration::from_secs(60);
@@ -40,6 +44,8 @@ pub async fn examine(
 ) -> PipelineReport {
     let (mut checks, sent) = database(pipeline).await;
     checks.push(history(pipeline));
+    #[cfg(feature = "postgres")]
+    checks.extend(adopted_table(pipeline).await);
     let inboxes: Vec<&InboxConfig> =
         inboxes.iter().filter(|inbox| inbox.is_of(pipeline.name.as_str())).collect();
     let listed = inboxes.iter().flat_map(|inbox| inbox.topics.iter().cloned());
@@ -128,6 +134,32 @@ async fn database(pipeline: &PipelineConfig) -> (Vec<Finding>, Vec<String>) {
             (vec![finding.because_unavailable(unavailable)], Vec::new())
         }
     }
+}
+
+/// Whether new rows of the old table are handed over, where the configuration names one.
+#[cfg(feature = "postgres")]
+async fn adopted_table(pipeline: &PipelineConfig) -> Option<Finding> {
+    let adoption = pipeline.adopt.clone()?;
+    let subject = format!("table {}", adoption.table_name());
+    let Ok(url) = pipeline.database.url() else {
+        let remedy = "correct the setting";
+        return Some(Finding::unknown(adopted::NAME, subject, "the database has no URL", remedy));
+    };
+    let tables = Tables::new(url, pipeline.database.options().clone());
+    let old = adopt::OldTable { pipeline: pipeline.name.clone(), adoption, tables };
+    let doctor = Operator::new("the doctor", Role::Viewer);
+    let looked = timeout(DATABASE_TIME_LIMIT, adopt::status(&old, &doctor)).await;
+    Some(match looked {
+        Ok(Ok(status)) => adopted::check(&status, subject),
+        Ok(Err(error)) => {
+            let remedy = "`relay adopt status --database <its owner's>` looks as a user who may";
+            Finding::unknown(adopted::NAME, subject, error.to_string(), remedy)
+        }
+        Err(_) => {
+            let measured = format!("no answer within {} s", DATABASE_TIME_LIMIT.as_secs());
+            Finding::unknown(adopted::NAME, subject, measured, "look at the server and its locks")
+        }
+    })
 }
 
 /// Why the relay refuses the database: it opens it as `relay run` does.

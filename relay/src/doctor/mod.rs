@@ -11,6 +11,7 @@
 //! | `gather` | asks databases and brokers |
 //! | [`postgres`], [`sqlite`] | checks of databases |
 //! | `grants` | checks of PostgreSQL's rights |
+//! | `adopted` | the check of an old table that is handed over |
 //! | `activity` | checks of transactions and slots that hold history back |
 //! | [`kafka`], [`rabbitmq`], [`sqs`] | checks of brokers |
 //! | [`transactions`] | checks of what transactions of Kafka rest on |
@@ -20,6 +21,8 @@
 //! | [`mod@examine`] | one pipeline from end to end |
 
 mod activity;
+#[cfg(feature = "postgres")]
+mod adopted;
 pub mod checklist;
 pub mod examine;
 pub mod facts;

@@ -40,7 +40,7 @@ async fn one(query: Bound<'_>, connection: &mut PgConnection) -> Result<bool> {
     Ok(query.execute(connection).await?.rows_affected() == 1)
 }
 
-/// What a reply is that nobody waits for: a second one, if another was kept.
+/// A reply that nobody waits for: a second one, if another was kept.
 async fn unawaited(
     connection: &mut PgConnection,
     statements: &Statements,

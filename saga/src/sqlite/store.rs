@@ -38,7 +38,7 @@ async fn one(query: Bound<'_>, connection: &mut SqliteConnection) -> Result<bool
     Ok(query.execute(connection).await?.rows_affected() == 1)
 }
 
-/// What a reply is that nobody waits for: a second one, if another was kept.
+/// A reply that nobody waits for: a second one, if another was kept.
 async fn unawaited(connection: &mut SqliteConnection, id: &SagaId, step: &str) -> Result<Replied> {
     let kept = sqlx::query_scalar(&SQL.has_reply).bind(id.saga_type()).bind(id.id()).bind(step);
     let is_kept: bool = kept.fetch_one(connection).await?;

@@ -190,7 +190,7 @@ impl<DB: Dialect> Driver<DB> {
             self.uncounted = 0;
         }
         match (ended, halt) {
-            // Whatever the function makes of it, be it a panic.
+            // The function may make of it what it likes, a panic too.
             (_, Some(halt)) => self.halted(halt, target.as_deref()).await,
             (Err(panic), None) => self.failed(&panic_text(&*panic), true, None).await,
             (Ok(Ended::Unfit(reason)), None) => self.stick(&reason, self.attempts).await,

@@ -25,6 +25,20 @@ pub enum AdoptState {
     Broken,
 }
 
+impl AdoptState {
+    /// The words for tables.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Adopted => "adopted",
+            Self::NotAdopted => "not adopted",
+            Self::Disabled => "disabled",
+            Self::Differs => "differs",
+            Self::Broken => "broken",
+        }
+    }
+}
+
 /// A role that may insert into the old table and may not append messages.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct LackingRole {

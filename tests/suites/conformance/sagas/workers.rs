@@ -239,7 +239,7 @@ async fn what_ends_its_workers_is_stuck<DB: Tables>(db: Database<DB>) {
     assert_eq!(effects(&db).await, ["one", "two"]);
 }
 
-/// Whoever takes the saga after a worker that is gone does not count what was over before.
+/// The next worker, after one that is gone, does not count what was over before.
 async fn what_was_stored_ends_the_failures_before_it<DB: Tables>(db: Database<DB>) {
     let tries = Counter::default();
     let (counter, reached) = (tries.clone(), Counter::default());

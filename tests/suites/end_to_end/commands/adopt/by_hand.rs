@@ -6,6 +6,7 @@ use tests::relay_process::Config;
 use tests::{Database, Failure, Outcome, Role, Stage};
 
 use super::{RELAY, adopt, adopted};
+use crate::commands::Ran;
 
 const BROKER: &str = "[pipeline.kafka]\nbootstrap_servers = [\"127.0.0.1:1\"]\n";
 
@@ -129,6 +130,18 @@ async fn produce(database: &Database<Postgres>, sql: &str) -> Outcome {
     Ok(())
 }
 
+/// The findings of the doctor about the old table.
+async fn diagnosis(config: &Config) -> Result<String, Failure> {
+    let report = Ran::with(config, &["doctor", "--output", "json"]).await?.json()?;
+    let checks = report["pipelines"][0]["checks"].as_array().ok_or("no checks")?;
+    let found: Vec<String> = checks
+        .iter()
+        .filter(|finding| finding["check"] == "adopted-table")
+        .map(|finding| format!("{}: {}", finding["state"], finding["measured"]).replace('"', ""))
+        .collect();
+    Ok(found.join("; "))
+}
+
 /// A trigger that is off, another mapping, and a producer without rights.
 async fn damages(
     stage: &Stage,
@@ -141,7 +154,9 @@ async fn damages(
     database.execute(&format!("ALTER TABLE {table} DISABLE TRIGGER outbox_adopt")).await?;
     let ran = adopt(config, url, "status", &[]).await?.ended(2)?;
     assert!(ran.out.contains("disabled") && ran.out.contains("ENABLE TRIGGER"), "{ran:?}");
+    assert_eq!(diagnosis(config).await?, "fail: disabled");
     database.execute(&format!("ALTER TABLE {table} ENABLE TRIGGER outbox_adopt")).await?;
+    assert_eq!(diagnosis(config).await?, "pass: adopted");
 
     database.execute(&format!("GRANT INSERT ON {table} TO outbox_test_observer")).await?;
     let lacking = adopted(config, url, "status", 2).await?["lacking"][0].clone();

@@ -1,0 +1,73 @@
+//! The check of an old table whose new rows are handed over to the outbox.
+
+use super::report::Finding;
+use crate::operate::adopt::{AdoptState, AdoptStatus};
+
+/// Whether each new row is handed over, by every role that inserts. A table that has not been
+/// adopted yet is a warning: the way over begins with a relay that is there.
+pub(crate) fn check(status: &AdoptStatus, subject: String) -> Finding {
+    let AdoptStatus { state, problem, lacking, waiting, .. } = status;
+    let measured = match waiting {
+        Some(rows) if *rows > 0 => format!("{}, {rows} rows wait for the old relay", state.as_str()),
+        _ => state.as_str().to_owned(),
+    };
+    let remedy = problem.clone().unwrap_or_else(|| String::from("see `relay adopt status`"));
+    if let Some(first) = lacking.first() {
+        let measured = format!("{measured}; inserts of {} roles fail, first {}", lacking.len(), first.role);
+        return Finding::fail(NAME, subject, measured, first.remedy.clone());
+    }
+    match state {
+        AdoptState::Adopted if waiting.is_none_or(|rows| rows == 0) => Finding::pass(NAME, subject, measured),
+        AdoptState::Adopted => {
+            Finding::warn(NAME, subject, measured, "`relay adopt over` imports them, once more")
+        }
+        AdoptState::NotAdopted => Finding::warn(NAME, subject, measured, remedy),
+        AdoptState::Disabled | AdoptState::Differs | AdoptState::Broken => {
+            Finding::fail(NAME, subject, measured, remedy)
+        }
+    }
+}
+
+/// The name of the check.
+pub(super) const NAME: &str = "adopted-table";
+
+#[cfg(test)]
+mod tests {
+    use super::super::report::CheckState;
+    use super::*;
+    use crate::operate::adopt::LackingRole;
+
+    fn status(state: AdoptState, waiting: Option<i64>, lacking: Vec<LackingRole>) -> AdoptStatus {
+        AdoptStatus {
+            pipeline: String::from("orders"),
+            table: String::from("public.outbox"),
+            state,
+            problem: (state != AdoptState::Adopted).then(|| String::from("relay adopt over")),
+            waiting,
+            lacking,
+            publication: None,
+            slots: Vec::new(),
+            also_published_by: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn what_keeps_rows_from_the_outbox_is_told() {
+        use AdoptState::{Adopted, Broken, Differs, Disabled, NotAdopted};
+        let lacking = || vec![LackingRole { role: String::from("shop"), remedy: String::from("GRANT …") }];
+        for (found, expected) in [
+            (status(Adopted, None, Vec::new()), CheckState::Pass),
+            (status(Adopted, Some(0), Vec::new()), CheckState::Pass),
+            (status(Adopted, Some(3), Vec::new()), CheckState::Warn),
+            (status(NotAdopted, Some(3), Vec::new()), CheckState::Warn),
+            (status(Disabled, None, Vec::new()), CheckState::Fail),
+            (status(Differs, None, Vec::new()), CheckState::Fail),
+            (status(Broken, None, Vec::new()), CheckState::Fail),
+            (status(Adopted, None, lacking()), CheckState::Fail),
+        ] {
+            let finding = check(&found, String::from("table public.outbox"));
+            assert_eq!(finding.state, expected, "{finding:?}");
+            assert_eq!(finding.remedy.is_some(), expected != CheckState::Pass, "{finding:?}");
+        }
+    }
+}
