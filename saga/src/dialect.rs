@@ -183,8 +183,8 @@ pub trait Store: Backend {
         step: &str,
     ) -> impl Future<Output = Result<bool>> + Send;
 
-    /// Gives a step a result; whether it was given. One that has begun and has none takes it. Where
-    /// the saga is stuck at this step (the flag), so does one that has not begun or has another.
+    /// Gives a step a result; whether it was given. One that has begun and has no outcome takes it.
+    /// Where the saga is stuck at this step (the flag), so does one that has not begun or has one.
     fn skip_step(
         connection: &mut Self::Connection,
         statements: &Self::SagaStatements,

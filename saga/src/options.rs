@@ -30,7 +30,7 @@ pub struct WorkerOptions {
     /// Failures in a row of one step, or of one undo, after which a saga is stuck; at least 1.
     /// Default: 10. The end of a worker without a word counts as one, and so does an outage of
     /// the database that holds the sagas if it lasts longer than the lease; such a failure makes no
-    /// saga stuck before the tenth.
+    /// saga stuck before the tenth. Whoever raises the limit lets as many workers end.
     pub attempts_max: u32,
     /// The pauses between them. Default: 1 s, doubled up to 5 min, with full jitter.
     pub backoff: Backoff,

@@ -12,7 +12,8 @@ pub(crate) fn check(status: &AdoptStatus, subject: String) -> Finding {
         _ => state.as_str().to_owned(),
     };
     let remedy = problem.clone().unwrap_or_else(|| String::from("see `relay adopt status`"));
-    if let Some(first) = lacking.first() {
+    let is_handed_over = !matches!(state, AdoptState::NotAdopted | AdoptState::Disabled);
+    if let Some(first) = lacking.first().filter(|_| is_handed_over) {
         let measured = format!("{measured}; inserts of {} roles fail, first {}", lacking.len(), first.role);
         return Finding::fail(NAME, subject, measured, first.remedy.clone());
     }
@@ -64,6 +65,7 @@ mod tests {
             (status(Differs, None, Vec::new()), CheckState::Fail),
             (status(Broken, None, Vec::new()), CheckState::Fail),
             (status(Adopted, None, lacking()), CheckState::Fail),
+            (status(NotAdopted, None, lacking()), CheckState::Warn),
         ] {
             let finding = check(&found, String::from("table public.outbox"));
             assert_eq!(finding.state, expected, "{finding:?}");

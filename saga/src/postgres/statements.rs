@@ -34,7 +34,9 @@ migrations::statements! {
             wake_at = clock_timestamp() + interval '1 microsecond' * CASE WHEN {lost_again}
                 THEN random() * least($6::bigint * 2 ^ least(s.attempts, 30), $7::bigint) ELSE $5::bigint END,
             attempts = s.attempts + (s.worker IS NOT NULL)::int,
-            error = CASE WHEN {lost_again} THEN $8 ELSE s.error END
+            error = CASE WHEN {lost_again} THEN $8 ELSE s.error END,
+            waits_for = CASE WHEN {lost_again} THEN NULL ELSE s.waits_for END,
+            waiting_since = CASE WHEN {lost_again} THEN NULL ELSE s.waiting_since END
         FROM due WHERE s.type = due_type AND s.id = due_id RETURNING {columns}";
     /// Its last failures are over: it got on.
     got_on = "UPDATE {schema}saga SET attempts = 0, error = NULL WHERE {held} AND attempts > 0";
@@ -123,7 +125,7 @@ migrations::statements! {
     skip_undo = "UPDATE {schema}saga_step SET undo = 'skipped', undone_at = clock_timestamp() \
         WHERE type = $1 AND id = $2 AND name = $3 AND undo = 'pending'";
     skip_step = "UPDATE {schema}saga_step SET state = 'done', result = $4, ended_at = clock_timestamp() \
-        WHERE type = $1 AND id = $2 AND name = $3 AND (state <> 'done' OR $5)";
+        WHERE type = $1 AND id = $2 AND name = $3 AND (state IN ('calling', 'waiting') OR $5)";
     /// A step that has not begun is given a result; `error` says who gave it, so that any kind of
     /// step takes it.
     skip_new_step = "

@@ -144,6 +144,8 @@ impl<DB: Dialect> Parts<DB> {
         if let Some(reason) = self.worn_out.take() {
             return self.stuck(reason);
         }
+        // Looked at before the attempt is counted, too: a lease that is over makes no call.
+        self.check_lease()?;
         let again = change(&row, (row.state, row.undo), None, None);
         self.change_step(&StepChange { is_attempt: true, is_forward: true, ..again }).await?;
         self.make_call(Calling { attempts: row.attempts + 1, ..calling }, work, retry).await

@@ -255,7 +255,8 @@ impl<DB: Dialect> Parts<DB> {
 
     fn leave<T>(&mut self, outcome: Result<T, Stopped>) -> Result<T, Stopped> {
         self.is_busy = false;
-        if outcome.is_ok() {
+        // One that has its outcome is not where the run ends, whatever the code makes of it.
+        if outcome.is_ok() || self.halt.is_none() {
             self.last = None;
         }
         outcome
@@ -357,9 +358,11 @@ impl<DB: Dialect> Parts<DB> {
     async fn change_step(&mut self, change: &StepChange<'_>) -> Result<(), Stopped> {
         let sagas = Arc::clone(&self.sagas);
         match sagas.pool.acquire().await {
-            Ok(mut connection) => self.change_step_in(&mut connection, change).await,
-            Err(error) => self.failed_store("store the outcome of a step", error),
+            Ok(mut connection) => self.change_step_in(&mut connection, change).await?,
+            Err(error) => return self.failed_store("store the outcome of a step", error),
         }
+        self.has_progressed |= change.from != change.to;
+        Ok(())
     }
 
     /// Stores a step.
@@ -387,18 +390,14 @@ impl<DB: Dialect> Parts<DB> {
         change: &StepChange<'_>,
     ) -> Result<(), Stopped> {
         let sagas = Arc::clone(&self.sagas);
-        let is_progress = change.from != change.to;
         let changed = async {
-            if is_progress {
+            if change.from != change.to {
                 self.get_on(&mut *connection).await?;
             }
             DB::change_step(connection, &sagas.statements, &self.held, change).await
         };
         match changed.await {
-            Ok(true) => {
-                self.has_progressed |= is_progress;
-                Ok(())
-            }
+            Ok(true) => Ok(()),
             Ok(false) => self.halt(Halt::Changed),
             Err(error) => self.failed_store("store the outcome of a step", error),
         }

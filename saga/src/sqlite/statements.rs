@@ -27,7 +27,9 @@ migrations::statements! {
             wake_at = {now} + CASE WHEN {lost_again}
                 THEN CAST(min($6 * (1 << min(attempts, 30)), $7) * (abs(random() % 1000000) / 1e6) AS INTEGER)
                 ELSE $5 END,
-            attempts = attempts + (worker IS NOT NULL), error = CASE WHEN {lost_again} THEN $8 ELSE error END
+            attempts = attempts + (worker IS NOT NULL), error = CASE WHEN {lost_again} THEN $8 ELSE error END,
+            waits_for = CASE WHEN {lost_again} THEN NULL ELSE waits_for END,
+            waiting_since = CASE WHEN {lost_again} THEN NULL ELSE waiting_since END
             WHERE rowid IN (SELECT rowid FROM saga WHERE type = $1 AND version = $2 AND wake_at <= {now}
             ORDER BY wake_at LIMIT $3) RETURNING {columns}";
     /// Its last failures are over: it got on.
@@ -111,7 +113,7 @@ migrations::statements! {
             WHERE type = $1 AND id = $2 AND name = $3 AND undo = 'pending'";
     skip_step = "
         UPDATE saga_step SET state = 'done', result = $4, ended_at = {now}
-            WHERE type = $1 AND id = $2 AND name = $3 AND (state <> 'done' OR $5)";
+            WHERE type = $1 AND id = $2 AND name = $3 AND (state IN ('calling', 'waiting') OR $5)";
     /// A step that has not begun is given a result; `error` says who gave it, so that any kind of
     /// step takes it.
     skip_new_step = "

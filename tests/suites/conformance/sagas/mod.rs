@@ -72,9 +72,12 @@ trait Tables: Dialect {
         connection: &mut Self::Connection,
         what: String,
     ) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
+    /// Writes a refund of a parcel that is not there.
+    fn refund(connection: &mut Self::Connection) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
 }
 
 const APPLY: &str = "INSERT INTO effect (what) VALUES ($1)";
+const REFUND: &str = "INSERT INTO refund (parcel) VALUES (7)";
 
 impl Tables for Postgres {
     const NOW: &str = "SELECT FROM saga WHERE wake_at IS NOT NULL ORDER BY type, id FOR NO KEY UPDATE;
@@ -86,6 +89,10 @@ impl Tables for Postgres {
     async fn apply(connection: &mut Self::Connection, what: String) -> Result<(), sqlx::Error> {
         sqlx::query(APPLY).bind(what).execute(connection).await.map(drop)
     }
+
+    async fn refund(connection: &mut Self::Connection) -> Result<(), sqlx::Error> {
+        sqlx::query(REFUND).execute(connection).await.map(drop)
+    }
 }
 
 impl Tables for Sqlite {
@@ -96,6 +103,10 @@ impl Tables for Sqlite {
 
     async fn apply(connection: &mut Self::Connection, what: String) -> Result<(), sqlx::Error> {
         sqlx::query(APPLY).bind(what).execute(connection).await.map(drop)
+    }
+
+    async fn refund(connection: &mut Self::Connection) -> Result<(), sqlx::Error> {
+        sqlx::query(REFUND).execute(connection).await.map(drop)
     }
 }
 

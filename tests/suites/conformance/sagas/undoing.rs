@@ -8,6 +8,7 @@ saga_cases! { "saga/undoing":
     steps_are_undone_in_reverse_order_each_once,
     undo_and_its_record_and_message_commit_together,
     a_failing_undo_is_tried_again_and_then_stuck,
+    an_undo_whose_commit_fails_is_tried_again_and_then_stuck,
     an_undo_that_cannot_be_done_is_stuck_at_once,
     a_step_that_the_code_lost_is_stuck_and_not_forgotten,
 }
@@ -110,6 +111,33 @@ async fn a_failing_undo_is_tried_again_and_then_stuck<DB: Tables>(db: Database<D
     let saga = show(&sagas, "a").await.0;
     assert_eq!((saga.state, saga.attempts), (State::Undoing, 3));
     assert_eq!(effects(&db).await, [""; 0], "what came before it waits for it");
+}
+
+/// A deferred constraint is looked at by the commit only.
+async fn an_undo_whose_commit_fails_is_tried_again_and_then_stuck<DB: Tables>(db: Database<DB>) {
+    db.execute("CREATE TABLE parcel (id bigint PRIMARY KEY)").await.unwrap();
+    db.execute(
+        "CREATE TABLE refund (parcel bigint NOT NULL REFERENCES parcel (id) DEFERRABLE INITIALLY DEFERRED)",
+    )
+    .await
+    .unwrap();
+    db.let_use(Role::Service, "refund").await.unwrap();
+    let sagas = sagas(&db)
+        .saga("checkout", 1, async move |saga: &mut Run<DB>, _: i64| {
+            saga.step("one", async |tx| Ok(DB::apply(tx, String::from("one")).await?))
+                .undo(async |tx, (): &()| Ok(DB::refund(tx).await?))
+                .await?;
+            Err::<(), _>(Stop::because("closed"))
+        })
+        .open()
+        .await
+        .unwrap();
+    start(&db, &sagas, "a", 0).await;
+    let worker = Worker::of(&sagas);
+    stuck(&sagas, "a").await;
+    worker.stop().await;
+    let (saga, steps) = show(&sagas, "a").await;
+    assert_eq!((saga.attempts, steps[0].undo), (3, UndoState::Pending));
 }
 
 async fn an_undo_that_cannot_be_done_is_stuck_at_once<DB: Tables>(db: Database<DB>) {
