@@ -6,7 +6,7 @@
 //!
 //! | what the transaction ids mean | the new base | what leaves again |
 //! |---|---|---|
-//! | the same (a sequence was set back) | the same snapshot, with a floor below the first row that it does not see | what the open difference had settled |
+//! | the same (a sequence was set back) | the same snapshot, with a floor below the first row that it does not see; with a difference to begin with that ends before the second row of an id that two have | what the open difference had settled |
 //! | nothing (a restore into another cluster) | a snapshot that sees nothing, with the same floor, or below the first row of a transaction that was in flight; below every row when the sequence lies behind the floor | what is above the floor |
 //! | nothing, and this server has written rows itself | as before, with a floor below the first of these | what is above the floor |
 //!
@@ -42,7 +42,7 @@ use migrations::{Identifier, Statement, Template};
 use sqlx::{Connection, PgConnection, Postgres, Transaction};
 
 use crate::log::failure::within;
-use crate::log::{BrokerTransaction, Cursor, LogError, stored};
+use crate::log::{BrokerTransaction, Cursor, LogError, Progress, stored};
 use crate::postgres::facts;
 use crate::postgres::history::{Cause, CursorFacts, Decision, ServerFacts};
 use crate::postgres::mark::{PgMark, array};
@@ -78,8 +78,19 @@ pub(super) struct Rebase {
     settled: Statement,
     above: Statement,
     waited_for: Statement,
+    second: Statement,
+    before: Statement,
     shared: Statement,
     renumber: Statement,
+}
+
+/// The first difference of a cursor.
+enum Parted {
+    /// Any: no two rows that are not read have one id.
+    None,
+    At(Progress),
+    /// Somebody who may have taken an id has not ended.
+    InUse,
 }
 
 /// The outcome of a try.
@@ -90,10 +101,10 @@ enum Tried {
 }
 
 /// A cursor at its new base. It remembers that a broker's transactions may be ahead of it.
-fn moved_back(cursor: &Cursor, base: PgMark) -> (PgMark, Cursor) {
+fn moved_back(cursor: &Cursor, base: PgMark, progress: Option<Progress>) -> (PgMark, Cursor) {
     let transaction = cursor.transaction.clone();
     let transaction = transaction.map(|transaction| BrokerTransaction { is_rebased: true, ..transaction });
-    let cursor = Cursor { transaction, ..Cursor::at(base.write()) };
+    let cursor = Cursor { transaction, progress, ..Cursor::at(base.write()) };
     (base, cursor)
 }
 
@@ -147,6 +158,19 @@ impl Rebase {
             above: render(
                 "SELECT count(*), min(id) FROM (
                      SELECT id FROM {schema}outbox_message WHERE id > $1 ORDER BY id LIMIT $2) AS again",
+            ),
+            // $1 floor, $2 base: the transaction of the first row that has the id of an older one,
+            // of those that are not read yet; the snapshot of now.
+            second: render(
+                "SELECT twins.xid::text, pg_current_snapshot()::text FROM (
+                     SELECT m.xid, row_number() OVER (PARTITION BY m.id ORDER BY m.xid) AS nth
+                     FROM {schema}outbox_message AS m
+                     WHERE m.id > $1 AND NOT pg_visible_in_snapshot(m.xid, (SELECT $2::text::pg_snapshot))) AS twins
+                 WHERE twins.nth > 1 ORDER BY twins.xid LIMIT 1",
+            ),
+            // $1 transaction id: below every row of it and of later ones.
+            before: render(
+                "SELECT min(id) - 1 FROM {schema}outbox_message WHERE (xid, id) > ($1::text::xid8, 0::bigint)",
             ),
             // Whether an exception shares its id with another row of the log.
             shared: render(
@@ -270,17 +294,28 @@ impl Rebase {
             let base = PgMark::read(&cursor.base)?;
             let facts = CursorFacts::of(cursor, questions.look_at_all(tx, &base, REBASE_MAX).await?)?;
             let Decision::Rebase(cause) = server.decide_about(&facts) else { continue };
-            if matches!(cause, Cause::SequenceBehindRows { .. }) {
-                // The cursor itself is sound.
-                continue;
-            }
+            let is_sound = matches!(cause, Cause::SequenceBehindRows { .. });
             // Rows below the floor that are not committed yet would be looked for nowhere.
             if facts.gives_up_open_transactions(&cause, &server.history)
                 && self.lock_producers_out(tx).await?.is_none()
             {
                 return Ok(Tried::InUse);
             }
-            let base = self.base(tx, &server, &facts, &cause).await?;
+            let base = match is_sound {
+                true => PgMark { is_rebased: true, ..base },
+                false => self.base(tx, &server, &facts, &cause).await?,
+            };
+            let progress = match cause.keeps_transaction_ids() {
+                true => match self.before_twins(tx, &base).await? {
+                    Parted::InUse => return Ok(Tried::InUse),
+                    Parted::At(progress) => Some(progress),
+                    Parted::None => None,
+                },
+                false => None,
+            };
+            if is_sound && progress.is_none() {
+                continue;
+            }
             let (count, first) = self.leaves_again(tx, &facts, &base, &cause).await?;
             tracing::warn!(
                 relay,
@@ -289,7 +324,7 @@ impl Rebase {
                 first.map(|first| format!(", from row {first} on")).unwrap_or_default(),
                 if cause.keeps_transaction_ids() { OUT_OF_ORDER } else { "" },
             );
-            rebased.push((relay, *shard, facts, moved_back(cursor, base)));
+            rebased.push((relay, *shard, facts, moved_back(cursor, base, progress)));
         }
         // While rows and cursors still tell that they are another server's.
         if matches!(server.decide(), Decision::Rebase(cause) if !cause.keeps_transaction_ids()) {
@@ -300,6 +335,32 @@ impl Rebase {
             self.replace(tx, relay, shard, &facts, &base, &cursor).await?;
         }
         self.renumber(tx).await
+    }
+
+    /// A difference from this base that ends before the first row whose id an older one has too:
+    /// of two rows of one difference the second would pass for the first. What was written after
+    /// it is read in the next one. Its snapshot is of now, cut at that transaction: whoever has
+    /// taken an id has ended, and others that are open stay in flight.
+    async fn before_twins(
+        &self,
+        tx: &mut Transaction<'_, Postgres>,
+        base: &PgMark,
+    ) -> Result<Parted, LogError> {
+        // First, so that rows of whoever has taken an id are looked at, too.
+        let Some(ceiling) = self.lock_producers_out(tx).await? else { return Ok(Parted::InUse) };
+        let second = sqlx::query_as(&self.second).bind(base.floor).bind(&base.snapshot);
+        let second: Option<(String, String)> = second.fetch_optional(&mut **tx).await.map_err(failed())?;
+        let Some((xid, snapshot)) = second else { return Ok(Parted::None) };
+        let before = sqlx::query_scalar(&self.before).bind(&xid).fetch_one(&mut **tx).await;
+        let floor: i64 = before.map_err(failed())?;
+        let head = PgMark::new(floor, snapshot)?.cut_at(xid.parse().unwrap_or(u64::MAX))?;
+        tracing::warn!(
+            transaction = xid,
+            "rows have ids that older rows have too, which are not read yet: they are read one after the other"
+        );
+        // What was parked of the rest stays left out, too.
+        let head = PgMark { is_rebased: true, ..head };
+        Ok(Parted::At(Progress { head: head.write(), ceiling, after: 0 }))
     }
 
     /// Gives new ids to exceptions whose ids other rows have as well.

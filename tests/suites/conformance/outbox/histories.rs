@@ -20,6 +20,7 @@ cases! { "outbox/histories":
         rows_above_a_sequence_that_was_set_back_are_read,
         a_row_in_a_gap_below_the_mark_is_read_after_a_sequence_was_set_back,
         a_row_in_a_gap_behind_many_young_rows_is_read_after_a_sequence_was_set_back,
+        two_rows_of_one_id_that_wait_for_the_relay_are_both_read,
         a_sequence_behind_the_rows_is_set_forward_for_the_producers,
         a_cursor_of_another_server_is_not_believed,
         a_cursor_of_another_server_is_told_by_that_servers_name,
@@ -253,6 +254,40 @@ async fn a_row_in_a_gap_behind_many_young_rows_is_read_after_a_sequence_was_set_
         drop((checkpoint_store, follower));
         let found = read_anew(&db).await;
         assert_eq!((found.len(), found[0].as_str()), (12_001, "20000"));
+        db
+    })
+    .await;
+}
+
+/// Messages that were made days ago: their rows are in another segment, whose key knows nothing of
+/// the ids in this one.
+fn old(range: std::ops::Range<i32>) -> impl Iterator<Item = NewMessage> + Send {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis();
+    let made = now - 3 * 86_400_000;
+    orders(range).enumerate().map(move |(n, message)| {
+        let id = format!("{:08x}-{:04x}-7000-8000-{n:012x}", made >> 16, made & 0xffff);
+        message.id(id.parse().unwrap())
+    })
+}
+
+/// Rows 11 to 20, then rows 12 to 17: nobody has read them yet.
+async fn twins(db: &Database<Postgres>) {
+    db.enqueue(old(10..20)).await;
+    db.run("SELECT setval('outbox_message_id_seq', 11)").await;
+    db.enqueue(orders(20..26)).await;
+    let twins = "SELECT count(*) - count(DISTINCT id) FROM outbox_message";
+    assert_eq!(db.number(twins).await, 6);
+}
+
+fn both() -> Vec<String> {
+    (10..26).map(|n| n.to_string()).collect()
+}
+
+async fn two_rows_of_one_id_that_wait_for_the_relay_are_both_read() {
+    each(async |db: Database<Postgres>| {
+        drop(after_ten(&db).await);
+        twins(&db).await;
+        assert_eq!(read_anew(&db).await, both(), "{}", log_and_cursor(&db).await);
         db
     })
     .await;
