@@ -358,7 +358,7 @@ impl Rebase {
             transaction = xid,
             "rows have ids that older rows have too, which are not read yet: they are read one after the other"
         );
-        // What was parked of the rest stays left out, too.
+        // So that those parked of the rest stay left out, too.
         let head = PgMark { is_rebased: true, ..head };
         Ok(Parted::At(Progress { head: head.write(), ceiling, after: 0 }))
     }
