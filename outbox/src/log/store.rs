@@ -114,6 +114,16 @@ pub trait CheckpointStore: Send {
         last_read: Option<(EntryId, MessageId)>,
     ) -> Result<Option<String>, LogError>;
 
+    /// Two entries that the relay has not passed were met under this id, as after a sequence was
+    /// set back: gives the later ones new ids. Ends every lease of the log.
+    ///
+    /// # Errors
+    ///
+    /// A log whose ids are unique by its own key is corrupt then: the default.
+    async fn renumber(&mut self, id: EntryId) -> Result<(), LogError> {
+        Err(LogError::Corrupt { what: "log", problem: format!("two entries have the id {}", id.0) })
+    }
+
     /// Gives the lease back, so that a standby takes over at once.
     async fn release(&mut self, epoch: i64) -> Result<Fenced, LogError>;
 }

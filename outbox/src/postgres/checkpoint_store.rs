@@ -18,7 +18,7 @@ use crate::postgres::facts::{self, Looked, YoungRows};
 use crate::postgres::history::{self, CursorFacts, Decision};
 
 use crate::postgres::mark::PgMark;
-use crate::postgres::rebase::Rebase;
+use crate::postgres::rebase::{Rebase, Search};
 use crate::postgres::statements::Statements;
 
 /// How often to ask again when somebody else took the lease between two questions.
@@ -61,7 +61,7 @@ impl PgCheckpointStore {
                     return Ok(Acquired::Granted { lease, cursor: sound, taken_over_from });
                 }
                 // Takes the lease away from everybody.
-                None => self.rebase.run(&mut self.connection, &self.questions).await?,
+                None => self.rebase.run(&mut self.connection, &self.questions, Search::WhereFound).await?,
             }
         }
         Err(LogError::Unavailable {
@@ -235,7 +235,7 @@ impl CheckpointStore for PgCheckpointStore {
         if !changes.is_empty() {
             let stored = within(limit, self.checkpoint_with(epoch, cursor, Changes::of(changes))).await?;
             let Some(fenced) = stored else {
-                self.rebase.run(&mut self.connection, &self.questions).await?;
+                self.rebase.run(&mut self.connection, &self.questions, Search::WhereFound).await?;
                 return Err(LogError::Unavailable {
                     reason: String::from(
                         "the id of a parked message was given out again; it has a new one now",
@@ -275,6 +275,10 @@ impl CheckpointStore for PgCheckpointStore {
         let during = LogError::during("look for the entry that was read last");
         let is_here: bool = within(self.call_timeout, async { query.await.map_err(during) }).await?;
         Ok((!is_here).then(|| gone(id, message_id)))
+    }
+
+    async fn renumber(&mut self, _: EntryId) -> Result<(), LogError> {
+        self.rebase.run(&mut self.connection, &self.questions, Search::Always).await
     }
 
     async fn release(&mut self, epoch: i64) -> Result<Fenced, LogError> {

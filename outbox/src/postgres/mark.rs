@@ -114,15 +114,6 @@ impl PgMark {
         Mark::new(text)
     }
 
-    /// The same mark, which sees no transaction from this one on.
-    pub(super) fn cut_at(self, xid: u64) -> Result<Self, LogError> {
-        let xmax = self.xmax.min(xid);
-        let in_flight: Vec<u64> = self.in_flight.into_iter().filter(|open| *open < xmax).collect();
-        let xmin = in_flight.first().copied().unwrap_or(xmax);
-        let list: Vec<String> = in_flight.iter().map(u64::to_string).collect();
-        Self::new(self.floor, format!("{xmin}:{xmax}:{}", list.join(",")))
-    }
-
     /// The transactions that were in flight here and are not at `head`.
     pub(super) fn settled_by(&self, head: &Self) -> Vec<u64> {
         let still = |xid: &u64| head.in_flight.binary_search(xid).is_ok();

@@ -47,13 +47,14 @@ pub(super) struct Cut {
     pub(super) rows: Vec<PgRow>,
     /// Whether nothing follows.
     pub(super) exhausted: bool,
-    /// Payloads that have not come with their rows, by id.
-    payloads: HashMap<i64, Vec<u8>>,
+    /// Payloads that have not come with their rows, by message id.
+    payloads: HashMap<Uuid, Vec<u8>>,
 }
 
 impl Cut {
     /// Keeps the rows that fit; the first one always, unless it stands `beside_others`. `asked` is
-    /// one less than what the statement was limited to.
+    /// one less than what the statement was limited to, so that it is seen where two rows of one id
+    /// would be parted: the next page begins behind the id of the last row.
     pub(super) fn of(
         mut rows: Vec<PgRow>,
         limit: PageLimit,
@@ -65,8 +66,13 @@ impl Cut {
         let (mut fit, mut bytes, mut is_over) = (0, 0_usize, false);
         for row in &rows {
             bytes += usize::try_from(row.try_get::<i32, _>(Column::BYTES)?).unwrap_or_default();
-            is_over |= (fit >= limit.entries_max || bytes > limit.bytes_max) && (fit > 0 || beside_others);
+            let is_full = fit >= limit.entries_max.min(asked) || bytes > limit.bytes_max;
+            is_over |= is_full && (fit > 0 || beside_others);
             fit += usize::from(!is_over);
+        }
+        let id = |place: usize| rows.get(place).map(|row| row.try_get::<i64, _>(Column::ID)).transpose();
+        while fit > 0 && fit < found && id(fit)? == id(fit - 1)? {
+            fit += 1;
         }
         pace.note(found, bytes);
         rows.truncate(fit);
@@ -96,8 +102,8 @@ impl Cut {
 
     /// The payload of a row that came without it.
     pub(super) fn payload(&self, row: &PgRow) -> Option<&[u8]> {
-        let id: i64 = row.try_get(Column::ID).ok()?;
-        self.payloads.get(&id).map(Vec::as_slice)
+        let message_id: Uuid = row.try_get(Column::MESSAGE_ID).ok()?;
+        self.payloads.get(&message_id).map(Vec::as_slice)
     }
 }
 

@@ -6,7 +6,7 @@
 //!
 //! | what the transaction ids mean | the new base | what leaves again |
 //! |---|---|---|
-//! | the same (a sequence was set back) | the same snapshot, with a floor below the first row that it does not see; with a difference to begin with that ends before the second row of an id that two have | what the open difference had settled |
+//! | the same (a sequence was set back) | the same snapshot, with a floor below the first row that it does not see | what the open difference had settled |
 //! | nothing (a restore into another cluster) | a snapshot that sees nothing, with the same floor, or below the first row of a transaction that was in flight; below every row when the sequence lies behind the floor | what is above the floor |
 //! | nothing, and this server has written rows itself | as before, with a floor below the first of these | what is above the floor |
 //!
@@ -32,9 +32,16 @@
 //! Exceptions stay as they are: those above the new floor are listed in `outbox_rebased`, and the
 //! reader leaves them out. Entries that leave again have the ids they had; the inbox drops them.
 //!
-//! But an exception is known by its id, and so is what is parked later. Where a sequence that was
-//! set back has given the id of an exception to another row, the exception gets a new one, behind
-//! all others: the other row could not be parked beside it.
+//! Everything is known by its id, so no two rows that a relay has before it may share one. A
+//! sequence that was set back gives ids out again, and the key of a segment knows nothing of the
+//! ids in the other seven. **Where two rows that some cursor has not passed share an id, the later
+//! rows get new ids**, behind all others: the second documented exception to "rows are never
+//! updated", by a function of the database that does nothing otherwise. Each row stays of its
+//! transaction, so whoever has read it does not read it again; cursors go back to their bases,
+//! because an open difference knows the former ids.
+//!
+//! An exception, too, shares its id with nobody: where the sequence has given it to another row,
+//! the exception gets a new one, behind all others.
 
 use std::time::Duration;
 
@@ -42,7 +49,7 @@ use migrations::{Identifier, Statement, Template};
 use sqlx::{Connection, PgConnection, Postgres, Transaction};
 
 use crate::log::failure::within;
-use crate::log::{BrokerTransaction, Cursor, LogError, Progress, stored};
+use crate::log::{BrokerTransaction, Cursor, LogError, stored};
 use crate::postgres::facts;
 use crate::postgres::history::{Cause, CursorFacts, Decision, ServerFacts};
 use crate::postgres::mark::{PgMark, array};
@@ -78,19 +85,18 @@ pub(super) struct Rebase {
     settled: Statement,
     above: Statement,
     waited_for: Statement,
-    second: Statement,
-    before: Statement,
+    renumber_rows: Statement,
     shared: Statement,
     renumber: Statement,
 }
 
-/// The first difference of a cursor.
-enum Parted {
-    /// Any: no two rows that are not read have one id.
-    None,
-    At(Progress),
-    /// Somebody who may have taken an id has not ended.
-    InUse,
+/// Whether rows that share an id are looked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Search {
+    /// Where a sequence is found to have been set back.
+    WhereFound,
+    /// In any case: a relay has met two.
+    Always,
 }
 
 /// The outcome of a try.
@@ -101,11 +107,10 @@ enum Tried {
 }
 
 /// A cursor at its new base. It remembers that a broker's transactions may be ahead of it.
-fn moved_back(cursor: &Cursor, base: PgMark, progress: Option<Progress>) -> (PgMark, Cursor) {
+fn moved_back(cursor: &Cursor, base: &PgMark) -> Cursor {
     let transaction = cursor.transaction.clone();
     let transaction = transaction.map(|transaction| BrokerTransaction { is_rebased: true, ..transaction });
-    let cursor = Cursor { transaction, progress, ..Cursor::at(base.write()) };
-    (base, cursor)
+    Cursor { transaction, ..Cursor::at(base.write()) }
 }
 
 fn failed() -> impl FnOnce(sqlx::Error) -> LogError {
@@ -159,19 +164,8 @@ impl Rebase {
                 "SELECT count(*), min(id) FROM (
                      SELECT id FROM {schema}outbox_message WHERE id > $1 ORDER BY id LIMIT $2) AS again",
             ),
-            // $1 floor, $2 base: the transaction of the first row that has the id of an older one,
-            // of those that are not read yet; the snapshot of now.
-            second: render(
-                "SELECT twins.xid::text, pg_current_snapshot()::text FROM (
-                     SELECT m.xid, row_number() OVER (PARTITION BY m.id ORDER BY m.xid) AS nth
-                     FROM {schema}outbox_message AS m
-                     WHERE m.id > $1 AND NOT pg_visible_in_snapshot(m.xid, (SELECT $2::text::pg_snapshot))) AS twins
-                 WHERE twins.nth > 1 ORDER BY twins.xid LIMIT 1",
-            ),
-            // $1 transaction id: below every row of it and of later ones.
-            before: render(
-                "SELECT min(id) - 1 FROM {schema}outbox_message WHERE (xid, id) > ($1::text::xid8, 0::bigint)",
-            ),
+            // $1 base, $2 floor.
+            renumber_rows: render("SELECT {schema}outbox_renumber_rows($1::text::pg_snapshot, $2)"),
             // Whether an exception shares its id with another row of the log.
             shared: render(
                 "SELECT EXISTS (SELECT FROM {schema}outbox_exception AS e JOIN {schema}outbox_message AS m
@@ -215,10 +209,11 @@ impl Rebase {
         &self,
         connection: &mut PgConnection,
         questions: &facts::Statements,
+        search: Search,
     ) -> Result<(), LogError> {
         within(REBASE_MAX, async {
             for attempt in 1..=TRIES {
-                match self.attempt(connection, questions).await? {
+                match self.attempt(connection, questions, search).await? {
                     Tried::Mended => return Ok(()),
                     Tried::InUse if attempt < TRIES => tokio::time::sleep(PAUSE).await,
                     Tried::InUse => {}
@@ -242,6 +237,7 @@ impl Rebase {
         &self,
         connection: &mut PgConnection,
         questions: &facts::Statements,
+        search: Search,
     ) -> Result<Tried, LogError> {
         // Each statement sees what committed while a lock was waited for.
         let begin = "BEGIN ISOLATION LEVEL READ COMMITTED";
@@ -255,7 +251,7 @@ impl Rebase {
         .await
         .map_err(failed())?;
         sqlx::query(&self.lock).execute(&mut *tx).await.map_err(failed())?;
-        let tried = self.mend(&mut tx, questions).await?;
+        let tried = self.mend(&mut tx, questions, search).await?;
         match tried {
             Tried::Mended => tx.commit().await.map_err(failed())?,
             Tried::InUse => tx.rollback().await.map_err(failed())?,
@@ -267,6 +263,7 @@ impl Rebase {
         &self,
         tx: &mut Transaction<'_, Postgres>,
         questions: &facts::Statements,
+        mut search: Search,
     ) -> Result<Tried, LogError> {
         let relays: Vec<(String, i16, String)> =
             sqlx::query_as(&self.cursors).fetch_all(&mut **tx).await.map_err(failed())?;
@@ -294,28 +291,20 @@ impl Rebase {
             let base = PgMark::read(&cursor.base)?;
             let facts = CursorFacts::of(cursor, questions.look_at_all(tx, &base, REBASE_MAX).await?)?;
             let Decision::Rebase(cause) = server.decide_about(&facts) else { continue };
-            let is_sound = matches!(cause, Cause::SequenceBehindRows { .. });
+            if cause.keeps_transaction_ids() {
+                search = Search::Always;
+            }
+            // The cursor itself is sound.
+            if matches!(cause, Cause::SequenceBehindRows { .. }) {
+                continue;
+            }
             // Rows below the floor that are not committed yet would be looked for nowhere.
             if facts.gives_up_open_transactions(&cause, &server.history)
                 && self.lock_producers_out(tx).await?.is_none()
             {
                 return Ok(Tried::InUse);
             }
-            let base = match is_sound {
-                true => PgMark { is_rebased: true, ..base },
-                false => self.base(tx, &server, &facts, &cause).await?,
-            };
-            let progress = match cause.keeps_transaction_ids() {
-                true => match self.before_twins(tx, &base).await? {
-                    Parted::InUse => return Ok(Tried::InUse),
-                    Parted::At(progress) => Some(progress),
-                    Parted::None => None,
-                },
-                false => None,
-            };
-            if is_sound && progress.is_none() {
-                continue;
-            }
+            let base = self.base(tx, &server, &facts, &cause).await?;
             let (count, first) = self.leaves_again(tx, &facts, &base, &cause).await?;
             tracing::warn!(
                 relay,
@@ -324,43 +313,52 @@ impl Rebase {
                 first.map(|first| format!(", from row {first} on")).unwrap_or_default(),
                 if cause.keeps_transaction_ids() { OUT_OF_ORDER } else { "" },
             );
-            rebased.push((relay, *shard, facts, moved_back(cursor, base, progress)));
+            rebased.push((relay, *shard, facts.base.in_flight, base, cursor));
         }
         // While rows and cursors still tell that they are another server's.
         if matches!(server.decide(), Decision::Rebase(cause) if !cause.keeps_transaction_ids()) {
             let rows: i64 = sqlx::query_scalar(&self.rows).fetch_one(&mut **tx).await.map_err(failed())?;
             tracing::warn!(rows, "transaction ids of another server are replaced in the log");
         }
-        for (relay, shard, facts, (base, cursor)) in rebased {
-            self.replace(tx, relay, shard, &facts, &base, &cursor).await?;
+        for (relay, shard, in_flight, base, cursor) in rebased {
+            self.replace(tx, relay, shard, &in_flight, &base, cursor).await?;
+        }
+        if search == Search::Always
+            && let Tried::InUse = self.renumber_rows(tx).await?
+        {
+            return Ok(Tried::InUse);
         }
         self.renumber(tx).await
     }
 
-    /// A difference from this base that ends before the first row whose id an older one has too:
-    /// of two rows of one difference the second would pass for the first. What was written after
-    /// it is read in the next one. Its snapshot is of now, cut at that transaction: whoever has
-    /// taken an id has ended, and others that are open stay in flight.
-    async fn before_twins(
-        &self,
-        tx: &mut Transaction<'_, Postgres>,
-        base: &PgMark,
-    ) -> Result<Parted, LogError> {
-        // First, so that rows of whoever has taken an id are looked at, too.
-        let Some(ceiling) = self.lock_producers_out(tx).await? else { return Ok(Parted::InUse) };
-        let second = sqlx::query_as(&self.second).bind(base.floor).bind(&base.snapshot);
-        let second: Option<(String, String)> = second.fetch_optional(&mut **tx).await.map_err(failed())?;
-        let Some((xid, snapshot)) = second else { return Ok(Parted::None) };
-        let before = sqlx::query_scalar(&self.before).bind(&xid).fetch_one(&mut **tx).await;
-        let floor: i64 = before.map_err(failed())?;
-        let head = PgMark::new(floor, snapshot)?.cut_at(xid.parse().unwrap_or(u64::MAX))?;
+    /// Gives new ids to the later ones of rows that share an id and that some cursor has not
+    /// passed. Then every cursor goes back to its base.
+    async fn renumber_rows(&self, tx: &mut Transaction<'_, Postgres>) -> Result<Tried, LogError> {
+        let relays: Vec<(String, i16, String)> =
+            sqlx::query_as(&self.cursors).fetch_all(&mut **tx).await.map_err(failed())?;
+        let mut bases = Vec::new();
+        let mut renumbered = 0_i64;
+        for (relay, shard, cursor) in &relays {
+            let cursor: Cursor = stored::read(cursor)?;
+            let base = PgMark::read(&cursor.base)?;
+            let rows = sqlx::query_scalar(&self.renumber_rows).bind(&base.snapshot).bind(base.floor);
+            match rows.fetch_one(&mut **tx).await {
+                Err(error) if is_in_use(&error) => return Ok(Tried::InUse),
+                rows => renumbered += rows.map_err(failed()).map(|rows: i64| rows)?,
+            }
+            bases.push((relay, *shard, PgMark { is_rebased: true, ..base }, cursor));
+        }
+        if renumbered == 0 {
+            return Ok(Tried::Mended);
+        }
+        for (relay, shard, base, cursor) in &bases {
+            self.replace(tx, relay, *shard, &base.in_flight, base, cursor).await?;
+        }
         tracing::warn!(
-            transaction = xid,
-            "rows have ids that older rows have too, which are not read yet: they are read one after the other"
+            renumbered,
+            "rows that were not read yet had the ids of older ones: they get new ids, behind all others"
         );
-        // So that those parked of the rest stay left out, too.
-        let head = PgMark { is_rebased: true, ..head };
-        Ok(Parted::At(Progress { head: head.write(), ceiling, after: 0 }))
+        Ok(Tried::Mended)
     }
 
     /// Gives new ids to exceptions whose ids other rows have as well.
@@ -451,12 +449,13 @@ impl Rebase {
         query.fetch_one(&mut **tx).await.map_err(failed())
     }
 
+    /// Moves a cursor back to a base. Of its former base, these transactions were in flight.
     async fn replace(
         &self,
         tx: &mut Transaction<'_, Postgres>,
         relay: &str,
         shard: i16,
-        facts: &CursorFacts,
+        in_flight: &[u64],
         base: &PgMark,
         cursor: &Cursor,
     ) -> Result<(), LogError> {
@@ -464,14 +463,14 @@ impl Rebase {
             .bind(relay)
             .bind(shard)
             .bind(base.floor)
-            .bind(array(&facts.base.in_flight))
+            .bind(array(in_flight))
             .execute(&mut **tx)
             .await
             .map_err(failed())?;
         sqlx::query(&self.store)
             .bind(relay)
             .bind(shard)
-            .bind(stored::write(cursor)?)
+            .bind(stored::write(&moved_back(cursor, base))?)
             .execute(&mut **tx)
             .await
             .map_err(failed())?;

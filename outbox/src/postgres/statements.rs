@@ -14,11 +14,11 @@ migrations::statements! {
         same_run = "({run}::text IS NULL OR EXISTS (SELECT FROM {schema}outbox_server_run
             WHERE run_id = {run}::text::uuid AND started_at = pg_postmaster_start_time()))";
         // Cuts the rows of a common table expression `run` at $1 rows and $2 bytes, keeping at
-        // least one; `found` counts what was there before. The length of a payload is known without
-        // fetching it from its TOAST table.
-        cut = "SELECT * FROM (SELECT run.*, count(*) OVER () AS found, row_number() OVER place AS nth,
+        // least one, and never between two of one place; `found` counts what was there before. The
+        // length of a payload is known without fetching it from its TOAST table.
+        cut = "SELECT * FROM (SELECT run.*, count(*) OVER () AS found, rank() OVER place AS nth,
                 sum(octet_length(payload)) OVER place AS bytes FROM run
-                WINDOW place AS (ORDER BY {order} ROWS UNBOUNDED PRECEDING)) AS cut
+                WINDOW place AS (ORDER BY {order} RANGE UNBOUNDED PRECEDING)) AS cut
             WHERE nth = 1 OR (nth <= $1 AND bytes <= $2) ORDER BY {order}";
         given_out = GIVEN_OUT;
         // The exceptions that a `chosen` list of ids and places names, with their copies. LIMIT 1
@@ -101,8 +101,8 @@ migrations::statements! {
     /// $1 ids, $2 their message ids, which tell the segment: the payloads that did not come with
     /// their rows.
     payloads(message_id = "wanted.message_id") = "
-        SELECT m.id, m.payload FROM unnest($1::bigint[], $2::uuid[]) AS wanted(id, message_id)
-        CROSS JOIN LATERAL (SELECT id, payload FROM {schema}outbox_message
+        SELECT m.message_id, m.payload FROM unnest($1::bigint[], $2::uuid[]) AS wanted(id, message_id)
+        CROSS JOIN LATERAL (SELECT message_id, payload FROM {schema}outbox_message
             WHERE id = wanted.id AND message_id = wanted.message_id AND {same_segment} LIMIT 1) AS m";
     /// $1 rows, $2 bytes, $3 above this id, $4 floor, $5 transactions, $6 run of the server: a huge
     /// one still costs a page only. Pairs are compared, and not `xid = …`, because then only the

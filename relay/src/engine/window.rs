@@ -4,11 +4,11 @@
 //! The cursor stands before the oldest unsettled entry; entries settle in any order, and the front
 //! of the ring moves on when it can.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
 use message::{Message, Ticket};
-use outbox::log::{Cursor, Difference, EntryId};
+use outbox::log::{Cursor, Difference, Entry, EntryId};
 
 use crate::engine::silence::Submitted;
 
@@ -300,6 +300,20 @@ impl Window {
         self.slots.iter().enumerate().filter_map(|(index, slot)| match slot {
             Slot::Open(item) => Some((Ticket(self.front + index as u64), item)),
             Slot::Settled(_) => None,
+        })
+    }
+
+    /// An id under which another entry than the one of these is in here.
+    #[must_use]
+    pub fn shared_id(&self, entries: &HashMap<EntryId, &Entry>) -> Option<EntryId> {
+        self.slots.iter().find_map(|slot| match slot {
+            Slot::Open(item) => {
+                let entry = entries.get(&item.id)?;
+                (item.message.id.to_string() != entry.message_id()).then_some(item.id)
+            }
+            // The log brings no entry twice.
+            Slot::Settled(Passed::Entry { id, .. }) => entries.contains_key(id).then_some(*id),
+            Slot::Settled(Passed::LeftOut { .. } | Passed::End(_) | Passed::Nothing) => None,
         })
     }
 

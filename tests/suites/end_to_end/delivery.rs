@@ -131,3 +131,28 @@ pub(crate) async fn an_open_transaction_delays_only_its_own_rows(
     consumer.stop().await?;
     relay.stop().await
 }
+
+/// Goal: G1, after a sequence went back and was ahead again before a relay looked: it finds nothing
+/// wrong before it meets two rows of one id. Oracle: the checker.
+pub(crate) async fn rows_of_one_id_are_all_delivered(stage: Stage, broker: Arc<dyn Broker>) -> Outcome {
+    // As if the messages had been made days before: their rows are in another segment.
+    const MAKE_OLDER: &str = "UPDATE outbox_message AS m SET message_id = encode(
+            set_byte(set_byte(uuid_send(m.message_id), 1, hours / 256), 2, hours % 256), 'hex')::uuid
+        FROM (SELECT id, get_byte(uuid_send(message_id), 1) * 256 + get_byte(uuid_send(message_id), 2) - 12 AS hours
+            FROM outbox_message) AS older WHERE older.id = m.id";
+    let workload = Workload::<Postgres>::open(&stage, broker).await?;
+    let consumer = workload.consume().await?;
+    workload.place_many(5, 40).await?;
+    workload.database.execute(MAKE_OLDER).await?;
+    workload.database.execute("SELECT setval('outbox_message_id_seq', 3)").await?;
+    workload.place_many(5, 20).await?;
+    workload.database.execute("SELECT setval('outbox_message_id_seq', 100)").await?;
+    let shared = "SELECT count(*) - count(DISTINCT id) FROM outbox_message";
+    assert_eq!(workload.database.integer(shared).await?, 20);
+    let config = Config::write(&stage, RELAY, &workload.database.relay_url()?, workload.broker.as_ref(), "")?;
+    let relay = RelayProcess::start(&stage, &config)?;
+    workload.settled().await?;
+    assert_eq!((workload.effects().await?.len(), workload.database.integer(shared).await?), (60, 0));
+    consumer.stop().await?;
+    relay.stop().await
+}

@@ -70,6 +70,13 @@ fn trials() -> Vec<Trial> {
         }));
     }
     trials.push(trial(
+        "rows_of_one_id_are_all_delivered/postgres/rabbitmq",
+        &[Backend::Postgres, Backend::Rabbitmq],
+        |stage| async move {
+            delivery::rows_of_one_id_are_all_delivered(stage, brokers::open(Backend::Rabbitmq).await?).await
+        },
+    ));
+    trials.push(trial(
         "relays_divide_an_outbox_by_filters/postgres/kafka-and-sqs-fifo",
         &[Backend::Postgres, Backend::Kafka, Backend::SqsFifo],
         fan_out::relays_divide_an_outbox_by_filters,

@@ -22,6 +22,7 @@ REVOKE ALL ON {schema}outbox_message, {schema}outbox_identity, {schema}outbox_re
     {schema}outbox_rebased, {schema}outbox_pause, {schema}outbox_operation, {schema}outbox_toolkit_migration FROM PUBLIC, {producer}, {relay}, {observer};
 REVOKE ALL ON SEQUENCE {schema}outbox_message_id_seq FROM PUBLIC, {producer}, {relay}, {observer};
 REVOKE ALL ON FUNCTION {schema}outbox_stored(uuid[]), {schema}outbox_rebase_rows(), {schema}outbox_advance_sequence(),
+    {schema}outbox_renumber_rows(pg_snapshot, bigint),
     {schema}outbox_segment(integer, interval), {schema}outbox_expire_segment(integer, interval),
     {schema}outbox_forget_relay(text, boolean), {schema}outbox_take_node(text, interval),
     {schema}outbox_renew_node(integer, bigint, interval), {schema}outbox_release_node(integer, bigint)
@@ -48,7 +49,8 @@ GRANT SELECT, INSERT ON {schema}outbox_audit, {schema}outbox_operation TO {relay
 GRANT SELECT, INSERT, DELETE ON {schema}outbox_pause TO {relay};
 GRANT SELECT, INSERT, UPDATE ON {schema}outbox_server_run TO {relay};
 GRANT SELECT, INSERT, DELETE ON {schema}outbox_rebased TO {relay};
-GRANT EXECUTE ON FUNCTION {schema}outbox_rebase_rows(), {schema}outbox_advance_sequence() TO {relay};
+GRANT EXECUTE ON FUNCTION {schema}outbox_rebase_rows(), {schema}outbox_advance_sequence(),
+    {schema}outbox_renumber_rows(pg_snapshot, bigint) TO {relay};
 
 -- Relays empty segments that are decided, and forget relays that nobody leads, through functions that make sure of it:
 -- they cannot remove a message or a cursor.

@@ -40,6 +40,7 @@ WITH roles (part, role_name) AS (
     ('relay', 'outbox_rebased', 'DELETE', true),
     ('relay', 'outbox_rebase_rows()', 'EXECUTE', true),
     ('relay', 'outbox_advance_sequence()', 'EXECUTE', true),
+    ('relay', 'outbox_renumber_rows(pg_snapshot, bigint)', 'EXECUTE', true),
     ('relay', 'outbox_segment(integer, interval)', 'EXECUTE', true),
     ('relay', 'outbox_expire_segment(integer, interval)', 'EXECUTE', true),
     ('relay', 'outbox_forget_relay(text, boolean)', 'EXECUTE', true),

@@ -240,6 +240,10 @@ impl Driver {
                 }
                 () = tokio::time::sleep_until(self.pauses_at), if !self.asked && self.draining.is_none() => {}
                 Some(page) = self.pages.recv(), if self.may_read() => {
+                    if let Some(id) = self.machine.shared_id(&page.page) {
+                        let _ = self.commands.send(Command::Renumber(id)).await;
+                        return ended_by_checkpointer((&mut *checkpointer).await);
+                    }
                     self.telemetry.read(page.page.entries.len());
                     if let Some(commits) = &mut self.commits {
                         commits.read();

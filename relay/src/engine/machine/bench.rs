@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use message::{EventType, MaxInFlightPerKey, Message, OrderingKey, Receipt, Topic};
+use message::{EventType, MaxInFlightPerKey, Message, OrderingKey, PublishError, Receipt, Topic};
 use outbox::log::{
     Cursor, Difference, Entry, EntryId, Exception, ExceptionState, HeldAsk, HeldPage, Mark, Page, QueueName,
 };
@@ -75,6 +75,11 @@ impl Bench {
 
     pub(super) fn confirm(&mut self, ticket: message::Ticket) {
         self.machine.receipt(Receipt { ticket, outcome: Ok(()) }, 0.5);
+    }
+
+    pub(super) fn fail(&mut self, ticket: message::Ticket) {
+        self.machine
+            .receipt(Receipt { ticket, outcome: Err(PublishError::topic_unavailable("no such topic")) }, 0.5);
     }
 
     pub(super) fn cursor(&mut self) -> Cursor {

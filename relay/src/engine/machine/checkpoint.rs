@@ -35,6 +35,7 @@ impl Machine {
     }
 
     pub(super) fn change(&mut self, id: EntryId, change: ExceptionChange) {
+        self.highest = self.highest.max(id);
         let is_held = held(&change).is_some();
         if let Some(before) = self.changes.insert(id, change)
             && let (Some(queue), false) = (held(&before), is_held)

@@ -16,7 +16,8 @@ use crate::engine::paused::Paused;
 use crate::engine::window::{Item, Origin};
 
 impl Machine {
-    /// Takes a page of the log in.
+    /// Takes a page of the log in, in which no entry shares its id with another one
+    /// ([`Machine::shared_id`]).
     pub fn page(&mut self, difference: &Arc<Difference>, page: Page) {
         if let Some(entry) = page.entries.last() {
             self.last_read = entry.message_id().parse().ok().map(|message_id| (entry.id, message_id));
@@ -291,6 +292,7 @@ impl Machine {
                     self.blocks.block(message.key.as_ref().map(message::OrderingKey::as_str), id);
                 }
                 self.readmitted.insert(id);
+                self.highest = self.highest.max(id);
                 let message = Arc::new(message);
                 self.queue(Item { id, message, origin, attempts, in_flight: None, waits: false });
             }

@@ -20,6 +20,7 @@
 //!
 //! | file | what it decides |
 //! |---|---|
+//! | `shared_ids.rs` | whether a page can be taken in, or two entries share an id |
 //! | `intake.rs` | what becomes of entries and exceptions that were read |
 //! | `submissions.rs` | what is handed to the publisher, and what is looked at again |
 //! | `outcomes.rs` | what a receipt means |
@@ -32,6 +33,7 @@ mod checkpoint;
 mod event;
 mod intake;
 mod outcomes;
+mod shared_ids;
 mod silent;
 mod submissions;
 mod transaction;
@@ -116,6 +118,8 @@ pub struct Machine {
     left_before: BTreeSet<EntryId>,
     /// The entry that was read last from the log, until it is passed.
     last_read: Option<(EntryId, MessageId)>,
+    /// No entry above this id is known.
+    highest: EntryId,
     events: Vec<Event>,
 }
 
@@ -155,6 +159,7 @@ impl Machine {
             held_on_a_guess: 0,
             left_before: BTreeSet::new(),
             last_read: None,
+            highest: EntryId::default(),
             events: Vec::new(),
             settings,
         }

@@ -20,7 +20,6 @@ cases! { "outbox/histories":
         rows_above_a_sequence_that_was_set_back_are_read,
         a_row_in_a_gap_below_the_mark_is_read_after_a_sequence_was_set_back,
         a_row_in_a_gap_behind_many_young_rows_is_read_after_a_sequence_was_set_back,
-        two_rows_of_one_id_that_wait_for_the_relay_are_both_read,
         a_sequence_behind_the_rows_is_set_forward_for_the_producers,
         a_cursor_of_another_server_is_not_believed,
         a_cursor_of_another_server_is_told_by_that_servers_name,
@@ -41,16 +40,16 @@ cases! { "outbox/histories":
     }
 }
 
-fn orders(range: std::ops::Range<i32>) -> impl Iterator<Item = NewMessage> + Send {
+pub(super) fn orders(range: std::ops::Range<i32>) -> impl Iterator<Item = NewMessage> + Send {
     range.map(|n| NewMessage::new("orders").key(n.to_string()))
 }
 
-fn keys(entries: &[outbox::log::Entry]) -> Vec<String> {
+pub(super) fn keys(entries: &[outbox::log::Entry]) -> Vec<String> {
     entries.iter().map(|entry| entry.key().unwrap().to_owned()).collect()
 }
 
 /// A relay that has read ten entries and stored its cursor.
-async fn after_ten(db: &Database<Postgres>) -> (Box<dyn CheckpointStore>, i64, Follower) {
+pub(super) async fn after_ten(db: &Database<Postgres>) -> (Box<dyn CheckpointStore>, i64, Follower) {
     db.enqueue(orders(0..10)).await;
     let mut checkpoint_store = db.checkpoint_store("a").await;
     let (lease, cursor) = granted(&mut checkpoint_store).await;
@@ -66,7 +65,7 @@ async fn after_ten(db: &Database<Postgres>) -> (Box<dyn CheckpointStore>, i64, F
 }
 
 /// The contents of the log and its cursor, for the message of a test that fails.
-async fn log_and_cursor(db: &Database<Postgres>) -> String {
+pub(super) async fn log_and_cursor(db: &Database<Postgres>) -> String {
     let question =
         "SELECT (SELECT string_agg(concat_ws(' ', id, key, xid), ', ' ORDER BY id) FROM outbox_message)
         || '; ' || (SELECT string_agg(cursor, ', ') FROM outbox_relay)";
@@ -74,7 +73,7 @@ async fn log_and_cursor(db: &Database<Postgres>) -> String {
 }
 
 /// Reads as a relay does that takes over.
-async fn read_anew(db: &Database<Postgres>) -> Vec<String> {
+pub(super) async fn read_anew(db: &Database<Postgres>) -> Vec<String> {
     let (_, cursor) = granted(&mut db.checkpoint_store("a").await).await;
     keys(&Follower::new(db.reader().await, cursor).all().await)
 }
@@ -118,7 +117,7 @@ async fn a_sequence_that_is_set_back_while_a_relay_leads_ends_its_term() {
 }
 
 /// The key of each parked message, with the key that its copy was made of, in the order of ids.
-async fn beside(db: &Database<Postgres>) -> Vec<(String, Option<String>)> {
+pub(super) async fn beside(db: &Database<Postgres>) -> Vec<(String, Option<String>)> {
     let question = "SELECT e.key, convert_from(p.payload, 'UTF8') FROM outbox_exception AS e
         LEFT JOIN outbox_parked AS p USING (relay, shard, id) ORDER BY id";
     sqlx::query_as(question).fetch_all(&db.admin).await.unwrap()
@@ -130,7 +129,7 @@ fn telling(range: std::ops::Range<i32>) -> impl Iterator<Item = NewMessage> + Se
 }
 
 /// An entry as a dead one.
-fn dead(entry: &outbox::log::Entry) -> ExceptionChange {
+pub(super) fn dead(entry: &outbox::log::Entry) -> ExceptionChange {
     let mut change = parked(entry.id.0, entry.message_id(), ExceptionState::Dead);
     if let ExceptionChange::Park(parked) = &mut change {
         parked.key = entry.key().map(str::to_owned);
@@ -254,40 +253,6 @@ async fn a_row_in_a_gap_behind_many_young_rows_is_read_after_a_sequence_was_set_
         drop((checkpoint_store, follower));
         let found = read_anew(&db).await;
         assert_eq!((found.len(), found[0].as_str()), (12_001, "20000"));
-        db
-    })
-    .await;
-}
-
-/// Messages that were made days ago: their rows are in another segment, whose key knows nothing of
-/// the ids in this one.
-fn old(range: std::ops::Range<i32>) -> impl Iterator<Item = NewMessage> + Send {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis();
-    let made = now - 3 * 86_400_000;
-    orders(range).enumerate().map(move |(n, message)| {
-        let id = format!("{:08x}-{:04x}-7000-8000-{n:012x}", made >> 16, made & 0xffff);
-        message.id(id.parse().unwrap())
-    })
-}
-
-/// Rows 11 to 20, then rows 12 to 17: nobody has read them yet.
-async fn twins(db: &Database<Postgres>) {
-    db.enqueue(old(10..20)).await;
-    db.run("SELECT setval('outbox_message_id_seq', 11)").await;
-    db.enqueue(orders(20..26)).await;
-    let twins = "SELECT count(*) - count(DISTINCT id) FROM outbox_message";
-    assert_eq!(db.number(twins).await, 6);
-}
-
-fn both() -> Vec<String> {
-    (10..26).map(|n| n.to_string()).collect()
-}
-
-async fn two_rows_of_one_id_that_wait_for_the_relay_are_both_read() {
-    each(async |db: Database<Postgres>| {
-        drop(after_ten(&db).await);
-        twins(&db).await;
-        assert_eq!(read_anew(&db).await, both(), "{}", log_and_cursor(&db).await);
         db
     })
     .await;

@@ -14,6 +14,7 @@ mod producer;
 mod restore;
 mod retention;
 mod roles;
+mod shared_ids;
 mod snapshots;
 mod support;
 mod transaction_ids;
@@ -38,6 +39,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         restore::trials(),
         retention::trials(),
         roles::trials(),
+        shared_ids::trials(),
         snapshots::trials(),
         transaction_ids::trials(),
         unknown_commit::trials(),

@@ -29,7 +29,7 @@ cases! { "roles":
 /// Missing privilege, in the table of SQLSTATEs.
 const DENIED: &str = "42501";
 
-const PRODUCER: [&str; 25] = [
+const PRODUCER: [&str; 26] = [
     "SELECT payload FROM outbox_message",
     "SELECT headers FROM outbox_message",
     "SELECT topic, key FROM outbox_message",
@@ -46,6 +46,7 @@ const PRODUCER: [&str; 25] = [
     "SELECT * FROM outbox_audit",
     "SELECT outbox_rebase_rows()",
     "SELECT outbox_advance_sequence()",
+    "SELECT outbox_renumber_rows('1:1:', 0)",
     "DELETE FROM outbox_server_run",
     "SELECT outbox_expire_segment(0, '0')",
     "SELECT outbox_forget_relay('main', true)",
@@ -221,6 +222,11 @@ async fn functions_with_the_owners_rights_do_one_thing_only() {
         let mut relay = as_role(&db, Role::Relay).await;
         // Not this cluster's to rewrite: nothing was restored.
         assert_eq!(refusal(&mut relay, "SELECT outbox_rebase_rows()").await, "55000");
+        // Each row has an id of its own.
+        db.enqueue([NewMessage::new("orders"), NewMessage::new("orders")]).await;
+        let renumber = "SELECT outbox_renumber_rows('1:1:', 0)";
+        let renumbered: i64 = sqlx::query_scalar(renumber).fetch_one(&mut relay).await.unwrap();
+        assert_eq!((renumbered, db.number("SELECT max(id) FROM outbox_message").await), (0, 2));
         let mut consumer = as_role(&db, Role::Consumer).await;
         for (call, code) in [
             ("inbox_expire_days(current_date + 2)", "22023"),

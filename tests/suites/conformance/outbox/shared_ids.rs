@@ -1,0 +1,199 @@
+//! Two rows of one id: a sequence that was set back gives ids out again, and the key of a segment
+//! knows nothing of the ids in the other seven.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::collections::BTreeSet;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use outbox::NewMessage;
+use outbox::log::{EntryId, Fenced, PageLimit, RelayName};
+use sqlx::Postgres;
+
+use crate::outbox::histories::{after_ten, beside, dead, keys, log_and_cursor, read_anew};
+use crate::outbox::support::{Database, Follower, each, granted};
+
+cases! { "outbox/shared_ids":
+    postgres {
+        two_rows_of_one_id_that_wait_for_the_relay_are_both_read,
+        a_page_does_not_end_between_two_rows_of_one_id,
+        rows_of_one_id_get_new_ones_when_a_relay_meets_them,
+        rows_of_a_sequence_that_went_back_twice_keep_the_order_of_each_time,
+        what_is_parked_of_a_row_moves_with_it,
+        another_relay_reads_what_it_had_not_passed,
+        a_row_that_every_relay_has_passed_keeps_its_id,
+    }
+}
+
+const DAY: Duration = Duration::from_secs(86_400);
+
+/// Messages that were made days ago: their rows are in another segment.
+fn made_ago(days: u32, range: std::ops::Range<i32>) -> impl Iterator<Item = NewMessage> + Send {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    let made = (now - DAY * days).as_millis();
+    range.enumerate().map(move |(n, number)| {
+        let id = format!("{:08x}-{:04x}-7000-8000-{n:012x}", made >> 16, made & 0xffff);
+        let message = NewMessage::new("orders").id(id.parse().unwrap());
+        message.key(number.to_string()).payload(number.to_string())
+    })
+}
+
+async fn set_sequence(db: &Database<Postgres>, to: i64) {
+    db.run(&format!("SELECT setval('outbox_message_id_seq', {to})")).await;
+}
+
+async fn shared(db: &Database<Postgres>) -> i64 {
+    db.number("SELECT count(*) - count(DISTINCT id) FROM outbox_message").await
+}
+
+/// Rows 11 to 20, then rows 12 to 17: nobody has read them yet.
+async fn twins(db: &Database<Postgres>) {
+    db.enqueue(made_ago(3, 10..20)).await;
+    set_sequence(db, 11).await;
+    db.enqueue(made_ago(0, 20..26)).await;
+    assert_eq!(shared(db).await, 6);
+}
+
+fn numbers(range: std::ops::Range<i32>) -> Vec<String> {
+    range.map(|n| n.to_string()).collect()
+}
+
+async fn two_rows_of_one_id_that_wait_for_the_relay_are_both_read() {
+    each(async |db: Database<Postgres>| {
+        drop(after_ten(&db).await);
+        twins(&db).await;
+        assert_eq!(read_anew(&db).await, numbers(10..26), "{}", log_and_cursor(&db).await);
+        assert_eq!(shared(&db).await, 0);
+        db
+    })
+    .await;
+}
+
+/// The sequence was ahead again before the relay looked: it finds nothing wrong, and the page has
+/// to show both rows.
+async fn a_page_does_not_end_between_two_rows_of_one_id() {
+    each(async |db: Database<Postgres>| {
+        drop(after_ten(&db).await);
+        twins(&db).await;
+        set_sequence(&db, 30).await;
+        let (_, cursor) = granted(&mut db.checkpoint_store("a").await).await;
+        for entries_max in 1..=5 {
+            for bytes_max in [1, 5, 1_000] {
+                let mut follower = Follower::new(db.reader().await, cursor.clone());
+                follower.limit = PageLimit { entries_max, bytes_max };
+                let all: BTreeSet<_> = keys(&follower.all().await).into_iter().collect();
+                assert_eq!(all, numbers(10..26).into_iter().collect(), "{entries_max}, {bytes_max}");
+            }
+        }
+        db
+    })
+    .await;
+}
+
+async fn rows_of_one_id_get_new_ones_when_a_relay_meets_them() {
+    each(async |db: Database<Postgres>| {
+        let (mut checkpoint_store, epoch, follower) = after_ten(&db).await;
+        twins(&db).await;
+        set_sequence(&db, 30).await;
+        drop(follower);
+        checkpoint_store.renumber(EntryId(12)).await.unwrap();
+        let late = checkpoint_store.renew(epoch, Duration::from_secs(30)).await.unwrap();
+        assert_eq!(late, Fenced::Lost, "who leads has read them by their former ids");
+        assert_eq!(shared(&db).await, 0);
+        assert_eq!(read_anew(&db).await, numbers(10..26));
+        db
+    })
+    .await;
+}
+
+async fn rows_of_a_sequence_that_went_back_twice_keep_the_order_of_each_time() {
+    each(async |db: Database<Postgres>| {
+        drop(after_ten(&db).await);
+        db.enqueue(made_ago(4, 10..20)).await;
+        set_sequence(&db, 11).await;
+        db.enqueue(made_ago(2, 20..26)).await;
+        set_sequence(&db, 12).await;
+        db.enqueue(made_ago(0, 26..30)).await;
+        assert_eq!(shared(&db).await, 10);
+        let read = read_anew(&db).await;
+        let all: BTreeSet<_> = read.iter().cloned().collect();
+        assert_eq!((read.len(), all), (20, numbers(10..30).into_iter().collect()));
+        for times in [10..20, 20..26, 26..30] {
+            let numbers = numbers(times);
+            let of: Vec<_> = read.iter().filter(|key| numbers.contains(key)).collect();
+            assert_eq!(of, numbers.iter().collect::<Vec<_>>(), "{read:?}");
+        }
+        assert_eq!(shared(&db).await, 0);
+        db
+    })
+    .await;
+}
+
+/// The later one of two rows is parked by one relay, and not read by another.
+async fn what_is_parked_of_a_row_moves_with_it() {
+    each(async |db: Database<Postgres>| {
+        let (mut checkpoint_store, epoch, mut follower) = after_ten(&db).await;
+        let other = RelayName::new("other").unwrap();
+        drop(granted(&mut db.log.checkpoint_store(&other, "o").await.unwrap()).await);
+        twins(&db).await;
+        set_sequence(&db, 30).await;
+        let entries = follower.all().await;
+        let entry = entries.iter().find(|entry| entry.key() == Some("22")).unwrap();
+        let stored = checkpoint_store.checkpoint(epoch, &follower.cursor(), &[dead(entry)]).await;
+        assert_eq!(stored.unwrap(), Fenced::Held);
+        checkpoint_store.renumber(EntryId(12)).await.unwrap();
+        assert_eq!(beside(&db).await, [(String::from("22"), Some(String::from("22")))]);
+        let same =
+            "SELECT count(*) FROM outbox_exception AS e JOIN outbox_message AS m USING (id, message_id)
+            WHERE e.id > 30";
+        assert_eq!(db.number(same).await, 1, "{}", log_and_cursor(&db).await);
+        // It has passed all of them, and the one that is parked is not read again.
+        assert_eq!(read_anew(&db).await, [""; 0]);
+        db
+    })
+    .await;
+}
+
+/// Of two relays one is inside the difference of the rows that get new ids.
+async fn another_relay_reads_what_it_had_not_passed() {
+    each(async |db: Database<Postgres>| {
+        let (mut checkpoint_store, _, follower) = after_ten(&db).await;
+        drop(follower);
+        let other = RelayName::new("other").unwrap();
+        let mut store = db.log.checkpoint_store(&other, "o").await.unwrap();
+        let (lease, cursor) = granted(&mut store).await;
+        let mut inside = Follower::new(db.log.reader(&other).await.unwrap(), cursor);
+        assert_eq!(inside.all().await.len(), 10);
+        assert!(inside.next().await.is_none());
+        twins(&db).await;
+        set_sequence(&db, 30).await;
+        inside.limit = PageLimit { entries_max: 4, bytes_max: 1_000 };
+        let first = keys(&inside.next().await.unwrap());
+        let stored = store.checkpoint(lease.epoch, &inside.cursor(), &[]).await.unwrap();
+        assert_eq!(stored, Fenced::Held);
+        checkpoint_store.renumber(EntryId(12)).await.unwrap();
+        assert_eq!(store.renew(lease.epoch, Duration::from_secs(30)).await.unwrap(), Fenced::Lost);
+        let (_, cursor) = granted(&mut store).await;
+        let again = keys(&Follower::new(db.log.reader(&other).await.unwrap(), cursor).all().await);
+        assert!(first.iter().all(|key| again.contains(key)), "{first:?}, {again:?}");
+        assert_eq!(again, numbers(10..26));
+        db
+    })
+    .await;
+}
+
+async fn a_row_that_every_relay_has_passed_keeps_its_id() {
+    each(async |db: Database<Postgres>| {
+        let (mut checkpoint_store, epoch, mut follower) = after_ten(&db).await;
+        db.enqueue(made_ago(3, 10..20)).await;
+        assert_eq!(follower.all().await.len(), 10);
+        let stored = checkpoint_store.checkpoint(epoch, &follower.cursor(), &[]).await.unwrap();
+        assert_eq!(stored, Fenced::Held);
+        set_sequence(&db, 11).await;
+        db.enqueue(made_ago(0, 20..26)).await;
+        assert_eq!(read_anew(&db).await, numbers(20..26));
+        assert_eq!(shared(&db).await, 6, "{}", log_and_cursor(&db).await);
+        db
+    })
+    .await;
+}
