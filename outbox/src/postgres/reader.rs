@@ -10,7 +10,7 @@ use sqlx::{PgConnection, Row as _};
 use time::OffsetDateTime;
 
 use crate::log::cursor::{Difference, Mark};
-use crate::log::entry::{EntryId, Page, PageLimit};
+use crate::log::entry::{Entry, EntryId, Page, PageLimit};
 use crate::log::exception::{Exception, ExceptionState, ExceptionSummary};
 use crate::log::failure::within;
 use crate::log::lease::RelayName;
@@ -233,7 +233,8 @@ impl PgReader {
                 .bind(array(&ended))
                 .bind(&self.run);
             let rows = query.fetch_all(&mut self.connection).await;
-            first = page(rows.map_err(LogError::during("read entries"))?, &self.source)?;
+            let rows = rows.map_err(LogError::during("read entries"))?;
+            first = page(rows, rows_max(limit.entries_max), &self.source)?;
         }
         if !first.exhausted {
             return Ok(first);
@@ -277,21 +278,18 @@ impl PgReader {
     ) -> Result<Page, LogError> {
         loop {
             let mut page = self.page(difference, after, limit).await?;
-            let (Some(first), Some(last)) = (page.entries.first(), page.entries.last()) else {
-                return Ok(page);
-            };
-            let (first, last) = (first.id, last.id);
-            let left_out: HashSet<(i64, String)> = sqlx::query_as(&self.statements.left_out)
+            let Some(last) = page.entries.last().map(|entry| entry.id) else { return Ok(page) };
+            let message_ids: Vec<String> = page.entries.iter().map(Entry::message_id).collect();
+            let left_out: HashSet<String> = sqlx::query_scalar(&self.statements.left_out)
                 .bind(self.relay.as_str())
-                .bind(first.0)
-                .bind(last.0)
+                .bind(message_ids)
                 .fetch_all(&mut self.connection)
                 .await
                 .map_err(LogError::during("tell what was parked"))?
                 .into_iter()
                 .collect();
             if !left_out.is_empty() {
-                page.entries.retain(|entry| !left_out.contains(&(entry.id.0, entry.message_id())));
+                page.entries.retain(|entry| !left_out.contains(&entry.message_id()));
             }
             if page.exhausted || !page.entries.is_empty() {
                 return Ok(page);
@@ -429,15 +427,17 @@ fn bytes_max(limit: PageLimit) -> i64 {
     i64::try_from(limit.bytes_max).unwrap_or(i64::MAX)
 }
 
-/// The rows of a cut; each tells how many there were before it was cut.
-fn page(rows: Vec<PgRow>, source: &Source) -> Result<Page, LogError> {
+/// The rows of a cut at so many; each tells how many there were before it was cut, and one more
+/// than those at most.
+fn page(rows: Vec<PgRow>, rows_max: i64, source: &Source) -> Result<Page, LogError> {
     let found = found(&rows)?;
     let mut names = Names::default();
     let mut entries = Vec::with_capacity(rows.len());
     for row in &rows {
         entries.push(row::read(row, None)?.into_entry(&mut names, source));
     }
-    Ok(Page { exhausted: usize::try_from(found) == Ok(entries.len()), entries })
+    let exhausted = found <= rows_max && usize::try_from(found) == Ok(entries.len());
+    Ok(Page { exhausted, entries })
 }
 
 fn exception(row: &PgRow, source: &Source) -> Result<Exception, LogError> {

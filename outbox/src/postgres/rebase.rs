@@ -35,10 +35,9 @@
 //! Everything is known by its id, so no two rows that a relay has before it may share one. A
 //! sequence that was set back gives ids out again, and the key of a segment knows nothing of the
 //! ids in the other seven. **Where two rows that some cursor has not passed share an id, the later
-//! rows get new ids**, behind all others: the second documented exception to "rows are never
-//! updated", by a function of the database that does nothing otherwise. Each row stays of its
-//! transaction, so whoever has read it does not read it again; cursors go back to their bases,
-//! because an open difference knows the former ids.
+//! one gets a new id**, behind all others, and so does what follows it in its key: the second
+//! documented exception to "rows are never updated", by a function of the database that does
+//! nothing otherwise (ADR 33). A difference that is open is prolonged up to the new ids.
 //!
 //! An exception, too, shares its id with nobody: where the sequence has given it to another row,
 //! the exception gets a new one, behind all others.
@@ -49,7 +48,7 @@ use migrations::{Identifier, Statement, Template};
 use sqlx::{Connection, PgConnection, Postgres, Transaction};
 
 use crate::log::failure::within;
-use crate::log::{BrokerTransaction, Cursor, LogError, stored};
+use crate::log::{BrokerTransaction, Cursor, LogError, Progress, stored};
 use crate::postgres::facts;
 use crate::postgres::history::{Cause, CursorFacts, Decision, ServerFacts};
 use crate::postgres::mark::{PgMark, array};
@@ -85,7 +84,10 @@ pub(super) struct Rebase {
     settled: Statement,
     above: Statement,
     waited_for: Statement,
+    newest: Statement,
     renumber_rows: Statement,
+    has_moved: Statement,
+    fence: Statement,
     shared: Statement,
     renumber: Statement,
 }
@@ -164,8 +166,20 @@ impl Rebase {
                 "SELECT count(*), min(id) FROM (
                      SELECT id FROM {schema}outbox_message WHERE id > $1 ORDER BY id LIMIT $2) AS again",
             ),
+            newest: render(
+                "SELECT coalesce((SELECT id FROM {schema}outbox_message ORDER BY id DESC LIMIT 1), 0)",
+            ),
             // $1 base, $2 floor.
             renumber_rows: render("SELECT {schema}outbox_renumber_rows($1::text::pg_snapshot, $2)"),
+            // $1 above this id, $2 base: whether a row has moved that the base does not see.
+            has_moved: render(
+                "SELECT EXISTS (SELECT FROM {schema}outbox_message WHERE id > $1
+                     AND NOT pg_visible_in_snapshot(xid, (SELECT $2::text::pg_snapshot)))",
+            ),
+            fence: render(
+                "UPDATE {schema}outbox_relay SET epoch = epoch + 1, holder = NULL, lease_until = NULL
+                 WHERE relay = $1 AND shard = $2",
+            ),
             // Whether an exception shares its id with another row of the log.
             shared: render(
                 "SELECT EXISTS (SELECT FROM {schema}outbox_exception AS e JOIN {schema}outbox_message AS m
@@ -321,7 +335,7 @@ impl Rebase {
             tracing::warn!(rows, "transaction ids of another server are replaced in the log");
         }
         for (relay, shard, in_flight, base, cursor) in rebased {
-            self.replace(tx, relay, shard, &in_flight, &base, cursor).await?;
+            self.replace(tx, relay, shard, &in_flight, &base, &moved_back(cursor, &base)).await?;
         }
         if search == Search::Always
             && let Tried::InUse = self.renumber_rows(tx).await?
@@ -332,33 +346,59 @@ impl Rebase {
     }
 
     /// Gives new ids to the later ones of rows that share an id and that some cursor has not
-    /// passed. Then every cursor goes back to its base.
+    /// passed. They lie behind everything then: a difference that is open is prolonged up to there.
     async fn renumber_rows(&self, tx: &mut Transaction<'_, Postgres>) -> Result<Tried, LogError> {
         let relays: Vec<(String, i16, String)> =
             sqlx::query_as(&self.cursors).fetch_all(&mut **tx).await.map_err(failed())?;
-        let mut bases = Vec::new();
+        let mut cursors = Vec::new();
         let mut renumbered = 0_i64;
+        let before: i64 = sqlx::query_scalar(&self.newest).fetch_one(&mut **tx).await.map_err(failed())?;
         for (relay, shard, cursor) in &relays {
             let cursor: Cursor = stored::read(cursor)?;
             let base = PgMark::read(&cursor.base)?;
             let rows = sqlx::query_scalar(&self.renumber_rows).bind(&base.snapshot).bind(base.floor);
-            match rows.fetch_one(&mut **tx).await {
+            let rows: i64 = match rows.fetch_one(&mut **tx).await {
                 Err(error) if is_in_use(&error) => return Ok(Tried::InUse),
-                rows => renumbered += rows.map_err(failed()).map(|rows: i64| rows)?,
-            }
-            bases.push((relay, *shard, PgMark { is_rebased: true, ..base }, cursor));
+                rows => rows.map_err(failed())?,
+            };
+            renumbered += rows;
+            cursors.push((relay, *shard, base, cursor));
         }
         if renumbered == 0 {
             return Ok(Tried::Mended);
         }
-        for (relay, shard, base, cursor) in &bases {
-            self.replace(tx, relay, *shard, &base.in_flight, base, cursor).await?;
+        let behind: i64 = sqlx::query_scalar(&self.newest).fetch_one(&mut **tx).await.map_err(failed())?;
+        for (relay, shard, base, cursor) in cursors {
+            let has_moved = sqlx::query_scalar(&self.has_moved).bind(before).bind(&base.snapshot);
+            if !has_moved.fetch_one(&mut **tx).await.map_err(failed())? {
+                // What is parked of them has moved all the same.
+                self.fence(tx, relay, shard).await?;
+                continue;
+            }
+            let base = PgMark { is_rebased: true, ..base };
+            let progress = cursor.progress.clone();
+            let progress =
+                progress.map(|progress| Progress { ceiling: progress.ceiling.max(behind), ..progress });
+            let cursor = Cursor { progress, ..moved_back(&cursor, &base) };
+            self.replace(tx, relay, shard, &base.in_flight, &base, &cursor).await?;
         }
         tracing::warn!(
             renumbered,
-            "rows that were not read yet had the ids of older ones: they get new ids, behind all others"
+            "rows that were not read yet had the ids of older ones, or follow such a row in its key: they get new ids, \
+             behind all others"
         );
         Ok(Tried::Mended)
+    }
+
+    /// Takes the lease away from whoever holds it.
+    async fn fence(
+        &self,
+        tx: &mut Transaction<'_, Postgres>,
+        relay: &str,
+        shard: i16,
+    ) -> Result<(), LogError> {
+        let query = sqlx::query(&self.fence).bind(relay).bind(shard);
+        query.execute(&mut **tx).await.map(drop).map_err(failed())
     }
 
     /// Gives new ids to exceptions whose ids other rows have as well.
@@ -449,7 +489,8 @@ impl Rebase {
         query.fetch_one(&mut **tx).await.map_err(failed())
     }
 
-    /// Moves a cursor back to a base. Of its former base, these transactions were in flight.
+    /// Stores a cursor with a base of its own. Of its former base, these transactions were in
+    /// flight.
     async fn replace(
         &self,
         tx: &mut Transaction<'_, Postgres>,
@@ -470,7 +511,7 @@ impl Rebase {
         sqlx::query(&self.store)
             .bind(relay)
             .bind(shard)
-            .bind(stored::write(&moved_back(cursor, base))?)
+            .bind(stored::write(cursor)?)
             .execute(&mut **tx)
             .await
             .map_err(failed())?;

@@ -261,9 +261,10 @@ migrations::statements! {
     release = "
         UPDATE {schema}outbox_relay SET holder = NULL, lease_until = NULL, lease_seconds = NULL
         WHERE relay = $1 AND shard = 0 AND epoch = $2 AND holder IS NOT NULL";
-    /// $1 relay, $2 to $3: entries that a rebased cursor leaves out.
-    left_out = "SELECT id, message_id::text FROM {schema}outbox_rebased
-        WHERE relay = $1 AND shard = 0 AND id BETWEEN $2 AND $3";
+    /// $1 relay, $2 message ids: which of them a rebased cursor leaves out. Their ids may be others
+    /// since.
+    left_out = "SELECT message_id::text FROM {schema}outbox_rebased
+        WHERE relay = $1 AND shard = 0 AND message_id = ANY ($2::text[]::uuid[])";
     /// $1 relay, $2 epoch: they are passed. A rebase keeps everybody out of `outbox_relay` from
     /// before it writes the list until it has raised the epoch: this is over before, or finds
     /// another epoch.

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use message::{Message, MessageId, Ticket};
+use message::{Message, Ticket};
 use outbox::log::EntryId;
 
 use crate::engine::silence::Submitted;
@@ -66,13 +66,6 @@ impl Awaited {
     #[must_use]
     pub fn contains(&self, id: EntryId) -> bool {
         self.ids.contains_key(&id)
-    }
-
-    /// The message that is waited for under this id, if one is.
-    #[must_use]
-    pub fn message_id(&self, id: EntryId) -> Option<MessageId> {
-        self.ids.get(&id)?;
-        self.tickets.values().find(|unanswered| unanswered.id == id).map(|unanswered| unanswered.message.id)
     }
 
     /// When an entry was submitted that is waited for.

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use message::crash_points::reached;
-use outbox::log::{CheckpointStore, EntryId, Fenced, Lease, LogError};
+use outbox::log::{CheckpointStore, Fenced, Lease, LogError};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior};
 
@@ -19,8 +19,6 @@ pub(crate) enum Command {
     Store(Checkpoint),
     /// Make sure that a crash of the database takes nothing back that was read so far.
     Flush,
-    /// Two entries share this id: let the log give new ids to the later ones, and end.
-    Renumber(EntryId),
     /// Give the lease back and end.
     Release,
 }
@@ -86,10 +84,6 @@ impl Checkpointer {
                         }
                         let _ = self.reports.send(Report::Flushed);
                     }
-                    Some(Command::Renumber(id)) => {
-                        self.log.renumber(id).await?;
-                        return Err(shared(id));
-                    }
                     Some(Command::Release) => {
                         return Ok(match self.log.release(self.lease.epoch).await? {
                             Fenced::Held => CheckpointerEnd::Released,
@@ -120,15 +114,5 @@ impl Checkpointer {
             let _ = self.reports.send(Report::Stored);
         }
         Ok(fenced)
-    }
-}
-
-fn shared(id: EntryId) -> LogError {
-    LogError::Unavailable {
-        reason: format!(
-            "two rows that had not left had the id {}, as after a sequence was set back; the later ones have new ids now",
-            id.0
-        ),
-        source: None,
     }
 }

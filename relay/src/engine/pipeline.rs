@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use message::{Backoff, Connector, Fault, Runtime, Transactions};
-use outbox::log::{Acquired, CheckpointStore, Cursor, Lease, LogError, LogStore, RelayName};
+use outbox::log::{Acquired, CheckpointStore, Cursor, EntryId, Lease, LogError, LogStore, RelayName};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -161,15 +161,20 @@ impl Pipeline {
         // Also when this future is dropped or panics: nobody may read that it still leads.
         let _stopped = Stopped(&self.status);
         let mut failures = 0;
+        let mut shared_id = None;
         while !stop.is_cancelled() {
-            let ended = self.term(&stop, &telemetry).await;
+            let mut ended = self.term(&stop, &telemetry, &mut shared_id).await;
+            if let Ok(Ended::SharedId(id)) = ended {
+                shared_id = Some(id);
+                ended = Err(shared(id));
+            }
             telemetry.not_leading();
             let pause = match ended {
                 Ok(Ended::Stopped) => {
                     failures = 0;
                     Duration::ZERO
                 }
-                Ok(Ended::LeaseLost) => {
+                Ok(Ended::LeaseLost | Ended::SharedId(_)) => {
                     telemetry.lease_lost();
                     failures = 0;
                     Duration::ZERO
@@ -192,8 +197,14 @@ impl Pipeline {
         telemetry.stopped();
     }
 
-    /// From asking for the lease to losing it.
-    async fn term(&self, stop: &CancellationToken, telemetry: &Telemetry) -> Result<Ended, LogError> {
+    /// From asking for the lease to losing it. Nothing leaves before entries of `shared_id`, if two
+    /// share one, have ids of their own: what left would leave again with every try.
+    async fn term(
+        &self,
+        stop: &CancellationToken,
+        telemetry: &Telemetry,
+        shared_id: &mut Option<EntryId>,
+    ) -> Result<Ended, LogError> {
         let mut checkpointer = tokio::select! {
             biased;
             () = stop.cancelled() => return Ok(Ended::Stopped),
@@ -205,6 +216,17 @@ impl Pipeline {
             else {
                 return Ok(Ended::Stopped);
             };
+            if let Some(id) = *shared_id {
+                tokio::select! {
+                    biased;
+                    () = stop.cancelled() => return Ok(Ended::Stopped),
+                    renumbered = checkpointer.renumber(id) => renumbered?,
+                }
+                *shared_id = None;
+                // Lost, where anything has a new id.
+                let _ = checkpointer.release(lease.epoch).await?;
+                continue;
+            }
             let Some(transactions) = &self.transactions else { break (lease, asked_at, cursor, None) };
             let recovering = Recovering {
                 transactions,
@@ -297,6 +319,16 @@ impl Pipeline {
 /// A released lease is taken over within this time. Asking who holds it writes nothing.
 const STANDBY_PAUSE_MAX: Duration = Duration::from_millis(200);
 const STANDBY_PAUSE_MIN: Duration = Duration::from_millis(50);
+
+fn shared(id: EntryId) -> LogError {
+    LogError::Unavailable {
+        reason: format!(
+            "two rows that had not left have the id {}, as after a sequence was set back: the later ones get new ids",
+            id.0
+        ),
+        source: None,
+    }
+}
 
 fn pause(failures: u32, uniform: f64) -> Duration {
     Backoff { max: Duration::from_secs(5), ..Backoff::OUTAGES }.delay(failures, uniform)

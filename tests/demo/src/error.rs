@@ -50,7 +50,7 @@ impl DemoError {
     pub(crate) fn not_built(option: &str, what: &str) -> Self {
         Self::Usage(format!(
             "{option}: this demo was built without {what}; run it with everything: \
-             cargo run --package relay --features demo -- demo …"
+             cargo run --package outbox-toolkit-relay --features demo -- demo …"
         ))
     }
 

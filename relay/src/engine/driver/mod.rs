@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use message::crash_points::reached;
 use message::{Connector, FaultScope, Runtime, Transactions};
-use outbox::log::{CheckpointStore, Cursor, Lease, LogError, LogReader};
+use outbox::log::{CheckpointStore, Cursor, EntryId, Lease, LogError, LogReader};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
@@ -39,6 +39,8 @@ pub enum Ended {
     LeaseLost,
     /// The database failed: take the lease and load the cursor anew.
     Failed(LogError),
+    /// Two entries share this id. What is in memory of them must not be stored.
+    SharedId(EntryId),
 }
 
 /// Looks at the machine after every step.
@@ -191,6 +193,9 @@ impl Driver {
             if let Some(observe) = &self.observer {
                 observe(&self.machine);
             }
+            if let Some(id) = self.machine.shared_id() {
+                return Ended::SharedId(id);
+            }
             self.act();
             if let Some(ended) = self.commit() {
                 return ended;
@@ -240,10 +245,6 @@ impl Driver {
                 }
                 () = tokio::time::sleep_until(self.pauses_at), if !self.asked && self.draining.is_none() => {}
                 Some(page) = self.pages.recv(), if self.may_read() => {
-                    if let Some(id) = self.machine.shared_id(&page.page) {
-                        let _ = self.commands.send(Command::Renumber(id)).await;
-                        return ended_by_checkpointer((&mut *checkpointer).await);
-                    }
                     self.telemetry.read(page.page.entries.len());
                     if let Some(commits) = &mut self.commits {
                         commits.read();

@@ -7,6 +7,9 @@ use crate::engine::options::DeadPolicy;
 
 impl Machine {
     pub(super) fn park(&mut self, parked: Parked) {
+        if self.is_of_another(parked.id, &parked.message_id) {
+            return;
+        }
         if parked.state != ExceptionState::Retrying && self.blocks.is_probe(&parked.topic, parked.id) {
             // It is not going to find out; the next one that its topic refuses is.
             self.unblock_topic(&parked.topic);
@@ -27,7 +30,10 @@ impl Machine {
         self.events.push(Event::Parked(Box::new(parked)));
     }
 
-    pub(super) fn resolve(&mut self, key: Option<&str>, id: EntryId) {
+    pub(super) fn resolve(&mut self, key: Option<&str>, id: EntryId, message_id: &str) {
+        if self.is_of_another(id, message_id) {
+            return;
+        }
         self.blocks.resolve(key, id);
         self.readmitted.remove(&id);
         self.failures.forget(id);
@@ -35,7 +41,6 @@ impl Machine {
     }
 
     pub(super) fn change(&mut self, id: EntryId, change: ExceptionChange) {
-        self.highest = self.highest.max(id);
         let is_held = held(&change).is_some();
         if let Some(before) = self.changes.insert(id, change)
             && let (Some(queue), false) = (held(&before), is_held)
@@ -44,10 +49,14 @@ impl Machine {
         }
     }
 
-    /// Returns the checkpoint to store now, or `None` when nothing has changed. One checkpoint may
+    /// Returns the checkpoint to store now, or `None` when nothing has changed or two entries share
+    /// an id. One checkpoint may
     /// be on its way at a time, and it is bounded: the first changes of entries that the cursor
     /// passes with it, and as many changes of others.
     pub fn checkpoint(&mut self) -> Option<Checkpoint> {
+        if self.shared.is_some() {
+            return None;
+        }
         let (cursor, passed) = self.window.take_passed();
         if self.changes.len() == self.ahead.len() && passed.is_empty() && cursor == self.stored {
             return None;

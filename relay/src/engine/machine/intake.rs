@@ -16,9 +16,11 @@ use crate::engine::paused::Paused;
 use crate::engine::window::{Item, Origin};
 
 impl Machine {
-    /// Takes a page of the log in, in which no entry shares its id with another one
-    /// ([`Machine::shared_id`]).
+    /// Takes a page of the log in, unless one of its entries shares its id with another one.
     pub fn page(&mut self, difference: &Arc<Difference>, page: Page) {
+        if self.has_shared_id(&page) {
+            return;
+        }
         if let Some(entry) = page.entries.last() {
             self.last_read = entry.message_id().parse().ok().map(|message_id| (entry.id, message_id));
         }
@@ -124,7 +126,7 @@ impl Machine {
             }
             match exception.state {
                 ExceptionState::Discarded => {
-                    self.resolve(exception.entry.key(), id);
+                    self.resolve(exception.entry.key(), id, &exception.entry.message_id());
                     self.blocks.take_out(exception.entry.topic(), exception.entry.key(), id);
                 }
                 ExceptionState::Scheduled => self.scheduled(exception),
@@ -292,7 +294,6 @@ impl Machine {
                     self.blocks.block(message.key.as_ref().map(message::OrderingKey::as_str), id);
                 }
                 self.readmitted.insert(id);
-                self.highest = self.highest.max(id);
                 let message = Arc::new(message);
                 self.queue(Item { id, message, origin, attempts, in_flight: None, waits: false });
             }

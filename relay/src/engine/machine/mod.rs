@@ -20,7 +20,7 @@
 //!
 //! | file | what it decides |
 //! |---|---|
-//! | `shared_ids.rs` | whether a page can be taken in, or two entries share an id |
+//! | `shared_ids.rs` | whether two entries share an id |
 //! | `intake.rs` | what becomes of entries and exceptions that were read |
 //! | `submissions.rs` | what is handed to the publisher, and what is looked at again |
 //! | `outcomes.rs` | what a receipt means |
@@ -118,8 +118,10 @@ pub struct Machine {
     left_before: BTreeSet<EntryId>,
     /// The entry that was read last from the log, until it is passed.
     last_read: Option<(EntryId, MessageId)>,
-    /// No entry above this id is known.
+    /// No entry of the log above this id was read.
     highest: EntryId,
+    /// Two entries share this id: nothing is stored any more.
+    shared: Option<EntryId>,
     events: Vec<Event>,
 }
 
@@ -160,6 +162,7 @@ impl Machine {
             left_before: BTreeSet::new(),
             last_read: None,
             highest: EntryId::default(),
+            shared: None,
             events: Vec::new(),
             settings,
         }

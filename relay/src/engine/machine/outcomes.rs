@@ -33,7 +33,7 @@ impl Machine {
         self.fruitless = 0;
         self.key_queues.settled(item.message.key.as_ref());
         if !matches!(item.origin, Origin::Log(_)) {
-            self.resolve(item.key(), item.id);
+            self.resolve(item.key(), item.id, &item.message.id.to_string());
         }
         self.unblock_topic(item.message.topic.as_str());
         let submitted_at = item.in_flight.map(Submitted::at);

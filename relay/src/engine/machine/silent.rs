@@ -146,7 +146,7 @@ impl Machine {
                 self.fruitless = 0;
                 self.postponed.remove(&id);
                 self.silence.answered(&message.topic, submitted);
-                self.resolve(key, id);
+                self.resolve(key, id, &message.id.to_string());
                 self.blocks.take_out(message.topic.as_str(), key, id);
                 self.unblock_topic(message.topic.as_str());
                 let submitted_at = Some(submitted.at());

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use outbox::NewMessage;
-use outbox::log::{EntryId, Fenced, PageLimit, RelayName};
+use outbox::log::{Cursor, EntryId, Fenced, Mark, PageLimit, RelayName};
 use sqlx::Postgres;
 
 use crate::outbox::histories::{after_ten, beside, dead, keys, log_and_cursor, read_anew};
@@ -19,6 +19,8 @@ cases! { "outbox/shared_ids":
         a_page_does_not_end_between_two_rows_of_one_id,
         rows_of_one_id_get_new_ones_when_a_relay_meets_them,
         rows_of_a_sequence_that_went_back_twice_keep_the_order_of_each_time,
+        a_row_behind_a_moved_one_does_not_overtake_it,
+        what_a_rebased_cursor_leaves_out_stays_left_out_under_its_new_id,
         what_is_parked_of_a_row_moves_with_it,
         another_relay_reads_what_it_had_not_passed,
         a_row_that_every_relay_has_passed_keeps_its_id,
@@ -129,6 +131,53 @@ async fn rows_of_a_sequence_that_went_back_twice_keep_the_order_of_each_time() {
     .await;
 }
 
+/// Of a key, what follows a row that moves moves along, and other keys stay.
+async fn a_row_behind_a_moved_one_does_not_overtake_it() {
+    each(async |db: Database<Postgres>| {
+        drop(after_ten(&db).await);
+        db.enqueue(made_ago(3, 10..20)).await;
+        set_sequence(&db, 18).await;
+        // The ids 19 and 20 again, and 21 to 23.
+        db.enqueue((20..25).map(|n| NewMessage::new("orders").key("same").payload(n.to_string()))).await;
+        db.enqueue(made_ago(0, 25..26)).await;
+        let order = "SELECT string_agg(convert_from(payload, 'UTF8'), ' ' ORDER BY id) FROM outbox_message
+            WHERE id > 10";
+        assert_eq!(shared(&db).await, 2);
+        db.checkpoint_store("a").await.renumber(EntryId(19)).await.unwrap();
+        let found: String = sqlx::query_scalar(order).fetch_one(&db.admin).await.unwrap();
+        assert_eq!(found, "10 11 12 13 14 15 16 17 18 19 25 20 21 22 23 24");
+        db
+    })
+    .await;
+}
+
+/// An operator discarded a message, and its row gets a new id before a rebased cursor has passed it
+/// again.
+async fn what_a_rebased_cursor_leaves_out_stays_left_out_under_its_new_id() {
+    each(async |db: Database<Postgres>| {
+        let (mut checkpoint_store, epoch, follower) = after_ten(&db).await;
+        let rebased = format!(
+            "{}@@rebased",
+            follower.cursor().base.as_str().split("@").take(2).collect::<Vec<_>>().join("@")
+        );
+        let cursor = Cursor::at(Mark::new(rebased));
+        assert_eq!(checkpoint_store.checkpoint(epoch, &cursor, &[]).await.unwrap(), Fenced::Held);
+        twins(&db).await;
+        set_sequence(&db, 30).await;
+        db.run(
+            "INSERT INTO outbox_rebased (relay, id, message_id)
+             SELECT 'main', id, message_id FROM outbox_message WHERE key IN ('12', '22')",
+        )
+        .await;
+        checkpoint_store.renumber(EntryId(12)).await.unwrap();
+        let mut expected = numbers(10..26);
+        expected.retain(|key| key != "12" && key != "22");
+        assert_eq!(read_anew(&db).await, expected, "{}", log_and_cursor(&db).await);
+        db
+    })
+    .await;
+}
+
 /// The later one of two rows is parked by one relay, and not read by another.
 async fn what_is_parked_of_a_row_moves_with_it() {
     each(async |db: Database<Postgres>| {
@@ -172,11 +221,21 @@ async fn another_relay_reads_what_it_had_not_passed() {
         let stored = store.checkpoint(lease.epoch, &inside.cursor(), &[]).await.unwrap();
         assert_eq!(stored, Fenced::Held);
         checkpoint_store.renumber(EntryId(12)).await.unwrap();
+        let (difference, after) = inside.open.clone().unwrap();
+        let error = inside.reader.read_page(&difference, after, inside.limit).await.unwrap_err();
+        assert!(
+            error.to_string().contains("another server"),
+            "it reads on with a ceiling of before: {error}"
+        );
         assert_eq!(store.renew(lease.epoch, Duration::from_secs(30)).await.unwrap(), Fenced::Lost);
         let (_, cursor) = granted(&mut store).await;
         let again = keys(&Follower::new(db.log.reader(&other).await.unwrap(), cursor).all().await);
-        assert!(first.iter().all(|key| again.contains(key)), "{first:?}, {again:?}");
-        assert_eq!(again, numbers(10..26));
+        let all: BTreeSet<_> = first.iter().chain(&again).cloned().collect();
+        assert_eq!(all, numbers(10..26).into_iter().collect(), "{first:?}, {again:?}");
+        // What it had passed leaves again only where it lies behind all others now.
+        let repeated: Vec<_> = again.iter().filter(|key| first.contains(key)).cloned().collect();
+        assert_eq!(repeated, numbers(20..20 + i32::try_from(repeated.len()).unwrap()));
+        assert_eq!(first[..2], numbers(10..12));
         db
     })
     .await;
