@@ -39,14 +39,14 @@ migrations::statements! {
         selected = "
             SELECT m.id, m.message_id, m.topic, m.key, coalesce(m.kind, m.topic) AS kind, m.headers::text AS headers,
                 octet_length(m.payload)::bigint AS payload_bytes, m.enqueued_at, e.state, {passed} AS passed,
-                (m.id, m.message_id) IN (
-                    SELECT a.id, a.message_id FROM {schema}outbox_audit AS a
+                m.message_id IN (
+                    SELECT a.message_id FROM {schema}outbox_audit AS a
                     WHERE a.relay = $1 AND a.action = 'discard') AS discarded,
-                (m.id, m.message_id) IN (
-                    SELECT a.id, a.message_id FROM {schema}outbox_audit AS a
+                m.message_id IN (
+                    SELECT a.message_id FROM {schema}outbox_audit AS a
                     WHERE a.relay = $1 AND a.action = 'edit') AS edited
             FROM {schema}outbox_message AS m
-            LEFT JOIN {schema}outbox_exception AS e ON e.relay = $1 AND e.shard = 0 AND e.id = m.id";
+            LEFT JOIN {schema}outbox_exception AS e ON e.relay = $1 AND e.shard = 0 AND e.id = m.id AND e.message_id = m.message_id";
     }
 
     extent = "

@@ -24,9 +24,9 @@ migrations::statements! {
                 int8send(octet_length(m.content_type)::bigint) || convert_to(m.content_type, 'UTF8') ||
                 int8send(octet_length(m.payload)::bigint) || m.payload) AS fingerprint, e.state,
             {passed} AS passed,
-            m.id IN (SELECT a.id FROM {schema}outbox_audit AS a WHERE a.relay = $1 AND a.action = 'edit') AS edited
+            m.message_id IN (SELECT a.message_id FROM {schema}outbox_audit AS a WHERE a.relay = $1 AND a.action = 'edit') AS edited
             FROM {schema}outbox_message AS m LEFT JOIN {schema}outbox_exception AS e
-                ON e.relay = $1 AND e.shard = 0 AND e.id = m.id";
+                ON e.relay = $1 AND e.shard = 0 AND e.id = m.id AND e.message_id = m.message_id";
         kind = "coalesce(m.kind, m.topic)";
         passed = PASSED;
     }

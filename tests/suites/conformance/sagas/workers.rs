@@ -8,6 +8,7 @@ use tokio::sync::Notify;
 saga_cases! { "saga/workers":
     no_saga_is_run_by_two_at_once,
     a_paused_worker_changes_nothing_after_its_lease,
+    a_worker_whose_saga_was_taken_commits_no_step,
     a_paused_worker_does_not_call_after_its_lease,
     a_living_worker_keeps_a_long_step,
     another_worker_goes_on_after_a_crash,
@@ -119,6 +120,20 @@ async fn a_paused_worker_changes_nothing_after_its_lease<DB: Tables>(db: Databas
     }
     let messages = db.integer("SELECT count(*) FROM outbox_message").await.unwrap();
     assert_eq!(messages, 2, "one for each saga");
+}
+
+/// The one that has taken it has not begun its step yet: nothing but the epoch tells.
+async fn a_worker_whose_saga_was_taken_commits_no_step<DB: Tables>(db: Database<DB>) {
+    let (hook, is_there, go_on) = paused_at(crash_points::AFTER_CLAIM);
+    let sagas = by(&db, "the paused one").hook(hook).open().await.unwrap();
+    start(&db, &sagas, "a", 0).await;
+    let worker = Worker::of(&sagas);
+    is_there.notified().await;
+    db.execute("UPDATE saga SET epoch = epoch + 1, worker = 'the other one'").await.unwrap();
+    go_on.notify_one();
+    worker.stop().await;
+    assert_eq!(effects(&db).await, [""; 0]);
+    assert_eq!(db.integer("SELECT count(*) FROM saga_step").await.unwrap(), 0);
 }
 
 async fn a_paused_worker_does_not_call_after_its_lease<DB: Tables>(db: Database<DB>) {
