@@ -39,7 +39,8 @@ GROUP BY state, fault, is_due";
 // A row that history has lost was enqueued shortly before it was parked.
 const PARKED_AGE: &str = "
 SELECT extract(epoch FROM clock_timestamp() - coalesce(
-    (SELECT m.enqueued_at FROM {schema}outbox_message AS m WHERE m.id = e.id), e.created_at))::float8
+    (SELECT m.enqueued_at FROM {schema}outbox_message AS m
+        WHERE m.id = e.id AND m.message_id = e.message_id), e.created_at))::float8
 FROM {schema}outbox_exception AS e WHERE e.relay = $1 AND e.shard = 0 AND e.id = $2";
 
 // $1 settled up to here, but for transactions that were in flight: $5; $2 base, $3 head or null, $4

@@ -45,6 +45,8 @@ impl PgCheckpointStore {
     /// Takes the lease, and gives the cursor out only when it is of this server's history.
     async fn grant(&mut self, ttl: Duration) -> Result<Acquired, LogError> {
         for _ in 0..GRANT_ATTEMPTS {
+            // Rows that get new ids end a run. Until the cursor is compared, the epoch fences.
+            self.run = None;
             let acquired = within(self.call_timeout, self.take_lease(ttl)).await?;
             let Acquired::Granted { lease, cursor, taken_over_from } = acquired else { return Ok(acquired) };
             let Some(facts) = self.facts(&cursor, lease).await? else { continue };
@@ -269,7 +271,6 @@ impl CheckpointStore for PgCheckpointStore {
         }
         let Some((id, message_id)) = last_read else { return Ok(None) };
         let query = sqlx::query_scalar(&self.statements.is_here)
-            .bind(id.0)
             .bind(message_id.as_uuid())
             .fetch_one(&mut self.connection);
         let during = LogError::during("look for the entry that was read last");

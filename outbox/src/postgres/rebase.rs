@@ -88,6 +88,7 @@ pub(super) struct Rebase {
     renumber_rows: Statement,
     has_moved: Statement,
     fence: Statement,
+    renumbered: Statement,
     shared: Statement,
     renumber: Statement,
 }
@@ -180,6 +181,12 @@ impl Rebase {
                 "UPDATE {schema}outbox_relay SET epoch = epoch + 1, holder = NULL, lease_until = NULL
                  WHERE relay = $1 AND shard = $2",
             ),
+            // $1 above this id: relays with an exception there.
+            renumbered: render(
+                "SELECT relay, shard, cursor FROM {schema}outbox_relay AS r WHERE EXISTS (
+                     SELECT FROM {schema}outbox_exception AS e
+                     WHERE e.relay = r.relay AND e.shard = r.shard AND e.id > $1)",
+            ),
             // Whether an exception shares its id with another row of the log.
             shared: render(
                 "SELECT EXISTS (SELECT FROM {schema}outbox_exception AS e JOIN {schema}outbox_message AS m
@@ -227,7 +234,7 @@ impl Rebase {
     ) -> Result<(), LogError> {
         within(REBASE_MAX, async {
             for attempt in 1..=TRIES {
-                match self.attempt(connection, questions, search).await? {
+                match self.attempt(connection, questions, (search, attempt > 1)).await? {
                     Tried::Mended => return Ok(()),
                     Tried::InUse if attempt < TRIES => tokio::time::sleep(PAUSE).await,
                     Tried::InUse => {}
@@ -237,8 +244,8 @@ impl Rebase {
                 sqlx::query_scalar(&self.waited_for).fetch_one(connection).await.map_err(failed())?;
             Err(LogError::Unavailable {
                 reason: format!(
-                    "cursors are not of this server's history, and are not mended before these transactions end, which \
-                     have taken ids of outbox_message_id_seq: {}",
+                    "cursors are not of this server's history, or rows share an id, and they are not mended before these \
+                     transactions end, which have taken ids of outbox_message_id_seq: {}",
                     who.as_deref().unwrap_or("none at this moment")
                 ),
                 source: None,
@@ -251,7 +258,7 @@ impl Rebase {
         &self,
         connection: &mut PgConnection,
         questions: &facts::Statements,
-        search: Search,
+        (search, needs_producers): (Search, bool),
     ) -> Result<Tried, LogError> {
         // Each statement sees what committed while a lock was waited for.
         let begin = "BEGIN ISOLATION LEVEL READ COMMITTED";
@@ -265,7 +272,11 @@ impl Rebase {
         .await
         .map_err(failed())?;
         sqlx::query(&self.lock).execute(&mut *tx).await.map_err(failed())?;
-        let tried = self.mend(&mut tx, questions, search).await?;
+        // What took time the last time is not done in vain once more.
+        let tried = match needs_producers && self.lock_producers_out(&mut tx).await?.is_none() {
+            true => Tried::InUse,
+            false => self.mend(&mut tx, questions, search).await?,
+        };
         match tried {
             Tried::Mended => tx.commit().await.map_err(failed())?,
             Tried::InUse => tx.rollback().await.map_err(failed())?,
@@ -352,7 +363,6 @@ impl Rebase {
             sqlx::query_as(&self.cursors).fetch_all(&mut **tx).await.map_err(failed())?;
         let mut cursors = Vec::new();
         let mut renumbered = 0_i64;
-        let before: i64 = sqlx::query_scalar(&self.newest).fetch_one(&mut **tx).await.map_err(failed())?;
         for (relay, shard, cursor) in &relays {
             let cursor: Cursor = stored::read(cursor)?;
             let base = PgMark::read(&cursor.base)?;
@@ -367,12 +377,15 @@ impl Rebase {
         if renumbered == 0 {
             return Ok(Tried::Mended);
         }
+        // Since the first of them was moved nobody else takes an id.
         let behind: i64 = sqlx::query_scalar(&self.newest).fetch_one(&mut **tx).await.map_err(failed())?;
+        let before = behind - renumbered;
         for (relay, shard, base, cursor) in cursors {
             let has_moved = sqlx::query_scalar(&self.has_moved).bind(before).bind(&base.snapshot);
             if !has_moved.fetch_one(&mut **tx).await.map_err(failed())? {
                 // What is parked of them has moved all the same.
-                self.fence(tx, relay, shard).await?;
+                let query = sqlx::query(&self.fence).bind(relay).bind(shard);
+                query.execute(&mut **tx).await.map_err(failed())?;
                 continue;
             }
             let base = PgMark { is_rebased: true, ..base };
@@ -382,6 +395,7 @@ impl Rebase {
             let cursor = Cursor { progress, ..moved_back(&cursor, &base) };
             self.replace(tx, relay, shard, &base.in_flight, &base, &cursor).await?;
         }
+        self.part_from_transactions(tx, before).await?;
         tracing::warn!(
             renumbered,
             "rows that were not read yet had the ids of older ones, or follow such a row in its key: they get new ids, \
@@ -390,15 +404,27 @@ impl Rebase {
         Ok(Tried::Mended)
     }
 
-    /// Takes the lease away from whoever holds it.
-    async fn fence(
+    /// The marks of a broker's transactions know exceptions by the ids that they had: their relays
+    /// stop, where an exception has got one above this.
+    async fn part_from_transactions(
         &self,
         tx: &mut Transaction<'_, Postgres>,
-        relay: &str,
-        shard: i16,
+        above: i64,
     ) -> Result<(), LogError> {
-        let query = sqlx::query(&self.fence).bind(relay).bind(shard);
-        query.execute(&mut **tx).await.map(drop).map_err(failed())
+        let relays: Vec<(String, i16, String)> =
+            sqlx::query_as(&self.renumbered).bind(above).fetch_all(&mut **tx).await.map_err(failed())?;
+        for (relay, shard, cursor) in relays {
+            let cursor: Cursor = stored::read(&cursor)?;
+            let Some(transaction) = cursor.transaction.clone() else { continue };
+            let transaction = Some(BrokerTransaction { is_rebased: true, ..transaction });
+            let query = sqlx::query(&self.store).bind(relay).bind(shard);
+            query
+                .bind(stored::write(&Cursor { transaction, ..cursor })?)
+                .execute(&mut **tx)
+                .await
+                .map_err(failed())?;
+        }
+        Ok(())
     }
 
     /// Gives new ids to exceptions whose ids other rows have as well.
@@ -412,6 +438,7 @@ impl Rebase {
             sqlx::query_scalar(&self.renumber).bind(above).fetch_one(&mut **tx).await.map_err(failed())?;
         // The sequence goes on behind them.
         self.lock_producers_out(tx).await?;
+        self.part_from_transactions(tx, above).await?;
         tracing::warn!(
             renumbered,
             above,

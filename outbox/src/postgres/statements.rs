@@ -189,10 +189,10 @@ migrations::statements! {
         WHERE relay = $1 AND shard = 0 AND epoch = $2 AND holder IS NOT NULL AND {same_run}
             AND (current_setting('synchronous_commit') <> 'off'
                 OR set_config('synchronous_commit', 'local', true) = 'local')";
-    /// $1 id, $2 message id: whether the entry is in the log or parked.
+    /// $1 message id: whether the entry is in the log or parked, also under a new id.
     is_here = "
-        SELECT EXISTS (SELECT FROM {schema}outbox_message WHERE id = $1 AND message_id = $2)
-            OR EXISTS (SELECT FROM {schema}outbox_exception WHERE id = $1 AND message_id = $2)";
+        SELECT EXISTS (SELECT FROM {schema}outbox_message WHERE message_id = $1)
+            OR EXISTS (SELECT FROM {schema}outbox_exception WHERE message_id = $1)";
     /// $1 relay, $2 epoch, $3 cursor, $4 run of the server: marks of a server that has crashed
     /// since mean nothing, and a pooler keeps the client through it. With a transaction of the
     /// broker its commit waits for the disk: the next mark is not to be two ahead of it.

@@ -1,5 +1,8 @@
 -- Two rows can have one id after the sequence was set back: the key of a segment knows nothing of the ids in the other
 -- seven. A relay that has not read either cannot tell them apart, so the later one gets a new id.
+CREATE INDEX outbox_rebased_message_idx ON {schema}outbox_rebased (relay, shard, message_id);
+COMMENT ON INDEX {schema}outbox_rebased_message_idx IS 'which messages of a page are left out, whatever their ids are now';
+
 DO $migration$
 DECLARE
     home text := (SELECT relnamespace::regnamespace FROM pg_class WHERE oid = '{schema}outbox_message'::regclass);

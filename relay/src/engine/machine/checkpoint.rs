@@ -7,9 +7,6 @@ use crate::engine::options::DeadPolicy;
 
 impl Machine {
     pub(super) fn park(&mut self, parked: Parked) {
-        if self.is_of_another(parked.id, &parked.message_id) {
-            return;
-        }
         if parked.state != ExceptionState::Retrying && self.blocks.is_probe(&parked.topic, parked.id) {
             // It is not going to find out; the next one that its topic refuses is.
             self.unblock_topic(&parked.topic);
@@ -41,6 +38,11 @@ impl Machine {
     }
 
     pub(super) fn change(&mut self, id: EntryId, change: ExceptionChange) {
+        if let ExceptionChange::Park(parked) = &change
+            && self.is_of_another(id, &parked.message_id)
+        {
+            return;
+        }
         let is_held = held(&change).is_some();
         if let Some(before) = self.changes.insert(id, change)
             && let (Some(queue), false) = (held(&before), is_held)

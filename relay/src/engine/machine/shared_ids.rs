@@ -61,6 +61,7 @@ impl Machine {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
+    use std::time::Duration;
 
     use message::{MaxInFlightPerKey, Message};
     use outbox::log::{Cursor, Difference, ExceptionState, Mark};
@@ -70,10 +71,19 @@ mod tests {
 
     /// Reads a page of entries, and says whether two of them share an id.
     fn read(bench: &mut Bench, entries: &[(i64, &Message)]) -> Option<EntryId> {
+        read_in(bench, entries, None)
+    }
+
+    /// As above, when they leave in a while.
+    fn read_in(
+        bench: &mut Bench,
+        entries: &[(i64, &Message)],
+        deliver_in: Option<Duration>,
+    ) -> Option<EntryId> {
         let entry = |(id, message): &(i64, &Message)| Entry {
             id: EntryId(*id),
             message: Ok((*message).clone()),
-            deliver_in: None,
+            deliver_in,
         };
         let difference = Arc::new(Difference { base: Mark::new("0"), head: Mark::new("1"), ceiling: 9 });
         let page = Page { entries: entries.iter().map(entry).collect(), exhausted: true };
@@ -138,6 +148,31 @@ mod tests {
             assert_eq!(bench.machine.transaction_checkpoint(true), None);
             assert_eq!(bench.machine.stored, Cursor::at(Mark::new("0")));
         }
+    }
+
+    /// One that is waited for is put off, and its receipt brings it forward.
+    #[test]
+    fn what_is_brought_forward_does_not_take_the_place_of_another_message() {
+        let mut bench = Bench::new(MaxInFlightPerKey::One);
+        let (silent, alive) = (message_for("t", "a"), message_for("u", "b"));
+        assert_eq!(read(&mut bench, &[(5, &silent)]), None);
+        let first = bench.machine.submissions(9)[0].ticket;
+        bench.at(200);
+        assert_eq!(read(&mut bench, &[(6, &alive)]), None);
+        let second = bench.machine.submissions(9)[0].ticket;
+        bench.at(300);
+        bench.confirm(second);
+        bench.machine.look_for_silence(0.5);
+        assert_eq!(bench.machine.awaited_len(), 1);
+        bench.cursor();
+        bench.machine.due(vec![exception(5, &silent, ExceptionState::Retrying)], 0.5);
+        bench.cursor();
+        let scheduled = message_for("v", "c");
+        let day = Some(Duration::from_secs(86_400));
+        assert_eq!(read_in(&mut bench, &[(5, &scheduled)], day), None, "the silent one is stored");
+        bench.fail(first);
+        assert_eq!(bench.machine.shared_id(), Some(EntryId(5)));
+        assert_eq!(bench.machine.checkpoint(), None);
     }
 
     /// The database has the row of the other one still, and refuses.

@@ -6,8 +6,9 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use message::MessageId;
 use outbox::NewMessage;
-use outbox::log::{Cursor, EntryId, Fenced, Mark, PageLimit, RelayName};
+use outbox::log::{BrokerTransaction, Cursor, Entry, EntryId, Fenced, Mark, PageLimit, RelayName};
 use sqlx::Postgres;
 
 use crate::outbox::histories::{after_ten, beside, dead, keys, log_and_cursor, read_anew};
@@ -42,6 +43,10 @@ fn made_ago(days: u32, range: std::ops::Range<i32>) -> impl Iterator<Item = NewM
 
 async fn set_sequence(db: &Database<Postgres>, to: i64) {
     db.run(&format!("SELECT setval('outbox_message_id_seq', {to})")).await;
+}
+
+fn last_read(entry: &Entry) -> Option<(EntryId, MessageId)> {
+    Some((entry.id, entry.message_id().parse().ok()?))
 }
 
 async fn shared(db: &Database<Postgres>) -> i64 {
@@ -188,16 +193,24 @@ async fn what_is_parked_of_a_row_moves_with_it() {
         set_sequence(&db, 30).await;
         let entries = follower.all().await;
         let entry = entries.iter().find(|entry| entry.key() == Some("22")).unwrap();
-        let stored = checkpoint_store.checkpoint(epoch, &follower.cursor(), &[dead(entry)]).await;
+        // A broker's transaction names it by its id.
+        let transaction = BrokerTransaction { log: String::from("0a1b"), number: 3, is_rebased: false };
+        let cursor = Cursor { transaction: Some(transaction), ..follower.cursor() };
+        let stored = checkpoint_store.checkpoint(epoch, &cursor, &[dead(entry)]).await;
         assert_eq!(stored.unwrap(), Fenced::Held);
         checkpoint_store.renumber(EntryId(12)).await.unwrap();
+        let doubt = checkpoint_store.doubt(&cursor, last_read(entry)).await.unwrap();
+        assert_eq!(doubt, None, "it is here under another id");
         assert_eq!(beside(&db).await, [(String::from("22"), Some(String::from("22")))]);
         let same =
             "SELECT count(*) FROM outbox_exception AS e JOIN outbox_message AS m USING (id, message_id)
             WHERE e.id > 30";
         assert_eq!(db.number(same).await, 1, "{}", log_and_cursor(&db).await);
         // It has passed all of them, and the one that is parked is not read again.
-        assert_eq!(read_anew(&db).await, [""; 0]);
+        let (_, found) = granted(&mut db.checkpoint_store("a").await).await;
+        assert_eq!((&found.base, &found.progress), (&cursor.base, &None));
+        assert!(found.transaction.unwrap().is_rebased);
+        assert_eq!(Follower::new(db.reader().await, Cursor::at(found.base)).all().await.len(), 0);
         db
     })
     .await;
