@@ -230,8 +230,9 @@ impl<DB: Dialect> Sagas<DB> {
         self.decide(id, Action::Cancel, None, signature).await
     }
 
-    /// Skips a step of a stuck saga, which goes on: while it is being undone, the step's undo;
-    /// while it runs, the step itself, which is given this result. A step that has not begun must
+    /// Skips a step of a stuck saga, which goes on: while it is being undone, the undo of the step
+    /// at which it is stuck, and of no other; while it runs, the step itself, which is given this
+    /// result. A step that has not begun must
     /// be the one at which the saga is stuck: after a misspelt name the saga would go on and do by
     /// itself what somebody has done by hand. The step at which it is stuck may also have a result,
     /// one that its code cannot read: it is replaced.
@@ -284,8 +285,12 @@ impl<DB: Dialect> Sagas<DB> {
                 let found = found.map_err(failed("look at a stuck saga"))?;
                 let skipped = match (&found, result) {
                     (None, _) => Ok(false),
+                    // Another one would be left as it is for good, and this one go on failing.
                     (Some(saga), _) if saga.state == State::Undoing => {
-                        DB::skip_undo(&mut tx, statements, &id, step).await
+                        match saga.waits_for.as_ref() == Some(step) {
+                            true => DB::skip_undo(&mut tx, statements, &id, step).await,
+                            false => Ok(false),
+                        }
                     }
                     (Some(_), None) => return Err(DecideError::NoResult { id, step: step.clone() }),
                     (Some(saga), Some(result)) => {

@@ -287,7 +287,7 @@ impl<DB: Dialect> Driver<DB> {
         let reason = storable(reason);
         if self.turn(&Turn::BeginUndo { reason: &reason }).await? {
             self.attempts = 0;
-            tracing::info!(saga = %self.held.id, %reason, "the saga is undone");
+            tracing::info!(saga = %self.held.id, %reason, "the saga is being undone");
         }
         Ok(Next::Again)
     }
@@ -300,7 +300,7 @@ impl<DB: Dialect> Driver<DB> {
             return Ok(Next::Again);
         }
         telemetry::ended(self.held.id.saga_type(), State::Undone);
-        tracing::info!(saga = %self.held.id, "the saga is undone to its beginning");
+        tracing::info!(saga = %self.held.id, "the saga has been undone");
         Ok(Next::Leave)
     }
 

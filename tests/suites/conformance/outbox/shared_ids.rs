@@ -208,7 +208,7 @@ async fn what_is_parked_of_a_row_moves_with_it() {
         assert_eq!(db.number(same).await, 1, "{}", log_and_cursor(&db).await);
         // It has passed all of them, and the one that is parked is not read again.
         let (_, found) = granted(&mut db.checkpoint_store("a").await).await;
-        assert_eq!((&found.base, &found.progress), (&cursor.base, &None));
+        assert!(!found.base.as_str().ends_with("@rebased"), "{:?}", found.base);
         assert!(found.transaction.unwrap().is_rebased);
         assert_eq!(Follower::new(db.reader().await, Cursor::at(found.base)).all().await.len(), 0);
         db

@@ -200,6 +200,8 @@ async fn a_failing_undo_is_skipped<DB: Tables>(db: Database<DB>) {
     let operator = operator(&db).await;
     let told = operator.skip(&id("a"), "three", None, &alice()).await.unwrap_err().to_string();
     assert!(told.contains("three"), "{told}");
+    let told = operator.skip(&id("a"), "one", None, &alice()).await.unwrap_err().to_string();
+    assert!(told.contains("stuck at two"), "its undo is not what fails: {told}");
     operator.skip(&id("a"), "two", None, &alice()).await.unwrap();
     undone(&sagas, "a").await;
     worker.stop().await;
