@@ -272,7 +272,7 @@ impl Rebase {
         .await
         .map_err(failed())?;
         sqlx::query(&self.lock).execute(&mut *tx).await.map_err(failed())?;
-        // What took time the last time is not done in vain once more.
+        // The search took time, and is not made in vain once more.
         let tried = match needs_producers && self.lock_producers_out(&mut tx).await?.is_none() {
             true => Tried::InUse,
             false => self.mend(&mut tx, questions, search).await?,
@@ -383,7 +383,7 @@ impl Rebase {
         for (relay, shard, base, cursor) in cursors {
             let has_moved = sqlx::query_scalar(&self.has_moved).bind(before).bind(&base.snapshot);
             if !has_moved.fetch_one(&mut **tx).await.map_err(failed())? {
-                // What is parked of them has moved all the same.
+                // Exceptions have moved with their rows all the same.
                 let query = sqlx::query(&self.fence).bind(relay).bind(shard);
                 query.execute(&mut **tx).await.map_err(failed())?;
                 continue;

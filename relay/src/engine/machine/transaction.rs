@@ -26,8 +26,8 @@ impl Machine {
     /// of an exception: each of these entries may have left with this transaction. As there, one
     /// may be on its way at a time.
     ///
-    /// Without `has_messages` it is `None` when nothing has changed, and in any case when two entries
-    /// share an id.
+    /// Without `has_messages` it is `None` when nothing has changed, and in any case when two
+    /// entries share an id.
     pub fn transaction_checkpoint(&mut self, has_messages: bool) -> Option<TransactionCheckpoint> {
         if self.shared.is_some() {
             return None;

@@ -245,7 +245,7 @@ async fn another_relay_reads_what_it_had_not_passed() {
         let again = keys(&Follower::new(db.log.reader(&other).await.unwrap(), cursor).all().await);
         let all: BTreeSet<_> = first.iter().chain(&again).cloned().collect();
         assert_eq!(all, numbers(10..26).into_iter().collect(), "{first:?}, {again:?}");
-        // What it had passed leaves again only where it lies behind all others now.
+        // It passes again only rows that lie behind all others now.
         let repeated: Vec<_> = again.iter().filter(|key| first.contains(key)).cloned().collect();
         assert_eq!(repeated, numbers(20..20 + i32::try_from(repeated.len()).unwrap()));
         assert_eq!(first[..2], numbers(10..12));
