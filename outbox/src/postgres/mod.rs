@@ -70,8 +70,8 @@
 //! a row above its ceiling, and a row that is younger than the base and yet not above its floor.
 //! And two rows can have one id: they come in one page, so that whoever reads them sees both, and
 //! `rebase` gives the later one a new id. It stays a row of its transaction: a mark that saw it
-//! sees it still, and for every other one it lies above the floor. A run of the server ends with it, so
-//! that nobody reads on with a mark and a ceiling of before.
+//! sees it still, and for every other one it lies above the floor. A run of the server ends with
+//! it, so that nobody reads on with a mark and a ceiling of before.
 //!
 //! **Long transactions.** Their rows come in the difference after their commit; nothing waits for
 //! them. A poll would walk their invisible rows above the floor again and again: when the sequence
