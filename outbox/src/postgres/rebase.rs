@@ -12,7 +12,7 @@
 //!
 //! **Rows are rewritten only where every cursor is rebased.** When the log is another server's, or
 //! a row carries a transaction id that this server has not given out, rows with an id that it would
-//! not call finished get the id 3, which is visible in every mark taken from now on: the one
+//! not call finished get the id 3, which is visible in every mark taken from now on: the first
 //! documented exception to "rows are never updated". A function of the database does it with the
 //! owner's rights, and refuses otherwise. `ServerFacts::decide` is then a cause for each cursor, so
 //! each gets a snapshot that sees nothing: no base is left in which an id 3 hides what was not
@@ -111,9 +111,22 @@ enum Tried {
 
 /// A cursor at its new base. It remembers that a broker's transactions may be ahead of it.
 fn moved_back(cursor: &Cursor, base: &PgMark) -> Cursor {
-    let transaction = cursor.transaction.clone();
+    parted(Cursor { transaction: cursor.transaction.clone(), ..Cursor::at(base.write()) })
+}
+
+/// The cursor, when a broker's transactions tell it nothing any more.
+fn parted(cursor: Cursor) -> Cursor {
+    let transaction = cursor.transaction;
     let transaction = transaction.map(|transaction| BrokerTransaction { is_rebased: true, ..transaction });
-    Cursor { transaction, ..Cursor::at(base.write()) }
+    Cursor { transaction, ..cursor }
+}
+
+/// Nothing where somebody holds the lock that was asked for.
+fn unless_in_use<T>(answer: Result<T, sqlx::Error>) -> Result<Option<T>, LogError> {
+    match answer {
+        Err(error) if is_in_use(&error) => Ok(None),
+        answer => answer.map(Some).map_err(failed()),
+    }
 }
 
 fn failed() -> impl FnOnce(sqlx::Error) -> LogError {
@@ -367,10 +380,8 @@ impl Rebase {
             let cursor: Cursor = stored::read(cursor)?;
             let base = PgMark::read(&cursor.base)?;
             let rows = sqlx::query_scalar(&self.renumber_rows).bind(&base.snapshot).bind(base.floor);
-            let rows: i64 = match rows.fetch_one(&mut **tx).await {
-                Err(error) if is_in_use(&error) => return Ok(Tried::InUse),
-                rows => rows.map_err(failed())?,
-            };
+            let rows: Option<i64> = unless_in_use(rows.fetch_one(&mut **tx).await)?;
+            let Some(rows) = rows else { return Ok(Tried::InUse) };
             renumbered += rows;
             cursors.push((relay, *shard, base, cursor));
         }
@@ -415,14 +426,9 @@ impl Rebase {
             sqlx::query_as(&self.renumbered).bind(above).fetch_all(&mut **tx).await.map_err(failed())?;
         for (relay, shard, cursor) in relays {
             let cursor: Cursor = stored::read(&cursor)?;
-            let Some(transaction) = cursor.transaction.clone() else { continue };
-            let transaction = Some(BrokerTransaction { is_rebased: true, ..transaction });
-            let query = sqlx::query(&self.store).bind(relay).bind(shard);
-            query
-                .bind(stored::write(&Cursor { transaction, ..cursor })?)
-                .execute(&mut **tx)
-                .await
-                .map_err(failed())?;
+            if cursor.transaction.is_some() {
+                self.store(tx, &relay, shard, &parted(cursor)).await?;
+            }
         }
         Ok(())
     }
@@ -452,10 +458,7 @@ impl Rebase {
     /// So each transaction that has taken an id has ended, and its rows are seen by the statements
     /// that follow. Nothing when one is still open.
     async fn lock_producers_out(&self, tx: &mut Transaction<'_, Postgres>) -> Result<Option<i64>, LogError> {
-        match sqlx::query_scalar(&self.advance).fetch_one(&mut **tx).await {
-            Err(error) if is_in_use(&error) => Ok(None),
-            answer => answer.map(Some).map_err(failed()),
-        }
+        unless_in_use(sqlx::query_scalar(&self.advance).fetch_one(&mut **tx).await)
     }
 
     async fn base(
@@ -516,6 +519,18 @@ impl Rebase {
         query.fetch_one(&mut **tx).await.map_err(failed())
     }
 
+    /// Stores a cursor, and takes the lease away from whoever holds it.
+    async fn store(
+        &self,
+        tx: &mut Transaction<'_, Postgres>,
+        relay: &str,
+        shard: i16,
+        cursor: &Cursor,
+    ) -> Result<(), LogError> {
+        let query = sqlx::query(&self.store).bind(relay).bind(shard).bind(stored::write(cursor)?);
+        query.execute(&mut **tx).await.map(drop).map_err(failed())
+    }
+
     /// Stores a cursor with a base of its own. Of its former base, these transactions were in
     /// flight.
     async fn replace(
@@ -535,13 +550,6 @@ impl Rebase {
             .execute(&mut **tx)
             .await
             .map_err(failed())?;
-        sqlx::query(&self.store)
-            .bind(relay)
-            .bind(shard)
-            .bind(stored::write(cursor)?)
-            .execute(&mut **tx)
-            .await
-            .map_err(failed())?;
-        Ok(())
+        self.store(tx, relay, shard, cursor).await
     }
 }
