@@ -8,12 +8,13 @@ use time::OffsetDateTime;
 use crate::day;
 use crate::dialect::Dialect;
 use crate::inbox::Inbox;
+use crate::minutes::Counts;
 use crate::store_error::StoreError;
 
 /// So many rows of each kind are counted at most: the count stays cheap whatever the traffic.
 pub const ACTIVITY_COUNTED_MAX: u32 = 200_000;
 
-/// One consumer of an inbox. Duplicates are not stored: its process counts them in its metrics.
+/// One consumer of an inbox.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Activity {
     /// The consumer.
@@ -30,6 +31,20 @@ pub struct Activity {
     pub dead: u64,
     /// When the first of those died.
     pub dead_since: Option<OffsetDateTime>,
+    /// What its processes counted within the period. [`applied`](Self::applied) goes by rows, and
+    /// by the time at which messages were made.
+    pub counted: Counts,
+}
+
+impl Activity {
+    /// Of the deliveries that its processes counted, how many were duplicates: from 0 to 1; nothing
+    /// when none was counted.
+    #[must_use]
+    pub fn duplicate_rate(&self) -> Option<f64> {
+        let Counts { applied, duplicates } = self.counted;
+        let all = applied.saturating_add(duplicates);
+        (all > 0).then(|| duplicates as f64 / all as f64)
+    }
 }
 
 /// A row of a count: consumer, how many, and the first or last time.
@@ -47,15 +62,18 @@ impl<DB: Dialect> Inbox<DB> {
     /// [`StoreError`].
     pub async fn activity(&self, period: Duration) -> Result<Vec<Activity>, StoreError> {
         let mut connection = self.acquire("count what consumers did").await?;
-        let from = day::floor(OffsetDateTime::now_utc() - period);
-        DB::activity(&mut connection, self.statements(), from, ACTIVITY_COUNTED_MAX)
-            .await
-            .map(by_consumer)
-            .map_err(StoreError::during("count what consumers did"))
+        let since = OffsetDateTime::now_utc() - period;
+        let from = day::floor(since);
+        let failed = StoreError::during("count what consumers did");
+        let rows = DB::activity(&mut connection, self.statements(), from, ACTIVITY_COUNTED_MAX).await;
+        let mut all = by_consumer(rows.map_err(failed)?);
+        let counted = DB::counts(&mut connection, self.statements(), since).await;
+        add_counted(&mut all, counted.map_err(StoreError::during("read what consumers counted"))?);
+        Ok(all.into_values().collect())
     }
 }
 
-fn by_consumer([applied, failing, dead]: ActivityRows) -> Vec<Activity> {
+fn by_consumer([applied, failing, dead]: ActivityRows) -> BTreeMap<String, Activity> {
     let mut all: BTreeMap<String, Activity> = BTreeMap::new();
     let mut of = |rows: Vec<ActivityRow>, set: fn(&mut Activity, u64, Option<OffsetDateTime>)| {
         for (consumer, count, at) in rows {
@@ -67,7 +85,16 @@ fn by_consumer([applied, failing, dead]: ActivityRows) -> Vec<Activity> {
     of(applied, |it, count, at| (it.applied, it.last_applied_at) = (count, at));
     of(failing, |it, count, at| (it.retrying, it.failing_since) = (count, at));
     of(dead, |it, count, at| (it.dead, it.dead_since) = (count, at));
-    all.into_values().collect()
+    all
+}
+
+/// One that had only duplicates is listed, too.
+fn add_counted(all: &mut BTreeMap<String, Activity>, counted: Vec<(String, i64, i64)>) {
+    for (consumer, applied, duplicates) in counted {
+        let activity =
+            all.entry(consumer.clone()).or_insert_with(|| Activity { consumer, ..Activity::default() });
+        activity.counted = Counts { applied: applied.unsigned_abs(), duplicates: duplicates.unsigned_abs() };
+    }
 }
 
 #[cfg(test)]
@@ -78,9 +105,12 @@ mod tests {
     fn a_consumer_that_only_fails_is_listed_too() {
         let at = Some(OffsetDateTime::UNIX_EPOCH);
         let rows = [vec![("b".into(), 3, at)], vec![("a".into(), 1, at)], vec![("b".into(), 2, None)]];
-        let all = by_consumer(rows);
+        let mut all = by_consumer(rows);
+        add_counted(&mut all, vec![("b".into(), 3, 1), ("c".into(), 0, 5)]);
         let told: Vec<_> =
-            all.iter().map(|it| (&it.consumer[..], it.applied, it.retrying, it.dead)).collect();
-        assert_eq!(told, [("a", 0, 1, 0), ("b", 3, 0, 2)]);
+            all.values().map(|it| (&it.consumer[..], it.applied, it.retrying, it.dead)).collect();
+        assert_eq!(told, [("a", 0, 1, 0), ("b", 3, 0, 2), ("c", 0, 0, 0)]);
+        let rates: Vec<_> = all.values().map(Activity::duplicate_rate).collect();
+        assert_eq!(rates, [None, Some(0.25), Some(1.0)]);
     }
 }

@@ -19,6 +19,7 @@ use crate::day::Day;
 use crate::dead_letter::{DeadLetter, DeadLetterId, DeadLetterQuery, Resolution};
 use crate::decision::Decision;
 use crate::held_keys::HeldKeys;
+use crate::minutes::Minutes;
 use crate::store_error::StoreError;
 
 /// A database that the inbox has tables in: PostgreSQL or SQLite.
@@ -32,6 +33,7 @@ pub trait Dialect:
     + parts::Decisions
     + parts::Chunks
     + parts::Lookup
+    + Minutes
 {
 }
 

@@ -70,6 +70,7 @@ mod incomplete;
 #[cfg(feature = "keys")]
 pub mod keys;
 mod known;
+mod minutes;
 mod name;
 #[cfg(feature = "postgres")]
 mod postgres;
@@ -108,6 +109,7 @@ pub use inbox::{
 };
 pub use known::{Known, KnownState};
 pub use message::Backoff;
+pub use minutes::Counts;
 pub use name::{ConsumerName, Tenant};
 pub use received::Received;
 pub use redrive::{RedriveOptions, Redriven};

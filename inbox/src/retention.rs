@@ -57,6 +57,7 @@ impl<DB: Dialect> Inbox<DB> {
         let dead_letters_purged = DB::purge_dead_letters(&mut connection, self.statements(), before)
             .await
             .map_err(StoreError::during("purge closed dead letters"))?;
+        self.purge_minutes(&mut connection, window.now).await?;
         drop(connection);
         let incomplete_expired = self.expire_incomplete().await?;
         telemetry::maintained(created, expired);

@@ -7,6 +7,7 @@ use message::Metric;
 use metrics::{counter, gauge, histogram};
 
 use crate::dead_letter::Reason;
+use crate::minutes::{Counts, Tally};
 use crate::name::ConsumerName;
 use crate::refusal::Refusal;
 
@@ -99,11 +100,17 @@ pub fn describe() {
 #[derive(Debug, Clone)]
 pub(crate) struct Meter {
     consumer: Arc<str>,
+    tally: Tally,
 }
 
 impl Meter {
     pub(crate) fn new(consumer: &ConsumerName) -> Self {
-        Self { consumer: consumer.as_str().into() }
+        Self { consumer: consumer.as_str().into(), tally: Tally::default() }
+    }
+
+    /// What is to be stored of these counts.
+    pub(crate) fn tally(&self) -> &Tally {
+        &self.tally
     }
 
     pub(crate) fn received(&self, deliveries: usize) {
@@ -112,11 +119,13 @@ impl Meter {
 
     pub(crate) fn applied(&self, messages: usize, took: Duration) {
         self.count("inbox_applied_total", messages);
+        self.tally.add(Counts { applied: messages as u64, duplicates: 0 });
         histogram!("inbox_handle_seconds", "consumer" => Arc::clone(&self.consumer)).record(took);
     }
 
     pub(crate) fn duplicates(&self, deliveries: usize) {
         self.count("inbox_duplicates_total", deliveries);
+        self.tally.add(Counts { applied: 0, duplicates: deliveries as u64 });
     }
 
     pub(crate) fn skipped(&self) {

@@ -9,6 +9,7 @@ mod held_keys;
 #[cfg(feature = "keys")]
 mod keys;
 mod known;
+mod minutes;
 mod reconcile;
 mod retention;
 mod statements;

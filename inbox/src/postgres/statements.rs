@@ -74,6 +74,12 @@ migrations::statements! {
     activity_letters = "SELECT consumer, count(*), min(dead_at) FROM (\
         SELECT consumer, dead_at FROM {schema}inbox_dead_letter WHERE resolution IS NULL LIMIT $1) AS open \
         GROUP BY consumer ORDER BY consumer LIMIT 1000";
+    add_counts = "INSERT INTO {schema}inbox_minute AS m (consumer, minute, applied, duplicates) \
+        VALUES ($1, date_trunc('minute', clock_timestamp()), $2, $3) ON CONFLICT (consumer, minute) DO UPDATE SET \
+        applied = m.applied + EXCLUDED.applied, duplicates = m.duplicates + EXCLUDED.duplicates";
+    counts = "SELECT consumer, sum(applied)::bigint, sum(duplicates)::bigint FROM {schema}inbox_minute \
+        WHERE minute >= $1 GROUP BY consumer ORDER BY consumer LIMIT 1000";
+    purge_minutes = "DELETE FROM {schema}inbox_minute WHERE minute < $1";
 
     /// Makes the set, or locks it: whoever holds it is the only one that looks whether its chunks
     /// are all there. What the first chunk said about the whole stays.

@@ -23,10 +23,14 @@ use super::store::Store;
 use super::worker::Worker;
 use crate::attempts::error_text;
 use crate::crash_points;
+use crate::minutes;
 
 /// How often the broker is told that deliveries are being worked on, where its patience does not
 /// demand more.
 const KEEP_ALIVE_DEFAULT: Duration = Duration::from_secs(10);
+
+/// For storing what was counted when a consumer stops.
+const LAST_COUNTS_MAX: Duration = Duration::from_secs(1);
 
 /// Why a consumer ended otherwise than by a graceful shutdown. Nothing is lost: what is unsettled
 /// comes again.
@@ -119,13 +123,15 @@ impl<S: Store> Drive<S> {
     }
 
     pub(super) async fn run(mut self) -> Result<(), RunError> {
-        let (maintenance, redrives) = (self.maintain(), self.redrive());
+        let (maintenance, redrives, counts) = (self.maintain(), self.redrive(), self.store_counts());
         let result = self.receive_and_settle().await;
-        drop((maintenance, redrives));
+        drop((maintenance, redrives, counts));
         self.running.abort_all();
         self.worker.meter.held(0);
         self.lag.clear();
         result?;
+        // Nothing waits long for figures.
+        _ = tokio::time::timeout(LAST_COUNTS_MAX, self.worker.store_counts()).await;
         if let Err(error) = self.broker_session.close().await {
             tracing::warn!(error = error_text(&error), "the subscription was not closed in order");
         }
@@ -388,6 +394,17 @@ impl<S: Store> Drive<S> {
                 });
             }
         })))
+    }
+
+    fn store_counts(&self) -> AbortOnDropHandle<()> {
+        let worker = Arc::clone(&self.worker);
+        let host = self.worker.host.clone();
+        AbortOnDropHandle::new(host.spawn(async move {
+            loop {
+                tokio::time::sleep(minutes::STORE_EVERY).await;
+                worker.store_counts().await;
+            }
+        }))
     }
 
     fn maintain(&self) -> Option<AbortOnDropHandle<()>> {

@@ -23,6 +23,7 @@ use crate::guard::{Admission, Duplicate, Guard};
 use crate::handler::{Handler, HandlerError};
 use crate::held_keys::AfterDeadLetter;
 use crate::inbox::Inbox;
+use crate::minutes::Counts;
 use crate::name::{ConsumerName, Tenant};
 use crate::received::Received;
 use crate::refusal::Refusal;
@@ -186,6 +187,11 @@ pub trait Store: HeldMessages {
 
     /// Carries out what operators have asked for.
     fn redrive_requested(&self) -> impl Future<Output = Result<(), StoreError>> + Send {
+        std::future::ready(Ok(()))
+    }
+
+    /// Stores what was counted; a store without such a table does not.
+    fn add_counts(&self, _counts: Counts) -> impl Future<Output = Result<(), StoreError>> + Send {
         std::future::ready(Ok(()))
     }
 
@@ -395,6 +401,10 @@ impl<DB: Dialect> Store for InboxStore<DB> {
                 return Ok(());
             }
         }
+    }
+
+    async fn add_counts(&self, counts: Counts) -> Result<(), StoreError> {
+        self.within("store what was counted", self.inbox.add_counts(&self.consumer, counts)).await
     }
 
     async fn maintain(&self) -> Result<(), OpenError> {

@@ -149,6 +149,15 @@ impl<S: Store> Worker<S> {
         Err(error)
     }
 
+    /// Stores what was counted since the last time, or keeps it for the next.
+    pub(super) async fn store_counts(&self) {
+        let Some(counts) = self.meter.tally().take() else { return };
+        if let Err(error) = self.store.add_counts(counts).await {
+            self.meter.tally().add(counts);
+            tracing::debug!(consumer = %self.consumer, error = error_text(&error), "counts wait");
+        }
+    }
+
     /// Notes that messages took effect.
     pub(super) fn succeeded(&self, messages: usize, took: Duration) {
         self.meter.applied(messages, took);

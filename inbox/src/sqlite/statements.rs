@@ -30,6 +30,12 @@ pub(super) const ACTIVITY_ATTEMPTS: &str = "SELECT consumer, count(*), min(first
 pub(super) const ACTIVITY_LETTERS: &str = "SELECT consumer, count(*), min(dead_at) FROM (\
     SELECT consumer, dead_at FROM inbox_dead_letter WHERE resolution IS NULL LIMIT $1) \
     GROUP BY consumer ORDER BY consumer LIMIT 1000";
+pub(super) const ADD_COUNTS: &str = "INSERT INTO inbox_minute AS m (consumer, minute, applied, duplicates) \
+    VALUES ($1, unixepoch() / 60 * 60000000, $2, $3) ON CONFLICT (consumer, minute) DO UPDATE SET \
+    applied = m.applied + excluded.applied, duplicates = m.duplicates + excluded.duplicates";
+pub(super) const COUNTS: &str = "SELECT consumer, sum(applied), sum(duplicates) FROM inbox_minute \
+    WHERE minute >= $1 GROUP BY consumer ORDER BY consumer LIMIT 1000";
+pub(super) const PURGE_MINUTES: &str = "DELETE FROM inbox_minute WHERE minute < $1";
 
 /// Makes the set, or locks it: whoever holds it is the only one that looks whether its chunks are
 /// all there. What the first chunk said about the whole stays.

@@ -1,5 +1,4 @@
-//! How consumers are doing, as far as their inboxes tell. Duplicates are not stored: each consumer
-//! counts them in its metrics.
+//! How consumers are doing, as far as their inboxes tell.
 
 use std::time::Duration;
 

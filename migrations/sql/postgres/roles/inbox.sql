@@ -17,7 +17,7 @@ END
 $roles$;
 
 REVOKE ALL ON {schema}inbox_message, {schema}inbox_retention, {schema}inbox_attempt, {schema}inbox_dead_letter,
-    {schema}inbox_chunk_set, {schema}inbox_chunk, {schema}inbox_audit
+    {schema}inbox_chunk_set, {schema}inbox_chunk, {schema}inbox_audit, {schema}inbox_minute
     FROM PUBLIC, {consumer}, {observer};
 REVOKE ALL ON FUNCTION {schema}inbox_create_days(date, date), {schema}inbox_expire_days(date)
     FROM PUBLIC, {consumer}, {observer};
@@ -34,6 +34,7 @@ GRANT SELECT, INSERT, UPDATE (outcome, done_at) ON {schema}inbox_audit TO {consu
 -- The right to change one column is the right to lock a row.
 GRANT SELECT, INSERT, UPDATE (bytes), DELETE ON {schema}inbox_chunk_set TO {consumer};
 GRANT SELECT, INSERT, DELETE ON {schema}inbox_chunk TO {consumer};
+GRANT SELECT, INSERT, UPDATE (applied, duplicates), DELETE ON {schema}inbox_minute TO {consumer};
 GRANT SELECT ON {schema}outbox_toolkit_migration TO {consumer};
 GRANT EXECUTE ON FUNCTION {schema}inbox_create_days(date, date), {schema}inbox_expire_days(date) TO {consumer};
 
@@ -42,7 +43,8 @@ GRANT SELECT (message_id, consumer, scope, fingerprint, processed_at, dead_lette
 GRANT SELECT (id, consumer, scope, subject, fingerprint, message_id, topic, key, kind, source, time, content_type,
     reason, error, attempts, deliveries, origin, dead_at, resolution, resolved_at, seq) ON {schema}inbox_dead_letter TO {observer};
 GRANT SELECT (message_id, consumer, scope, fingerprint, chunks, number) ON {schema}inbox_chunk TO {observer};
-GRANT SELECT ON {schema}inbox_retention, {schema}inbox_attempt, {schema}inbox_chunk_set, {schema}inbox_audit, {schema}outbox_toolkit_migration
+GRANT SELECT ON {schema}inbox_retention, {schema}inbox_attempt, {schema}inbox_chunk_set, {schema}inbox_audit, {schema}inbox_minute,
+    {schema}outbox_toolkit_migration
     TO {observer};
 
 COMMIT;

@@ -60,6 +60,7 @@ WITH roles (part, role_name) AS (
     ('consumer', 'inbox_retention', 'SELECT', true),
     ('consumer', 'inbox_attempt', 'DELETE', true),
     ('consumer', 'inbox_dead_letter', 'INSERT', true),
+    ('consumer', 'inbox_minute', 'INSERT', true),
     ('consumer', 'inbox_create_days(date, date)', 'EXECUTE', true),
     ('consumer', 'inbox_expire_days(date)', 'EXECUTE', true),
     ('consumer', 'inbox_message', 'DELETE', false),

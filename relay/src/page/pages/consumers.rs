@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use axum::extract::{Query, State};
 use axum::http::Uri;
+use inbox::Activity;
 use maud::{Markup, html};
 
 use super::super::address::with_query;
@@ -41,6 +42,7 @@ pub(crate) async fn show(
                     thead { tr {
                         th scope="col" { "Consumer" }
                         th scope="col" class="number" { "Applied, of the last hour" } th scope="col" { "Last applied" }
+                        th scope="col" class="number" { "Duplicates, of the last hour" }
                         th scope="col" class="number" { "Retrying" } th scope="col" { "Failing since" }
                         th scope="col" class="number" { "Dead" } th scope="col" { "Dead since" }
                         th scope="col" { "Remembers from" }
@@ -50,8 +52,8 @@ pub(crate) async fn show(
             }
             (piece.links("/consumers", &[]))
             p class="faint" {
-                "A duplicate leaves no row: each consumer counts its own in its metric "
-                code { "inbox_duplicates_total" } ", which the shipped dashboard shows as a rate."
+                "Duplicates: deliveries that were suppressed, and which part of all they were, as the consumers "
+                "counted them. They store their counts every 15 seconds; consumers that call the inbox by themselves count none."
             }
         }
     };
@@ -66,11 +68,20 @@ fn row(line: &ConsumerLine) -> Markup {
             th scope="row" { (cell(&line.consumer)) }
             td class="number" { (count(activity.applied)) }
             td { (maybe_since(activity.last_applied_at)) }
+            td class="number" { (duplicates(&activity)) }
             td class="number" { (count(activity.retrying)) }
             td { (maybe_since(activity.failing_since)) }
             td class="number" { @if activity.dead > 0 { a href=(dead) { (count(activity.dead)) } } @else { "0" } }
             td { (maybe_since(activity.dead_since)) }
             td { (since(line.remembers_from)) }
         }
+    }
+}
+
+/// How many, and which part of what was delivered; a dash when nothing was counted.
+fn duplicates(activity: &Activity) -> String {
+    match activity.duplicate_rate() {
+        Some(rate) => format!("{} ({:.1} %)", count(activity.counted.duplicates), rate * 100.0),
+        None => "–".to_owned(),
     }
 }

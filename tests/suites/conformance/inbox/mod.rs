@@ -15,6 +15,7 @@ mod held_keys;
 mod held_redrives;
 mod keep_alive;
 mod metrics;
+mod minutes;
 mod retention;
 mod runner;
 mod services;
@@ -38,6 +39,7 @@ pub(crate) fn trials() -> Vec<libtest_mimic::Trial> {
         held_redrives::trials(),
         keep_alive::trials(),
         metrics::trials(),
+        minutes::trials(),
         retention::trials(),
         runner::trials(),
         services::trials(),

@@ -77,7 +77,7 @@ const RELAY: [&str; 18] = [
     "SELECT outbox_take_node('r', '30 s')",
     "SELECT * FROM inbox_message",
 ];
-const CONSUMER: [&str; 16] = [
+const CONSUMER: [&str; 17] = [
     "DELETE FROM inbox_message",
     "TRUNCATE inbox_message",
     "UPDATE inbox_message SET processed_at = now()",
@@ -87,6 +87,7 @@ const CONSUMER: [&str; 16] = [
     "UPDATE inbox_chunk SET payload = ''",
     "UPDATE inbox_chunk_set SET begun_at = now()",
     "TRUNCATE inbox_chunk",
+    "UPDATE inbox_minute SET minute = now()",
     "CREATE TABLE more (n integer)",
     "SELECT * FROM outbox_message",
     "INSERT INTO outbox_message (topic, payload) VALUES ('x', '')",

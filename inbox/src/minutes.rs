@@ -1,0 +1,129 @@
+//! What consumers count in each minute, stored: a duplicate leaves no row by which it could be
+//! counted later.
+//!
+//! Each process of a consumer adds what it counted every [`STORE_EVERY`], outside the transactions
+//! of messages, and once more when it stops. So these are figures to look at, and proof of nothing:
+//! a process that is killed takes its last counts with it. The runner counts; who calls the guard
+//! by itself is not counted.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use time::OffsetDateTime;
+
+use crate::dialect::{Dialect, parts::Guards};
+use crate::inbox::Inbox;
+use crate::name::ConsumerName;
+use crate::store_error::StoreError;
+
+/// Between two times at which a process stores what it counted.
+pub(crate) const STORE_EVERY: Duration = Duration::from_secs(15);
+
+/// How long a minute is kept.
+const KEEP: Duration = Duration::from_secs(86_400);
+
+/// Counts of one consumer.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Messages that took effect.
+    pub applied: u64,
+    /// Deliveries that were suppressed as duplicates.
+    pub duplicates: u64,
+}
+
+/// What a process counted and has not stored yet. Clones share it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Tally(Arc<Cells>);
+
+#[derive(Debug, Default)]
+struct Cells {
+    applied: AtomicU64,
+    duplicates: AtomicU64,
+}
+
+impl Tally {
+    pub(crate) fn add(&self, counts: Counts) {
+        self.0.applied.fetch_add(counts.applied, Ordering::Relaxed);
+        self.0.duplicates.fetch_add(counts.duplicates, Ordering::Relaxed);
+    }
+
+    /// Takes what is there; nothing when nothing was counted.
+    pub(crate) fn take(&self) -> Option<Counts> {
+        let counts = Counts {
+            applied: self.0.applied.swap(0, Ordering::Relaxed),
+            duplicates: self.0.duplicates.swap(0, Ordering::Relaxed),
+        };
+        (counts != Counts::default()).then_some(counts)
+    }
+}
+
+/// The table of minutes.
+#[doc(hidden)]
+pub trait Minutes: Guards {
+    /// Adds counts to the minute of the database's clock.
+    fn add_counts(
+        connection: &mut Self::Connection,
+        statements: &Self::Statements,
+        consumer: &str,
+        counts: (i64, i64),
+    ) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
+
+    /// The counts of each consumer since a moment, by name: applied, duplicates.
+    fn counts(
+        connection: &mut Self::Connection,
+        statements: &Self::Statements,
+        from: OffsetDateTime,
+    ) -> impl Future<Output = Result<Vec<(String, i64, i64)>, sqlx::Error>> + Send;
+
+    /// Forgets minutes before a moment.
+    fn purge_minutes(
+        connection: &mut Self::Connection,
+        statements: &Self::Statements,
+        before: OffsetDateTime,
+    ) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
+}
+
+impl<DB: Dialect> Inbox<DB> {
+    /// Adds what a process counted to the present minute. Cancel-safe; whether it was added is not
+    /// known then.
+    pub(crate) async fn add_counts(&self, consumer: &ConsumerName, counts: Counts) -> Result<(), StoreError> {
+        let what = "store what was counted";
+        let mut connection = self.acquire(what).await?;
+        let whole = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
+        let counts = (whole(counts.applied), whole(counts.duplicates));
+        DB::add_counts(&mut connection, self.statements(), consumer.as_str(), counts)
+            .await
+            .map_err(StoreError::during(what))
+    }
+
+    /// Forgets minutes that nobody looks at any more.
+    pub(crate) async fn purge_minutes(
+        &self,
+        connection: &mut DB::Connection,
+        now: OffsetDateTime,
+    ) -> Result<(), StoreError> {
+        DB::purge_minutes(connection, self.statements(), now - KEEP)
+            .await
+            .map_err(StoreError::during("purge counts of minutes"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_counted_is_taken_once_and_given_back_when_it_was_not_stored() {
+        let tally = Tally::default();
+        assert_eq!(tally.take(), None);
+        tally.add(Counts { applied: 2, duplicates: 1 });
+        tally.clone().add(Counts { applied: 1, duplicates: 0 });
+        let taken = tally.take();
+        assert_eq!(taken, Some(Counts { applied: 3, duplicates: 1 }));
+        assert_eq!(tally.take(), None);
+        taken.into_iter().for_each(|counts| tally.add(counts));
+        assert_eq!(tally.take(), taken);
+    }
+}

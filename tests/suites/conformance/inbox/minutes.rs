@@ -1,0 +1,64 @@
+//! What consumers count of duplicates is there for whoever looks at the tables.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::num::NonZeroUsize;
+use std::time::Duration;
+
+use super::broker::Broker;
+use super::database::{Database, TestDatabase};
+use super::message;
+use super::runner::{Effect, builder, start};
+use migrations::Dialect as Name;
+
+cases! { "inbox/minutes":
+    every {
+        duplicates_are_told_by_the_tables,
+        minutes_are_forgotten_after_a_day,
+    }
+}
+
+const HOUR: Duration = Duration::from_secs(3_600);
+
+/// Oracle: the rate after two consumers have stopped, of which one takes single messages and the
+/// other one batches, and which share a row.
+async fn duplicates_are_told_by_the_tables<DB: TestDatabase>(database: &Database<DB>) {
+    let inbox = database.inbox().await;
+    assert!(inbox.activity(HOUR).await.unwrap().is_empty());
+    for batch in [None, NonZeroUsize::new(8)] {
+        let messages: Vec<_> = (0..6).map(|number| message(&format!("{batch:?} {number}"))).collect();
+        let broker = Broker::new(messages.iter().flat_map(|message| vec![message.clone(); 4]));
+        let builder = builder(&inbox, &broker, Effect::works());
+        let running = start(match batch {
+            Some(batch) => builder.batch(batch),
+            None => builder,
+        });
+        broker.drained().await;
+        running.stop().await;
+    }
+    let all = inbox.activity(HOUR).await.unwrap();
+    assert_eq!(all.len(), 1);
+    assert_eq!((all[0].counted.applied, all[0].counted.duplicates), (12, 36), "{all:?}");
+    assert_eq!(all[0].duplicate_rate(), Some(0.75));
+}
+
+async fn minutes_are_forgotten_after_a_day<DB: TestDatabase>(database: &Database<DB>) {
+    let inbox = database.inbox().await;
+    let mut tx = database.admin.begin().await.unwrap();
+    let micros = |hours: i64| {
+        let at = inbox.window().now - time::Duration::hours(hours);
+        i64::try_from(at.unix_timestamp_nanos() / 1_000).unwrap()
+    };
+    for hours in [0, 23, 25] {
+        let minute = match DB::DIALECT {
+            Name::Postgres => format!("to_timestamp({}::numeric / 1000000)", micros(hours)),
+            Name::Sqlite => micros(hours).to_string(),
+        };
+        let row = format!("INSERT INTO inbox_minute VALUES ('billing', {minute}, 1, 2)");
+        DB::sql(&mut tx, row.leak()).await.unwrap();
+    }
+    tx.commit().await.unwrap();
+    inbox.maintain().await.unwrap();
+    let all = inbox.activity(48 * HOUR).await.unwrap();
+    assert_eq!((all[0].counted.applied, all[0].counted.duplicates), (2, 4), "{all:?}");
+}
