@@ -10,6 +10,7 @@ use super::handle::{IdempotencyKeys, again};
 use super::id::KeyId;
 use super::options::OnExpired;
 use super::store::KeyStore;
+use crate::decision::Signature;
 use crate::store_error::StoreError;
 
 /// A key whose holder has let its lease expire.
@@ -39,6 +40,38 @@ pub enum Decision {
     Discard,
 }
 
+impl Decision {
+    /// The lower-case word for tables and logs.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Release => "release",
+            Self::Discard => "discard",
+        }
+    }
+
+    /// The value of a word.
+    #[must_use]
+    pub fn from_word(word: &str) -> Option<Self> {
+        [Self::Release, Self::Discard].into_iter().find(|decision| decision.as_str() == word)
+    }
+}
+
+/// A decision that was taken.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Decided {
+    /// When, by the database's clock.
+    pub at: OffsetDateTime,
+    /// Who took it.
+    pub actor: String,
+    /// Why.
+    pub note: String,
+    /// The choice.
+    pub decision: Decision,
+    /// About which key.
+    pub id: KeyId,
+}
+
 impl<DB: KeyStore> IdempotencyKeys<DB> {
     /// The keys whose lease has expired and which nobody has taken over, the longest first.
     /// Cancel-safe.
@@ -51,20 +84,37 @@ impl<DB: KeyStore> IdempotencyKeys<DB> {
             .map_err(StoreError::during("list stuck idempotency keys"))
     }
 
-    /// Decides about a stuck key; false when it is not stuck (any more). `operator` is kept with
-    /// the key. On PostgreSQL it takes the owner of the table, or a role that may write
-    /// `decided_by`.
+    /// Decides about a stuck key; false when it is not stuck (any more), or, where a holder is
+    /// named, when somebody else has held it since. The audit keeps who decided and why, the key
+    /// who did. On PostgreSQL it takes the owner of the tables, or a role that may write
+    /// `decided_by` and insert into `idempotency_audit`.
     ///
     /// # Errors
     /// [`StoreError`] when the database refused or is away. Run it to its end.
-    pub async fn decide(&self, id: &KeyId, decision: Decision, operator: &str) -> Result<bool, StoreError> {
-        let (keys, id, operator) = (self.clone(), id.clone(), operator.to_owned());
+    pub async fn decide(
+        &self,
+        id: &KeyId,
+        holder: Option<Uuid>,
+        decision: Decision,
+        signature: &Signature,
+    ) -> Result<bool, StoreError> {
+        let (keys, id, signature) = (self.clone(), id.clone(), signature.clone());
         let work = async move {
             again("decide about an idempotency key", || {
-                DB::decide(keys.pool(), keys.statements(), &id, decision, &operator)
+                DB::decide(keys.pool(), keys.statements(), (&id, holder), decision, &signature)
             })
             .await
         };
         shield(work).await
+    }
+
+    /// The decisions that were taken, the latest first. Cancel-safe.
+    ///
+    /// # Errors
+    /// [`StoreError`] when the database refused or is away.
+    pub async fn decisions(&self, limit: NonZeroU32) -> Result<Vec<Decided>, StoreError> {
+        DB::decisions(self.pool(), self.statements(), limit.get())
+            .await
+            .map_err(StoreError::during("list decisions about idempotency keys"))
     }
 }

@@ -19,7 +19,7 @@
 //! | [`Claim`] | a key held on lease |
 //! | [`KeyTransaction`] | a key held by a transaction |
 //! | [`ClaimError`], [`CompleteError`] | what can go wrong |
-//! | [`StuckKey`] | what an operator has to decide about |
+//! | [`StuckKey`], [`Decided`] | what an operator has to decide about, and has decided |
 //! | [`Maintained`] | what is done in the background |
 //! | `crash_points` (feature `testing`) | places at which a test ends the process |
 //!
@@ -63,7 +63,7 @@ pub(crate) mod telemetry;
 mod token;
 mod transaction;
 
-pub use admin::{Decision, StuckKey};
+pub use admin::{Decided, Decision, StuckKey};
 pub use claim::Claim;
 pub use claimed::{Claimed, Replay};
 pub use error::{ClaimError, CompleteError};

@@ -10,11 +10,12 @@ use sqlx::{Pool, Transaction};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use super::admin::{Decision, StuckKey};
+use super::admin::{Decided, Decision, StuckKey};
 use super::decide::Asked;
 use super::id::KeyId;
 use super::options::OnExpired;
 use super::record::{Ending, Found, Record};
+use crate::decision::Signature;
 
 type Result<T> = std::result::Result<T, sqlx::Error>;
 
@@ -111,14 +112,22 @@ pub trait KeyStore: Backend {
         change: Change<'_>,
     ) -> impl Future<Output = Result<Option<Record>>> + Send;
 
-    /// Decides about a key whose lease has expired; whether there was one.
+    /// Decides about a key whose lease has expired, where a holder is named one that it was the
+    /// last to hold, and notes the decision; whether there was one.
     fn decide(
         pool: &Pool<Self>,
         statements: &Self::KeyStatements,
-        id: &KeyId,
+        key: (&KeyId, Option<Uuid>),
         decision: Decision,
-        operator: &str,
+        signature: &Signature,
     ) -> impl Future<Output = Result<bool>> + Send;
+
+    /// The decisions, the latest first.
+    fn decisions(
+        pool: &Pool<Self>,
+        statements: &Self::KeyStatements,
+        limit: u32,
+    ) -> impl Future<Output = Result<Vec<Decided>>> + Send;
 
     /// The keys whose lease has expired, the longest first.
     fn stuck(
@@ -152,4 +161,18 @@ pub(crate) fn stuck_key(
     let id = KeyId::of_texts(&scope, &operation, &key).map_err(|error| sqlx::Error::Decode(error.into()))?;
     let on_expired = if refuses { OnExpired::Refuse } else { OnExpired::TakeOver };
     Ok(StuckKey { id, attempt, holder, claimed_at, lease_until, on_expired })
+}
+
+/// A row of the audit without its time: actor, note, action, scope, operation, key.
+pub(crate) type DecidedRow = (String, String, String, String, String, String);
+
+/// The decision of a row.
+pub(crate) fn decided(
+    at: OffsetDateTime,
+    (actor, note, action, scope, operation, key): DecidedRow,
+) -> Result<Decided> {
+    let id = KeyId::of_texts(&scope, &operation, &key).map_err(|error| sqlx::Error::Decode(error.into()))?;
+    let unknown = || sqlx::Error::Decode(format!("{action:?} is no decision that this version knows").into());
+    let decision = Decision::from_word(&action).ok_or_else(unknown)?;
+    Ok(Decided { at, actor, note, decision, id })
 }

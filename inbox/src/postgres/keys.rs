@@ -6,13 +6,14 @@ use message::Fingerprint;
 use migrations::{Identifier, Template};
 use sqlx::postgres::PgRow;
 use sqlx::postgres::types::PgInterval;
-use sqlx::{PgConnection, PgPool, Postgres, Row, Transaction};
+use sqlx::{FromRow, PgConnection, PgPool, Postgres, Row, Transaction};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
+use crate::decision::Signature;
 use crate::keys::record::{Found, Record, State};
-use crate::keys::store::{Ask, Change, KeyStore, stuck_key};
-use crate::keys::{Decision, Ending, KeyId, OnExpired, StuckKey};
+use crate::keys::store::{Ask, Change, KeyStore, decided, stuck_key};
+use crate::keys::{Decided, Decision, Ending, KeyId, OnExpired, StuckKey};
 
 type Result<T> = std::result::Result<T, sqlx::Error>;
 type Query<'q> = sqlx::query::Query<'q, Postgres, sqlx::postgres::PgArguments>;
@@ -120,13 +121,18 @@ migrations::statements! {
             WHERE k.scope = $1 AND k.operation = $2 AND k.key = $3 AND k.holder = $4
             AND k.state = 'in_progress' RETURNING {record_columns}";
     decide = "
-        UPDATE {schema}idempotency_key AS k
+        WITH decided AS (UPDATE {schema}idempotency_key AS k
             SET state = $4, lease_until = NULL, decided_by = $5, processed_at = CASE
             WHEN $4 = 'failed' THEN statement_timestamp()
         END, expires_at = greatest(k.expires_at, statement_timestamp() + (k.expires_at - k.claimed_at)),
             claimed_at = statement_timestamp()
             WHERE k.scope = $1 AND k.operation = $2 AND k.key = $3 AND k.state = 'in_progress'
-            AND coalesce(k.lease_until, k.claimed_at) <= statement_timestamp()";
+            AND coalesce(k.lease_until, k.claimed_at) <= statement_timestamp() AND ($8::uuid IS NULL OR k.holder = $8)
+            RETURNING k.scope, k.operation, k.key)
+        INSERT INTO {schema}idempotency_audit (actor, note, action, scope, operation, key)
+            SELECT $5, $6, $7, scope, operation, key FROM decided";
+    decisions = "
+        SELECT actor, note, action, scope, operation, key, at FROM {schema}idempotency_audit ORDER BY seq DESC LIMIT $1";
     stuck = "
         SELECT {stuck_columns} FROM {schema}idempotency_key AS k WHERE {is_stuck}
             ORDER BY coalesce(k.lease_until, k.claimed_at) LIMIT $1";
@@ -271,16 +277,23 @@ impl KeyStore for Postgres {
     async fn decide(
         pool: &PgPool,
         statements: &KeyStatements,
-        id: &KeyId,
+        (id, holder): (&KeyId, Option<Uuid>),
         decision: Decision,
-        operator: &str,
+        Signature { actor, note, .. }: &Signature,
     ) -> Result<bool> {
         let state = match decision {
             Decision::Release => State::Released,
             Decision::Discard => State::Ended(Ending::Failed),
         };
-        let decide = bind_id(sqlx::query(&statements.sql.decide), id).bind(state.as_str()).bind(operator);
+        let decide = bind_id(sqlx::query(&statements.sql.decide), id).bind(state.as_str());
+        let decide = decide.bind(actor).bind(note).bind(decision.as_str()).bind(holder);
         Ok(decide.persistent(false).execute(pool).await?.rows_affected() == 1)
+    }
+
+    async fn decisions(pool: &PgPool, statements: &KeyStatements, limit: u32) -> Result<Vec<Decided>> {
+        let query = sqlx::query(&statements.sql.decisions).bind(i64::from(limit)).persistent(false);
+        let rows = query.fetch_all(pool).await?;
+        rows.iter().map(|row| decided(row.try_get("at")?, FromRow::from_row(row)?)).collect()
     }
 
     async fn stuck(pool: &PgPool, statements: &KeyStatements, limit: u32) -> Result<Vec<StuckKey>> {

@@ -1,16 +1,17 @@
 //! Idempotency keys on SQLite: the one writer there is makes every step atomic.
 
 use sqlx::sqlite::SqliteRow;
-use sqlx::{Row, Sqlite, SqliteConnection, SqlitePool, Transaction};
+use sqlx::{FromRow, Row, Sqlite, SqliteConnection, SqlitePool, Transaction};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
 use migrations::Identifier;
 
 use super::values;
+use crate::decision::Signature;
 use crate::keys::record::{Found, Record, State};
-use crate::keys::store::{Ask, Change, KeyStore, stuck_key};
-use crate::keys::{Decision, Ending, KeyId, OnExpired, StuckKey};
+use crate::keys::store::{Ask, Change, KeyStore, decided, stuck_key};
+use crate::keys::{Decided, Decision, Ending, KeyId, OnExpired, StuckKey};
 
 type Result<T> = std::result::Result<T, sqlx::Error>;
 type Query<'q> = sqlx::query::Query<'q, Sqlite, <Sqlite as sqlx::Database>::Arguments>;
@@ -41,6 +42,9 @@ const STUCK: &str = "SELECT * FROM idempotency_key WHERE state = 'in_progress' \
 const REPORT: &str = "UPDATE idempotency_key SET reported_at = CAST(unixepoch('subsec') * 1000000 AS INTEGER) \
     WHERE rowid IN (SELECT rowid FROM idempotency_key WHERE state = 'in_progress' AND reported_at IS NULL \
         AND lease_until <= CAST(unixepoch('subsec') * 1000000 AS INTEGER) ORDER BY lease_until LIMIT $1) RETURNING *";
+const NOTE: &str = "INSERT INTO idempotency_audit (scope, operation, key, actor, note, action) VALUES ($1, $2, $3, $4, $5, $6)";
+const DECISIONS: &str = "SELECT actor, note, action, scope, operation, key, at FROM idempotency_audit \
+    ORDER BY seq DESC LIMIT $1";
 const FORGET: &str = "DELETE FROM idempotency_key WHERE rowid IN (SELECT rowid FROM idempotency_key \
         WHERE expires_at <= CAST(unixepoch('subsec') * 1000000 AS INTEGER) AND state <> 'in_progress' \
         ORDER BY expires_at LIMIT $1)";
@@ -161,25 +165,31 @@ impl KeyStore for Sqlite {
     async fn decide(
         pool: &SqlitePool,
         _statements: &(),
-        id: &KeyId,
+        (id, holder): (&KeyId, Option<Uuid>),
         decision: Decision,
-        operator: &str,
+        Signature { actor, note, .. }: &Signature,
     ) -> Result<bool> {
         let mut tx = Self::begin_plain(pool).await?;
         let now = now(&mut tx).await?;
-        let Some(Record { state: State::InProgress { lease_until }, .. }) = find(&mut tx, id).await? else {
-            return Ok(false);
-        };
-        if lease_until > values::time(now)? {
+        let Some(record) = find(&mut tx, id).await? else { return Ok(false) };
+        let State::InProgress { lease_until } = record.state else { return Ok(false) };
+        if lease_until > values::time(now)? || holder.is_some_and(|holder| holder != record.holder) {
             return Ok(false);
         }
         let state = match decision {
             Decision::Release => State::Released,
             Decision::Discard => State::Ended(Ending::Failed),
         };
-        write(&mut tx, id, (state, None), now, Some(operator)).await?;
+        write(&mut tx, id, (state, None), now, Some(actor)).await?;
+        let audit = bind_id(sqlx::query(NOTE), id).bind(actor).bind(note).bind(decision.as_str());
+        audit.execute(&mut *tx).await?;
         tx.commit().await?;
         Ok(true)
+    }
+
+    async fn decisions(pool: &SqlitePool, _statements: &(), limit: u32) -> Result<Vec<Decided>> {
+        let rows = sqlx::query(DECISIONS).bind(limit).fetch_all(pool).await?;
+        rows.iter().map(|row| decided(values::time(row.try_get("at")?)?, FromRow::from_row(row)?)).collect()
     }
 
     async fn stuck(pool: &SqlitePool, _statements: &(), limit: u32) -> Result<Vec<StuckKey>> {

@@ -5,14 +5,15 @@ use std::num::NonZeroU32;
 use clap::{Args, Subcommand};
 use inbox::keys::{Decision, KeyId};
 use serde::Serialize;
+use time::format_description::well_known::Rfc3339;
 
 use super::database::TablesDatabase;
 use super::dead::viewer;
 use super::exit::Exit;
 use super::failure::Failure;
 use super::output::{Format, table};
-use crate::operate::keys::{self, KeyLine};
-use crate::operate::{Operator, Role};
+use super::signature::Signature;
+use crate::operate::keys::{self, DecidedLine, KeyLine};
 
 /// Actions on keys whose lease has expired.
 #[derive(Debug, Subcommand)]
@@ -23,9 +24,11 @@ pub enum Keys {
     Release(Decide),
     /// Give the request up: it never runs, and whoever sends the key is told so.
     Discard(Decide),
+    /// List the decisions taken so far, the latest first.
+    Audit(List),
 }
 
-/// The arguments of `relay keys list`.
+/// The arguments of `relay keys list` and `audit`.
 #[derive(Debug, Args)]
 pub struct List {
     #[command(flatten)]
@@ -54,9 +57,8 @@ pub struct Decide {
     #[arg(long, value_name = "KEY")]
     key: String,
 
-    /// Who decides; it is kept with the key.
-    #[arg(long, value_name = "NAME", env = "USER")]
-    actor: String,
+    #[command(flatten)]
+    signature: Signature,
 }
 
 /// The result of a decision.
@@ -76,6 +78,11 @@ impl Keys {
             }
             Self::Release(decide) => decide.execute(Decision::Release, "released", format).await,
             Self::Discard(decide) => decide.execute(Decision::Discard, "discarded", format).await,
+            Self::Audit(List { place, limit }) => {
+                let lines = keys::decisions(&place.goal()?, &viewer(), limit).await?;
+                format.print(&lines, |lines| audited(lines))?;
+                Ok(Exit::Success)
+            }
         }
     }
 }
@@ -90,8 +97,7 @@ impl Decide {
         let id = KeyId::of_texts(&self.scope, &self.operation, &self.key)
             .map_err(|error| Failure::new(Exit::Usage, error))?;
         let key = id.to_string();
-        let operator = Operator::new(self.actor, Role::Operator);
-        keys::decide(&self.place.goal()?, &operator, &id, decision).await?;
+        keys::decide(&self.place.goal()?, &self.signature.signed(), (&id, None), decision).await?;
         format.print(&Decided { action, key }, |decided| format!("{}: {}", decided.action, decided.key))?;
         Ok(Exit::Success)
     }
@@ -102,8 +108,20 @@ fn shown(lines: &[KeyLine]) -> String {
         return String::from("no key is stuck");
     }
     let rows = lines.iter().map(|line| {
-        let KeyLine { scope, operation, key, attempt, claimed_at, lease_until } = line;
+        let KeyLine { scope, operation, key, attempt, claimed_at, lease_until, .. } = line;
         [scope, operation, key, &attempt.to_string(), claimed_at, lease_until].map(Clone::clone)
     });
     table(["scope", "operation", "key", "attempt", "claimed", "lease until"], rows)
+}
+
+fn audited(lines: &[DecidedLine]) -> String {
+    if lines.is_empty() {
+        return String::from("no decision");
+    }
+    let rows = lines.iter().map(|line| {
+        let DecidedLine { at, actor, action, scope, operation, key, note } = line;
+        let at = at.format(&Rfc3339).unwrap_or_else(|_| at.to_string());
+        [at.as_str(), actor, action, scope, operation, key, note].map(ToOwned::to_owned)
+    });
+    table(["at", "actor", "action", "scope", "operation", "key", "note"], rows)
 }

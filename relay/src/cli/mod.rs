@@ -20,7 +20,7 @@
 //! | `show` | `relay show`: the story of a message |
 //! | `replay` | `relay replay` |
 //! | `lag`, `tail` | `relay lag`, `relay tail` |
-//! | `keys` | `relay keys list`, `release`, `discard` |
+//! | `keys` | `relay keys list`, `release`, `discard`, `audit` |
 //! | `init` | `relay init`: a configuration from flags or questions |
 //! | `check` | `relay check`: configuration and connections |
 //! | `man` | `relay man`: man pages |

@@ -2,8 +2,8 @@
 
 use std::num::NonZeroU32;
 
-use inbox::StoreError;
-use inbox::keys::{ClaimError, Decision, IdempotencyKeys, KeyId, KeyOptions, KeyStore, StuckKey};
+use inbox::keys::{ClaimError, Decided, Decision, IdempotencyKeys, KeyId, KeyOptions, KeyStore, StuckKey};
+use inbox::{Signature, StoreError};
 use message::error_text;
 use migrations::Identifier;
 use serde::Serialize;
@@ -12,9 +12,11 @@ use sqlx::Postgres;
 use sqlx::{Connection, Sqlite};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
+use uuid::Uuid;
 
 use super::error::{OperateError, OperateErrorKind};
-use super::operator::{Operator, Role};
+use super::operator::{Operator, Role, Signed};
+use super::seconds;
 use super::tables::{ConnectOptions, Tables};
 
 /// A key whose lease has expired and which nobody has taken over.
@@ -32,6 +34,28 @@ pub struct KeyLine {
     pub claimed_at: String,
     /// When its lease expired.
     pub lease_until: String,
+    /// Its last holder's number, as logs have it.
+    pub holder: Uuid,
+}
+
+/// A decision that was taken.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct DecidedLine {
+    /// When, by the database's clock.
+    #[serde(serialize_with = "seconds::serialize")]
+    pub at: OffsetDateTime,
+    /// Who took it.
+    pub actor: String,
+    /// `release` or `discard`.
+    pub action: &'static str,
+    /// Whose key: tenant or account.
+    pub scope: String,
+    /// The operation that was asked for.
+    pub operation: String,
+    /// The key.
+    pub key: String,
+    /// Why.
+    pub note: String,
 }
 
 /// The keys of one database, and its pool.
@@ -70,21 +94,23 @@ pub(crate) async fn stuck(
     Ok(stuck?.iter().map(KeyLine::of).collect())
 }
 
-/// Decides about a key that is stuck; the operator's name is kept with it. Not cancel-safe: list
-/// the keys again.
+/// Decides about a key that is stuck, where a holder is named one that nobody has held since. Not
+/// cancel-safe: list the keys again.
 ///
 /// # Errors
 /// [`OperateError`] when the operator may not, when the key is not stuck, or when the database
 /// refused.
 pub(crate) async fn decide(
     tables: &Tables,
-    operator: &Operator,
-    id: &KeyId,
+    signed: &Signed,
+    (id, holder): (&KeyId, Option<Uuid>),
     decision: Decision,
 ) -> Result<(), OperateError> {
-    operator.permit(Role::Operator, "decide about idempotency keys")?;
+    signed.check("decide about idempotency keys")?;
+    let signature =
+        Signature { actor: signed.operator.name().to_owned(), note: signed.reason.clone(), selection: None };
     let keys = Opened::of(tables).await?;
-    let was_stuck = on!(&keys, keys => keys.decide(id, decision, operator.name())).map_err(failed);
+    let was_stuck = on!(&keys, keys => keys.decide(id, holder, decision, &signature)).map_err(failed);
     keys.close().await;
     if was_stuck? {
         return Ok(());
@@ -92,6 +118,22 @@ pub(crate) async fn decide(
     let help =
         "`relay keys list` shows the keys that are; one whose lease has not expired may still complete";
     Err(OperateError::new(OperateErrorKind::Conflict, format_args!("not stuck: {id}")).with_help(help))
+}
+
+/// The decisions taken so far, the latest first, at most `limit`. Cancel-safe.
+///
+/// # Errors
+/// As [`stuck`].
+pub(crate) async fn decisions(
+    tables: &Tables,
+    operator: &Operator,
+    limit: NonZeroU32,
+) -> Result<Vec<DecidedLine>, OperateError> {
+    operator.permit(Role::Viewer, "read the audit of idempotency keys")?;
+    let keys = Opened::of(tables).await?;
+    let decisions = on!(&keys, keys => keys.decisions(limit)).map_err(failed);
+    keys.close().await;
+    Ok(decisions?.into_iter().map(DecidedLine::of).collect())
 }
 
 impl Opened {
@@ -125,9 +167,16 @@ fn failed(error: StoreError) -> OperateError {
     error.into()
 }
 
+impl DecidedLine {
+    fn of(Decided { at, actor, note, decision, id }: Decided) -> Self {
+        let (scope, operation) = (id.scope().to_string(), id.operation().to_string());
+        Self { at, actor, action: decision.as_str(), scope, operation, key: id.key().to_string(), note }
+    }
+}
+
 impl KeyLine {
     fn of(stuck: &StuckKey) -> Self {
-        let StuckKey { id, attempt, claimed_at, lease_until, .. } = stuck;
+        let StuckKey { id, attempt, holder, claimed_at, lease_until, .. } = stuck;
         let rfc3339 = |at: &OffsetDateTime| at.format(&Rfc3339).unwrap_or_else(|_| at.to_string());
         Self {
             scope: id.scope().to_string(),
@@ -136,6 +185,7 @@ impl KeyLine {
             attempt: *attempt,
             claimed_at: rfc3339(claimed_at),
             lease_until: rfc3339(lease_until),
+            holder: *holder,
         }
     }
 }

@@ -99,6 +99,7 @@ pub(crate) fn routes(app: Arc<App>) -> Router {
         .route("/resume", post(pause::resume))
         .route("/consumers", get(consumers::show))
         .route("/keys", get(keys::show))
+        .route("/keys/confirm", post(keys::confirm))
         .route("/keys/decide", post(keys::decide))
         .route("/sagas", get(sagas::list))
         .route("/saga", get(sagas::show))

@@ -106,7 +106,7 @@ impl<'a> Frame<'a> {
                         a href=(path) aria-current=[(tab == self.tab).then_some("page")] { (name) }
                     }
                 }
-                form class="find" method="get" action="/message" role="search" {
+                form class="find" method="get" action="/message" role="search" aria-label="Find a message" {
                     input name="id" type="search" required maxlength="64" placeholder="Message id"
                         aria-label="Id of a message, its place in the log, or of its dead letter";
                     button { "Find" }

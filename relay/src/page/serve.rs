@@ -17,6 +17,7 @@ use tracing::warn;
 
 use super::app::{App, routes};
 use super::guard::Hosts;
+use super::peers::Peers;
 use super::tls;
 use super::users::Users;
 use crate::config::{Config, PageConfig};
@@ -85,20 +86,23 @@ impl Page {
     pub async fn serve(self) {
         let Self { listener, tls, app } = self;
         let room = Arc::new(Semaphore::new(CONNECTIONS));
+        let peers = Peers::default();
         let mut connections = JoinSet::new();
         let observed = Arc::clone(&app);
         connections.spawn(async move { observed.observer.keep().await });
         let service = TowerToHyperService::new(routes(app));
         loop {
             let Ok(permit) = Arc::clone(&room).acquire_owned().await else { return };
-            let stream = match listener.accept().await {
-                Ok((stream, _)) => stream,
+            let (stream, peer) = match listener.accept().await {
+                Ok(accepted) => accepted,
                 Err(error) => {
                     warn!("a connection for the page could not be accepted: {error}");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                     continue;
                 }
             };
+            // Closed at once: a peer that has as many gets no more.
+            let Some(connected) = peers.connect(peer.ip()) else { continue };
             let (service, tls) = (service.clone(), tls.clone());
             connections.spawn(async move {
                 let _ = stream.set_nodelay(true);
@@ -116,7 +120,7 @@ impl Page {
                     }
                 };
                 let _ = tokio::time::timeout(CONNECTION_LIFETIME, served).await;
-                drop(permit);
+                drop((connected, permit));
             });
             while connections.try_join_next().is_some() {}
         }

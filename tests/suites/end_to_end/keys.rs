@@ -30,7 +30,7 @@ async fn decides<DB: Dialect>(stage: Stage) -> Outcome {
         assert!(matches!(claim(&keys, key).await?, Claimed::Acquired(_)), "{key}");
     }
     let listed = eventually("both leases are over", || async {
-        let listed = list(&database.url).await?;
+        let listed = json(&database.url, "list").await?;
         Ok(when(listed.len() == 2).map(|()| listed))
     })
     .await?;
@@ -50,7 +50,13 @@ async fn decides<DB: Dialect>(stage: Stage) -> Outcome {
     assert_eq!(again.attempt(), 2);
     again.complete(Ending::Succeeded, b"charged").await?;
     assert!(matches!(claim(&keys, "never").await?, Claimed::Discarded { .. }));
-    assert!(list(&database.url).await?.is_empty(), "nothing is left to decide");
+    assert!(json(&database.url, "list").await?.is_empty(), "nothing is left to decide");
+    let audit = json(&database.url, "audit").await?;
+    let told =
+        |line: &Value| ["action", "key", "actor", "note"].map(|name| line[name].as_str().map(str::to_owned));
+    let expected = |action: &str, key: &str| [action, key, "alice", "asked"].map(|it| Some(it.to_owned()));
+    let audit: Vec<_> = audit.iter().map(told).collect();
+    assert_eq!(audit, [expected("discard", "never"), expected("release", "again")]);
     Ok(())
 }
 
@@ -60,8 +66,8 @@ async fn claim<DB: Dialect>(keys: &IdempotencyKeys<DB>, key: &str) -> Result<Cla
     Ok(keys.claim(&id, Fingerprint::of_parts("charge", "", b"1250"), &options).await?)
 }
 
-async fn list(url: &str) -> Result<Vec<Value>, Failure> {
-    let output = relay(&["keys", "list", "--database", url, "--output", "json"]).await?;
+async fn json(url: &str, list: &str) -> Result<Vec<Value>, Failure> {
+    let output = relay(&["keys", list, "--database", url, "--output", "json"]).await?;
     if output.status.success() {
         return Ok(serde_json::from_slice(&output.stdout)?);
     }
@@ -70,7 +76,18 @@ async fn list(url: &str) -> Result<Vec<Value>, Failure> {
 
 /// The exit code, and everything that was told.
 async fn decide(url: &str, verb: &str, key: &str) -> Result<(Option<i32>, String), Failure> {
-    let which = ["--scope", "tenant-1", "--operation", OPERATION, "--key", key, "--actor", "alice"];
+    let which = [
+        "--scope",
+        "tenant-1",
+        "--operation",
+        OPERATION,
+        "--key",
+        key,
+        "--actor",
+        "alice",
+        "--note",
+        "asked",
+    ];
     let output = relay(&[&["keys", verb, "--database", url][..], &which[..]].concat()).await?;
     let told = [output.stdout, output.stderr].concat();
     Ok((output.status.code(), String::from_utf8_lossy(&told).into_owned()))

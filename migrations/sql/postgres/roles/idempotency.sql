@@ -17,10 +17,10 @@ BEGIN
 END
 $roles$;
 
-REVOKE ALL ON {schema}idempotency_key FROM PUBLIC, {claimant}, {observer};
+REVOKE ALL ON {schema}idempotency_key, {schema}idempotency_audit FROM PUBLIC, {claimant}, {observer};
 
 -- Services claim, complete and forget keys; the triggers of the table keep a stored outcome as it is until it has expired.
--- Deciding about stuck keys writes decided_by, and is the owner's, or whose it is granted to.
+-- Deciding about stuck keys writes decided_by and the audit, and is the owner's, or whose it is granted to.
 GRANT SELECT, DELETE ON {schema}idempotency_key TO {claimant};
 GRANT INSERT (scope, operation, key, fingerprint, state, attempt, holder, lease_until, outcome, claimed_at, processed_at,
     expires_at, refuses) ON {schema}idempotency_key TO {claimant};
@@ -31,6 +31,6 @@ GRANT SELECT ON {schema}outbox_toolkit_migration TO {claimant};
 -- Observers see keys and states, and no outcome.
 GRANT SELECT (scope, operation, key, fingerprint, state, attempt, holder, lease_until, claimed_at, processed_at, expires_at,
     decided_by, refuses, reported_at) ON {schema}idempotency_key TO {observer};
-GRANT SELECT ON {schema}outbox_toolkit_migration TO {observer};
+GRANT SELECT ON {schema}idempotency_audit, {schema}outbox_toolkit_migration TO {observer};
 
 COMMIT;

@@ -9,15 +9,16 @@ use axum::http::Uri;
 use inbox::keys::{Decision, KeyId};
 use maud::{Markup, html};
 use message::shield;
+use uuid::Uuid;
 
 use super::super::answer::{Html, Problem};
 use super::super::app::App;
 use super::super::fields::Fields;
 use super::super::gate::Asker;
-use super::super::layout::{Frame, Tab, cell, count, may_decide};
+use super::super::layout::{Frame, Tab, cell, count, may_decide, signature};
 use super::tables::{self, NamedTables};
 use crate::operate::keys::{self, KeyLine};
-use crate::operate::{OperateError, Operator};
+use crate::operate::{OperateError, Operator, Role, Signed};
 
 /// Keys of a database that are shown.
 const KEYS_MAX: NonZeroU32 = NonZeroU32::MIN.saturating_add(199);
@@ -56,34 +57,93 @@ pub(crate) async fn show(
     Ok(Html(Frame::new(Some(&operator), Tab::Keys, "Idempotency keys").live(&uri).page(&body)))
 }
 
+/// Refuses early what `operate` refuses later, before anything else is said about the form.
+fn permit(operator: &Operator) -> Result<(), Problem> {
+    operator.permit(Role::Operator, "decide about idempotency keys").map_err(Problem::from)
+}
+
+/// A decision as a form describes it.
+struct Choice {
+    decision: Decision,
+    id: KeyId,
+    /// Its last holder when the form was made.
+    holder: Uuid,
+    /// The name of its database.
+    database: String,
+}
+
+impl Choice {
+    fn read(form: &Fields) -> Result<Self, Problem> {
+        form.check()?;
+        let decision = Decision::from_word(form.text("what"))
+            .ok_or_else(|| Problem::bad("a form says release or discard, and nothing else"))?;
+        let id = KeyId::of_texts(form.exact("scope"), form.exact("operation"), form.exact("key"))
+            .map_err(|error| Problem::bad(error.to_string()))?;
+        Ok(Self { decision, id, holder: form.need("holder")?, database: form.text("database").to_owned() })
+    }
+
+    fn consequence(&self) -> &'static str {
+        match self.decision {
+            Decision::Release => {
+                "The next request with the key runs again, and asks the other service again."
+            }
+            Decision::Discard => {
+                "The request is given up: it never runs, and whoever sends the key is told so."
+            }
+        }
+    }
+}
+
+/// `POST /keys/confirm`: the decision, and its reason to be filled in. A form and no link: keys do not
+/// belong into addresses.
+pub(crate) async fn confirm(
+    Asker(operator): Asker,
+    State(app): State<Arc<App>>,
+    Form(form): Form<Fields>,
+) -> Result<Html, Problem> {
+    let shown = |problem: Problem| problem.shown_to(&operator);
+    operator.permit(Role::Operator, "decide about idempotency keys").map_err(|error| shown(error.into()))?;
+    let choice = Choice::read(&form).map_err(shown)?;
+    tables::named(&app, &choice.database).map_err(shown)?;
+    let verb = match choice.decision {
+        Decision::Release => "Release",
+        Decision::Discard => "Discard",
+    };
+    let title = format!("{verb} the key {}?", choice.id.key());
+    let body = html! {
+        form method="post" action="/keys/decide" class="card" {
+            @for name in ["database", "scope", "operation", "key", "holder", "what"] {
+                input type="hidden" name=(name) value=(form.exact(name));
+            }
+            p { "Of " strong { (cell(choice.id.scope().as_str())) } ", for " strong { (cell(choice.id.operation().as_str())) } "." }
+            p { (choice.consequence()) " Find out first whether its holder has had an effect." }
+            (signature(verb, choice.decision == Decision::Discard))
+            a class="button" href="/keys" { "Back" }
+        }
+    };
+    Ok(Html(Frame::new(Some(&operator), Tab::Keys, &title).page(&body)))
+}
+
 /// `POST /keys/decide`.
 pub(crate) async fn decide(
     Asker(operator): Asker,
     State(app): State<Arc<App>>,
     Form(form): Form<Fields>,
 ) -> Result<Html, Problem> {
-    form.check()?;
     let shown = |problem: Problem| problem.shown_to(&operator);
-    let (decision, done) = match form.text("what") {
-        "release" => (Decision::Release, "The next request with the key runs again."),
-        "discard" => (Decision::Discard, "The request is given up: whoever sends the key is told so."),
-        _ => return Err(shown(Problem::bad("a form says release or discard, and nothing else"))),
-    };
-    let (scope, operation, key) = (form.exact("scope"), form.exact("operation"), form.exact("key"));
-    let id =
-        KeyId::of_texts(scope, operation, key).map_err(|error| shown(Problem::bad(error.to_string())))?;
-    let (name, by) = (form.text("database").to_owned(), operator.clone());
+    permit(&operator).map_err(shown)?;
+    let choice = Choice::read(&form).map_err(shown)?;
+    let signed = Signed { operator: operator.clone(), reason: form.text("reason").to_owned() };
+    let consequence = choice.consequence();
     let decided = shield(async move {
         let _turn = app.turn().await?;
-        keys::decide(&tables::named(&app, &name)?, &by, &id, decision).await?;
-        // No audit has a line for it: the row keeps the latest name alone.
-        let (user, database, decision) = (by.name(), name.as_str(), form.text("what"));
-        tracing::info!(user, database, key = %id, decision, "somebody decided about an idempotency key on the page");
+        let tables = tables::named(&app, &choice.database)?;
+        keys::decide(&tables, &signed, (&choice.id, Some(choice.holder)), choice.decision).await?;
         Ok::<_, Problem>(())
     });
     decided.await.map_err(shown)?;
     let body = html! {
-        p class="lead" { (done) }
+        p class="lead" { (consequence) }
         p { a class="button" href="/keys" { "Back to the keys" } }
     };
     Ok(Html(Frame::new(Some(&operator), Tab::Keys, "Decided").page(&body)))
@@ -107,13 +167,14 @@ fn table(operator: &Operator, database: &str, lines: &[KeyLine]) -> Markup {
                     td { (cell(&line.claimed_at)) }
                     td { (cell(&line.lease_until)) }
                     td { @if may_decide(operator) {
-                        form method="post" action="/keys/decide" class="actions" {
+                        form method="post" action="/keys/confirm" class="actions" {
                             input type="hidden" name="database" value=(database);
                             input type="hidden" name="scope" value=(line.scope);
                             input type="hidden" name="operation" value=(line.operation);
                             input type="hidden" name="key" value=(line.key);
-                            button name="what" value="release" { "Release" }
-                            button name="what" value="discard" class="danger" { "Discard" }
+                            input type="hidden" name="holder" value=(line.holder);
+                            button name="what" value="release" { "Release…" }
+                            button name="what" value="discard" class="danger" { "Discard…" }
                         }
                     } }
                 } } }

@@ -69,6 +69,7 @@ pub(crate) async fn payload(
 }
 
 fn page(operator: &Operator, query: &Fields, story: &Story) -> Markup {
+    let decisions: Vec<audit::Line> = story.decisions.iter().cloned().map(audit::Line::from).collect();
     html! {
         @if !story.away.is_empty() {
             div class="notice bad" role="alert" { strong { "Not everything is shown: " } (cell(&story.away.join("; "))) }
@@ -84,8 +85,8 @@ fn page(operator: &Operator, query: &Fields, story: &Story) -> Markup {
             (inboxes(operator, &story.inboxes))
         }
         h2 { "Decisions" }
-        @if story.decisions.is_empty() { p class="empty" { "Nobody has decided about it." } }
-        @else { (audit::table(&story.decisions)) }
+        @if decisions.is_empty() { p class="empty" { "Nobody has decided about it." } }
+        @else { (audit::table(&decisions)) }
         @if may_decide(operator) {
             h2 { "Payload" }
             form method="post" action="/message/payload" class="card" {

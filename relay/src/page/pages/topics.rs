@@ -38,7 +38,7 @@ pub(crate) async fn show(
     let body = html! {
         p class="lead" { "Topics in which something has not left yet, the longest wait first." }
         (away(&errors))
-        form class="filter" method="get" action="/topics" role="search" {
+        form class="filter" method="get" action="/topics" role="search" aria-label="Filter of topics" {
             label { "Part of the name" input name="q" type="search" value=(part) maxlength="255"; }
             button { "Filter" }
         }

@@ -4,6 +4,7 @@ use std::num::NonZeroU32;
 use std::task::Poll;
 
 use super::*;
+use inbox::Signature;
 use inbox::keys::{CompleteError, Decision, OnExpired};
 
 key_cases! { "keys/lease":
@@ -137,17 +138,30 @@ async fn a_stuck_key_waits_for_the_operator<DB: Keys>(db: Database<DB>) {
     assert_eq!(keys.stuck(some).await.unwrap(), [], "a holder that may be alive is not stuck");
     // Deciding takes more rights than a service has.
     let operator = IdempotencyKeys::open(db.admin.clone(), KeyOptions::default()).await.unwrap();
-    assert!(!operator.decide(&key("again"), Decision::Release, "alice").await.unwrap(), "nor decided about");
+    let signed =
+        |actor: &str| Signature { actor: actor.into(), note: "asked the bank".into(), selection: None };
+    let decide = async |name: &str, holder, decision, actor: &str| {
+        operator.decide(&key(name), holder, decision, &signed(actor)).await.unwrap()
+    };
+    assert!(!decide("again", None, Decision::Release, "alice").await, "nor decided about");
     db.execute(DB::LAPSE).await.unwrap();
     assert!(matches!(claim("again").await, Claimed::Stuck { .. }));
     let stuck = operator.stuck(some).await.unwrap();
     let found: Vec<_> = stuck.iter().map(|stuck| stuck.id.key().as_str()).collect();
     assert!(found.len() == 2 && found.contains(&"again") && found.contains(&"never"), "{stuck:?}");
 
-    assert!(operator.decide(&key("again"), Decision::Release, "alice").await.unwrap());
-    assert!(operator.decide(&key("never"), Decision::Discard, "alice").await.unwrap());
-    assert!(!operator.decide(&key("never"), Decision::Release, "bob").await.unwrap(), "a decision is final");
+    let other = Some(uuid::Uuid::now_v7());
+    assert!(!decide("again", other, Decision::Discard, "bob").await, "somebody else has held it since");
+    let holder = stuck.iter().find(|stuck| stuck.id.key().as_str() == "again").map(|stuck| stuck.holder);
+    assert!(decide("again", holder, Decision::Release, "alice").await);
+    assert!(decide("never", None, Decision::Discard, "alice").await);
+    assert!(!decide("never", None, Decision::Release, "bob").await, "a decision is final");
     assert_eq!(column(&db, "never", "decided_by").await, ["alice"]);
+    let audit = operator.decisions(some).await.unwrap();
+    let told: Vec<_> =
+        audit.iter().map(|it| (it.id.key().as_str(), it.decision, &*it.actor, &*it.note)).collect();
+    let by_alice = |key, decision| (key, decision, "alice", "asked the bank");
+    assert_eq!(told, [by_alice("never", Decision::Discard), by_alice("again", Decision::Release)]);
     assert!(matches!(claim("never").await, Claimed::Discarded { .. }));
     let Claimed::Acquired(holder) = claim("again").await else { panic!() };
     assert_eq!(holder.attempt(), 2);
