@@ -12,7 +12,7 @@ use std::{path::PathBuf, process::Command};
 const XTASK_VARIABLE: &str = "OUTBOX_XTASK";
 
 /// Files that some tests need beside the services.
-const TOOLS: [ToolKind; 4] = [
+const TOOLS: [ToolKind; 5] = [
     ToolKind {
         name: "libfaketime",
         gives: "clock jumps",
@@ -31,6 +31,7 @@ const TOOLS: [ToolKind; 4] = [
         variable: "OUTBOX_CHROMEDRIVER",
         get: services::chromium::driver,
     },
+    ToolKind { name: "axe-core", gives: "accessibility", variable: "OUTBOX_AXE", get: services::axe::script },
     ToolKind { name: "python3", gives: "Python", variable: "OUTBOX_PYTHON", get: services::python::program },
 ];
 

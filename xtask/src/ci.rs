@@ -178,8 +178,8 @@ const RELAY_FEATURES: [&str; 7] = [
     "page,rabbitmq",
 ];
 
-/// Compiles toolkit and relay with each selection of features, or a part of those: code that leans
-/// on another one's dependencies shows.
+/// Compiles and documents toolkit and relay with each selection of features, or a part of those: code
+/// that leans on another one's dependencies shows, and links that lead to what is not there.
 fn features(part: Option<Part>) -> Result<(), String> {
     let toolkit = FEATURES.iter().map(|features| ("outbox-toolkit", *features));
     let relay = RELAY_FEATURES.iter().map(|features| ("outbox-toolkit-relay", *features));
@@ -189,8 +189,12 @@ fn features(part: Option<Part>) -> Result<(), String> {
         println!("\nfeatures, part {part}: {} selections; all of them with --whole", selections.len());
     }
     for (package, features) in selections {
-        let arguments = ["check", "-p", package, "--no-default-features", "--features", features];
-        step(&format!("{package}: features {features}"), &mut cargo(arguments)?)?;
+        let selected = ["-p", package, "--no-default-features", "--features", features];
+        let what = format!("{package}: features {features}");
+        step(&what, cargo(["check"])?.args(selected))?;
+        let mut doc = cargo(["doc", "--no-deps"])?;
+        doc.args(selected).env("RUSTDOCFLAGS", "-D warnings");
+        step(&format!("{what}: documentation"), &mut doc)?;
     }
     Ok(())
 }

@@ -1,7 +1,9 @@
 //! The page for operators of the real program: who may do what, and what nobody may.
 
+mod access;
 mod browser;
 mod client;
+mod decisions;
 mod driver;
 mod lists;
 mod rights;

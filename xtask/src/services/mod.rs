@@ -1,5 +1,6 @@
 //! Private instances of the real components, without Docker: own ports, own data folders.
 
+pub(crate) mod axe;
 mod certificates;
 pub(crate) mod chromium;
 mod commands;

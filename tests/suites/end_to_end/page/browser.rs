@@ -1,34 +1,36 @@
 //! The page in a headless Chromium: what people do there, with and without scripts.
 
-use base64::Engine as _;
 use libtest_mimic::Trial;
 use tests::{Backend, Outcome, Stage, eventually, trial};
 
 use super::driver::{self, Browser};
 use super::{ANN, EVE, Served, USERS};
+use super::{access, decisions};
 
 /// Every page that a reader opens.
-const PAGES: [&str; 8] = ["/", "/topics", "/held", "/dead", "/consumers", "/keys", "/sagas", "/audit"];
-
-/// Fields and buttons that nobody can name, pictures without a text, texts that are hard to read.
-const ACCESS: &str = include_str!("access.js");
+pub(crate) const PAGES: [&str; 8] =
+    ["/", "/topics", "/held", "/dead", "/consumers", "/keys", "/sagas", "/audit"];
 
 /// The tests; without a browser they are listed as ignored.
 pub(crate) fn trials() -> Vec<Trial> {
-    if !driver::is_there() {
-        let name = "the_page_in_a_browser [OUTBOX_CHROMEDRIVER is not set]";
+    if !driver::is_there() || !access::is_there() {
+        let name = "the_page_in_a_browser [OUTBOX_CHROMEDRIVER or OUTBOX_AXE is not set]";
         return vec![Trial::test(name, || Ok(())).with_ignored_flag(true)];
     }
     let needs = [Backend::Postgres];
     vec![
         trial("an_operator_follows_and_decides_in_a_browser", &needs, decides),
+        trial("an_operator_decides_about_keys_in_a_browser", &needs, decisions::keys),
+        trial("an_operator_decides_about_sagas_in_a_browser", &needs, decisions::sagas),
         trial("a_viewer_sees_no_button_in_a_browser", &needs, viewer),
         trial("the_page_reads_without_scripts", &needs, without_scripts),
-        trial("everybody_can_read_the_page", &needs, readable),
+        trial("everybody_can_read_the_page", &needs, access::readable),
+        trial("the_page_needs_no_mouse", &needs, access::keyboard),
     ]
 }
 
-async fn logged_in(
+/// A browser that is logged in and shows the pipelines.
+pub(crate) async fn logged_in(
     stage: &Stage,
     served: &Served,
     name: &str,
@@ -147,46 +149,6 @@ async fn without_scripts(stage: Stage) -> Outcome {
     browser.press("input[name=row]").await?;
     browser.press("button[value=requeue]").await?;
     browser.shows("Requeue 1 message?").await?;
-    browser.quit().await?;
-    served.relay.stop().await
-}
-
-/// Goal: the page is read in light and dark, on a phone, by keyboard, and by people who do not see
-/// it. Oracle: the width of each page, the contrast of its texts, the names of its fields.
-async fn readable(stage: Stage) -> Outcome {
-    let served = Served::start(&stage, USERS, "").await?.with_dead(3).await?;
-    served.workload.place_many(4, 12).await?;
-    // A topic that is not there stops, so that something waits on every page.
-    served.workload.database.append("a-topic-that-is-not-there", "key-of-it", "{}").await?;
-    let browser = logged_in(&stage, &served, "ann", ANN, true).await?;
-    let folder = std::env::var_os("OUTBOX_SCREENSHOTS").map(std::path::PathBuf::from);
-    for (scheme, width, height) in
-        [("light", 1280, 900), ("dark", 1280, 900), ("light", 390, 844), ("dark", 390, 844)]
-    {
-        browser.look(scheme, width, height).await?;
-        for path in PAGES {
-            browser.go(&format!("http://{}{path}", served.address)).await?;
-            let wider = browser.run("return document.documentElement.scrollWidth - innerWidth").await?;
-            assert!(wider.as_i64() <= Some(0), "{path} is {wider} wider than a window of {width}");
-            let problems = browser.run(ACCESS).await?;
-            assert_eq!(problems, serde_json::json!([]), "{path} {scheme} {width}");
-            if let Some(folder) = &folder {
-                let name = format!("{}-{scheme}-{width}.png", path.trim_matches('/').replace('/', "-"));
-                let picture = base64::engine::general_purpose::STANDARD.decode(browser.picture().await?)?;
-                std::fs::write(folder.join(name), picture)?;
-            }
-        }
-    }
-    browser.look("light", 1280, 900).await?;
-    browser.go(&format!("http://{}/", served.address)).await?;
-    browser.key('\u{e004}').await?;
-    let first = browser.run("return document.activeElement.className").await?;
-    assert_eq!(first, "skip", "the first stop of the keyboard leads past the navigation");
-    browser.key('\u{e007}').await?;
-    eventually("the keyboard is at the content", || async {
-        Ok((browser.run("return document.activeElement.id").await? == "content").then_some(()))
-    })
-    .await?;
     browser.quit().await?;
     served.relay.stop().await
 }

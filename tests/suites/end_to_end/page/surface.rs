@@ -33,23 +33,25 @@ pub(crate) const READ: [&str; 17] = [
     "/nothing",
 ];
 
+const KEY: [(&str, &str); 7] = [
+    ("what", "release"),
+    ("database", "pipeline:orders"),
+    ("scope", "a"),
+    ("operation", "POST /a"),
+    ("key", "k"),
+    ("holder", "01a21987-9bca-7af8-8184-ba681445d351"),
+    ("reason", "forged"),
+];
+
 /// Every address that changes something, with fields that it takes.
-pub(crate) const CHANGES: [(&str, &[(&str, &str)]); 7] = [
+pub(crate) const CHANGES: [(&str, &[(&str, &str)]); 8] = [
     ("/dead/confirm", &[("what", "requeue-all")]),
     ("/dead/decide", &[("what", "discard-all"), ("expected", "2"), ("reason", "forged")]),
     ("/message/payload", &[("id", "1"), ("reason", "forged")]),
     ("/pause", &[("pipeline", "orders"), ("scope", "pipeline"), ("reason", "forged")]),
     ("/resume", &[("pipeline", "orders"), ("scope", "pipeline"), ("reason", "forged")]),
-    (
-        "/keys/decide",
-        &[
-            ("what", "release"),
-            ("database", "pipeline:orders"),
-            ("scope", "a"),
-            ("operation", "POST /a"),
-            ("key", "k"),
-        ],
-    ),
+    ("/keys/confirm", &KEY),
+    ("/keys/decide", &KEY),
     (
         "/saga/decide",
         &[

@@ -1,0 +1,178 @@
+//! The page for people who do not see it well, and for those who use no mouse: by the rules of
+//! axe-core, in light and dark, on a screen and on a phone, and by keyboard.
+
+use base64::Engine as _;
+use serde_json::{Value, json};
+use tests::{Failure, Outcome, Stage, eventually};
+
+use super::browser::{PAGES, logged_in};
+use super::driver::Browser;
+use super::{ANN, Served, USERS};
+
+/// Holds the file of axe-core.
+const AXE: &str = "OUTBOX_AXE";
+
+/// What is looked at: light or dark, width and height, and whether by the rules. The colours do not
+/// depend on the width, so each of them is looked at once.
+const LOOKS: [(&str, u32, u32, bool); 4] = [
+    ("light", 1280, 900, true),
+    ("dark", 390, 844, true),
+    ("dark", 1280, 900, false),
+    ("light", 390, 844, false),
+];
+
+/// Rules of the Web Content Accessibility Guidelines 2.2, levels A and AA, and what is good practice
+/// beside them. Told are the rule, the element, and why.
+const RUN: &str = "\
+    const only = { type: 'tag', values: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa', 'best-practice'] }; \
+    return axe.run(document, { runOnly: only, resultTypes: ['violations'] }).then((found) => ({ \
+        passes: found.passes.length, \
+        violations: found.violations.flatMap((it) => it.nodes.map((node) => \
+            `${it.id}: ${node.html.slice(0, 200)}: ${node.failureSummary}`)) }));";
+
+/// Elements that the keyboard stops at, in the order of the page, and the one that it is at now.
+const STOPS: &str = "\
+    return [...document.querySelectorAll('a[href], button, input:not([type=hidden]), select, textarea, summary, [tabindex=\"0\"]')]\
+        .filter((it) => !it.disabled && it.checkVisibility({ visibilityProperty: true }) && it.tabIndex >= 0).map(";
+/// Names an element by its place among all of them.
+const NAME: &str = "\
+    const name = (it) => [...document.querySelectorAll('*')].indexOf(it) + ' ' + it.outerHTML.slice(0, 80); ";
+
+/// Whether `cargo xtask test` has found axe-core.
+pub(crate) fn is_there() -> bool {
+    std::env::var_os(AXE).is_some()
+}
+
+/// Goal: the page is read in light and dark, on a phone, and by people who do not see it. Oracle: the
+/// width of each page, and that axe-core finds nothing on it.
+pub(crate) async fn readable(stage: Stage) -> Outcome {
+    let axe = std::fs::read_to_string(std::env::var_os(AXE).ok_or("no axe-core")?)?;
+    let served = Served::start(&stage, USERS, "").await?.with_dead(3).await?;
+    served.workload.place_many(4, 12).await?;
+    // A topic that is not there stops, so that something waits on every page.
+    served.workload.database.append("a-topic-that-is-not-there", "key-of-it", "{}").await?;
+    let browser = Browser::start(&stage, true).await?;
+    browser.go(&format!("http://{}/login", served.address)).await?;
+    let mut found = look_at(&browser, &axe, "the login form").await?;
+    drop(browser);
+    let browser = logged_in(&stage, &served, "ann", ANN, true).await?;
+    let row = served.rows().await?.remove(0);
+    let id = row.split('/').nth(1).ok_or("no id")?;
+    let pages = PAGES.iter().map(ToString::to_string);
+    let pages: Vec<String> =
+        pages.chain([format!("/message?id={id}"), "/pause?pipeline=orders".into()]).collect();
+    let folder = std::env::var_os("OUTBOX_SCREENSHOTS").map(std::path::PathBuf::from);
+    for (scheme, width, height, by_rules) in LOOKS {
+        browser.look(scheme, width, height).await?;
+        for path in &pages {
+            browser.go(&format!("http://{}{path}", served.address)).await?;
+            let wider = browser.run("return document.documentElement.scrollWidth - innerWidth").await?;
+            assert!(wider.as_i64() <= Some(0), "{path} is {wider} wider than a window of {width}");
+            if by_rules {
+                found.extend(look_at(&browser, &axe, &format!("{path} {scheme} {width}")).await?);
+            }
+            if let Some(folder) = &folder {
+                let name = path.split('?').next().unwrap_or_default().trim_matches('/').replace('/', "-");
+                let picture = base64::engine::general_purpose::STANDARD.decode(browser.picture().await?)?;
+                std::fs::write(folder.join(format!("{name}-{scheme}-{width}.png")), picture)?;
+            }
+        }
+        if by_rules {
+            browser.go(&format!("http://{}/dead", served.address)).await?;
+            browser.press("input[name=row]").await?;
+            browser.press("button[value=discard]").await?;
+            browser.shows("Discard 1 message?").await?;
+            found.extend(look_at(&browser, &axe, &format!("a decision {scheme} {width}")).await?);
+        }
+    }
+    assert!(found.is_empty(), "{}", found.join("\n"));
+    // The rules find something where there is something.
+    browser.run("document.querySelector('main').append(new Image())").await?;
+    let found = look_at(&browser, &axe, "a picture without a text").await?;
+    assert!(found.iter().any(|it| it.contains("image-alt")), "{found:?}");
+    browser.quit().await?;
+    served.relay.stop().await
+}
+
+/// What axe-core finds on the page that is shown; `what` names it.
+async fn look_at(browser: &Browser, axe: &str, what: &str) -> Result<Vec<String>, Failure> {
+    let told = browser.run(&format!("{axe}\n{RUN}")).await?;
+    let passes = told["passes"].as_u64().unwrap_or_default();
+    assert!(passes > 10, "only {passes} rules had something to look at");
+    let violations = told["violations"].as_array().ok_or("axe-core told nothing")?;
+    Ok(violations.iter().map(|it| format!("{what}: {}", it.as_str().unwrap_or_default())).collect())
+}
+
+/// Goal: everything can be reached and done without a mouse. Oracle: the tabulator goes through
+/// everything that can be pressed or filled, in the order of the page, and shows where it is; a
+/// decision is made by keys alone.
+pub(crate) async fn keyboard(stage: Stage) -> Outcome {
+    let served = Served::start(&stage, USERS, "").await?.with_dead(2).await?;
+    let browser = logged_in(&stage, &served, "ann", ANN, true).await?;
+    // Nothing is to move meanwhile.
+    browser.press("#follow").await?;
+    for path in PAGES {
+        browser.go(&format!("http://{}{path}", served.address)).await?;
+        let stops = browser.run(&format!("{NAME} {STOPS} name)")).await?;
+        let stops = stops.as_array().ok_or("no stops")?;
+        assert!(stops.len() > 10, "{path}: {stops:?}");
+        for (number, stop) in stops.iter().enumerate() {
+            browser.key(TAB).await?;
+            let at = browser.run(&format!("{NAME} return name(document.activeElement)")).await?;
+            assert_eq!(at, *stop, "{path}: stop {number}");
+            let shown = browser.run(SHOWN).await?;
+            assert_eq!(shown, json!(true), "{path}: nobody sees that the keyboard is at {stop}");
+        }
+    }
+    browser.go(&format!("http://{}/", served.address)).await?;
+    browser.key(TAB).await?;
+    let first = browser.run("return document.activeElement.className").await?;
+    assert_eq!(first, "skip", "the first stop of the keyboard leads past the navigation");
+    browser.key(ENTER).await?;
+    at(&browser, "#content").await?;
+
+    browser.go(&format!("http://{}/dead", served.address)).await?;
+    to(&browser, "input[name=row]").await?;
+    browser.key(' ').await?;
+    to(&browser, "button[value=discard]").await?;
+    browser.key(ENTER).await?;
+    browser.shows("Discard 1 message?").await?;
+    to(&browser, "input[name=reason]").await?;
+    browser.fill("input[name=reason]", "by keys").await?;
+    to(&browser, "form.card button.danger").await?;
+    browser.key(ENTER).await?;
+    browser.shows("1 of 1 as asked").await?;
+    browser.quit().await?;
+    served.relay.stop().await
+}
+
+const TAB: char = '\u{e004}';
+const ENTER: char = '\u{e007}';
+
+/// Whether the element that the keyboard is at looks otherwise than without it.
+const SHOWN: &str = "\
+    const it = document.activeElement; \
+    const look = () => { const style = getComputedStyle(it); \
+        return [style.outlineStyle, style.outlineWidth, style.boxShadow, style.backgroundColor, style.borderColor].join(); }; \
+    const here = look(); it.blur(); const away = look(); it.focus({ focusVisible: true }); return here !== away;";
+
+/// Presses the tabulator until the keyboard is at the element of a selector.
+async fn to(browser: &Browser, selector: &str) -> Outcome {
+    for _ in 0..100 {
+        if is_at(browser, selector).await? {
+            return Ok(());
+        }
+        browser.key(TAB).await?;
+    }
+    Err(format!("the keyboard never comes to {selector}").into())
+}
+
+async fn at(browser: &Browser, selector: &str) -> Outcome {
+    let what = format!("the keyboard is at {selector}");
+    eventually(&what, || async { Ok(is_at(browser, selector).await?.then_some(())) }).await
+}
+
+async fn is_at(browser: &Browser, selector: &str) -> Result<bool, Failure> {
+    let script = format!("return document.activeElement.matches('{selector}')");
+    Ok(browser.run(&script).await? == Value::Bool(true))
+}

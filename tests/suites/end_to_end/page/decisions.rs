@@ -1,0 +1,93 @@
+//! Decisions about keys and sagas in a browser: each is asked about first, takes a reason, and stands in
+//! the audit.
+
+use tests::{Outcome, Stage};
+
+use super::browser::logged_in;
+use super::{ANN, Served, USERS};
+
+/// A key whose holder is gone, by name and number.
+const STUCK_KEY: &str = "INSERT INTO idempotency_key (scope, operation, key, fingerprint, state, attempt, holder, lease_until, \
+    claimed_at, expires_at) SELECT 'tenant-1', 'POST /charges', key, '\\x00', 'in_progress', 1, gen_random_uuid(), \
+    now() - interval '1 minute', now() - interval '2 minutes', now() + interval '1 day' \
+    FROM unnest(ARRAY['again', 'never', 'claimed <b>anew</b>']) AS key";
+
+/// A saga that is stuck at a step, and one that runs.
+const SAGAS: &str = "INSERT INTO saga (type, id, version, input, wake_at, waits_for, stuck_at, error) VALUES \
+    ('checkout', 'stuck', 1, '{}', NULL, 'ship', now(), 'ship: no lorry'), \
+    ('checkout', 'skipped', 1, '{}', NULL, 'ship', now(), 'ship: no lorry'), \
+    ('checkout', 'runs', 1, '{}', now() + interval '1 day', NULL, NULL, NULL); \
+    INSERT INTO saga_step (type, id, name, position, kind, state, undo) \
+    VALUES ('checkout', 'skipped', 'ship', 0, 'call', 'gave_up', 'none')";
+
+/// Goal: keys are released and given up, and nothing is decided about one that somebody else has held
+/// since. Oracle: their states, and the audit of the page.
+pub(crate) async fn keys(stage: Stage) -> Outcome {
+    let served = Served::start(&stage, USERS, "").await?;
+    let database = &served.workload.database;
+    database.execute(STUCK_KEY).await?;
+    let browser = logged_in(&stage, &served, "ann", ANN, true).await?;
+    let page = format!("http://{}/keys", served.address);
+    for (verb, key, state) in [("release", "again", "released"), ("discard", "never", "failed")] {
+        browser.go(&page).await?;
+        browser.press(&format!("form:has(input[value=\"{key}\"]) button[value={verb}]")).await?;
+        browser.shows(&format!("the key {key}?")).await?;
+        browser.fill("form.card input[name=reason]", &format!("asked about {key}")).await?;
+        browser.press("form.card button.primary, form.card button.danger").await?;
+        browser.shows("Back to the keys").await?;
+        let found = format!(
+            "SELECT count(*) FROM idempotency_key WHERE key = '{key}' AND state = '{state}' AND decided_by = 'ann'"
+        );
+        assert_eq!(database.integer(&found).await?, 1, "{key}");
+    }
+    browser.go(&page).await?;
+    browser.press("button[value=discard]").await?;
+    browser.shows("the key claimed <b>anew</b>?").await?;
+    database
+        .execute("UPDATE idempotency_key SET holder = gen_random_uuid() WHERE key LIKE 'claimed%'")
+        .await?;
+    browser.fill("form.card input[name=reason]", "too late").await?;
+    browser.press("form.card button.danger").await?;
+    browser.shows("not stuck").await?;
+    assert_eq!(database.integer("SELECT count(*) FROM idempotency_audit").await?, 2);
+    browser.go(&format!("http://{}/audit", served.address)).await?;
+    browser.shows("asked about again").await?;
+    browser.shows("discard a key").await?;
+    browser.quit().await?;
+    served.relay.stop().await
+}
+
+/// Goal: a stuck saga goes on, a step of another one is skipped, and one that runs is cancelled. Oracle:
+/// their rows, and the audit of the page.
+pub(crate) async fn sagas(stage: Stage) -> Outcome {
+    let served = Served::start(&stage, USERS, "").await?;
+    let database = &served.workload.database;
+    database.execute(SAGAS).await?;
+    let browser = logged_in(&stage, &served, "ann", ANN, true).await?;
+    browser.go(&format!("http://{}/sagas", served.address)).await?;
+    browser.shows("no lorry").await?;
+    for (id, verb, result, state) in [
+        ("stuck", "retry", None, "stuck_at IS NULL AND wake_at IS NOT NULL"),
+        ("skipped", "skip", Some("7"), "stuck_at IS NULL AND wake_at IS NOT NULL"),
+        ("runs", "cancel", None, "cancel IS NOT NULL OR state = 'undoing'"),
+    ] {
+        let path = format!("/saga?database=pipeline:orders&type=checkout&id={id}");
+        browser.go(&format!("http://{}{path}", served.address)).await?;
+        browser.shows(id).await?;
+        browser.press(&format!("option[value={verb}]")).await?;
+        if let Some(result) = result {
+            browser.fill("form.card input[name=result]", result).await?;
+        }
+        browser.fill("form.card input[name=reason]", &format!("{verb} of {id}")).await?;
+        browser.press("form.card button.danger").await?;
+        browser.shows("takes it up within seconds").await?;
+        let found = format!("SELECT count(*) FROM saga WHERE id = '{id}' AND ({state})");
+        assert_eq!(database.integer(&found).await?, 1, "{id}");
+    }
+    browser.go(&format!("http://{}/audit", served.address)).await?;
+    for told in ["retry of stuck", "skip of skipped", "cancel of runs", "skip a saga"] {
+        browser.shows(told).await?;
+    }
+    browser.quit().await?;
+    served.relay.stop().await
+}

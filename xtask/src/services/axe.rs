@@ -1,0 +1,45 @@
+//! axe-core, the rules by which a page is looked at for people who do not see it well or use no
+//! mouse. A package of npm; one file of it is used, and nothing runs while it is taken out.
+
+use super::{
+    fault::{Doing, Fault},
+    home::remove,
+    install,
+    process::{run, which},
+    settings,
+};
+use std::{fs, path::PathBuf, process::Command};
+
+const VERSION: &str = "4.14.1";
+/// The file in the package.
+const SCRIPT: &str = "package/axe.min.js";
+
+/// The script; downloads it on first use.
+pub(crate) fn script(phase: &dyn Fn(&str)) -> Result<PathBuf, Fault> {
+    let folder = settings::downloads_dir()?.join("axe-core");
+    let script = folder.join(VERSION).join(SCRIPT);
+    if script.is_file() {
+        return Ok(script);
+    }
+    phase("waiting for its turn to download");
+    let turn = install::turn()?;
+    if which("npm").is_none() {
+        install::packages(&turn, &["npm"], phase)?;
+    }
+    phase(&format!("downloading axe-core {VERSION}"));
+    // Taken out aside and renamed: a folder of the final name is complete.
+    let aside = folder.join("partial");
+    remove(&aside)?;
+    fs::create_dir_all(&aside).doing(format_args!("cannot create {}", aside.display()))?;
+    let package = format!("axe-core@{VERSION}");
+    let pack = ["pack", "--silent", "--ignore-scripts", &package];
+    run(Command::new("npm").args(pack).current_dir(&aside), "npm pack").map_err(|error| {
+        Fault::Unavailable(format!("{error}\n  is npm's registry reachable? A mirror belongs into ~/.npmrc"))
+    })?;
+    let archive = format!("axe-core-{VERSION}.tgz");
+    run(Command::new("tar").args(["xzf", &archive, SCRIPT]).current_dir(&aside), "tar")?;
+    let complete = folder.join(VERSION);
+    remove(&complete)?;
+    fs::rename(&aside, &complete).doing(format_args!("cannot move axe-core to {}", complete.display()))?;
+    Ok(script)
+}
