@@ -206,8 +206,11 @@ async fn remove(cluster: Cluster, folder: TempDir) -> Outcome {
 /// else before the server is there.
 const PORTS: std::ops::Range<u16> = 30_000..32_000;
 
-/// A port that nobody listens on, and that no other cluster of this process is given.
-fn free_port() -> Result<u16, Failure> {
+/// A port that nobody listens on, and that no other server of this process is given.
+///
+/// # Errors
+/// There is none.
+pub fn free_port() -> Result<u16, Failure> {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let len = PORTS.end - PORTS.start;
     // Another run of the tests begins elsewhere.

@@ -243,7 +243,10 @@ fn command(arguments: &[&str]) -> Result<Command, Failure> {
 
 /// The program beside this test's own executable, brought up to date once per run. `OUTBOX_RELAY`
 /// names another.
-fn program() -> Result<&'static Path, Failure> {
+///
+/// # Errors
+/// It could not be built.
+pub fn program() -> Result<&'static Path, Failure> {
     static PROGRAM: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     match PROGRAM.get_or_init(build) {
         Ok(path) => Ok(path),

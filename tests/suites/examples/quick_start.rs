@@ -1,14 +1,30 @@
-//! The program of the README: a producer, a relay and a consumer in one service.
+//! The program of the README: a producer, a relay and a consumer in one service; and the document that
+//! begins with it.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::path::{Path, PathBuf};
 
 use libtest_mimic::Trial;
 use sqlx::Postgres;
+use tests::cluster::free_port;
 use tests::eventually::when;
-use tests::{Backend, Database, Outcome, Stage, brokers, eventually, trial};
+use tests::{Backend, Database, Outcome, Stage, brokers, eventually, relay_process, trial};
+use tokio::process::Command;
 
-use crate::program::Running;
+use crate::document::{Shell, Step, is_as_printed, steps};
+use crate::program::{self, Running};
 
 pub(crate) fn trials() -> Vec<Trial> {
-    vec![trial("quick_start/postgres/kafka", &[Backend::Postgres, Backend::Kafka], bills)]
+    let needs = [Backend::Postgres, Backend::Kafka];
+    vec![
+        trial("quick_start/postgres/kafka", &needs, bills),
+        trial("quick_start/the_document", &[Backend::Postgres, Backend::Kafka, Backend::Xtask], document),
+        Trial::test("quick_start/a_document_is_read_as_it_is_written", || {
+            reads();
+            Ok(())
+        }),
+    ]
 }
 
 /// Orders of this database whose message has taken effect: the topic may hold others, of earlier
@@ -38,4 +54,80 @@ async fn bills(stage: Stage) -> Outcome {
     let unbilled = "SELECT count(*) FROM orders WHERE id NOT IN (SELECT order_id FROM invoice)";
     assert_eq!(database.integer(unbilled).await?, 0, "every order is billed");
     Ok(())
+}
+
+const DOCUMENT: &str = include_str!("../../../docs/quick-start.md");
+
+/// In the place of cargo: the task runner and the programs are built, and another build of them would
+/// take the time of a test.
+const CARGO: &str = "#!/bin/sh\n\
+    case \"$1 $2\" in\n\
+    \"xtask services\") shift; cd \"$CHECKOUT\" && exec \"$OUTBOX_XTASK\" \"$@\" ;;\n\
+    \"build -p\") exit 0 ;;\n\
+    *) echo \"the test knows no cargo $*\"; exit 1 ;;\n\
+    esac\n";
+
+/// Variables of the servers that all tests share: with them the document would start none.
+const SHARED: [&str; 4] = ["OUTBOX_POSTGRES_URL", "OUTBOX_KAFKA_BROKERS", "DATABASE_URL", "KAFKA"];
+
+/// Goal: whoever follows the document line by line sees what it prints, on servers that it starts and
+/// stops itself. Oracle: each exit code, and each printed line.
+async fn document(stage: Stage) -> Outcome {
+    // PostgreSQL runs as another user, who must enter it.
+    let everybody = fs::Permissions::from_mode(0o755);
+    let folder = tempfile::Builder::new().permissions(everybody.clone()).tempdir()?;
+    let (programs, bin) = (folder.path().join("target/debug"), folder.path().join("bin"));
+    for folder in [&programs, &bin] {
+        fs::create_dir_all(folder)?;
+    }
+    symlink(program::path("quick_start")?, programs.join("quick_start"))?;
+    symlink(relay_process::program()?, programs.join("relay"))?;
+    fs::write(bin.join("cargo"), CARGO)?;
+    fs::set_permissions(bin.join("cargo"), everybody)?;
+    for log in ["service.log", "relay.log"] {
+        stage.show_on_failure(folder.path().join(log));
+    }
+
+    let mut path = bin.into_os_string();
+    path.push(":");
+    path.push(std::env::var_os("PATH").unwrap_or_default());
+    let (checkout, services) =
+        (Path::new(env!("CARGO_MANIFEST_DIR")).join(".."), folder.path().join("services"));
+    let there = ["OUTBOX_DOWNLOADS_DIR", "OUTBOX_SERVICES_DIR"].into_iter().find_map(std::env::var_os);
+    let downloads = there.map_or_else(|| checkout.join("target/services"), PathBuf::from);
+    let mut variables = vec![
+        ("PATH", path),
+        ("CHECKOUT", checkout.into()),
+        ("OUTBOX_XTASK", Backend::Xtask.address()?.into()),
+        ("OUTBOX_SERVICES_DIR", services.into()),
+        ("OUTBOX_DOWNLOADS_DIR", downloads.into()),
+    ];
+    for port in ["OUTBOX_POSTGRES_PORT", "OUTBOX_KAFKA_PORT", "OUTBOX_KAFKA_CONTROLLER_PORT"] {
+        variables.push((port, free_port()?.to_string().into()));
+    }
+    let mut shell = Command::new("bash");
+    shell.arg("--norc").current_dir(&folder).envs(variables);
+    SHARED.iter().for_each(|name| _ = shell.env_remove(name));
+    let mut shell = Shell::start(shell)?;
+    let followed = shell.follow(&steps(DOCUMENT)).await;
+    // Whatever came of it.
+    shell.follow(&steps("```console\n$ cargo xtask services down --purge\n…\n")).await?;
+    followed
+}
+
+/// Oracle: a document with a command over several lines, and outputs that fit and do not.
+fn reads() {
+    let document =
+        "# Title\n```toml\n$ no = 1\n```\n```console\n$ cat <<END\n$ a\nEND\nb\n$ ls\none\n…\n```\n";
+    let step = |command: &str, printed: &[&str]| Step {
+        command: command.to_owned(),
+        printed: printed.iter().map(ToString::to_string).collect(),
+    };
+    assert_eq!(steps(document), [step("cat <<END\n$ a\nEND", &["b"]), step("ls", &["one", "…"])]);
+    let is = |printed: &str, found: &str| {
+        let lines = |text: &str| text.lines().map(str::to_owned).collect::<Vec<_>>();
+        is_as_printed(&lines(printed), &lines(found))
+    };
+    assert!(is("a\n…\nd", "a\nb\nc\nd") && is("…", "") && is("took … ms of …", "took 3 ms of 7"));
+    assert!(!is("a\n…\nd", "a\nb") && !is("", "a") && !is("a", "") && !is("took … ms", "took 3 s"));
 }
