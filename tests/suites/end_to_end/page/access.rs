@@ -12,14 +12,9 @@ use super::{ANN, Served, USERS};
 /// Holds the file of axe-core.
 const AXE: &str = "OUTBOX_AXE";
 
-/// What is looked at: light or dark, width and height, and whether by the rules. The colours do not
-/// depend on the width, so each of them is looked at once.
-const LOOKS: [(&str, u32, u32, bool); 4] = [
-    ("light", 1280, 900, true),
-    ("dark", 390, 844, true),
-    ("dark", 1280, 900, false),
-    ("light", 390, 844, false),
-];
+/// What is looked at: width and height, and whether by the rules. The colours do not depend on the
+/// width, so each of them is looked at once.
+type Looks = [(u32, u32, bool); 2];
 
 /// Rules of the Web Content Accessibility Guidelines 2.2, levels A and AA, and what is good practice
 /// beside them. Told are the rule, the element, and why.
@@ -43,9 +38,19 @@ pub(crate) fn is_there() -> bool {
     std::env::var_os(AXE).is_some()
 }
 
+/// In light: by the rules on a screen.
+pub(crate) async fn light(stage: Stage) -> Outcome {
+    readable(stage, "light", [(1280, 900, true), (390, 844, false)]).await
+}
+
+/// In dark: by the rules on a phone.
+pub(crate) async fn dark(stage: Stage) -> Outcome {
+    readable(stage, "dark", [(1280, 900, false), (390, 844, true)]).await
+}
+
 /// Goal: the page is read in light and dark, on a phone, and by people who do not see it. Oracle: the
 /// width of each page, and that axe-core finds nothing on it.
-pub(crate) async fn readable(stage: Stage) -> Outcome {
+async fn readable(stage: Stage, scheme: &str, looks: Looks) -> Outcome {
     let axe = std::fs::read_to_string(std::env::var_os(AXE).ok_or("no axe-core")?)?;
     let served = Served::start(&stage, USERS, "").await?.with_dead(3).await?;
     served.workload.place_many(4, 12).await?;
@@ -62,7 +67,7 @@ pub(crate) async fn readable(stage: Stage) -> Outcome {
     let pages: Vec<String> =
         pages.chain([format!("/message?id={id}"), "/pause?pipeline=orders".into()]).collect();
     let folder = std::env::var_os("OUTBOX_SCREENSHOTS").map(std::path::PathBuf::from);
-    for (scheme, width, height, by_rules) in LOOKS {
+    for (width, height, by_rules) in looks {
         browser.look(scheme, width, height).await?;
         for path in &pages {
             browser.go(&format!("http://{}{path}", served.address)).await?;

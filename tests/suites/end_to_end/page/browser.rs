@@ -24,7 +24,8 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("an_operator_decides_about_sagas_in_a_browser", &needs, decisions::sagas),
         trial("a_viewer_sees_no_button_in_a_browser", &needs, viewer),
         trial("the_page_reads_without_scripts", &needs, without_scripts),
-        trial("everybody_can_read_the_page", &needs, access::readable),
+        trial("everybody_can_read_the_page/light", &needs, access::light),
+        trial("everybody_can_read_the_page/dark", &needs, access::dark),
         trial("the_page_needs_no_mouse", &needs, access::keyboard),
     ]
 }

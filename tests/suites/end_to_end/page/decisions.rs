@@ -6,6 +6,12 @@ use tests::{Outcome, Stage};
 use super::browser::logged_in;
 use super::{ANN, Served, USERS};
 
+/// The rights that the document tells to grant.
+const RIGHTS: &str = "GRANT SELECT, UPDATE ON idempotency_key TO outbox_test_relay; \
+    GRANT SELECT, INSERT ON idempotency_audit TO outbox_test_relay; \
+    GRANT SELECT, UPDATE ON saga, saga_step TO outbox_test_relay; \
+    GRANT SELECT, INSERT ON saga_audit TO outbox_test_relay";
+
 /// A key whose holder is gone, by name and number.
 const STUCK_KEY: &str = "INSERT INTO idempotency_key (scope, operation, key, fingerprint, state, attempt, holder, lease_until, \
     claimed_at, expires_at) SELECT 'tenant-1', 'POST /charges', key, '\\x00', 'in_progress', 1, gen_random_uuid(), \
@@ -28,6 +34,9 @@ pub(crate) async fn keys(stage: Stage) -> Outcome {
     database.execute(STUCK_KEY).await?;
     let browser = logged_in(&stage, &served, "ann", ANN, true).await?;
     let page = format!("http://{}/keys", served.address);
+    browser.go(&page).await?;
+    browser.shows("permission denied").await?;
+    database.execute(RIGHTS).await?;
     for (verb, key, state) in [("release", "again", "released"), ("discard", "never", "failed")] {
         browser.go(&page).await?;
         browser.press(&format!("form:has(input[value=\"{key}\"]) button[value={verb}]")).await?;
@@ -63,6 +72,7 @@ pub(crate) async fn sagas(stage: Stage) -> Outcome {
     let served = Served::start(&stage, USERS, "").await?;
     let database = &served.workload.database;
     database.execute(SAGAS).await?;
+    database.execute(RIGHTS).await?;
     let browser = logged_in(&stage, &served, "ann", ANN, true).await?;
     browser.go(&format!("http://{}/sagas", served.address)).await?;
     browser.shows("no lorry").await?;
