@@ -31,8 +31,8 @@ pub struct Activity {
     pub dead: u64,
     /// When the first of those died.
     pub dead_since: Option<OffsetDateTime>,
-    /// What its processes counted within the period. [`applied`](Self::applied) goes by rows, and
-    /// by the time at which messages were made.
+    /// Deliveries that its processes counted within the period. [`applied`](Self::applied) goes by
+    /// rows, and by the time at which messages were made.
     pub counted: Counts,
 }
 

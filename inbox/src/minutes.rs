@@ -1,4 +1,4 @@
-//! What consumers count in each minute, stored: a duplicate leaves no row by which it could be
+//! Counts of consumers by the minute, stored: a duplicate leaves no row by which it could be
 //! counted later.
 //!
 //! Each process of a consumer adds what it counted every [`STORE_EVERY`], outside the transactions
@@ -33,7 +33,7 @@ pub struct Counts {
     pub duplicates: u64,
 }
 
-/// What a process counted and has not stored yet. Clones share it.
+/// The counts of a process that it has not stored yet. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Tally(Arc<Cells>);
 

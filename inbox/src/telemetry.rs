@@ -108,7 +108,7 @@ impl Meter {
         Self { consumer: consumer.as_str().into(), tally: Tally::default() }
     }
 
-    /// What is to be stored of these counts.
+    /// The part of these counts that is to be stored.
     pub(crate) fn tally(&self) -> &Tally {
         &self.tally
     }

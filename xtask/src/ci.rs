@@ -178,8 +178,8 @@ const RELAY_FEATURES: [&str; 7] = [
     "page,rabbitmq",
 ];
 
-/// Compiles and documents toolkit and relay with each selection of features, or a part of those: code
-/// that leans on another one's dependencies shows, and links that lead to what is not there.
+/// Compiles and documents toolkit and relay with each selection of features, or a part of those:
+/// code that leans on another one's dependencies shows, and links that lead to what is not there.
 fn features(part: Option<Part>) -> Result<(), String> {
     let toolkit = FEATURES.iter().map(|features| ("outbox-toolkit", *features));
     let relay = RELAY_FEATURES.iter().map(|features| ("outbox-toolkit-relay", *features));

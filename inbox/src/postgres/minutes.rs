@@ -1,4 +1,4 @@
-//! What consumers count in each minute, on PostgreSQL.
+//! Counts of consumers by the minute, on PostgreSQL.
 
 use sqlx::{PgConnection, Postgres};
 use time::OffsetDateTime;

@@ -1,4 +1,4 @@
-//! What consumers count in each minute, on SQLite.
+//! Counts of consumers by the minute, on SQLite.
 
 use sqlx::{Sqlite, SqliteConnection};
 use time::OffsetDateTime;

@@ -19,8 +19,8 @@ pub(crate) struct Step {
     pub(crate) printed: Vec<String>,
 }
 
-/// The steps of all blocks that are marked `console`. A line that begins with `$` is a command, with
-/// what is between `<<END` and `END`; the other lines are what it prints.
+/// The steps of all blocks that are marked `console`. A line that begins with `$` is a command,
+/// with what is between `<<END` and `END`; the other lines are what it prints.
 pub(crate) fn steps(document: &str) -> Vec<Step> {
     let mut steps: Vec<Step> = Vec::new();
     let (mut is_console, mut is_input) = (false, false);

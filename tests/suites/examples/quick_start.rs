@@ -1,5 +1,5 @@
-//! The program of the README: a producer, a relay and a consumer in one service; and the document that
-//! begins with it.
+//! The program of the README: a producer, a relay and a consumer in one service; and the document
+//! that begins with it.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -58,8 +58,8 @@ async fn bills(stage: Stage) -> Outcome {
 
 const DOCUMENT: &str = include_str!("../../../docs/quick-start.md");
 
-/// In the place of cargo: the task runner and the programs are built, and another build of them would
-/// take the time of a test.
+/// In the place of cargo: the task runner and the programs are built, and another build of them
+/// would take the time of a test.
 const CARGO: &str = "#!/bin/sh\n\
     case \"$1 $2\" in\n\
     \"xtask services\") shift; cd \"$CHECKOUT\" && exec \"$OUTBOX_XTASK\" \"$@\" ;;\n\
@@ -70,8 +70,8 @@ const CARGO: &str = "#!/bin/sh\n\
 /// Variables of the servers that all tests share: with them the document would start none.
 const SHARED: [&str; 4] = ["OUTBOX_POSTGRES_URL", "OUTBOX_KAFKA_BROKERS", "DATABASE_URL", "KAFKA"];
 
-/// Goal: whoever follows the document line by line sees what it prints, on servers that it starts and
-/// stops itself. Oracle: each exit code, and each printed line.
+/// Goal: whoever follows the document line by line sees what it prints, on servers that it starts
+/// and stops itself. Oracle: each exit code, and each printed line.
 async fn document(stage: Stage) -> Outcome {
     // PostgreSQL runs as another user, who must enter it.
     let everybody = fs::Permissions::from_mode(0o755);
@@ -110,7 +110,7 @@ async fn document(stage: Stage) -> Outcome {
     SHARED.iter().for_each(|name| _ = shell.env_remove(name));
     let mut shell = Shell::start(shell)?;
     let followed = shell.follow(&steps(DOCUMENT)).await;
-    // Whatever came of it.
+    // The servers end also where a step failed.
     shell.follow(&steps("```console\n$ cargo xtask services down --purge\n…\n")).await?;
     followed
 }

@@ -1,4 +1,4 @@
-//! The decisions taken so far, and what operators did besides: of pipelines, inboxes, keys and sagas.
+//! The decisions taken so far, about messages, keys and sagas, and what operators did besides.
 
 use std::cmp::Reverse;
 use std::num::NonZeroU32;

@@ -94,8 +94,8 @@ impl Choice {
     }
 }
 
-/// `POST /keys/confirm`: the decision, and its reason to be filled in. A form and no link: keys do not
-/// belong into addresses.
+/// `POST /keys/confirm`: the decision, and its reason to be filled in. A form and no link: keys do
+/// not belong into addresses.
 pub(crate) async fn confirm(
     Asker(operator): Asker,
     State(app): State<Arc<App>>,

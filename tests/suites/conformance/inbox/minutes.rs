@@ -1,4 +1,4 @@
-//! What consumers count of duplicates is there for whoever looks at the tables.
+//! Duplicates are told by the tables, as consumers counted them.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -12,12 +12,12 @@ use super::{ANN, Served, USERS};
 /// Holds the file of axe-core.
 const AXE: &str = "OUTBOX_AXE";
 
-/// What is looked at: width and height, and whether by the rules. The colours do not depend on the
-/// width, so each of them is looked at once.
+/// Windows that are looked at: width and height, and whether by the rules. The colours do not
+/// depend on the width, so each of them is looked at once.
 type Looks = [(u32, u32, bool); 2];
 
-/// Rules of the Web Content Accessibility Guidelines 2.2, levels A and AA, and what is good practice
-/// beside them. Told are the rule, the element, and why.
+/// Rules of the Web Content Accessibility Guidelines 2.2, levels A and AA, and what is good
+/// practice beside them. Told are the rule, the element, and why.
 const RUN: &str = "\
     const only = { type: 'tag', values: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa', 'best-practice'] }; \
     return axe.run(document, { runOnly: only, resultTypes: ['violations'] }).then((found) => ({ \
@@ -48,8 +48,8 @@ pub(crate) async fn dark(stage: Stage) -> Outcome {
     readable(stage, "dark", [(1280, 900, false), (390, 844, true)]).await
 }
 
-/// Goal: the page is read in light and dark, on a phone, and by people who do not see it. Oracle: the
-/// width of each page, and that axe-core finds nothing on it.
+/// Goal: the page is read in light and dark, on a phone, and by people who do not see it. Oracle:
+/// the width of each page, and that axe-core finds nothing on it.
 async fn readable(stage: Stage, scheme: &str, looks: Looks) -> Outcome {
     let axe = std::fs::read_to_string(std::env::var_os(AXE).ok_or("no axe-core")?)?;
     let served = Served::start(&stage, USERS, "").await?.with_dead(3).await?;
@@ -99,7 +99,7 @@ async fn readable(stage: Stage, scheme: &str, looks: Looks) -> Outcome {
     served.relay.stop().await
 }
 
-/// What axe-core finds on the page that is shown; `what` names it.
+/// The violations that axe-core finds on the page that is shown; `what` names it.
 async fn look_at(browser: &Browser, axe: &str, what: &str) -> Result<Vec<String>, Failure> {
     let told = browser.run(&format!("{axe}\n{RUN}")).await?;
     let passes = told["passes"].as_u64().unwrap_or_default();

@@ -1,5 +1,5 @@
-//! Decisions about keys and sagas in a browser: each is asked about first, takes a reason, and stands in
-//! the audit.
+//! Decisions about keys and sagas in a browser: each is asked about first, takes a reason, and
+//! stands in the audit.
 
 use tests::{Outcome, Stage};
 
@@ -26,8 +26,8 @@ const SAGAS: &str = "INSERT INTO saga (type, id, version, input, wake_at, waits_
     INSERT INTO saga_step (type, id, name, position, kind, state, undo) \
     VALUES ('checkout', 'skipped', 'ship', 0, 'call', 'gave_up', 'none')";
 
-/// Goal: keys are released and given up, and nothing is decided about one that somebody else has held
-/// since. Oracle: their states, and the audit of the page.
+/// Goal: keys are released and given up, and nothing is decided about one that somebody else has
+/// held since. Oracle: their states, and the audit of the page.
 pub(crate) async fn keys(stage: Stage) -> Outcome {
     let served = Served::start(&stage, USERS, "").await?;
     let database = &served.workload.database;
@@ -66,8 +66,8 @@ pub(crate) async fn keys(stage: Stage) -> Outcome {
     served.relay.stop().await
 }
 
-/// Goal: a stuck saga goes on, a step of another one is skipped, and one that runs is cancelled. Oracle:
-/// their rows, and the audit of the page.
+/// Goal: a stuck saga goes on, a step of another one is skipped, and one that runs is cancelled.
+/// Oracle: their rows, and the audit of the page.
 pub(crate) async fn sagas(stage: Stage) -> Outcome {
     let served = Served::start(&stage, USERS, "").await?;
     let database = &served.workload.database;
