@@ -67,8 +67,7 @@ impl<DB: Dialect> Inbox<DB> {
         let failed = StoreError::during("count what consumers did");
         let rows = DB::activity(&mut connection, self.statements(), from, ACTIVITY_COUNTED_MAX).await;
         let mut all = by_consumer(rows.map_err(failed)?);
-        let counted = DB::counts(&mut connection, self.statements(), since).await;
-        add_counted(&mut all, counted.map_err(StoreError::during("read what consumers counted"))?);
+        add_counted(&mut all, self.counts(&mut connection, since).await?);
         Ok(all.into_values().collect())
     }
 }

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use time::OffsetDateTime;
 
+use crate::attempts::error_text;
 use crate::dialect::{Dialect, parts::Guards};
 use crate::inbox::Inbox;
 use crate::name::ConsumerName;
@@ -99,14 +100,30 @@ impl<DB: Dialect> Inbox<DB> {
     }
 
     /// Forgets minutes that nobody looks at any more.
-    pub(crate) async fn purge_minutes(
+    pub(crate) async fn purge_minutes(&self, now: OffsetDateTime) -> Result<(), StoreError> {
+        let what = "purge counts of minutes";
+        let mut connection = self.acquire(what).await?;
+        DB::purge_minutes(&mut connection, self.statements(), now - KEEP)
+            .await
+            .map_err(StoreError::during(what))
+    }
+
+    /// The counts of each consumer since a moment; none where the role may not read them, which is
+    /// no reason to tell nothing else.
+    pub(crate) async fn counts(
         &self,
         connection: &mut DB::Connection,
-        now: OffsetDateTime,
-    ) -> Result<(), StoreError> {
-        DB::purge_minutes(connection, self.statements(), now - KEEP)
-            .await
-            .map_err(StoreError::during("purge counts of minutes"))
+        from: OffsetDateTime,
+    ) -> Result<Vec<(String, i64, i64)>, StoreError> {
+        let counts = DB::counts(connection, self.statements(), from).await;
+        let counts = counts.map_err(StoreError::during("read what consumers counted"));
+        match counts {
+            Err(error) if !error.is_transient() => {
+                tracing::debug!(error = error_text(&error), "nothing is known of duplicates");
+                Ok(Vec::new())
+            }
+            counts => counts,
+        }
     }
 }
 

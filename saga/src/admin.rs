@@ -155,6 +155,16 @@ pub enum DecideError {
         /// The step.
         step: String,
     },
+    /// An undo is skipped with a result: whoever asks takes the saga for one that still runs.
+    #[error(
+        "{id} is being undone, and an undo has no result: leave it out to skip the undo of {step}; see `relay sagas show`"
+    )]
+    ResultOfUndo {
+        /// The saga.
+        id: SagaId,
+        /// The step.
+        step: String,
+    },
     /// The name of the step cannot be used.
     #[error(transparent)]
     Name(#[from] InvalidText),
@@ -238,7 +248,8 @@ impl<DB: Dialect> Sagas<DB> {
     /// one that its code cannot read: it is replaced.
     ///
     /// # Errors
-    /// [`DecideError`], [`NoResult`](DecideError::NoResult) where it runs and there is none.
+    /// [`DecideError`], [`NoResult`](DecideError::NoResult) where it runs and there is none,
+    /// [`ResultOfUndo`](DecideError::ResultOfUndo) where it is being undone and there is one.
     pub async fn skip(
         &self,
         id: &SagaId,
@@ -285,6 +296,10 @@ impl<DB: Dialect> Sagas<DB> {
                 let found = found.map_err(failed("look at a stuck saga"))?;
                 let skipped = match (&found, result) {
                     (None, _) => Ok(false),
+                    // Asked for when the saga still ran: it would skip the undo instead.
+                    (Some(saga), Some(_)) if saga.state == State::Undoing => {
+                        return Err(DecideError::ResultOfUndo { id, step: step.clone() });
+                    }
                     // Another one would be left as it is for good, and this one go on failing.
                     (Some(saga), _) if saga.state == State::Undoing => {
                         match saga.waits_for.as_ref() == Some(step) {

@@ -129,9 +129,9 @@ impl<S: Store> Drive<S> {
         self.running.abort_all();
         self.worker.meter.held(0);
         self.lag.clear();
+        // Nothing waits long for figures. Boxed: this future is a part of every caller's.
+        _ = tokio::time::timeout(LAST_COUNTS_MAX, Box::pin(self.worker.store_counts())).await;
         result?;
-        // Nothing waits long for figures.
-        _ = tokio::time::timeout(LAST_COUNTS_MAX, self.worker.store_counts()).await;
         if let Err(error) = self.broker_session.close().await {
             tracing::warn!(error = error_text(&error), "the subscription was not closed in order");
         }

@@ -16,6 +16,9 @@ pub enum OperateErrorKind {
     Forbidden,
     /// It makes no sense as it was asked: ask for something else.
     Refused,
+    /// The database has no such tables, or not those that this version needs: migrate, or ask
+    /// elsewhere.
+    NoTables,
     /// Somebody else, or the relay, was faster: look again.
     Conflict,
     /// A database is away: try again later.

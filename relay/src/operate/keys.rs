@@ -158,7 +158,7 @@ async fn open<DB: KeyStore + outbox::Dialect>(
     let pool = outbox::pool_options::<DB>().max_connections(1).connect_lazy_with(options);
     let keys = IdempotencyKeys::open(pool, KeyOptions { schema, ..KeyOptions::default() }).await;
     keys.map_err(|error| match error {
-        ClaimError::Schema(error) => OperateError::new(OperateErrorKind::Refused, error),
+        ClaimError::Schema(error) => OperateError::new(OperateErrorKind::NoTables, error),
         error => OperateError::by_fault(error.fault(), error_text::chain(&error)),
     })
 }

@@ -44,7 +44,7 @@ async fn open<DB: Dialect>(
     let pool = outbox::pool_options::<DB>().max_connections(1).connect_lazy_with(options);
     let opened = saga::Sagas::builder(pool, Outbox::new()).schema(schema).open().await;
     opened.map_err(|error| match error {
-        OpenError::Schema(error) => OperateError::new(OperateErrorKind::Refused, error),
+        OpenError::Schema(error) => OperateError::new(OperateErrorKind::NoTables, error),
         OpenError::Store(error) => failed(error),
         error => OperateError::new(OperateErrorKind::Refused, error),
     })

@@ -37,6 +37,18 @@ impl Tables {
         self.url.expose_secret()
     }
 
+    /// Which database it is, whoever connects to it; the URL itself where that cannot be told.
+    pub(crate) fn place(&self) -> String {
+        match self.connect_options("") {
+            #[cfg(feature = "postgres")]
+            Ok(ConnectOptions::Postgres(options)) => {
+                let database = options.get_database().unwrap_or_else(|| options.get_username());
+                format!("{}:{}/{database}", options.get_host(), options.get_port())
+            }
+            _ => self.url().to_owned(),
+        }
+    }
+
     /// How to connect, under an application name where the database shows one.
     pub(crate) fn connect_options(&self, application_name: &str) -> Result<ConnectOptions, OperateError> {
         let invalid = |error| OperateError::from(LogError::from(error));

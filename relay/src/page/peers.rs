@@ -4,12 +4,16 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Connections of one peer at once. A browser opens six.
-const CONNECTIONS_MAX: usize = 32;
+/// Connections of one peer at once: more than event streams, which stay. A browser opens six.
+const CONNECTIONS_MAX: usize = 64;
 
 /// The peers that are connected. Clones share them.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Peers(Arc<Mutex<HashMap<IpAddr, usize>>>);
+#[derive(Debug, Clone)]
+pub(crate) struct Peers {
+    /// Nothing is counted behind a proxy, which stands for everybody.
+    is_behind_proxy: bool,
+    connections: Arc<Mutex<HashMap<IpAddr, usize>>>,
+}
 
 /// A connection of a peer; ends being counted when it is dropped.
 #[derive(Debug)]
@@ -19,8 +23,12 @@ pub(crate) struct Connected {
 }
 
 impl Peers {
-    /// Counts one more connection, where there is room. A peer on this machine is not counted: it
-    /// may be a proxy, which stands for everybody behind it.
+    pub(crate) fn new(is_behind_proxy: bool) -> Self {
+        Self { is_behind_proxy, connections: Arc::default() }
+    }
+
+    /// Counts one more connection, where there is room. A peer by a loopback address is not
+    /// counted.
     pub(crate) fn connect(&self, peer: IpAddr) -> Option<Connected> {
         // A peer of IPv4 on a socket of IPv6 is the same peer, and whoever has a prefix of IPv6 has
         // all addresses in it.
@@ -30,10 +38,10 @@ impl Peers {
             }
             peer => peer,
         };
-        if peer.is_loopback() {
+        if self.is_behind_proxy || peer.is_loopback() {
             return Some(Connected { of: None });
         }
-        let mut peers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut peers = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
         let connections = peers.entry(peer).or_default();
         if *connections >= CONNECTIONS_MAX {
             return None;
@@ -45,8 +53,8 @@ impl Peers {
 
 impl Drop for Connected {
     fn drop(&mut self) {
-        let Some((Peers(peers), peer)) = &self.of else { return };
-        let mut peers = peers.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some((peers, peer)) = &self.of else { return };
+        let mut peers = peers.connections.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(connections) = peers.get_mut(peer) {
             *connections -= 1;
             if *connections == 0 {
@@ -62,7 +70,7 @@ mod tests {
 
     #[test]
     fn a_peer_has_its_connections_and_takes_no_others() {
-        let peers = Peers::default();
+        let peers = Peers::new(false);
         let connect = |peer: &str| peers.connect(peer.parse().unwrap());
         let mut all: Vec<_> = (0..CONNECTIONS_MAX).map(|_| connect("10.0.0.1").unwrap()).collect();
         assert!(connect("10.0.0.1").is_none() && connect("::ffff:10.0.0.1").is_none());
@@ -71,12 +79,12 @@ mod tests {
         all.push(connect("10.0.0.1").unwrap());
         assert!(connect("10.0.0.1").is_none());
         all.clear();
-        assert!(peers.0.lock().unwrap().is_empty(), "whoever has gone is forgotten");
+        assert!(peers.connections.lock().unwrap().is_empty(), "whoever has gone is forgotten");
     }
 
     #[test]
     fn all_addresses_of_a_prefix_are_one_peer_and_a_proxy_is_none() {
-        let peers = Peers::default();
+        let peers = Peers::new(false);
         let prefix: Vec<_> =
             (0..200).filter_map(|n| peers.connect(format!("2001:db8::{n:x}").parse().unwrap())).collect();
         assert_eq!(prefix.len(), CONNECTIONS_MAX);
@@ -85,5 +93,8 @@ mod tests {
             let all: Vec<_> = (0..200).filter_map(|_| peers.connect(proxy.parse().unwrap())).collect();
             assert_eq!(all.len(), 200, "{proxy}");
         }
+        let proxied = Peers::new(true);
+        let all: Vec<_> = (0..200).filter_map(|_| proxied.connect("10.0.0.1".parse().unwrap())).collect();
+        assert_eq!(all.len(), 200);
     }
 }

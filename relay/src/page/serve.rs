@@ -37,6 +37,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 pub struct Page {
     listener: TcpListener,
     tls: Option<TlsAcceptor>,
+    peers: Peers,
     app: Arc<App>,
 }
 
@@ -71,7 +72,7 @@ impl Page {
         let hosts = Hosts::new(page.listen, &page.hosts);
         let places = (config.pipelines.clone(), config.verify.clone());
         let app = Arc::new(App::new(places, (hosts, users, page.is_encrypted())));
-        Ok(Self { listener, tls, app })
+        Ok(Self { listener, tls, peers: Peers::new(page.behind_proxy), app })
     }
 
     /// Returns the address, with the port that the system chose for port 0.
@@ -84,9 +85,8 @@ impl Page {
 
     /// Serves until it is dropped.
     pub async fn serve(self) {
-        let Self { listener, tls, app } = self;
+        let Self { listener, tls, peers, app } = self;
         let room = Arc::new(Semaphore::new(CONNECTIONS));
-        let peers = Peers::default();
         let mut connections = JoinSet::new();
         let observed = Arc::clone(&app);
         connections.spawn(async move { observed.observer.keep().await });

@@ -101,7 +101,8 @@ impl Served {
     /// Lines in the audits: decisions, and what operators did besides.
     pub(crate) async fn audited(&self) -> Result<i64, Failure> {
         let count = "SELECT (SELECT count(*) FROM outbox_audit) + (SELECT count(*) FROM outbox_operation) \
-                     + (SELECT count(*) FROM inbox_audit)";
+                     + (SELECT count(*) FROM inbox_audit) + (SELECT count(*) FROM idempotency_audit) \
+                     + (SELECT count(*) FROM saga_audit)";
         self.workload.database.integer(count).await
     }
 

@@ -84,11 +84,8 @@ async fn document(stage: Stage) -> Outcome {
     symlink(relay_process::program()?, programs.join("relay"))?;
     fs::write(bin.join("cargo"), CARGO)?;
     fs::set_permissions(bin.join("cargo"), everybody)?;
-    for log in ["service.log", "relay.log"] {
-        stage.show_on_failure(folder.path().join(log));
-    }
 
-    let mut path = bin.into_os_string();
+    let mut path = bin.clone().into_os_string();
     path.push(":");
     path.push(std::env::var_os("PATH").unwrap_or_default());
     let (checkout, services) =
@@ -105,13 +102,16 @@ async fn document(stage: Stage) -> Outcome {
     for port in ["OUTBOX_POSTGRES_PORT", "OUTBOX_KAFKA_PORT", "OUTBOX_KAFKA_CONTROLLER_PORT"] {
         variables.push((port, free_port()?.to_string().into()));
     }
-    let mut shell = Command::new("bash");
-    shell.arg("--norc").current_dir(&folder).envs(variables);
-    SHARED.iter().for_each(|name| _ = shell.env_remove(name));
-    let mut shell = Shell::start(shell)?;
-    let followed = shell.follow(&steps(DOCUMENT)).await;
-    // The servers end also where a step failed.
-    shell.follow(&steps("```console\n$ cargo xtask services down --purge\n…\n")).await?;
+    let place = |command: &mut Command| {
+        command.current_dir(&folder).envs(variables.clone());
+        SHARED.iter().for_each(|name| _ = command.env_remove(name));
+    };
+    let (mut shell, mut down) = (Command::new("bash"), Command::new(bin.join("cargo")));
+    place(shell.arg("--norc"));
+    place(down.args(["xtask", "services", "down", "--purge"]));
+    let followed = Shell::start(shell)?.follow(&steps(DOCUMENT)).await;
+    // Also where a step has not ended: the servers are no children of the shell.
+    down.output().await?;
     followed
 }
 

@@ -61,6 +61,8 @@ WITH roles (part, role_name) AS (
     ('consumer', 'inbox_attempt', 'DELETE', true),
     ('consumer', 'inbox_dead_letter', 'INSERT', true),
     ('consumer', 'inbox_minute', 'INSERT', true),
+    ('consumer', 'inbox_minute', 'UPDATE', true),
+    ('consumer', 'inbox_minute', 'DELETE', true),
     ('consumer', 'inbox_create_days(date, date)', 'EXECUTE', true),
     ('consumer', 'inbox_expire_days(date)', 'EXECUTE', true),
     ('consumer', 'inbox_message', 'DELETE', false),

@@ -12,6 +12,9 @@
     if (!live) return true;
     const focused = document.activeElement;
     if (focused && live.contains(focused) && focused.matches("input:not([type=checkbox]), select, textarea")) return true;
+    const isChanged = (it) => it.matches("select") ? ![...it.options].every((option) => option.selected === option.defaultSelected)
+      && it.selectedIndex > 0 : it.type !== "hidden" && it.value !== it.defaultValue;
+    if ([...live.querySelectorAll("input:not([type=checkbox]), select, textarea")].some(isChanged)) return true;
     return live.querySelector("input[name=row]:checked") !== null || !String(getSelection()).match(/^$/);
   };
 

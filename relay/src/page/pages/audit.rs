@@ -50,7 +50,7 @@ pub(crate) async fn show(
             match decided {
                 Ok(decided) => lines.extend(decided),
                 // It has no such tables.
-                Err(error) if error.kind() == OperateErrorKind::Refused => {}
+                Err(error) if error.kind() == OperateErrorKind::NoTables => {}
                 Err(error) => errors.push(error),
             }
         }

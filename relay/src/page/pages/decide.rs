@@ -198,7 +198,9 @@ fn fingerprint<'a>(messages: impl IntoIterator<Item = &'a DeadMessage>) -> Strin
     let mut digest = Sha256::new();
     for message in messages {
         let message_id = message.message_id.as_deref().unwrap_or_default();
-        for part in [message.source.as_str(), message.owner(), &message.id, message_id] {
+        // One that was requeued or edited, and died again, is another one.
+        let changed_at = message.changed_at.unix_timestamp_nanos().to_string();
+        for part in [message.source.as_str(), message.owner(), &message.id, message_id, &changed_at] {
             // With the length, no other parts can read the same.
             digest.update((part.len() as u64).to_be_bytes());
             digest.update(part.as_bytes());
@@ -258,6 +260,8 @@ fn capital(verb: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::operate::dead::filter::tests::entry;
 
@@ -270,6 +274,8 @@ mod tests {
         assert!(!is_same(&[entry(2), entry(1)]), "they would be decided about in another order");
         let of_another = DeadMessage { pipeline: Some("bills".into()), ..entry(2) };
         assert!(!is_same(&[entry(1), of_another]));
+        let died_again = DeadMessage { changed_at: entry(2).changed_at + Duration::from_secs(1), ..entry(2) };
+        assert!(!is_same(&[entry(1), died_again]));
         let with_another_id = DeadMessage { message_id: None, ..entry(2) };
         assert!(!is_same(&[entry(1), with_another_id]));
     }

@@ -134,19 +134,21 @@ fn pauses(operator: &Operator, status: &PipelineStatus) -> Markup {
     html! {
         h3 { "Paused" }
         ul class="paused" {
-            @for PauseLine { paused, actor, reason, since, .. } in status.paused.iter().take(50) {
+            @for pause @ PauseLine { paused, actor, reason, since, .. } in status.paused.iter().take(50) {
                 li {
                     span { (cell(paused)) " by " (cell(actor)) ", " (ago(*since)) ": " (cell(reason)) }
-                    @if may_decide(operator) { (resume(&status.pipeline, paused)) }
+                    @if may_decide(operator) { (resume(&status.pipeline, pause)) }
                 }
             }
         }
     }
 }
 
-fn resume(pipeline: &str, paused: &str) -> Markup {
+fn resume(pipeline: &str, PauseLine { paused, since, .. }: &PauseLine) -> Markup {
     let (kind, name) = paused.split_once(' ').unwrap_or((paused, ""));
-    let pairs = [("pipeline", pipeline), ("scope", kind), ("name", name), ("resume", "yes")];
+    let since = since.unix_timestamp_nanos().to_string();
+    let pairs =
+        [("pipeline", pipeline), ("scope", kind), ("name", name), ("resume", "yes"), ("since", &since)];
     html! { a class="button" href=(with_query("/pause", &pairs)) { "Resume…" } }
 }
 

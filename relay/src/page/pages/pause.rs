@@ -14,8 +14,8 @@ use super::super::app::App;
 use super::super::fields::Fields;
 use super::super::gate::Asker;
 use super::super::layout::{Frame, Tab, cell, signature};
-use crate::operate::pause::{pause as set, resume as lift};
-use crate::operate::{Operator, Signed};
+use crate::operate::pause::{pause as set, pauses, resume as lift};
+use crate::operate::{Operator, Places, Signed};
 
 const SCOPES: [(&str, &str); 3] =
     [("pipeline", "the whole pipeline"), ("topic", "a topic"), ("key", "an ordering key")];
@@ -33,6 +33,7 @@ pub(crate) async fn ask(
     let body = html! {
         form method="post" action=(path) class="card" {
             input type="hidden" name="pipeline" value=(pipeline.name);
+            @if is_resume { input type="hidden" name="since" value=(query.text("since")); }
             p { "Pipeline " strong { (cell(pipeline.name.as_str())) } ". "
                 @if is_resume { "What was held leaves in its order." }
                 @else { "Nothing is lost: messages wait, and later messages of their keys wait behind them." } }
@@ -40,7 +41,7 @@ pub(crate) async fn ask(
                 @for (value, name) in SCOPES { option value=(value) selected[value == query.text("scope")] { (name) } }
             } }
             label { "Name of the topic or key; empty for the pipeline"
-                input name="name" value=(query.text("name")) maxlength="255" autocomplete="off"; }
+                input name="name" value=(query.exact("name")) maxlength="255" autocomplete="off"; }
             (signature(title, !is_resume))
             a class="button" href="/" { "Back" }
         }
@@ -80,7 +81,10 @@ async fn change(
         let places = app.outboxes(app.pipeline(form.text("pipeline"))?.name.as_str())?;
         match is_paused {
             true => set(&places, &signed, &scope).await?,
-            false => lift(&places, &signed, &scope).await?,
+            false => {
+                unchanged(&places, &signed.operator, &scope, form.text("since")).await?;
+                lift(&places, &signed, &scope).await?;
+            }
         }
         Ok::<_, Problem>(())
     });
@@ -88,9 +92,28 @@ async fn change(
     Ok(Redirect::to("/"))
 }
 
+/// Refuses a form that was made for an earlier pause of the same scope: whoever paused it anew had a
+/// reason of their own.
+async fn unchanged(
+    places: &Places,
+    operator: &Operator,
+    scope: &PauseScope,
+    since: &str,
+) -> Result<(), Problem> {
+    let all = pauses(places, operator).await?;
+    match all.iter().find(|line| line.paused == scope.to_string()) {
+        Some(line) if !since.is_empty() && line.since.unix_timestamp_nanos().to_string() != since => {
+            let text = format!("{scope} was paused anew by {}: {}", line.actor, line.reason);
+            Err(Problem::conflict(text).with_help("it stays paused: look at the pause again"))
+        }
+        _ => Ok(()),
+    }
+}
+
 fn scope(form: &Fields) -> Result<PauseScope, Problem> {
     form.check()?;
-    let name = form.text("name");
+    // Keys may begin or end with spaces.
+    let name = form.exact("name");
     Ok(match form.text("scope") {
         "pipeline" if name.is_empty() => PauseScope::Pipeline,
         "pipeline" => {

@@ -124,6 +124,10 @@ pub(crate) async fn decide(
     let decided = shield(async move {
         let _turn = app.turn().await?;
         let database = SagaDatabase::open(&tables::named(&app, form.text("database"))?).await?;
+        if let Err(problem) = unchanged(&database, &signed.operator, &id, form.exact("as_of")).await {
+            database.close().await;
+            return Err(problem);
+        }
         let decided = match what.as_str() {
             "retry" => database.retry(&signed, &id).await.map_err(Problem::from),
             "cancel" => database.cancel(&signed, &id).await.map_err(Problem::from),
@@ -145,6 +149,31 @@ pub(crate) async fn decide(
         p { a class="button" href=(back) { "Back to the saga" } }
     };
     Ok(Html(Frame::new(Some(&operator), Tab::Sagas, "Decided").page(&body)))
+}
+
+/// Refuses a form about a saga that has gone on, got stuck elsewhere or been cancelled since: the same
+/// word would mean something else.
+async fn unchanged(
+    database: &SagaDatabase,
+    operator: &Operator,
+    id: &SagaId,
+    as_of: &str,
+) -> Result<(), Problem> {
+    match database.show(operator, id).await? {
+        Some((saga, _)) if self::as_of(&saga) != as_of => {
+            let text =
+                format!("the saga {id} is {} now, and not as it was when the form was made", state(&saga));
+            Err(Problem::conflict(text).with_help("nothing was decided: look at the saga again"))
+        }
+        // One that is gone is told by the decision.
+        _ => Ok(()),
+    }
+}
+
+/// Stands for the state in which a saga is.
+fn as_of(saga: &SagaRecord) -> String {
+    let stuck_at = saga.stuck_at.map(|at| at.unix_timestamp_nanos().to_string());
+    format!("{}/{}", saga.state.as_str(), stuck_at.unwrap_or_default())
 }
 
 fn result(form: &Fields) -> Result<Option<serde_json::Value>, Problem> {
@@ -224,6 +253,7 @@ fn one(operator: &Operator, query: &Fields, saga: &SagaRecord, steps: &[StepReco
             form method="post" action="/saga/decide" class="card" {
                 h2 { "Decide" }
                 @for (name, value) in place(query) { input type="hidden" name=(name) value=(value); }
+                input type="hidden" name="as_of" value=(as_of(saga));
                 label { "What" select name="what" {
                     option value="retry" { "retry: go on where it stopped" }
                     option value="cancel" { "cancel: undo what was done" }

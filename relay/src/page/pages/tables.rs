@@ -19,8 +19,9 @@ pub(crate) fn all(app: &App) -> Vec<NamedTables> {
     let mut found: Vec<NamedTables> = Vec::new();
     let mut add = |name: String, tables: Result<Tables, String>| {
         let is_known = |other: &NamedTables| match (&other.tables, &tables) {
+            // Whoever connects: each part has a user of its own.
             (Ok(other), Ok(tables)) => {
-                other.url() == tables.url() && other.options.schema == tables.options.schema
+                other.place() == tables.place() && other.options.schema == tables.options.schema
             }
             _ => false,
         };

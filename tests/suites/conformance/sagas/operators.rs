@@ -202,6 +202,8 @@ async fn a_failing_undo_is_skipped<DB: Tables>(db: Database<DB>) {
     assert!(told.contains("three"), "{told}");
     let told = operator.skip(&id("a"), "one", None, &alice()).await.unwrap_err().to_string();
     assert!(told.contains("stuck at two"), "its undo is not what fails: {told}");
+    let told = operator.skip(&id("a"), "two", Some(&7.into()), &alice()).await.unwrap_err().to_string();
+    assert!(told.contains("is being undone"), "it was asked for while the saga ran: {told}");
     operator.skip(&id("a"), "two", None, &alice()).await.unwrap();
     undone(&sagas, "a").await;
     worker.stop().await;

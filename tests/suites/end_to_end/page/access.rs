@@ -12,9 +12,9 @@ use super::{ANN, Served, USERS};
 /// Holds the file of axe-core.
 const AXE: &str = "OUTBOX_AXE";
 
-/// Windows that are looked at: width and height, and whether by the rules. The colours do not
-/// depend on the width, so each of them is looked at once.
-type Looks = [(u32, u32, bool); 2];
+/// Width and height of a window.
+const SCREEN: (u32, u32) = (1280, 900);
+const PHONE: (u32, u32) = (390, 844);
 
 /// Rules of the Web Content Accessibility Guidelines 2.2, levels A and AA, and what is good
 /// practice beside them. Told are the rule, the element, and why.
@@ -38,27 +38,34 @@ pub(crate) fn is_there() -> bool {
     std::env::var_os(AXE).is_some()
 }
 
-/// In light: by the rules on a screen.
+/// By the rules, in light on a screen. The colours do not depend on the width, so each of them is
+/// looked at once.
 pub(crate) async fn light(stage: Stage) -> Outcome {
-    readable(stage, "light", [(1280, 900, true), (390, 844, false)]).await
+    readable(stage, &[("light", SCREEN)], true).await
 }
 
-/// In dark: by the rules on a phone.
+/// By the rules, in dark on a phone.
 pub(crate) async fn dark(stage: Stage) -> Outcome {
-    readable(stage, "dark", [(1280, 900, false), (390, 844, true)]).await
+    readable(stage, &[("dark", PHONE)], true).await
+}
+
+/// The widths alone, in what the others leave out.
+pub(crate) async fn widths(stage: Stage) -> Outcome {
+    readable(stage, &[("dark", SCREEN), ("light", PHONE)], false).await
 }
 
 /// Goal: the page is read in light and dark, on a phone, and by people who do not see it. Oracle:
 /// the width of each page, and that axe-core finds nothing on it.
-async fn readable(stage: Stage, scheme: &str, looks: Looks) -> Outcome {
+async fn readable(stage: Stage, looks: &[(&str, (u32, u32))], by_rules: bool) -> Outcome {
     let axe = std::fs::read_to_string(std::env::var_os(AXE).ok_or("no axe-core")?)?;
     let served = Served::start(&stage, USERS, "").await?.with_dead(3).await?;
     served.workload.place_many(4, 12).await?;
     // A topic that is not there stops, so that something waits on every page.
     served.workload.database.append("a-topic-that-is-not-there", "key-of-it", "{}").await?;
+    let mut found = Vec::new();
     let browser = Browser::start(&stage, true).await?;
     browser.go(&format!("http://{}/login", served.address)).await?;
-    let mut found = look_at(&browser, &axe, "the login form").await?;
+    found.extend(look_at(&browser, &axe, "the login form").await?);
     drop(browser);
     let browser = logged_in(&stage, &served, "ann", ANN, true).await?;
     let row = served.rows().await?.remove(0);
@@ -67,14 +74,14 @@ async fn readable(stage: Stage, scheme: &str, looks: Looks) -> Outcome {
     let pages: Vec<String> =
         pages.chain([format!("/message?id={id}"), "/pause?pipeline=orders".into()]).collect();
     let folder = std::env::var_os("OUTBOX_SCREENSHOTS").map(std::path::PathBuf::from);
-    for (width, height, by_rules) in looks {
-        browser.look(scheme, width, height).await?;
+    for (scheme, (width, height)) in looks {
+        browser.look(scheme, *width, *height).await?;
         for path in &pages {
             browser.go(&format!("http://{}{path}", served.address)).await?;
             let wider = browser.run("return document.documentElement.scrollWidth - innerWidth").await?;
             assert!(wider.as_i64() <= Some(0), "{path} is {wider} wider than a window of {width}");
             if by_rules {
-                found.extend(look_at(&browser, &axe, &format!("{path} {scheme} {width}")).await?);
+                found.extend(look_at(&browser, &axe, path).await?);
             }
             if let Some(folder) = &folder {
                 let name = path.split('?').next().unwrap_or_default().trim_matches('/').replace('/', "-");
@@ -82,14 +89,12 @@ async fn readable(stage: Stage, scheme: &str, looks: Looks) -> Outcome {
                 std::fs::write(folder.join(format!("{name}-{scheme}-{width}.png")), picture)?;
             }
         }
-        if by_rules {
-            browser.go(&format!("http://{}/dead", served.address)).await?;
-            browser.press("input[name=row]").await?;
-            browser.press("button[value=discard]").await?;
-            browser.shows("Discard 1 message?").await?;
-            found.extend(look_at(&browser, &axe, &format!("a decision {scheme} {width}")).await?);
-        }
     }
+    browser.go(&format!("http://{}/dead", served.address)).await?;
+    browser.press("input[name=row]").await?;
+    browser.press("button[value=discard]").await?;
+    browser.shows("Discard 1 message?").await?;
+    found.extend(look_at(&browser, &axe, "a decision").await?);
     assert!(found.is_empty(), "{}", found.join("\n"));
     // The rules find something where there is something.
     browser.run("document.querySelector('main').append(new Image())").await?;

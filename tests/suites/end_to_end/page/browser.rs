@@ -26,6 +26,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("the_page_reads_without_scripts", &needs, without_scripts),
         trial("everybody_can_read_the_page/light", &needs, access::light),
         trial("everybody_can_read_the_page/dark", &needs, access::dark),
+        trial("everybody_can_read_the_page/widths", &needs, access::widths),
         trial("the_page_needs_no_mouse", &needs, access::keyboard),
     ]
 }

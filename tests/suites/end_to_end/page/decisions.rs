@@ -6,11 +6,21 @@ use tests::{Outcome, Stage};
 use super::browser::logged_in;
 use super::{ANN, Served, USERS};
 
-/// The rights that the document tells to grant.
-const RIGHTS: &str = "GRANT SELECT, UPDATE ON idempotency_key TO outbox_test_relay; \
-    GRANT SELECT, INSERT ON idempotency_audit TO outbox_test_relay; \
-    GRANT SELECT, UPDATE ON saga, saga_step TO outbox_test_relay; \
-    GRANT SELECT, INSERT ON saga_audit TO outbox_test_relay";
+/// The rights that the document tells to grant; those of an observer by column, because a membership
+/// would be one in every database of the server.
+const RIGHTS: &str = "GRANT SELECT (scope, operation, key, fingerprint, state, attempt, holder, lease_until, \
+    claimed_at, processed_at, expires_at, decided_by, refuses, reported_at) ON idempotency_key TO outbox_test_relay; \
+    GRANT SELECT (type, id, version, state, epoch, worker, wake_at, replies, attempts, error, reason, cancel, \
+    waits_for, waiting_since, started_at, stuck_at, ended_at) ON saga TO outbox_test_relay; \
+    GRANT SELECT (type, id, name, position, kind, state, undo, attempts, error, due_at, begun_at, ended_at, \
+    undone_at) ON saga_step TO outbox_test_relay; \
+    GRANT SELECT ON idempotency_audit, saga_audit TO outbox_test_relay; \
+    GRANT UPDATE (state, lease_until, decided_by, processed_at, expires_at, claimed_at) ON idempotency_key \
+    TO outbox_test_relay; \
+    GRANT INSERT ON idempotency_audit, saga_audit TO outbox_test_relay; \
+    GRANT UPDATE (state, reason, cancel, error, attempts, waits_for, waiting_since, wake_at, stuck_at) ON saga \
+    TO outbox_test_relay; \
+    GRANT INSERT, UPDATE (state, undo, result, ended_at, undone_at, error) ON saga_step TO outbox_test_relay";
 
 /// A key whose holder is gone, by name and number.
 const STUCK_KEY: &str = "INSERT INTO idempotency_key (scope, operation, key, fingerprint, state, attempt, holder, lease_until, \
@@ -22,9 +32,15 @@ const STUCK_KEY: &str = "INSERT INTO idempotency_key (scope, operation, key, fin
 const SAGAS: &str = "INSERT INTO saga (type, id, version, input, wake_at, waits_for, stuck_at, error) VALUES \
     ('checkout', 'stuck', 1, '{}', NULL, 'ship', now(), 'ship: no lorry'), \
     ('checkout', 'skipped', 1, '{}', NULL, 'ship', now(), 'ship: no lorry'), \
+    ('checkout', 'not-begun', 1, '{}', NULL, 'ship', now(), 'ship: no lorry'), \
     ('checkout', 'runs', 1, '{}', now() + interval '1 day', NULL, NULL, NULL); \
     INSERT INTO saga_step (type, id, name, position, kind, state, undo) \
     VALUES ('checkout', 'skipped', 'ship', 0, 'call', 'gave_up', 'none')";
+
+const STALE: &str = "INSERT INTO saga (type, id, version, input, wake_at, waits_for, stuck_at, error) \
+    VALUES ('checkout', 'stale', 1, '{}', NULL, 'ship', now() - interval '1 minute', 'ship: no lorry'); \
+    INSERT INTO saga_step (type, id, name, position, kind, state, undo, result) \
+    VALUES ('checkout', 'stale', 'ship', 0, 'step', 'done', 'pending', '1')";
 
 /// Goal: keys are released and given up, and nothing is decided about one that somebody else has
 /// held since. Oracle: their states, and the audit of the page.
@@ -79,6 +95,7 @@ pub(crate) async fn sagas(stage: Stage) -> Outcome {
     for (id, verb, result, state) in [
         ("stuck", "retry", None, "stuck_at IS NULL AND wake_at IS NOT NULL"),
         ("skipped", "skip", Some("7"), "stuck_at IS NULL AND wake_at IS NOT NULL"),
+        ("not-begun", "skip", Some("8"), "stuck_at IS NULL AND wake_at IS NOT NULL"),
         ("runs", "cancel", None, "cancel IS NOT NULL OR state = 'undoing'"),
     ] {
         let path = format!("/saga?database=pipeline:orders&type=checkout&id={id}");
@@ -94,6 +111,17 @@ pub(crate) async fn sagas(stage: Stage) -> Outcome {
         let found = format!("SELECT count(*) FROM saga WHERE id = '{id}' AND ({state})");
         assert_eq!(database.integer(&found).await?, 1, "{id}");
     }
+    // A form of before somebody else cancelled it.
+    let stale = format!("http://{}/saga?database=pipeline:orders&type=checkout&id=stale", served.address);
+    database.execute(STALE).await?;
+    browser.go(&stale).await?;
+    browser.press("#follow").await?;
+    database.execute("UPDATE saga SET state = 'undoing', stuck_at = now() WHERE id = 'stale'").await?;
+    browser.press("option[value=skip]").await?;
+    browser.fill("form.card input[name=reason]", "too late").await?;
+    browser.press("form.card button.danger").await?;
+    browser.shows("nothing was decided").await?;
+    assert_eq!(database.integer("SELECT count(*) FROM saga_audit WHERE id = 'stale'").await?, 0);
     browser.go(&format!("http://{}/audit", served.address)).await?;
     for told in ["retry of stuck", "skip of skipped", "cancel of runs", "skip a saga"] {
         browser.shows(told).await?;
