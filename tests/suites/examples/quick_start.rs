@@ -72,7 +72,7 @@ const SHARED: [&str; 4] = ["OUTBOX_POSTGRES_URL", "OUTBOX_KAFKA_BROKERS", "DATAB
 
 /// Goal: whoever follows the document line by line sees what it prints, on servers that it starts
 /// and stops itself. Oracle: each exit code, and each printed line.
-async fn document(stage: Stage) -> Outcome {
+async fn document(_: Stage) -> Outcome {
     // PostgreSQL runs as another user, who must enter it.
     let everybody = fs::Permissions::from_mode(0o755);
     let folder = tempfile::Builder::new().permissions(everybody.clone()).tempdir()?;
@@ -95,6 +95,7 @@ async fn document(stage: Stage) -> Outcome {
     let mut variables = vec![
         ("PATH", path),
         ("CHECKOUT", checkout.into()),
+        ("TMPDIR", folder.path().into()),
         ("OUTBOX_XTASK", Backend::Xtask.address()?.into()),
         ("OUTBOX_SERVICES_DIR", services.into()),
         ("OUTBOX_DOWNLOADS_DIR", downloads.into()),
@@ -112,7 +113,14 @@ async fn document(stage: Stage) -> Outcome {
     let followed = Shell::start(shell)?.follow(&steps(DOCUMENT)).await;
     // Also where a step has not ended: the servers are no children of the shell.
     down.output().await?;
-    followed
+    followed.map_err(|error| format!("{error}\n{}", logs(folder.path())).into())
+}
+
+/// The logs that the document's programs left in a folder that it made.
+fn logs(folder: &Path) -> String {
+    let made = fs::read_dir(folder).into_iter().flatten().flatten();
+    let logs = made.flat_map(|made| ["service.log", "relay.log"].map(|log| made.path().join(log)));
+    logs.filter_map(|log| fs::read_to_string(log).ok()).collect()
 }
 
 /// Oracle: a document with a command over several lines, and outputs that fit and do not.
