@@ -93,7 +93,7 @@ fn every_printed_command_is_one_that_the_relay_takes() {
         }
     }
     assert!(refused.is_empty(), "{}", refused.join("\n"));
-    assert!(taken > 150, "only {taken} commands were found");
+    assert!(taken > 100, "only {taken} commands were found");
 }
 
 #[test]
