@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What may stand in front of the program in a command.
+/// Words that may stand in front of the program in a command.
 const PREFIXES: [&[&str]; 2] = [&["sudo", "-u", "relay"], &["runuser", "-u", "relay", "--"]];
 
 /// Every document below `docs`, and the pages of the repository and of the package.

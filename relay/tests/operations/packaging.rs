@@ -104,7 +104,8 @@ fn debian() -> toml::Table {
     manifest["package"]["metadata"]["deb"].as_table().unwrap().clone()
 }
 
-/// What a release makes is not there before it. It is not in `target/package`, which packing empties.
+/// Files that a release makes are not there before it. They are not in `target/package`, which
+/// packing empties.
 #[test]
 fn whatever_the_debian_package_holds_exists() {
     let debian = debian();
@@ -135,7 +136,8 @@ fn the_debian_package_brings_what_watches_the_relay() {
     assert!(text("relay.toml").contains("[http]"));
 }
 
-/// Rust as `Cargo.toml` demands it, and no other: rustup would fetch what `rust-toolchain.toml` names.
+/// Rust as `Cargo.toml` demands it, and no other: rustup would fetch the components that
+/// `rust-toolchain.toml` names.
 #[test]
 fn the_image_is_built_with_the_oldest_rust() {
     let from = format!("FROM rust:{}-", env!("CARGO_PKG_RUST_VERSION"));
