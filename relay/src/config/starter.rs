@@ -83,6 +83,17 @@ const SQS_MORE: &str = "\
 # queues = {}
 ";
 
+// A program without the endpoint refuses the setting.
+const HTTP: &str = if cfg!(feature = "metrics-endpoint") {
+    "
+[http]
+# Metrics, /livez and /readyz, without credentials. A second relay on one machine needs another port.
+listen = \"127.0.0.1:9464\"
+"
+} else {
+    ""
+};
+
 const TAIL: &str = "
 [pipeline.engine]
 # Bytes of messages in memory, read but not confirmed.
@@ -132,6 +143,7 @@ impl Starter {
                 set(SQS, &values, SQS_MORE);
             }
         }
+        text.push_str(HTTP);
         text.push_str(TAIL);
         text
     }
@@ -165,6 +177,17 @@ mod tests {
     fn settings(text: &str) -> Vec<(String, serde_json::Value)> {
         let (_, effective) = Config::read(Path::new("relay.toml"), text, &Overrides::default()).unwrap();
         effective.settings().into_iter().map(|setting| (setting.setting, setting.value)).collect()
+    }
+
+    /// The shipped alert rules tell that no relay is scraped.
+    #[test]
+    fn the_relay_can_be_watched_from_the_start() {
+        for starter in starters() {
+            let settings = settings(&starter.to_toml());
+            let listen = settings.iter().find(|(setting, _)| setting == "http.listen");
+            let expected = cfg!(feature = "metrics-endpoint").then(|| serde_json::json!("127.0.0.1:9464"));
+            assert_eq!(listen.map(|(_, value)| value.clone()), expected);
+        }
     }
 
     #[test]

@@ -1,9 +1,11 @@
-//! The documents for operators: the tables of metrics are those of the crates, and alert rules and
-//! dashboard use no other metric. And the [`packaging`]: it fits the relay that it carries.
+//! The documents for operators: the tables of metrics are those of the crates, alert rules and
+//! dashboard use no other metric, and each printed command is one of the relay. And the
+//! [`packaging`]: it fits the relay that it carries.
 
 #![cfg(feature = "program")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod documented_commands;
 mod packaging;
 
 use std::collections::BTreeSet;

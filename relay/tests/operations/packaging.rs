@@ -91,6 +91,66 @@ fn everything_is_of_this_version() {
     assert_eq!(value(&chart("Chart.yaml"), "appVersion: "), version);
     assert_eq!(value(&text("docker/Dockerfile"), "ARG VERSION="), version);
     assert_eq!(value(&text("kubernetes/relay.yaml"), "image: "), format!("outbox-relay:{version}"));
+    assert_eq!(
+        value(&text("debian/changelog"), "outbox-relay ("),
+        format!("{version}-1) unstable; urgency=medium")
+    );
+}
+
+/// The package's own manifest, which says what the Debian package is made of.
+fn debian() -> toml::Table {
+    let manifest = std::fs::read_to_string(folder().join("../Cargo.toml")).unwrap();
+    let manifest: toml::Table = manifest.parse().unwrap();
+    manifest["package"]["metadata"]["deb"].as_table().unwrap().clone()
+}
+
+/// Files that a release makes are not there before it. They are not in `target/package`, which
+/// packing empties.
+#[test]
+fn whatever_the_debian_package_holds_exists() {
+    let debian = debian();
+    let sources = |asset: &toml::Value| asset[0].as_str().unwrap().to_owned();
+    let mut files: Vec<String> = debian["assets"].as_array().unwrap().iter().map(sources).collect();
+    assert!(!files.iter().any(|file| file.starts_with("../target/package/")), "{files:?}");
+    files.retain(|file| !file.trim_start_matches("../").starts_with("target/"));
+    assert!(files.len() > 5, "{files:?}");
+    files.extend(
+        [&debian["license-file"][0], &debian["changelog"]].map(|file| file.as_str().unwrap().to_owned()),
+    );
+    for file in files {
+        assert!(folder().join("..").join(&file).is_file(), "{file}");
+    }
+}
+
+/// An operator who has nothing but the package has rules and a dashboard.
+#[test]
+fn the_debian_package_brings_what_watches_the_relay() {
+    let debian = debian();
+    let assets = debian["assets"].as_array().unwrap();
+    for file in ["alerts.yml", "dashboard.json"] {
+        let target = format!("usr/share/outbox-relay/{file}");
+        assert!(assets.iter().any(|asset| asset[1].as_str() == Some(&target)), "{target}");
+    }
+    let installed = include_str!("../../../docs/operations/install.md");
+    assert!(installed.contains("- /usr/share/outbox-relay/alerts.yml"));
+    assert!(text("relay.toml").contains("[http]"));
+}
+
+/// Rust as `Cargo.toml` demands it, and no other: rustup would fetch the components that
+/// `rust-toolchain.toml` names.
+#[test]
+fn the_image_is_built_with_the_oldest_rust() {
+    let from = format!("FROM rust:{}-", env!("CARGO_PKG_RUST_VERSION"));
+    assert!(text("docker/Dockerfile").contains(&from), "{from}");
+    let ignored = include_str!("../../../.dockerignore");
+    assert!(ignored.lines().any(|line| line == "rust-toolchain.toml"));
+}
+
+#[test]
+fn the_icon_of_the_chart_is_in_the_repository() {
+    let chart = chart("Chart.yaml");
+    let (_, path) = value(&chart, "icon: ").split_once("/raw/main/").unwrap();
+    assert!(folder().join("../..").join(path).is_file(), "{path}");
 }
 
 #[test]
