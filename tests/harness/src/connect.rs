@@ -36,8 +36,8 @@ pub struct ConnectOptions {
     pub slot: String,
     /// The publication.
     pub publication: String,
-    /// The largest heap, such as `1g`.
-    pub heap: String,
+    /// Options of the virtual machine, with blanks between them, such as `-Xmx1g`.
+    pub java: String,
     /// Further lines for the worker.
     pub worker: String,
     /// Further lines for the connector.
@@ -64,7 +64,8 @@ impl ConnectOptions {
         let log = self.log();
         let file = File::options().create(true).append(true).open(&log)?;
         let child = Command::new("java")
-            .args([format!("-Xmx{}", self.heap), String::from("-cp"), format!("{}/*", jars.display())])
+            .args(self.java.split_whitespace())
+            .args([String::from("-cp"), format!("{}/*", jars.display())])
             .arg("org.apache.kafka.connect.cli.ConnectStandalone")
             .args([worker, connector])
             .stdin(Stdio::null())

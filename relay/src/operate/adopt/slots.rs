@@ -25,7 +25,7 @@ pub struct Slot {
     pub doubt: Option<String>,
 }
 
-/// What an adoption left in the log.
+/// The rows that an adoption left in the log.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Left<'a> {
     /// The table.

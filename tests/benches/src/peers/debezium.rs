@@ -31,11 +31,11 @@ pub(super) enum Tuning {
 }
 
 impl Tuning {
-    /// The largest heap of the virtual machine.
+    /// The option of the virtual machine for its largest heap.
     fn heap(self) -> &'static str {
         match self {
-            Self::Defaults => "1g",
-            Self::Throughput => "3g",
+            Self::Defaults => "-Xmx1g",
+            Self::Throughput => "-Xmx3g",
         }
     }
 
@@ -85,7 +85,7 @@ impl Connect {
             table: String::from("public.peer"),
             slot: name.clone(),
             publication: name.clone(),
-            heap: tuning.heap().to_owned(),
+            java: tuning.heap().to_owned(),
             worker: tuning.worker().to_owned(),
             connector: router(topic) + tuning.connector(),
         };

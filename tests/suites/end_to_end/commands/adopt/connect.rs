@@ -41,6 +41,9 @@ value.converter=org.apache.kafka.connect.storage.StringConverter
 offset.flush.interval.ms=1000
 ";
 
+/// A start that takes little: no second compiler, and no threads of a collector.
+const JAVA: &str = "-Xmx512m -XX:TieredStopAtLevel=1 -XX:+UseSerialGC";
+
 fn connector(stage: &Stage, site: &Site) -> Result<ConnectOptions, Failure> {
     let options = ConnectOptions {
         folder: stage.folder().join("connect"),
@@ -49,7 +52,7 @@ fn connector(stage: &Stage, site: &Site) -> Result<ConnectOptions, Failure> {
         table: String::from("public.outboxevent"),
         slot: stage.unique("debezium"),
         publication: String::from("dbz_publication"),
-        heap: String::from("512m"),
+        java: JAVA.to_owned(),
         worker: WORKER.to_owned(),
         connector: CONNECTOR.to_owned(),
     };
