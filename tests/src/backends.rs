@@ -35,6 +35,8 @@ pub enum Backend {
     RabbitmqTls,
     /// The management API of RabbitMQ.
     RabbitmqManagement,
+    /// The jars of Debezium's connector and of Kafka Connect.
+    Debezium,
 }
 
 impl Backend {
@@ -57,6 +59,7 @@ impl Backend {
             Self::KafkaSasl => "kafka-sasl",
             Self::RabbitmqTls => "rabbitmq-tls",
             Self::RabbitmqManagement => "rabbitmq-management",
+            Self::Debezium => "debezium",
         }
     }
 
@@ -76,6 +79,7 @@ impl Backend {
             Self::KafkaSasl => Some("OUTBOX_KAFKA_SASL_BROKERS"),
             Self::RabbitmqTls => Some("OUTBOX_RABBITMQ_TLS_URL"),
             Self::RabbitmqManagement => Some("OUTBOX_RABBITMQ_MANAGEMENT_URL"),
+            Self::Debezium => Some(harness::connect::JARS_VARIABLE),
         }
     }
 

@@ -11,8 +11,8 @@ use std::{path::PathBuf, process::Command};
 /// Path of this program, for tests that stop, crash and restart services.
 const XTASK_VARIABLE: &str = "OUTBOX_XTASK";
 
-/// Files that some tests need beside the services.
-const TOOLS: [ToolKind; 5] = [
+/// Files and jars that some tests need beside the services.
+const TOOLS: [ToolKind; 6] = [
     ToolKind {
         name: "libfaketime",
         gives: "clock jumps",
@@ -33,9 +33,15 @@ const TOOLS: [ToolKind; 5] = [
     },
     ToolKind { name: "axe-core", gives: "accessibility", variable: "OUTBOX_AXE", get: services::axe::script },
     ToolKind { name: "python3", gives: "Python", variable: "OUTBOX_PYTHON", get: services::python::program },
+    ToolKind {
+        name: "debezium",
+        gives: "Debezium",
+        variable: services::debezium::JARS_VARIABLE,
+        get: services::debezium::install,
+    },
 ];
 
-/// Something that is downloaded or installed, and is a file.
+/// Something that is downloaded or installed, and is a file or a folder.
 struct ToolKind {
     name: &'static str,
     /// The use that tests make of it.

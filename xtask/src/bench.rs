@@ -59,16 +59,13 @@ fn execute(backends: &Backends, profile: Profile, arguments: &[String]) -> Resul
     let mut command = Command::new(cargo::programs(profile == Profile::Release)?.join("benches"));
     command.args(arguments);
     command.env(VERSIONS_VARIABLE, backends.versions());
-    if services::wal_is_logical().map_err(|fault| fault.to_string())? {
-        let jars = services::debezium::install(&|phase| eprintln!("debezium: {phase}"));
-        command.env(DEBEZIUM_VARIABLE, jars.map_err(|fault| fault.to_string())?);
-    }
     backends.hand_over(&mut command)?;
+    // Debezium reads the log, and cannot read every one.
+    if !services::wal_is_logical().map_err(|fault| fault.to_string())? {
+        command.env_remove(services::debezium::JARS_VARIABLE);
+    }
     cargo::exit_code(&mut command)
 }
-
-/// The folder with the jars of Debezium and Kafka Connect.
-const DEBEZIUM_VARIABLE: &str = "OUTBOX_DEBEZIUM_JARS";
 
 /// Brokers do not tell their clients what they are, and figures mean nothing without it.
 const VERSIONS_VARIABLE: &str = "OUTBOX_SERVICE_VERSIONS";

@@ -199,7 +199,8 @@ fn shown(status: &AdoptStatus) -> String {
     for slot in &status.slots {
         let through = if slot.is_through { "is through" } else { "is not through yet" };
         let reader = if slot.is_active { "" } else { ", and nobody reads it" };
-        text.push_str(&format!("\nslot {} {through}{reader}", slot.slot));
+        let doubt = slot.doubt.as_ref().map(|doubt| format!("; {doubt}")).unwrap_or_default();
+        text.push_str(&format!("\nslot {} {through}{reader}{doubt}", slot.slot));
     }
     for role in &status.lacking {
         text.push_str(&format!("\n{} cannot hand rows over: {}", role.role, role.remedy));

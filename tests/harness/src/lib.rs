@@ -1,6 +1,6 @@
 //! The parts that the demo and the storm share: processes that are kept running and killed, the
 //! business of producers and consumers, what consumers write down, faults and their injector, and
-//! readers of what is there in the end.
+//! readers of what is there in the end. Tests and benchmarks share Debezium.
 //!
 //! | module | what it holds |
 //! |---|---|
@@ -11,9 +11,11 @@
 //! | [`journal`] | journals, and a subscription that writes down what it hands out |
 //! | [`stores`] | databases, read with plain SQL |
 //! | [`topic_reader`] | what the broker has, read with plain clients |
+//! | [`connect`] | Debezium, in Kafka Connect |
 //! | [`content`], [`clock`] | what all of them need |
 
 pub mod clock;
+pub mod connect;
 pub mod content;
 pub mod faults;
 pub mod journal;

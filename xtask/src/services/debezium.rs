@@ -1,11 +1,14 @@
-//! Debezium's connector and the Kafka Connect that runs it, for those who compare with it: jars,
-//! and no service of ours.
+//! Debezium's connector and the Kafka Connect that runs it, for the way over from it and for those
+//! who compare with it: jars, and no service of ours.
 
 use super::{
     fault::Fault,
     java::{self, Bundle},
 };
 use std::path::PathBuf;
+
+/// The variable in which tests and benchmarks look for the folder with the jars.
+pub(crate) const JARS_VARIABLE: &str = "OUTBOX_DEBEZIUM_JARS";
 
 const BUNDLE: Bundle = Bundle {
     version: "3.3.1",

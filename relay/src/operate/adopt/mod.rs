@@ -8,6 +8,7 @@
 //! | `rows` | whether the rows can be handed over |
 //! | `sql` | the statements, for running and for printing |
 //! | `lock` | the lock that both directions take |
+//! | `slots` | whether Debezium has everything from before |
 //! | `status` | whether it is there, whole, and of this mapping |
 //!
 //! Nothing is changed before everything is checked, once without the lock and once under it, and
@@ -17,12 +18,13 @@ mod check;
 mod facts;
 mod lock;
 mod rows;
+mod slots;
 mod sql;
 mod status;
 
 use std::time::{Duration, Instant};
 
-use migrations::{Line, Migrator, SqlErrorKind};
+use migrations::{Identifier, Line, Migrator, SqlErrorKind};
 use outbox::log::{LogError, RelayName};
 use serde::Serialize;
 use sqlx::{Connection as _, PgConnection, Postgres};
@@ -33,8 +35,9 @@ use super::tables::{ConnectOptions, Tables};
 use crate::config::Adoption;
 
 use facts::Facts;
+pub use slots::Slot;
 use sql::{Place, Remembered, Sql};
-pub use status::{AdoptState, AdoptStatus, LackingRole, Slot};
+pub use status::{AdoptState, AdoptStatus, LackingRole};
 
 /// How long connecting may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -103,7 +106,7 @@ pub(crate) async fn plan(
     let mut steps = sql.lock(lock::TIMEOUT);
     let action = if is_back {
         let remembered = old.remembered(&facts)?;
-        steps.extend(sql.back(remembered.publication.as_ref()));
+        steps.extend(sql.back(returns_to(&facts, &remembered)));
         BACK
     } else {
         steps.extend(sql.over(facts.trigger().is_some(), old.leaves(&facts), &old.remembers(&facts, None)));
@@ -196,7 +199,7 @@ pub(crate) async fn back(
     }
     let remembered = old.remembered(&facts)?;
     let sql = Sql { adoption: &old.adoption, place: &place };
-    for step in sql.back(remembered.publication.as_ref()) {
+    for step in sql.back(returns_to(&facts, &remembered)) {
         sqlx::raw_sql(&step.sql).execute(&mut *tx).await.map_err(failed(step.what))?;
     }
     old.finish(tx, sql, BACK, 0, signed).await?;
@@ -347,6 +350,14 @@ impl OldTable {
             also_published_by: Vec::new(),
         }
     }
+}
+
+/// The publication that the table is given back to. It may be there already: Debezium puts it in as
+/// it starts, unless it is told not to (`publication.autocreate.mode`).
+fn returns_to<'a>(facts: &Facts, remembered: &'a Remembered) -> Option<&'a Identifier> {
+    let has_table =
+        |name: &Identifier| facts.publications.iter().any(|it| it.name == name.as_str() && it.has_table);
+    remembered.publication.as_ref().filter(|name| !has_table(name))
 }
 
 /// For `map_err`: what was being done when the database failed.

@@ -2,11 +2,11 @@
 
 use serde::Serialize;
 use sqlx::PgConnection;
-use sqlx::types::Json;
 
 use super::facts::Facts;
+use super::slots::{self, Left, Slot};
 use super::sql::{Remembered, Sql};
-use super::{OldTable, check, failed, rows};
+use super::{OldTable, check, rows};
 use crate::operate::{OperateError, OperateErrorKind};
 
 /// The state of an adoption.
@@ -48,17 +48,6 @@ pub struct LackingRole {
     pub remedy: String,
 }
 
-/// A logical replication slot of the database.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, serde::Deserialize)]
-pub struct Slot {
-    /// Its name.
-    pub slot: String,
-    /// Whether a client reads it.
-    pub is_active: bool,
-    /// Whether everything from before the adoption was confirmed.
-    pub is_through: bool,
-}
-
 /// The answer of `relay adopt status`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct AdoptStatus {
@@ -81,14 +70,6 @@ pub struct AdoptStatus {
     /// Publications that go on with the table's rows.
     pub also_published_by: Vec<String>,
 }
-
-/// $1 a position.
-const SLOTS: &str = "
-SELECT to_jsonb(f) FROM (
-    SELECT s.slot_name::text AS slot, s.active AS is_active,
-        coalesce(s.confirmed_flush_lsn >= $1::pg_lsn, false) AS is_through
-    FROM pg_replication_slots AS s
-    WHERE s.slot_type = 'logical' AND s.database = current_database() ORDER BY s.slot_name) AS f";
 
 /// Whether the triggers are there, switched on, and of this mapping.
 pub(super) fn is_whole(sql: Sql<'_>, facts: &Facts) -> bool {
@@ -161,14 +142,9 @@ pub(super) async fn look(
                 Some(format!("the table is in {publication} again: relay adopt over takes it out"));
         }
         status.publication = Some(publication.to_string());
-        if let Some(lsn) = lsn {
-            let slots: Vec<Json<Slot>> = sqlx::query_scalar(SLOTS)
-                .bind(lsn)
-                .fetch_all(connection)
-                .await
-                .map_err(failed("look at slots"))?;
-            status.slots = slots.into_iter().map(|Json(slot)| slot).collect();
-        }
+        let oid = facts.table.as_ref().map_or(0, |table| table.oid);
+        let left = Left { oid, publication: publication.as_str(), lsn: lsn.as_deref(), user: &facts.user };
+        status.slots = slots::look(connection, left).await?;
     }
     Ok(status)
 }

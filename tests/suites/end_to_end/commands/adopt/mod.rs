@@ -2,6 +2,7 @@
 //! is left as it is.
 
 mod by_hand;
+mod connect;
 mod debezium;
 mod refused;
 mod status_column;
@@ -35,6 +36,7 @@ const PAUSE: Duration = Duration::from_millis(8);
 pub(super) fn trials() -> Vec<Trial> {
     let kafka = [Backend::Postgres, Backend::Kafka];
     let own_server = [Backend::Kafka, cluster::NEEDS[0], cluster::NEEDS[1]];
+    let connect = [Backend::Kafka, cluster::NEEDS[0], cluster::NEEDS[1], Backend::Debezium];
     let postgres = [Backend::Postgres];
     vec![
         trial(
@@ -46,6 +48,11 @@ pub(super) fn trials() -> Vec<Trial> {
             "adopt/a_table_of_debezium_goes_over_and_back_under_writers/postgres/kafka",
             &own_server,
             debezium::goes_over_and_back,
+        ),
+        trial(
+            "adopt/debezium_itself_goes_over_and_back_under_writers/postgres/kafka",
+            &connect,
+            connect::goes_over_and_back,
         ),
         trial("adopt/what_cannot_be_adopted_is_left_as_it_is/postgres", &postgres, refused::refused),
         trial("adopt/an_open_writer_stops_the_move/postgres", &postgres, refused::an_open_writer),

@@ -1,0 +1,141 @@
+//! Whether the reader of a replication slot has everything from before the adoption.
+//!
+//! The position that a reader confirms does not tell by itself. It stands still where the
+//! publication lets nothing through any more, and that is where the table's leaving puts it: the
+//! last row is confirmed, while other tables go on. So the rest of the log is decoded, on a copy of
+//! the slot.
+
+use serde::Serialize;
+use sqlx::types::Json;
+use sqlx::{Connection as _, PgConnection};
+
+use super::failed;
+use crate::operate::OperateError;
+
+/// A logical replication slot of the database.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Slot {
+    /// Its name.
+    pub slot: String,
+    /// Whether a client reads it.
+    pub is_active: bool,
+    /// Whether everything from before the adoption was confirmed.
+    pub is_through: bool,
+    /// Why that cannot be told for certain, and what to do.
+    pub doubt: Option<String>,
+}
+
+/// The rows that an adoption left in the log.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Left<'a> {
+    /// The table.
+    pub(super) oid: i64,
+    /// The publication that it has left.
+    pub(super) publication: &'a str,
+    /// A position behind its last row; none where the SQL was run by hand.
+    pub(super) lsn: Option<&'a str>,
+    /// Who looks.
+    pub(super) user: &'a str,
+}
+
+/// $1 a position; none is that of now.
+const SLOTS: &str = "
+SELECT to_jsonb(f) FROM (
+    SELECT s.slot_name::text AS slot, s.plugin::text AS plugin, s.active AS is_active,
+        coalesce(s.confirmed_flush_lsn >= coalesce($1::pg_lsn, pg_current_wal_lsn()), false) AS is_confirmed
+    FROM pg_replication_slots AS s
+    WHERE s.slot_type = 'logical' AND s.database = current_database() ORDER BY s.slot_name) AS f";
+
+#[derive(serde::Deserialize)]
+struct Position {
+    slot: String,
+    plugin: String,
+    is_active: bool,
+    is_confirmed: bool,
+}
+
+/// The plugin of publications, which is the one that can be asked for one publication's rows.
+const PLUGIN: &str = "pgoutput";
+
+/// $1 slot, $2 name of the copy, which goes with this connection.
+const COPY: &str = "SELECT pg_copy_logical_replication_slot($1, $2, true)";
+
+/// $1 copy, $2 position or none, $3 most messages, $4 publication, $5 table: whether an insert of
+/// the table is among them (`I` and the table's number), or not all could be looked at. Up to
+/// version 14, transactions without a row are among them, too.
+const REST: &str = "
+SELECT count(*) >= $3 OR coalesce(bool_or(substring(data FOR 5) = '\\x49'::bytea || oidsend($5::bigint::oid)), false)
+FROM pg_logical_slot_peek_binary_changes($1, $2::pg_lsn, $3, 'proto_version', '1', 'publication_names', $4)";
+
+/// The most messages that are decoded for one look.
+const LOOKED_AT_MAX: i32 = 10_000;
+
+const DROP: &str = "SELECT pg_drop_replication_slot($1)";
+
+/// The slots of the database, and how far each is.
+pub(super) async fn look(connection: &mut PgConnection, left: Left<'_>) -> Result<Vec<Slot>, OperateError> {
+    let positions: Vec<Json<Position>> = sqlx::query_scalar(SLOTS)
+        .bind(left.lsn)
+        .fetch_all(&mut *connection)
+        .await
+        .map_err(failed("look at slots"))?;
+    let mut slots = Vec::with_capacity(positions.len());
+    for (number, Json(position)) in positions.into_iter().enumerate() {
+        let Position { slot, plugin, is_active, is_confirmed } = position;
+        let (is_through, doubt) = match is_confirmed {
+            true => (true, None),
+            false if plugin != PLUGIN => {
+                let doubt = format!("its plugin is {plugin}: compare its last id with that of the topic");
+                (false, Some(doubt))
+            }
+            false => match has_rest(&mut *connection, &slot, number, left).await {
+                Ok(true) => (false, None),
+                Ok(false) if is_active => (true, None),
+                // A snapshot reads the table and not the slot, and may go on.
+                Ok(false) => {
+                    let doubt = "no row is left in its log, which counts once its reader is there: \
+                                 it may have a snapshot to finish";
+                    (false, Some(doubt.to_owned()))
+                }
+                Err(error) => (false, Some(unreadable(&error, left.user))),
+            },
+        };
+        slots.push(Slot { slot, is_active, is_through, doubt });
+    }
+    Ok(slots)
+}
+
+/// Whether rows of the table are left between what the reader has confirmed and the adoption.
+async fn has_rest(
+    connection: &mut PgConnection,
+    slot: &str,
+    number: usize,
+    left: Left<'_>,
+) -> Result<bool, sqlx::Error> {
+    // One transaction, so that a pooler leaves it on one session. An error drops the copy.
+    let mut tx = connection.begin().await?;
+    let process: i32 = sqlx::query_scalar("SELECT pg_backend_pid()").fetch_one(&mut *tx).await?;
+    let copy = format!("outbox_adopt_{process}_{number}");
+    sqlx::query(COPY).bind(slot).bind(&copy).execute(&mut *tx).await?;
+    let rest = sqlx::query_scalar(REST)
+        .bind(&copy)
+        .bind(left.lsn)
+        .bind(LOOKED_AT_MAX)
+        .bind(left.publication)
+        .bind(left.oid)
+        .fetch_one(&mut *tx)
+        .await?;
+    sqlx::query(DROP).bind(&copy).execute(&mut *tx).await?;
+    tx.commit().await?;
+    Ok(rest)
+}
+
+const INSUFFICIENT_PRIVILEGE: &str = "42501";
+
+fn unreadable(error: &sqlx::Error, user: &str) -> String {
+    let told = error.as_database_error();
+    let text = told.map_or_else(|| error.to_string(), |it| it.message().to_owned());
+    let is_refused = told.and_then(|it| it.code()).as_deref() == Some(INSUFFICIENT_PRIVILEGE);
+    let help = if is_refused { format!("ALTER ROLE {user} REPLICATION") } else { String::from("try again") };
+    format!("its log could not be looked into ({text}): {help}")
+}
