@@ -7,6 +7,7 @@
 //! | `check` | whether they let an adoption begin; pure |
 //! | `rows` | whether the rows can be handed over |
 //! | `sql` | the statements, for running and for printing |
+//! | `values` | what a message is made of, as SQL on a row |
 //! | `lock` | the lock that both directions take |
 //! | `status` | whether it is there, whole, and of this mapping |
 //!
@@ -19,6 +20,7 @@ mod lock;
 mod rows;
 mod sql;
 mod status;
+mod values;
 
 use std::time::{Duration, Instant};
 
@@ -112,7 +114,7 @@ pub(crate) async fn plan(
     steps.push(sql.audit(old.pipeline.as_str(), action, &old.selection(0), &signed));
     let waiting = rows::waiting(&mut connection, sql).await?;
     _ = connection.close().await;
-    let grants = facts.roles.iter().map(|role| check::remedy(&facts, role)).collect();
+    let grants = check::lacking(&old.adoption, &facts).into_iter().map(|it| it.remedy).collect();
     Ok(AdoptPlan { sql: sql::script(&steps), waiting, grants })
 }
 
