@@ -19,8 +19,6 @@ pub(super) struct Framework {
     pub(super) delivered: &'static [&'static str],
     /// What a process writes about a message that it has in memory and could not send.
     pub(super) late: &'static str,
-    /// Where the business data stand in a payload.
-    pub(super) message: &'static str,
     /// A message of the outbox as it must be: `{key}`, `{seq}`, and `{id}` for the old id.
     pub(super) expected: Expected,
     /// Counts what the framework would still have to send; rows of others are not among them.
@@ -116,7 +114,6 @@ payload = { column = "Body", path = ["message"] }
         deliver: MASSTRANSIT_DELIVER,
         delivered: &MASSTRANSIT_DELIVERED,
         late: "SELECT 1",
-        message: "",
         expected: Expected {
             kind: "urn:message:Contracts:AccountChanged",
             content_type: "application/json",
@@ -149,7 +146,6 @@ payload = "Body"
         deliver: MASSTRANSIT_DELIVER,
         delivered: &MASSTRANSIT_DELIVERED,
         late: "SELECT 1",
-        message: "/message",
         expected: Expected {
             kind: "urn:message:Contracts:AccountChanged",
             content_type: "application/vnd.masstransit+json",
@@ -206,7 +202,6 @@ cap-callback-name = { column = "Content", path = ["Headers", "cap-callback-name"
         // By the ids that the process has in memory, whatever the table says.
         late: r#"UPDATE "cap"."published" SET "Retries" = 3, "StatusName" = 'Failed'
             WHERE "Id"::text IN (SELECT headers ->> 'cap-msg-id' FROM outbox_message)"#,
-        message: "",
         expected: Expected {
             kind: "AccountChanged",
             content_type: "application/json",
@@ -254,7 +249,6 @@ __TypeId__ = "event_type"
             FROM event_publication WHERE completion_date IS NULL AND listener_id = '%'
             ORDER BY publication_date LIMIT 20)"],
         late: "SELECT 1",
-        message: "",
         expected: Expected {
             kind: "shop.AccountChanged",
             content_type: "text/plain; charset=utf-8",
@@ -305,7 +299,6 @@ payload = "serialized_event"
             ORDER BY publication_date LIMIT 20)"],
         late: "UPDATE event_publication SET status = 'FAILED' WHERE completion_date IS NULL AND status <> 'FAILED'
             AND listener_id = '%' AND id::text IN (SELECT headers ->> 'legacy-id' FROM outbox_message)",
-        message: "",
         expected: Expected {
             kind: "shop.AccountChanged",
             content_type: "application/json",
