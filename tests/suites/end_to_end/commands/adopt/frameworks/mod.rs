@@ -73,11 +73,12 @@ fn fact(payload: &[u8]) -> Result<Fact, Failure> {
 /// each message of the outbox; the rows that are left.
 pub(super) async fn go_over_and_back(stage: Stage) -> Outcome {
     let broker = brokers::open(Backend::Kafka).await?;
-    for (number, framework) in FRAMEWORKS.iter().enumerate() {
+    let all = FRAMEWORKS.iter().enumerate().map(async |(number, framework)| {
         let topic = broker.topic_name(&stage, &format!("accounts-{number}"));
         let went = goes_over_and_back(&stage, broker.as_ref(), framework, topic).await;
-        went.map_err(|failure| Failure::from(format!("{}: {failure}", framework.name)))?;
-    }
+        went.map_err(|failure| Failure::from(format!("{}: {failure}", framework.name)))
+    });
+    futures_util::future::try_join_all(all).await?;
     Ok(())
 }
 
