@@ -65,7 +65,7 @@ pub struct Adoption {
     pub only: Option<Only>,
     /// Which rows wait; none where no column tells.
     pub pending: Option<Pending>,
-    /// What becomes of a row that was handed over.
+    /// The fate of a row that was handed over.
     pub when_sent: WhenSent,
     /// The column by which waiting rows are ordered; that of the old id where none is given.
     pub order_by: Option<ForeignIdentifier>,
@@ -127,7 +127,7 @@ impl AdoptedTopic {
 pub struct Only {
     /// The value that is looked at.
     pub field: Field,
-    /// What it is in the rows that are meant.
+    /// Its values in the rows that are meant.
     pub values: Vec<String>,
 }
 

@@ -72,7 +72,7 @@ pub(crate) struct OnlySection {
     /// A path into the JSON of the column.
     #[serde(default)]
     pub(crate) path: Vec<String>,
-    /// What the column holds in the rows that are meant; or several.
+    /// The value in the rows that are meant; or several.
     pub(crate) value: Words,
 }
 

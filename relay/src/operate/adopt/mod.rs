@@ -7,7 +7,7 @@
 //! | `check` | whether they let an adoption begin; pure |
 //! | `rows` | whether the rows can be handed over |
 //! | `sql` | the statements, for running and for printing |
-//! | `values` | what a message is made of, as SQL on a row |
+//! | `values` | the parts of a message, as SQL on a row |
 //! | `lock` | the lock that both directions take |
 //! | `status` | whether it is there, whole, and of this mapping |
 //!

@@ -1,4 +1,4 @@
-//! What a message is made of, as SQL on a row of the old table.
+//! The parts of a message, as SQL on a row of the old table.
 
 use migrations::{Statement, Template};
 

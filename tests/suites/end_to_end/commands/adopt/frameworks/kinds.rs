@@ -15,17 +15,17 @@ pub(super) struct Framework {
     pub(super) insert: &'static [&'static str],
     /// The payloads that its delivery sends now, in its order.
     pub(super) deliver: &'static str,
-    /// What the delivery writes once it has sent them.
+    /// The statements of the delivery once it has sent them.
     pub(super) delivered: &'static [&'static str],
-    /// What a process writes about a message that it has in memory and could not send.
+    /// A statement of a process about messages that it has in memory and could not send.
     pub(super) late: &'static str,
-    /// A message of the outbox as it must be: `{key}`, `{seq}`, and `{id}` for the old id.
+    /// A message as it must leave: `{key}`, `{seq}`, and `{id}` for the old id.
     pub(super) expected: Expected,
     /// Counts what the framework would still have to send; rows of others are not among them.
     pub(super) left: &'static str,
 }
 
-/// What a message becomes.
+/// A message on Kafka.
 pub(super) struct Expected {
     pub(super) kind: &'static str,
     pub(super) content_type: &'static str,
@@ -290,7 +290,7 @@ payload = "serialized_event"
                  format('{\"key\":\"%s\",\"seq\":%s}', $1::text, $2::bigint), 'PUBLISHED', 1, clock_timestamp()
              FROM (VALUES ('%'), ('shop.Bookkeeping.on(shop.AccountChanged)')) AS l(id)",
         ],
-        // What it takes for incomplete: a date alone does not complete a publication.
+        // A date alone does not complete a publication.
         deliver: "SELECT convert_to(serialized_event, 'UTF8') FROM event_publication
             WHERE (completion_date IS NULL OR status <> 'COMPLETED') AND listener_id = '%'
             ORDER BY publication_date LIMIT 20",
