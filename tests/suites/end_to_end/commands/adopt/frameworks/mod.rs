@@ -33,8 +33,8 @@ impl Delivery {
         let task = tokio::spawn(async move {
             let mut sent = Vec::new();
             while !*stopped.borrow() {
-                // The lock stands for the framework's own: nobody else delivers, and no row comes in
-                // between the two statements.
+                // Nobody else delivers, and no row comes in between the statements: the framework
+                // holds what it has read in memory.
                 let mut tx = pool.begin().await?;
                 let lock = format!("LOCK TABLE {} IN EXCLUSIVE MODE", framework.messages());
                 sqlx::query(AssertSqlSafe(lock)).execute(&mut *tx).await?;
