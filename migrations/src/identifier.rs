@@ -56,6 +56,78 @@ impl Identifier {
     }
 }
 
+/// A name in a schema that others have made: 1 to 63 bytes of letters, digits, `_`, `-` and spaces
+/// inside. SQL takes it as it is, upper case and all, because it is always quoted.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ForeignIdentifier(String);
+
+/// A text that cannot be a name in a schema of others. The operator's fault; not retryable.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{value:?} is not usable as a name; use 1 to {IDENTIFIER_BYTES_MAX} bytes of letters, digits, _, - and \
+     spaces inside, as the catalog has it and without quotes"
+)]
+pub struct InvalidForeignIdentifier {
+    /// The first characters of the text.
+    pub value: String,
+}
+
+impl ForeignIdentifier {
+    /// Checks the text and takes it over.
+    ///
+    /// # Errors
+    /// [`InvalidForeignIdentifier`] with the text.
+    pub fn new(value: impl Into<String>) -> Result<Self, InvalidForeignIdentifier> {
+        let value = value.into();
+        // No quote could end the name, no brace could name a placeholder, and no dollar sign could
+        // end the body of a function that it stands in.
+        let is_usable = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | ' ');
+        let is_right = !value.is_empty() && value.len() <= IDENTIFIER_BYTES_MAX && value.trim() == value;
+        if is_right && value.chars().all(is_usable) {
+            Ok(Self(value))
+        } else {
+            Err(InvalidForeignIdentifier { value: value.chars().take(64).collect() })
+        }
+    }
+
+    /// The text itself, unquoted.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for ForeignIdentifier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// A name that a template can hold.
+pub trait SqlName: sealed::Sealed {}
+
+impl SqlName for Identifier {}
+impl SqlName for ForeignIdentifier {}
+
+pub(crate) mod sealed {
+    pub trait Sealed {
+        /// The text as SQL needs it: quoted, because it may be a reserved word such as `order`.
+        fn quoted(&self) -> String;
+    }
+}
+
+impl sealed::Sealed for Identifier {
+    fn quoted(&self) -> String {
+        Self::quoted(self)
+    }
+}
+
+impl sealed::Sealed for ForeignIdentifier {
+    fn quoted(&self) -> String {
+        format!("\"{}\"", self.0)
+    }
+}
+
 impl fmt::Display for Identifier {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
@@ -84,5 +156,20 @@ mod tests {
         }
         assert!(Identifier::new("a".repeat(63)).is_ok());
         assert!(Identifier::new("a".repeat(64)).is_err());
+    }
+
+    #[test]
+    fn foreign_names_keep_their_case_and_nothing_ends_their_quotes() {
+        for good in ["OutboxMessage", "published", "1st", "ä", "event-outbox", "Order Lines"] {
+            let name = ForeignIdentifier::new(good).unwrap();
+            assert_eq!(sealed::Sealed::quoted(&name), format!("\"{good}\""));
+        }
+        for bad in
+            ["", " a", "a ", "a\"b", "a'b", "a$b", "{home}", "a.b", "a\nb", "a\0b", "a;b", "a\\b", "a=b"]
+        {
+            assert_eq!(ForeignIdentifier::new(bad), Err(InvalidForeignIdentifier { value: bad.into() }));
+        }
+        assert!(ForeignIdentifier::new("ä".repeat(31)).is_ok());
+        assert!(ForeignIdentifier::new("ä".repeat(32)).is_err(), "bytes are counted");
     }
 }

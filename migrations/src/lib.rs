@@ -32,7 +32,7 @@ pub mod status;
 
 pub use backend::{Backend, Dialect};
 pub use error::{MigrateError, SchemaError};
-pub use identifier::{Identifier, InvalidIdentifier};
+pub use identifier::{ForeignIdentifier, Identifier, InvalidForeignIdentifier, InvalidIdentifier, SqlName};
 pub use line::{Line, Migration};
 pub use migrator::Migrator;
 pub use roles::Roles;

@@ -1,8 +1,8 @@
 //! The one place that builds dynamic SQL.
 //!
 //! Values always travel as bind parameters. A part that cannot be one (the schema, a partition's
-//! name and its bounds, a text in the body of a function) is put into a template by its type: an
-//! [`Identifier`], a UUID, an integer, a literal with its quotes, a rendered [`Statement`]. No
+//! name and its bounds, a text in the body of a function) is put into a template by its type: a
+//! [name](SqlName), a UUID, an integer, a literal with its quotes, a rendered [`Statement`]. No
 //! other text can get in.
 
 use std::fmt;
@@ -10,7 +10,7 @@ use std::fmt;
 use sqlx::types::Uuid;
 use sqlx::{AssertSqlSafe, SqlSafeStr, SqlStr};
 
-use crate::identifier::Identifier;
+use crate::identifier::{Identifier, SqlName};
 
 /// SQL with placeholders in braces. `{schema}` stands directly before a table's or function's name
 /// and becomes `"name".` or nothing; all others are named by the template's author.
@@ -60,7 +60,7 @@ impl Template {
     }
 
     /// Puts a quoted name where `{placeholder}` stands.
-    pub fn identifier(self, placeholder: &str, name: &Identifier) -> Self {
+    pub fn identifier(self, placeholder: &str, name: &impl SqlName) -> Self {
         self.put(placeholder, &name.quoted())
     }
 

@@ -53,7 +53,7 @@ use outbox::log::RelayName;
 
 use crate::engine::EngineOptions;
 
-pub use adopt::{AdoptedTopic, Adoption, NullPayload, Pending};
+pub use adopt::{AdoptedTopic, Adoption, Field, NullPayload, Only, Pending, WhenSent};
 pub use broker::Broker;
 pub use database::Database;
 pub use effective::{Effective, EffectiveSetting};

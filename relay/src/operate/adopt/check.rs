@@ -1,10 +1,10 @@
 //! Whether the catalogs let an adoption begin, and how it would be done. Pure.
 
-use migrations::Identifier;
+use migrations::{ForeignIdentifier, Identifier};
 
 use super::facts::{ColumnFacts, Facts, Home, INSERTED, PublicationFacts, TableFacts, function_name};
 use super::sql::{MARK_TRIGGER, Mark, PayloadType, Place, TRIGGER};
-use crate::config::{AdoptedTopic, Adoption, Pending};
+use crate::config::{Adoption, Field, Pending, WhenSent};
 use crate::operate::{OperateError, OperateErrorKind};
 
 const INTEGERS: [&str; 3] = ["smallint", "integer", "bigint"];
@@ -32,7 +32,7 @@ pub(super) fn place_back(adoption: &Adoption, facts: &Facts) -> Result<Place, Op
     rights(adoption, facts, table)?;
     let function = facts.trigger().or(facts.mark_trigger()).map(|trigger| trigger.function.clone());
     let function = function.unwrap_or_else(|| function_name(adoption, table.oid));
-    names(&home.schema, &table.schema, &function, PayloadType::Bytes, None)
+    names(&home.schema, &table.schema, &function)
 }
 
 fn home(facts: &Facts) -> Result<&Home, OperateError> {
@@ -42,15 +42,15 @@ fn home(facts: &Facts) -> Result<&Home, OperateError> {
     })
 }
 
-fn names(
-    home: &str,
-    schema: &str,
-    function: &str,
-    payload: PayloadType,
-    mark: Option<Mark>,
-) -> Result<Place, OperateError> {
-    let name = |name| Identifier::new(name).map_err(|error| OperateError::refused(error, "rename it"));
-    Ok(Place { home: name(home)?, schema: name(schema)?, function: name(function)?, payload, mark })
+/// A place with its names, for rows that are neither marked nor deleted.
+fn names(home: &str, schema: &str, function: &str) -> Result<Place, OperateError> {
+    let home = Identifier::new(home).map_err(|error| OperateError::refused(error, "rename it"))?;
+    let (schema, function) = (foreign(schema)?, foreign(function)?);
+    Ok(Place { home, schema, function, payload: PayloadType::Bytes, mark: None, primary_key: Vec::new() })
+}
+
+fn foreign(name: &str) -> Result<ForeignIdentifier, OperateError> {
+    ForeignIdentifier::new(name).map_err(|error| OperateError::refused(error, "rename it"))
 }
 
 /// Whether the table has the form that the configuration describes.
@@ -65,7 +65,28 @@ pub(super) fn shape(adoption: &Adoption, facts: &Facts) -> Result<Place, Operate
     let payload = payload(adoption, facts)?;
     let mark = adoption.pending.as_ref().map(|pending| mark(adoption, facts, pending)).transpose()?;
     columns(adoption, facts)?;
-    names(&home.schema, &table.schema, &function_name(adoption, table.oid), payload, mark)
+    let primary_key = match adoption.when_sent {
+        WhenSent::Mark => Vec::new(),
+        WhenSent::Delete => primary_key(adoption, facts)?,
+    };
+    let names = names(&home.schema, &table.schema, &function_name(adoption, table.oid))?;
+    Ok(Place { payload, mark, primary_key, ..names })
+}
+
+/// The columns by which a row is deleted, of a table whose rows can be.
+fn primary_key(adoption: &Adoption, facts: &Facts) -> Result<Vec<ForeignIdentifier>, OperateError> {
+    let table = adoption.table_name();
+    if facts.primary_key.is_empty() {
+        let text = format!("{table} has no primary key, by which a row could be deleted");
+        return Err(OperateError::refused(text, "give it one, or a column that tells what waits: `pending`"));
+    }
+    if !facts.referring.is_empty() {
+        let text = format!("rows of {} refer to those of {table}", facts.referring.join(", "));
+        let help =
+            "rows that are deleted at once cannot be referred to: drop these foreign keys, or mark rows";
+        return Err(OperateError::refused(text, help));
+    }
+    facts.primary_key.iter().map(|name| foreign(name)).collect()
 }
 
 /// The table, if it is there.
@@ -73,8 +94,8 @@ pub(super) fn found<'a>(adoption: &Adoption, facts: &'a Facts) -> Result<&'a Tab
     facts.table.as_ref().ok_or_else(|| {
         let text = format!("there is no table {}", adoption.table_name());
         let help = match facts.elsewhere.first() {
-            Some(schema) => {
-                format!("there is one in another schema: table = \"{schema}.{}\"", adoption.table)
+            Some(table) => {
+                format!("names are as the catalog has them, upper case and all; there is table = {table:?}")
             }
             None => String::from("look at `table` and at the database: it is the one of the outbox"),
         };
@@ -138,23 +159,51 @@ fn grant(has_producer_role: bool, schema: &str, role: &str) -> String {
     }
 }
 
-/// The remedy for a role that inserts into the old table.
-pub(super) fn remedy(facts: &Facts, role: &str) -> String {
-    let schema = facts.home.as_ref().map_or("public", |home| home.schema.as_str());
-    grant(facts.home.as_ref().is_some_and(|home| home.has_producer_role), schema, role)
+/// A role whose inserts would fail, and the statement that lets them pass.
+pub(super) struct Lacking {
+    pub(super) role: String,
+    pub(super) remedy: String,
+    /// The right that it lacks.
+    right: &'static str,
+}
+
+/// The roles whose inserts would fail: they may not append messages, or not delete the row.
+pub(super) fn lacking(adoption: &Adoption, facts: &Facts) -> Vec<Lacking> {
+    let home = facts.home.as_ref();
+    let schema = home.map_or("public", |home| home.schema.as_str());
+    let has_producer_role = home.is_some_and(|home| home.has_producer_role);
+    let appending = facts.roles.iter().map(|role| {
+        let remedy = grant(has_producer_role, schema, role);
+        Lacking { role: role.clone(), remedy, right: "append messages" }
+    });
+    let old = facts.table.as_ref().map(|table| format!("{}.", quoted(&table.schema))).unwrap_or_default();
+    let deleting = facts.not_deleting.iter().map(|role| {
+        let remedy = format!("GRANT SELECT, DELETE ON {old}{} TO {role}", quoted(adoption.table.as_str()));
+        Lacking { role: role.clone(), remedy, right: "delete its rows" }
+    });
+    appending.chain(deleting).collect()
+}
+
+/// A name as a statement needs it.
+fn quoted(name: &str) -> String {
+    match Identifier::new(name) {
+        Ok(name) => name.to_string(),
+        Err(_) => format!("\"{name}\""),
+    }
 }
 
 /// Refuses while producers would fail as soon as the trigger is there.
 pub(super) fn producers(adoption: &Adoption, facts: &Facts) -> Result<(), OperateError> {
-    if facts.roles.is_empty() {
-        return Ok(());
-    }
+    let lacking = lacking(adoption, facts);
+    let Some(Lacking { right, .. }) = lacking.first() else { return Ok(()) };
+    let alike: Vec<&Lacking> = lacking.iter().filter(|it| it.right == *right).collect();
+    let roles: Vec<&str> = alike.iter().map(|it| it.role.as_str()).collect();
     let text = format!(
-        "roles that may insert into {} may not append messages: {}; their inserts would fail",
+        "roles that may insert into {} may not {right}: {}; their inserts would fail",
         adoption.table_name(),
-        facts.roles.join(", ")
+        roles.join(", ")
     );
-    let grants: Vec<String> = facts.roles.iter().map(|role| remedy(facts, role)).collect();
+    let grants: Vec<&str> = alike.iter().map(|it| it.remedy.as_str()).collect();
     let help = format!("{}; or take the right to insert into the old table from them", grants.join("; "));
     Err(OperateError::refused(text, help))
 }
@@ -162,7 +211,7 @@ pub(super) fn producers(adoption: &Adoption, facts: &Facts) -> Result<(), Operat
 fn column<'a>(
     adoption: &Adoption,
     facts: &'a Facts,
-    name: &Identifier,
+    name: &ForeignIdentifier,
     setting: &str,
 ) -> Result<&'a ColumnFacts, OperateError> {
     facts.column(name.as_str()).ok_or_else(|| {
@@ -174,24 +223,28 @@ fn column<'a>(
 
 fn columns(adoption: &Adoption, facts: &Facts) -> Result<(), OperateError> {
     let mut texts = vec![(&adoption.id, "columns.id")];
-    if let AdoptedTopic::Column { column, .. } = &adoption.topic {
-        texts.push((column, "columns.topic"));
-    }
-    texts.extend(adoption.key.as_ref().map(|column| (column, "columns.key")));
-    texts.extend(adoption.kind.as_ref().map(|column| (column, "columns.kind")));
-    texts.extend(adoption.headers.iter().map(|(_, column)| (column, "one of headers")));
-    for (name, setting) in texts {
-        let found = column(adoption, facts, name, setting)?;
-        if matches!(found.type_name.as_str(), "bytea" | "json" | "jsonb")
+    texts.extend(adoption.topic.field().map(|field| (field, "columns.topic")));
+    texts.extend(adoption.key.as_ref().map(|field| (field, "columns.key")));
+    texts.extend(adoption.kind.as_ref().map(|field| (field, "columns.kind")));
+    texts.extend(adoption.headers.iter().map(|(_, field)| (field, "one of headers")));
+    texts.extend(adoption.only.as_ref().map(|only| (&only.field, "only")));
+    for (field, setting) in texts {
+        let found = column(adoption, facts, &field.column, setting)?;
+        if !field.path.is_empty() {
+            holds_json(found, setting)?;
+        } else if matches!(found.type_name.as_str(), "bytea" | "json" | "jsonb")
             || matches!(found.category.as_str(), "A" | "C")
         {
-            let text = format!("{setting} = {name} is of type {}, which is no text", found.type_name);
-            return Err(OperateError::refused(text, "name a column of texts, numbers or UUIDs"));
+            let text = format!("{setting} = {} is of type {}, which is no text", found.name, found.type_name);
+            let help = "name a column of texts, numbers or UUIDs, or give the path to one in JSON";
+            return Err(OperateError::refused(text, help));
         }
     }
-    let order = column(adoption, facts, adoption.order_by.as_ref().unwrap_or(&adoption.id), "order_by")?;
+    let order =
+        column(adoption, facts, adoption.order_by.as_ref().unwrap_or(&adoption.id.column), "order_by")?;
     let is_ordered = adoption.order_by.is_some() || INTEGERS.contains(&order.type_name.as_str());
-    if adoption.pending.is_some() && !is_ordered {
+    let imports = adoption.pending.is_some() || adoption.when_sent == WhenSent::Delete;
+    if imports && !is_ordered {
         let text = format!("order_by is missing, and {} is of type {}", order.name, order.type_name);
         let help = "order_by is the column by which the old relay sends: a number, or the time of the insert";
         return Err(OperateError::refused(text, help));
@@ -199,8 +252,22 @@ fn columns(adoption: &Adoption, facts: &Facts) -> Result<(), OperateError> {
     Ok(())
 }
 
+/// Refuses a path into a column that cannot hold JSON.
+fn holds_json(found: &ColumnFacts, setting: &str) -> Result<(), OperateError> {
+    if matches!(found.type_name.as_str(), "json" | "jsonb" | "text" | "character varying") {
+        return Ok(());
+    }
+    let text = format!("{setting} has a path into {}, which is of type {}", found.name, found.type_name);
+    Err(OperateError::refused(text, "paths lead into JSON, in columns of type jsonb, json, text or varchar"))
+}
+
 fn payload(adoption: &Adoption, facts: &Facts) -> Result<PayloadType, OperateError> {
-    let found = column(adoption, facts, &adoption.payload, "columns.payload")?;
+    let Field { column: name, path } = &adoption.payload;
+    let found = column(adoption, facts, name, "columns.payload")?;
+    if !path.is_empty() {
+        holds_json(found, "columns.payload")?;
+        return Ok(PayloadType::Json);
+    }
     match found.type_name.as_str() {
         "json" | "jsonb" => Ok(PayloadType::Json),
         "text" | "character varying" => Ok(PayloadType::Text),
@@ -215,11 +282,11 @@ fn payload(adoption: &Adoption, facts: &Facts) -> Result<PayloadType, OperateErr
 fn mark(adoption: &Adoption, facts: &Facts, pending: &Pending) -> Result<Mark, OperateError> {
     let found = column(adoption, facts, &pending.column, "pending")?;
     let (name, type_name) = (&found.name, found.type_name.as_str());
-    if found.is_generated {
+    if found.is_generated && adoption.when_sent == WhenSent::Mark {
         let text = format!("pending = {name} is a generated column, which cannot be set");
         return Err(OperateError::refused(text, "name the column that it is made of"));
     }
-    if pending.values.is_some() {
+    if !pending.before.is_empty() {
         return Ok(Mark::Value);
     }
     match type_name {
@@ -288,14 +355,14 @@ fn publication(adoption: &Adoption, facts: &Facts, name: &str) -> Result<(), Ope
     }
     if !found.is_owner {
         let text = format!("{} does not own the publication {name}", facts.user);
-        return refused(text, format!("ALTER PUBLICATION {name} OWNER TO {}", facts.user));
+        return refused(text, format!("ALTER PUBLICATION {} OWNER TO {}", quoted(name), facts.user));
     }
     Ok(())
 }
 
 /// Publications that go on with the table's rows.
 pub(super) fn other_publications<'a>(adoption: &Adoption, facts: &'a Facts) -> Vec<&'a PublicationFacts> {
-    let left = adoption.publication.as_ref().map(Identifier::as_str);
+    let left = adoption.publication.as_ref().map(ForeignIdentifier::as_str);
     facts.publications.iter().filter(|it| it.has_table && Some(it.name.as_str()) != left).collect()
 }
 

@@ -6,7 +6,7 @@ use sqlx::PgConnection;
 use sqlx::types::Json;
 
 use super::sql::{MARK_TRIGGER, TRIGGER};
-use crate::config::Adoption;
+use crate::config::{Adoption, WhenSent};
 
 /// The old table, and what an adoption needs to know around it.
 #[derive(Debug)]
@@ -14,14 +14,20 @@ pub(super) struct Facts {
     pub(super) user: String,
     pub(super) home: Option<Home>,
     pub(super) table: Option<TableFacts>,
-    /// Schemas that have a table of this name.
+    /// Tables of this name in other schemas, or in another case.
     pub(super) elsewhere: Vec<String>,
     pub(super) columns: Vec<ColumnFacts>,
     pub(super) id_is_unique: bool,
+    /// The columns of the primary key.
+    pub(super) primary_key: Vec<String>,
+    /// Tables whose rows refer to those of the table.
+    pub(super) referring: Vec<String>,
     pub(super) triggers: Vec<TriggerFacts>,
     pub(super) publications: Vec<PublicationFacts>,
     /// Roles that insert into the old table and may not append messages, quoted where SQL needs it.
     pub(super) roles: Vec<String>,
+    /// Roles that insert into the old table and may not delete its rows by the primary key.
+    pub(super) not_deleting: Vec<String>,
     /// A function of this name stands in the schema of the table and is none of ours.
     pub(super) taken_function: Option<String>,
 }
@@ -132,8 +138,9 @@ WHERE c.relname = $1 AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
 
 /// $1 table.
 const ELSEWHERE: &str = "
-SELECT n.nspname::text FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
-WHERE c.relname = $1 AND c.relkind IN ('r', 'p') AND n.nspname !~ '^pg_' ORDER BY 1";
+SELECT n.nspname || '.' || c.relname FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
+WHERE lower(c.relname) = lower($1) AND c.relkind IN ('r', 'p') AND n.nspname !~ '^pg_'
+ORDER BY c.relname <> $1, 1";
 
 /// $1 table.
 const COLUMNS: &str = rows!(
@@ -149,6 +156,17 @@ const UNIQUE: &str = "
 SELECT EXISTS (SELECT FROM pg_index AS i JOIN pg_attribute AS a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]
     WHERE i.indrelid = $1::bigint::oid AND i.indisunique AND i.indisvalid AND i.indpred IS NULL
         AND i.indnkeyatts = 1 AND a.attname = $2)";
+
+/// $1 table.
+const PRIMARY_KEY: &str = "
+SELECT a.attname::text FROM pg_index AS i, unnest(i.indkey::smallint[]) WITH ORDINALITY AS k(number, place)
+JOIN pg_attribute AS a ON a.attnum = k.number
+WHERE i.indrelid = $1::bigint::oid AND a.attrelid = i.indrelid AND i.indisprimary ORDER BY k.place";
+
+/// $1 table.
+const REFERRING: &str = "
+SELECT DISTINCT c.conrelid::regclass::text FROM pg_constraint AS c
+WHERE c.confrelid = $1::bigint::oid AND c.contype = 'f' ORDER BY 1";
 
 /// $1 table, $2 names of an adoption's triggers.
 const TRIGGERS: &str = rows!(
@@ -190,6 +208,18 @@ WHERE r.rolcanlogin AND NOT r.rolsuper AND has_any_column_privilege(r.oid, c.oid
             FROM unnest(string_to_array($3, ', ')) AS w(name)))
 ORDER BY r.rolname";
 
+/// $1 table, $2 columns by which a row is deleted.
+const NOT_DELETING: &str = "
+SELECT quote_ident(r.rolname)
+FROM pg_roles AS r JOIN pg_class AS c ON c.oid = $1::bigint::oid
+WHERE r.rolcanlogin AND NOT r.rolsuper AND has_any_column_privilege(r.oid, c.oid, 'INSERT')
+    AND has_schema_privilege(r.oid, c.relnamespace, 'USAGE')
+    AND has_database_privilege(r.oid, current_database(), 'CONNECT')
+    AND NOT (has_table_privilege(r.oid, c.oid, 'DELETE')
+        AND coalesce((SELECT bool_and(has_column_privilege(r.oid, c.oid, k.name, 'SELECT'))
+            FROM unnest($2::text[]) AS k(name)), true))
+ORDER BY r.rolname";
+
 /// $1 schema, $2 function: its text, of one without arguments.
 const FUNCTION: &str = "
 SELECT p.prosrc FROM pg_proc AS p JOIN pg_namespace AS n ON n.oid = p.pronamespace
@@ -214,9 +244,12 @@ impl Facts {
             elsewhere: Vec::new(),
             columns: Vec::new(),
             id_is_unique: false,
+            primary_key: Vec::new(),
+            referring: Vec::new(),
             triggers: Vec::new(),
             publications: Vec::new(),
             roles: Vec::new(),
+            not_deleting: Vec::new(),
             taken_function: None,
         };
         facts.elsewhere =
@@ -224,9 +257,9 @@ impl Facts {
         let Some(table) = &facts.table else { return Ok(facts) };
         let oid = table.oid;
         facts.columns = plain(sqlx::query_scalar(COLUMNS).bind(oid).fetch_all(&mut *connection).await?);
-        let id = adoption.id.as_str();
-        facts.id_is_unique =
-            sqlx::query_scalar(UNIQUE).bind(oid).bind(id).fetch_one(&mut *connection).await?;
+        let id = sqlx::query_scalar(UNIQUE).bind(oid).bind(adoption.id.column.as_str());
+        let is_unique: bool = id.fetch_one(&mut *connection).await?;
+        facts.id_is_unique = is_unique && adoption.id.path.is_empty();
         let names = [TRIGGER, MARK_TRIGGER];
         let triggers = sqlx::query_scalar(TRIGGERS).bind(oid).bind(names.map(String::from).to_vec());
         facts.triggers = plain(triggers.fetch_all(&mut *connection).await?);
@@ -235,6 +268,12 @@ impl Facts {
         if let Some(home) = &facts.home {
             let roles = sqlx::query_scalar(ROLES).bind(oid).bind(home.schema.as_str()).bind(INSERTED);
             facts.roles = roles.fetch_all(&mut *connection).await?;
+        }
+        if adoption.when_sent == WhenSent::Delete {
+            facts.primary_key = sqlx::query_scalar(PRIMARY_KEY).bind(oid).fetch_all(&mut *connection).await?;
+            facts.referring = sqlx::query_scalar(REFERRING).bind(oid).fetch_all(&mut *connection).await?;
+            let roles = sqlx::query_scalar(NOT_DELETING).bind(oid).bind(&facts.primary_key);
+            facts.not_deleting = roles.fetch_all(&mut *connection).await?;
         }
         let function = function_name(adoption, oid);
         let body: Option<String> = sqlx::query_scalar(FUNCTION)

@@ -7,6 +7,7 @@
 //! | `check` | whether they let an adoption begin; pure |
 //! | `rows` | whether the rows can be handed over |
 //! | `sql` | the statements, for running and for printing |
+//! | `values` | the parts of a message, as SQL on a row |
 //! | `lock` | the lock that both directions take |
 //! | `slots` | whether Debezium has everything from before |
 //! | `status` | whether it is there, whole, and of this mapping |
@@ -21,6 +22,7 @@ mod rows;
 mod slots;
 mod sql;
 mod status;
+mod values;
 
 use std::time::{Duration, Instant};
 
@@ -115,7 +117,7 @@ pub(crate) async fn plan(
     steps.push(sql.audit(old.pipeline.as_str(), action, &old.selection(0), &signed));
     let waiting = rows::waiting(&mut connection, sql).await?;
     _ = connection.close().await;
-    let grants = facts.roles.iter().map(|role| check::remedy(&facts, role)).collect();
+    let grants = check::lacking(&old.adoption, &facts).into_iter().map(|it| it.remedy).collect();
     Ok(AdoptPlan { sql: sql::script(&steps), waiting, grants })
 }
 

@@ -5,10 +5,12 @@ use sqlx::PgConnection;
 
 use super::failed;
 use super::sql::Sql;
-use crate::config::{AdoptedTopic, NullPayload};
+use crate::config::NullPayload;
 use crate::operate::OperateError;
 
 const READ: &str = "read the rows that wait";
+
+const INVALID_TEXT: &str = "22P02";
 
 /// Something that no waiting row may be. `{…}` in the condition are values of the row.
 struct Rule {
@@ -53,7 +55,7 @@ static RULES: [Rule; 6] = [
     },
     Rule {
         what: NO_PAYLOAD,
-        condition: "r.{payload} IS NULL",
+        condition: "{payload} IS NULL",
         value: "NULL",
         help: "give them one, or set null_payload = \"empty\"",
     },
@@ -69,7 +71,7 @@ impl Sql<'_> {
             .statement("key", &self.text(self.adoption.key.as_ref(), "r"))
             .statement("kind", &self.text(self.adoption.kind.as_ref(), "r"))
             .statement("id", &self.text(Some(&self.adoption.id), "r"))
-            .identifier("payload", &self.adoption.payload)
+            .statement("payload", &self.raw_payload("r"))
             .identifier("order", self.order_by())
     }
 
@@ -140,7 +142,19 @@ async fn counts(
     let Some(counts) = counts else { return Ok(Vec::new()) };
     let query = sql.of_table("SELECT ARRAY[{counts}] FROM {table} AS r WHERE {waits}");
     let query = query.statement("counts", &counts).statement("waits", waits).render();
-    sqlx::query_scalar(&query).fetch_one(connection).await.map_err(failed(READ))
+    sqlx::query_scalar(&query).fetch_one(connection).await.map_err(|error| unreadable(sql, error))
+}
+
+/// An error of the one pass over the table: a path that leads into a text which is no JSON ends it.
+fn unreadable(sql: Sql<'_>, error: sqlx::Error) -> OperateError {
+    let database = error.as_database_error();
+    let is_no_json = database.and_then(|error| error.code()).is_some_and(|code| code == INVALID_TEXT);
+    let Some(told) = database.filter(|_| is_no_json).map(|error| error.message().to_owned()) else {
+        return failed(READ)(error);
+    };
+    let table = sql.adoption.table_name();
+    let text = format!("a row that waits in {table} has no JSON in a column that a path leads into: {told}");
+    OperateError::refused(text, "correct the row, or name the column without a path")
 }
 
 /// The refusal, with the first row that breaks the rule.
@@ -169,10 +183,8 @@ async fn refusal(
         _ => String::new(),
     };
     let (what, table) = (rule.what, sql.adoption.table_name());
-    let column = match &sql.adoption.topic {
-        AdoptedTopic::Column { column, .. } if rule.condition.contains("{topic}") => {
-            format!(" (column {column})")
-        }
+    let column = match sql.adoption.topic.field() {
+        Some(field) if rule.condition.contains("{topic}") => format!(" (column {field})"),
         _ => String::new(),
     };
     let rows = if count == 1 { String::from("1 row that waits") } else { format!("{count} rows that wait") };

@@ -1,11 +1,11 @@
-//! The SQL of an adoption. Every name is an [`Identifier`] and every text a literal: nothing else
-//! of the configuration gets into a statement.
+//! The SQL of an adoption. Every name is an [`Identifier`] or a [`ForeignIdentifier`], and every
+//! text a literal: nothing else of the configuration gets into a statement.
 
 use std::time::Duration;
 
-use migrations::{Identifier, Statement, Template};
+use migrations::{ForeignIdentifier, Identifier, Statement, Template};
 
-use crate::config::{AdoptedTopic, Adoption, NullPayload};
+use crate::config::{Adoption, WhenSent};
 use crate::operate::Signed;
 
 /// The trigger that hands each new row over.
@@ -23,12 +23,14 @@ pub(super) struct Place {
     /// The schema of the outbox.
     pub(super) home: Identifier,
     /// The schema of the old table.
-    pub(super) schema: Identifier,
+    pub(super) schema: ForeignIdentifier,
     /// The trigger function, in the schema of the old table.
-    pub(super) function: Identifier,
+    pub(super) function: ForeignIdentifier,
     pub(super) payload: PayloadType,
-    /// How a row is marked; none where rows do not tell whether they wait.
+    /// How a column tells whether its row waits; none where no column does.
     pub(super) mark: Option<Mark>,
+    /// The primary key by which rows are deleted; empty where they are not.
+    pub(super) primary_key: Vec<ForeignIdentifier>,
 }
 
 /// How a payload becomes bytes.
@@ -89,15 +91,19 @@ impl Sql<'_> {
     /// table is in its publication.
     pub(super) fn over(&self, replaces: bool, leaves: bool, remembered: &Remembered) -> Vec<Step> {
         let mut steps = Vec::new();
-        if let (Some(waits), Some(mark)) = (self.waits("r"), self.mark()) {
+        if let Some(waits) = self.waits("r") {
             steps.push(Step { imports: true, ..step("import the rows that wait", self.import(&waits)) });
-            let pending = self.adoption.pending.as_ref().map_or(&self.adoption.id, |it| &it.column);
-            let update = self
-                .of_table("UPDATE {table} AS r SET {pending} = {mark}\nWHERE {waits}")
-                .statement("waits", &waits)
-                .identifier("pending", pending)
-                .statement("mark", &mark);
-            steps.push(step("mark the imported rows", update));
+            steps.push(match (self.mark(), &self.adoption.pending) {
+                (Some(mark), Some(pending)) => {
+                    let update = self.of_table("UPDATE {table} AS r SET {pending} = {mark}\nWHERE {waits}");
+                    let update = update.statement("waits", &waits).identifier("pending", &pending.column);
+                    step("mark the imported rows", update.statement("mark", &mark))
+                }
+                _ => {
+                    let delete = self.of_table("DELETE FROM {table} AS r\nWHERE {waits}");
+                    step("delete the imported rows", delete.statement("waits", &waits))
+                }
+            });
         }
         if let (true, Some(publication)) = (leaves, &self.adoption.publication) {
             let alter = self.of_table("ALTER PUBLICATION {publication} DROP TABLE {table}");
@@ -110,7 +116,7 @@ impl Sql<'_> {
         if replaces {
             steps.extend(self.drop_triggers());
         }
-        if let Some(waits) = self.waits("NEW") {
+        if let Some(waits) = self.waits("NEW").filter(|_| self.marks()) {
             let create = "CREATE TRIGGER {trigger} BEFORE INSERT ON {table} FOR EACH ROW\n    \
                           WHEN ({waits}) EXECUTE FUNCTION {function}()";
             steps.push(step(
@@ -118,15 +124,21 @@ impl Sql<'_> {
                 self.of_trigger(create, MARK_TRIGGER).statement("waits", &waits),
             ));
         }
-        let create = "CREATE TRIGGER {trigger} AFTER INSERT ON {table} FOR EACH ROW\n    EXECUTE FUNCTION {function}()";
-        steps.push(step("create the trigger", self.of_trigger(create, TRIGGER)));
+        let create = "CREATE TRIGGER {trigger} AFTER INSERT ON {table} FOR EACH ROW\n    \
+                      {when}EXECUTE FUNCTION {function}()";
+        let when = match self.only("NEW") {
+            Some(only) => Template::new("WHEN ({only}) ").statement("only", &only),
+            None => Template::new(""),
+        };
+        let create = self.of_trigger(create, TRIGGER).statement("when", &when.render());
+        steps.push(step("create the trigger", create));
         let comment = self.of_trigger("COMMENT ON TRIGGER {trigger} ON {table} IS {text}", TRIGGER);
         steps.push(step("remember the adoption", comment.literal("text", &remembered.comment())));
         steps
     }
 
     /// Everything of the way back after the lock, but the audit.
-    pub(super) fn back(&self, publication: Option<&Identifier>) -> Vec<Step> {
+    pub(super) fn back(&self, publication: Option<&ForeignIdentifier>) -> Vec<Step> {
         let mut steps = self.drop_triggers();
         steps.push(step(
             "drop the trigger's function",
@@ -156,28 +168,56 @@ impl Sql<'_> {
         step("write the audit", insert)
     }
 
-    /// Rows that wait: a condition on `row`; none where rows do not tell.
-    pub(super) fn waits(&self, row: &'static str) -> Option<Statement> {
-        let (pending, mark) = (self.adoption.pending.as_ref()?, self.place.mark?);
-        let condition = match mark {
-            Mark::Time => "{row}.{column} IS NULL",
-            Mark::Flag => "{row}.{column} IS NOT TRUE",
-            Mark::Value => "{row}.{column} = {value}",
-        };
-        let value = pending.values.as_ref().map_or("", |(before, _)| before);
-        let condition = Template::new(condition).part("row", row).identifier("column", &pending.column);
-        Some(condition.literal("value", value).render())
+    /// Whether new rows are marked as sent, by a trigger of its own.
+    pub(super) fn marks(&self) -> bool {
+        self.mark().is_some()
     }
 
-    /// The value of a row that was sent.
+    /// Rows that wait: a condition on `row`; none where rows do not tell.
+    pub(super) fn waits(&self, row: &'static str) -> Option<Statement> {
+        let pending = self.pending(row);
+        if pending.is_none() && self.adoption.when_sent == WhenSent::Mark {
+            return None;
+        }
+        Some(match (self.only(row), pending) {
+            (Some(only), Some(pending)) => {
+                let both = Template::new("{only} AND {pending}").statement("only", &only);
+                both.statement("pending", &pending).render()
+            }
+            (Some(one), None) | (None, Some(one)) => one,
+            (None, None) => Template::new("true").render(),
+        })
+    }
+
+    fn pending(&self, row: &'static str) -> Option<Statement> {
+        let (pending, mark) = (self.adoption.pending.as_ref()?, self.place.mark?);
+        let condition = match (mark, pending.before.len()) {
+            (Mark::Time, _) => "{row}.{column} IS NULL",
+            (Mark::Flag, _) => "{row}.{column} IS NOT TRUE",
+            (Mark::Value, 1) => "{row}.{column} = {values}",
+            (Mark::Value, _) => "{row}.{column} IN ({values})",
+        };
+        let condition = Template::new(condition).part("row", row).identifier("column", &pending.column);
+        Some(condition.statement("values", &literals(&pending.before)).render())
+    }
+
+    /// The rows that are meant: a condition on `row`; none where all are.
+    fn only(&self, row: &'static str) -> Option<Statement> {
+        let only = self.adoption.only.as_ref()?;
+        let condition = Template::new("{value} IN ({values})");
+        let condition = condition.statement("value", &self.text(Some(&only.field), row));
+        Some(condition.statement("values", &literals(&only.values)).render())
+    }
+
+    /// The value of a row that was sent; none where rows are not marked.
     fn mark(&self) -> Option<Statement> {
-        let value = self.adoption.pending.as_ref()?.values.as_ref().map_or("", |(_, after)| after);
-        let mark = match self.place.mark? {
+        let pending = self.adoption.pending.as_ref()?;
+        let mark = match self.place.mark.filter(|_| self.adoption.when_sent == WhenSent::Mark)? {
             Mark::Time => "clock_timestamp()",
             Mark::Flag => "true",
             Mark::Value => "{value}",
         };
-        Some(Template::new(mark).literal("value", value).render())
+        Some(Template::new(mark).literal("value", pending.after.as_deref().unwrap_or_default()).render())
     }
 
     /// `"schema"."table"`.
@@ -211,8 +251,8 @@ impl Sql<'_> {
         self.values(insert, "r").identifier("order", self.order_by())
     }
 
-    pub(super) fn order_by(&self) -> &Identifier {
-        self.adoption.order_by.as_ref().unwrap_or(&self.adoption.id)
+    pub(super) fn order_by(&self) -> &ForeignIdentifier {
+        self.adoption.order_by.as_ref().unwrap_or(&self.adoption.id.column)
     }
 
     fn function(&self) -> Template {
@@ -236,91 +276,63 @@ impl Sql<'_> {
             .render(),
             _ => Template::new("").render(),
         };
-        let body = "\n-- {sign}{version}; `relay adopt status` compares this text\nBEGIN{marking}\n    \
+        let only = match self.only("NEW") {
+            Some(only) => Template::new("\n-- only where {only}").statement("only", &only),
+            None => Template::new(""),
+        };
+        let body = "\n-- {sign}{version}; `relay adopt status` compares this text{only}\nBEGIN{marking}\n    \
                     PERFORM {home}.outbox_enqueue(\n        topic => {topic},\n        \
                     payload => {payload},\n        key => {key},\n        kind => {kind},\n        \
-                    content_type => {content},\n        headers => {headers});\n    RETURN NULL;\nEND\n";
+                    content_type => {content},\n        headers => {headers});{deleting}\n    \
+                    RETURN NULL;\nEND\n";
         let body = Template::new(body).part("sign", SIGN).integer("version", i64::from(VERSION));
-        self.values(body.statement("marking", &marking), "NEW").render()
+        let body = body.statement("only", &only.render()).statement("marking", &marking);
+        self.values(body.statement("deleting", &self.deleting()), "NEW").render()
     }
 
-    /// Puts what a message is made of in its places.
-    fn values(&self, template: Template, row: &'static str) -> Template {
-        template
-            .identifier("home", &self.place.home)
-            .statement("topic", &self.topic(row))
-            .statement("key", &self.text(self.adoption.key.as_ref(), row))
-            .statement("kind", &self.text(self.adoption.kind.as_ref(), row))
-            .statement("content", &self.content_type())
-            .statement("headers", &self.headers(row))
-            .statement("payload", &self.payload(row))
-    }
-
-    pub(super) fn topic(&self, row: &'static str) -> Statement {
-        match &self.adoption.topic {
-            AdoptedTopic::Fixed(topic) => Template::new("{topic}").literal("topic", topic.as_str()).render(),
-            AdoptedTopic::Column { prefix, column } if prefix.is_empty() => self.text(Some(column), row),
-            AdoptedTopic::Column { prefix, column } => Template::new("{prefix} || {column}")
-                .literal("prefix", prefix)
-                .statement("column", &self.text(Some(column), row))
-                .render(),
+    /// Deletes the new row, once it is stored: a producer that asks for what it has inserted
+    /// (`RETURNING`) gets it.
+    fn deleting(&self) -> Statement {
+        let mut conditions: Option<Statement> = None;
+        for column in &self.place.primary_key {
+            let one = Template::new("r.{column} = NEW.{column}").identifier("column", column).render();
+            conditions = Some(match conditions {
+                None => one,
+                Some(all) => {
+                    Template::new("{all} AND {one}").statement("all", &all).statement("one", &one).render()
+                }
+            });
         }
-    }
-
-    /// A column as text; null where there is no column.
-    pub(super) fn text(&self, column: Option<&Identifier>, row: &'static str) -> Statement {
-        match column {
-            Some(column) => {
-                Template::new("{row}.{column}::text").part("row", row).identifier("column", column).render()
+        match conditions {
+            Some(conditions) => {
+                let delete = self.of_table("\n    DELETE FROM {table} AS r WHERE {conditions};");
+                delete.statement("conditions", &conditions).render()
             }
-            None => Template::new("NULL").render(),
+            None => Template::new("").render(),
         }
     }
+}
 
-    fn content_type(&self) -> Statement {
-        let content_type = match (&self.adoption.content_type, self.place.payload) {
-            (Some(content_type), _) => content_type.as_str(),
-            (None, PayloadType::Json) => "application/json",
-            (None, PayloadType::Text) => "text/plain; charset=utf-8",
-            (None, PayloadType::Bytes) => "application/octet-stream",
-        };
-        Template::new("{value}").literal("value", content_type).render()
+/// Texts as a list of literals.
+pub(super) fn literals(texts: &[String]) -> Statement {
+    let mut list: Option<Statement> = None;
+    for text in texts {
+        let one = Template::new("{text}").literal("text", text).render();
+        list = Some(match list {
+            None => one,
+            Some(list) => {
+                Template::new("{list}, {one}").statement("list", &list).statement("one", &one).render()
+            }
+        });
     }
-
-    fn headers(&self, row: &'static str) -> Statement {
-        let pair = |name: &str, column| {
-            let pair = Template::new("{name}, {column}").literal("name", name);
-            pair.statement("column", &self.text(Some(column), row)).render()
-        };
-        let mut pairs = pair(self.adoption.id_header.as_str(), &self.adoption.id);
-        for (name, column) in &self.adoption.headers {
-            let longer = Template::new("{pairs}, {pair}").statement("pairs", &pairs);
-            pairs = longer.statement("pair", &pair(name.as_str(), column)).render();
-        }
-        // A header without a value is left out.
-        let build = match self.adoption.headers.is_empty() {
-            true => "jsonb_build_object({pairs})",
-            false => "jsonb_strip_nulls(jsonb_build_object({pairs}))",
-        };
-        Template::new(build).statement("pairs", &pairs).render()
-    }
-
-    fn payload(&self, row: &'static str) -> Statement {
-        let bytes = match (self.place.payload, self.adoption.null_payload) {
-            (PayloadType::Bytes, NullPayload::Refuse) => "{row}.{column}",
-            (PayloadType::Bytes, NullPayload::Empty) => "coalesce({row}.{column}, '')",
-            (_, NullPayload::Refuse) => "convert_to({row}.{column}::text, 'UTF8')",
-            (_, NullPayload::Empty) => "coalesce(convert_to({row}.{column}::text, 'UTF8'), '')",
-        };
-        Template::new(bytes).part("row", row).identifier("column", &self.adoption.payload).render()
-    }
+    list.unwrap_or_else(|| Template::new("").render())
 }
 
 /// The comment of the trigger, which remembers the way back.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Remembered {
     /// The publication that the table has left.
-    pub(super) publication: Option<Identifier>,
+    pub(super) publication: Option<ForeignIdentifier>,
     /// A position that a slot has to reach before nothing of the old way is outstanding.
     pub(super) lsn: Option<String>,
 }
@@ -339,7 +351,7 @@ impl Remembered {
         let mut remembered = Self::default();
         for part in parts {
             match part.split_once('=')? {
-                ("publication", name) => remembered.publication = Some(Identifier::new(name).ok()?),
+                ("publication", name) => remembered.publication = Some(ForeignIdentifier::new(name).ok()?),
                 ("lsn", lsn) => remembered.lsn = Some(lsn.to_owned()),
                 _ => return None,
             }

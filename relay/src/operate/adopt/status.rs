@@ -39,7 +39,8 @@ impl AdoptState {
     }
 }
 
-/// A role that may insert into the old table and may not append messages.
+/// A role that may insert into the old table, and whose inserts fail: it may not append messages,
+/// or not delete the row.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct LackingRole {
     /// The role.
@@ -88,7 +89,7 @@ fn state(sql: Sql<'_>, facts: &Facts) -> (AdoptState, Option<String>) {
         return (AdoptState::Disabled, Some(problem));
     }
     let is_same = trigger.body == sql.body().as_str()
-        && mark.is_some() == sql.place.mark.is_some()
+        && mark.is_some() == sql.marks()
         && trigger.comment.as_deref().is_some_and(|comment| Remembered::read(comment).is_some());
     if is_same {
         return (AdoptState::Adopted, None);
@@ -103,8 +104,8 @@ pub(super) async fn look(
     facts: &Facts,
 ) -> Result<AdoptStatus, OperateError> {
     check::found(&old.adoption, facts)?;
-    let lacking =
-        facts.roles.iter().map(|role| LackingRole { role: role.clone(), remedy: check::remedy(facts, role) });
+    let lacking = check::lacking(&old.adoption, facts).into_iter();
+    let lacking = lacking.map(|it| LackingRole { role: it.role, remedy: it.remedy });
     let others = check::other_publications(&old.adoption, facts);
     let mut status = AdoptStatus {
         pipeline: old.pipeline.to_string(),

@@ -4,6 +4,7 @@
 mod by_hand;
 mod connect;
 mod debezium;
+mod frameworks;
 mod refused;
 mod status_column;
 
@@ -11,10 +12,10 @@ use std::time::Duration;
 
 use libtest_mimic::Trial;
 use serde_json::Value;
-use sqlx::{AssertSqlSafe, PgPool};
+use sqlx::{AssertSqlSafe, PgPool, Postgres};
 use tests::facts::Fact;
 use tests::relay_process::Config;
-use tests::{Backend, Failure, Outcome, cluster, trial};
+use tests::{Backend, Database, Failure, Outcome, cluster, eventually, trial};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -53,6 +54,11 @@ pub(super) fn trials() -> Vec<Trial> {
             "adopt/debezium_itself_goes_over_and_back_under_writers/postgres/kafka",
             &connect,
             connect::goes_over_and_back,
+        ),
+        trial(
+            "adopt/frameworks_go_over_and_back_under_writers/postgres/kafka",
+            &kafka,
+            frameworks::go_over_and_back,
         ),
         trial("adopt/what_cannot_be_adopted_is_left_as_it_is/postgres", &postgres, refused::refused),
         trial("adopt/an_open_writer_stops_the_move/postgres", &postgres, refused::an_open_writer),
@@ -138,4 +144,12 @@ fn fact(payload: &[u8]) -> Result<Fact, Failure> {
     let value: Value = serde_json::from_slice(payload)?;
     let key = value["key"].as_str().ok_or("a payload without a key")?;
     Ok(Fact::new(key, value["seq"].as_i64().ok_or("a payload without a number")?))
+}
+
+/// Waits until a count has come that far.
+async fn at_least(database: &Database<Postgres>, count: &str, wanted: i64) -> Outcome {
+    eventually(&format!("{wanted}: {count}"), || async {
+        Ok((database.integer(count).await? >= wanted).then_some(()))
+    })
+    .await
 }

@@ -16,10 +16,12 @@ const ROW: &str = "INSERT INTO @ VALUES (7, 'orders', 'a', 'placed', '{\"n\": 1}
 const MAPPING: &str = "columns = { topic = \"topic\", key = \"aggregate_id\" }\n";
 const PENDING: &str = "columns = { topic = \"topic\", key = \"aggregate_id\" }\npending = \"sent_at\"\n";
 
+const DELETE: &str = "columns = { topic = \"topic\", key = \"aggregate_id\" }\nwhen_sent = \"delete\"\n";
+
 /// SQL after the table was made, the section after its table, and what is told: problem and remedy.
 type Case = (&'static str, &'static str, &'static [&'static str]);
 
-const CASES: [Case; 26] = [
+const CASES: [Case; 38] = [
     (
         "ALTER TABLE @ ALTER payload TYPE integer USING 1",
         PENDING,
@@ -121,6 +123,64 @@ const CASES: [Case; 26] = [
         "GRANT INSERT ON @ TO outbox_test_observer",
         PENDING,
         &["may not append messages: outbox_test_observer", "TO outbox_test_observer", "GRANT"],
+    ),
+    (
+        "DO $$ BEGIN EXECUTE format('ALTER TABLE @ RENAME TO %I', upper('@')); END $$",
+        PENDING,
+        &["there is no table @", "upper case and all", "table = \"public.CASE_"],
+    ),
+    (
+        "SELECT 1",
+        "columns = { topic = \"Topic\", key = \"aggregate_id\" }\n",
+        &["has no column Topic", "columns.topic", "its columns are id, topic"],
+    ),
+    (
+        "SELECT 1",
+        "columns = { topic = \"topic\", key = \"aggregate_id\", payload = { column = \"id\", path = [\"a\"] } }\n",
+        &["columns.payload has a path into id, which is of type bigint", "jsonb, json, text or varchar"],
+    ),
+    (
+        "ALTER TABLE @ ALTER payload TYPE text USING 'no JSON'",
+        "columns = { topic = \"topic\", key = { column = \"payload\", path = [\"n\"] } }\npending = \"sent_at\"\n",
+        &["a row that waits in @ has no JSON in a column that a path leads into", "without a path"],
+    ),
+    (
+        "SELECT 1",
+        "columns = { topic = \"topic\", key = \"aggregate_id\", payload = { column = \"payload\", path = [\"m\"] } }\n\
+      pending = \"sent_at\"\n",
+        &["with no payload", "the id \"7\""],
+    ),
+    (
+        "SELECT 1",
+        "columns = { topic = \"topic\", key = \"aggregate_id\" }\ntopics = { bills = \"bills\" }\n\
+      pending = \"sent_at\"\n",
+        &["with no topic (column topic)", "the id \"7\""],
+    ),
+    (
+        "SELECT 1",
+        "columns = { topic = \"topic\", key = \"aggregate_id\" }\nonly = { column = \"listener\", value = \"a\" }\n",
+        &["has no column listener, which is only"],
+    ),
+    ("SELECT 1", DELETE, &["@ has no primary key", "`pending`"]),
+    (
+        "ALTER TABLE @ ADD PRIMARY KEY (id); CREATE TABLE refers_@ (old bigint REFERENCES @)",
+        DELETE,
+        &["rows of refers_@ refer to those of @", "drop these foreign keys"],
+    ),
+    (
+        "ALTER TABLE @ ALTER id TYPE uuid USING gen_random_uuid(); ALTER TABLE @ ADD PRIMARY KEY (id)",
+        DELETE,
+        &["order_by is missing, and id is of type uuid"],
+    ),
+    (
+        "ALTER TABLE @ ADD PRIMARY KEY (id); GRANT INSERT ON @ TO outbox_test_producer",
+        DELETE,
+        &["may not delete its rows: outbox_test_producer", "GRANT SELECT, DELETE ON public.@ TO"],
+    ),
+    (
+        "ALTER TABLE @ ADD PRIMARY KEY (id); GRANT INSERT, DELETE ON @ TO outbox_test_producer",
+        DELETE,
+        &["may not delete its rows: outbox_test_producer", "GRANT SELECT, DELETE ON public.@ TO"],
     ),
 ];
 

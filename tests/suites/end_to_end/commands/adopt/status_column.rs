@@ -7,7 +7,7 @@ use tests::{Backend, Database, Failure, Outcome, RelayProcess, Role, Stage, brok
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use super::{ACCOUNTS, RELAY, Writers, adopt, adopted, fact, placed};
+use super::{ACCOUNTS, RELAY, Writers, adopt, adopted, at_least, fact, placed};
 use crate::commands::{Ran, column};
 
 const TABLE: &str = "\
@@ -139,13 +139,6 @@ pub(super) async fn goes_over_and_back(stage: Stage) -> Outcome {
     let ran = adopt(&config, &owner, "status", &[]).await?.ended(2)?;
     assert!(ran.out.contains("not adopted") && ran.out.contains("relay adopt over"), "{ran:?}");
     Ok(())
-}
-
-async fn at_least(database: &Database<Postgres>, count: &str, wanted: i64) -> Outcome {
-    eventually(&format!("{wanted}: {count}"), || async {
-        Ok((database.integer(count).await? >= wanted).then_some(()))
-    })
-    .await
 }
 
 /// The lowest places are those of one transaction, in the order of the old ids.

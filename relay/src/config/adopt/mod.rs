@@ -1,0 +1,328 @@
+//! The foreign outbox table that `relay adopt` takes over.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | `section` | the section as it is written |
+//! | `names` | the checks of its settings |
+
+mod names;
+mod section;
+
+use message::{ContentType, HeaderName, Topic};
+use migrations::ForeignIdentifier;
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use super::check::Problems;
+use names::Names;
+pub(crate) use section::AdoptSection;
+
+/// The header with the old id where Debezium published before: the event router's own name.
+const ID_HEADER_OF_DEBEZIUM: &str = "id";
+/// The same for every other table.
+const ID_HEADER: &str = "legacy-id";
+
+/// The fate of a row without a payload.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum NullPayload {
+    /// The producer's `INSERT` fails.
+    #[default]
+    Refuse,
+    /// It leaves as a message of zero bytes, which is no tombstone for Kafka.
+    Empty,
+}
+
+/// The fate of a row that was handed over.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum WhenSent {
+    /// It stays, and `pending` tells that it was sent.
+    #[default]
+    Mark,
+    /// It is deleted: each row that is there waits, unless `pending` says otherwise.
+    Delete,
+}
+
+/// The foreign outbox table that `relay adopt` takes over, and what its columns mean.
+#[derive(Debug, Clone)]
+pub struct Adoption {
+    /// The table's schema; none leaves it to the `search_path`.
+    pub schema: Option<ForeignIdentifier>,
+    /// The table.
+    pub table: ForeignIdentifier,
+    /// The old id.
+    pub id: Field,
+    /// Where the topic comes from.
+    pub topic: AdoptedTopic,
+    /// The ordering key.
+    pub key: Option<Field>,
+    /// The kind.
+    pub kind: Option<Field>,
+    /// The payload.
+    pub payload: Field,
+    /// The rows that are meant; none for all.
+    pub only: Option<Only>,
+    /// Which rows wait; none where no column tells.
+    pub pending: Option<Pending>,
+    /// The fate of a row that was handed over.
+    pub when_sent: WhenSent,
+    /// The column by which waiting rows are ordered; that of the old id where none is given.
+    pub order_by: Option<ForeignIdentifier>,
+    /// The publication that the table leaves.
+    pub publication: Option<ForeignIdentifier>,
+    /// The header that carries the old id.
+    pub id_header: HeaderName,
+    /// Further headers and where their values are.
+    pub headers: Vec<(HeaderName, Field)>,
+    /// The content type, where it does not follow from the column's type.
+    pub content_type: Option<ContentType>,
+    /// The fate of a row without a payload.
+    pub null_payload: NullPayload,
+}
+
+/// A value of a row: a column, or what a path leads to in the JSON of a column.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Field {
+    /// The column.
+    pub column: ForeignIdentifier,
+    /// Names of members, from the outside in; empty for the column as it is.
+    pub path: Vec<String>,
+}
+
+/// Where the topic of a row comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AdoptedTopic {
+    /// All rows have this one.
+    Fixed(Topic),
+    /// A value of the row, behind a prefix that may be empty.
+    Field {
+        /// The text before the value.
+        prefix: String,
+        /// The value.
+        field: Field,
+    },
+    /// The topic that belongs to a value of the row; a row with any other value has none.
+    Named {
+        /// The value.
+        field: Field,
+        /// Values and their topics.
+        topics: Vec<(String, Topic)>,
+    },
+}
+
+impl AdoptedTopic {
+    /// The value that it is made of.
+    #[must_use]
+    pub fn field(&self) -> Option<&Field> {
+        match self {
+            Self::Fixed(_) => None,
+            Self::Field { field, .. } | Self::Named { field, .. } => Some(field),
+        }
+    }
+}
+
+/// A condition on rows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Only {
+    /// The value that is looked at.
+    pub field: Field,
+    /// Its values in the rows that are meant.
+    pub values: Vec<String>,
+}
+
+/// A column that tells whether a row waits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pending {
+    /// The column.
+    pub column: ForeignIdentifier,
+    /// Its values while the row waits; without any it is null, or not true.
+    pub before: Vec<String>,
+    /// Its value once the row was sent, where rows are marked by a word.
+    pub after: Option<String>,
+}
+
+impl Adoption {
+    /// The checked section; what is wrong goes into `problems`.
+    pub(super) fn check(section: AdoptSection, path: &str, problems: &mut Problems) -> Option<Self> {
+        let mut names = Names::new(format!("{path}.adopt"), problems);
+        let (schema, table) = match section.table.split_once('.') {
+            Some((schema, table)) => {
+                (names.identifier("table", schema).map(Some), names.identifier("table", table))
+            }
+            None => (Some(None), names.identifier("table", &section.table)),
+        };
+        let columns = section.columns;
+        let id = names.column("id", columns.id, "id");
+        let payload = names.column("payload", columns.payload, "payload");
+        let key = names.optional_column("key", columns.key, "aggregateid");
+        let kind = names.optional_column("kind", columns.kind, "type");
+        let topic = names.topic(section.topic, section.topic_prefix, section.topics, columns.topic);
+        let only = names.only(section.only);
+        let is_deleted = section.when_sent == WhenSent::Delete;
+        if section.publication.is_some() && (section.pending.is_some() || is_deleted) {
+            let setting = if section.pending.is_some() { "pending" } else { "when_sent" };
+            let message = format!("publication and {setting} are given: a row that waits would leave twice");
+            let help = format!(
+                "Debezium publishes what its publication has: remove {setting}. \
+                 A table that a poller reads needs no publication"
+            );
+            names.problem("publication", message, Some(&help));
+        }
+        let pending =
+            names.pending(section.pending, section.pending_value, section.sent_value, section.when_sent);
+        let order_by = names.given("order_by", section.order_by);
+        let default = if section.publication.is_some() { ID_HEADER_OF_DEBEZIUM } else { ID_HEADER };
+        let id_header = section.id_header.unwrap_or_else(|| default.to_owned());
+        let id_header = names.checked("id_header", HeaderName::new(id_header));
+        let headers = names.headers(section.headers, id_header.as_ref());
+        let content_type = section.content_type.map(ContentType::new).transpose();
+        Some(Self {
+            schema: schema?,
+            table: table?,
+            id: id?,
+            topic: topic?,
+            key: key?,
+            kind: kind?,
+            payload: payload?,
+            only: only?,
+            pending: pending?,
+            when_sent: section.when_sent,
+            order_by: order_by?,
+            publication: names.given("publication", section.publication)?,
+            id_header: id_header?,
+            headers: headers?,
+            content_type: names.checked("content_type", content_type)?,
+            null_payload: section.null_payload,
+        })
+    }
+
+    /// The table as the configuration names it.
+    #[must_use]
+    pub fn table_name(&self) -> String {
+        match &self.schema {
+            Some(schema) => format!("{schema}.{}", self.table),
+            None => self.table.to_string(),
+        }
+    }
+}
+
+impl std::fmt::Display for Field {
+    /// The column, and the path behind it.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.column)?;
+        self.path.iter().try_for_each(|step| write!(f, " → {step}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::super::{Config, Overrides};
+    use super::*;
+
+    fn read(section: &str) -> Result<Adoption, String> {
+        let text = format!(
+            "[[pipeline]]\nname = 'orders'\n[pipeline.database]\nurl = 'postgres://u@127.0.0.1/d'\n\
+             [pipeline.sqs]\n[pipeline.adopt]\n{section}"
+        );
+        let read = Config::read(Path::new("relay.toml"), &text, &Overrides::default());
+        let (mut config, _) = read.map_err(|error| {
+            let each = miette::Diagnostic::related(&error).into_iter().flatten();
+            each.map(ToString::to_string).chain([error.to_string()]).collect::<Vec<_>>().join("\n")
+        })?;
+        config.pipelines.remove(0).adopt.ok_or_else(|| String::from("no adoption"))
+    }
+
+    #[test]
+    fn left_out_columns_are_those_of_debezium() {
+        let adoption = read("table = 'public.outboxevent'\npublication = 'dbz'").unwrap();
+        assert_eq!(adoption.table_name(), "public.outboxevent");
+        assert_eq!((adoption.id.to_string(), adoption.payload.to_string()), ("id".into(), "payload".into()));
+        assert_eq!(adoption.key.unwrap().to_string(), "aggregateid");
+        assert_eq!(adoption.id_header.as_str(), "id");
+        let AdoptedTopic::Field { prefix, field } = adoption.topic else { panic!("a column") };
+        assert_eq!((prefix.as_str(), field.column.as_str()), ("", "aggregatetype"));
+        let poller = read("table = 'jobs'\ntopic = 'orders'\ncolumns = { key = '' }").unwrap();
+        assert_eq!((poller.key, poller.id_header.as_str()), (None, "legacy-id"));
+        assert!(matches!(poller.topic, AdoptedTopic::Fixed(topic) if topic.as_str() == "orders"));
+    }
+
+    #[test]
+    fn names_keep_their_case_and_values_may_lie_in_json() {
+        let adoption = read(
+            "table = 'cap.Published Events'\nwhen_sent = 'delete'\npending = 'StatusName'\n\
+             pending_value = ['Scheduled', 'Failed']\ntopics = { 'urn:a' = 'orders', 'B' = 'bills' }\n\
+             only = { column = 'Version', value = 'v1' }\n\
+             [pipeline.adopt.columns]\nid = 'Id'\nkind = ''\ntopic = 'Name'\n\
+             key = { column = 'Content', path = ['Headers', 'order-id'] }\n\
+             payload = { column = 'Content', path = ['Value'] }\n\
+             [pipeline.adopt.headers]\ncap-msg-id = { column = 'Content', path = ['Headers', 'cap-msg-id'] }",
+        )
+        .unwrap();
+        assert_eq!(
+            (adoption.table_name(), adoption.when_sent),
+            ("cap.Published Events".into(), WhenSent::Delete)
+        );
+        assert_eq!(adoption.payload.path, ["Value"]);
+        assert_eq!(adoption.key.unwrap().to_string(), "Content → Headers → order-id");
+        assert_eq!(adoption.headers[0].1.path, ["Headers", "cap-msg-id"]);
+        assert_eq!(adoption.pending.unwrap().before, ["Scheduled", "Failed"]);
+        assert_eq!(adoption.only.unwrap().values, ["v1"]);
+        let AdoptedTopic::Named { topics, .. } = adoption.topic else { panic!("named topics") };
+        let topics: Vec<_> = topics.iter().map(|(value, topic)| (value.as_str(), topic.as_str())).collect();
+        assert_eq!(topics, [("B", "bills"), ("urn:a", "orders")]);
+    }
+
+    #[test]
+    fn what_contradicts_itself_or_is_no_name_is_refused() {
+        for (section, setting, told) in [
+            ("table = 'a.b.c'", "adopt.table", "\"b.c\" is not usable as a name"),
+            ("table = '\"Outbox\"'", "adopt.table", "without quotes"),
+            ("table = 'o\"; DROP TABLE x; --'", "adopt.table", "not usable"),
+            ("table = 'o'\ncolumns = { id = '' }", "adopt.columns.id", "not usable"),
+            ("table = 'o'\ncolumns = { key = ' a' }", "adopt.columns.key", "\" a\""),
+            (
+                "table = 'o'\ncolumns = { key = 5 }",
+                "adopt.columns.key",
+                "or { column = \"…\", path = [\"…\"] }",
+            ),
+            ("table = 'o'\ncolumns = { key = { path = ['a'] } }", "adopt.columns.key", "`column` is missing"),
+            ("table = 'o'\ncolumns = { key = { column = 'a', pfad = [] } }", "adopt.columns.key", "`pfad`"),
+            (
+                "table = 'o'\ncolumns = { key = { column = 'a', path = [''] } }",
+                "adopt.columns.key",
+                "the path",
+            ),
+            ("table = 'o'\nonly = { column = 'a', value = [] }", "adopt.only.value", "no word"),
+            ("table = 'o'\nonly = { column = '$b$', value = 'x' }", "adopt.only.column", "\"$b$\""),
+            ("table = 'o'\ntopics = { a = 'no spaces' }", "adopt.topics.a", "character"),
+            ("table = 'o'\ntopic_prefix = 'x'\ntopics = { a = 't' }", "adopt.topic_prefix", "whole topics"),
+            ("table = 'o'\ntopic = 't'\ntopics = { a = 't' }", "adopt.topic", "beside"),
+            ("table = 'o'\npublication = 'p'\npending = 'sent'", "adopt.publication", "twice"),
+            ("table = 'o'\npublication = 'p'\nwhen_sent = 'delete'", "adopt.publication", "twice"),
+            ("table = 'o'\ntopic = 't'\ntopic_prefix = 'x'", "adopt.topic", "beside"),
+            ("table = 'o'\ntopic = 'no spaces'", "adopt.topic", "character"),
+            ("table = 'o'\ntopic_prefix = \"it's\"", "adopt.topic_prefix", "character"),
+            ("table = 'o'\npending_value = 'NEW'", "adopt.pending_value", "go together"),
+            ("table = 'o'\nsent_value = 'SENT'", "adopt.pending_value", "go together"),
+            ("table = 'o'\npending_value = 'N'\nwhen_sent = 'delete'", "adopt.pending_value", "no column"),
+            ("table = 'o'\nsent_value = 'N'\nwhen_sent = 'delete'", "adopt.sent_value", "rows are deleted"),
+            (
+                "table = 'o'\npending = 's'\npending_value = ['O', 'N']\nsent_value = 'N'",
+                "sent_value",
+                "is pending",
+            ),
+            ("table = 'o'\nid_header = 'ce_id'", "adopt.id_header", "reserved"),
+            ("table = 'o'\nheaders = { legacy-id = 'id' }", "adopt.headers.legacy-id", "old id"),
+            ("table = 'o'\nheaders = { t = 'Ten;ant' }", "adopt.headers.t", "\"Ten;ant\""),
+            ("table = 'o'\nnull_payload = 'drop'", "adopt.null_payload", "\"drop\" is not known"),
+            ("table = 'o'\nwhen_sent = 'archive'", "adopt.when_sent", "\"archive\" is not known"),
+            ("tabel = 'o'", "adopt", "unknown setting `tabel`"),
+        ] {
+            let error = read(section).unwrap_err();
+            assert!(error.contains(setting) && error.contains(told), "{section}: {error}");
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! The section `[pipeline.adopt]` as it is written.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use schemars::JsonSchema;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+
+use super::{NullPayload, WhenSent};
+
+/// The section `[pipeline.adopt]` as it is written.
+#[derive(Debug, serde::Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct AdoptSection {
+    /// The old outbox table, with or without its schema. Names are as the catalog has them, upper
+    /// case and all, without quotes.
+    pub(crate) table: String,
+    #[serde(default)]
+    pub(crate) columns: ColumnsSection,
+    /// One topic for all rows, for a table without a column of topics.
+    pub(crate) topic: Option<String>,
+    /// Stands before what the column of topics holds.
+    pub(crate) topic_prefix: Option<String>,
+    /// The topic of each value of the column of topics, where that holds something else, such as
+    /// the type of an event.
+    #[serde(default)]
+    pub(crate) topics: BTreeMap<String, String>,
+    /// The rows that are meant, where others are in the table as well.
+    pub(crate) only: Option<OnlySection>,
+    /// A column that tells whether a row waits: null, or a boolean that is not true.
+    pub(crate) pending: Option<String>,
+    /// The value of `pending` while a row waits, for a column of words; or several.
+    pub(crate) pending_value: Option<Words>,
+    /// The value of `pending` once the row was handed over.
+    pub(crate) sent_value: Option<String>,
+    #[serde(default)]
+    pub(crate) when_sent: WhenSent,
+    /// The column by which waiting rows are ordered.
+    pub(crate) order_by: Option<String>,
+    /// The publication from which Debezium reads the table.
+    pub(crate) publication: Option<String>,
+    /// The header that carries the old id.
+    pub(crate) id_header: Option<String>,
+    /// Further headers: names, and where their values are.
+    #[serde(default)]
+    pub(crate) headers: BTreeMap<String, FieldSection>,
+    /// The content type of all payloads; otherwise it follows from the column's type.
+    pub(crate) content_type: Option<String>,
+    #[serde(default)]
+    pub(crate) null_payload: NullPayload,
+}
+
+/// The columns of the old table. Left out, they are those of Debezium's event router.
+#[derive(Debug, Default, serde::Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ColumnsSection {
+    pub(crate) id: Option<FieldSection>,
+    pub(crate) topic: Option<FieldSection>,
+    /// Empty for a table without keys.
+    pub(crate) key: Option<FieldSection>,
+    /// Empty for a table without kinds.
+    pub(crate) kind: Option<FieldSection>,
+    pub(crate) payload: Option<FieldSection>,
+}
+
+/// A condition on rows.
+#[derive(Debug, serde::Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct OnlySection {
+    pub(crate) column: String,
+    /// A path into the JSON of the column.
+    #[serde(default)]
+    pub(crate) path: Vec<String>,
+    /// The value in the rows that are meant; or several.
+    pub(crate) value: Words,
+}
+
+/// A column; or a column that holds JSON, and the path to what is meant in it.
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema)]
+#[schemars(untagged, inline)]
+pub(crate) enum FieldSection {
+    Column(String),
+    Path(PathSection),
+}
+
+/// A column that holds JSON, and the path to what is meant in it.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct PathSection {
+    pub(crate) column: String,
+    /// Names of members, from the outside in; numbers count in lists, from 0.
+    #[serde(default)]
+    pub(crate) path: Vec<String>,
+}
+
+/// One word or several.
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema)]
+#[schemars(untagged, inline)]
+pub(crate) enum Words {
+    One(String),
+    Several(Vec<String>),
+}
+
+impl FieldSection {
+    pub(super) fn into_parts(self) -> (String, Vec<String>) {
+        match self {
+            Self::Column(column) => (column, Vec::new()),
+            Self::Path(PathSection { column, path }) => (column, path),
+        }
+    }
+}
+
+impl Words {
+    pub(super) fn into_list(self) -> Vec<String> {
+        match self {
+            Self::One(word) => vec![word],
+            Self::Several(words) => words,
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for FieldSection {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Field;
+
+        impl<'de> Visitor<'de> for Field {
+            type Value = FieldSection;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a column, or { column = \"…\", path = [\"…\"] }")
+            }
+
+            fn visit_str<E: Error>(self, column: &str) -> Result<FieldSection, E> {
+                Ok(FieldSection::Column(column.to_owned()))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<FieldSection, A::Error> {
+                PathSection::deserialize(MapAccessDeserializer::new(map)).map(FieldSection::Path)
+            }
+        }
+
+        deserializer.deserialize_any(Field)
+    }
+}
+
+impl<'de> Deserialize<'de> for Words {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct OneOrSeveral;
+
+        impl<'de> Visitor<'de> for OneOrSeveral {
+            type Value = Words;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a text, or a list of texts")
+            }
+
+            fn visit_str<E: Error>(self, word: &str) -> Result<Words, E> {
+                Ok(Words::One(word.to_owned()))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Words, A::Error> {
+                let mut words = Vec::new();
+                while let Some(word) = list.next_element()? {
+                    words.push(word);
+                }
+                Ok(Words::Several(words))
+            }
+        }
+
+        deserializer.deserialize_any(OneOrSeveral)
+    }
+}
