@@ -136,7 +136,8 @@ mod tests {
         let tally = Tally::default();
         assert_eq!(tally.take(), None);
         tally.add(Counts { applied: 2, duplicates: 1 });
-        tally.clone().add(Counts { applied: 1, duplicates: 0 });
+        let shared = tally.clone();
+        shared.add(Counts { applied: 1, duplicates: 0 });
         let taken = tally.take();
         assert_eq!(taken, Some(Counts { applied: 3, duplicates: 1 }));
         assert_eq!(tally.take(), None);

@@ -26,7 +26,7 @@ mod values;
 
 use std::time::{Duration, Instant};
 
-use migrations::{Identifier, Line, Migrator, SqlErrorKind};
+use migrations::{ForeignIdentifier, Line, Migrator, SqlErrorKind};
 use outbox::log::{LogError, RelayName};
 use serde::Serialize;
 use sqlx::{Connection as _, PgConnection, Postgres};
@@ -356,9 +356,10 @@ impl OldTable {
 
 /// The publication that the table is given back to. It may be there already: Debezium puts it in as
 /// it starts, unless it is told not to (`publication.autocreate.mode`).
-fn returns_to<'a>(facts: &Facts, remembered: &'a Remembered) -> Option<&'a Identifier> {
-    let has_table =
-        |name: &Identifier| facts.publications.iter().any(|it| it.name == name.as_str() && it.has_table);
+fn returns_to<'a>(facts: &Facts, remembered: &'a Remembered) -> Option<&'a ForeignIdentifier> {
+    let has_table = |name: &ForeignIdentifier| {
+        facts.publications.iter().any(|it| it.name == name.as_str() && it.has_table)
+    };
     remembered.publication.as_ref().filter(|name| !has_table(name))
 }
 
