@@ -179,7 +179,8 @@ fn stuck_at(step: Option<&str>) -> String {
 }
 
 impl<DB: Dialect> Sagas<DB> {
-    /// Lists sagas, the oldest first. Cancel-safe.
+    /// Lists sagas, the oldest first, without their contents: input is empty, and there is no
+    /// output. Cancel-safe.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -199,6 +200,18 @@ impl<DB: Dialect> Sagas<DB> {
         let mut connection = self.acquire().await?;
         let steps = DB::steps(&mut connection, &self.0.statements, id).await;
         Ok(Some((saga, steps.map_err(StoreError::during("read the steps of a saga"))?)))
+    }
+
+    /// Reads a saga and its steps without their contents: input is empty, and there is no output or
+    /// result. It takes no more than the rights of an observer. Cancel-safe.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn look(&self, id: &SagaId) -> Result<Option<(SagaRecord, Vec<StepRecord>)>, StoreError> {
+        let mut connection = self.acquire().await?;
+        DB::look_at_saga(&mut connection, &self.0.statements, id)
+            .await
+            .map_err(StoreError::during("look at a saga"))
     }
 
     /// Counts sagas whose turn is overdue by more than this, by type and version. Cancel-safe.
@@ -335,7 +348,7 @@ impl<DB: Dialect> Sagas<DB> {
     }
 
     async fn not_now(&self, id: SagaId, action: Action) -> Result<DecideError, StoreError> {
-        let Some(saga) = self.find(&id).await? else { return Ok(DecideError::NotFound { id }) };
+        let Some((saga, _)) = self.look(&id).await? else { return Ok(DecideError::NotFound { id }) };
         let needed = if action == Action::Cancel { "running" } else { "stuck" };
         let (state, is_stuck) = (saga.state, saga.stuck_at.is_some());
         Ok(DecideError::NotNow { id, state, is_stuck, action, needed })

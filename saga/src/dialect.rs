@@ -63,6 +63,13 @@ pub trait Store: Backend {
         id: &SagaId,
     ) -> impl Future<Output = Result<Option<SagaRecord>>> + Send;
 
+    /// Reads a saga and its steps without their contents.
+    fn look_at_saga(
+        connection: &mut Self::Connection,
+        statements: &Self::SagaStatements,
+        id: &SagaId,
+    ) -> impl Future<Output = Result<Option<(SagaRecord, Vec<StepRecord>)>>> + Send;
+
     /// Takes sagas that are due, those that wait longest first, for a lease.
     fn claim_sagas(
         connection: &mut Self::Connection,

@@ -79,7 +79,7 @@ impl SagaDatabase {
         id: &SagaId,
     ) -> Result<Option<(SagaRecord, Vec<StepRecord>)>, OperateError> {
         operator.permit(Role::Viewer, "look at sagas")?;
-        on!(self, sagas => sagas.show(id)).map_err(failed)
+        on!(self, sagas => sagas.look(id)).map_err(failed)
     }
 
     /// The decisions taken so far, the latest first. Cancel-safe.

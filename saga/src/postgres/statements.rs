@@ -15,11 +15,18 @@ migrations::statements! {
         // once a migration adds a column to it.
         columns = "type, id, version, state, input, output, epoch, worker, wake_at, replies, attempts, error, reason,
             cancel, waits_for, waiting_since, started_at, stuck_at, ended_at";
+        step_columns = "name, position, kind, state, undo, attempts, error, due_at, begun_at, ended_at, undone_at,
+            coalesce(due_at <= clock_timestamp(), false) AS is_due,
+            (extract(epoch FROM clock_timestamp() - begun_at) * 1000000)::bigint AS age";
+        // For operators, who may not read contents.
+        outline = "type, id, version, state, '' AS input, NULL::text AS output, epoch, worker, wake_at, replies, attempts, error,
+            reason, cancel, waits_for, waiting_since, started_at, stuck_at, ended_at";
     }
 
     insert = "INSERT INTO {schema}saga (type, id, version, input) VALUES ($1, $2, $3, $4) \
         ON CONFLICT (type, id) DO NOTHING";
     find = "SELECT {columns} FROM {schema}saga WHERE type = $1 AND id = $2";
+    look = "SELECT {outline} FROM {schema}saga WHERE type = $1 AND id = $2";
     /// A time that is the same all through the statement, so that the index finds what is due. One
     /// whose worker is gone without a word has failed once more: it may be what ended it. After a
     /// failure before that it is not taken now but later, at a time of its own, so that what ends
@@ -41,10 +48,9 @@ migrations::statements! {
     /// Its last failures are over: it got on.
     got_on = "UPDATE {schema}saga SET attempts = 0, error = NULL WHERE {held} AND attempts > 0";
     renew = "UPDATE {schema}saga SET wake_at = clock_timestamp() + $4 * interval '1 microsecond' WHERE {held}";
-    steps = "SELECT name, position, kind, state, undo, result, attempts, error, due_at, begun_at, ended_at, \
-            undone_at, coalesce(due_at <= clock_timestamp(), false) AS is_due, \
-            (extract(epoch FROM clock_timestamp() - begun_at) * 1000000)::bigint AS age \
-        FROM {schema}saga_step WHERE type = $1 AND id = $2 ORDER BY position";
+    steps = "SELECT {step_columns}, result FROM {schema}saga_step WHERE type = $1 AND id = $2 ORDER BY position";
+    look_steps = "SELECT {step_columns}, NULL::text AS result FROM {schema}saga_step WHERE type = $1 AND id = $2 \
+        ORDER BY position";
     mailbox = "SELECT step, payload FROM {schema}saga_reply WHERE type = $1 AND id = $2";
     insert_step(condition = "cancel IS NULL") = "
         {owned} INSERT INTO {schema}saga_step
@@ -103,7 +109,7 @@ migrations::statements! {
     step_state = "SELECT state FROM {schema}saga_step WHERE type = $1 AND id = $2 AND name = $3";
     insert_reply = "INSERT INTO {schema}saga_reply (type, id, step, payload) VALUES ($1, $2, $3, $4) \
         ON CONFLICT (type, id, step) DO NOTHING";
-    list = "SELECT {columns} FROM {schema}saga \
+    list = "SELECT {outline} FROM {schema}saga \
         WHERE ($1::text IS NULL OR type = $1) AND ($2::text IS NULL OR state = $2) \
             AND (NOT $3 OR stuck_at IS NOT NULL) AND ($4 OR ended_at IS NULL) \
         ORDER BY started_at, type, id LIMIT $5";
@@ -120,7 +126,7 @@ migrations::statements! {
             waiting_since = CASE WHEN worker IS NULL THEN NULL ELSE waiting_since END, \
             stuck_at = NULL \
         WHERE type = $1 AND id = $2 AND state = 'running'";
-    lock_stuck = "SELECT {columns} FROM {schema}saga WHERE type = $1 AND id = $2 AND stuck_at IS NOT NULL \
+    lock_stuck = "SELECT {outline} FROM {schema}saga WHERE type = $1 AND id = $2 AND stuck_at IS NOT NULL \
         FOR NO KEY UPDATE";
     skip_undo = "UPDATE {schema}saga_step SET undo = 'skipped', undone_at = clock_timestamp() \
         WHERE type = $1 AND id = $2 AND name = $3 AND undo = 'pending'";

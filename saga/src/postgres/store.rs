@@ -83,6 +83,18 @@ impl Store for Postgres {
         row.as_ref().map(rows::saga).transpose()
     }
 
+    async fn look_at_saga(
+        connection: &mut PgConnection,
+        statements: &Statements,
+        id: &SagaId,
+    ) -> Result<Option<(SagaRecord, Vec<StepRecord>)>> {
+        let row = name(sqlx::query(&statements.look), id).fetch_optional(&mut *connection).await?;
+        let Some(row) = row else { return Ok(None) };
+        let steps = name(sqlx::query(&statements.look_steps), id).fetch_all(connection).await?;
+        let steps: Result<Vec<StepRecord>> = steps.iter().map(rows::step).collect();
+        Ok(Some((rows::saga(&row)?, steps?)))
+    }
+
     async fn claim_sagas(
         connection: &mut PgConnection,
         statements: &Statements,

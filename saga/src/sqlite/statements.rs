@@ -10,6 +10,11 @@ migrations::statements! {
         let_go = "worker = NULL, waits_for = NULL, waiting_since = NULL";
         columns = "type, id, version, state, input, output, epoch, worker, wake_at, replies, attempts, error, reason,
             cancel, waits_for, waiting_since, started_at, stuck_at, ended_at";
+        step_columns = "name, position, kind, state, undo, attempts, error, due_at, begun_at, ended_at, undone_at,
+            coalesce(due_at <= {now}, 0) AS is_due, {now} - begun_at AS age";
+        // For operators, who may not read contents.
+        outline = "type, id, version, state, '' AS input, NULL AS output, epoch, worker, wake_at, replies, attempts, error,
+            reason, cancel, waits_for, waiting_since, started_at, stuck_at, ended_at";
         // The saga, as long as the worker owns it. A renewal on its way when the worker lets the
         // saga go changes nothing.
         held = "type = $1 AND id = $2 AND epoch = $3 AND worker IS NOT NULL";
@@ -19,6 +24,7 @@ migrations::statements! {
         INSERT INTO saga (type, id, version, input) VALUES ($1, $2, $3, $4)
             ON CONFLICT (type, id) DO NOTHING";
     find = "SELECT {columns} FROM saga WHERE type = $1 AND id = $2";
+    look = "SELECT {outline} FROM saga WHERE type = $1 AND id = $2";
     /// One whose worker is gone without a word has failed once more: it may be what ended it. After
     /// a failure before that it is not taken now but later, at a time of its own, so that what ends
     /// its workers is not always taken with the same others.
@@ -35,10 +41,8 @@ migrations::statements! {
     /// Its last failures are over: it got on.
     got_on = "UPDATE saga SET attempts = 0, error = NULL WHERE {held} AND attempts > 0";
     renew = "UPDATE saga SET wake_at = {now} + $4 WHERE {held}";
-    steps = "
-        SELECT name, position, kind, state, undo, result, attempts, error, due_at, begun_at, ended_at, undone_at,
-            coalesce(due_at <= {now}, 0) AS is_due, {now} - begun_at AS age FROM saga_step
-            WHERE type = $1 AND id = $2 ORDER BY position";
+    steps = "SELECT {step_columns}, result FROM saga_step WHERE type = $1 AND id = $2 ORDER BY position";
+    look_steps = "SELECT {step_columns}, NULL AS result FROM saga_step WHERE type = $1 AND id = $2 ORDER BY position";
     mailbox = "SELECT step, payload FROM saga_reply WHERE type = $1 AND id = $2";
     insert_step = "
         INSERT INTO saga_step (type, id, name, position, kind, state, undo, result, error, due_at, ended_at)
@@ -92,7 +96,7 @@ migrations::statements! {
     insert_reply = "
         INSERT INTO saga_reply (type, id, step, payload) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING";
     list = "
-        SELECT {columns} FROM saga
+        SELECT {outline} FROM saga
             WHERE ($1 IS NULL OR type = $1) AND ($2 IS NULL OR state = $2) AND (NOT $3 OR stuck_at IS NOT
             NULL) AND ($4 OR ended_at IS NULL)
             ORDER BY started_at, type, id LIMIT $5";
@@ -107,7 +111,7 @@ migrations::statements! {
             NULL THEN 0 ELSE attempts END, waits_for = CASE WHEN worker IS NULL THEN NULL ELSE waits_for
             END, waiting_since = CASE WHEN worker IS NULL THEN NULL ELSE waiting_since END, stuck_at = NULL
             WHERE type = $1 AND id = $2 AND state = 'running'";
-    lock_stuck = "SELECT {columns} FROM saga WHERE type = $1 AND id = $2 AND stuck_at IS NOT NULL";
+    lock_stuck = "SELECT {outline} FROM saga WHERE type = $1 AND id = $2 AND stuck_at IS NOT NULL";
     skip_undo = "
         UPDATE saga_step SET undo = 'skipped', undone_at = {now}
             WHERE type = $1 AND id = $2 AND name = $3 AND undo = 'pending'";

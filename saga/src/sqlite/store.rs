@@ -75,6 +75,18 @@ impl Store for Sqlite {
         row.as_ref().map(rows::saga).transpose()
     }
 
+    async fn look_at_saga(
+        connection: &mut SqliteConnection,
+        _statements: &(),
+        id: &SagaId,
+    ) -> Result<Option<(SagaRecord, Vec<StepRecord>)>> {
+        let row = name(sqlx::query(&SQL.look), id).fetch_optional(&mut *connection).await?;
+        let Some(row) = row else { return Ok(None) };
+        let steps = name(sqlx::query(&SQL.look_steps), id).fetch_all(connection).await?;
+        let steps: Result<Vec<StepRecord>> = steps.iter().map(rows::step).collect();
+        Ok(Some((rows::saga(&row)?, steps?)))
+    }
+
     async fn claim_sagas(
         connection: &mut SqliteConnection,
         _statements: &(),
