@@ -1,4 +1,5 @@
-//! `relay check`: the configuration, and whether databases and brokers let the relay in.
+//! `relay check`: the configuration, the secrets of the page, and whether databases and brokers let
+//! the relay in.
 
 use clap::Args;
 use futures_util::future::join_all;
@@ -24,6 +25,11 @@ pub struct Check {
 impl Check {
     pub(crate) async fn execute(&self, format: Format) -> Result<Exit, Failure> {
         let config = self.config.read()?;
+        // The start would be refused for its sake.
+        #[cfg(feature = "page")]
+        if let Some(page) = &config.page {
+            crate::page::check(page).map_err(|error| Failure::new(Exit::Usage, &error))?;
+        }
         let pipelines = match &self.pipeline {
             Some(name) => vec![find(&config, name)?],
             None => config.pipelines.iter().collect(),

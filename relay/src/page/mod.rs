@@ -40,4 +40,4 @@ mod text;
 mod tls;
 mod users;
 
-pub use serve::{Page, PageError};
+pub use serve::{Page, PageError, check};

@@ -58,6 +58,16 @@ pub enum PageError {
     Setting(String),
 }
 
+/// Reads what the page needs besides its address: the users' secrets, the certificate and its key.
+///
+/// # Errors
+/// [`PageError::Setting`].
+pub fn check(page: &PageConfig) -> Result<(), PageError> {
+    Users::load(&page.users).map_err(PageError::Setting)?;
+    page.tls.as_ref().map(tls::acceptor).transpose().map_err(PageError::Setting)?;
+    Ok(())
+}
+
 impl Page {
     /// Listens at the address of the configuration.
     ///

@@ -72,7 +72,8 @@ impl Users {
                 PageCredential::Password(secret) => (secret.clone(), false),
                 PageCredential::Token(secret) => (secret.clone(), true),
             };
-            let text = secret.load("page.user").map_err(|error| format!("{}: {error}", user.name))?;
+            let setting = if is_token { "page.user.token" } else { "page.user.password" };
+            let text = secret.load(setting).map_err(|error| format!("{}: {error}", user.name))?;
             let bytes = text.expose_secret().len();
             if bytes < SECRET_BYTES_MIN {
                 return Err(format!(

@@ -76,6 +76,8 @@
   let open = [];
   let left = 0;
   document.body.addEventListener("htmx:beforeSwap", (event) => {
+    // An answer that was on its way when somebody pressed pause, or began to type, comes too late.
+    if (event.detail.target.id === "live" && (!follows || isBusy())) event.detail.shouldSwap = false;
     // Somebody whose login has ended is asked for it.
     if (event.detail.xhr.status === 401) location.reload();
     open = [...document.querySelectorAll("#live details")].map((it) => [it.id, it.open]);

@@ -17,6 +17,7 @@ use super::super::fields::Fields;
 use super::super::gate::Asker;
 use super::super::layout::{Frame, Tab, cell, count, may_decide, signature};
 use super::tables::{self, NamedTables};
+use crate::operate::error::OperateErrorKind;
 use crate::operate::keys::{self, KeyLine};
 use crate::operate::{OperateError, Operator, Role, Signed};
 
@@ -44,6 +45,9 @@ pub(crate) async fn show(
             section class="card" {
                 div class="card-head" { h2 { (cell(name)) } }
                 @match lines {
+                    Err(error) if error.kind() == OperateErrorKind::NoTables => {
+                        p class="empty" { "No tables of idempotency keys here: " (cell(&error.to_string())) }
+                    }
                     Err(error) => p class="faint" { (cell(&error.to_string())) },
                     Ok(lines) if lines.is_empty() => p class="empty" { "No key is stuck." },
                     Ok(lines) => {

@@ -15,7 +15,7 @@ use super::super::fields::Fields;
 use super::super::gate::Asker;
 use super::super::layout::{Frame, Tab, cell, signature};
 use crate::operate::pause::{pause as set, pauses, resume as lift};
-use crate::operate::{Operator, Places, Signed};
+use crate::operate::{Operator, Places, Role, Signed};
 
 const SCOPES: [(&str, &str); 3] =
     [("pipeline", "the whole pipeline"), ("topic", "a topic"), ("key", "an ordering key")];
@@ -74,6 +74,8 @@ async fn change(
     is_paused: bool,
 ) -> Result<Redirect, Problem> {
     let shown = |problem: Problem| problem.shown_to(&operator);
+    // First of all: what a viewer may not, no form makes better.
+    operator.permit(Role::Operator, "pause or resume").map_err(|error| shown(error.into()))?;
     let scope = scope(&form).map_err(shown)?;
     let signed = Signed { operator: operator.clone(), reason: form.text("reason").to_owned() };
     let changed = shield(async move {

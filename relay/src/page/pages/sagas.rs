@@ -19,6 +19,7 @@ use super::super::layout::{
     Frame, Tab, badge, cell, count, may_decide, maybe, maybe_since, signature, since,
 };
 use super::tables::{self, NamedTables};
+use crate::operate::error::OperateErrorKind;
 use crate::operate::sagas::SagaDatabase;
 use crate::operate::tables::Tables;
 use crate::operate::{OperateError, Operator, Role, Signed};
@@ -56,6 +57,9 @@ pub(crate) async fn list(
             section class="card" {
                 div class="card-head" { h2 { (cell(name)) } }
                 @match sagas {
+                    Err(error) if error.kind() == OperateErrorKind::NoTables => {
+                        p class="empty" { "No tables of sagas here: " (cell(&error.to_string())) }
+                    }
                     Err(error) => p class="faint" { (cell(&error.to_string())) },
                     Ok(sagas) if sagas.is_empty() => p class="empty" { "No saga." },
                     Ok(sagas) => {

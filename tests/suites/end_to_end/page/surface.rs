@@ -84,10 +84,12 @@ pub(crate) async fn refused_starts(stage: Stage) -> Outcome {
     ] {
         let config = Config::text(&stage, &format!("{pipeline}{page}"))?;
         let path = config.path().to_str().ok_or("a path that is no text")?;
-        let output = relay(&["run", "--config", path]).await?;
-        let text = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(2), "{page}: {text}");
-        assert!(text.contains(told) && !text.contains("password-of-eve"), "{page}: {text}");
+        for command in ["check", "run"] {
+            let output = relay(&[command, "--config", path]).await?;
+            let text = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert_eq!(output.status.code(), Some(2), "{command} {page}: {text}");
+            assert!(text.contains(told) && !text.contains("password-of-eve"), "{command} {page}: {text}");
+        }
     }
     Ok(())
 }
