@@ -94,8 +94,8 @@ async fn change(
     Ok(Redirect::to("/"))
 }
 
-/// Refuses a form that was made for an earlier pause of the same scope: whoever paused it anew had a
-/// reason of their own.
+/// Refuses a form that was made for an earlier pause of the same scope: whoever paused it anew had
+/// a reason of their own.
 async fn unchanged(
     places: &Places,
     operator: &Operator,

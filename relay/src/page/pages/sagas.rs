@@ -155,8 +155,8 @@ pub(crate) async fn decide(
     Ok(Html(Frame::new(Some(&operator), Tab::Sagas, "Decided").page(&body)))
 }
 
-/// Refuses a form about a saga that has gone on, got stuck elsewhere or been cancelled since: the same
-/// word would mean something else.
+/// Refuses a form about a saga that has gone on, got stuck elsewhere or been cancelled since: the
+/// same word would mean something else.
 async fn unchanged(
     database: &SagaDatabase,
     operator: &Operator,

@@ -19,7 +19,7 @@ pub(crate) fn all(app: &App) -> Vec<NamedTables> {
     let mut found: Vec<NamedTables> = Vec::new();
     let mut add = |name: String, tables: Result<Tables, String>| {
         let is_known = |other: &NamedTables| match (&other.tables, &tables) {
-            // Whoever connects: each part has a user of its own.
+            // By its place alone: each part connects with a user of its own.
             (Ok(other), Ok(tables)) => {
                 other.place() == tables.place() && other.options.schema == tables.options.schema
             }

@@ -67,8 +67,8 @@ async fn minutes_are_forgotten_after_a_day<DB: TestDatabase>(database: &Database
     assert_eq!((all[0].counted.applied, all[0].counted.duplicates), (2, 4), "{all:?}");
 }
 
-/// Oracle: effects, maintenance and the other figures of a consumer whose role was not given the new
-/// table.
+/// Oracle: effects, maintenance and the other figures of a consumer whose role was not given the
+/// new table.
 async fn without_the_right_to_count_everything_else_goes_on_on_postgres() {
     each::<Postgres>(async |database| {
         let inbox = database.inbox().await;

@@ -6,8 +6,8 @@ use tests::{Outcome, Stage};
 use super::browser::logged_in;
 use super::{ANN, Served, USERS};
 
-/// The rights that the document tells to grant; those of an observer by column, because a membership
-/// would be one in every database of the server.
+/// The rights that the document tells to grant; those of an observer by column, because a
+/// membership would be one in every database of the server.
 const RIGHTS: &str = "GRANT SELECT (scope, operation, key, fingerprint, state, attempt, holder, lease_until, \
     claimed_at, processed_at, expires_at, decided_by, refuses, reported_at) ON idempotency_key TO outbox_test_relay; \
     GRANT SELECT (type, id, version, state, epoch, worker, wake_at, replies, attempts, error, reason, cancel, \
