@@ -73,27 +73,29 @@ impl<DB: Dialect> Inbox<DB> {
 }
 
 fn by_consumer([applied, failing, dead]: ActivityRows) -> BTreeMap<String, Activity> {
-    let mut all: BTreeMap<String, Activity> = BTreeMap::new();
-    let mut of = |rows: Vec<ActivityRow>, set: fn(&mut Activity, u64, Option<OffsetDateTime>)| {
+    let mut all = BTreeMap::new();
+    let mut set = |rows: Vec<ActivityRow>, set: fn(&mut Activity, u64, Option<OffsetDateTime>)| {
         for (consumer, count, at) in rows {
-            let activity =
-                all.entry(consumer.clone()).or_insert_with(|| Activity { consumer, ..Activity::default() });
-            set(activity, count.unsigned_abs(), at);
+            set(of(&mut all, consumer), count.unsigned_abs(), at);
         }
     };
-    of(applied, |it, count, at| (it.applied, it.last_applied_at) = (count, at));
-    of(failing, |it, count, at| (it.retrying, it.failing_since) = (count, at));
-    of(dead, |it, count, at| (it.dead, it.dead_since) = (count, at));
+    set(applied, |it, count, at| (it.applied, it.last_applied_at) = (count, at));
+    set(failing, |it, count, at| (it.retrying, it.failing_since) = (count, at));
+    set(dead, |it, count, at| (it.dead, it.dead_since) = (count, at));
     all
 }
 
 /// One that had only duplicates is listed, too.
 fn add_counted(all: &mut BTreeMap<String, Activity>, counted: Vec<(String, i64, i64)>) {
     for (consumer, applied, duplicates) in counted {
-        let activity =
-            all.entry(consumer.clone()).or_insert_with(|| Activity { consumer, ..Activity::default() });
-        activity.counted = Counts { applied: applied.unsigned_abs(), duplicates: duplicates.unsigned_abs() };
+        of(all, consumer).counted =
+            Counts { applied: applied.unsigned_abs(), duplicates: duplicates.unsigned_abs() };
     }
+}
+
+/// The activity of a consumer, which may be the first that is known of it.
+fn of(all: &mut BTreeMap<String, Activity>, consumer: String) -> &mut Activity {
+    all.entry(consumer.clone()).or_insert_with(|| Activity { consumer, ..Activity::default() })
 }
 
 #[cfg(test)]

@@ -189,8 +189,8 @@ fn features(part: Option<Part>) -> Result<(), String> {
         println!("\nfeatures, part {part}: {} selections; all of them with --whole", selections.len());
     }
     for (package, features) in selections {
-        let selected = ["-p", package, "--no-default-features", "--features", features];
-        step(&format!("{package}: features {features}"), cargo(["check"])?.args(selected))?;
+        let arguments = ["check", "-p", package, "--no-default-features", "--features", features];
+        step(&format!("{package}: features {features}"), &mut cargo(arguments)?)?;
     }
     Ok(())
 }

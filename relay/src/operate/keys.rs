@@ -2,8 +2,8 @@
 
 use std::num::NonZeroU32;
 
+use inbox::StoreError;
 use inbox::keys::{ClaimError, Decided, Decision, IdempotencyKeys, KeyId, KeyOptions, KeyStore, StuckKey};
-use inbox::{Signature, StoreError};
 use message::error_text;
 use migrations::Identifier;
 use serde::Serialize;
@@ -107,10 +107,9 @@ pub(crate) async fn decide(
     decision: Decision,
 ) -> Result<(), OperateError> {
     signed.check("decide about idempotency keys")?;
-    let signature =
-        Signature { actor: signed.operator.name().to_owned(), note: signed.reason.clone(), selection: None };
     let keys = Opened::of(tables).await?;
-    let was_stuck = on!(&keys, keys => keys.decide(id, holder, decision, &signature)).map_err(failed);
+    let was_stuck =
+        on!(&keys, keys => keys.decide(id, holder, decision, &signed.signature(None))).map_err(failed);
     keys.close().await;
     if was_stuck? {
         return Ok(());

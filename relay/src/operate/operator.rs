@@ -1,5 +1,7 @@
 //! Who asks, and what that permits.
 
+use inbox::Signature;
+
 use super::error::{OperateError, OperateErrorKind};
 
 /// The rights of an operator.
@@ -70,6 +72,11 @@ pub struct Signed {
 }
 
 impl Signed {
+    /// As inboxes, keys and sagas store it, with the filter by which several were chosen.
+    pub(crate) fn signature(&self, selection: Option<String>) -> Signature {
+        Signature { actor: self.operator.name.clone(), note: self.reason.clone(), selection }
+    }
+
     /// Refuses a decision that nobody signed, or that this operator may not take.
     pub(crate) fn check(&self, what: &str) -> Result<(), OperateError> {
         self.operator.permit(Role::Operator, what)?;

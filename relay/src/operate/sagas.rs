@@ -6,8 +6,7 @@ use message::error_text;
 use migrations::Identifier;
 use outbox::Outbox;
 use saga::{
-    DecideError, Decision, Dialect, OpenError, SagaId, SagaQuery, SagaRecord, Signature, StepRecord,
-    StoreError,
+    DecideError, Decision, Dialect, OpenError, SagaId, SagaQuery, SagaRecord, StepRecord, StoreError,
 };
 use serde_json::Value;
 #[cfg(feature = "postgres")]
@@ -95,13 +94,13 @@ impl SagaDatabase {
     /// Lets a stuck saga go on. Not cancel-safe: look at it again.
     pub(crate) async fn retry(&self, signed: &Signed, id: &SagaId) -> Result<(), OperateError> {
         signed.check("retry sagas")?;
-        on!(self, sagas => sagas.retry(id, &signature(signed))).map_err(refused)
+        on!(self, sagas => sagas.retry(id, &signed.signature(None))).map_err(refused)
     }
 
     /// Has a running saga undone. Not cancel-safe: look at it again.
     pub(crate) async fn cancel(&self, signed: &Signed, id: &SagaId) -> Result<(), OperateError> {
         signed.check("cancel sagas")?;
-        on!(self, sagas => sagas.cancel(id, &signature(signed))).map_err(refused)
+        on!(self, sagas => sagas.cancel(id, &signed.signature(None))).map_err(refused)
     }
 
     /// Skips a step of a stuck saga. Not cancel-safe: look at it again.
@@ -113,19 +112,13 @@ impl SagaDatabase {
         result: Option<&Value>,
     ) -> Result<(), OperateError> {
         signed.check("skip steps of sagas")?;
-        on!(self, sagas => sagas.skip(id, step, result, &signature(signed))).map_err(refused)
+        on!(self, sagas => sagas.skip(id, step, result, &signed.signature(None))).map_err(refused)
     }
 
     /// Closes the connection.
     pub(crate) async fn close(self) {
         on!(self, sagas => sagas.pool().close());
     }
-}
-
-/// As sagas store it; they are decided about one by one, so there is no filter to tell.
-fn signature(signed: &Signed) -> Signature {
-    let (actor, note) = (signed.operator.name().to_owned(), signed.reason.clone());
-    Signature { actor, note, selection: None }
 }
 
 fn failed(error: StoreError) -> OperateError {

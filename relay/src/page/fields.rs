@@ -3,8 +3,14 @@
 use std::str::FromStr;
 
 use serde::Deserialize;
+use time::OffsetDateTime;
 
 use super::answer::Problem;
+
+/// A moment as links and forms carry it: exact, and compared as a text.
+pub(crate) fn moment(at: OffsetDateTime) -> String {
+    at.unix_timestamp_nanos().to_string()
+}
 
 /// Names and values, in their order; a name may come several times.
 #[derive(Debug, Default, Deserialize)]

@@ -13,14 +13,14 @@ migrations::statements! {
         let_go = "worker = NULL, waits_for = NULL, waiting_since = NULL";
         // By name, not with a star: PostgreSQL refuses a statement that a connection has prepared
         // once a migration adds a column to it.
-        columns = "type, id, version, state, input, output, epoch, worker, wake_at, replies, attempts, error, reason,
-            cancel, waits_for, waiting_since, started_at, stuck_at, ended_at";
+        envelope = "type, id, version, state, epoch, worker, wake_at, replies, attempts, error, reason, cancel,
+            waits_for, waiting_since, started_at, stuck_at, ended_at";
+        columns = "{envelope}, input, output";
         step_columns = "name, position, kind, state, undo, attempts, error, due_at, begun_at, ended_at, undone_at,
             coalesce(due_at <= clock_timestamp(), false) AS is_due,
             (extract(epoch FROM clock_timestamp() - begun_at) * 1000000)::bigint AS age";
         // For operators, who may not read contents.
-        outline = "type, id, version, state, '' AS input, NULL::text AS output, epoch, worker, wake_at, replies, attempts, error,
-            reason, cancel, waits_for, waiting_since, started_at, stuck_at, ended_at";
+        outline = "{envelope}, '' AS input, NULL::text AS output";
     }
 
     insert = "INSERT INTO {schema}saga (type, id, version, input) VALUES ($1, $2, $3, $4) \

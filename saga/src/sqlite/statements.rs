@@ -8,13 +8,13 @@ migrations::statements! {
         now = "CAST(unixepoch('subsec') * 1000000 AS INTEGER)";
         lost_again = "(worker IS NOT NULL AND attempts > 0 AND cancel IS NULL)";
         let_go = "worker = NULL, waits_for = NULL, waiting_since = NULL";
-        columns = "type, id, version, state, input, output, epoch, worker, wake_at, replies, attempts, error, reason,
-            cancel, waits_for, waiting_since, started_at, stuck_at, ended_at";
+        envelope = "type, id, version, state, epoch, worker, wake_at, replies, attempts, error, reason, cancel,
+            waits_for, waiting_since, started_at, stuck_at, ended_at";
+        columns = "{envelope}, input, output";
         step_columns = "name, position, kind, state, undo, attempts, error, due_at, begun_at, ended_at, undone_at,
             coalesce(due_at <= {now}, 0) AS is_due, {now} - begun_at AS age";
         // For operators, who may not read contents.
-        outline = "type, id, version, state, '' AS input, NULL AS output, epoch, worker, wake_at, replies, attempts, error,
-            reason, cancel, waits_for, waiting_since, started_at, stuck_at, ended_at";
+        outline = "{envelope}, '' AS input, NULL AS output";
         // The saga, as long as the worker owns it. A renewal on its way when the worker lets the
         // saga go changes nothing.
         held = "type = $1 AND id = $2 AND epoch = $3 AND worker IS NOT NULL";

@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU32;
 
-use inbox::{DeadLetterId, RedriveOptions, Redriven, Requested, Signature};
+use inbox::{DeadLetterId, RedriveOptions, Redriven, Requested};
 use message::Headers;
 use outbox::admin::{DecideError, Decision, OperatorDecision};
 use outbox::log::EntryId;
@@ -256,11 +256,7 @@ async fn decide_letter(
     change: &Change,
     selection: &str,
 ) -> Result<String, OperateError> {
-    let signature = Signature {
-        actor: signed.operator.name().to_owned(),
-        note: signed.reason.clone(),
-        selection: Some(selection.to_owned()),
-    };
+    let signature = signed.signature(Some(selection.to_owned()));
     let closed = match change {
         Change::Requeue { accept_late } => {
             let options = RedriveOptions { accept_late: *accept_late, ..RedriveOptions::default() };

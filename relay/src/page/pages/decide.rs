@@ -14,7 +14,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::super::answer::{Html, Problem};
 use super::super::app::App;
-use super::super::fields::Fields;
+use super::super::fields::{Fields, moment};
 use super::super::gate::Asker;
 use super::super::layout::{Frame, Tab, badge, cell, count, maybe, signature};
 use super::dead::{filter, kept, places, row_name};
@@ -199,7 +199,7 @@ fn fingerprint<'a>(messages: impl IntoIterator<Item = &'a DeadMessage>) -> Strin
     for message in messages {
         let message_id = message.message_id.as_deref().unwrap_or_default();
         // One that was requeued or edited, and died again, is another one.
-        let changed_at = message.changed_at.unix_timestamp_nanos().to_string();
+        let changed_at = moment(message.changed_at);
         for part in [message.source.as_str(), message.owner(), &message.id, message_id, &changed_at] {
             // With the length, no other parts can read the same.
             digest.update((part.len() as u64).to_be_bytes());

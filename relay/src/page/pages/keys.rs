@@ -106,7 +106,7 @@ pub(crate) async fn confirm(
     Form(form): Form<Fields>,
 ) -> Result<Html, Problem> {
     let shown = |problem: Problem| problem.shown_to(&operator);
-    operator.permit(Role::Operator, "decide about idempotency keys").map_err(|error| shown(error.into()))?;
+    permit(&operator).map_err(shown)?;
     let choice = Choice::read(&form).map_err(shown)?;
     tables::named(&app, &choice.database).map_err(shown)?;
     let verb = match choice.decision {

@@ -9,6 +9,7 @@ use maud::{Markup, html};
 use super::super::address::with_query;
 use super::super::answer::Html;
 use super::super::app::App;
+use super::super::fields::moment;
 use super::super::gate::Asker;
 use super::super::layout::{Frame, Tab, ago, badge, bytes, cell, count, lasting, may_decide, maybe};
 use super::super::plot::plot;
@@ -146,7 +147,7 @@ fn pauses(operator: &Operator, status: &PipelineStatus) -> Markup {
 
 fn resume(pipeline: &str, PauseLine { paused, since, .. }: &PauseLine) -> Markup {
     let (kind, name) = paused.split_once(' ').unwrap_or((paused, ""));
-    let since = since.unix_timestamp_nanos().to_string();
+    let since = moment(*since);
     let pairs =
         [("pipeline", pipeline), ("scope", kind), ("name", name), ("resume", "yes"), ("since", &since)];
     html! { a class="button" href=(with_query("/pause", &pairs)) { "Resume…" } }

@@ -11,7 +11,7 @@ use outbox::log::PauseScope;
 
 use super::super::answer::{Html, Problem};
 use super::super::app::App;
-use super::super::fields::Fields;
+use super::super::fields::{Fields, moment};
 use super::super::gate::Asker;
 use super::super::layout::{Frame, Tab, cell, signature};
 use crate::operate::pause::{pause as set, pauses, resume as lift};
@@ -104,7 +104,7 @@ async fn unchanged(
 ) -> Result<(), Problem> {
     let all = pauses(places, operator).await?;
     match all.iter().find(|line| line.paused == scope.to_string()) {
-        Some(line) if !since.is_empty() && line.since.unix_timestamp_nanos().to_string() != since => {
+        Some(line) if !since.is_empty() && moment(line.since) != since => {
             let text = format!("{scope} was paused anew by {}: {}", line.actor, line.reason);
             Err(Problem::conflict(text).with_help("it stays paused: look at the pause again"))
         }

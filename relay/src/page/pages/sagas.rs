@@ -13,7 +13,7 @@ use saga::{SagaId, SagaQuery, SagaRecord, StepRecord};
 use super::super::address::with_query;
 use super::super::answer::{Html, Problem};
 use super::super::app::App;
-use super::super::fields::Fields;
+use super::super::fields::{Fields, moment};
 use super::super::gate::Asker;
 use super::super::layout::{
     Frame, Tab, badge, cell, count, may_decide, maybe, maybe_since, signature, since,
@@ -176,7 +176,7 @@ async fn unchanged(
 
 /// Stands for the state in which a saga is.
 fn as_of(saga: &SagaRecord) -> String {
-    let stuck_at = saga.stuck_at.map(|at| at.unix_timestamp_nanos().to_string());
+    let stuck_at = saga.stuck_at.map(moment);
     format!("{}/{}", saga.state.as_str(), stuck_at.unwrap_or_default())
 }
 
