@@ -1,5 +1,5 @@
-//! The differences between the databases. Sealed: implemented for [`sqlx::Postgres`] and
-//! [`sqlx::Sqlite`].
+//! The differences between the databases. Sealed: implemented for `sqlx::Postgres` and
+//! `sqlx::Sqlite`.
 //!
 //! Each dialect has the same files as this trait has parts. The parts do the input and output.
 //! Their callers decide once what follows from it.

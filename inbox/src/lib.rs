@@ -18,7 +18,7 @@
 //! | [`Consumer`], [`Tx`], [`Received`], [`Handler`], [`UnknownKinds`], [`Shutdown`] | the ready consumer loop |
 //! | [`Backoff`], [`Attempt`], [`Failures`] | when to try again |
 //! | [`Maintained`], [`day`] | days that come and days that go |
-//! | [`keys`] | idempotency keys: requests that are sent again run once |
+//! | `keys` (feature `keys`) | idempotency keys: requests that are sent again run once |
 //! | `http` (feature `http`) | idempotency keys at the HTTP edge: a tower layer |
 //! | [`reconcile`] | an inbox compared with what happened elsewhere |
 //! | [`telemetry`] | every metric |

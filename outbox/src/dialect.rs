@@ -12,8 +12,8 @@ use crate::connect::InvalidUrl;
 use crate::new_message::Prepared;
 use crate::transaction::UnknownCommit;
 
-/// A database with an outbox. Sealed through [`Backend`]: implemented for [`sqlx::Postgres`] and
-/// [`sqlx::Sqlite`].
+/// A database with an outbox. Sealed through [`Backend`]: implemented for `sqlx::Postgres` and
+/// `sqlx::Sqlite`.
 pub trait Dialect: Backend {
     /// The statements that producers run.
     #[doc(hidden)]

@@ -31,7 +31,7 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | [`postgres`], [`sqlite`] | the dialects, with the same set of files |
+//! | `postgres`, `sqlite` (features) | the dialects, with the same set of files |
 //! | [`dialect`] | [`Dialect`]: what producers need of a database |
 //! | [`address`] | [`Address`](address::Address): where a database is |
 //! | `crash_points` (feature `testing`) | places at which a test ends the process |

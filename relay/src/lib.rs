@@ -5,15 +5,15 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | [`cli`] | the command line |
-//! | [`config`] | `relay.toml`: several pipelines, checked before anything starts |
-//! | [`doctor`] | checks of a pipeline's database, broker and inboxes |
+//! | `cli` (feature `program`) | the command line |
+//! | `config` (feature `program`) | `relay.toml`: several pipelines, checked before anything starts |
+//! | `doctor` (feature `program`) | checks of a pipeline's database, broker and inboxes |
 //! | `crash_points` (feature `testing`) | places at which a test ends the process |
 //! | [`engine`] | one pipeline: an outbox read in order, published, settled, checkpointed |
 //! | `http` (feature `metrics-endpoint`) | `/metrics`, `/livez`, `/readyz` |
 //! | [`maintenance`] | history that every relay has passed goes |
 //! | [`monitor`] | looks at the database for metrics |
-//! | [`operate`] | everything that operators ask and decide, for the command line and other skins |
+//! | `operate` (feature `program`) | everything that operators ask and decide, for the command line and other skins |
 //! | `page` (feature `page`) | the page for operators, another skin over it |
 //! | [`telemetry`] | the one table of log events and metrics |
 

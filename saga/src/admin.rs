@@ -11,7 +11,7 @@ use time::OffsetDateTime;
 use crate::dialect::Dialect;
 use crate::error::StoreError;
 use crate::key::{self, NAME_BYTES_MAX, SagaId};
-use crate::record::{SagaRecord, State, StepRecord};
+use crate::record::{SagaRecord, Seen, State, StepRecord};
 use crate::sagas::Sagas;
 
 /// Which sagas to list.
@@ -69,6 +69,44 @@ impl Action {
     }
 }
 
+/// What an operator chooses about a saga.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub enum Choice {
+    /// [`Action::Retry`].
+    Retry,
+    /// [`Action::Cancel`].
+    Cancel,
+    /// [`Action::Skip`].
+    Skip {
+        /// The step.
+        step: String,
+        /// The result that it is given; nothing while the saga is being undone.
+        result: Option<serde_json::Value>,
+    },
+}
+
+impl Choice {
+    /// Without what belongs to it.
+    #[must_use]
+    pub fn action(&self) -> Action {
+        match self {
+            Self::Retry => Action::Retry,
+            Self::Cancel => Action::Cancel,
+            Self::Skip { .. } => Action::Skip,
+        }
+    }
+
+    /// The step that is skipped.
+    #[must_use]
+    pub fn step(&self) -> Option<&str> {
+        match self {
+            Self::Skip { step, .. } => Some(step),
+            Self::Retry | Self::Cancel => None,
+        }
+    }
+}
+
 impl fmt::Display for Action {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
@@ -116,6 +154,17 @@ pub enum DecideError {
     NotFound {
         /// The saga.
         id: SagaId,
+    },
+    /// The saga has gone on, got stuck elsewhere or been cancelled since somebody saw it: the same
+    /// word would mean something else.
+    #[error("the saga {id} is {state}{} now, and not as it was seen", if *.is_stuck { ", stuck" } else { "" })]
+    Changed {
+        /// The saga.
+        id: SagaId,
+        /// Its state.
+        state: State,
+        /// Whether it is stuck.
+        is_stuck: bool,
     },
     /// The saga is not in a state in which this can be decided.
     #[error("the saga {id} is {state}{}; {action} needs one that is {needed}", if *.is_stuck { ", stuck" } else { "" })]
@@ -241,7 +290,7 @@ impl<DB: Dialect> Sagas<DB> {
     /// # Errors
     /// [`DecideError`]. Runs to its end even if this call is dropped, as the others.
     pub async fn retry(&self, id: &SagaId, signature: &Signature) -> Result<(), DecideError> {
-        self.decide(id, Action::Retry, None, signature).await
+        self.decide(id, Choice::Retry, None, signature).await
     }
 
     /// Has a saga undone. One that a worker has in hand is undone after its current step; one that
@@ -250,7 +299,7 @@ impl<DB: Dialect> Sagas<DB> {
     /// # Errors
     /// [`DecideError`].
     pub async fn cancel(&self, id: &SagaId, signature: &Signature) -> Result<(), DecideError> {
-        self.decide(id, Action::Cancel, None, signature).await
+        self.decide(id, Choice::Cancel, None, signature).await
     }
 
     /// Skips a step of a stuck saga, which goes on: while it is being undone, the undo of the step
@@ -270,75 +319,65 @@ impl<DB: Dialect> Sagas<DB> {
         result: Option<&serde_json::Value>,
         signature: &Signature,
     ) -> Result<(), DecideError> {
-        key::check("the name of a step", step, NAME_BYTES_MAX)?;
-        let skipped = (step.to_owned(), result.map(ToString::to_string));
-        self.decide(id, Action::Skip, Some(skipped), signature).await
+        let choice = Choice::Skip { step: step.to_owned(), result: result.cloned() };
+        self.decide(id, choice, None, signature).await
     }
 
-    async fn decide(
+    /// Decides about a saga as [`retry`](Self::retry), [`cancel`](Self::cancel) and
+    /// [`skip`](Self::skip) do; only as long as it is as somebody has seen it, if that is given.
+    ///
+    /// # Errors
+    /// [`DecideError`], [`Changed`](DecideError::Changed) where the saga has gone on since.
+    pub async fn decide(
         &self,
         id: &SagaId,
-        action: Action,
-        step: Option<(String, Option<String>)>,
+        choice: Choice,
+        seen: Option<Seen>,
         signature: &Signature,
     ) -> Result<(), DecideError> {
+        if let Choice::Skip { step, .. } = &choice {
+            key::check("the name of a step", step, NAME_BYTES_MAX)?;
+        }
         let (sagas, id, signature) = (self.clone(), id.clone(), signature.clone());
-        shield(async move { sagas.decide_now(id, action, step, signature).await }).await
+        shield(async move { sagas.decide_now(id, choice, seen, signature).await }).await
     }
 
     async fn decide_now(
         &self,
         id: SagaId,
-        action: Action,
-        step: Option<(String, Option<String>)>,
+        choice: Choice,
+        seen: Option<Seen>,
         Signature { actor, note, selection: _ }: Signature,
     ) -> Result<(), DecideError> {
         let failed = StoreError::during;
         let statements = &self.0.statements;
         let mut tx = DB::begin_saga(&self.0.pool).await.map_err(failed("begin a transaction"))?;
-        let is_done = match (action, &step) {
-            (Action::Cancel, _) => {
+        let found = DB::lock_saga(&mut tx, statements, &id).await.map_err(failed("look at a saga"))?;
+        let Some(saga) = found else { return Err(DecideError::NotFound { id }) };
+        let (state, is_stuck) = (saga.state, saga.stuck_at.is_some());
+        if seen.is_some_and(|seen| seen != saga.seen()) {
+            return Err(DecideError::Changed { id, state, is_stuck });
+        }
+        let action = choice.action();
+        let is_done = match &choice {
+            Choice::Cancel => {
                 let reason = crate::error::storable(&format!("cancelled by {actor}: {note}"));
                 DB::cancel_saga(&mut tx, statements, &id, &reason).await.map_err(failed("cancel a saga"))?
             }
-            (_, None) => {
+            _ if !is_stuck => false,
+            Choice::Retry => {
                 DB::retry_saga(&mut tx, statements, &id).await.map_err(failed("let a saga go on"))?
             }
-            (_, Some((step, result))) => {
-                let found = DB::lock_stuck(&mut tx, statements, &id).await;
-                let found = found.map_err(failed("look at a stuck saga"))?;
-                let skipped = match (&found, result) {
-                    (None, _) => Ok(false),
-                    // Asked for when the saga still ran: it would skip the undo instead.
-                    (Some(saga), Some(_)) if saga.state == State::Undoing => {
-                        return Err(DecideError::ResultOfUndo { id, step: step.clone() });
-                    }
-                    // Another one would be left as it is for good, and this one go on failing.
-                    (Some(saga), _) if saga.state == State::Undoing => {
-                        match saga.waits_for.as_ref() == Some(step) {
-                            true => DB::skip_undo(&mut tx, statements, &id, step).await,
-                            false => Ok(false),
-                        }
-                    }
-                    (Some(_), None) => return Err(DecideError::NoResult { id, step: step.clone() }),
-                    (Some(saga), Some(result)) => {
-                        let is_stuck_here = saga.waits_for.as_ref() == Some(step);
-                        DB::skip_step(&mut tx, statements, &id, (step, is_stuck_here), result).await
-                    }
-                };
-                let skipped = skipped.map_err(failed("skip a step"))?;
-                if let (Some(saga), false) = (found, skipped) {
-                    return Err(DecideError::NotSkipped { id, step: step.clone(), at: saga.waits_for });
-                }
-                skipped
-                    && DB::retry_saga(&mut tx, statements, &id).await.map_err(failed("let a saga go on"))?
+            Choice::Skip { step, result } => {
+                self.skip_in(&mut tx, &saga, step, result.as_ref()).await?;
+                DB::retry_saga(&mut tx, statements, &id).await.map_err(failed("let a saga go on"))?
             }
         };
         if !is_done {
-            drop(tx);
-            return Err(self.not_now(id, action).await?);
+            let needed = if action == Action::Cancel { "running" } else { "stuck" };
+            return Err(DecideError::NotNow { id, state, is_stuck, action, needed });
         }
-        let step = step.map(|(step, _)| step);
+        let step = choice.step().map(str::to_owned);
         let decision = Decision { at: OffsetDateTime::UNIX_EPOCH, actor, note, action, id, step };
         DB::note_saga_decision(&mut tx, statements, &decision).await.map_err(failed("note a decision"))?;
         tx.commit().await.map_err(failed("commit a decision"))?;
@@ -347,10 +386,36 @@ impl<DB: Dialect> Sagas<DB> {
         Ok(())
     }
 
-    async fn not_now(&self, id: SagaId, action: Action) -> Result<DecideError, StoreError> {
-        let Some((saga, _)) = self.look(&id).await? else { return Ok(DecideError::NotFound { id }) };
-        let needed = if action == Action::Cancel { "running" } else { "stuck" };
-        let (state, is_stuck) = (saga.state, saga.stuck_at.is_some());
-        Ok(DecideError::NotNow { id, state, is_stuck, action, needed })
+    /// Skips a step of a stuck saga that is locked.
+    async fn skip_in(
+        &self,
+        tx: &mut DB::Connection,
+        saga: &SagaRecord,
+        step: &str,
+        result: Option<&serde_json::Value>,
+    ) -> Result<(), DecideError> {
+        let (statements, id) = (&self.0.statements, &saga.id);
+        let is_stuck_here = saga.waits_for.as_deref() == Some(step);
+        let skipped = match (saga.state, result) {
+            // Asked for when the saga still ran: it would skip the undo instead.
+            (State::Undoing, Some(_)) => {
+                return Err(DecideError::ResultOfUndo { id: id.clone(), step: step.to_owned() });
+            }
+            (State::Undoing, None) if is_stuck_here => DB::skip_undo(tx, statements, id, step).await,
+            // Another one would be left as it is for good, and this one go on failing.
+            (State::Undoing, None) => Ok(false),
+            (_, None) => return Err(DecideError::NoResult { id: id.clone(), step: step.to_owned() }),
+            (_, Some(result)) => {
+                let result = result.to_string();
+                DB::skip_step(tx, statements, id, (step, is_stuck_here), &result).await
+            }
+        };
+        match skipped.map_err(StoreError::during("skip a step"))? {
+            true => Ok(()),
+            false => {
+                let (step, at) = (step.to_owned(), saga.waits_for.clone());
+                Err(DecideError::NotSkipped { id: id.clone(), step, at })
+            }
+        }
     }
 }

@@ -1,5 +1,5 @@
-//! The differences between the databases. Sealed: implemented for [`sqlx::Postgres`] and
-//! [`sqlx::Sqlite`].
+//! The differences between the databases. Sealed: implemented for `sqlx::Postgres` and
+//! `sqlx::Sqlite`.
 
 use std::future::Future;
 use std::time::Duration;
@@ -175,8 +175,8 @@ pub trait Store: Backend {
         reason: &str,
     ) -> impl Future<Output = Result<bool>> + Send;
 
-    /// Locks a saga that is stuck until the transaction ends; nothing where it is not.
-    fn lock_stuck(
+    /// Locks a saga until the transaction ends, and reads it without its contents.
+    fn lock_saga(
         connection: &mut Self::Connection,
         statements: &Self::SagaStatements,
         id: &SagaId,

@@ -67,7 +67,7 @@
 //! | [`Stop`], [`StepError`] | how it says that it cannot go on |
 //! | [`Replies`], [`StepKey`], [`Replied`], [`KEY_HEADER`] | replies to requests |
 //! | [`SagaId`], [`SagaRecord`], [`StepRecord`], [`State`] | what is stored |
-//! | [`SagaQuery`], [`Decision`], [`DecideError`], [`Overdue`] | what operators look at, and decide |
+//! | [`SagaQuery`], [`Choice`], [`Seen`], [`Decision`], [`DecideError`], [`Overdue`] | what operators look at, and decide |
 //! | [`telemetry`] | every metric |
 //! | `crash_points` (feature `testing`) | places at which a test ends the process |
 //! | [`dialect`] | PostgreSQL and SQLite |
@@ -104,7 +104,7 @@ mod stop;
 pub mod telemetry;
 mod worker;
 
-pub use admin::{Action, DecideError, Decision, Overdue, SagaQuery};
+pub use admin::{Action, Choice, DecideError, Decision, Overdue, SagaQuery};
 pub use dialect::{Dialect, Replied};
 pub use error::{OpenError, StartError, StoreError};
 #[cfg(feature = "testing")]
@@ -114,7 +114,7 @@ pub use key::{ID_BYTES_MAX, InvalidKey, NAME_BYTES_MAX, SagaId, StepKey};
 pub use options::{SPAN_MAX, WorkerOptions};
 #[doc(hidden)]
 pub use record::{Held, NewStep, StepChange, Turn};
-pub use record::{SagaRecord, State, StepKind, StepRecord, StepState, UndoState};
+pub use record::{SagaRecord, Seen, State, StepKind, StepRecord, StepState, UndoState};
 #[doc(hidden)]
 pub use registry::SagaFunction;
 pub use replies::{KEY_HEADER, Replies};

@@ -153,6 +153,21 @@ pub struct SagaRecord {
     pub(crate) cancel: Option<String>,
 }
 
+/// How somebody saw a saga who decides about it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Seen {
+    state: State,
+    stuck_at: Option<OffsetDateTime>,
+}
+
+impl SagaRecord {
+    /// As it is here, for [`Sagas::decide`](crate::Sagas::decide).
+    #[must_use]
+    pub fn seen(&self) -> Seen {
+        Seen { state: self.state, stuck_at: self.stuck_at }
+    }
+}
+
 /// A step of a saga that has begun.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]

@@ -4,7 +4,7 @@ use crate::workspace;
 use std::{
     ffi::OsString,
     path::PathBuf,
-    process::{Command, ExitCode},
+    process::{Command, ExitCode, Stdio},
     time::Instant,
 };
 
@@ -40,6 +40,16 @@ pub(crate) fn step(what: &str, command: &mut Command) -> Result<(), String> {
     let status = command.status().map_err(|error| format!("{what}: cannot run cargo: {error}"))?;
     println!("── {what}: {:.0} s", begun.elapsed().as_secs_f64());
     if status.success() { Ok(()) } else { Err(format!("{what} failed ({status})")) }
+}
+
+/// A command's standard output. Its standard error passes through.
+pub(crate) fn printed(command: &mut Command) -> Result<String, String> {
+    let output =
+        command.stderr(Stdio::inherit()).output().map_err(|error| format!("cannot run cargo: {error}"))?;
+    if !output.status.success() {
+        return Err(format!("{command:?} failed ({})", output.status));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 /// The exit code of a command that stands for ours.

@@ -3,7 +3,7 @@
 use crate::{
     adapter, bench,
     cargo::{cargo, step},
-    demo, deny, fuzz, mutants, package,
+    demo, deny, features, fuzz, mutants, package,
     part::Part,
     report, storm, test,
 };
@@ -28,8 +28,8 @@ enum Check {
     Fmt,
     /// Lints, warnings are errors.
     Clippy,
-    /// Features of the toolkit by themselves: a quarter of the selections, another one with each
-    /// commit.
+    /// Features of the toolkit by themselves, compiled and documented: a quarter of the selections,
+    /// another one with each commit.
     Features,
     /// Documentation of our crates, warnings are errors.
     Doc,
@@ -108,7 +108,7 @@ impl Check {
                 let lints = ["clippy", "--all-targets", "--", "-D", "warnings"];
                 step("lints of the adapter", &mut adapter::cargo(lints)?)
             }
-            Self::Features => features(part(whole)?),
+            Self::Features => features::check(part(whole)?),
             Self::Doc => step(
                 "documentation",
                 cargo(["doc", "--workspace", "--no-deps"])?.env("RUSTDOCFLAGS", "-D warnings"),
@@ -148,49 +148,4 @@ impl Check {
 /// The part that one commit does.
 fn part(whole: bool) -> Result<Option<Part>, String> {
     if whole { Ok(None) } else { Part::of_commit(4).map(Some) }
-}
-
-/// The features of the crate `outbox-toolkit`, each with the database that it needs at least.
-const FEATURES: [&str; 13] = [
-    "postgres",
-    "sqlite",
-    "postgres,kafka",
-    "sqlite,rabbitmq",
-    "postgres,sqs",
-    "sqlite,memory",
-    "postgres,keys",
-    "sqlite,http",
-    "postgres,relay",
-    "postgres,saga",
-    "sqlite,saga",
-    "sqlite,otel",
-    "testkit",
-];
-
-/// The same of the relay's program, which has SQLite always.
-const RELAY_FEATURES: [&str; 7] = [
-    "demo",
-    "program,kafka",
-    "program,postgres,kafka",
-    "program,rabbitmq",
-    "program,sqs",
-    "otlp,kafka",
-    "page,rabbitmq",
-];
-
-/// Compiles toolkit and relay with each selection of features, or a part of those: code that leans
-/// on another one's dependencies shows.
-fn features(part: Option<Part>) -> Result<(), String> {
-    let toolkit = FEATURES.iter().map(|features| ("outbox-toolkit", *features));
-    let relay = RELAY_FEATURES.iter().map(|features| ("outbox-toolkit-relay", *features));
-    let mut selections: Vec<_> = toolkit.chain(relay).collect();
-    if let Some(part) = part {
-        selections = part.take(selections);
-        println!("\nfeatures, part {part}: {} selections; all of them with --whole", selections.len());
-    }
-    for (package, features) in selections {
-        let arguments = ["check", "-p", package, "--no-default-features", "--features", features];
-        step(&format!("{package}: features {features}"), &mut cargo(arguments)?)?;
-    }
-    Ok(())
 }

@@ -8,6 +8,7 @@ mod cargo_output;
 mod ci;
 mod demo;
 mod deny;
+mod features;
 mod fuzz;
 mod git;
 mod mutants;

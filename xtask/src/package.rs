@@ -1,14 +1,10 @@
 //! The packages of the registry: what they are called, and whether they can be made.
 
 use crate::{
-    cargo::{cargo, step},
+    cargo::{cargo, printed, step},
     workspace,
 };
-use std::{
-    fs,
-    path::Path,
-    process::{Command, Stdio},
-};
+use std::{fs, path::Path};
 
 /// The crate that users depend on, and the prefix of the packages below it.
 const TOOLKIT: &str = "outbox-toolkit";
@@ -103,16 +99,6 @@ fn published() -> Result<Vec<String>, String> {
         published.filter_map(|package| package["name"].as_str()).map(str::to_owned).collect();
     names.sort();
     Ok(names)
-}
-
-/// A command's standard output. Its standard error passes through.
-fn printed(command: &mut Command) -> Result<String, String> {
-    let output =
-        command.stderr(Stdio::inherit()).output().map_err(|error| format!("cannot run cargo: {error}"))?;
-    if !output.status.success() {
-        return Err(format!("{command:?} failed ({})", output.status));
-    }
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 #[cfg(test)]

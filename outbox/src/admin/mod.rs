@@ -20,6 +20,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use message::Source;
+use time::OffsetDateTime;
 
 pub use decision::{Action, DecideError, Decision, OperatorDecision};
 pub use entry::{AuditRecord, ListedEntry};
@@ -97,7 +98,8 @@ pub trait LogAdmin: Send + Sync + 'static {
         reason: &str,
     ) -> Result<bool, LogError>;
 
-    /// Ends a pause, with a line in the audit. Returns false when there is none of this scope. Not
+    /// Ends a pause, with a line in the audit: the one that began at `since`, or whichever is in
+    /// force. Returns false when there is none of this scope, or it began at another moment. Not
     /// cancel-safe: look at [`LogAdmin::pauses`].
     ///
     /// # Errors
@@ -106,6 +108,7 @@ pub trait LogAdmin: Send + Sync + 'static {
         &self,
         relay: &RelayName,
         scope: &PauseScope,
+        since: Option<OffsetDateTime>,
         actor: &str,
         reason: &str,
     ) -> Result<bool, LogError>;

@@ -5,6 +5,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use sqlx::types::Uuid;
 use sqlx::{Connection, PgConnection, Row as _};
+use time::OffsetDateTime;
 
 use crate::admin::decision::{Content, DecideError, Decision, OperatorDecision, edited};
 use crate::admin::entry::{AuditRecord, ListedEntry, due};
@@ -14,6 +15,7 @@ use crate::admin::status::{
 use crate::admin::{LogAdmin, Operation};
 use crate::log::failure::within;
 use crate::log::{Cursor, EntryId, ExceptionState, LogError, Pause, PauseScope, RelayName, row, stored};
+use crate::postgres::brief::Brief;
 use crate::postgres::history::History;
 use crate::postgres::mark::{PgMark, array};
 use crate::postgres::store::PostgresLog;
@@ -113,8 +115,8 @@ SELECT at, actor, id, message_id::text AS message_id, action, note, digest_befor
 FROM {schema}outbox_audit WHERE relay = $1 ORDER BY seq DESC LIMIT $2";
 
 impl PostgresLog {
-    pub(super) async fn admin(&self) -> Result<PgConnection, LogError> {
-        self.connect("relay admin").await
+    pub(super) async fn admin(&self) -> Result<Brief, LogError> {
+        self.connect("relay admin").await.map(Brief::new)
     }
 
     async fn backlog(&self, connection: &mut PgConnection, cursor: &Cursor) -> Result<Backlog, LogError> {
@@ -168,9 +170,9 @@ impl PostgresLog {
     async fn status(&self) -> Result<Vec<RelayStatus>, LogError> {
         let failed = || LogError::during("describe the relays");
         let mut connection = self.admin().await?;
-        let rows = sqlx::query(&self.render(RELAYS)).fetch_all(&mut connection).await.map_err(failed())?;
+        let rows = sqlx::query(&self.render(RELAYS)).fetch_all(&mut *connection).await.map_err(failed())?;
         let present: (String, i64) =
-            sqlx::query_as(PRESENT).fetch_one(&mut connection).await.map_err(failed())?;
+            sqlx::query_as(PRESENT).fetch_one(&mut *connection).await.map_err(failed())?;
         let mut relays = Vec::new();
         for row in rows {
             let relay: String = row.try_get("relay").map_err(failed())?;
@@ -271,7 +273,7 @@ impl LogAdmin for PostgresLog {
     async fn blocker(&self) -> Result<Option<Blocker>, LogError> {
         let ask = async {
             let found: Option<(i32, String, String, f64)> = sqlx::query_as(&self.render(BLOCKER))
-                .fetch_optional(&mut self.admin().await?)
+                .fetch_optional(&mut *self.admin().await?)
                 .await
                 .map_err(LogError::during("look for open transactions"))?;
             Ok(found.map(|(pid, application_name, state, age)| Blocker {
@@ -297,7 +299,7 @@ impl LogAdmin for PostgresLog {
                 .bind(state.as_str())
                 .bind(after.0)
                 .bind(i64::from(entries_max))
-                .fetch_all(&mut self.admin().await?)
+                .fetch_all(&mut *self.admin().await?)
                 .await
                 .map_err(LogError::during("list entries"))?;
             rows.iter().map(|row| listed(row).map_err(LogError::during("read an entry"))).collect()
@@ -324,7 +326,7 @@ impl LogAdmin for PostgresLog {
             let rows = sqlx::query(&self.render(RECORDS))
                 .bind(relay.as_str())
                 .bind(i64::from(records_max))
-                .fetch_all(&mut self.admin().await?)
+                .fetch_all(&mut *self.admin().await?)
                 .await
                 .map_err(LogError::during("list decisions"))?;
             rows.iter().map(|row| record(row).map_err(LogError::during("read a decision"))).collect()
@@ -343,17 +345,19 @@ impl LogAdmin for PostgresLog {
         actor: &str,
         reason: &str,
     ) -> Result<bool, LogError> {
-        within(self.options.call_timeout, self.set_paused(relay, scope, true, (actor, reason))).await
+        within(self.options.call_timeout, self.set_paused(relay, scope, (actor, reason))).await
     }
 
     async fn resume(
         &self,
         relay: &RelayName,
         scope: &PauseScope,
+        since: Option<OffsetDateTime>,
         actor: &str,
         reason: &str,
     ) -> Result<bool, LogError> {
-        within(self.options.call_timeout, self.set_paused(relay, scope, false, (actor, reason))).await
+        let resumed = self.end_pause(relay, scope, since, (actor, reason));
+        within(self.options.call_timeout, resumed).await
     }
 
     async fn operations(&self, relay: &RelayName, records_max: u32) -> Result<Vec<Operation>, LogError> {

@@ -144,7 +144,7 @@ impl PostgresLog {
             .bind(passed.after)
             .bind(i64::from(UNREAD_COUNTED_MAX))
             .bind(i64::from(COUNTED_MAX))
-            .fetch_all(&mut self.admin().await?)
+            .fetch_all(&mut *self.admin().await?)
             .await
             .map_err(LogError::during("count what has not left"))?;
         Ok(by_topic(rows))
@@ -154,15 +154,18 @@ impl PostgresLog {
         let failed = || LogError::during("tell how far the log reaches");
         let mut connection = self.admin().await?;
         let statement = self.sql().extent;
-        let row =
-            sqlx::query(&statement).bind(relay.as_str()).fetch_one(&mut connection).await.map_err(failed())?;
+        let row = sqlx::query(&statement)
+            .bind(relay.as_str())
+            .fetch_one(&mut *connection)
+            .await
+            .map_err(failed())?;
         let cursor: Option<String> = row.try_get("cursor").map_err(failed())?;
         let mut is_of_this_server = true;
         if let Some(cursor) = &cursor
             && let Some(history) = PgMark::read(&stored::read(cursor)?.base)?.history
         {
             let present: (String, i64) =
-                sqlx::query_as(PRESENT).fetch_one(&mut connection).await.map_err(failed())?;
+                sqlx::query_as(PRESENT).fetch_one(&mut *connection).await.map_err(failed())?;
             is_of_this_server = present == (history.system_identifier, history.timeline);
         }
         let extent = || -> Result<Extent, sqlx::Error> {
@@ -198,7 +201,7 @@ impl PostgresLog {
             .bind(passed.after)
             .bind(id)
             .bind(message_id)
-            .fetch_all(&mut self.admin().await?)
+            .fetch_all(&mut *self.admin().await?)
             .await
             .map_err(failed())?;
         rows.iter().map(|row| found(row).map_err(failed())?).collect()
@@ -231,7 +234,7 @@ impl PostgresLog {
             .bind(selection.since)
             .bind(selection.until)
             .bind(ENTRIES_PER_CALL)
-            .fetch_all(&mut self.admin().await?)
+            .fetch_all(&mut *self.admin().await?)
             .await
             .map_err(failed())?;
         let entries: Result<_, LogError> = rows.iter().map(|row| selected(row).map_err(failed())?).collect();
@@ -262,7 +265,7 @@ impl PostgresLog {
             .bind(earlier.after)
             .bind(after.0)
             .bind(ENTRIES_PER_CALL)
-            .fetch_all(&mut self.admin().await?)
+            .fetch_all(&mut *self.admin().await?)
             .await
             .map_err(failed())?;
         let entries: Result<_, LogError> = rows.iter().map(|row| selected(row).map_err(failed())?).collect();
@@ -276,7 +279,7 @@ impl PostgresLog {
         let rows = sqlx::query(&statement)
             .bind(ids)
             .bind(message_ids)
-            .fetch_all(&mut self.admin().await?)
+            .fetch_all(&mut *self.admin().await?)
             .await
             .map_err(LogError::during("read entries"))?;
         let mut names = Names::default();
@@ -327,7 +330,7 @@ impl LogEntries for PostgresLog {
         let ask = async {
             let found: Vec<Option<i64>> = sqlx::query_scalar(&self.render(FIRSTS))
                 .bind(ids)
-                .fetch_all(&mut self.admin().await?)
+                .fetch_all(&mut *self.admin().await?)
                 .await
                 .map_err(LogError::during("look for the first entries"))?;
             Ok(found.into_iter().map(|id| id.map(EntryId)).collect())
@@ -349,7 +352,7 @@ impl LogEntries for PostgresLog {
                 .bind(action)
                 .bind(selection)
                 .bind(note)
-                .execute(&mut self.admin().await?)
+                .execute(&mut *self.admin().await?)
                 .await
                 .map_err(LogError::during("note an operation"))?;
             Ok(())

@@ -18,6 +18,7 @@
 //! | `nodes` | numbers of nodes that make ids |
 //! | [`transaction_ids`] | ids that name the transaction they are taken in |
 //! | `admin` | what operators ask and decide |
+//! | `brief` | sessions that end after a question |
 //! | `statements` | every statement of reader and checkpoint_store |
 //!
 //! # Why the reader misses nothing
@@ -79,6 +80,7 @@
 //! difference up to it is empty, and polls from there.
 
 mod admin;
+mod brief;
 mod checkpoint_store;
 mod enqueue;
 mod entries;

@@ -15,7 +15,10 @@ const PAUSE: &str = "
 INSERT INTO {schema}outbox_pause (relay, kind, name, actor, reason) VALUES ($1, $2, $3, $4, $5)
 ON CONFLICT (relay, kind, name) DO NOTHING";
 
-const RESUME: &str = "DELETE FROM {schema}outbox_pause WHERE relay = $1 AND kind = $2 AND name = $3";
+/// $4 the moment at which the pause began, or null for any.
+const RESUME: &str = "
+DELETE FROM {schema}outbox_pause WHERE relay = $1 AND kind = $2 AND name = $3
+    AND ($4::timestamptz IS NULL OR paused_at = $4)";
 
 /// $1 actor, $2 relay, $3 action, $4 selection, $5 note.
 pub(super) const NOTE: &str = "
@@ -43,37 +46,67 @@ pub(super) async fn read(
 
 impl PostgresLog {
     pub(super) async fn read_pauses(&self, relay: &RelayName) -> Result<Vec<Pause>, LogError> {
-        read(&mut self.admin().await?, &self.render(PAUSES), relay).await
+        read(&mut *self.admin().await?, &self.render(PAUSES), relay).await
     }
 
     pub(super) async fn set_paused(
         &self,
         relay: &RelayName,
         scope: &PauseScope,
-        is_paused: bool,
-        (actor, reason): (&str, &str),
+        signature: (&str, &str),
     ) -> Result<bool, LogError> {
-        let failed = || LogError::during(if is_paused { "pause" } else { "resume" });
+        let (actor, reason) = signature;
         let mut connection = self.admin().await?;
-        let mut tx = connection.begin().await.map_err(failed())?;
-        let statement = self.render(if is_paused { PAUSE } else { RESUME });
-        let query = sqlx::query(&statement).bind(relay.as_str()).bind(scope.kind()).bind(scope.name());
-        let query = if is_paused { query.bind(actor).bind(reason) } else { query };
-        let changed = query.execute(&mut *tx).await.map_err(failed())?.rows_affected();
-        if changed == 0 {
+        let mut tx = connection.begin().await.map_err(LogError::during("pause"))?;
+        let query =
+            sqlx::query(&self.render(PAUSE)).bind(relay.as_str()).bind(scope.kind()).bind(scope.name());
+        let changed = query.bind(actor).bind(reason).execute(&mut *tx).await;
+        if changed.map_err(LogError::during("pause"))?.rows_affected() == 0 {
             return Ok(false);
         }
+        self.note(&mut tx, relay, "pause", scope, signature).await?;
+        tx.commit().await.map_err(LogError::during("pause"))?;
+        Ok(true)
+    }
+
+    pub(super) async fn end_pause(
+        &self,
+        relay: &RelayName,
+        scope: &PauseScope,
+        since: Option<OffsetDateTime>,
+        signature: (&str, &str),
+    ) -> Result<bool, LogError> {
+        let mut connection = self.admin().await?;
+        let mut tx = connection.begin().await.map_err(LogError::during("resume"))?;
+        let query =
+            sqlx::query(&self.render(RESUME)).bind(relay.as_str()).bind(scope.kind()).bind(scope.name());
+        let changed = query.bind(since).execute(&mut *tx).await;
+        if changed.map_err(LogError::during("resume"))?.rows_affected() == 0 {
+            return Ok(false);
+        }
+        self.note(&mut tx, relay, "resume", scope, signature).await?;
+        tx.commit().await.map_err(LogError::during("resume"))?;
+        Ok(true)
+    }
+
+    async fn note(
+        &self,
+        connection: &mut PgConnection,
+        relay: &RelayName,
+        action: &'static str,
+        scope: &PauseScope,
+        (actor, reason): (&str, &str),
+    ) -> Result<(), LogError> {
         sqlx::query(&self.render(NOTE))
             .bind(actor)
             .bind(relay.as_str())
-            .bind(if is_paused { "pause" } else { "resume" })
+            .bind(action)
             .bind(scope.to_string())
             .bind(reason)
-            .execute(&mut *tx)
+            .execute(connection)
             .await
-            .map_err(failed())?;
-        tx.commit().await.map_err(failed())?;
-        Ok(true)
+            .map_err(LogError::during(action))?;
+        Ok(())
     }
 
     pub(super) async fn read_operations(
@@ -84,7 +117,7 @@ impl PostgresLog {
         let failed = || LogError::during("list operations");
         let statement = self.render(OPERATIONS);
         let query = sqlx::query(&statement).bind(relay.as_str()).bind(i64::from(records_max));
-        let rows = query.fetch_all(&mut self.admin().await?).await.map_err(failed())?;
+        let rows = query.fetch_all(&mut *self.admin().await?).await.map_err(failed())?;
         let operation = |row: &sqlx::postgres::PgRow| {
             Ok(Operation {
                 at: row.try_get("at")?,

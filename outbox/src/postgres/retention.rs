@@ -10,6 +10,7 @@ use sqlx::{PgConnection, Row as _};
 use crate::admin::entry::due;
 use crate::log::failure::within;
 use crate::log::{EntryId, LogError, RelayName};
+use crate::postgres::brief::Brief;
 use crate::postgres::store::{PostgresLog, configure};
 use crate::retention::{Expired, ForgetError, HeldBack, LogRetention, Segment};
 
@@ -31,8 +32,8 @@ const FORGET: &str = "SELECT outcome, holder, parked FROM {schema}outbox_forget_
 impl PostgresLog {
     /// Only a transaction that looks anew with each statement sees what committed while it waited
     /// for a lock.
-    async fn retention(&self) -> Result<PgConnection, LogError> {
-        let mut connection = self.connect("relay retention").await?;
+    async fn retention(&self) -> Result<Brief, LogError> {
+        let mut connection = Brief::new(self.connect("relay retention").await?);
         let limit = self.options.call_timeout;
         let parameters = [
             ("default_transaction_isolation", String::from("read committed")),
@@ -112,7 +113,7 @@ fn segment(row: &PgRow) -> Result<Segment, sqlx::Error> {
 #[async_trait]
 impl LogRetention for PostgresLog {
     async fn segments(&self, keep: Duration) -> Result<Vec<Segment>, LogError> {
-        self.list(&mut self.retention().await?, keep).await
+        self.list(&mut *self.retention().await?, keep).await
     }
 
     async fn expire(&self, keep: Duration) -> Result<Expired, LogError> {
@@ -134,7 +135,7 @@ impl LogRetention for PostgresLog {
         let mut connection = self.retention().await?;
         let statement = self.render(FORGET);
         let query =
-            sqlx::query_as(&statement).bind(relay.as_str()).bind(discard_parked).fetch_one(&mut connection);
+            sqlx::query_as(&statement).bind(relay.as_str()).bind(discard_parked).fetch_one(&mut *connection);
         let answer = within(self.options.call_timeout, async {
             query.await.map_err(LogError::during("forget the relay"))
         });

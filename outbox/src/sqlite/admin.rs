@@ -6,6 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Connection, Row as _, SqliteConnection};
+use time::OffsetDateTime;
 
 use crate::admin::decision::{Content, DecideError, Decision, OperatorDecision, edited};
 use crate::admin::entry::{AuditRecord, ListedEntry, at_micros, due};
@@ -249,17 +250,18 @@ impl LogAdmin for SqliteLog {
         actor: &str,
         reason: &str,
     ) -> Result<bool, LogError> {
-        self.set_paused(relay, scope, true, (actor, reason)).await
+        self.set_paused(relay, scope, (actor, reason)).await
     }
 
     async fn resume(
         &self,
         relay: &RelayName,
         scope: &PauseScope,
+        since: Option<OffsetDateTime>,
         actor: &str,
         reason: &str,
     ) -> Result<bool, LogError> {
-        self.set_paused(relay, scope, false, (actor, reason)).await
+        self.end_pause(relay, scope, since, (actor, reason)).await
     }
 
     async fn operations(&self, relay: &RelayName, records_max: u32) -> Result<Vec<Operation>, LogError> {

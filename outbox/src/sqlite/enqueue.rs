@@ -34,7 +34,8 @@ migrations::statements! {
 /// Without a schema.
 static SQL: LazyLock<Statements> = LazyLock::new(|| Statements::new(None));
 
-fn micros(at: OffsetDateTime) -> i64 {
+/// Microseconds since 1970; the databases know no time that does not fit.
+pub(super) fn micros(at: OffsetDateTime) -> i64 {
     i64::try_from(at.unix_timestamp_nanos() / 1_000).unwrap_or(i64::MAX)
 }
 

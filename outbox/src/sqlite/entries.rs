@@ -18,6 +18,7 @@ use crate::entries::{
 };
 use crate::log::row::Names;
 use crate::log::{Entry, EntryId, ExceptionState, LogError, RelayName};
+use crate::sqlite::enqueue::micros;
 use crate::sqlite::pause::NOTE;
 use crate::sqlite::reader::columns;
 use crate::sqlite::reconcile::{passed, uuid};
@@ -159,7 +160,6 @@ impl LogEntries for SqliteLog {
         let failed = || LogError::during("choose entries");
         let Some(range) = selection.range(extent, after) else { return Ok(SelectedPage::end(after)) };
         let ids: Vec<i64> = selection.ids.iter().map(|id| id.0).collect();
-        let micros = |at: OffsetDateTime| i64::try_from(at.unix_timestamp_nanos() / 1_000).ok();
         let rows = sqlx::query(&SQL.select)
             .bind(relay.as_str())
             .bind(passed_to(extent)?)
@@ -168,8 +168,8 @@ impl LogEntries for SqliteLog {
             .bind((!ids.is_empty()).then(|| serde_json::Value::from(ids).to_string()))
             .bind(&selection.topic)
             .bind(&selection.key)
-            .bind(selection.since.and_then(micros))
-            .bind(selection.until.and_then(micros))
+            .bind(selection.since.map(micros))
+            .bind(selection.until.map(micros))
             .bind(ENTRIES_PER_CALL)
             .fetch_all(&mut self.connect().await?)
             .await

@@ -70,7 +70,7 @@ impl Pause {
         if action == "paused" {
             pause::pause(&places, &signed, &scope).await?;
         } else {
-            pause::resume(&places, &signed, &scope).await?;
+            pause::resume(&places, &signed, &scope, None).await?;
         }
         let done = Done {
             action,

@@ -9,12 +9,12 @@
 //! | [`report`] | states, findings, and the report |
 //! | [`facts`] | what was gathered from databases |
 //! | `gather` | asks databases and brokers |
-//! | [`postgres`], [`sqlite`] | checks of databases |
+//! | `postgres` (feature), [`sqlite`] | checks of databases |
 //! | `grants` | checks of PostgreSQL's rights |
 //! | `adopted` | the check of an old table that is handed over |
 //! | `activity` | checks of transactions and slots that hold history back |
-//! | [`kafka`], [`rabbitmq`], [`sqs`] | checks of brokers |
-//! | [`transactions`] | checks of what transactions of Kafka rest on |
+//! | `kafka`, `rabbitmq`, `sqs` (features) | checks of brokers |
+//! | `transactions` (feature `kafka`) | checks of what transactions of Kafka rest on |
 //! | [`horizon`] | how long a broker can redeliver, against what inboxes remember |
 //! | [`mod@checklist`] | the go-live checklist |
 //! | `reach` | the quick part: whether database and broker let the relay in |

@@ -83,23 +83,36 @@ pub async fn pause(places: &Places, signed: &Signed, scope: &PauseScope) -> Resu
     Ok(())
 }
 
-/// Resumes a scope in every outbox of the places. Not cancel-safe: look at [`pauses`].
+/// Resumes a scope in every outbox of the places: the pause that began at `since`, or whichever is
+/// in force. Not cancel-safe: look at [`pauses`].
 ///
 /// # Errors
-/// [`OperateError`] when the operator may not, or when the scope is not paused: what is.
-pub async fn resume(places: &Places, signed: &Signed, scope: &PauseScope) -> Result<(), OperateError> {
+/// [`OperateError`] when the operator may not, when the scope is not paused (what is), or when
+/// somebody has paused it anew: whoever did had a reason of their own.
+pub async fn resume(
+    places: &Places,
+    signed: &Signed,
+    scope: &PauseScope,
+    since: Option<OffsetDateTime>,
+) -> Result<(), OperateError> {
     signed.check("resume")?;
     for place in outboxes(places)? {
         let (actor, reason) = (signed.operator.name(), signed.reason.as_str());
         if place
             .log
-            .resume(&place.pipeline, scope, actor, reason)
+            .resume(&place.pipeline, scope, since, actor, reason)
             .await
             .map_err(|e| about(place, e.into()))?
         {
             continue;
         }
-        let others: Vec<String> = in_force(place).await?.into_iter().map(|line| line.paused).collect();
+        let lines = in_force(place).await?;
+        if let Some(line) = lines.iter().find(|line| line.paused == scope.to_string()) {
+            let text = format!("{scope} was paused anew by {}: {}", line.actor, line.reason);
+            let error = OperateError::new(OperateErrorKind::Conflict, text);
+            return Err(about(place, error.with_help("it stays paused: look at the pause again")));
+        }
+        let others: Vec<String> = lines.into_iter().map(|line| line.paused).collect();
         let others = if others.is_empty() { String::from("nothing") } else { others.join(", ") };
         let error = OperateError::new(OperateErrorKind::Conflict, format!("{scope} is not paused"));
         return Err(about(place, error.with_help(format_args!("paused here: {others}"))));

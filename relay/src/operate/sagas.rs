@@ -6,9 +6,9 @@ use message::error_text;
 use migrations::Identifier;
 use outbox::Outbox;
 use saga::{
-    DecideError, Decision, Dialect, OpenError, SagaId, SagaQuery, SagaRecord, StepRecord, StoreError,
+    Choice, DecideError, Decision, Dialect, OpenError, SagaId, SagaQuery, SagaRecord, Seen, StepRecord,
+    StoreError,
 };
-use serde_json::Value;
 #[cfg(feature = "postgres")]
 use sqlx::Postgres;
 use sqlx::{Connection, Sqlite};
@@ -91,28 +91,17 @@ impl SagaDatabase {
         on!(self, sagas => sagas.decisions(limit)).map_err(failed)
     }
 
-    /// Lets a stuck saga go on. Not cancel-safe: look at it again.
-    pub(crate) async fn retry(&self, signed: &Signed, id: &SagaId) -> Result<(), OperateError> {
-        signed.check("retry sagas")?;
-        on!(self, sagas => sagas.retry(id, &signed.signature(None))).map_err(refused)
-    }
-
-    /// Has a running saga undone. Not cancel-safe: look at it again.
-    pub(crate) async fn cancel(&self, signed: &Signed, id: &SagaId) -> Result<(), OperateError> {
-        signed.check("cancel sagas")?;
-        on!(self, sagas => sagas.cancel(id, &signed.signature(None))).map_err(refused)
-    }
-
-    /// Skips a step of a stuck saga. Not cancel-safe: look at it again.
-    pub(crate) async fn skip(
+    /// Lets a stuck saga go on, has a running one undone, or skips a step of a stuck one; only as
+    /// long as it is as somebody has seen it, if that is given. Not cancel-safe: look at it again.
+    pub(crate) async fn decide(
         &self,
         signed: &Signed,
         id: &SagaId,
-        step: &str,
-        result: Option<&Value>,
+        choice: Choice,
+        seen: Option<Seen>,
     ) -> Result<(), OperateError> {
-        signed.check("skip steps of sagas")?;
-        on!(self, sagas => sagas.skip(id, step, result, &signed.signature(None))).map_err(refused)
+        signed.check("decide about sagas")?;
+        on!(self, sagas => sagas.decide(id, choice, seen, &signed.signature(None))).map_err(refused)
     }
 
     /// Closes the connection.
@@ -129,6 +118,8 @@ fn refused(error: DecideError) -> OperateError {
     match error {
         DecideError::Store(error) => failed(error),
         error @ DecideError::NotNow { .. } => OperateError::new(OperateErrorKind::Conflict, error),
+        error @ DecideError::Changed { .. } => OperateError::new(OperateErrorKind::Conflict, error)
+            .with_help("nothing was decided: look at the saga again"),
         error => OperateError::new(OperateErrorKind::Refused, error),
     }
 }

@@ -7,7 +7,7 @@ use time::OffsetDateTime;
 
 use super::answer::Problem;
 
-/// A moment as links and forms carry it: exact, and compared as a text.
+/// A moment as links and forms carry it: exact. [`Fields::moment`] reads it.
 pub(crate) fn moment(at: OffsetDateTime) -> String {
     at.unix_timestamp_nanos().to_string()
 }
@@ -54,6 +54,13 @@ impl Fields {
         self.read(name)?.ok_or_else(|| Problem::bad(format!("the field {name} is missing")))
     }
 
+    /// A moment of a form, exactly as [`moment`] wrote it.
+    pub(crate) fn moment(&self, name: &str) -> Result<Option<OffsetDateTime>, Problem> {
+        let Some(nanos) = self.read::<i128>(name)? else { return Ok(None) };
+        let at = OffsetDateTime::from_unix_timestamp_nanos(nanos);
+        at.map(Some).map_err(|error| Problem::bad(format!("{name}: {error}")))
+    }
+
     /// Refuses values that nothing here can mean.
     pub(crate) fn check(&self) -> Result<(), Problem> {
         let is_wrong = |value: &str| value.len() > VALUE_BYTES_MAX || value.contains('\0');
@@ -77,5 +84,16 @@ mod tests {
         let fields = Fields(vec![("key".into(), " order 7 ".into()), ("key".into(), "other".into())]);
         assert_eq!((fields.exact("key"), fields.text("key")), (" order 7 ", "order 7"));
         assert_eq!((fields.exact("none"), fields.text("none")), ("", ""));
+    }
+
+    #[test]
+    fn moments_come_back_exactly() {
+        let at = OffsetDateTime::UNIX_EPOCH + time::Duration::nanoseconds(1_764_201_600_123_456_000);
+        let fields = |text: &str| Fields(vec![("since".into(), text.into())]);
+        assert_eq!(fields(&moment(at)).moment("since").ok(), Some(Some(at)));
+        assert_eq!(fields("").moment("since").ok(), Some(None));
+        for wrong in ["yesterday", "1e9", &i128::MAX.to_string()] {
+            assert!(fields(wrong).moment("since").is_err(), "{wrong}");
+        }
     }
 }

@@ -126,8 +126,7 @@ migrations::statements! {
             waiting_since = CASE WHEN worker IS NULL THEN NULL ELSE waiting_since END, \
             stuck_at = NULL \
         WHERE type = $1 AND id = $2 AND state = 'running'";
-    lock_stuck = "SELECT {outline} FROM {schema}saga WHERE type = $1 AND id = $2 AND stuck_at IS NOT NULL \
-        FOR NO KEY UPDATE";
+    lock_saga = "SELECT {outline} FROM {schema}saga WHERE type = $1 AND id = $2 FOR NO KEY UPDATE";
     skip_undo = "UPDATE {schema}saga_step SET undo = 'skipped', undone_at = clock_timestamp() \
         WHERE type = $1 AND id = $2 AND name = $3 AND undo = 'pending'";
     skip_step = "UPDATE {schema}saga_step SET state = 'done', result = $4, ended_at = clock_timestamp() \

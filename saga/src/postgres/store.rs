@@ -279,12 +279,12 @@ impl Store for Postgres {
         one(name(sqlx::query(&statements.cancel), id).bind(reason), connection).await
     }
 
-    async fn lock_stuck(
+    async fn lock_saga(
         connection: &mut PgConnection,
         statements: &Statements,
         id: &SagaId,
     ) -> Result<Option<SagaRecord>> {
-        let row = name(sqlx::query(&statements.lock_stuck), id).fetch_optional(connection).await?;
+        let row = name(sqlx::query(&statements.lock_saga), id).fetch_optional(connection).await?;
         row.as_ref().map(rows::saga).transpose()
     }
 

@@ -111,7 +111,7 @@ migrations::statements! {
             NULL THEN 0 ELSE attempts END, waits_for = CASE WHEN worker IS NULL THEN NULL ELSE waits_for
             END, waiting_since = CASE WHEN worker IS NULL THEN NULL ELSE waiting_since END, stuck_at = NULL
             WHERE type = $1 AND id = $2 AND state = 'running'";
-    lock_stuck = "SELECT {outline} FROM saga WHERE type = $1 AND id = $2 AND stuck_at IS NOT NULL";
+    lock_saga = "SELECT {outline} FROM saga WHERE type = $1 AND id = $2";
     skip_undo = "
         UPDATE saga_step SET undo = 'skipped', undone_at = {now}
             WHERE type = $1 AND id = $2 AND name = $3 AND undo = 'pending'";

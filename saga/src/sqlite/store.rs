@@ -261,12 +261,12 @@ impl Store for Sqlite {
         one(name(sqlx::query(&SQL.cancel), id).bind(reason), connection).await
     }
 
-    async fn lock_stuck(
+    async fn lock_saga(
         connection: &mut SqliteConnection,
         _statements: &(),
         id: &SagaId,
     ) -> Result<Option<SagaRecord>> {
-        let row = name(sqlx::query(&SQL.lock_stuck), id).fetch_optional(connection).await?;
+        let row = name(sqlx::query(&SQL.lock_saga), id).fetch_optional(connection).await?;
         row.as_ref().map(rows::saga).transpose()
     }
 

@@ -21,6 +21,7 @@ use relay::telemetry::{History, Looks, Telemetry};
 use simulation::{Schedule, run};
 use tests::Counters;
 use tests::counters::Emitted;
+use time::OffsetDateTime;
 use tokio::runtime::Builder;
 use tokio_util::sync::CancellationToken;
 
@@ -129,7 +130,14 @@ impl LogAdmin for OneRelay {
         Ok(false)
     }
 
-    async fn resume(&self, _: &RelayName, _: &PauseScope, _: &str, _: &str) -> Result<bool, LogError> {
+    async fn resume(
+        &self,
+        _: &RelayName,
+        _: &PauseScope,
+        _: Option<OffsetDateTime>,
+        _: &str,
+        _: &str,
+    ) -> Result<bool, LogError> {
         Ok(false)
     }
 

@@ -13,6 +13,8 @@ use std::{fs, path::PathBuf, process::Command};
 const VERSION: &str = "4.14.1";
 /// The file in the package.
 const SCRIPT: &str = "package/axe.min.js";
+/// SHA-256 of that file, as `sha256sum` prints it.
+const DIGEST: &str = "29348999450cdf2849a8e70b7912fc2da85a849da39c0d0d5394f51d4a9ed95c";
 
 /// The script; downloads it on first use.
 pub(crate) fn script(phase: &dyn Fn(&str)) -> Result<PathBuf, Fault> {
@@ -38,6 +40,13 @@ pub(crate) fn script(phase: &dyn Fn(&str)) -> Result<PathBuf, Fault> {
     })?;
     let archive = format!("axe-core-{VERSION}.tgz");
     run(Command::new("tar").args(["xzf", &archive, SCRIPT]).current_dir(&aside), "tar")?;
+    let digest = run(Command::new("sha256sum").arg(SCRIPT).current_dir(&aside), "sha256sum")?;
+    if !digest.starts_with(DIGEST) {
+        return Err(Fault::Failed(format!(
+            "{SCRIPT} of {package} has not the SHA-256 {DIGEST}, but {digest}\n  a registry gave another file: see \
+             where npm takes it from, and change both constants with the version"
+        )));
+    }
     let complete = folder.join(VERSION);
     remove(&complete)?;
     fs::rename(&aside, &complete).doing(format_args!("cannot move axe-core to {}", complete.display()))?;

@@ -1,7 +1,7 @@
 //! Decisions about sagas. Each is recorded with who took it and why.
 
 use clap::Args;
-use saga::{Action, SagaId};
+use saga::Choice;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -51,36 +51,28 @@ fn json(text: &str) -> Result<Value, String> {
 }
 
 impl Decide {
-    pub(crate) async fn execute(self, action: Action, format: Format) -> Result<Exit, Failure> {
+    pub(crate) async fn execute(self, choice: Choice, format: Format) -> Result<Exit, Failure> {
         let (id, signed) = (self.which.id()?, self.signature.signed());
-        let sagas = SagaDatabase::open(&self.which.place.goal()?).await?;
-        let decided = match action {
-            Action::Cancel => sagas.cancel(&signed, &id).await,
-            _ => sagas.retry(&signed, &id).await,
+        let done = Decided {
+            action: choice.action().as_str(),
+            saga: id.to_string(),
+            step: choice.step().map(str::to_owned),
         };
+        let sagas = SagaDatabase::open(&self.which.place.goal()?).await?;
+        let decided = sagas.decide(&signed, &id, choice, None).await;
         sagas.close().await;
         decided?;
-        shown(action, &id, None, format)
+        format.print(&done, |Decided { action, saga, step }| match step {
+            Some(step) => format!("{action}: {saga}, step {step}"),
+            None => format!("{action}: {saga}"),
+        })?;
+        Ok(Exit::Success)
     }
 }
 
 impl Skip {
     pub(crate) async fn execute(self, format: Format) -> Result<Exit, Failure> {
         let Self { decide, step, result } = self;
-        let (id, signed) = (decide.which.id()?, decide.signature.signed());
-        let sagas = SagaDatabase::open(&decide.which.place.goal()?).await?;
-        let skipped = sagas.skip(&signed, &id, &step, result.as_ref()).await;
-        sagas.close().await;
-        skipped?;
-        shown(Action::Skip, &id, Some(step), format)
+        decide.execute(Choice::Skip { step, result }, format).await
     }
-}
-
-fn shown(action: Action, id: &SagaId, step: Option<String>, format: Format) -> Result<Exit, Failure> {
-    let decided = Decided { action: action.as_str(), saga: id.to_string(), step };
-    format.print(&decided, |Decided { action, saga, step }| match step {
-        Some(step) => format!("{action}: {saga}, step {step}"),
-        None => format!("{action}: {saga}"),
-    })?;
-    Ok(Exit::Success)
 }

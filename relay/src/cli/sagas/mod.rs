@@ -6,7 +6,7 @@ mod show;
 use std::num::NonZeroU32;
 
 use clap::{Args, Subcommand, ValueEnum};
-use saga::{Action, SagaId, SagaQuery, State};
+use saga::{Choice, SagaId, SagaQuery, State};
 
 use super::database::TablesDatabase;
 use super::dead::viewer;
@@ -164,8 +164,8 @@ impl Sagas {
                 };
                 show::one(&saga, &steps, format)
             }
-            Self::Retry(decide) => decide.execute(Action::Retry, format).await,
-            Self::Cancel(decide) => decide.execute(Action::Cancel, format).await,
+            Self::Retry(decide) => decide.execute(Choice::Retry, format).await,
+            Self::Cancel(decide) => decide.execute(Choice::Cancel, format).await,
             Self::Skip(skip) => skip.execute(format).await,
             Self::Audit(Audit { place, limit }) => {
                 let sagas = SagaDatabase::open(&place.goal()?).await?;

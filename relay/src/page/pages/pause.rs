@@ -11,11 +11,11 @@ use outbox::log::PauseScope;
 
 use super::super::answer::{Html, Problem};
 use super::super::app::App;
-use super::super::fields::{Fields, moment};
+use super::super::fields::Fields;
 use super::super::gate::Asker;
 use super::super::layout::{Frame, Tab, cell, signature};
-use crate::operate::pause::{pause as set, pauses, resume as lift};
-use crate::operate::{Operator, Places, Role, Signed};
+use crate::operate::pause::{pause as set, resume as lift};
+use crate::operate::{OperateError, Operator, Role, Signed};
 
 const SCOPES: [(&str, &str); 3] =
     [("pipeline", "the whole pipeline"), ("topic", "a topic"), ("key", "an ordering key")];
@@ -26,6 +26,8 @@ pub(crate) async fn ask(
     State(app): State<Arc<App>>,
     Query(query): Query<Fields>,
 ) -> Result<Html, Problem> {
+    // Nobody is asked for what they may not decide.
+    permit(&operator).map_err(|error| Problem::from(error).shown_to(&operator))?;
     query.check()?;
     let pipeline = app.pipeline(query.text("pipeline")).map_err(|problem| problem.shown_to(&operator))?;
     let is_resume = query.text("resume") == "yes";
@@ -75,7 +77,7 @@ async fn change(
 ) -> Result<Redirect, Problem> {
     let shown = |problem: Problem| problem.shown_to(&operator);
     // First of all: what a viewer may not, no form makes better.
-    operator.permit(Role::Operator, "pause or resume").map_err(|error| shown(error.into()))?;
+    permit(&operator).map_err(|error| shown(error.into()))?;
     let scope = scope(&form).map_err(shown)?;
     let signed = Signed { operator: operator.clone(), reason: form.text("reason").to_owned() };
     let changed = shield(async move {
@@ -83,10 +85,8 @@ async fn change(
         let places = app.outboxes(app.pipeline(form.text("pipeline"))?.name.as_str())?;
         match is_paused {
             true => set(&places, &signed, &scope).await?,
-            false => {
-                unchanged(&places, &signed.operator, &scope, form.text("since")).await?;
-                lift(&places, &signed, &scope).await?;
-            }
+            // Made for an earlier pause of the same scope, it is refused.
+            false => lift(&places, &signed, &scope, form.moment("since")?).await?,
         }
         Ok::<_, Problem>(())
     });
@@ -94,22 +94,8 @@ async fn change(
     Ok(Redirect::to("/"))
 }
 
-/// Refuses a form that was made for an earlier pause of the same scope: whoever paused it anew had
-/// a reason of their own.
-async fn unchanged(
-    places: &Places,
-    operator: &Operator,
-    scope: &PauseScope,
-    since: &str,
-) -> Result<(), Problem> {
-    let all = pauses(places, operator).await?;
-    match all.iter().find(|line| line.paused == scope.to_string()) {
-        Some(line) if !since.is_empty() && moment(line.since) != since => {
-            let text = format!("{scope} was paused anew by {}: {}", line.actor, line.reason);
-            Err(Problem::conflict(text).with_help("it stays paused: look at the pause again"))
-        }
-        _ => Ok(()),
-    }
+fn permit(operator: &Operator) -> Result<(), OperateError> {
+    operator.permit(Role::Operator, "pause or resume")
 }
 
 fn scope(form: &Fields) -> Result<PauseScope, Problem> {

@@ -8,7 +8,7 @@ use axum::extract::{Query, State};
 use axum::http::{StatusCode, Uri};
 use maud::{Markup, html};
 use message::shield;
-use saga::{SagaId, SagaQuery, SagaRecord, StepRecord};
+use saga::{Choice, SagaId, SagaQuery, SagaRecord, StepRecord};
 
 use super::super::address::with_query;
 use super::super::answer::{Html, Problem};
@@ -123,27 +123,11 @@ pub(crate) async fn decide(
     form.check()?;
     let id = id(&form).map_err(shown)?;
     let signed = Signed { operator: operator.clone(), reason: form.text("reason").to_owned() };
-    let what = form.text("what").to_owned();
     let back = with_query("/saga", &place(&form));
     let decided = shield(async move {
         let _turn = app.turn().await?;
         let database = SagaDatabase::open(&tables::named(&app, form.text("database"))?).await?;
-        if let Err(problem) = unchanged(&database, &signed.operator, &id, form.exact("as_of")).await {
-            database.close().await;
-            return Err(problem);
-        }
-        let decided = match what.as_str() {
-            "retry" => database.retry(&signed, &id).await.map_err(Problem::from),
-            "cancel" => database.cancel(&signed, &id).await.map_err(Problem::from),
-            "skip" => match result(&form) {
-                Ok(result) => database
-                    .skip(&signed, &id, form.exact("step"), result.as_ref())
-                    .await
-                    .map_err(Problem::from),
-                Err(problem) => Err(problem),
-            },
-            _ => Err(Problem::bad("a form says retry, cancel or skip, and nothing else")),
-        };
+        let decided = carry_out(&database, &signed, &id, &form).await;
         database.close().await;
         decided
     });
@@ -155,22 +139,30 @@ pub(crate) async fn decide(
     Ok(Html(Frame::new(Some(&operator), Tab::Sagas, "Decided").page(&body)))
 }
 
-/// Refuses a form about a saga that has gone on, got stuck elsewhere or been cancelled since: the
-/// same word would mean something else.
-async fn unchanged(
+/// Decides by a form; not about a saga that has gone on, got stuck elsewhere or been cancelled since
+/// the form was made: the same word would mean something else.
+async fn carry_out(
     database: &SagaDatabase,
-    operator: &Operator,
+    signed: &Signed,
     id: &SagaId,
-    as_of: &str,
+    form: &Fields,
 ) -> Result<(), Problem> {
-    match database.show(operator, id).await? {
-        Some((saga, _)) if self::as_of(&saga) != as_of => {
-            let text =
-                format!("the saga {id} is {} now, and not as it was when the form was made", state(&saga));
-            Err(Problem::conflict(text).with_help("nothing was decided: look at the saga again"))
-        }
-        // One that is gone is told by the decision.
-        _ => Ok(()),
+    let choice = choice(form)?;
+    // One that is gone is told by the decision.
+    let saga = database.show(&signed.operator, id).await?.map(|(saga, _)| saga);
+    if let Some(saga) = saga.as_ref().filter(|saga| as_of(saga) != form.exact("as_of")) {
+        let text = format!("the saga {id} is {} now, and not as it was when the form was made", state(saga));
+        return Err(Problem::conflict(text).with_help("nothing was decided: look at the saga again"));
+    }
+    Ok(database.decide(signed, id, choice, saga.as_ref().map(SagaRecord::seen)).await?)
+}
+
+fn choice(form: &Fields) -> Result<Choice, Problem> {
+    match form.text("what") {
+        "retry" => Ok(Choice::Retry),
+        "cancel" => Ok(Choice::Cancel),
+        "skip" => Ok(Choice::Skip { step: form.exact("step").to_owned(), result: result(form)? }),
+        _ => Err(Problem::bad("a form says retry, cancel or skip, and nothing else")),
     }
 }
 

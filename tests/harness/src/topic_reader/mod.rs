@@ -3,7 +3,7 @@
 //! | module | what it holds |
 //! |---|---|
 //! | [`kafka`] | a log, read from its beginning |
-//! | [`rabbitmq`] | a queue beside, emptied at the end |
+//! | `rabbitmq` (feature `rabbitmq`) | a queue beside, emptied at the end |
 //! | [`whole`] | what came in chunks |
 
 pub mod kafka;

@@ -11,7 +11,7 @@ use outbox::NewMessage;
 use outbox::admin::{self, DecideError, Decision, OperatorDecision};
 use outbox::log::{
     Acquired, Cursor, EntryId, ExceptionChange, ExceptionState, Fenced, HeldAsk, LogOptions, PageLimit,
-    Parked,
+    Parked, PauseScope,
 };
 
 cases! { "outbox/checkpoint_store":
@@ -25,6 +25,7 @@ cases! { "outbox/checkpoint_store":
         a_scheduled_entry_is_due_at_its_own_time_however_late_it_is_parked,
         the_last_change_of_an_entry_counts,
         operators_decide_about_dead_entries_only,
+        only_the_pause_that_was_meant_ends,
         status_tells_holder_backlog_and_exceptions,
     }
     postgres {
@@ -311,6 +312,30 @@ async fn operators_decide_about_dead_entries_only<DB: TestDialect>(db: Database<
         [(3, "requeue", "ops"), (3, "edit", "ops"), (2, "discard", "ops"), (1, "requeue", "ops")]
     );
     assert!(audit[1].digest_before.is_some() && audit[1].digest_before != audit[1].digest_after);
+    db
+}
+
+/// Two operators see a pause. One ends it, somebody pauses anew for another reason, and the other
+/// one's decision comes late.
+async fn only_the_pause_that_was_meant_ends<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
+    let admin = admin::open(&db.relay_url(), source(), LogOptions::default()).unwrap();
+    let scope = PauseScope::Topic("orders".into());
+    let pauses = async || admin.pauses(&relay()).await.unwrap();
+    assert!(admin.pause(&relay(), &scope, "ann", "look first").await.unwrap());
+    let seen = Some(pauses().await[0].since);
+    assert!(admin.resume(&relay(), &scope, seen, "ann", "looked").await.unwrap());
+    assert!(admin.pause(&relay(), &scope, "ben", "the topic is full").await.unwrap());
+    assert!(!admin.resume(&relay(), &scope, seen, "cid", "late").await.unwrap());
+    let left = pauses().await;
+    assert!(matches!(&left[..], [pause] if pause.actor == "ben"), "{left:?}");
+    assert!(admin.resume(&relay(), &scope, Some(left[0].since), "ben", "emptied").await.unwrap());
+    assert!(admin.pause(&relay(), &scope, "ann", "again").await.unwrap());
+    assert!(admin.resume(&relay(), &scope, None, "ann", "whichever").await.unwrap());
+    assert_eq!(pauses().await, []);
+    let notes: Vec<String> =
+        admin.operations(&relay(), 10).await.unwrap().into_iter().map(|it| it.note).collect();
+    let told = ["whichever", "again", "emptied", "the topic is full", "looked", "look first"];
+    assert_eq!(notes, told, "what was not done is not told");
     db
 }
 

@@ -1,7 +1,7 @@
 //! Decisions of operators, and who may take them.
 
 use super::*;
-use saga::{Action, DecideError, Run, SagaQuery, Signature, UndoState, crash_points};
+use saga::{Action, Choice, DecideError, Run, SagaQuery, Signature, UndoState, crash_points};
 use std::num::NonZeroU32;
 
 saga_cases! { "saga/operators":
@@ -19,6 +19,7 @@ saga_cases! { "saga/operators":
     a_result_that_does_not_fit_is_replaced,
     a_panicking_step_is_given_a_result,
     decisions_are_noted_and_refused_where_they_do_not_apply,
+    of_two_decisions_about_one_sight_one_counts,
 }
 
 pub(super) fn alice() -> Signature {
@@ -345,4 +346,38 @@ async fn decisions_are_noted_and_refused_where_they_do_not_apply<DB: Tables>(db:
     assert_eq!(operator.decisions(some()).await.unwrap(), []);
     operator.cancel(&id("a"), &alice()).await.unwrap();
     assert_eq!(operator.decisions(some()).await.unwrap().len(), 1);
+}
+
+/// Two operators have seen the same stuck saga. For the second one it is in another state, whatever
+/// the order: the decision would mean something else.
+async fn of_two_decisions_about_one_sight_one_counts<DB: Tables>(db: Database<DB>) {
+    const SAGAS: usize = 20;
+    let sagas = failing(&db, Counter::default(), u32::MAX).open().await.unwrap();
+    let names: Vec<String> = (0..SAGAS).map(|number| format!("a{number}")).collect();
+    for name in &names {
+        start(&db, &sagas, name, 0).await;
+    }
+    let worker = Worker::of(&sagas);
+    for name in &names {
+        stuck(&sagas, name).await;
+    }
+    worker.stop().await;
+    let operator = operator(&db).await;
+    for name in &names {
+        let (saga, _) = operator.look(&id(name)).await.unwrap().unwrap();
+        let (name, seen, signature) = (id(name), Some(saga.seen()), alice());
+        let (retried, cancelled) = tokio::join!(
+            operator.decide(&name, Choice::Retry, seen, &signature),
+            operator.decide(&name, Choice::Cancel, seen, &signature),
+        );
+        let is_late = |done: &Result<(), DecideError>| matches!(done, Err(DecideError::Changed { .. }));
+        assert!(
+            (retried.is_ok() && is_late(&cancelled)) || (cancelled.is_ok() && is_late(&retried)),
+            "{retried:?}, {cancelled:?}"
+        );
+        let skip = Choice::Skip { step: String::from("two"), result: Some(2.into()) };
+        let later = operator.decide(&name, skip, seen, &signature).await;
+        assert!(is_late(&later), "{later:?}");
+    }
+    assert_eq!(operator.decisions(some()).await.unwrap().len(), SAGAS, "one of each is noted");
 }

@@ -13,7 +13,9 @@ pub(crate) async fn viewer(stage: Stage) -> Outcome {
     let eve = served.eve();
     for path in READ.iter().filter(|path| !path.starts_with("/events")) {
         let answer = eve.get(path).await?;
-        assert!(!matches!(answer.status, 401 | 403), "{path}: {}", answer.status);
+        // A form for a decision is shown to nobody who may not take it.
+        let is_refused = path.starts_with("/pause?");
+        assert_eq!(matches!(answer.status, 401 | 403), is_refused, "{path}: {}", answer.status);
     }
     let list = eve.get("/dead").await?;
     assert!(list.body.contains("key-1") && !list.body.contains("Requeue"), "{}", list.body);
@@ -80,6 +82,10 @@ pub(crate) async fn operator(stage: Stage) -> Outcome {
         Ok((page.contains("key key-9") && page.contains("ann") && page.contains("look first")).then_some(()))
     })
     .await?;
+    // A form that was made for an earlier pause.
+    let stale = ann.post("/resume", &[&pause[..], &[("since", "1764201600123456000")]].concat()).await?;
+    assert!(stale.status == 409 && stale.body.contains("paused anew by ann: look first"), "{}", stale.body);
+    assert_eq!(ann.post("/resume", &[&pause[..], &[("since", "once")]].concat()).await?.status, 400);
     assert_eq!(ann.post("/resume", &pause).await?.status, 303);
     assert_eq!(ann.post("/resume", &pause).await?.status, 409);
     for broken in [

@@ -1,0 +1,49 @@
+//! Sessions that end after a question.
+
+use std::ops::{Deref, DerefMut};
+use std::time::Duration;
+
+use sqlx::{Connection as _, PgConnection};
+use tokio::runtime::Handle;
+
+/// How long the goodbye may take.
+const GOODBYE_MAX: Duration = Duration::from_secs(1);
+
+/// A session for one question or decision. It says goodbye when it is dropped: a server that finds
+/// an encrypted connection just gone logs `Connection reset by peer`, once for each.
+pub(super) struct Brief(Option<PgConnection>);
+
+impl Brief {
+    pub(super) fn new(connection: PgConnection) -> Self {
+        Self(Some(connection))
+    }
+}
+
+impl Deref for Brief {
+    type Target = PgConnection;
+
+    fn deref(&self) -> &PgConnection {
+        match &self.0 {
+            Some(connection) => connection,
+            None => unreachable!("taken by drop alone"),
+        }
+    }
+}
+
+impl DerefMut for Brief {
+    fn deref_mut(&mut self) -> &mut PgConnection {
+        match &mut self.0 {
+            Some(connection) => connection,
+            None => unreachable!("taken by drop alone"),
+        }
+    }
+}
+
+impl Drop for Brief {
+    fn drop(&mut self) {
+        // Nobody waits for it: a server that is away would hold up whoever has its answer.
+        if let (Some(connection), Ok(runtime)) = (self.0.take(), Handle::try_current()) {
+            runtime.spawn(tokio::time::timeout(GOODBYE_MAX, connection.close()));
+        }
+    }
+}

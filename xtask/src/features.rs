@@ -1,0 +1,73 @@
+//! Toolkit and relay with selections of their features, compiled and documented: code that leans on
+//! another one's dependencies shows, and links that lead to what is not there.
+
+use crate::{
+    cargo::{cargo, printed, step},
+    part::Part,
+    workspace,
+};
+
+/// The features of the crate `outbox-toolkit`, each with the database that it needs at least.
+const FEATURES: [&str; 13] = [
+    "postgres",
+    "sqlite",
+    "postgres,kafka",
+    "sqlite,rabbitmq",
+    "postgres,sqs",
+    "sqlite,memory",
+    "postgres,keys",
+    "sqlite,http",
+    "postgres,relay",
+    "postgres,saga",
+    "sqlite,saga",
+    "sqlite,otel",
+    "testkit",
+];
+
+/// The same of the relay's program, which has SQLite always.
+const RELAY_FEATURES: [&str; 7] = [
+    "demo",
+    "program,kafka",
+    "program,postgres,kafka",
+    "program,rabbitmq",
+    "program,sqs",
+    "otlp,kafka",
+    "page,rabbitmq",
+];
+
+/// Does so with each selection of features, or with a part of those.
+pub(crate) fn check(part: Option<Part>) -> Result<(), String> {
+    let toolkit = FEATURES.iter().map(|features| ("outbox-toolkit", *features));
+    let relay = RELAY_FEATURES.iter().map(|features| ("outbox-toolkit-relay", *features));
+    let mut selections: Vec<_> = toolkit.chain(relay).collect();
+    if let Some(part) = part {
+        selections = part.take(selections);
+        println!("\nfeatures, part {part}: {} selections; all of them with --whole", selections.len());
+    }
+    for (package, features) in selections {
+        let what = format!("{package}: features {features}");
+        let selected = ["--package", package, "--no-default-features", "--features", features];
+        step(&what, cargo(["check"])?.args(selected))?;
+        // Only what is selected is documented, and where several packages are, a feature says whose
+        // it is.
+        let ours = ours(selected)?;
+        let features: Vec<String> = features.split(',').map(|name| format!("{package}/{name}")).collect();
+        let mut doc =
+            cargo(["doc", "--no-deps", "--no-default-features", "--features", &features.join(",")])?;
+        doc.args(ours.iter().flat_map(|name| ["--package", name])).env("RUSTDOCFLAGS", "-D warnings");
+        step(&format!("{what}: documentation of {} crates", ours.len()), &mut doc)?;
+    }
+    Ok(())
+}
+
+/// Our crates that a selection takes.
+fn ours(selected: [&str; 5]) -> Result<Vec<String>, String> {
+    let tree = ["tree", "--edges", "normal", "--prefix", "none", "--format", "{p}"];
+    let lines = printed(cargo(tree)?.args(selected))?;
+    let ours = format!("({}", workspace::root()?.display());
+    let names = lines.lines().filter(|line| line.contains(&ours)).filter_map(|line| line.split(' ').next());
+    let mut names: Vec<String> = names.map(str::to_owned).collect();
+    names.sort_unstable();
+    names.dedup();
+    Ok(names)
+}
