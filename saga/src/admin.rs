@@ -38,7 +38,7 @@ impl SagaQuery {
     }
 }
 
-/// The choice of an operator.
+/// The kind of a choice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Action {
@@ -69,7 +69,7 @@ impl Action {
     }
 }
 
-/// What an operator chooses about a saga.
+/// The choice of an operator about a saga, with what belongs to it.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum Choice {

@@ -109,10 +109,13 @@ fn the_readme_shows_the_whole_quick_start() {
     assert!(readme.contains(&format!("```rust,ignore\n{program}```\n")), "not the text of the example");
 }
 
-/// The targets of all links that stay in the checkout.
+/// Where files of the checkout are shown to readers of the site, which has none but its pages.
+const SHOWN: &str = "https://github.com/outbox-toolkit/outbox-toolkit/blob/main/";
+
+/// The targets of all links that lead to a file of the checkout.
 fn links(text: &str) -> Vec<&str> {
     let targets = text.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(target, _)| target);
-    targets.filter(|target| !target.contains("://")).collect()
+    targets.filter(|target| !target.contains("://") || target.starts_with(SHOWN)).collect()
 }
 
 /// The anchors of a document's headings, as GitHub and mdBook make them.
@@ -142,6 +145,9 @@ fn plain(path: &Path) -> PathBuf {
 /// The place that a link leads to: a path from the root, and an anchor or nothing.
 fn destination<'a>(document: &Path, link: &'a str) -> (PathBuf, &'a str) {
     let (path, anchor) = link.split_once('#').unwrap_or((link, ""));
+    if let Some(path) = path.strip_prefix(SHOWN) {
+        return (PathBuf::from(path), anchor);
+    }
     let folder = document.parent().unwrap_or(Path::new(""));
     (if path.is_empty() { document.to_path_buf() } else { plain(&folder.join(path)) }, anchor)
 }
@@ -166,6 +172,18 @@ fn every_link_leads_somewhere() {
         }
     }
     assert!(dead.is_empty(), "links that lead nowhere:\n{}", dead.join("\n"));
+}
+
+/// `mdbook build` takes the folder `docs` alone.
+#[test]
+fn no_page_of_the_site_leads_beside_it() {
+    let mut beside = Vec::new();
+    for (document, text) in documents(&root()).iter().filter(|(document, _)| document.starts_with("docs")) {
+        let relative = links(text).into_iter().filter(|link| !link.starts_with(SHOWN));
+        let leads_out = |link: &&str| !destination(document, link).0.starts_with("docs");
+        beside.extend(relative.filter(leads_out).map(|link| format!("{}: {link}", document.display())));
+    }
+    assert!(beside.is_empty(), "the site has no such page, begin with {SHOWN}:\n{}", beside.join("\n"));
 }
 
 /// Asserts that a document links every page of `docs/` that is wanted.

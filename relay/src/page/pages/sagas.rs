@@ -139,8 +139,8 @@ pub(crate) async fn decide(
     Ok(Html(Frame::new(Some(&operator), Tab::Sagas, "Decided").page(&body)))
 }
 
-/// Decides by a form; not about a saga that has gone on, got stuck elsewhere or been cancelled since
-/// the form was made: the same word would mean something else.
+/// Decides by a form; not about a saga that has gone on, got stuck elsewhere or been cancelled
+/// since the form was made: the same word would mean something else.
 async fn carry_out(
     database: &SagaDatabase,
     signed: &Signed,
