@@ -157,14 +157,12 @@ pub enum DecideError {
     },
     /// The saga has gone on, got stuck elsewhere or been cancelled since somebody saw it: the same
     /// word would mean something else.
-    #[error("the saga {id} is {state}{} now, and not as it was seen", if *.is_stuck { ", stuck" } else { "" })]
+    #[error("the saga {id} is {condition} now, and not as it was seen")]
     Changed {
         /// The saga.
         id: SagaId,
-        /// Its state.
-        state: State,
-        /// Whether it is stuck.
-        is_stuck: bool,
+        /// Its [condition](SagaRecord::condition).
+        condition: String,
     },
     /// The saga is not in a state in which this can be decided.
     #[error("the saga {id} is {state}{}; {action} needs one that is {needed}", if *.is_stuck { ", stuck" } else { "" })]
@@ -356,7 +354,7 @@ impl<DB: Dialect> Sagas<DB> {
         let Some(saga) = found else { return Err(DecideError::NotFound { id }) };
         let (state, is_stuck) = (saga.state, saga.stuck_at.is_some());
         if seen.is_some_and(|seen| seen != saga.seen()) {
-            return Err(DecideError::Changed { id, state, is_stuck });
+            return Err(DecideError::Changed { id, condition: saga.condition() });
         }
         let action = choice.action();
         let is_done = match &choice {

@@ -153,18 +153,48 @@ pub struct SagaRecord {
     pub(crate) cancel: Option<String>,
 }
 
-/// How somebody saw a saga who decides about it.
+/// How somebody saw a saga who decides about it: which one of its name, in which state, stuck since
+/// when, and whether it was to be cancelled. Its text is for forms and links, to be compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Seen {
+    started_at: OffsetDateTime,
     state: State,
     stuck_at: Option<OffsetDateTime>,
+    is_cancelled: bool,
+}
+
+impl fmt::Display for Seen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let stuck_at = self.stuck_at.map_or(0, OffsetDateTime::unix_timestamp_nanos);
+        let started_at = self.started_at.unix_timestamp_nanos();
+        write!(f, "{started_at}/{}/{stuck_at}/{}", self.state, u8::from(self.is_cancelled))
+    }
 }
 
 impl SagaRecord {
     /// As it is here, for [`Sagas::decide`](crate::Sagas::decide).
     #[must_use]
     pub fn seen(&self) -> Seen {
-        Seen { state: self.state, stuck_at: self.stuck_at }
+        let &Self { started_at, state, stuck_at, .. } = self;
+        Seen { started_at, state, stuck_at, is_cancelled: self.is_cancelled() }
+    }
+
+    /// Whether an operator has cancelled it while a worker has it in hand, which undoes it after
+    /// its step.
+    #[must_use]
+    pub fn is_cancelled(&self) -> bool {
+        self.cancel.is_some()
+    }
+
+    /// Its state in words, with what an operator has to know besides.
+    #[must_use]
+    pub fn condition(&self) -> String {
+        let besides = match (self.stuck_at, self.is_cancelled()) {
+            (Some(_), _) => ", stuck",
+            (None, true) => ", to be cancelled",
+            (None, false) => "",
+        };
+        format!("{}{besides}", self.state)
     }
 }
 

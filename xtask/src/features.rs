@@ -69,5 +69,9 @@ fn ours(selected: [&str; 5]) -> Result<Vec<String>, String> {
     let mut names: Vec<String> = names.map(str::to_owned).collect();
     names.sort_unstable();
     names.dedup();
-    Ok(names)
+    // A crate that is not recognised would go undocumented in silence.
+    match names.iter().any(|name| name == selected[1]) {
+        true => Ok(names),
+        false => Err(format!("`cargo tree` names no crate of {ours}):\n{lines}")),
+    }
 }

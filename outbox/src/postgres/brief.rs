@@ -17,6 +17,14 @@ impl Brief {
     pub(super) fn new(connection: PgConnection) -> Self {
         Self(Some(connection))
     }
+
+    /// The connection, for longer.
+    pub(super) fn keep(mut self) -> PgConnection {
+        match self.0.take() {
+            Some(connection) => connection,
+            None => unreachable!("taken by drop alone"),
+        }
+    }
 }
 
 impl Deref for Brief {

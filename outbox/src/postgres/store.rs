@@ -13,6 +13,7 @@ use crate::connect::{Exposure, exposure};
 use crate::log::failure::within;
 use crate::log::watch::Watch;
 use crate::log::{CheckpointStore, LogError, LogOptions, LogReader, LogStore, RelayName};
+use crate::postgres::brief::Brief;
 use crate::postgres::checkpoint_store::PgCheckpointStore;
 use crate::postgres::facts;
 use crate::postgres::reader::PgReader;
@@ -60,9 +61,9 @@ impl PostgresLog {
         let connect = self.address.postgres(self.options.allow_plaintext)?;
         let connect = connect.application_name(application_name);
         let connection = async {
-            let mut connection = connect.connect().await.map_err(LogError::connecting)?;
+            let mut connection = Brief::new(connect.connect().await.map_err(LogError::connecting)?);
             self.check(&mut connection).await?;
-            Ok(connection)
+            Ok(connection.keep())
         };
         within(self.options.connect_timeout, connection).await
     }

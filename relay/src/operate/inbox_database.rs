@@ -58,7 +58,11 @@ async fn opened<DB: Store + outbox::Dialect>(
     schema: Option<Identifier>,
 ) -> Result<Inbox<DB>, OperateError> {
     let pool = outbox::pool_options::<DB>().max_connections(1).connect_lazy_with(options);
-    Ok(Inbox::open(pool, InboxOptions { schema, ..InboxOptions::default() }).await?)
+    let opened = Inbox::open(pool.clone(), InboxOptions { schema, ..InboxOptions::default() }).await;
+    if opened.is_err() {
+        pool.close().await;
+    }
+    Ok(opened?)
 }
 
 /// The same call on either database.

@@ -155,8 +155,13 @@ async fn open<DB: KeyStore + outbox::Dialect>(
     schema: Option<Identifier>,
 ) -> Result<IdempotencyKeys<DB>, OperateError> {
     let pool = outbox::pool_options::<DB>().max_connections(1).connect_lazy_with(options);
-    let keys = IdempotencyKeys::open(pool, KeyOptions { schema, ..KeyOptions::default() }).await;
-    keys.map_err(|error| match error {
+    let options = KeyOptions { schema, ..KeyOptions::default() };
+    let error = match IdempotencyKeys::open(pool.clone(), options).await {
+        Ok(keys) => return Ok(keys),
+        Err(error) => error,
+    };
+    pool.close().await;
+    Err(match error {
         ClaimError::Schema(error) => OperateError::new(OperateErrorKind::NoTables, error),
         error => OperateError::by_fault(error.fault(), error_text::chain(&error)),
     })

@@ -41,8 +41,12 @@ async fn open<DB: Dialect>(
     schema: Option<Identifier>,
 ) -> Result<saga::Sagas<DB>, OperateError> {
     let pool = outbox::pool_options::<DB>().max_connections(1).connect_lazy_with(options);
-    let opened = saga::Sagas::builder(pool, Outbox::new()).schema(schema).open().await;
-    opened.map_err(|error| match error {
+    let error = match saga::Sagas::builder(pool.clone(), Outbox::new()).schema(schema).open().await {
+        Ok(sagas) => return Ok(sagas),
+        Err(error) => error,
+    };
+    pool.close().await;
+    Err(match error {
         OpenError::Schema(error) => OperateError::new(OperateErrorKind::NoTables, error),
         OpenError::Store(error) => failed(error),
         error => OperateError::new(OperateErrorKind::Refused, error),

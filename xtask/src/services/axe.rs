@@ -8,7 +8,11 @@ use super::{
     process::{run, which},
     settings,
 };
-use std::{fs, path::PathBuf, process::Command};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 const VERSION: &str = "4.14.1";
 /// The file in the package.
@@ -20,7 +24,7 @@ const DIGEST: &str = "29348999450cdf2849a8e70b7912fc2da85a849da39c0d0d5394f51d4a
 pub(crate) fn script(phase: &dyn Fn(&str)) -> Result<PathBuf, Fault> {
     let folder = settings::downloads_dir()?.join("axe-core");
     let script = folder.join(VERSION).join(SCRIPT);
-    if script.is_file() {
+    if script.is_file() && check(&script).is_ok() {
         return Ok(script);
     }
     phase("waiting for its turn to download");
@@ -40,15 +44,21 @@ pub(crate) fn script(phase: &dyn Fn(&str)) -> Result<PathBuf, Fault> {
     })?;
     let archive = format!("axe-core-{VERSION}.tgz");
     run(Command::new("tar").args(["xzf", &archive, SCRIPT]).current_dir(&aside), "tar")?;
-    let digest = run(Command::new("sha256sum").arg(SCRIPT).current_dir(&aside), "sha256sum")?;
-    if !digest.starts_with(DIGEST) {
-        return Err(Fault::Failed(format!(
-            "{SCRIPT} of {package} has not the SHA-256 {DIGEST}, but {digest}\n  a registry gave another file: see \
-             where npm takes it from, and change both constants with the version"
-        )));
-    }
+    check(&aside.join(SCRIPT))?;
     let complete = folder.join(VERSION);
     remove(&complete)?;
     fs::rename(&aside, &complete).doing(format_args!("cannot move axe-core to {}", complete.display()))?;
     Ok(script)
+}
+
+/// Refuses a file that is not the one whose rules were looked at.
+fn check(script: &Path) -> Result<(), Fault> {
+    let found = run(Command::new("sha256sum").arg(script), "sha256sum")?;
+    match found.starts_with(DIGEST) {
+        true => Ok(()),
+        false => Err(Fault::Failed(format!(
+            "axe-core {VERSION} has not the SHA-256 {DIGEST}, but {found}\n  the registry gave another file: see \
+             where npm takes it from, and change the digest with the version"
+        ))),
+    }
 }

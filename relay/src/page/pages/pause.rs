@@ -32,6 +32,8 @@ pub(crate) async fn ask(
     let pipeline = app.pipeline(query.text("pipeline")).map_err(|problem| problem.shown_to(&operator))?;
     let is_resume = query.text("resume") == "yes";
     let (title, path) = if is_resume { ("Resume", "/resume") } else { ("Pause", "/pause") };
+    // Resumed by its button, a pause is that one and no other.
+    let is_fixed = is_resume && !query.text("since").is_empty();
     let body = html! {
         form method="post" action=(path) class="card" {
             input type="hidden" name="pipeline" value=(pipeline.name);
@@ -39,11 +41,16 @@ pub(crate) async fn ask(
             p { "Pipeline " strong { (cell(pipeline.name.as_str())) } ". "
                 @if is_resume { "What was held leaves in its order." }
                 @else { "Nothing is lost: messages wait, and later messages of their keys wait behind them." } }
-            label { (title) select name="scope" {
-                @for (value, name) in SCOPES { option value=(value) selected[value == query.text("scope")] { (name) } }
-            } }
-            label { "Name of the topic or key; empty for the pipeline"
-                input name="name" value=(query.exact("name")) maxlength="255" autocomplete="off"; }
+            @if is_fixed {
+                @for name in ["scope", "name"] { input type="hidden" name=(name) value=(query.exact(name)); }
+                p { "Paused: " strong { (cell(&format!("{} {}", query.exact("scope"), query.exact("name")))) } "." }
+            } @else {
+                label { (title) select name="scope" {
+                    @for (value, name) in SCOPES { option value=(value) selected[value == query.text("scope")] { (name) } }
+                } }
+                label { "Name of the topic or key; empty for the pipeline"
+                    input name="name" value=(query.exact("name")) maxlength="255" autocomplete="off"; }
+            }
             (signature(title, !is_resume))
             a class="button" href="/" { "Back" }
         }

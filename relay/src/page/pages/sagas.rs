@@ -13,7 +13,7 @@ use saga::{Choice, SagaId, SagaQuery, SagaRecord, StepRecord};
 use super::super::address::with_query;
 use super::super::answer::{Html, Problem};
 use super::super::app::App;
-use super::super::fields::{Fields, moment};
+use super::super::fields::Fields;
 use super::super::gate::Asker;
 use super::super::layout::{
     Frame, Tab, badge, cell, count, may_decide, maybe, maybe_since, signature, since,
@@ -101,11 +101,7 @@ pub(crate) async fn show(
     database.close().await;
     drop(turn);
     let found = found.map_err(|error| shown(error.into()))?;
-    let missing = || {
-        let problem = Problem::new(StatusCode::NOT_FOUND, format!("there is no saga {id}"));
-        shown(problem.with_help("one that has ended is forgotten after a while"))
-    };
-    let (saga, steps) = found.ok_or_else(missing)?;
+    let (saga, steps) = found.ok_or_else(|| shown(missing(&id)))?;
     let body = one(&operator, &query, &saga, &steps);
     let title = format!("Saga {id}");
     Ok(Html(Frame::new(Some(&operator), Tab::Sagas, &title).live(&uri).page(&body)))
@@ -148,13 +144,19 @@ async fn carry_out(
     form: &Fields,
 ) -> Result<(), Problem> {
     let choice = choice(form)?;
-    // One that is gone is told by the decision.
-    let saga = database.show(&signed.operator, id).await?.map(|(saga, _)| saga);
-    if let Some(saga) = saga.as_ref().filter(|saga| as_of(saga) != form.exact("as_of")) {
-        let text = format!("the saga {id} is {} now, and not as it was when the form was made", state(saga));
+    let Some((saga, _)) = database.show(&signed.operator, id).await? else { return Err(missing(id)) };
+    let seen = saga.seen();
+    if seen.to_string() != form.exact("as_of") {
+        let text =
+            format!("the saga {id} is {} now, and not as it was when the form was made", saga.condition());
         return Err(Problem::conflict(text).with_help("nothing was decided: look at the saga again"));
     }
-    Ok(database.decide(signed, id, choice, saga.as_ref().map(SagaRecord::seen)).await?)
+    Ok(database.decide(signed, id, choice, Some(seen)).await?)
+}
+
+fn missing(id: &SagaId) -> Problem {
+    let problem = Problem::new(StatusCode::NOT_FOUND, format!("there is no saga {id}"));
+    problem.with_help("one that has ended is forgotten after a while")
 }
 
 fn choice(form: &Fields) -> Result<Choice, Problem> {
@@ -164,12 +166,6 @@ fn choice(form: &Fields) -> Result<Choice, Problem> {
         "skip" => Ok(Choice::Skip { step: form.exact("step").to_owned(), result: result(form)? }),
         _ => Err(Problem::bad("a form says retry, cancel or skip, and nothing else")),
     }
-}
-
-/// Stands for the state in which a saga is.
-fn as_of(saga: &SagaRecord) -> String {
-    let stuck_at = saga.stuck_at.map(moment);
-    format!("{}/{}", saga.state.as_str(), stuck_at.unwrap_or_default())
 }
 
 fn result(form: &Fields) -> Result<Option<serde_json::Value>, Problem> {
@@ -187,10 +183,6 @@ fn place(fields: &Fields) -> [(&str, &str); 3] {
     ["database", "type", "id"].map(|name| (name, fields.exact(name)))
 }
 
-fn state(saga: &SagaRecord) -> String {
-    format!("{}{}", saga.state.as_str(), if saga.stuck_at.is_some() { ", stuck" } else { "" })
-}
-
 fn table(database: &str, sagas: &[SagaRecord]) -> Markup {
     html! {
         div class="scroll" tabindex="0" role="region" aria-label={ "Sagas of " (database) } {
@@ -199,7 +191,7 @@ fn table(database: &str, sagas: &[SagaRecord]) -> Markup {
                 tbody { @for saga in sagas { tr {
                     th scope="row" { a href=(with_query("/saga", &[("database", database), ("type", saga.id.saga_type()), ("id", saga.id.id())])) { (cell(saga.id.id())) } }
                     td { (cell(saga.id.saga_type())) }
-                    td { (badge(&state(saga))) }
+                    td { (badge(&saga.condition())) }
                     td { (maybe(saga.waits_for.as_deref())) }
                     td { (maybe_since(saga.stuck_at.or(saga.waiting_since))) }
                     td { (since(saga.started_at)) }
@@ -214,7 +206,7 @@ fn one(operator: &Operator, query: &Fields, saga: &SagaRecord, steps: &[StepReco
     let is_open = saga.ended_at.is_none();
     html! {
         section class="card" {
-            div class="card-head" { h2 { (cell(saga.id.id())) } (badge(&state(saga))) }
+            div class="card-head" { h2 { (cell(saga.id.id())) } (badge(&saga.condition())) }
             @if let Some(why) = saga.error.as_deref().or(saga.reason.as_deref()) { pre class="error" { (cell(why)) } }
             dl class="facts" {
                 @for (name, value) in [
@@ -249,7 +241,7 @@ fn one(operator: &Operator, query: &Fields, saga: &SagaRecord, steps: &[StepReco
             form method="post" action="/saga/decide" class="card" {
                 h2 { "Decide" }
                 @for (name, value) in place(query) { input type="hidden" name=(name) value=(value); }
-                input type="hidden" name="as_of" value=(as_of(saga));
+                input type="hidden" name="as_of" value=(saga.seen());
                 label { "What" select name="what" {
                     option value="retry" { "retry: go on where it stopped" }
                     option value="cancel" { "cancel: undo what was done" }

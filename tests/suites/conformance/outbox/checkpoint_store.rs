@@ -324,6 +324,8 @@ async fn only_the_pause_that_was_meant_ends<DB: TestDialect>(db: Database<DB>) -
     assert!(admin.pause(&relay(), &scope, "ann", "look first").await.unwrap());
     let seen = Some(pauses().await[0].since);
     assert!(admin.resume(&relay(), &scope, seen, "ann", "looked").await.unwrap());
+    // SQLite tells milliseconds.
+    tokio::time::sleep(Duration::from_millis(5)).await;
     assert!(admin.pause(&relay(), &scope, "ben", "the topic is full").await.unwrap());
     assert!(!admin.resume(&relay(), &scope, seen, "cid", "late").await.unwrap());
     let left = pauses().await;

@@ -20,6 +20,7 @@ saga_cases! { "saga/operators":
     a_panicking_step_is_given_a_result,
     decisions_are_noted_and_refused_where_they_do_not_apply,
     of_two_decisions_about_one_sight_one_counts,
+    of_two_cancels_of_a_saga_in_hand_one_counts,
 }
 
 pub(super) fn alice() -> Signature {
@@ -380,4 +381,36 @@ async fn of_two_decisions_about_one_sight_one_counts<DB: Tables>(db: Database<DB
         assert!(is_late(&later), "{later:?}");
     }
     assert_eq!(operator.decisions(some()).await.unwrap().len(), SAGAS, "one of each is noted");
+}
+
+/// A worker has the saga in hand, so that the first cancel leaves its state as it is.
+async fn of_two_cancels_of_a_saga_in_hand_one_counts<DB: Tables>(db: Database<DB>) {
+    let (operator, cancelled) = (operator(&db).await, Counter::default());
+    let hook: saga::Hook = Arc::new(move |name, at| {
+        let (operator, id) = (operator.clone(), id(name));
+        let is_now = at == crash_points::AFTER_CALL && cancelled.up() == 1;
+        Box::pin(async move {
+            if is_now {
+                let (saga, _) = operator.look(&id).await.unwrap().unwrap();
+                let seen = Some(saga.seen());
+                operator.decide(&id, Choice::Cancel, seen, &alice()).await.unwrap();
+                let bob = Signature { actor: String::from("bob"), ..alice() };
+                let late = operator.decide(&id, Choice::Cancel, seen, &bob).await.unwrap_err();
+                assert!(late.to_string().contains("running, to be cancelled now"), "{late}");
+            }
+            false
+        })
+    });
+    let sagas = sagas(&db)
+        .hook(hook)
+        .saga("checkout", 1, async move |saga: &mut Run<DB>, cents: i64| {
+            saga.call("charge", async |_| Ok(cents)).undo(async |_, _: Option<&i64>| Ok(())).await
+        })
+        .open()
+        .await
+        .unwrap();
+    start(&db, &sagas, "a", 5).await;
+    let worker = Worker::of(&sagas);
+    assert_eq!(undone(&sagas, "a").await, "cancelled by alice: ticket 7");
+    worker.stop().await;
 }
