@@ -47,7 +47,7 @@ pub(crate) fn check(part: Option<Part>) -> Result<(), String> {
     for (package, features) in selections {
         let what = format!("{package}: features {features}");
         let selected = ["--package", package, "--no-default-features", "--features", features];
-        step(&what, cargo(["check"])?.args(selected))?;
+        step(&what, cargo(["clippy"])?.args(selected).args(["--", "-D", "warnings"]))?;
         // Only what is selected is documented, and where several packages are, a feature says whose
         // it is.
         let ours = ours(selected)?;

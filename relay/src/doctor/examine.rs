@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use futures_util::future::join_all;
+#[cfg(feature = "kafka")]
 use message::loopback::is_loopback;
 use migrations::Dialect;
 use outbox::connect::dialect_of;
@@ -226,6 +227,8 @@ async fn broker(
     topics: &[String],
     options: &DoctorOptions,
 ) -> (Vec<Finding>, Vec<Horizon>) {
+    #[cfg(not(feature = "kafka"))]
+    let _ = options;
     match &pipeline.broker {
         #[cfg(feature = "kafka")]
         Broker::Kafka(config) => match brokers::kafka::inspect(config, topics).await {

@@ -38,6 +38,7 @@ impl Tables {
     }
 
     /// Which database it is, whoever connects to it; the URL itself where that cannot be told.
+    #[cfg(feature = "page")]
     pub(crate) fn place(&self) -> String {
         match self.connect_options("") {
             #[cfg(feature = "postgres")]

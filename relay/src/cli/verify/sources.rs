@@ -33,6 +33,9 @@ pub(super) struct Reading {
 
 /// Opens the outbox of a pipeline.
 pub(super) async fn outbox(pipeline: &PipelineConfig, timeout: Duration) -> Result<Box<dyn Rows>, Failure> {
+    // Questions to a file hold nobody up.
+    #[cfg(not(feature = "postgres"))]
+    let _ = timeout;
     let url = pipeline.database.url()?;
     let allow = pipeline.database.options().allow_plaintext;
     Ok(match ReadOnly::open(url.expose_secret(), allow, APPLICATION).await? {
@@ -53,6 +56,8 @@ async fn session(inbox: &InboxConfig) -> Result<ReadOnly, Failure> {
 
 /// Opens an inbox.
 pub(super) async fn inbox(inbox: &InboxConfig, timeout: Duration) -> Result<Box<dyn AppliedIds>, Failure> {
+    #[cfg(not(feature = "postgres"))]
+    let _ = timeout;
     let whose = Whose { consumer: inbox.consumer.clone(), scope: inbox.scope.clone() };
     let opened = match session(inbox).await? {
         #[cfg(feature = "postgres")]

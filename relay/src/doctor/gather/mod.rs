@@ -15,12 +15,14 @@ mod lines;
 pub(super) mod postgres;
 pub(super) mod sqlite;
 
+#[cfg(feature = "postgres")]
 use std::time::Duration;
 
 use message::Fault;
 use outbox::log::LogError;
 
 /// How long connecting may take, and one question.
+#[cfg(feature = "postgres")]
 const TIME_LIMIT: Duration = Duration::from_secs(10);
 
 /// Why nothing could be gathered.
