@@ -20,10 +20,15 @@ impl Brief {
 
     /// The connection, for longer.
     pub(super) fn keep(mut self) -> PgConnection {
-        match self.0.take() {
-            Some(connection) => connection,
-            None => unreachable!("taken by drop alone"),
-        }
+        present(self.0.take())
+    }
+}
+
+/// Only [`Brief::keep`] and drop take it, and nothing comes after these.
+fn present<T>(connection: Option<T>) -> T {
+    match connection {
+        Some(connection) => connection,
+        None => unreachable!("taken while it is in use"),
     }
 }
 
@@ -31,19 +36,13 @@ impl Deref for Brief {
     type Target = PgConnection;
 
     fn deref(&self) -> &PgConnection {
-        match &self.0 {
-            Some(connection) => connection,
-            None => unreachable!("taken by drop alone"),
-        }
+        present(self.0.as_ref())
     }
 }
 
 impl DerefMut for Brief {
     fn deref_mut(&mut self) -> &mut PgConnection {
-        match &mut self.0 {
-            Some(connection) => connection,
-            None => unreachable!("taken by drop alone"),
-        }
+        present(self.0.as_mut())
     }
 }
 

@@ -18,7 +18,6 @@ use crate::log::row::Names;
 use crate::log::{Entry, EntryId, ExceptionState, LogError, RelayName, stored};
 use crate::postgres::admin::PRESENT;
 use crate::postgres::mark::{PgMark, array};
-use crate::postgres::pause::NOTE;
 use crate::postgres::reconcile::Passed;
 use crate::postgres::row;
 use crate::postgres::statements::{COLUMNS, PASSED, SAME_SEGMENT};
@@ -343,19 +342,12 @@ impl LogEntries for PostgresLog {
         relay: &RelayName,
         action: &str,
         selection: &str,
-        (actor, note): (&str, &str),
+        signature: (&str, &str),
     ) -> Result<(), LogError> {
         let noted = async {
-            sqlx::query(&self.render(NOTE))
-                .bind(actor)
-                .bind(relay.as_str())
-                .bind(action)
-                .bind(selection)
-                .bind(note)
-                .execute(&mut *self.admin().await?)
+            self.note(&mut *self.admin().await?, relay, action, selection, signature)
                 .await
-                .map_err(LogError::during("note an operation"))?;
-            Ok(())
+                .map_err(LogError::during("note an operation"))
         };
         within(self.options.call_timeout, noted).await
     }

@@ -88,6 +88,7 @@ mod facts;
 mod history;
 mod mark;
 mod nodes;
+mod operations;
 pub(crate) mod options;
 mod page;
 mod pause;

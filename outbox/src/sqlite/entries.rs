@@ -19,7 +19,7 @@ use crate::entries::{
 use crate::log::row::Names;
 use crate::log::{Entry, EntryId, ExceptionState, LogError, RelayName};
 use crate::sqlite::enqueue::micros;
-use crate::sqlite::pause::NOTE;
+use crate::sqlite::operations;
 use crate::sqlite::reader::columns;
 use crate::sqlite::reconcile::{passed, uuid};
 use crate::sqlite::statements::NOW;
@@ -241,18 +241,11 @@ impl LogEntries for SqliteLog {
         relay: &RelayName,
         action: &str,
         selection: &str,
-        (actor, note): (&str, &str),
+        signature: (&str, &str),
     ) -> Result<(), LogError> {
-        sqlx::query(NOTE)
-            .bind(actor)
-            .bind(relay.as_str())
-            .bind(action)
-            .bind(selection)
-            .bind(note)
-            .execute(&mut self.connect().await?)
+        operations::note(&mut self.connect().await?, relay, action, selection, signature)
             .await
-            .map_err(LogError::during("note an operation"))?;
-        Ok(())
+            .map_err(LogError::during("note an operation"))
     }
 }
 

@@ -9,6 +9,7 @@ mod checkpoint_store;
 mod enqueue;
 mod entries;
 mod nodes;
+mod operations;
 pub(crate) mod options;
 mod pause;
 #[cfg(test)]

@@ -1,12 +1,14 @@
 //! Pauses that operators have set, in SQLite.
 
-use sqlx::{Connection, Row as _, SqliteConnection};
+use sqlx::query::Query;
+use sqlx::sqlite::SqliteArguments;
+use sqlx::{Connection, Sqlite, SqliteConnection};
 use time::OffsetDateTime;
 
-use crate::admin::Operation;
 use crate::admin::entry::at_micros;
 use crate::log::{LogError, Pause, PauseScope, RelayName};
 use crate::sqlite::enqueue::micros;
+use crate::sqlite::operations;
 use crate::sqlite::store::SqliteLog;
 
 const PAUSES: &str =
@@ -18,13 +20,6 @@ const PAUSE: &str = "INSERT INTO outbox_pause (relay, kind, name, actor, reason)
 /// ?4 the moment at which the pause began, or null for any.
 const RESUME: &str = "DELETE FROM outbox_pause WHERE relay = ?1 AND kind = ?2 AND name = ?3 \
      AND (?4 IS NULL OR paused_at = ?4)";
-
-/// ?1 actor, ?2 relay, ?3 action, ?4 selection, ?5 note.
-pub(super) const NOTE: &str =
-    "INSERT INTO outbox_operation (actor, relay, action, selection, note) VALUES (?1, ?2, ?3, ?4, ?5)";
-
-const OPERATIONS: &str = "SELECT at, actor, action, selection, note FROM outbox_operation WHERE relay = ?1 \
-     ORDER BY seq DESC LIMIT ?2";
 
 /// Reads the pauses of a relay.
 pub(super) async fn read(
@@ -54,16 +49,9 @@ impl SqliteLog {
         signature: (&str, &str),
     ) -> Result<bool, LogError> {
         let (actor, reason) = signature;
-        let mut connection = self.connect().await?;
-        let mut tx = connection.begin_with("BEGIN IMMEDIATE").await.map_err(LogError::during("pause"))?;
+
         let query = sqlx::query(PAUSE).bind(relay.as_str()).bind(scope.kind()).bind(scope.name());
-        let changed = query.bind(actor).bind(reason).execute(&mut *tx).await;
-        if changed.map_err(LogError::during("pause"))?.rows_affected() == 0 {
-            return Ok(false);
-        }
-        self.note(&mut tx, relay, "pause", scope, signature).await?;
-        tx.commit().await.map_err(LogError::during("pause"))?;
-        Ok(true)
+        self.decide("pause", query.bind(actor).bind(reason), relay, scope, signature).await
     }
 
     pub(super) async fn end_pause(
@@ -73,55 +61,27 @@ impl SqliteLog {
         since: Option<OffsetDateTime>,
         signature: (&str, &str),
     ) -> Result<bool, LogError> {
-        let mut connection = self.connect().await?;
-        let mut tx = connection.begin_with("BEGIN IMMEDIATE").await.map_err(LogError::during("resume"))?;
         let query = sqlx::query(RESUME).bind(relay.as_str()).bind(scope.kind()).bind(scope.name());
-        let changed = query.bind(since.map(micros)).execute(&mut *tx).await;
-        if changed.map_err(LogError::during("resume"))?.rows_affected() == 0 {
+        self.decide("resume", query.bind(since.map(micros)), relay, scope, signature).await
+    }
+
+    /// Changes a pause and notes who did, or does neither: whether it did.
+    async fn decide(
+        &self,
+        action: &'static str,
+        change: Query<'_, Sqlite, SqliteArguments>,
+        relay: &RelayName,
+        scope: &PauseScope,
+        signature: (&str, &str),
+    ) -> Result<bool, LogError> {
+        let failed = || LogError::during(action);
+        let mut connection = self.connect().await?;
+        let mut tx = connection.begin_with("BEGIN IMMEDIATE").await.map_err(failed())?;
+        if change.execute(&mut *tx).await.map_err(failed())?.rows_affected() == 0 {
             return Ok(false);
         }
-        self.note(&mut tx, relay, "resume", scope, signature).await?;
-        tx.commit().await.map_err(LogError::during("resume"))?;
+        operations::note(&mut tx, relay, action, &scope.to_string(), signature).await.map_err(failed())?;
+        tx.commit().await.map_err(failed())?;
         Ok(true)
-    }
-
-    async fn note(
-        &self,
-        connection: &mut SqliteConnection,
-        relay: &RelayName,
-        action: &'static str,
-        scope: &PauseScope,
-        (actor, reason): (&str, &str),
-    ) -> Result<(), LogError> {
-        sqlx::query(NOTE)
-            .bind(actor)
-            .bind(relay.as_str())
-            .bind(action)
-            .bind(scope.to_string())
-            .bind(reason)
-            .execute(connection)
-            .await
-            .map_err(LogError::during(action))?;
-        Ok(())
-    }
-
-    pub(super) async fn read_operations(
-        &self,
-        relay: &RelayName,
-        records_max: u32,
-    ) -> Result<Vec<Operation>, LogError> {
-        let failed = || LogError::during("list operations");
-        let query = sqlx::query(OPERATIONS).bind(relay.as_str()).bind(i64::from(records_max));
-        let rows = query.fetch_all(&mut self.connect().await?).await.map_err(failed())?;
-        let operation = |row: &sqlx::sqlite::SqliteRow| {
-            Ok(Operation {
-                at: at_micros(row.try_get("at")?),
-                actor: row.try_get("actor")?,
-                action: row.try_get("action")?,
-                selection: row.try_get("selection")?,
-                note: row.try_get("note")?,
-            })
-        };
-        rows.iter().map(operation).collect::<Result<_, sqlx::Error>>().map_err(failed())
     }
 }
