@@ -19,6 +19,7 @@ use time::OffsetDateTime;
 use uuid::Uuid;
 
 use super::error::OperateError;
+use super::tables::open_with;
 use crate::config::Database;
 
 /// An open inbox with one connection.
@@ -57,12 +58,8 @@ async fn opened<DB: Store + outbox::Dialect>(
     options: <DB::Connection as Connection>::Options,
     schema: Option<Identifier>,
 ) -> Result<Inbox<DB>, OperateError> {
-    let pool = outbox::pool_options::<DB>().max_connections(1).connect_lazy_with(options);
-    let opened = Inbox::open(pool.clone(), InboxOptions { schema, ..InboxOptions::default() }).await;
-    if opened.is_err() {
-        pool.close().await;
-    }
-    Ok(opened?)
+    let of_inbox = InboxOptions { schema, ..InboxOptions::default() };
+    Ok(open_with(options, async |pool| Inbox::open(pool, of_inbox).await).await?)
 }
 
 /// The same call on either database.

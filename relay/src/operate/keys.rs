@@ -17,7 +17,7 @@ use uuid::Uuid;
 use super::error::{OperateError, OperateErrorKind};
 use super::operator::{Operator, Role, Signed};
 use super::seconds;
-use super::tables::{ConnectOptions, Tables};
+use super::tables::{ConnectOptions, Tables, open_with};
 
 /// A key whose lease has expired and which nobody has taken over.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -154,14 +154,9 @@ async fn open<DB: KeyStore + outbox::Dialect>(
     options: <DB::Connection as Connection>::Options,
     schema: Option<Identifier>,
 ) -> Result<IdempotencyKeys<DB>, OperateError> {
-    let pool = outbox::pool_options::<DB>().max_connections(1).connect_lazy_with(options);
-    let options = KeyOptions { schema, ..KeyOptions::default() };
-    let error = match IdempotencyKeys::open(pool.clone(), options).await {
-        Ok(keys) => return Ok(keys),
-        Err(error) => error,
-    };
-    pool.close().await;
-    Err(match error {
+    let of_keys = KeyOptions { schema, ..KeyOptions::default() };
+    let open = async |pool| IdempotencyKeys::open(pool, of_keys).await;
+    open_with(options, open).await.map_err(|error| match error {
         ClaimError::Schema(error) => OperateError::new(OperateErrorKind::NoTables, error),
         error => OperateError::by_fault(error.fault(), error_text::chain(&error)),
     })

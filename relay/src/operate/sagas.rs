@@ -15,7 +15,7 @@ use sqlx::{Connection, Sqlite};
 
 use super::error::{OperateError, OperateErrorKind};
 use super::operator::{Operator, Role, Signed};
-use super::tables::{ConnectOptions, Tables};
+use super::tables::{ConnectOptions, Tables, open_with};
 
 /// The sagas of one database.
 pub(crate) enum SagaDatabase {
@@ -40,13 +40,8 @@ async fn open<DB: Dialect>(
     options: <DB::Connection as Connection>::Options,
     schema: Option<Identifier>,
 ) -> Result<saga::Sagas<DB>, OperateError> {
-    let pool = outbox::pool_options::<DB>().max_connections(1).connect_lazy_with(options);
-    let error = match saga::Sagas::builder(pool.clone(), Outbox::new()).schema(schema).open().await {
-        Ok(sagas) => return Ok(sagas),
-        Err(error) => error,
-    };
-    pool.close().await;
-    Err(match error {
+    let open = async |pool| saga::Sagas::builder(pool, Outbox::new()).schema(schema).open().await;
+    open_with(options, open).await.map_err(|error| match error {
         OpenError::Schema(error) => OperateError::new(OperateErrorKind::NoTables, error),
         OpenError::Store(error) => failed(error),
         error => OperateError::new(OperateErrorKind::Refused, error),

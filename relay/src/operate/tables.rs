@@ -9,6 +9,7 @@ use secrecy::{ExposeSecret as _, SecretString};
 #[cfg(feature = "postgres")]
 use sqlx::postgres::PgConnectOptions;
 use sqlx::sqlite::SqliteConnectOptions;
+use sqlx::{Connection, Pool};
 
 use super::error::OperateError;
 use crate::config::Database;
@@ -72,6 +73,23 @@ impl Tables {
     pub(crate) fn dialect(&self) -> Result<Dialect, OperateError> {
         Database::check(self.url(), &self.options).map_err(|error| LogError::from(error).into())
     }
+}
+
+/// Opens something over one connection, which is closed where that fails: a connection that is only
+/// dropped leaves a line in the server's log.
+pub(super) async fn open_with<DB, T, E>(
+    options: <DB::Connection as Connection>::Options,
+    open: impl AsyncFnOnce(Pool<DB>) -> Result<T, E>,
+) -> Result<T, E>
+where
+    DB: outbox::Dialect,
+{
+    let pool = outbox::pool_options::<DB>().max_connections(1).connect_lazy_with(options);
+    let opened = open(pool.clone()).await;
+    if opened.is_err() {
+        pool.close().await;
+    }
+    opened
 }
 
 /// PostgreSQL is asked for, and this program was built without it.
