@@ -37,22 +37,14 @@ pub(crate) struct Storm {
 /// one in which the inbox's guard is off, which must be found out.
 pub(crate) fn short() -> Result<(), String> {
     let stage = Stage::build(DEFAULT_PORT_BASE, false)?;
-    let brokers = stage.storm(&BROKERS).status();
-    let sqlite = stage.storm(&SQLITE).status();
-    let loaded = stage.storm(&LOADED).status();
+    let whole =
+        [("over every broker", &BROKERS[..]), ("on SQLite", &SQLITE[..]), ("at the full rate", &LOADED[..])];
+    let ended = whole.map(|(name, arguments)| stage.judged(name, arguments));
     let planted = stage.storm(&PLANTED).stderr(Stdio::inherit()).output();
     stage.clear();
-    for (name, ended) in [("over every broker", brokers), ("on SQLite", sqlite), ("at the full rate", loaded)]
-    {
-        let ended = ended.map_err(|error| format!("cannot run the storm {name}: {error}"))?;
-        match ended.code() {
-            Some(0) => {}
-            Some(1) => return Err(format!("the storm {name} found something broken")),
-            Some(3) => {
-                return Err(format!("the storm {name} has no verdict: something was still on its way"));
-            }
-            _ => return Err(format!("the storm {name} could not be run ({ended})")),
-        }
+    let wrong: Vec<String> = ended.into_iter().filter_map(Result::err).collect();
+    if !wrong.is_empty() {
+        return Err(wrong.join("\n"));
     }
     let planted = planted.map_err(|error| format!("cannot run the storm: {error}"))?;
     let doubled = doubled(&planted.stdout)?;
@@ -181,6 +173,22 @@ impl Stage {
         Ok(Self { environment, xtask, storm, root: workspace::root()? })
     }
 
+    /// Runs a storm that must hold. Its folders outlive a clone of the tree; a storm that did not
+    /// hold is told with its reports, for whoever has only the last lines of a log.
+    fn judged(&self, name: &str, arguments: &[&str]) -> Result<(), String> {
+        let folder = Path::new(&self.environment[DIR_VARIABLE]).join(name.replace(' ', "-"));
+        services::remove(&folder).map_err(|fault| fault.to_string())?;
+        let ended = self.storm(arguments).arg("--folder").arg(&folder).status();
+        let ended = ended.map_err(|error| format!("cannot run the storm {name}: {error}"))?;
+        let wrong = match ended.code() {
+            Some(0) => return Ok(()),
+            Some(1) => "found something broken".to_owned(),
+            Some(3) => "has no verdict: something was still on its way".to_owned(),
+            _ => format!("could not be run ({ended})"),
+        };
+        Err(format!("the storm {name} {wrong}\n{}", reports(&folder)))
+    }
+
     fn storm(&self, arguments: &[&str]) -> Command {
         // A storm that lost its task runner would go on with nobody to clear up after it: it is
         // asked to stop.
@@ -201,6 +209,20 @@ impl Stage {
             Err(error) => eprintln!("the storm's services could not be stopped: {error}"),
         }
     }
+}
+
+/// What the storms over each pair say of themselves whose folders are still there: those that did
+/// not hold.
+fn reports(folder: &Path) -> String {
+    let mut pairs: Vec<PathBuf> = fs::read_dir(folder)
+        .map(|entries| entries.filter_map(Result::ok).map(|entry| entry.path()).collect())
+        .unwrap_or_default();
+    pairs.sort();
+    let text = |pair: PathBuf| {
+        let report = pair.join("report.txt");
+        fs::read_to_string(&report).unwrap_or_else(|error| format!("{}: {error}", report.display()))
+    };
+    pairs.into_iter().map(text).collect::<Vec<_>>().join("\n")
 }
 
 /// Copies a program. One that still runs is left to whoever runs it.
@@ -256,6 +278,19 @@ mod tests {
         assert_eq!(doubled(report(3).as_bytes()), Ok(3));
         assert!(doubled(report(0).as_bytes()).is_err());
         assert!(doubled(b"{}").is_err() && doubled(b"").is_err());
+    }
+
+    #[test]
+    fn storms_that_did_not_hold_are_told_with_their_reports() {
+        let folder = std::env::temp_dir().join(format!("xtask-storms-{}", std::process::id()));
+        assert_eq!(reports(&folder), "");
+        let [told, silent] = ["a", "b"].map(|pair| folder.join(pair));
+        fs::create_dir_all(&silent).unwrap();
+        fs::create_dir_all(&told).unwrap();
+        fs::write(told.join("report.txt"), "postgres × kafka: BROKEN").unwrap();
+        let text = reports(&folder);
+        fs::remove_dir_all(&folder).unwrap();
+        assert!(text.starts_with("postgres × kafka: BROKEN\n") && text.contains("b/report.txt"), "{text}");
     }
 
     #[test]

@@ -101,6 +101,8 @@ pub struct PairReport {
     pub folder: PathBuf,
 }
 
+/// The report for people in a storm's folder, or why there is none.
+pub(crate) const FOR_PEOPLE: &str = "report.txt";
 /// So many breaches are shown in full.
 const BREACHES_SHOWN: usize = 3;
 /// Faults that were healed so shortly before a breach began are named with it.
@@ -141,7 +143,8 @@ impl PairReport {
 
     /// Into its folder.
     pub(crate) fn write_down(&self) -> Result<(), Failure> {
-        Ok(std::fs::write(self.folder.join("report.json"), serde_json::to_vec_pretty(&self.json()?)?)?)
+        std::fs::write(self.folder.join("report.json"), serde_json::to_vec_pretty(&self.json()?)?)?;
+        Ok(std::fs::write(self.folder.join(FOR_PEOPLE), self.table())?)
     }
 
     /// For machines.

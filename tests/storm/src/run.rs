@@ -24,7 +24,7 @@ use crate::pair::{BrokerKind, Pair};
 use crate::phases::Phases;
 use crate::progress::Progress;
 use crate::read::{self, Facts};
-use crate::report::{Counts, PairReport};
+use crate::report::{Counts, FOR_PEOPLE, PairReport};
 use crate::settle::Settling;
 use crate::setup::{self, Plot, Programs, RELAY_NAME, Servers};
 use crate::stage::{Role, Service, Services, Stage};
@@ -137,7 +137,13 @@ pub async fn run(
     {
         eprintln!("{pair}: not everything could be removed: {error}");
     }
-    outcome.map_err(|error| format!("{pair}: {error} (see {})", storm.plot.folder.display()).into())
+    outcome.map_err(|error| {
+        let folder = &storm.plot.folder;
+        let text = format!("{pair}: {error} (see {})", folder.display());
+        // The folder is what is there to read; that the file is missing says the same.
+        let _ = std::fs::write(folder.join(FOR_PEOPLE), &text);
+        text.into()
+    })
 }
 
 /// Faults under which ElasticMQ itself breaks promises. They are injected only when they are asked
