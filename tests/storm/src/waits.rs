@@ -9,17 +9,22 @@ use crate::faults::clock::{NAME as CLOCK_JUMP, jump_max};
 use crate::load::DELAY_MAX;
 use crate::setup::{HEARTBEAT, LEASE, RETRY_MAX};
 
+/// Returns the longest time in which relays may stand still once everything is healed: the lease of
+/// a dead one, and its successor's last retry.
+#[must_use]
+pub fn relay() -> Duration {
+    LEASE * 2 + RETRY_MAX
+}
+
 /// Returns the longest time in which a healed system may stand still: every pause that a part of it
 /// makes on purpose, one after the other.
 #[must_use]
 pub fn reaction() -> Duration {
-    // A dead relay's lease, and the relay's last retry.
-    let relay = LEASE * 2 + RETRY_MAX;
     // A dead reader is noticed: by its group, or by two heartbeats that did not come.
     let readers = (SESSION * 2).max(HEARTBEAT * 2);
     // A message whose handler hangs, fails, and comes again, as often as it may.
     let handler = (HANG + VISIBILITY_TIMEOUT) * ATTEMPTS_MAX;
-    relay + readers + handler + ACQUIRE
+    relay() + readers + handler + ACQUIRE
 }
 
 /// Returns for how long nothing may move until what is still on its way counts as lost: twice the
