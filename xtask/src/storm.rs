@@ -39,7 +39,7 @@ pub(crate) fn short() -> Result<(), String> {
     let stage = Stage::build(DEFAULT_PORT_BASE, false)?;
     let whole =
         [("over every broker", &BROKERS[..]), ("on SQLite", &SQLITE[..]), ("at the full rate", &LOADED[..])];
-    let ended = whole.map(|(name, arguments)| stage.judged(name, arguments));
+    let ended = whole.map(|(name, arguments)| stage.expect_to_hold(name, arguments));
     let planted = stage.storm(&PLANTED).stderr(Stdio::inherit()).output();
     stage.clear();
     let wrong: Vec<String> = ended.into_iter().filter_map(Result::err).collect();
@@ -175,7 +175,7 @@ impl Stage {
 
     /// Runs a storm that must hold. Its folders outlive a clone of the tree; a storm that did not
     /// hold is told with its reports, for whoever has only the last lines of a log.
-    fn judged(&self, name: &str, arguments: &[&str]) -> Result<(), String> {
+    fn expect_to_hold(&self, name: &str, arguments: &[&str]) -> Result<(), String> {
         let folder = Path::new(&self.environment[DIR_VARIABLE]).join(name.replace(' ', "-"));
         services::remove(&folder).map_err(|fault| fault.to_string())?;
         let ended = self.storm(arguments).arg("--folder").arg(&folder).status();
@@ -186,7 +186,7 @@ impl Stage {
             Some(3) => "has no verdict: something was still on its way".to_owned(),
             _ => format!("could not be run ({ended})"),
         };
-        Err(format!("the storm {name} {wrong}\n{}", reports(&folder)))
+        Err(format!("the storm {name} {wrong}\n{}", reports(&folder)).trim_end().to_owned())
     }
 
     fn storm(&self, arguments: &[&str]) -> Command {
@@ -211,8 +211,8 @@ impl Stage {
     }
 }
 
-/// What the storms over each pair say of themselves whose folders are still there: those that did
-/// not hold.
+/// Returns the reports of those pairs whose folders are still there, which did not hold; each
+/// stands in the file that the storm calls `report::TEXT_FILE`.
 fn reports(folder: &Path) -> String {
     let mut pairs: Vec<PathBuf> = fs::read_dir(folder)
         .map(|entries| entries.filter_map(Result::ok).map(|entry| entry.path()).collect())

@@ -25,6 +25,7 @@ impl Brief {
 }
 
 /// Only [`Brief::keep`] and drop take it, and nothing comes after these.
+#[track_caller]
 fn present<T>(connection: Option<T>) -> T {
     match connection {
         Some(connection) => connection,

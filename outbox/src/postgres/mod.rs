@@ -18,6 +18,7 @@
 //! | `nodes` | numbers of nodes that make ids |
 //! | [`transaction_ids`] | ids that name the transaction they are taken in |
 //! | `admin` | what operators ask and decide |
+//! | `pause`, `operations` | pauses that operators set, and what they have carried out |
 //! | `brief` | sessions that end after a question |
 //! | `statements` | every statement of reader and checkpoint_store |
 //!

@@ -49,7 +49,6 @@ impl SqliteLog {
         signature: (&str, &str),
     ) -> Result<bool, LogError> {
         let (actor, reason) = signature;
-
         let query = sqlx::query(PAUSE).bind(relay.as_str()).bind(scope.kind()).bind(scope.name());
         self.decide("pause", query.bind(actor).bind(reason), relay, scope, signature).await
     }

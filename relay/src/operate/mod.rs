@@ -19,6 +19,7 @@
 //! | [`status`](mod@status) | who leads, what waits, and why |
 //! | [`lag`] | how far topics are behind |
 //! | `adopt` (feature `postgres`) | a foreign outbox table whose producers need not change |
+//! | `tables` | the database of keys and sagas |
 //! | [`keys`] | idempotency keys whose holder is gone |
 //! | [`sagas`] | sagas of a database |
 //! | [`story`] | the whole story of a message |

@@ -102,7 +102,7 @@ pub struct PairReport {
 }
 
 /// The report for people in a storm's folder, or why there is none.
-pub(crate) const FOR_PEOPLE: &str = "report.txt";
+pub(crate) const TEXT_FILE: &str = "report.txt";
 /// So many breaches are shown in full.
 const BREACHES_SHOWN: usize = 3;
 /// Faults that were healed so shortly before a breach began are named with it.
@@ -144,7 +144,7 @@ impl PairReport {
     /// Into its folder.
     pub(crate) fn write_down(&self) -> Result<(), Failure> {
         std::fs::write(self.folder.join("report.json"), serde_json::to_vec_pretty(&self.json()?)?)?;
-        Ok(std::fs::write(self.folder.join(FOR_PEOPLE), self.table())?)
+        Ok(std::fs::write(self.folder.join(TEXT_FILE), self.table())?)
     }
 
     /// For machines.

@@ -24,7 +24,7 @@ use crate::pair::{BrokerKind, Pair};
 use crate::phases::Phases;
 use crate::progress::Progress;
 use crate::read::{self, Facts};
-use crate::report::{Counts, FOR_PEOPLE, PairReport};
+use crate::report::{Counts, PairReport, TEXT_FILE};
 use crate::settle::Settling;
 use crate::setup::{self, Plot, Programs, RELAY_NAME, Servers};
 use crate::stage::{Role, Service, Services, Stage};
@@ -59,8 +59,8 @@ pub struct Options {
 
 /// For processes to be there and to have done something before the first fault.
 const WARM_UP: Duration = Duration::from_secs(2);
-/// For an orderly end of a process.
-const STOP: Duration = Duration::from_secs(30);
+/// For an orderly end of a process: longer than a producer waits for an operation.
+const STOP: Duration = Duration::from_secs(60);
 /// Producers go on for so long after the last fault was healed: a part of the storm's length within
 /// these bounds.
 const RECOVERY: std::ops::RangeInclusive<Duration> = Duration::from_secs(3)..=Duration::from_secs(20);
@@ -119,11 +119,14 @@ pub async fn run(
         began,
     };
     std::fs::create_dir_all(&plot.folder)?;
-    let services = Services::new(options.xtask.clone());
-    for service in Service::of(pair) {
-        services.start(service).await?;
-    }
-    let stage = Arc::new(setup::stage(&plot, servers, &options.xtask).await?);
+    let staged = async {
+        let services = Services::new(options.xtask.clone());
+        for service in Service::of(pair) {
+            services.start(service).await?;
+        }
+        setup::stage(&plot, servers, &options.xtask).await
+    };
+    let stage = Arc::new(staged.await.map_err(|error| explained(pair, &plot.folder, &error))?);
     let storm = Storm { plot, servers, options, stage, progress, requeues: Default::default() };
     let outcome = tokio::select! {
         outcome = storm.whole() => outcome,
@@ -137,13 +140,19 @@ pub async fn run(
     {
         eprintln!("{pair}: not everything could be removed: {error}");
     }
-    outcome.map_err(|error| {
-        let folder = &storm.plot.folder;
-        let text = format!("{pair}: {error} (see {})", folder.display());
-        // The folder is what is there to read; that the file is missing says the same.
-        let _ = std::fs::write(folder.join(FOR_PEOPLE), &text);
-        text.into()
-    })
+    outcome.map_err(|error| explained(pair, &storm.plot.folder, &error))
+}
+
+/// Says why there is no verdict, also in the storm's folder where no report stands there.
+fn explained(pair: Pair, folder: &Path, error: &Failure) -> Failure {
+    let text = format!("{pair}: {error} (see {})", folder.display());
+    let report = folder.join(TEXT_FILE);
+    if !report.exists()
+        && let Err(error) = std::fs::write(&report, &text)
+    {
+        eprintln!("{}: {error}", report.display());
+    }
+    text.into()
 }
 
 /// Faults under which ElasticMQ itself breaks promises. They are injected only when they are asked

@@ -58,7 +58,7 @@ impl<'a> Settling<'a> {
 
     /// Producers have stopped.
     pub(crate) fn producers_ended(&mut self) {
-        self.series.producers_end(self.healed_at.elapsed(), (waits::relay(), waits::reaction()));
+        self.series.producers_end(self.healed_at.elapsed(), waits::reaction(), waits::relay_pause());
     }
 
     /// Waits until nothing is on its way, or nothing moves that is. Scheduled messages are waited

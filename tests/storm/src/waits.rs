@@ -9,10 +9,10 @@ use crate::faults::clock::{NAME as CLOCK_JUMP, jump_max};
 use crate::load::DELAY_MAX;
 use crate::setup::{HEARTBEAT, LEASE, RETRY_MAX};
 
-/// Returns the longest time in which relays may stand still once everything is healed: the lease of
-/// a dead one, and its successor's last retry.
+/// Returns the longest time in which relays may publish nothing once everything is healed: the lease
+/// of a dead one, and its successor's last retry.
 #[must_use]
-pub fn relay() -> Duration {
+pub fn relay_pause() -> Duration {
     LEASE * 2 + RETRY_MAX
 }
 
@@ -24,7 +24,7 @@ pub fn reaction() -> Duration {
     let readers = (SESSION * 2).max(HEARTBEAT * 2);
     // A message whose handler hangs, fails, and comes again, as often as it may.
     let handler = (HANG + VISIBILITY_TIMEOUT) * ATTEMPTS_MAX;
-    relay() + readers + handler + ACQUIRE
+    relay_pause() + readers + handler + ACQUIRE
 }
 
 /// Returns for how long nothing may move until what is still on its way counts as lost: twice the

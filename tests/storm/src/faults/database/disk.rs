@@ -115,6 +115,8 @@ async fn limit_files(pid: i32, limit: Option<u64>) -> Result<(), Failure> {
     let text = limit.map_or_else(|| "unlimited".to_owned(), |bytes| bytes.to_string());
     let mut command = Command::new("prlimit");
     command.arg(format!("--pid={pid}")).arg(format!("--fsize={text}:unlimited")).stdin(Stdio::null());
+    // One that outlived its fault would limit a session after it was healed.
+    command.kill_on_drop(true);
     if owner.uid() != rustix::process::geteuid().as_raw() {
         command.uid(owner.uid()).gid(owner.gid());
     }
