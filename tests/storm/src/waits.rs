@@ -9,8 +9,8 @@ use crate::faults::clock::{NAME as CLOCK_JUMP, jump_max};
 use crate::load::DELAY_MAX;
 use crate::setup::{HEARTBEAT, LEASE, RETRY_MAX};
 
-/// Returns the longest time in which relays may publish nothing once everything is healed: the lease
-/// of a dead one, and its successor's last retry.
+/// Returns the longest time in which relays may publish nothing once everything is healed: the
+/// lease of a dead one, and its successor's last retry.
 #[must_use]
 pub fn relay_pause() -> Duration {
     LEASE * 2 + RETRY_MAX
