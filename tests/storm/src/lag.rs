@@ -205,7 +205,11 @@ mod tests {
     fn entries_that_stay_held_while_producers_go_on_are_a_breach() {
         assert!(held(&[300; 9]).unwrap().starts_with("300 entries were held 7 s after healing"));
         assert!(held(&[0, 0, 0, 0, 0, 0, 0, 200, 400, 200]).is_some());
+        let ending_in = |held_last: u64| held(&[300, 300, 300, 300, 300, 300, 300, 300, 400, held_last]);
+        assert!(ending_in(300).is_some());
+        assert_eq!(ending_in(299), None);
         assert_eq!(held(&[5; 9]), None);
+        assert_eq!(held(&[0, 5, 0, 5, 0, 5, 0, 5, 0]), None);
     }
 
     #[test]
