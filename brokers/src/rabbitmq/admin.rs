@@ -8,14 +8,15 @@ use lapin::options::{
     QueueBindOptions, QueueDeclareOptions, QueueDeleteOptions, QueuePurgeOptions,
 };
 use lapin::types::{AMQPValue, FieldTable, LongString, ShortString};
-use lapin::{Channel, Connection, ExchangeKind};
+use lapin::{Channel, Error, ExchangeKind};
 use message::SubscriptionError;
 use tokio::time::Instant;
 
 use super::config::Config;
+use super::connection::Connection;
 use super::endpoint::Endpoint;
 use super::fault;
-use super::publisher::{GOODBYE, say_goodbye};
+use super::publisher::GOODBYE;
 
 /// How a queue is declared; always durable.
 #[derive(Debug, Clone, Copy, Default)]
@@ -59,8 +60,7 @@ impl Admin {
         }
         let durable = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
         let channel = self.channel().await?;
-        channel.queue_declare(short(name)?, durable, arguments).await.map_err(fault::of_subscription)?;
-        Ok(())
+        self.ask(channel.queue_declare(short(name)?, durable, arguments)).await.map(drop)
     }
 
     /// Declares a durable topic exchange; does nothing when it exists.
@@ -70,10 +70,8 @@ impl Admin {
     pub async fn declare_exchange(&self, name: &str) -> Result<(), SubscriptionError> {
         let durable = ExchangeDeclareOptions { durable: true, ..ExchangeDeclareOptions::default() };
         let channel = self.channel().await?;
-        channel
-            .exchange_declare(short(name)?, ExchangeKind::Topic, durable, FieldTable::default())
-            .await
-            .map_err(fault::of_subscription)
+        let kind = ExchangeKind::Topic;
+        self.ask(channel.exchange_declare(short(name)?, kind, durable, FieldTable::default())).await
     }
 
     /// Lets an exchange route a routing key (with the wildcards `*` and `#`) to a queue.
@@ -84,10 +82,7 @@ impl Admin {
         let (queue, exchange, key) = (short(queue)?, short(exchange)?, short(key)?);
         let options = QueueBindOptions::default();
         let channel = self.channel().await?;
-        channel
-            .queue_bind(queue, exchange, key, options, FieldTable::default())
-            .await
-            .map_err(fault::of_subscription)
+        self.ask(channel.queue_bind(queue, exchange, key, options, FieldTable::default())).await
     }
 
     /// Lets an exchange route a routing key to another exchange: what is bound to that one goes
@@ -103,8 +98,7 @@ impl Admin {
     ) -> Result<(), SubscriptionError> {
         let (destination, source, key) = (short(destination)?, short(source)?, short(key)?);
         let (channel, options) = (self.channel().await?, ExchangeBindOptions::default());
-        let bound = channel.exchange_bind(destination, source, key, options, FieldTable::default()).await;
-        bound.map_err(fault::of_subscription)
+        self.ask(channel.exchange_bind(destination, source, key, options, FieldTable::default())).await
     }
 
     /// Takes back what [`bind_exchange`](Self::bind_exchange) did; nothing there is fine.
@@ -119,8 +113,7 @@ impl Admin {
     ) -> Result<(), SubscriptionError> {
         let (destination, source, key) = (short(destination)?, short(source)?, short(key)?);
         let (channel, options) = (self.channel().await?, ExchangeUnbindOptions::default());
-        let unbound = channel.exchange_unbind(destination, source, key, options, FieldTable::default()).await;
-        unbound.map_err(fault::of_subscription)
+        self.ask(channel.exchange_unbind(destination, source, key, options, FieldTable::default())).await
     }
 
     /// How many messages wait in a queue, not counting those that are delivered and unsettled.
@@ -130,8 +123,8 @@ impl Admin {
     pub async fn count(&self, queue: &str) -> Result<u32, SubscriptionError> {
         let passive = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
         let channel = self.channel().await?;
-        let found = channel.queue_declare(short(queue)?, passive, FieldTable::default()).await;
-        Ok(found.map_err(fault::of_subscription)?.message_count())
+        let found = self.ask(channel.queue_declare(short(queue)?, passive, FieldTable::default())).await?;
+        Ok(found.message_count())
     }
 
     /// Throws away what waits in a queue; answers how much that was.
@@ -140,8 +133,7 @@ impl Admin {
     /// [`SubscriptionError`]: the queue is missing, or permission.
     pub async fn purge(&self, queue: &str) -> Result<u32, SubscriptionError> {
         let channel = self.channel().await?;
-        let purged = channel.queue_purge(short(queue)?, QueuePurgeOptions::default()).await;
-        purged.map_err(fault::of_subscription)
+        self.ask(channel.queue_purge(short(queue)?, QueuePurgeOptions::default())).await
     }
 
     /// Deletes a queue with all its messages; does nothing when it is missing.
@@ -150,8 +142,7 @@ impl Admin {
     /// [`SubscriptionError`]: permission is missing.
     pub async fn delete_queue(&self, name: &str) -> Result<(), SubscriptionError> {
         let channel = self.channel().await?;
-        let deleted = channel.queue_delete(short(name)?, QueueDeleteOptions::default()).await;
-        deleted.map(drop).map_err(fault::of_subscription)
+        self.ask(channel.queue_delete(short(name)?, QueueDeleteOptions::default())).await.map(drop)
     }
 
     /// Deletes an exchange; does nothing when it is missing.
@@ -160,18 +151,21 @@ impl Admin {
     /// [`SubscriptionError`]: permission is missing.
     pub async fn delete_exchange(&self, name: &str) -> Result<(), SubscriptionError> {
         let channel = self.channel().await?;
-        let deleted = channel.exchange_delete(short(name)?, ExchangeDeleteOptions::default()).await;
-        deleted.map_err(fault::of_subscription)
+        self.ask(channel.exchange_delete(short(name)?, ExchangeDeleteOptions::default())).await
     }
 
     /// Ends the session.
     pub async fn close(self) {
-        say_goodbye(&self.connection, Instant::now() + GOODBYE).await;
+        self.connection.say_goodbye(Instant::now() + GOODBYE).await;
     }
 
     /// A channel for one command: a refused command closes its channel.
     async fn channel(&self) -> Result<Channel, SubscriptionError> {
-        self.connection.create_channel().await.map_err(fault::of_subscription)
+        self.connection.channel().await.map_err(fault::of_subscription)
+    }
+
+    async fn ask<T>(&self, answer: impl Future<Output = Result<T, Error>>) -> Result<T, SubscriptionError> {
+        self.connection.ask(answer).await.map_err(fault::of_subscription)
     }
 }
 

@@ -10,13 +10,13 @@
 use std::collections::HashSet;
 use std::pin::Pin;
 use std::task::Poll;
-use std::time::Duration;
 
 use futures_util::poll;
 use lapin::options::BasicPublishOptions;
 use lapin::types::ShortString;
 use lapin::{Channel, Confirmation, Error, PublisherConfirm};
 
+use super::connection::Connection;
 use super::wire::Record;
 
 /// Unroutable messages are to come back, not to vanish.
@@ -46,12 +46,13 @@ pub(super) enum Break {
     StrayReturn,
 }
 
-/// Publishes a window and waits, at most for `timeout`, until every message of it is confirmed.
+/// Publishes a window on a channel of the connection, and waits until every message of it is
+/// confirmed.
 pub(super) async fn publish(
+    connection: &Connection,
     channel: &Channel,
     exchange: &ShortString,
     records: &[Record],
-    timeout: Duration,
 ) -> Result<Vec<RecordOutcome>, Break> {
     let confirmed = async {
         let mut sending = Vec::with_capacity(records.len());
@@ -60,9 +61,7 @@ pub(super) async fn publish(
         }
         collect(sending).await
     };
-    let confirmations =
-        tokio::time::timeout(timeout, confirmed).await.map_err(|_| Break::Timeout)?.map_err(Break::Client)?;
-    classify(confirmations, records)
+    classify(connection.ask(confirmed).await.map_err(Break::Client)?, records)
 }
 
 /// A publish whose frames are queued; the client's future does nothing before its first poll, so

@@ -4,15 +4,15 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lapin::Connection;
+use lapin::Error;
 use lapin::options::ExchangeDeclareOptions;
 use lapin::types::{FieldTable, ShortString};
 use message::{PublishError, Publisher, Receipts};
 
 use super::backlog::Backlog;
 use super::config::{Config, invalid};
+use super::connection::Connection;
 use super::endpoint::Endpoint;
-use super::fault;
 use super::lane::{Lane, Session};
 use super::publisher::RabbitmqPublisher;
 use super::window::WindowLimit;
@@ -63,18 +63,16 @@ impl Connector {
     }
 
     /// A missing exchange is reported here, before it costs a window.
-    async fn check_exchange(&self, connection: &Connection) -> Result<(), PublishError> {
+    async fn check_exchange(&self, connection: &Connection) -> Result<(), Error> {
         if self.exchange.as_str().is_empty() {
             return Ok(());
         }
-        let channel = connection.create_channel().await.map_err(fault::of_session)?;
+        let channel = connection.channel().await?;
         let passive = ExchangeDeclareOptions { passive: true, ..ExchangeDeclareOptions::default() };
         // The kind is ignored in a passive declaration.
         let kind = lapin::ExchangeKind::default();
-        channel
-            .exchange_declare(self.exchange.clone(), kind, passive, FieldTable::default())
-            .await
-            .map_err(fault::of_session)
+        let declared = channel.exchange_declare(self.exchange.clone(), kind, passive, FieldTable::default());
+        connection.ask(declared).await
     }
 }
 
@@ -89,14 +87,9 @@ impl message::Connector for Connector {
         for _ in 0..self.connections {
             connections.push(Arc::new(self.endpoint.open("publisher").await?));
         }
-        let mut frame_bytes_max = usize::MAX;
-        for connection in &connections {
-            // Zero means no limit.
-            let frame_max = usize::try_from(connection.configuration().frame_max()).unwrap_or(usize::MAX);
-            frame_bytes_max = frame_bytes_max.min(if frame_max == 0 { usize::MAX } else { frame_max });
-        }
+        let frame_bytes_max = connections.iter().filter_map(|connection| connection.frame_bytes_max()).min();
         if let Some(connection) = connections.first() {
-            self.check_exchange(connection).await?;
+            self.endpoint.in_time(self.check_exchange(connection)).await?;
         }
         let limit = WindowLimit { messages_max: self.window_messages_max, bytes_max: WINDOW_BYTES_MAX };
         let session = Arc::new(Session {
@@ -105,15 +98,17 @@ impl message::Connector for Connector {
             broken: OnceLock::new(),
             exchange: self.exchange.clone(),
             app_id: self.app_id.clone(),
-            bounds: Bounds { payload_bytes_max: self.payload_bytes_max, frame_bytes_max },
+            bounds: Bounds {
+                payload_bytes_max: self.payload_bytes_max,
+                frame_bytes_max: frame_bytes_max.unwrap_or(usize::MAX),
+            },
             confirm_timeout: self.confirm_timeout,
         });
         let mut lanes = Vec::new();
         for connection in &connections {
             for _ in 0..LANES_PER_CONNECTION {
-                let lane =
-                    Lane::open(session.clone(), connection.clone()).await.map_err(fault::of_session)?;
-                lanes.push(lane);
+                let lane = Lane::open(session.clone(), connection.clone());
+                lanes.push(self.endpoint.in_time(lane).await?);
             }
         }
         let batch_len = self.window_messages_max * WINDOWS_PER_TOPIC * connections.len();

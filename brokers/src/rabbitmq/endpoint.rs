@@ -1,16 +1,19 @@
 //! Where the broker is and how to get in: URL, credentials and certificates made into connections.
 
+use std::io;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use lapin::ConnectionProperties;
 use lapin::tcp::{AMQPUriTcpExt as _, RustlsConnector, RustlsConnectorConfig};
 use lapin::uri::{AMQPScheme, AMQPUri, SASLMechanism};
-use lapin::{Connection, ConnectionProperties};
 use message::loopback::is_loopback;
 use message::{PublishError, SubscriptionError};
 use secrecy::{ExposeSecret, SecretString};
 use url::Url;
 
 use super::config::{Auth, Config, invalid};
+use super::connection::{Connection, End};
 use super::fault;
 use crate::plaintext;
 use crate::secret::Secret;
@@ -111,20 +114,38 @@ impl Endpoint {
     /// what to send again.
     pub(super) async fn open(&self, purpose: &str) -> Result<Connection, OpenFailure> {
         let (uri, tls) = self.with_secrets().map_err(OpenFailure::Setting)?;
-        let host = uri.authority.host.clone();
         let name = format!("{} {purpose}", self.connection_name);
         let properties = ConnectionProperties::default().with_connection_name(name.into());
         let runtime = lapin::runtime::default_runtime().map_err(OpenFailure::Client)?;
-        // The client's own way would trust the system's authorities beside the configured one.
-        let connect = async move |uri, runtime| {
-            let plain = AMQPUri { scheme: AMQPScheme::AMQP, ..uri };
+        let (running, end) = End::of_running();
+        // Boxed: it is large.
+        let client = self.in_time(Box::pin(async {
+            // Before the client begins: it leaves two tasks behind for each attempt that is
+            // refused. Its own way would trust the system's authorities beside ours, too.
+            let plain = AMQPUri { scheme: AMQPScheme::AMQP, ..uri.clone() };
             let stream = plain.connect_async(&runtime).await?;
-            match &tls {
-                Some(connector) => Ok(stream.into_rustls(connector, &host).await?),
-                None => Ok(stream),
-            }
-        };
-        let opening = Connection::connector(uri, runtime, connect, properties);
+            let stream = match &tls {
+                Some(connector) => stream.into_rustls(connector, &uri.authority.host).await?,
+                None => stream,
+            };
+            let stream = Mutex::new(Some(stream));
+            // The client's thread owns this closure, and drops it at its end.
+            let connect = async move |_, _| {
+                let _ = &running;
+                let taken = stream.lock().unwrap_or_else(PoisonError::into_inner).take();
+                taken.ok_or_else(|| io::Error::from(io::ErrorKind::NotConnected).into())
+            };
+            end.bounds(lapin::Connection::connector(uri, runtime, connect, properties)).await
+        }));
+        let client = client.await?;
+        Ok(Connection::new(client, end))
+    }
+
+    /// Does a part of opening a session, in the time that a connection may take to be ready.
+    pub(super) async fn in_time<T>(
+        &self,
+        opening: impl Future<Output = Result<T, lapin::Error>>,
+    ) -> Result<T, OpenFailure> {
         match tokio::time::timeout(self.connect_timeout, opening).await {
             Ok(opened) => opened.map_err(OpenFailure::Client),
             Err(_) => {
@@ -159,7 +180,7 @@ impl Endpoint {
 fn connector(tls: &Tls) -> Result<RustlsConnector, InvalidSetting> {
     let unusable = |setting: &str| {
         let setting = format!("tls.{setting}");
-        move |error: std::io::Error| invalid(&setting, error.to_string())
+        move |error: io::Error| invalid(&setting, error.to_string())
     };
     let config = match tls.authorities("rabbitmq.tls")? {
         Some(authorities) => RustlsConnectorConfig::default().with_parsable_certificates(authorities),

@@ -3,18 +3,19 @@
 
 use std::time::Duration;
 
+use lapin::ExchangeKind;
 use lapin::options::{ExchangeDeclareOptions, QueueDeclareOptions};
 use lapin::types::{FieldTable, ShortString};
-use lapin::{Connection, ExchangeKind};
 use message::{Fault, SubscriptionError};
 use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 
 use super::config::Config;
+use super::connection::Connection;
 use super::endpoint::Endpoint;
 use super::fault;
 use super::management::Management;
-use super::publisher::{GOODBYE, say_goodbye};
+use super::publisher::GOODBYE;
 use crate::inspect::{BrokerFacts, InspectError, Inspected};
 
 /// The known facts of a topic.
@@ -71,7 +72,7 @@ pub async fn inspect(config: &Config, topics: &[String]) -> Result<BrokerFacts<T
     let connection = endpoint.open("doctor").await.map_err(SubscriptionError::from)?;
     let management = Management::new(config).map_err(|error| InspectError::operator(error.to_string()))?;
     if let Some(management) = management {
-        say_goodbye(&connection, Instant::now() + GOODBYE).await;
+        connection.say_goodbye(Instant::now() + GOODBYE).await;
         let (exchange, topics) = (config.exchange.clone(), topics.to_vec());
         let asked = spawn_blocking(move || management.inspect(&exchange, &topics)).await;
         return asked.map_err(|error| InspectError::broker(format!("asking rabbitmq broke off: {error}")))?;
@@ -85,13 +86,13 @@ pub async fn inspect(config: &Config, topics: &[String]) -> Result<BrokerFacts<T
         });
         inspected.push(Inspected { topic: topic.clone(), facts });
     }
-    say_goodbye(&connection, Instant::now() + GOODBYE).await;
+    connection.say_goodbye(Instant::now() + GOODBYE).await;
     Ok(BrokerFacts { version: None, nodes: None, clock: None, topics: inspected })
 }
 
 /// Declares passively: an error closes the channel, so each question has one of its own.
 async fn look(connection: &Connection, exchange: &str, topic: &str) -> Result<TopicFacts, SubscriptionError> {
-    let channel = connection.create_channel().await.map_err(fault::of_subscription)?;
+    let channel = connection.channel().await.map_err(fault::of_subscription)?;
     let short = |name: &str| {
         ShortString::try_new(name).map_err(|error| {
             SubscriptionError::operator(format!("the name {name:?} cannot be used: {error}"))
@@ -100,13 +101,13 @@ async fn look(connection: &Connection, exchange: &str, topic: &str) -> Result<To
     if !exchange.is_empty() {
         let passive = ExchangeDeclareOptions { passive: true, ..ExchangeDeclareOptions::default() };
         let kind = ExchangeKind::Topic;
-        let found = channel.exchange_declare(short(exchange)?, kind, passive, FieldTable::default()).await;
-        found.map_err(fault::of_subscription)?;
+        let found = channel.exchange_declare(short(exchange)?, kind, passive, FieldTable::default());
+        connection.ask(found).await.map_err(fault::of_subscription)?;
         return Ok(TopicFacts::default());
     }
     let passive = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
-    let found = channel.queue_declare(short(topic)?, passive, FieldTable::default()).await;
-    found.map_err(fault::of_subscription)?;
+    let found = channel.queue_declare(short(topic)?, passive, FieldTable::default());
+    connection.ask(found).await.map_err(fault::of_subscription)?;
     let queue = QueueFacts { queue: topic.to_owned(), settings: None };
     Ok(TopicFacts { queues: Some(vec![queue]), exchange_durable: None })
 }

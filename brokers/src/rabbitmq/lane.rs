@@ -5,14 +5,14 @@
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use lapin::options::ConfirmSelectOptions;
 use lapin::types::ShortString;
-use lapin::{Channel, Connection, Error};
+use lapin::{Channel, Error};
 use message::{Fault, FaultScope, PublishError};
 use tokio::time::Instant;
 
 use super::backlog::Backlog;
 use super::confirm::{self, Break, RecordOutcome};
+use super::connection::Connection;
 use super::fault;
 use super::suspects::Suspects;
 use super::window::Item;
@@ -44,7 +44,7 @@ impl Session {
 
     /// Ends the session for all lanes; the first reason counts.
     pub(super) fn fail(&self, connection: &Connection, cause: Break) -> &Broken {
-        let blocked = connection.status().blocked();
+        let blocked = connection.is_blocked();
         let broken = Broken { cause, blocked, confirm_timeout: self.confirm_timeout };
         self.broken.get_or_init(|| broken)
     }
@@ -79,13 +79,6 @@ impl Broken {
     }
 }
 
-/// Opens a channel in confirm mode.
-pub(super) async fn open_channel(connection: &Connection) -> Result<Channel, Error> {
-    let channel = connection.create_channel().await?;
-    channel.confirm_select(ConfirmSelectOptions::default()).await?;
-    Ok(channel)
-}
-
 /// One channel and the windows on it.
 pub(super) struct Lane {
     session: Arc<Session>,
@@ -95,7 +88,7 @@ pub(super) struct Lane {
 
 impl Lane {
     pub(super) async fn open(session: Arc<Session>, connection: Arc<Connection>) -> Result<Self, Error> {
-        let channel = open_channel(&connection).await?;
+        let channel = connection.confirming_channel().await?;
         Ok(Self { session, connection, channel })
     }
 
@@ -124,7 +117,8 @@ impl Lane {
     async fn attempt(&self, items: Vec<Item>) -> Result<(), (Vec<Item>, Break)> {
         let (items, records) = self.encode(items);
         let Session { exchange, confirm_timeout, .. } = &*self.session;
-        match confirm::publish(&self.channel, exchange, &records, *confirm_timeout).await {
+        let published = confirm::publish(&self.connection, &self.channel, exchange, &records);
+        match tokio::time::timeout(*confirm_timeout, published).await.unwrap_or(Err(Break::Timeout)) {
             Ok(fates) => {
                 for (item, fate) in items.into_iter().zip(fates) {
                     let topic = &item.message.topic;
@@ -164,7 +158,7 @@ impl Lane {
             let error = fault::unanswered(&item.message.topic, self.session.confirm_timeout);
             item.pending.answer(Err(error));
         }
-        match open_channel(&self.connection).await {
+        match self.connection.confirming_channel().await {
             Ok(channel) => self.channel = channel,
             Err(error) => self.fail([], Break::Client(error)),
         }
@@ -185,7 +179,7 @@ impl Lane {
             } else {
                 suspects.split(group);
             }
-            match open_channel(&self.connection).await {
+            match self.connection.confirming_channel().await {
                 Ok(channel) => self.channel = channel,
                 Err(error) => return self.fail(suspects.into_rest(), Break::Client(error)),
             }

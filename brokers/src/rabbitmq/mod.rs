@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `config.rs` | [`Config`]: what an operator sets |
 //! | `endpoint.rs` | URL, credentials and certificates made into connections |
+//! | `connection.rs` | a connection whose end ends every wait for an answer on it |
 //! | `connector.rs` | [`Connector`]: opens publishing sessions |
 //! | `publisher.rs` | one session: submissions, and as many lanes as they need |
 //! | `backlog.rs` | what waits to be published, by topic |
@@ -64,6 +65,7 @@ mod admin;
 mod backlog;
 mod config;
 mod confirm;
+mod connection;
 mod connector;
 mod endpoint;
 mod fault;

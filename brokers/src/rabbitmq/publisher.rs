@@ -4,13 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lapin::Connection;
-use lapin::types::ShortString;
 use message::{Capabilities, MaxInFlightPerKey, Publisher, Receipts, Submission};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::confirm::Break;
+use super::connection::Connection;
 use super::lane::{Lane, Session};
 use super::window::Item;
 use crate::pending::Pending;
@@ -21,9 +20,6 @@ pub(super) const GOODBYE: Duration = Duration::from_secs(1);
 /// Lanes on one connection at most: each is a channel. So many windows may be silent at once before
 /// others wait for them.
 const LANES_MAX: usize = 64;
-
-/// The reply code of a normal end (AMQP 0-9-1 specification, section 1.2).
-const REPLY_SUCCESS: u16 = 200;
 
 /// A session with RabbitMQ. Dropping it ends its tasks; their messages are answered as unknown.
 pub(super) struct RabbitmqPublisher {
@@ -86,11 +82,8 @@ async fn run_lanes(session: Arc<Session>, connections: Vec<Arc<Connection>>, ope
 
 /// Lanes on one connection at most. One channel is left for questions.
 fn lanes_max(connection: &Connection) -> usize {
-    match usize::from(connection.configuration().channel_max()) {
-        // Zero means no limit.
-        0 => LANES_MAX,
-        channels => LANES_MAX.min(channels.saturating_sub(1)).max(1),
-    }
+    let channels = connection.channels_max().map_or(LANES_MAX, |channels| channels.saturating_sub(1));
+    channels.clamp(1, LANES_MAX)
 }
 
 #[async_trait]
@@ -116,17 +109,7 @@ impl Publisher for RabbitmqPublisher {
             return lanes.shutdown().await;
         }
         for connection in connections {
-            say_goodbye(&connection, deadline).await;
+            connection.say_goodbye(deadline).await;
         }
-    }
-}
-
-/// Closes a connection in order; a failure is only noted, the broker finds out by itself.
-pub(super) async fn say_goodbye(connection: &Connection, deadline: Instant) {
-    let closing = connection.close(REPLY_SUCCESS, ShortString::default());
-    match tokio::time::timeout_at(deadline, closing).await {
-        Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::debug!(%error, "rabbitmq was gone before the goodbye"),
-        Err(_) => tracing::debug!("rabbitmq did not answer the goodbye"),
     }
 }

@@ -12,16 +12,17 @@ use lapin::options::{
     BasicAckOptions, BasicCancelOptions, BasicConsumeOptions, BasicNackOptions, BasicQosOptions,
 };
 use lapin::types::{AMQPValue, FieldTable, ShortString};
-use lapin::{BasicProperties, Channel, Connection, Error};
+use lapin::{BasicProperties, Channel, Error};
 use message::{Delivery, DeliveryToken, Disposition, Lag, Settlement, Subscription, SubscriptionError};
 use tokio::time::Instant;
 
 use super::config::{Config, SHORT_BYTES_MAX, invalid};
+use super::connection::Connection;
 use super::endpoint::Endpoint;
 use super::fault;
 use super::lag;
 use super::ledger::Ledger;
-use super::publisher::{GOODBYE, say_goodbye};
+use super::publisher::GOODBYE;
 use super::wire;
 use crate::lag::LagWatch;
 use crate::settings::InvalidSetting;
@@ -78,9 +79,9 @@ impl Subscriber {
     /// queue.
     pub async fn subscribe(&self) -> Result<Box<dyn Subscription>, SubscriptionError> {
         let connection = self.endpoint.open("subscription").await?;
-        let opened = self.consume(&connection).await;
-        let (channel, tags, consumers) = opened.map_err(fault::of_subscription)?;
-        let lag = lag::watch(connection.create_channel().await.ok(), &self.queues, &self.origin);
+        let (channel, tags, consumers) = self.endpoint.in_time(self.consume(&connection)).await?;
+        let spare = self.endpoint.in_time(connection.channel()).await.ok();
+        let lag = lag::watch(spare, &self.queues, &self.origin);
         let generation = GENERATION.fetch_add(1, Ordering::Relaxed) << TAG_BITS;
         Ok(Box::new(RabbitmqSubscription {
             origin: self.origin.clone(),
@@ -100,18 +101,18 @@ impl Subscriber {
         &self,
         connection: &Connection,
     ) -> Result<(Channel, Vec<ShortString>, Consumers), Error> {
-        let channel = connection.create_channel().await?;
+        let channel = connection.channel().await?;
         // Over all consumers of the channel: RabbitMQ's meaning of `global`
         // (rabbitmq.com/docs/consumer-prefetch). Quorum queues know only the per-consumer bound,
         // which a single queue gets.
         let global = self.queues.len() > 1;
-        channel.basic_qos(self.prefetch, BasicQosOptions { global }).await?;
+        connection.ask(channel.basic_qos(self.prefetch, BasicQosOptions { global })).await?;
         let (mut tags, mut consumers) = (Vec::new(), SelectAll::new());
         for queue in &self.queues {
             let tag = ShortString::default();
-            let consumer = channel
-                .basic_consume(queue.clone(), tag, BasicConsumeOptions::default(), FieldTable::default())
-                .await?;
+            let (options, arguments) = (BasicConsumeOptions::default(), FieldTable::default());
+            let consuming = channel.basic_consume(queue.clone(), tag, options, arguments);
+            let consumer = connection.ask(consuming).await?;
             tags.push(consumer.tag());
             let (name, ended) = (queue.clone(), queue.clone());
             let deliveries = consumer.map(move |delivery| match delivery {
@@ -240,9 +241,12 @@ impl Subscription for RabbitmqSubscription {
         while self.received.len() < max.get() {
             // Waits for the first one only, then takes what is there.
             let next = if self.received.is_empty() {
-                match tokio::time::timeout_at(deadline, self.consumers.next()).await {
-                    Ok(next) => next,
-                    Err(_) => break,
+                tokio::select! {
+                    biased;
+                    next = self.consumers.next() => next,
+                    // The client may have told its consumers nothing.
+                    () = self.connection.passed() => None,
+                    () = tokio::time::sleep_until(deadline) => break,
                 }
             } else {
                 match futures_util::poll!(self.consumers.next()) {
@@ -274,18 +278,24 @@ impl Subscription for RabbitmqSubscription {
         for tag in released {
             self.ledger.release(tag);
             let requeue = BasicNackOptions { multiple: false, requeue: true };
-            self.channel.basic_nack(tag, requeue).await.map_err(fault::of_subscription)?;
+            self.connection
+                .ask(self.channel.basic_nack(tag, requeue))
+                .await
+                .map_err(fault::of_subscription)?;
         }
         let acks = self.ledger.done(&done);
         if let Some(tag) = acks.up_to {
             let multiple = BasicAckOptions { multiple: true };
-            self.channel.basic_ack(tag, multiple).await.map_err(fault::of_subscription)?;
+            self.connection
+                .ask(self.channel.basic_ack(tag, multiple))
+                .await
+                .map_err(fault::of_subscription)?;
         }
         let single = acks.single.into_iter().map(|tag| {
             let one = BasicAckOptions { multiple: false };
             self.channel.basic_ack(tag, one)
         });
-        try_join_all(single).await.map_err(fault::of_subscription)?;
+        self.connection.ask(try_join_all(single)).await.map_err(fault::of_subscription)?;
         Ok(())
     }
 
@@ -301,7 +311,7 @@ impl Subscription for RabbitmqSubscription {
     async fn stop_receiving(&mut self) -> Result<(), SubscriptionError> {
         let (channel, options) = (&self.channel, BasicCancelOptions::default());
         let cancels = self.tags.drain(..).map(|tag| channel.basic_cancel(tag, options));
-        match tokio::time::timeout(GOODBYE, try_join_all(cancels)).await {
+        match tokio::time::timeout(GOODBYE, self.connection.ask(try_join_all(cancels))).await {
             Ok(cancelled) => cancelled.map_err(fault::of_subscription)?,
             Err(_) => {
                 let origin = &self.origin;
@@ -322,10 +332,10 @@ impl Subscription for RabbitmqSubscription {
     }
 
     async fn close(self: Box<Self>) -> Result<(), SubscriptionError> {
-        if !self.connection.status().connected() {
+        if !self.connection.is_open() {
             return Err(self.lost());
         }
-        say_goodbye(&self.connection, Instant::now() + GOODBYE).await;
+        self.connection.say_goodbye(Instant::now() + GOODBYE).await;
         Ok(())
     }
 }
