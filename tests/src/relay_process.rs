@@ -216,7 +216,7 @@ impl Drop for RelayProcess {
     fn drop(&mut self) {
         let end = match self.child.try_wait() {
             Ok(Some(status)) => format!("the relay has ended: {status}"),
-            Ok(None) => String::from("the relay runs"),
+            Ok(None) => format!("the relay runs: {}", threads(self.child.id())),
             Err(error) => format!("nobody knows whether the relay runs: {error}"),
         };
         let log = std::fs::File::options().append(true).open(&self.log);
@@ -225,6 +225,19 @@ impl Drop for RelayProcess {
             writeln!(log, "--- {}: the test lets it go; {end}", OffsetDateTime::now_utc())
         });
     }
+}
+
+/// The threads of a process, each with what it waits for in the kernel: a program that is silent
+/// because all of them are blocked looks like one that has nothing to say.
+fn threads(pid: Option<u32>) -> String {
+    let Some(pid) = pid else { return String::from("no threads") };
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let read = |path: PathBuf| std::fs::read_to_string(path).unwrap_or_default().trim().to_owned();
+    let threads = tasks.map(|task| {
+        let waits = read(task.path().join("wchan"));
+        format!("{} in {waits}", read(task.path().join("comm")))
+    });
+    threads.collect::<Vec<_>>().join(", ")
 }
 
 /// Runs a command of the program to its end.

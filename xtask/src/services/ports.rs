@@ -1,9 +1,19 @@
 //! Is a port free, and if not, who has it?
 
 use super::{Name, Secure, fault::Fault};
-use std::{fs, net::Ipv4Addr, net::TcpListener};
+use std::{
+    fs,
+    net::{Ipv4Addr, TcpListener},
+    thread,
+    time::{Duration, Instant},
+};
 
-/// Fails when another process listens on one of the service's ports.
+/// How long a process that was told to end may keep its port: Erlang's name server says that it
+/// ends before it does.
+const PATIENCE: Duration = Duration::from_secs(5);
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Fails when another process listens on one of the service's ports, and goes on to.
 pub(crate) fn require_free(name: Name) -> Result<(), Fault> {
     let service = name.service();
     for port in std::iter::once(service.client_port()).chain(service.other_ports()) {
@@ -18,7 +28,14 @@ pub(crate) fn require_free(name: Name) -> Result<(), Fault> {
 }
 
 fn require_one_free(name: Name, variable: &str, number: u16) -> Result<(), Fault> {
-    let Err(error) = TcpListener::bind((Ipv4Addr::LOCALHOST, number)) else { return Ok(()) };
+    let deadline = Instant::now() + PATIENCE;
+    let error = loop {
+        match TcpListener::bind((Ipv4Addr::LOCALHOST, number)) {
+            Ok(_) => return Ok(()),
+            Err(error) if Instant::now() >= deadline => break error,
+            Err(_) => thread::sleep(PAUSE),
+        }
+    };
     let owner = owner(number).map(|owner| format!(" by {owner}")).unwrap_or_default();
     Err(Fault::Failed(format!(
         "port {number} is taken{owner} ({error}): stop that process, or move {name} with {variable}=<free port>"

@@ -19,8 +19,9 @@ pub(crate) struct Rabbitmq;
 
 static PORT: Port = Port { variable: "OUTBOX_RABBITMQ_PORT", default: 15673 };
 /// Erlang distribution, and Erlang's name server: private, so that neither node sees the other.
+/// Below 32768: above it Linux lends ports to whoever connects or asks for any.
 static OTHERS: [Port; 2] = [
-    Port { variable: "OUTBOX_RABBITMQ_DIST_PORT", default: 35673 },
+    Port { variable: "OUTBOX_RABBITMQ_DIST_PORT", default: 15676 },
     Port { variable: "OUTBOX_RABBITMQ_EPMD_PORT", default: 14369 },
 ];
 static TLS: Port = Port { variable: "OUTBOX_RABBITMQ_TLS_PORT", default: 15674 };
