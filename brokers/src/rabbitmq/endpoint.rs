@@ -4,16 +4,17 @@ use std::io;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use lapin::ConnectionProperties;
 use lapin::tcp::{AMQPUriTcpExt as _, RustlsConnector, RustlsConnectorConfig};
 use lapin::uri::{AMQPScheme, AMQPUri, SASLMechanism};
+use lapin::{AsyncTcpStream, ConnectionProperties};
 use message::loopback::is_loopback;
 use message::{PublishError, SubscriptionError};
 use secrecy::{ExposeSecret, SecretString};
 use url::Url;
 
 use super::config::{Auth, Config, invalid};
-use super::connection::{Connection, End};
+use super::connection::Connection;
+use super::end::End;
 use super::fault;
 use crate::plaintext;
 use crate::secret::Secret;
@@ -117,13 +118,14 @@ impl Endpoint {
         let name = format!("{} {purpose}", self.connection_name);
         let properties = ConnectionProperties::default().with_connection_name(name.into());
         let runtime = lapin::runtime::default_runtime().map_err(OpenFailure::Client)?;
-        let (running, end) = End::of_running();
         // Boxed: it is large.
-        let client = self.in_time(Box::pin(async {
+        let opening = Box::pin(async {
             // Before the client begins: it leaves two tasks behind for each attempt that is
             // refused. Its own way would trust the system's authorities beside ours, too.
             let plain = AMQPUri { scheme: AMQPScheme::AMQP, ..uri.clone() };
             let stream = plain.connect_async(&runtime).await?;
+            let AsyncTcpStream::Plain(tcp) = &stream else { return Err(not_connected()) };
+            let (running, end) = End::of(tcp.get_ref())?;
             let stream = match &tls {
                 Some(connector) => stream.into_rustls(connector, &uri.authority.host).await?,
                 None => stream,
@@ -132,12 +134,12 @@ impl Endpoint {
             // The client's thread owns this closure, and drops it at its end.
             let connect = async move |_, _| {
                 let _ = &running;
-                let taken = stream.lock().unwrap_or_else(PoisonError::into_inner).take();
-                taken.ok_or_else(|| io::Error::from(io::ErrorKind::NotConnected).into())
+                stream.lock().unwrap_or_else(PoisonError::into_inner).take().ok_or_else(not_connected)
             };
-            end.bounds(lapin::Connection::connector(uri, runtime, connect, properties)).await
-        }));
-        let client = client.await?;
+            let client = lapin::Connection::connector(uri, runtime, connect, properties);
+            Ok((end.bounds(client).await?, end))
+        });
+        let (client, end) = self.in_time(opening).await?;
         Ok(Connection::new(client, end))
     }
 
@@ -174,6 +176,10 @@ impl Endpoint {
         let connector = self.tls.as_ref().map(connector).transpose()?;
         Ok((uri, connector))
     }
+}
+
+fn not_connected() -> lapin::Error {
+    io::Error::from(io::ErrorKind::NotConnected).into()
 }
 
 /// Trusts the configured authority alone, or without one the system's.

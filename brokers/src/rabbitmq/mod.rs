@@ -5,6 +5,7 @@
 //! | `config.rs` | [`Config`]: what an operator sets |
 //! | `endpoint.rs` | URL, credentials and certificates made into connections |
 //! | `connection.rs` | a connection whose end ends every wait for an answer on it |
+//! | `end.rs` | the end of a connection: noticed, and brought about |
 //! | `connector.rs` | [`Connector`]: opens publishing sessions |
 //! | `publisher.rs` | one session: submissions, and as many lanes as they need |
 //! | `backlog.rs` | what waits to be published, by topic |
@@ -67,6 +68,7 @@ mod config;
 mod confirm;
 mod connection;
 mod connector;
+mod end;
 mod endpoint;
 mod fault;
 mod inspect;

@@ -18,7 +18,7 @@ use tokio::time::Instant;
 
 use super::config::{Config, SHORT_BYTES_MAX, invalid};
 use super::connection::Connection;
-use super::endpoint::Endpoint;
+use super::endpoint::{Endpoint, OpenFailure};
 use super::fault;
 use super::lag;
 use super::ledger::Ledger;
@@ -79,8 +79,9 @@ impl Subscriber {
     /// queue.
     pub async fn subscribe(&self) -> Result<Box<dyn Subscription>, SubscriptionError> {
         let connection = self.endpoint.open("subscription").await?;
-        let (channel, tags, consumers) = self.endpoint.in_time(self.consume(&connection)).await?;
+        // Before messages come: they would wait for it.
         let spare = self.endpoint.in_time(connection.channel()).await.ok();
+        let (channel, tags, consumers) = self.consume(&connection).await?;
         let lag = lag::watch(spare, &self.queues, &self.origin);
         let generation = GENERATION.fetch_add(1, Ordering::Relaxed) << TAG_BITS;
         Ok(Box::new(RabbitmqSubscription {
@@ -100,19 +101,21 @@ impl Subscriber {
     async fn consume(
         &self,
         connection: &Connection,
-    ) -> Result<(Channel, Vec<ShortString>, Consumers), Error> {
-        let channel = connection.channel().await?;
+    ) -> Result<(Channel, Vec<ShortString>, Consumers), OpenFailure> {
+        let channel = self.endpoint.in_time(connection.channel()).await?;
         // Over all consumers of the channel: RabbitMQ's meaning of `global`
         // (rabbitmq.com/docs/consumer-prefetch). Quorum queues know only the per-consumer bound,
         // which a single queue gets.
         let global = self.queues.len() > 1;
-        connection.ask(channel.basic_qos(self.prefetch, BasicQosOptions { global })).await?;
+        let bounded = channel.basic_qos(self.prefetch, BasicQosOptions { global });
+        self.endpoint.in_time(connection.ask(bounded)).await?;
         let (mut tags, mut consumers) = (Vec::new(), SelectAll::new());
         for queue in &self.queues {
             let tag = ShortString::default();
             let (options, arguments) = (BasicConsumeOptions::default(), FieldTable::default());
             let consuming = channel.basic_consume(queue.clone(), tag, options, arguments);
-            let consumer = connection.ask(consuming).await?;
+            // Each by itself: those that are consumed already must not pay for many queues.
+            let consumer = self.endpoint.in_time(connection.ask(consuming)).await?;
             tags.push(consumer.tag());
             let (name, ended) = (queue.clone(), queue.clone());
             let deliveries = consumer.map(move |delivery| match delivery {

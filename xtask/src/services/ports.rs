@@ -3,6 +3,7 @@
 use super::{Name, Secure, fault::Fault};
 use std::{
     fs,
+    io::ErrorKind,
     net::{Ipv4Addr, TcpListener},
     thread,
     time::{Duration, Instant},
@@ -32,7 +33,7 @@ fn require_one_free(name: Name, variable: &str, number: u16) -> Result<(), Fault
     let error = loop {
         match TcpListener::bind((Ipv4Addr::LOCALHOST, number)) {
             Ok(_) => return Ok(()),
-            Err(error) if Instant::now() >= deadline => break error,
+            Err(error) if error.kind() != ErrorKind::AddrInUse || Instant::now() >= deadline => break error,
             Err(_) => thread::sleep(PAUSE),
         }
     };
