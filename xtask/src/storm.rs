@@ -40,15 +40,16 @@ pub(crate) fn short() -> Result<(), String> {
     let whole =
         [("over every broker", &BROKERS[..]), ("on SQLite", &SQLITE[..]), ("at the full rate", &LOADED[..])];
     let ended = whole.map(|(name, arguments)| stage.expect_to_hold(name, arguments));
-    let planted = stage.storm(&PLANTED).stderr(Stdio::inherit()).output();
+    let planted = find_out(|| {
+        let ended = stage.storm(&PLANTED).stderr(Stdio::inherit()).output();
+        ended.map(|ended| ended.stdout).map_err(|error| format!("cannot run the storm: {error}"))
+    });
     stage.clear();
     let wrong: Vec<String> = ended.into_iter().filter_map(Result::err).collect();
     if !wrong.is_empty() {
         return Err(wrong.join("\n"));
     }
-    let planted = planted.map_err(|error| format!("cannot run the storm: {error}"))?;
-    let doubled = doubled(&planted.stdout)?;
-    println!("without the inbox's guard: {doubled} messages took effect twice, and the storm found them");
+    println!("without the inbox's guard: {} messages took effect twice, and the storm found them", planted?);
     Ok(())
 }
 
@@ -85,19 +86,31 @@ const PLANTED: [&str; 11] = [
     "json",
 ];
 
-/// How many messages took effect twice, says a report. None is an error: then the storm would find
-/// nothing.
+/// So many storms may pass in which no crash comes between a publish and its confirm, or between an
+/// effect and its acknowledgement: then nothing is there to be found.
+const PLANTED_MAX: usize = 3;
+
+/// How many messages took effect twice, say the reports of storms, one after the other until one
+/// tells of any. None is an error: then the storm would find nothing.
+fn find_out(mut storm: impl FnMut() -> Result<Vec<u8>, String>) -> Result<u64, String> {
+    for _ in 0..PLANTED_MAX {
+        let doubled = doubled(&storm()?)?;
+        if doubled > 0 {
+            return Ok(doubled);
+        }
+        eprintln!("the inbox's guard was off, and no message took effect twice");
+    }
+    Err(format!("the inbox's guard was off, and {PLANTED_MAX} storms did not find out"))
+}
+
+/// How many messages took effect twice, says a report.
 fn doubled(report: &[u8]) -> Result<u64, String> {
     let report: serde_json::Value = serde_json::from_slice(report)
         .map_err(|error| format!("the storm without the inbox's guard has no report: {error}"))?;
     let rulings = report["pairs"][0]["promises"]["rulings"].as_array();
     let ruling = rulings.into_iter().flatten().find(|ruling| ruling["promise"] == "at_most_once");
-    match ruling.and_then(|ruling| ruling["breached"].as_u64()) {
-        Some(doubled) if doubled > 0 => Ok(doubled),
-        other => {
-            Err(format!("the inbox's guard was off, and the storm did not find out ({other:?} doubled)"))
-        }
-    }
+    let breached = ruling.and_then(|ruling| ruling["breached"].as_u64());
+    breached.ok_or_else(|| "the storm without the inbox's guard does not say what was doubled".to_owned())
 }
 
 const DEFAULT_PORT_BASE: u16 = 21_400;
@@ -273,11 +286,16 @@ mod tests {
     fn a_storm_that_finds_nothing_is_no_proof() {
         let report = |breached: u64| {
             let rulings = serde_json::json!([{ "promise": "at_most_once", "breached": breached }]);
-            serde_json::json!({ "pairs": [{ "promises": { "rulings": rulings } }] }).to_string()
+            serde_json::json!({ "pairs": [{ "promises": { "rulings": rulings } }] }).to_string().into_bytes()
         };
-        assert_eq!(doubled(report(3).as_bytes()), Ok(3));
-        assert!(doubled(report(0).as_bytes()).is_err());
-        assert!(doubled(b"{}").is_err() && doubled(b"").is_err());
+        let after = |reports: Vec<Vec<u8>>| {
+            let mut reports = reports.into_iter();
+            find_out(|| reports.next().ok_or_else(|| "one storm too many".to_owned()))
+        };
+        assert_eq!(after(vec![report(3)]), Ok(3));
+        assert_eq!(after(vec![report(0), report(0), report(2)]), Ok(2));
+        assert!(after(vec![report(0), report(0), report(0)]).unwrap_err().contains("3 storms"));
+        assert!(after(vec![b"{}".to_vec()]).is_err() && after(vec![Vec::new()]).is_err());
     }
 
     #[test]
