@@ -53,7 +53,7 @@ pub struct Config {
     /// Seconds between heartbeats, 1 to 300 (default 20): a silent peer is given up after about
     /// twice that.
     pub heartbeat_secs: u16,
-    /// Milliseconds for a connection to be ready, and for each answer while its session is opened,
+    /// Milliseconds for a connection to be ready, and for each step of opening its session,
     /// 100 to 300,000 (default 10,000).
     pub connect_timeout_ms: u64,
     /// The exchange to publish on (default: the default exchange, where the topic is the queue's

@@ -17,6 +17,7 @@ use std::time::Duration;
 use lapin::Error;
 use socket2::{SockRef, Socket};
 use tokio::net::TcpStream;
+use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -26,9 +27,9 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// A handle of the client's socket, until that is closed.
 #[derive(Clone)]
-struct Handle(Arc<Mutex<Option<Socket>>>);
+struct SocketHandle(Arc<Mutex<Option<Socket>>>);
 
-impl Handle {
+impl SocketHandle {
     fn lock(&self) -> MutexGuard<'_, Option<Socket>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -42,7 +43,7 @@ impl Handle {
 /// Owned by the client's thread: its end is that thread's.
 pub(super) struct Running {
     ended_at: watch::Sender<Option<Instant>>,
-    handle: Handle,
+    handle: SocketHandle,
 }
 
 impl Drop for Running {
@@ -56,18 +57,21 @@ impl Drop for Running {
 /// Waits for the end of the client's thread; dropping it brings that about.
 pub(super) struct End {
     ended_at: watch::Receiver<Option<Instant>>,
-    handle: Handle,
+    handle: SocketHandle,
+    /// Drives the socket.
+    runtime: Handle,
 }
 
 impl End {
-    /// The end of a thread that will use this socket.
+    /// The end of a thread that will use this socket, of the runtime that this is called in.
     ///
     /// # Errors
     /// The process has too many files open.
     pub(super) fn of(stream: &TcpStream) -> io::Result<(Running, Self)> {
-        let handle = Handle(Arc::new(Mutex::new(Some(SockRef::from(stream).try_clone()?))));
+        let handle = SocketHandle(Arc::new(Mutex::new(Some(SockRef::from(stream).try_clone()?))));
         let (running, ended_at) = watch::channel(None);
-        Ok((Running { ended_at: running, handle: handle.clone() }, Self { ended_at, handle }))
+        let runtime = Handle::current();
+        Ok((Running { ended_at: running, handle: handle.clone() }, Self { ended_at, handle, runtime }))
     }
 
     /// Waits until the thread has ended, and a moment longer. Cancel-safe.
@@ -101,8 +105,7 @@ impl End {
 impl Drop for End {
     fn drop(&mut self) {
         let handle = self.handle.clone();
-        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return handle.shut_down() };
-        runtime.spawn(async move {
+        self.runtime.spawn(async move {
             tokio::time::sleep(LAST_WORDS).await;
             handle.shut_down();
         });
@@ -121,7 +124,7 @@ mod tests {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::{TcpListener, TcpStream};
     use tokio::sync::mpsc;
-    use tokio::task::JoinSet;
+    use tokio::task::{JoinHandle, JoinSet};
 
     use crate::rabbitmq::{Config, Connector};
 
@@ -196,18 +199,15 @@ mod tests {
         }
     }
 
-    /// Connects so often to a broker that comes so far and then does what `then` says with the
-    /// connection; answers why that failed.
-    async fn attempts<F: Future<Output = ()> + Send + 'static>(
+    const ATTEMPTS: usize = 20;
+
+    /// A broker that comes so far with each connection, and then does with it what `then` says.
+    async fn broker<F: Future<Output = ()> + Send + 'static>(
         progress: Progress,
-        connect_timeout_ms: u64,
         then: impl Fn(TcpStream) -> F + Clone + Send + 'static,
-    ) -> Vec<String> {
+    ) -> (String, AbortOnDrop) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let config = Config {
-            connect_timeout_ms,
-            ..Config::new(format!("amqp://{}", listener.local_addr().unwrap()))
-        };
+        let url = format!("amqp://{}", listener.local_addr().unwrap());
         let broker = tokio::spawn(async move {
             loop {
                 let (mut stream, _) = listener.accept().await.unwrap();
@@ -219,6 +219,20 @@ mod tests {
                 });
             }
         });
+        (url, AbortOnDrop(broker))
+    }
+
+    struct AbortOnDrop(JoinHandle<()>);
+
+    impl Drop for AbortOnDrop {
+        fn drop(&mut self) {
+            self.0.abort();
+        }
+    }
+
+    /// Attempts to connect, all at once; answers why they failed.
+    async fn attempts(url: &str, connect_timeout_ms: u64) -> Vec<String> {
+        let config = Config { connect_timeout_ms, ..Config::new(url) };
         let mut attempts = JoinSet::new();
         for _ in 0..ATTEMPTS {
             let connector = Connector::new(&config).unwrap();
@@ -227,44 +241,64 @@ mod tests {
                 connected.err().expect("no broker answers").to_string()
             });
         }
-        let errors = attempts.join_all().await;
-        broker.abort();
-        errors
+        attempts.join_all().await
     }
 
-    const ATTEMPTS: usize = 20;
+    /// The client's threads in this process.
+    #[cfg(target_os = "linux")]
+    fn client_threads() -> usize {
+        let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+        let names = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());
+        names.filter(|name| name.trim() == "lapin-io-loop").count()
+    }
 
     /// Goal: a broker that is gone in the middle of connecting is noticed at once, wherever that
     /// is. Oracle: no attempt ends by the time that connecting may take.
     #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
     async fn a_broker_that_is_gone_while_connecting_is_noticed() {
         for progress in ALL {
-            for error in attempts(progress, 20_000, |stream| async move { drop(stream) }).await {
+            let (url, _broker) = broker(progress, |stream| async move { drop(stream) }).await;
+            for error in attempts(&url, 20_000).await {
                 assert!(!error.contains("did not answer within"), "{progress:?}: {error}");
             }
         }
     }
 
-    /// Goal: a broker that is frozen in the middle of connecting costs no connection for each
-    /// attempt, wherever that is. Oracle: the broker sees the end of every one.
+    /// Goal: a broker that is frozen in the middle of connecting costs no connection and no thread
+    /// for each attempt, wherever that is. Oracle: the broker sees the end of every one; the names
+    /// of the threads.
     #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
     async fn a_connection_to_a_frozen_broker_is_given_up() {
+        const PATIENCE: Duration = Duration::from_secs(20);
         for progress in ALL {
             let (ended, mut ends) = mpsc::unbounded_channel();
+            let (began, mut begins) = mpsc::unbounded_channel();
             let until_end = move |mut stream: TcpStream| {
-                let ended = ended.clone();
+                let (began, ended) = (began.clone(), ended.clone());
                 async move {
+                    _ = began.send(());
                     while let Ok(1..) = stream.read(&mut [0; 1_024]).await {}
                     _ = ended.send(());
                 }
             };
-            for error in attempts(progress, 500, until_end).await {
-                assert!(error.contains("did not answer within 500 ms"), "{progress:?}: {error}");
+            let (url, _broker) = broker(progress, until_end).await;
+            for error in attempts(&url, 1_000).await {
+                assert!(error.contains("did not answer within 1000 ms"), "{progress:?}: {error}");
             }
-            for end in 0..ATTEMPTS {
-                let seen = tokio::time::timeout(Duration::from_secs(10), ends.recv()).await;
-                assert_eq!(seen, Ok(Some(())), "{progress:?}: {end} of {ATTEMPTS} were given up");
+            let begun = begins.recv_many(&mut Vec::new(), ATTEMPTS).await;
+            for end in 0..begun {
+                let seen = tokio::time::timeout(PATIENCE, ends.recv()).await;
+                assert_eq!(seen, Ok(Some(())), "{progress:?}: {end} of {begun} were given up");
             }
         }
+        #[cfg(target_os = "linux")]
+        tokio::time::timeout(PATIENCE, async {
+            // Those of other tests end, too.
+            while client_threads() > 0 {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        })
+        .await
+        .expect("the client's threads end");
     }
 }

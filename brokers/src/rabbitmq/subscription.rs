@@ -79,9 +79,10 @@ impl Subscriber {
     /// queue.
     pub async fn subscribe(&self) -> Result<Box<dyn Subscription>, SubscriptionError> {
         let connection = self.endpoint.open("subscription").await?;
+        let channel = self.endpoint.in_time(connection.channel()).await?;
         // Before messages come: they would wait for it.
         let spare = self.endpoint.in_time(connection.channel()).await.ok();
-        let (channel, tags, consumers) = self.consume(&connection).await?;
+        let (tags, consumers) = self.consume(&connection, &channel).await?;
         let lag = lag::watch(spare, &self.queues, &self.origin);
         let generation = GENERATION.fetch_add(1, Ordering::Relaxed) << TAG_BITS;
         Ok(Box::new(RabbitmqSubscription {
@@ -101,8 +102,8 @@ impl Subscriber {
     async fn consume(
         &self,
         connection: &Connection,
-    ) -> Result<(Channel, Vec<ShortString>, Consumers), OpenFailure> {
-        let channel = self.endpoint.in_time(connection.channel()).await?;
+        channel: &Channel,
+    ) -> Result<(Vec<ShortString>, Consumers), OpenFailure> {
         // Over all consumers of the channel: RabbitMQ's meaning of `global`
         // (rabbitmq.com/docs/consumer-prefetch). Quorum queues know only the per-consumer bound,
         // which a single queue gets.
@@ -125,7 +126,7 @@ impl Subscriber {
             let end = stream::once(async move { Event::Ended(ended) });
             consumers.push(deliveries.chain(end).boxed());
         }
-        Ok((channel, tags, consumers))
+        Ok((tags, consumers))
     }
 }
 
