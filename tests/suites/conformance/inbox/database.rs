@@ -79,7 +79,7 @@ impl TestDatabase for Sqlite {
             .create_if_missing(true)
             .journal_mode(SqliteJournalMode::Wal)
             .busy_timeout(Duration::from_secs(30));
-        let pool = SqlitePoolOptions::new().max_connections(8).connect_with(options).await.unwrap();
+        let pool = outbox::pool_options::<Self>().max_connections(8).connect_with(options).await.unwrap();
         Migrator::<Self>::new(Line::Inbox).up(&mut pool.acquire().await.unwrap()).await.unwrap();
         let table = "CREATE TABLE effect (id INTEGER PRIMARY KEY, consumer TEXT, payload TEXT)";
         sqlx::query(table).execute(&pool).await.unwrap();
