@@ -125,7 +125,7 @@ mod tests {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::{TcpListener, TcpStream};
     use tokio::sync::mpsc;
-    use tokio::task::{JoinHandle, JoinSet};
+    use tokio::task::JoinSet;
 
     use crate::rabbitmq::{Config, Connector};
 
@@ -202,14 +202,16 @@ mod tests {
 
     const ATTEMPTS: usize = 20;
 
-    /// A broker that comes so far with each connection, and then does with it what `then` says.
+    /// A broker that comes so far with each connection, and then does with it what `then` says. It
+    /// listens until the set is dropped.
     async fn broker<F: Future<Output = ()> + Send + 'static>(
         progress: Progress,
         then: impl Fn(TcpStream) -> F + Clone + Send + 'static,
-    ) -> (String, AbortOnDrop) {
+    ) -> (String, JoinSet<()>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("amqp://{}", listener.local_addr().unwrap());
-        let broker = tokio::spawn(async move {
+        let mut listening = JoinSet::new();
+        listening.spawn(async move {
             loop {
                 let (mut stream, _) = listener.accept().await.unwrap();
                 let then = then.clone();
@@ -220,15 +222,7 @@ mod tests {
                 });
             }
         });
-        (url, AbortOnDrop(broker))
-    }
-
-    struct AbortOnDrop(JoinHandle<()>);
-
-    impl Drop for AbortOnDrop {
-        fn drop(&mut self) {
-            self.0.abort();
-        }
+        (url, listening)
     }
 
     /// Attempts to connect, all at once; answers why they failed.
