@@ -18,6 +18,7 @@ use super::lag;
 use super::ledger::{Ledger, Place};
 use super::log;
 use super::reading::Reading;
+use super::starts::Starts;
 use super::status::{PartitionStatus, ReadStatus};
 use super::wire;
 
@@ -36,6 +37,7 @@ pub(super) struct State {
     pub(super) ahead: Ahead,
     pub(super) ledger: Ledger,
     pub(super) reading: Reading,
+    starts: Starts,
     /// As librdkafka told last.
     lags: Vec<Lag>,
     failure: Option<(Fault, String)>,
@@ -49,6 +51,7 @@ impl Inflow {
             ahead: Ahead::new(prefetch_len),
             ledger: Ledger::default(),
             reading: Reading::default(),
+            starts: Starts::default(),
             lags: Vec::new(),
             failure: None,
             last_error: None,
@@ -116,6 +119,12 @@ impl Inflow {
     /// From now on a TLS error is the network's and not the settings'.
     pub(super) fn connected(&self) {
         self.connected.store(true, Ordering::Release);
+        self.lock().starts.reached(Instant::now());
+    }
+
+    /// librdkafka has reported an error that does not end the subscription.
+    pub(super) fn complain(&self, code: Code) {
+        self.lock().starts.complain(code, Instant::now());
     }
 
     /// The last thing that librdkafka complained about.
@@ -131,11 +140,18 @@ impl State {
         self.ahead.retain(|token| ledger.knows(token));
     }
 
+    /// Partitions have come. Returns those that must be paused now.
+    pub(super) fn assign(&mut self, places: Vec<Place>) -> Vec<Place> {
+        self.starts.assign(&places);
+        self.reading.assign(places)
+    }
+
     /// Forgets partitions. Returns how far each was done.
     fn forget(&mut self, places: &[Place]) -> Vec<(Place, i64)> {
         let done =
             places.iter().filter_map(|place| Some((place.clone(), self.ledger.forget(place)?))).collect();
         self.discard_forgotten();
+        self.starts.revoke(places);
         done
     }
 }
@@ -183,7 +199,13 @@ pub(super) struct Callbacks(pub(super) Arc<Inflow>);
 
 impl ClientContext for Callbacks {
     fn stats(&self, statistics: Statistics) {
-        self.0.lock().lags = lag::lags(&statistics);
+        let mut state = self.0.lock();
+        state.lags = lag::lags(&statistics);
+        let begun = state.starts.check(&statistics, Instant::now());
+        drop(state);
+        if let Err(not_begun) = begun {
+            self.0.fail(Fault::Broker, not_begun.to_string());
+        }
     }
 
     fn log(&self, level: RDKafkaLogLevel, facility: &str, text: &str) {
@@ -242,7 +264,7 @@ impl Callbacks {
     /// Partitions have come.
     fn assign(&self, consumer: &BaseConsumer<Self>, places: Vec<Place>) {
         tracing::info!(target: "brokers::kafka", partitions = places.len(), "partitions assigned");
-        let paused = self.0.lock().reading.assign(places);
+        let paused = self.0.lock().assign(places);
         self.set_paused(consumer, &paused, true);
     }
 }

@@ -62,6 +62,7 @@ mod pump;
 mod reading;
 mod refused;
 mod session;
+mod starts;
 mod status;
 mod subscriber;
 mod subscription;

@@ -149,10 +149,13 @@ impl Pump {
     }
 
     fn fail(&self, error: KafkaError) {
-        let text = error.to_string();
+        let (text, code) = (error.to_string(), fault::code(&error));
         match fault::consumption(error, &self.origin) {
             Some(error) => self.inflow.fail(error.fault(), error.to_string()),
-            None => tracing::debug!(target: "brokers::kafka", error = text, "librdkafka recovers by itself"),
+            None => {
+                tracing::debug!(target: "brokers::kafka", error = text, "librdkafka recovers by itself");
+                self.inflow.complain(code);
+            }
         }
     }
 

@@ -133,7 +133,7 @@ impl Subscriber {
             list.add_partition_offset(&fixed.topic, i32::from(fixed.partition), Offset::Stored)?;
         }
         // No rebalance tells of them.
-        inflow.lock().reading.assign(places(&list));
+        inflow.lock().assign(places(&list));
         consumer.assign(&list)
     }
 }

@@ -3,6 +3,7 @@ use std::num::NonZeroUsize;
 
 use message::{Committed, Delivery, Fault, Settlement, Subscription};
 
+use super::super::mock::{ApiKey, ResponseError};
 use super::super::{GroupConfig, Partition, Subscriber};
 use super::*;
 
@@ -193,7 +194,6 @@ async fn a_second_member_takes_over_partitions_and_nothing_is_left_out() {
 
 #[tokio::test]
 async fn a_commit_that_fails_is_repeated_although_nothing_more_comes() {
-    use super::super::mock::{ApiKey, ResponseError};
     let (mock, config) = cluster(1);
     publish(&config, numbered(0..3)).await;
     let mut subscription = reader(&config).await;
@@ -202,6 +202,33 @@ async fn a_commit_that_fails_is_repeated_although_nothing_more_comes() {
     mock.request_errors(ApiKey::OffsetCommit, &[refused]).unwrap();
     subscription.settle(received.iter().map(done).collect()).await.unwrap();
     reached(&config, &[3]).await;
+}
+
+/// Goal: no subscription keeps a partition that it does not read. Oracle: what it returns, and what
+/// the next one reads.
+async fn refused<F: Future<Output = Box<dyn Subscription>>>(
+    offset_fetch: ResponseError,
+    subscribe: impl Fn(Config) -> F,
+) {
+    let (mock, config) = cluster(1);
+    publish(&config, numbered(0..1)).await;
+    mock.request_errors(ApiKey::OffsetFetch, &[offset_fetch]).unwrap();
+    let error = subscribe(config.clone()).await.receive(MANY, LONG).await.unwrap_err();
+    assert_eq!(error.fault(), Fault::Broker);
+    assert!(error.to_string().contains("orders[0] is assigned and not read"), "{error}");
+    assert_eq!(payloads(&receive(&mut subscribe(config).await, 1).await), ["0"]);
+}
+
+#[tokio::test]
+async fn a_member_that_is_not_told_its_offset_subscribes_anew() {
+    let moved = ResponseError::RD_KAFKA_RESP_ERR_NOT_COORDINATOR;
+    refused(moved, |config| async move { member(&config).await }).await;
+}
+
+#[tokio::test]
+async fn a_reader_that_is_not_told_its_offset_subscribes_anew() {
+    let unavailable = ResponseError::RD_KAFKA_RESP_ERR_COORDINATOR_NOT_AVAILABLE;
+    refused(unavailable, |config| async move { reader(&config).await }).await;
 }
 
 #[tokio::test]
@@ -222,7 +249,6 @@ async fn an_unknown_topic_and_an_unreachable_cluster_are_told_apart() {
 
 #[tokio::test]
 async fn nothing_behind_a_refused_message_is_stored() {
-    use super::super::mock::{ApiKey, ResponseError};
     let (mock, config) = cluster(1);
     let connector = Connector::new(config.clone()).unwrap();
     let (mut publisher, mut received) = session(&connector).await;
