@@ -70,6 +70,12 @@ const CARGO: &str = "#!/bin/sh\n\
 /// Variables of the servers that all tests share: with them the document would start none.
 const SHARED: [&str; 4] = ["OUTBOX_POSTGRES_URL", "OUTBOX_KAFKA_BROKERS", "DATABASE_URL", "KAFKA"];
 
+/// Where the messages are when the document is not followed to its end.
+const EVIDENCE: &str = "exec 2>&1; eval \"$(cargo xtask services env)\"; \
+    psql \"${OUTBOX_POSTGRES_URL%/*}/outbox_quick_start\" -x \
+    -c 'SELECT id, message_id, topic, key FROM outbox_message' -c 'SELECT * FROM outbox_relay' \
+    -c 'SELECT * FROM outbox_node' -c 'SELECT consumer, message_id FROM inbox_message'";
+
 /// Goal: whoever follows the document line by line sees what it prints, on servers that it starts
 /// and stops itself. Oracle: each exit code, and each printed line.
 async fn document(_: Stage) -> Outcome {
@@ -107,13 +113,20 @@ async fn document(_: Stage) -> Outcome {
         command.current_dir(&folder).envs(variables.clone());
         SHARED.iter().for_each(|name| _ = command.env_remove(name));
     };
-    let (mut shell, mut down) = (Command::new("bash"), Command::new(bin.join("cargo")));
+    let [mut shell, mut evidence] = ["bash"; 2].map(Command::new);
+    let mut down = Command::new(bin.join("cargo"));
     place(shell.arg("--norc"));
+    place(evidence.args(["-c", EVIDENCE]));
     place(down.args(["xtask", "services", "down", "--purge"]));
-    let followed = Shell::start(shell)?.follow(&steps(DOCUMENT)).await;
+    let mut followed = Shell::start(shell)?.follow(&steps(DOCUMENT)).await;
+    if let Err(error) = followed {
+        let tables = evidence.output().await?.stdout;
+        let (logs, tables) = (logs(folder.path()), String::from_utf8_lossy(&tables));
+        followed = Err(format!("{error}\n{logs}\n{tables}").into());
+    }
     // Also where a step has not ended: the servers are no children of the shell.
     down.output().await?;
-    followed.map_err(|error| format!("{error}\n{}", logs(folder.path())).into())
+    followed
 }
 
 /// The logs that the document's programs left in a folder that it made.
