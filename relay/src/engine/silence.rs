@@ -60,6 +60,18 @@ pub enum Stall {
     Guess(FaultScope),
 }
 
+/// How long nothing is confirmed before it is worth a word. Longer than a broker takes to restart.
+const TOLD_AFTER: Duration = Duration::from_secs(30);
+
+/// A change of the session as a whole that is worth a word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum News {
+    /// Nothing was confirmed for so long, although messages wait for it.
+    Silent(Duration),
+    /// Something was, at last.
+    Answers,
+}
+
 /// The confirmations so far, with their times.
 #[derive(Debug)]
 pub struct Silence {
@@ -70,6 +82,8 @@ pub struct Silence {
     /// The last confirmation of any topic.
     answered_at: Option<Duration>,
     session_at: Duration,
+    /// When it was told that nothing is confirmed.
+    told_at: Option<Duration>,
     /// A topic was guessed to be silent, and nothing was confirmed since.
     guessed: bool,
     /// Before the session that was asked for, other messages of the oldest one's topic were
@@ -88,6 +102,7 @@ impl Silence {
             topics: HashMap::new(),
             answered_at: None,
             session_at: Duration::ZERO,
+            told_at: None,
             guessed: false,
             partly: false,
         }
@@ -123,6 +138,24 @@ impl Silence {
             }
             None => _ = self.topics.insert(topic.clone(), Answers { at, newest: submitted }),
         }
+    }
+
+    /// Returns once when nothing at all has been confirmed for long, from the oldest message in
+    /// flight, and once when that is over.
+    pub fn news(&mut self, oldest: Option<Submitted>) -> Option<News> {
+        if let Some(told_at) = self.told_at {
+            let is_over = self.answered_at.is_some_and(|at| at >= told_at);
+            return is_over.then(|| {
+                self.told_at = None;
+                News::Answers
+            });
+        }
+        let since = oldest?.at.max(self.answered_at.unwrap_or_default());
+        let silent = self.now.saturating_sub(since);
+        (silent >= TOLD_AFTER).then(|| {
+            self.told_at = Some(self.now);
+            News::Silent(silent)
+        })
     }
 
     /// Whether the silence has to be looked at for so old a submission.
@@ -244,6 +277,23 @@ mod tests {
         scene.confirm(6_010, "other", other);
         assert_eq!(scene.reach(6_020, silent), Some(FaultScope::Topic));
         assert_eq!(scene.reach(9_000, silent), None, "the other one is silent by now as well");
+    }
+
+    #[test]
+    fn a_session_that_confirms_nothing_is_told_once_until_it_confirms_something() {
+        let mut scene = Scene::new();
+        assert_eq!(scene.at(60_000).news(None), None, "nothing waits");
+        let first = scene.submit(60_000);
+        let second = scene.submit(60_000);
+        assert_eq!(scene.at(89_999).news(Some(first)), None);
+        scene.confirm(89_999, "t", first);
+        assert_eq!(scene.at(119_998).news(Some(second)), None, "something was confirmed lately");
+        let silent = News::Silent(Duration::from_secs(30));
+        assert_eq!(scene.at(119_999).news(Some(second)), Some(silent));
+        assert_eq!(scene.at(200_000).news(Some(second)), None, "told once");
+        scene.confirm(200_001, "t", second);
+        assert_eq!(scene.at(200_002).news(None), Some(News::Answers));
+        assert_eq!(scene.at(300_000).news(None), None);
     }
 
     #[test]

@@ -29,6 +29,7 @@ use time::OffsetDateTime;
 use tracing::{debug, debug_span, error, info, warn};
 
 use crate::engine::machine::{Event, Machine};
+use crate::engine::silence::News;
 
 pub use history::History;
 pub use looks::Looks;
@@ -248,6 +249,14 @@ impl Telemetry {
                     error!(relay = %self.relay, topic, %fault, "topic stopped, others flow: {reason}");
                 }
                 Event::TopicUnblocked { topic } => info!(relay = %self.relay, topic, "topic flows again"),
+                Event::Session(News::Silent(silent)) => {
+                    let seconds = silent.as_secs();
+                    warn!(relay = %self.relay, destination = %self.destination, seconds,
+                        "nothing is confirmed although messages are in flight; they go on waiting: see the broker's logs");
+                }
+                Event::Session(News::Answers) => {
+                    info!(relay = %self.relay, destination = %self.destination, "messages are confirmed again");
+                }
             }
         }
     }

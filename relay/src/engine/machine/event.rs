@@ -6,6 +6,8 @@ use std::time::Duration;
 use message::{Fault, FaultScope, Message};
 use outbox::log::{Cursor, ExceptionChange, Parked};
 
+use crate::engine::silence::News;
+
 /// An event, for logs and metrics.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -52,6 +54,8 @@ pub enum Event {
         /// The topic.
         topic: String,
     },
+    /// The broker says nothing at all, or does so again.
+    Session(News),
 }
 
 /// A cursor and the changes that are to be stored with it.

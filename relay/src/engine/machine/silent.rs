@@ -14,7 +14,7 @@ use outbox::log::{EntryId, Exception, ExceptionChange, ExceptionState, Parked};
 use super::intake::parked_entry;
 use super::{Event, Machine, SessionEnd};
 use crate::engine::awaited::Unanswered;
-use crate::engine::silence::Stall;
+use crate::engine::silence::{Stall, Submitted};
 
 /// Publishers may hold as much as so many windows of messages without an answer, before they are
 /// connected anew.
@@ -29,6 +29,8 @@ impl Machine {
     /// Looks for destinations that have stopped answering, and sets their messages parked.
     /// `uniform` in `0.0..1.0` spreads the retries.
     pub fn look_for_silence(&mut self, uniform: f64) {
+        let news = self.silence.news(self.oldest_in_flight().map(|(_, submitted)| submitted));
+        self.events.extend(news.map(Event::Session));
         if self.end.is_some() || self.in_flight == 0 {
             return;
         }
@@ -90,21 +92,25 @@ impl Machine {
 
     /// The window is full, and nobody is known to be silent.
     fn stalled(&mut self, topics: &mut HashSet<Topic>, alone: &mut Vec<Ticket>) {
-        let oldest = self.window.open().find_map(|(_, item)| Some((&item.message.topic, item.in_flight?)));
-        let Some((topic, submitted)) = oldest else { return };
-        match self.silence.stall(topic, submitted) {
+        let Some((topic, submitted)) = self.oldest_in_flight() else { return };
+        match self.silence.stall(&topic, submitted) {
             Some(Stall::Reconnect) => self.end_session(SessionEnd::Lost),
             Some(Stall::Guess(scope)) => {
                 self.held_on_a_guess = 0;
                 if scope == FaultScope::Topic {
-                    topics.insert(topic.clone());
+                    topics.insert(topic);
                 } else {
-                    let of_topic = self.window.open().filter(|(_, item)| item.message.topic == *topic);
+                    let of_topic = self.window.open().filter(|(_, item)| item.message.topic == topic);
                     alone.extend(of_topic.map(|(ticket, _)| ticket));
                 }
             }
             None => {}
         }
+    }
+
+    /// The topic of the oldest message that waits for its confirmation, and its submission.
+    fn oldest_in_flight(&self) -> Option<(Topic, Submitted)> {
+        self.window.open().find_map(|(_, item)| Some((item.message.topic.clone(), item.in_flight?)))
     }
 
     fn topic_of(&mut self, ticket: Ticket) -> Option<Topic> {

@@ -9,6 +9,7 @@ use outbox::log::{Cursor, Difference, Entry, EntryId, ExceptionState, Mark, Page
 use super::bench::{Bench, exception, message_for};
 use super::world::{Log, settings};
 use super::*;
+use crate::engine::silence::News;
 
 impl Bench {
     /// Looks for silence while no submission is answered, in any session.
@@ -29,6 +30,23 @@ fn wide_bench(window: MaxInFlightPerKey) -> Bench {
 
 fn wide() -> EngineOptions {
     EngineOptions { window_entries: 65_536, ..settings() }
+}
+
+#[test]
+fn a_broker_that_confirms_nothing_is_told() {
+    let mut bench = wide_bench(MaxInFlightPerKey::Pipelined);
+    bench.read(&message_for("a", "a"));
+    let ticket = bench.machine.submissions(9)[0].ticket;
+    for ms in (0..=60_000).step_by(100) {
+        bench.at(ms);
+        bench.look_for_silence();
+    }
+    let silent = Event::Session(News::Silent(Duration::from_secs(30)));
+    assert_eq!(bench.machine.take_events(), [silent], "once");
+    bench.machine.receipt(Receipt { ticket, outcome: Ok(()) }, 0.5);
+    bench.look_for_silence();
+    let events = bench.machine.take_events();
+    assert!(matches!(events[..], [Event::Published { .. }, Event::Session(News::Answers)]), "{events:?}");
 }
 
 #[test]
