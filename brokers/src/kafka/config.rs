@@ -23,6 +23,8 @@ use crate::tls::Tls;
 const MESSAGE_BYTES_MAX: usize = 1_000_000;
 /// More than the relay keeps in flight, so that handing over practically never waits for room.
 const QUEUE_BYTES_MAX: usize = 256 << 20;
+/// How often librdkafka tells about itself, in milliseconds.
+pub(super) const STATISTICS_EVERY_MS: &str = "10000";
 
 /// A Kafka cluster and how to speak to it; the section `[kafka]` of a configuration file.
 ///

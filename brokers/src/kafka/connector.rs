@@ -7,7 +7,7 @@ use message::{Fault, FaultScope, PublishError, Receipts};
 use rdkafka::ClientConfig;
 use tokio::task::spawn_blocking;
 
-use super::config::Config;
+use super::config::{Config, STATISTICS_EVERY_MS};
 use super::opening::{BATCH_MESSAGES_MAX, Batches};
 use super::outcomes::Outcomes;
 use super::publisher::Publisher;
@@ -86,6 +86,8 @@ pub(super) fn producer(config: &Config, batches: bool) -> Result<ClientConfig, I
         .set("compression.type", config.compression.as_str())
         .set("message.max.bytes", config.message_bytes_max.to_string())
         .set("queue.buffering.max.messages", "0")
+        // They tell when it has lost its brokers (`cut_off.rs`).
+        .set("statistics.interval.ms", STATISTICS_EVERY_MS)
         .set("queue.buffering.max.kbytes", (config.queue_bytes_max >> 10).to_string())
         .set("allow.auto.create.topics", if config.create_topics { "true" } else { "false" });
     Ok(client)

@@ -6,8 +6,7 @@ use std::collections::HashSet;
 use rdkafka::ClientConfig;
 use serde::Deserialize;
 
-use super::config::Config;
-use super::lag::STATISTICS_EVERY_MS;
+use super::config::{Config, STATISTICS_EVERY_MS};
 use crate::settings::InvalidSetting;
 
 /// The topics to consume, and the group to join: the section `[consumer.kafka]` of a configuration

@@ -13,6 +13,7 @@ use rdkafka::{ClientContext, Offset, Statistics, TopicPartitionList};
 use tokio::sync::Notify;
 
 use super::ahead::Ahead;
+use super::cut_off::CutOff;
 use super::fault;
 use super::lag;
 use super::ledger::{Ledger, Place};
@@ -38,6 +39,7 @@ pub(super) struct State {
     pub(super) ledger: Ledger,
     pub(super) reading: Reading,
     starts: Starts,
+    cut_off: CutOff,
     /// As librdkafka told last.
     lags: Vec<Lag>,
     failure: Option<(Fault, String)>,
@@ -52,6 +54,7 @@ impl Inflow {
             ledger: Ledger::default(),
             reading: Reading::default(),
             starts: Starts::default(),
+            cut_off: CutOff::default(),
             lags: Vec::new(),
             failure: None,
             last_error: None,
@@ -140,6 +143,14 @@ impl State {
         self.ahead.retain(|token| ledger.knows(token));
     }
 
+    /// Takes over what librdkafka tells about itself. Returns why the subscription is over, if it
+    /// is.
+    fn told(&mut self, statistics: &Statistics, now: Instant) -> Result<(), String> {
+        self.lags = lag::lags(statistics);
+        self.cut_off.check(statistics, now).map_err(|error| error.to_string())?;
+        self.starts.check(statistics, now).map_err(|error| error.to_string())
+    }
+
     /// Partitions have come. Returns those that must be paused now.
     pub(super) fn assign(&mut self, places: Vec<Place>) -> Vec<Place> {
         self.starts.assign(&places);
@@ -199,12 +210,9 @@ pub(super) struct Callbacks(pub(super) Arc<Inflow>);
 
 impl ClientContext for Callbacks {
     fn stats(&self, statistics: Statistics) {
-        let mut state = self.0.lock();
-        state.lags = lag::lags(&statistics);
-        let begun = state.starts.check(&statistics, Instant::now());
-        drop(state);
-        if let Err(not_begun) = begun {
-            self.0.fail(Fault::Broker, not_begun.to_string());
+        let told = self.0.lock().told(&statistics, Instant::now());
+        if let Err(reason) = told {
+            self.0.fail(Fault::Broker, reason);
         }
     }
 

@@ -7,9 +7,6 @@ use message::Lag;
 use rdkafka::Statistics;
 use rdkafka::statistics::Partition;
 
-/// How often librdkafka tells, in milliseconds.
-pub(super) const STATISTICS_EVERY_MS: &str = "10000";
-
 /// Sums the partitions of each topic that are read here. Nothing for a topic of which no partition
 /// is known: after a start, until the first fetch.
 pub(super) fn lags(statistics: &Statistics) -> Vec<Lag> {

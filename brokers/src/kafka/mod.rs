@@ -45,6 +45,7 @@ mod commits;
 mod committed;
 mod config;
 mod connector;
+mod cut_off;
 mod fault;
 mod group;
 mod inflow;

@@ -3,16 +3,17 @@
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use message::{Fault, FaultScope, PublishError, Receipts, Ticket};
-use rdkafka::ClientContext;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::message::Message as _;
 use rdkafka::producer::{BaseProducer, DeliveryResult, NoCustomPartitioner, ProducerContext};
+use rdkafka::{ClientContext, Statistics};
 use tokio::sync::Notify;
 
+use super::cut_off::CutOff;
 use super::fault;
 use super::log;
 use super::opening::{Batches, Flush, Openings, Waiting};
@@ -34,6 +35,7 @@ pub(super) struct Outcomes {
     failure: OnceLock<Failure>,
     connected: AtomicBool,
     last_error: Mutex<Option<String>>,
+    cut_off: Mutex<CutOff>,
 }
 
 /// Why the session is over.
@@ -55,6 +57,7 @@ impl Outcomes {
             failure: OnceLock::new(),
             connected: AtomicBool::new(false),
             last_error: Mutex::new(None),
+            cut_off: Mutex::default(),
         }
     }
 
@@ -222,6 +225,15 @@ impl Outcomes {
 }
 
 impl ClientContext for Outcomes {
+    fn stats(&self, statistics: Statistics) {
+        let mut cut_off = self.cut_off.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = cut_off.check(&statistics, Instant::now());
+        drop(cut_off);
+        if let Err(error) = known {
+            self.fail(Fault::Broker, error.to_string());
+        }
+    }
+
     fn log(&self, level: RDKafkaLogLevel, facility: &str, text: &str) {
         log::forward(level, facility, text);
     }

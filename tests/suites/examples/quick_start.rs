@@ -74,7 +74,8 @@ const SHARED: [&str; 4] = ["OUTBOX_POSTGRES_URL", "OUTBOX_KAFKA_BROKERS", "DATAB
 const EVIDENCE: &str = "exec 2>&1; eval \"$(cargo xtask services env)\"; \
     psql \"${OUTBOX_POSTGRES_URL%/*}/outbox_quick_start\" -x \
     -c 'SELECT id, message_id, topic, key FROM outbox_message' -c 'SELECT * FROM outbox_relay' \
-    -c 'SELECT * FROM outbox_node' -c 'SELECT consumer, message_id FROM inbox_message'";
+    -c 'SELECT * FROM outbox_node' -c 'SELECT consumer, message_id FROM inbox_message' \
+    -c 'SELECT * FROM invoice'; tail -n 20 \"$OUTBOX_SERVICES_DIR\"/kafka/logs/server.log";
 
 /// Goal: whoever follows the document line by line sees what it prints, on servers that it starts
 /// and stops itself. Oracle: each exit code, and each printed line.

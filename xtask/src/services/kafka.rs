@@ -184,6 +184,7 @@ listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config={module}.scram.ScramLoginM
     )
 }
 
+/// Warnings, the start, and whether the node was shut out for a time because it was too slow.
 const LOGGING: &str = "\
 rootLogger.level=WARN
 rootLogger.appenderRef.console.ref=console
@@ -193,6 +194,8 @@ appender.console.layout.type=PatternLayout
 appender.console.layout.pattern=%d{ISO8601} %p %c{1} %m%n
 logger.server.name=kafka.server.KafkaRaftServer
 logger.server.level=INFO
+logger.fencing.name=org.apache.kafka.controller.ReplicationControlManager
+logger.fencing.level=INFO
 ";
 
 #[cfg(test)]

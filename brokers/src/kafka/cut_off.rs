@@ -1,0 +1,76 @@
+//! A client that has lost all its brokers, for good. Pure.
+//!
+//! A node whose session with the controller has ended names the topics and no brokers (measured:
+//! Kafka 4.1 on one node, `broker.session.timeout.ms` exceeded). librdkafka forgets the brokers
+//! that are not named, and can forget its bootstrap servers with them: it never connects again,
+//! however well the cluster is by then (2.12.1; confluentinc/librdkafka#5301). Only a new client
+//! does. The statistics tell: no broker is left in them.
+
+use std::time::{Duration, Instant};
+
+use rdkafka::Statistics;
+
+/// How long a client may be without any broker. It takes less to bootstrap anew: at most
+/// `reconnect.backoff.max.ms`, 10 seconds.
+const WITHOUT_MAX: Duration = Duration::from_secs(20);
+
+/// Since when a client is without any broker.
+#[derive(Debug, Default)]
+pub(super) struct CutOff {
+    since: Option<Instant>,
+}
+
+/// A client without any broker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "kafka's client knows no broker any more: the cluster named none; a new one asks the bootstrap servers"
+)]
+pub(super) struct IsCutOff;
+
+impl CutOff {
+    /// Takes over what librdkafka tells about its brokers.
+    ///
+    /// # Errors
+    /// [`IsCutOff`] when it has been without any for too long.
+    pub(super) fn check(&mut self, statistics: &Statistics, now: Instant) -> Result<(), IsCutOff> {
+        // The others stand for no address of their own: a coordinator, the client's own thread.
+        let is_real = |source: &str| matches!(source, "learned" | "configured");
+        if statistics.brokers.values().any(|broker| is_real(&broker.source)) {
+            self.since = None;
+            return Ok(());
+        }
+        let since = *self.since.get_or_insert(now);
+        if now.duration_since(since) < WITHOUT_MAX { Ok(()) } else { Err(IsCutOff) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rdkafka::statistics::Broker;
+
+    use super::*;
+
+    fn told(sources: &[&str]) -> Statistics {
+        let broker = |source: &&str| {
+            ((*source).to_owned(), Broker { source: (*source).to_owned(), ..Broker::default() })
+        };
+        Statistics { brokers: sources.iter().map(broker).collect(), ..Statistics::default() }
+    }
+
+    #[test]
+    fn a_client_without_brokers_is_cut_off_after_a_while() {
+        let (mut cut_off, begin) = (CutOff::default(), Instant::now());
+        let lost = told(&["logical", "internal"]);
+        for (statistics, seconds, expected) in [
+            (told(&["configured", "internal"]), 0, Ok(())),
+            (lost.clone(), 10, Ok(())),
+            (told(&["learned", "logical"]), 20, Ok(())),
+            (lost.clone(), 30, Ok(())),
+            (lost.clone(), 49, Ok(())),
+            (lost, 50, Err(IsCutOff)),
+        ] {
+            let found = cut_off.check(&statistics, begin + Duration::from_secs(seconds));
+            assert_eq!(found, expected, "{seconds} s");
+        }
+    }
+}
