@@ -125,6 +125,14 @@ impl Inflow {
         self.lock().starts.reached(Instant::now());
     }
 
+    /// Takes over what librdkafka tells about itself.
+    pub(super) fn told(&self, statistics: &Statistics, now: Instant) {
+        let told = self.lock().told(statistics, now);
+        if let Err(reason) = told {
+            self.fail(Fault::Broker, reason);
+        }
+    }
+
     /// librdkafka has reported an error that does not end the subscription.
     pub(super) fn complain(&self, code: Code) {
         self.lock().starts.complain(code, Instant::now());
@@ -143,8 +151,7 @@ impl State {
         self.ahead.retain(|token| ledger.knows(token));
     }
 
-    /// Takes over what librdkafka tells about itself. Returns why the subscription is over, if it
-    /// is.
+    /// Returns why the subscription is over, if it is.
     fn told(&mut self, statistics: &Statistics, now: Instant) -> Result<(), String> {
         self.lags = lag::lags(statistics);
         self.cut_off.check(statistics, now).map_err(|error| error.to_string())?;
@@ -210,10 +217,7 @@ pub(super) struct Callbacks(pub(super) Arc<Inflow>);
 
 impl ClientContext for Callbacks {
     fn stats(&self, statistics: Statistics) {
-        let told = self.0.lock().told(&statistics, Instant::now());
-        if let Err(reason) = told {
-            self.0.fail(Fault::Broker, reason);
-        }
+        self.0.told(&statistics, Instant::now());
     }
 
     fn log(&self, level: RDKafkaLogLevel, facility: &str, text: &str) {

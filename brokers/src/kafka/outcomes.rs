@@ -152,6 +152,14 @@ impl Outcomes {
         self.connected.store(true, Ordering::Release);
     }
 
+    /// Takes over what librdkafka tells about itself.
+    pub(super) fn told(&self, statistics: &Statistics, now: Instant) {
+        let told = self.cut_off.lock().unwrap_or_else(PoisonError::into_inner).check(statistics, now);
+        if let Err(cut_off) = told {
+            self.fail(Fault::Broker, cut_off.to_string());
+        }
+    }
+
     /// The last thing that librdkafka complained about.
     pub(super) fn last_error(&self) -> Option<String> {
         self.last_error.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -226,12 +234,7 @@ impl Outcomes {
 
 impl ClientContext for Outcomes {
     fn stats(&self, statistics: Statistics) {
-        let mut cut_off = self.cut_off.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = cut_off.check(&statistics, Instant::now());
-        drop(cut_off);
-        if let Err(error) = known {
-            self.fail(Fault::Broker, error.to_string());
-        }
+        self.told(&statistics, Instant::now());
     }
 
     fn log(&self, level: RDKafkaLogLevel, facility: &str, text: &str) {

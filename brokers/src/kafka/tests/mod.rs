@@ -3,6 +3,7 @@
 
 mod beginning;
 mod consume;
+mod cut_off;
 mod partitions;
 mod publish;
 
