@@ -210,6 +210,12 @@ impl Config {
         if self.client_id.is_empty() {
             return Err(InvalidSetting::new("kafka.client_id", "is empty; give this client a name"));
         }
+        // librdkafka writes it into its statistics as it is, and nobody could read them.
+        if self.client_id.contains(|c: char| c == '"' || c == '\\' || c.is_control()) {
+            let problem =
+                format!("is {:?}; leave out quotes, backslashes and control characters", self.client_id);
+            return Err(InvalidSetting::new("kafka.client_id", problem));
+        }
         match &self.tls {
             #[cfg(feature = "kafka-tls")]
             Some(tls) => tls.check("kafka.tls")?,
@@ -392,6 +398,7 @@ mod tests {
             (format!(r#"{{{server}, "queue_bytes_max": 10}}"#), "kafka.queue_bytes_max"),
             (format!(r#"{{{server}, "connect_timeout_ms": 1}}"#), "kafka.connect_timeout_ms"),
             (format!(r#"{{{server}, "client_id": ""}}"#), "kafka.client_id"),
+            (format!(r#"{{{server}, "client_id": "a\"b"}}"#), "kafka.client_id"),
             (format!(r#"{{{server}, "compression": "rar"}}"#), "rar"),
             (format!(r#"{{{server}, "sasl": {{"username": "u"}}}}"#), "kafka.sasl.password: missing"),
             (format!(r#"{{{server}, "sasl": {{"username": "", "password": "p"}}}}"#), "kafka.sasl.username"),

@@ -51,7 +51,9 @@ impl message::Connector for Connector {
         // Blocking: reads secrets and certificates, waits for the cluster's first answer. When this
         // future is dropped, the session opened there is dropped with its result.
         let opened = spawn_blocking(move || {
-            let client = producer(&config, batches).map_err(operator)?;
+            let mut client = producer(&config, batches).map_err(operator)?;
+            // They tell when it has lost its brokers (`cut_off.rs`).
+            client.set("statistics.interval.ms", STATISTICS_EVERY_MS);
             let session = Session::open(&client, outcomes)?;
             session.reach(config.connect_timeout(), &destination)?;
             Ok::<Session, PublishError>(session)
@@ -86,8 +88,6 @@ pub(super) fn producer(config: &Config, batches: bool) -> Result<ClientConfig, I
         .set("compression.type", config.compression.as_str())
         .set("message.max.bytes", config.message_bytes_max.to_string())
         .set("queue.buffering.max.messages", "0")
-        // They tell when it has lost its brokers (`cut_off.rs`).
-        .set("statistics.interval.ms", STATISTICS_EVERY_MS)
         .set("queue.buffering.max.kbytes", (config.queue_bytes_max >> 10).to_string())
         .set("allow.auto.create.topics", if config.create_topics { "true" } else { "false" });
     Ok(client)

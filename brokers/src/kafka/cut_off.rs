@@ -2,17 +2,18 @@
 //!
 //! A node whose session with the controller has ended names the topics and no brokers (measured:
 //! Kafka 4.1 on one node, `broker.session.timeout.ms` exceeded). librdkafka forgets the brokers
-//! that are not named, and can forget its bootstrap servers with them: it never connects again,
-//! however well the cluster is by then (2.12.1; confluentinc/librdkafka#5301). Only a new client
-//! does. The statistics tell: no broker is left in them.
+//! that are not named, and can forget its bootstrap servers with them. Then it connects to nobody
+//! any more, however well the cluster is by then (2.12.1, watched for 100 s;
+//! confluentinc/librdkafka#5301). A new client does. The statistics tell: no broker is left in
+//! them. A broker that is merely down stays in them.
 
 use std::time::{Duration, Instant};
 
 use rdkafka::Statistics;
 
-/// How long a client may be without any broker. It takes less to bootstrap anew: at most
-/// `reconnect.backoff.max.ms`, 10 seconds.
-const WITHOUT_MAX: Duration = Duration::from_secs(20);
+/// How long a client may be without any broker. Less than two intervals of the statistics; when
+/// librdkafka bootstraps anew, it lists the servers at once.
+const WITHOUT_MAX: Duration = Duration::from_secs(15);
 
 /// Since when a client is without any broker.
 #[derive(Debug, Default)]
@@ -34,7 +35,7 @@ impl CutOff {
     /// [`IsCutOff`] when it has been without any for too long.
     pub(super) fn check(&mut self, statistics: &Statistics, now: Instant) -> Result<(), IsCutOff> {
         // The others stand for no address of their own: a coordinator, the client's own thread.
-        let is_real = |source: &str| matches!(source, "learned" | "configured");
+        let is_real = |source: &str| !matches!(source, "logical" | "internal");
         if statistics.brokers.values().any(|broker| is_real(&broker.source)) {
             self.since = None;
             return Ok(());
@@ -66,8 +67,8 @@ mod tests {
             (lost.clone(), 10, Ok(())),
             (told(&["learned", "logical"]), 20, Ok(())),
             (lost.clone(), 30, Ok(())),
-            (lost.clone(), 49, Ok(())),
-            (lost, 50, Err(IsCutOff)),
+            (lost.clone(), 44, Ok(())),
+            (lost, 45, Err(IsCutOff)),
         ] {
             let found = cut_off.check(&statistics, begin + Duration::from_secs(seconds));
             assert_eq!(found, expected, "{seconds} s");

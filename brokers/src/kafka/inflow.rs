@@ -122,7 +122,6 @@ impl Inflow {
     /// From now on a TLS error is the network's and not the settings'.
     pub(super) fn connected(&self) {
         self.connected.store(true, Ordering::Release);
-        self.lock().starts.reached(Instant::now());
     }
 
     /// Takes over what librdkafka tells about itself.
@@ -131,11 +130,6 @@ impl Inflow {
         if let Err(reason) = told {
             self.fail(Fault::Broker, reason);
         }
-    }
-
-    /// librdkafka has reported an error that does not end the subscription.
-    pub(super) fn complain(&self, code: Code) {
-        self.lock().starts.complain(code, Instant::now());
     }
 
     /// The last thing that librdkafka complained about.
@@ -234,6 +228,7 @@ impl ClientContext for Callbacks {
         if code != Code::AllBrokersDown {
             self.0.lock().last_error = Some(text.clone());
         }
+        self.0.lock().starts.error(code, reason, Instant::now());
         if settings {
             self.0.fail(Fault::Operator, text);
         }

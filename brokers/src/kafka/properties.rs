@@ -30,7 +30,7 @@ const GUARANTEES: [&str; 22] = [
 ];
 
 /// Properties that have a setting of their own here, and that setting.
-const SETTINGS: [(&str, &str); 26] = [
+const SETTINGS: [(&str, &str); 27] = [
     ("bootstrap.servers", "bootstrap_servers"),
     ("metadata.broker.list", "bootstrap_servers"),
     ("client.id", "client_id"),
@@ -56,6 +56,7 @@ const SETTINGS: [(&str, &str); 26] = [
     ("group.id", "the subscription's group"),
     ("session.timeout.ms", "the subscription's session_timeout_ms"),
     ("queued.min.messages", "the subscription's prefetch_len"),
+    ("statistics.interval.ms", "nothing: this adapter watches the client by them"),
     ("isolation.level", "nothing: uncommitted messages are never read"),
 ];
 
@@ -101,7 +102,7 @@ mod tests {
             assert!(check(name, "1").is_err(), "{name}");
         }
         assert!(check("linger.ms", "5").unwrap_err().problem.contains("linger_ms"));
-        for name in ["socket.keepalive.enable", "statistics.interval.ms", "fetch.min.bytes"] {
+        for name in ["socket.keepalive.enable", "socket.send.buffer.bytes", "fetch.min.bytes"] {
             assert!(check(name, "1").is_ok(), "{name}");
         }
     }

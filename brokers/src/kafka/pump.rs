@@ -149,13 +149,10 @@ impl Pump {
     }
 
     fn fail(&self, error: KafkaError) {
-        let (text, code) = (error.to_string(), fault::code(&error));
+        let text = error.to_string();
         match fault::consumption(error, &self.origin) {
             Some(error) => self.inflow.fail(error.fault(), error.to_string()),
-            None => {
-                tracing::debug!(target: "brokers::kafka", error = text, "librdkafka recovers by itself");
-                self.inflow.complain(code);
-            }
+            None => tracing::debug!(target: "brokers::kafka", error = text, "librdkafka recovers by itself"),
         }
     }
 

@@ -1,13 +1,14 @@
-//! Assigned partitions that librdkafka has not begun to read, and those that it never will. Pure.
+//! Assigned partitions that librdkafka has not begun to read, and those that it has given up. Pure.
 //!
 //! It begins a partition at the offset that the group has committed. When the coordinator refuses
-//! to tell (it has just moved or is not available; measured: every code but those of a request that
-//! is repeated), librdkafka reports the error once, refreshes the coordinator, and never asks again
-//! for these partitions (2.12.1, `rd_kafka_assignment_apply_offsets`): the member keeps them, sends
-//! heartbeats, and reads nothing until the next rebalance. Only a new subscription asks again.
+//! to tell, because it has just moved or is not available, librdkafka reports that once, looks for
+//! the coordinator anew, and never asks again for these partitions (2.12.1,
+//! `rd_kafka_assignment_apply_offsets`; confluentinc/librdkafka#5586): the member keeps them, sends
+//! heartbeats, and does not read them until they are taken away. Only a new subscription asks.
 //!
-//! The error does not say what was refused, and most errors pass by themselves. So the statistics
-//! decide: a partition that has not begun some time after an error will not begin any more.
+//! Requests that it repeats by itself (the coordinator is still loading, the connection broke) are
+//! not reported so. The report does not name the partitions: the statistics tell those that have
+//! not begun some time later.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -17,17 +18,20 @@ use rdkafka::error::RDKafkaErrorCode as Code;
 
 use super::ledger::Place;
 
-/// How long after an error a partition may still begin: requests that librdkafka repeats are
-/// repeated within a second.
+/// How long after the report a partition may still begin: it may be one that was not meant, whose
+/// offset is on its way.
 const BEGINS_WITHIN: Duration = Duration::from_secs(5);
 
-/// The first error since a partition was assigned.
-type Complaint = Option<(Instant, Code)>;
+/// How librdkafka's reports of refused offsets begin (`rdkafka_assignment.c`).
+const REFUSED: &str = "Failed to fetch committed offset";
+
+/// The first refusal since a partition was assigned.
+type Refusal = Option<(Instant, Code)>;
 
 /// The assigned partitions that have not begun, as far as is known.
 #[derive(Debug, Default)]
 pub(super) struct Starts {
-    waiting: HashMap<Place, Complaint>,
+    waiting: HashMap<Place, Refusal>,
 }
 
 /// A partition that is assigned and will not be read.
@@ -49,16 +53,13 @@ impl Starts {
         self.waiting.retain(|place, _| !places.contains(place));
     }
 
-    /// librdkafka has reported an error.
-    pub(super) fn complain(&mut self, code: Code, now: Instant) {
-        for complaint in self.waiting.values_mut() {
-            complaint.get_or_insert((now, code));
+    /// librdkafka has reported an error: its code and words.
+    pub(super) fn error(&mut self, code: Code, reason: &str, now: Instant) {
+        if reason.starts_with(REFUSED) {
+            for refusal in self.waiting.values_mut() {
+                refusal.get_or_insert((now, code));
+            }
         }
-    }
-
-    /// The cluster has answered for the first time: what was asked before could not be told.
-    pub(super) fn reached(&mut self, now: Instant) {
-        self.waiting.values_mut().flatten().for_each(|(at, _)| *at = now);
     }
 
     /// Takes over what librdkafka tells about its partitions.
@@ -69,7 +70,7 @@ impl Starts {
         self.waiting.retain(|(topic, partition), _| !has_begun(statistics, topic, *partition));
         let is_over = |(at, _): &(Instant, Code)| now.duration_since(*at) >= BEGINS_WITHIN;
         let given_up =
-            self.waiting.iter().find_map(|(place, complaint)| Some((place, complaint.filter(is_over)?)));
+            self.waiting.iter().find_map(|(place, refusal)| Some((place, refusal.filter(is_over)?)));
         match given_up {
             Some((place, (_, code))) => Err(NotBegun { place: place.clone(), code }),
             None => Ok(()),
@@ -103,16 +104,19 @@ mod tests {
         Statistics { topics: [(String::from("orders"), topic)].into(), ..Statistics::default() }
     }
 
+    const REPORT: &str = "Failed to fetch committed offsets for 3 partition(s) in group \"g\": moved";
+
     #[test]
-    fn a_partition_that_has_not_begun_some_time_after_an_error_is_given_up() {
+    fn a_partition_that_has_not_begun_some_time_after_a_refusal_is_given_up() {
         let (mut starts, begin) = (Starts::default(), Instant::now());
         let after = |seconds| begin + Duration::from_secs(seconds);
         // Of before the assignment.
-        starts.complain(Code::NotCoordinator, begin);
+        starts.error(Code::NotCoordinator, REPORT, begin);
         starts.assign(&[place(0), place(1), place(2)]);
-        assert_eq!(starts.check(&told(&["none", "stopped", "none"]), after(60)), Ok(()), "no error since");
-        starts.complain(Code::CoordinatorNotAvailable, after(60));
-        starts.complain(Code::BrokerTransportFailure, after(64));
+        starts.error(Code::AllBrokersDown, "1/1 brokers are down", begin);
+        assert_eq!(starts.check(&told(&["none", "stopped", "none"]), after(60)), Ok(()), "no refusal since");
+        starts.error(Code::CoordinatorNotAvailable, REPORT, after(60));
+        starts.error(Code::NotCoordinator, REPORT, after(64));
         assert_eq!(starts.check(&told(&["none", "stopped", "none"]), after(64)), Ok(()), "too early");
         starts.revoke(&[place(2)]);
         assert_eq!(starts.check(&told(&["active", "stopped", "none"]), after(65)), {
@@ -126,23 +130,11 @@ mod tests {
     }
 
     #[test]
-    fn the_time_without_the_cluster_does_not_count() {
-        let (mut starts, begin) = (Starts::default(), Instant::now());
-        starts.assign(&[place(0)]);
-        starts.complain(Code::BrokerTransportFailure, begin);
-        let reached = begin + Duration::from_secs(60);
-        starts.reached(reached);
-        assert_eq!(starts.check(&told(&["none"]), reached), Ok(()));
-        let given_up = NotBegun { place: place(0), code: Code::BrokerTransportFailure };
-        assert_eq!(starts.check(&told(&["none"]), reached + BEGINS_WITHIN), Err(given_up));
-    }
-
-    #[test]
-    fn a_partition_that_has_begun_is_given_up_by_no_error() {
+    fn a_partition_that_has_begun_is_given_up_by_no_refusal() {
         let (mut starts, begin) = (Starts::default(), Instant::now());
         starts.assign(&[place(0)]);
         assert_eq!(starts.check(&told(&["active"]), begin), Ok(()));
-        starts.complain(Code::AllBrokersDown, begin);
+        starts.error(Code::NotCoordinator, REPORT, begin);
         assert_eq!(starts.check(&told(&["none"]), begin + Duration::from_secs(60)), Ok(()));
     }
 }

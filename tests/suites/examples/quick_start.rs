@@ -71,7 +71,7 @@ const CARGO: &str = "#!/bin/sh\n\
 const SHARED: [&str; 4] = ["OUTBOX_POSTGRES_URL", "OUTBOX_KAFKA_BROKERS", "DATABASE_URL", "KAFKA"];
 
 /// Where the messages are when the document is not followed to its end.
-const EVIDENCE: &str = "exec 2>&1; eval \"$(cargo xtask services env)\"; \
+const EVIDENCE: &str = "exec 2>&1; export PGCONNECT_TIMEOUT=10 PGOPTIONS='-c statement_timeout=10s'; eval \"$(cargo xtask services env)\"; \
     psql \"${OUTBOX_POSTGRES_URL%/*}/outbox_quick_start\" -x \
     -c 'SELECT id, message_id, topic, key FROM outbox_message' -c 'SELECT * FROM outbox_relay' \
     -c 'SELECT * FROM outbox_node' -c 'SELECT consumer, message_id FROM inbox_message' \
@@ -121,7 +121,7 @@ async fn document(_: Stage) -> Outcome {
     place(down.args(["xtask", "services", "down", "--purge"]));
     let mut followed = Shell::start(shell)?.follow(&steps(DOCUMENT)).await;
     if let Err(error) = followed {
-        let tables = evidence.output().await?.stdout;
+        let tables = evidence.output().await.map(|printed| printed.stdout).unwrap_or_default();
         let (logs, tables) = (logs(folder.path()), String::from_utf8_lossy(&tables));
         followed = Err(format!("{error}\n{logs}\n{tables}").into());
     }

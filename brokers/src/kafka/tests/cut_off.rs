@@ -10,8 +10,8 @@ use super::super::inflow::Inflow;
 use super::super::outcomes::Outcomes;
 use super::*;
 
-/// Longer than a client may be without brokers.
-const TOO_LONG: Duration = Duration::from_secs(20);
+/// As long as a client may be without brokers.
+const TOO_LONG: Duration = Duration::from_secs(15);
 
 #[test]
 fn a_session_that_is_cut_off_ends() {

@@ -54,7 +54,7 @@ pub enum Event {
         /// The topic.
         topic: String,
     },
-    /// The broker says nothing at all, or does so again.
+    /// The broker confirms nothing at all, or answers again.
     Session(News),
 }
 
