@@ -123,7 +123,8 @@ async fn document(_: Stage) -> Outcome {
     if let Err(error) = followed {
         let tables = evidence.output().await.map(|printed| printed.stdout).unwrap_or_default();
         let (logs, tables) = (logs(folder.path()), String::from_utf8_lossy(&tables));
-        followed = Err(format!("{error}\n{logs}\n{tables}").into());
+        // The reason last: a long report may be cut.
+        followed = Err(format!("{logs}\n{tables}\n{error}").into());
     }
     // Also where a step has not ended: the servers are no children of the shell.
     down.output().await?;
