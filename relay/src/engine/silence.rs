@@ -8,7 +8,7 @@
 //! |---|---|
 //! | messages of its topic that were submitted later are confirmed | the message, and its key |
 //! | nothing of its topic is confirmed, but other topics are | the topic |
-//! | nothing at all is confirmed | the session: an outage, which is not decided here |
+//! | nothing at all is confirmed | the session: an outage, which is told and not decided here |
 //!
 //! The last line has one exception. A window that is full of silent messages keeps everything else
 //! from being submitted, so nothing else can be confirmed. Then a new session is asked for: if the

@@ -110,6 +110,10 @@ impl Machine {
 
     /// The topic of the oldest message that waits for its confirmation, and its submission.
     fn oldest_in_flight(&self) -> Option<(Topic, Submitted)> {
+        if self.in_flight == 0 {
+            // The window may be full of others.
+            return None;
+        }
         self.window.open().find_map(|(_, item)| Some((item.message.topic.clone(), item.in_flight?)))
     }
 
