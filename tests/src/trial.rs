@@ -39,6 +39,28 @@ where
     }
 }
 
+/// Marks tests that take long, wait for a clock or need more than the four servers: `cargo xtask
+/// night` runs them, and `cargo xtask test` leaves them out.
+#[must_use]
+pub fn at_night(trials: Vec<Trial>) -> Vec<Trial> {
+    trials.into_iter().map(|trial| trial.with_kind(NIGHT)).collect()
+}
+
+/// The mark of a test of the night.
+const NIGHT: &str = "night";
+
+/// `gate` or `night`: the tests that run. Unset, all of them do.
+const CASES: &str = "OUTBOX_CASES";
+
+/// Whether a test with this mark is among those that the value of `OUTBOX_CASES` asks for.
+fn is_asked_for(cases: Option<&str>, kind: &str) -> bool {
+    match cases {
+        Some("gate") => kind != NIGHT,
+        Some("night") => kind == NIGHT,
+        _ => true,
+    }
+}
+
 /// Runs all tests of a binary, several at once.
 #[must_use]
 pub fn run(trials: Vec<Trial>) -> ExitCode {
@@ -54,6 +76,8 @@ pub fn run_alone(trials: Vec<Trial>) -> ExitCode {
 fn run_on(trials: Vec<Trial>, threads: usize) -> ExitCode {
     let mut arguments = Arguments::from_args();
     arguments.test_threads.get_or_insert(threads);
+    let cases = std::env::var(CASES).ok();
+    let trials = trials.into_iter().filter(|trial| is_asked_for(cases.as_deref(), trial.kind())).collect();
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 
@@ -90,4 +114,21 @@ pub fn chain(error: &(dyn Error + 'static)) -> String {
 fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic without a text").to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gate_and_night_are_all_tests_and_none_twice() {
+        let trials = || [Trial::test("a", || Ok(())), at_night(vec![Trial::test("b", || Ok(()))]).remove(0)];
+        let asked = |cases: Option<&str>| {
+            let trials = trials().into_iter().filter(|trial| is_asked_for(cases, trial.kind()));
+            trials.map(|trial| trial.name().to_owned()).collect::<Vec<_>>()
+        };
+        assert_eq!(asked(Some("gate")), ["a"]);
+        assert_eq!(asked(Some("night")), ["b"]);
+        assert_eq!(asked(None), ["a", "b"]);
+    }
 }

@@ -59,6 +59,31 @@ struct Tool {
     file: Result<PathBuf, String>,
 }
 
+/// How much is started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Extent {
+    /// The servers that the gate tests against.
+    Services,
+    /// Every service and every tool that some test wants.
+    Everything,
+}
+
+impl Extent {
+    fn services(self) -> &'static [Name] {
+        match self {
+            Self::Services => &[Name::Postgres, Name::Kafka, Name::Rabbitmq, Name::Sqs],
+            Self::Everything => &Name::ALL,
+        }
+    }
+
+    fn tools(self) -> &'static [ToolKind] {
+        match self {
+            Self::Services => &[],
+            Self::Everything => &TOOLS,
+        }
+    }
+}
+
 /// One component and how the tests get it.
 struct Backend {
     name: Name,
@@ -79,33 +104,19 @@ pub(crate) struct Backends {
 
 impl Backends {
     /// Starts what is not running.
-    pub(crate) fn up() -> Result<Self, String> {
+    pub(crate) fn up(extent: Extent) -> Result<Self, String> {
         let xtask = own_program()?;
-        let all = services::up(&Name::ALL).into_iter().map(Backend::from).collect();
+        let all = services::up(extent.services()).into_iter().map(Backend::from).collect();
         let get = |kind: &'static ToolKind| {
             let file = (kind.get)(&|phase| eprintln!("{}: {phase}", kind.name));
             Tool { kind, file: file.map_err(|fault| fault.to_string()) }
         };
-        Ok(Self { all, tools: TOOLS.iter().map(get).collect(), xtask })
+        Ok(Self { all, tools: extent.tools().iter().map(get).collect(), xtask })
     }
 
-    /// Starts nothing: only what the environment names.
-    pub(crate) fn from_environment() -> Result<Self, String> {
-        let look = |name: Name| {
-            let why = || format!("--no-services, and {} is not set", name.variable());
-            let external = !matches!(services::external(name), Ok(None));
-            let address = services::given_address(name).ok_or_else(why);
-            Backend { name, address, started_by_us: false, external }
-        };
-        let get = |kind: &'static ToolKind| {
-            let file = std::env::var_os(kind.variable).map(PathBuf::from);
-            Tool {
-                kind,
-                file: file.ok_or_else(|| format!("--no-services, and {} is not set", kind.variable)),
-            }
-        };
-        let (all, tools) = (Name::ALL.into_iter().map(look).collect(), TOOLS.iter().map(get).collect());
-        Ok(Self { all, tools, xtask: own_program()? })
+    /// Starts nothing, for tests without services.
+    pub(crate) fn none() -> Result<Self, String> {
+        Ok(Self { all: Vec::new(), tools: Vec::new(), xtask: own_program()? })
     }
 
     pub(crate) fn table(&self) -> String {

@@ -1,7 +1,7 @@
 //! `cargo xtask bench`: the benchmarks against the real components.
 
 use crate::{
-    backends::Backends,
+    backends::{Backends, Extent},
     cargo::{self, cargo},
     services,
 };
@@ -18,7 +18,7 @@ pub(crate) struct Bench {
 }
 
 pub(crate) fn run(options: &Bench) -> Result<ExitCode, String> {
-    let backends = Backends::up()?;
+    let backends = Backends::up(Extent::Everything)?;
     // stdout belongs to the benchmarks: it may be JSON.
     eprintln!("{}", backends.table());
     let code = execute(&backends, Profile::Release, &options.arguments);
@@ -28,7 +28,7 @@ pub(crate) fn run(options: &Bench) -> Result<ExitCode, String> {
 
 /// Every benchmark, small and once.
 pub(crate) fn quick() -> Result<(), String> {
-    let backends = Backends::up()?;
+    let backends = Backends::up(Extent::Everything)?;
     let code = execute(&backends, Profile::Dev, &["--quick".to_owned()]);
     backends.release();
     if code? == ExitCode::SUCCESS { Ok(()) } else { Err("a benchmark failed".to_owned()) }

@@ -49,6 +49,18 @@ impl Suites {
         }
     }
 
+    /// The end of a program that was not run by cargo. One that failed without saying so, or that
+    /// said nothing, has crashed and counts as one failure.
+    pub(crate) fn end_of_program(&mut self, succeeded: bool) {
+        self.report = None;
+        if let Some(suite) = self.suites.last_mut()
+            && (!suite.reported || (!succeeded && suite.failed == 0))
+        {
+            suite.failed += 1;
+            suite.failures.push("it ended before it reported a result".to_owned());
+        }
+    }
+
     /// The end of the run. Where cargo failed, a suite without a result has crashed and counts as
     /// one failure; and a failed run never shows zero failures.
     pub(crate) fn finish(mut self, cargo_succeeded: bool) -> Vec<Suite> {
@@ -185,6 +197,19 @@ mod tests {
         ];
         let failed: Vec<_> = read(&lines).finish(false).iter().map(|suite| suite.failed).collect();
         assert_eq!(failed, [1, 0]);
+    }
+
+    #[test]
+    fn a_program_that_reports_nothing_has_failed() {
+        let mut suites = read(&["     Running unittests src/lib.rs (target/debug/deps/inbox-1)"]);
+        suites.end_of_program(true);
+        suites.read("     Running unittests src/lib.rs (target/debug/deps/relay-1)");
+        suites.read(
+            "test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0s",
+        );
+        suites.end_of_program(false);
+        let failed: Vec<_> = suites.finish(true).iter().map(|suite| (suite.passed, suite.failed)).collect();
+        assert_eq!(failed, [(0, 1), (1, 1)]);
     }
 
     #[test]

@@ -39,12 +39,18 @@ pub(crate) struct Demo {
 }
 
 impl Demo {
-    /// One run with few messages, by the relay that the tests start: what `cargo demo` builds is
-    /// compiled by the check of features.
-    pub(crate) fn briefly() -> Self {
-        let arguments = ["--messages", "200"].map(str::to_owned).to_vec();
+    /// Twenty runs, by the relay that the tests start: what `cargo demo` builds is compiled by the
+    /// check of features.
+    pub(crate) fn nightly() -> Self {
         let (release, with_everything) = (false, true);
-        Self { repeat: 1, seed: None, release, with_everything, output: Output::Table, arguments }
+        Self {
+            repeat: 20,
+            seed: None,
+            release,
+            with_everything,
+            output: Output::Table,
+            arguments: Vec::new(),
+        }
     }
 }
 

@@ -3,7 +3,6 @@
 
 use crate::{
     cargo::{cargo, printed, step},
-    part::Part,
     workspace,
 };
 
@@ -35,16 +34,11 @@ const RELAY_FEATURES: [&str; 7] = [
     "page,rabbitmq",
 ];
 
-/// Does so with each selection of features, or with a part of those.
-pub(crate) fn check(part: Option<Part>) -> Result<(), String> {
+/// Does so with each selection of features.
+pub(crate) fn check() -> Result<(), String> {
     let toolkit = FEATURES.iter().map(|features| ("outbox-toolkit", *features));
     let relay = RELAY_FEATURES.iter().map(|features| ("outbox-toolkit-relay", *features));
-    let mut selections: Vec<_> = toolkit.chain(relay).collect();
-    if let Some(part) = part {
-        selections = part.take(selections);
-        println!("\nfeatures, part {part}: {} selections; all of them with --whole", selections.len());
-    }
-    for (package, features) in selections {
+    for (package, features) in toolkit.chain(relay) {
         let what = format!("{package}: features {features}");
         let selected = ["--package", package, "--no-default-features", "--features", features];
         step(&what, cargo(["clippy"])?.args(selected).args(["--", "-D", "warnings"]))?;

@@ -38,10 +38,9 @@ pub(crate) struct Fuzz {
 }
 
 impl Fuzz {
-    /// Every target for a short while, from the same beginning each time: CI judges a change, it
-    /// does not search.
-    pub(crate) fn briefly() -> Self {
-        Self { target: None, seconds: 5, seed: 1, input: None, quiet: true }
+    /// Every target for half a minute, from another beginning each time.
+    pub(crate) fn nightly() -> Self {
+        Self { target: None, seconds: 30, seed: 0, input: None, quiet: true }
     }
 }
 

@@ -5,7 +5,7 @@ mod backends;
 mod bench;
 mod cargo;
 mod cargo_output;
-mod ci;
+mod checks;
 mod demo;
 mod deny;
 mod features;
@@ -18,7 +18,6 @@ mod report;
 mod require;
 mod services;
 mod storm;
-mod test;
 mod workspace;
 
 use clap::{Parser, Subcommand};
@@ -35,25 +34,27 @@ struct Cli {
 enum Task {
     #[command(subcommand)]
     Services(services::Command),
-    Test(test::Test),
+    Test(checks::gate::Test),
+    Night(checks::night::Night),
+    Check(checks::single::Single),
     Bench(bench::Bench),
     Demo(demo::Demo),
     Storm(storm::Storm),
     Mutants(mutants::Mutants),
     Fuzz(fuzz::Fuzz),
-    Ci(ci::Ci),
 }
 
 fn main() -> ExitCode {
     let result = match Cli::parse().task {
         Task::Services(command) => services::run(&command),
-        Task::Test(options) => test::run(&options),
+        Task::Test(options) => checks::gate::run(&options),
+        Task::Night(options) => checks::night::run(&options),
+        Task::Check(options) => checks::single::run(&options),
         Task::Bench(options) => bench::run(&options),
         Task::Demo(options) => demo::run(&options),
         Task::Storm(options) => storm::run(&options),
         Task::Mutants(options) => mutants::run(&options),
         Task::Fuzz(options) => fuzz::run(&options),
-        Task::Ci(options) => ci::run(&options),
     };
     result.unwrap_or_else(|error| {
         eprintln!("error: {error}");

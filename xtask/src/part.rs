@@ -1,6 +1,5 @@
 //! A part of many like things, where there is not the time for all.
 
-use crate::{git, workspace};
 use std::{fmt, str::FromStr};
 
 /// Every `of`th of them, beginning with this one; from one.
@@ -11,14 +10,6 @@ pub(crate) struct Part {
 }
 
 impl Part {
-    /// The part of the present commit: another one at the next, the same for whoever looks again.
-    pub(crate) fn of_commit(of: usize) -> Result<Self, String> {
-        let commit = git::answer(&workspace::root()?, ["rev-parse", "HEAD"])?;
-        let first = commit.get(..8).and_then(|digits| usize::from_str_radix(digits, 16).ok());
-        let first = first.ok_or_else(|| format!("git tells no commit: {commit:?}"))?;
-        Ok(Self { number: first % of + 1, of })
-    }
-
     /// Those of them that belong to this part.
     pub(crate) fn take<T>(self, all: Vec<T>) -> Vec<T> {
         all.into_iter().skip(self.number - 1).step_by(self.of).collect()

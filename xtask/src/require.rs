@@ -2,7 +2,7 @@
 
 use crate::services::Name;
 use clap::ValueEnum;
-use std::str::FromStr;
+use std::{fmt, str::FromStr};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Require {
@@ -17,6 +17,19 @@ impl Require {
             Self::All => true,
             Self::None => false,
             Self::These(names) => names.contains(&name),
+        }
+    }
+}
+
+impl fmt::Display for Require {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::All => out.write_str("all"),
+            Self::None => out.write_str("none"),
+            Self::These(names) => {
+                let names: Vec<&str> = names.iter().map(|name| name.as_str()).collect();
+                out.write_str(&names.join(","))
+            }
         }
     }
 }
@@ -49,6 +62,9 @@ mod tests {
         assert_eq!("all".parse(), Ok(Require::All));
         assert_eq!("none".parse(), Ok(Require::None));
         assert_eq!("kafka,sqs".parse(), Ok(Require::These(vec![Name::Kafka, Name::Sqs])));
+        for text in ["all", "none", "kafka,sqs"] {
+            assert_eq!(text.parse::<Require>().map(|require| require.to_string()).as_deref(), Ok(text));
+        }
         let error = "kafka,oracle".parse::<Require>().expect_err("unknown");
         assert!(error.contains("\"oracle\" is no service"), "{error}");
     }

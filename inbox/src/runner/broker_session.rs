@@ -45,7 +45,7 @@ impl std::fmt::Debug for SubscriptionFactory {
     }
 }
 
-/// An event of the broker_session to the broker.
+/// What the session reports.
 pub(super) enum Event {
     Deliveries(Vec<Delivery>),
     Up,

@@ -17,7 +17,7 @@ impl Held {
     }
 }
 
-/// Deliveries in key_queues by ordering key: of a key, one is ready or being worked on, the others
+/// Deliveries in queues by ordering key: of each key one is ready or being worked on, and the others
 /// wait behind it. Deliveries without a key wait for nobody.
 #[derive(Debug, Default)]
 pub(super) struct KeyQueues {

@@ -5,7 +5,7 @@
 //! go on. A delivery is settled only with the proof that its effect, or its dead letter, is
 //! committed.
 //!
-//! | error_kind | what happens |
+//! | failure | what happens |
 //! |---|---|
 //! | the handler fails, panics or does not end in time | rolled back, counted in the database, tried again after a backoff, dead-lettered at the bound |
 //! | a fresh message whose key has an open dead letter, where the consumer holds keys | kept as a dead letter and settled; redriven in its turn |

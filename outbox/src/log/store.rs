@@ -83,9 +83,9 @@ pub trait LogReader: Send {
     }
 }
 
-/// Keeps the relay's state: lease, cursor, exceptions. After any error the checkpoint_store is
-/// dropped: take the lease and load the cursor anew. None of the calls is cancel-safe: drop the
-/// checkpoint_store with the future.
+/// Keeps the relay's state: lease, cursor, exceptions. After any error, drop the store,
+/// take the lease and load the cursor anew. None of the calls is cancel-safe: drop the store with
+/// the future.
 #[async_trait]
 pub trait CheckpointStore: Send {
     /// Asks for the lease; it is granted when nobody holds it or when it has expired by the

@@ -20,7 +20,7 @@
 //! | `admin` | what operators ask and decide |
 //! | `pause`, `operations` | pauses that operators set, and what they have carried out |
 //! | `brief` | sessions that end after a question |
-//! | `statements` | every statement of reader and checkpoint_store |
+//! | `statements` | every statement of reader and checkpoint store |
 //!
 //! # Why the reader misses nothing
 //!

@@ -1,4 +1,4 @@
-//! The SQL of reader and checkpoint_store, rendered once per log.
+//! The SQL of reader and checkpoint store, rendered once per log.
 
 /// Young rows that are looked at with each mark. A difference in which fewer ids were given out has
 /// no others.

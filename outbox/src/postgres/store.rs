@@ -24,7 +24,7 @@ use crate::postgres::statements::Statements;
 /// The first version with `xid8` and `pg_current_snapshot()`.
 const SERVER_VERSION_MIN: i32 = 130_000;
 
-/// The log of a PostgreSQL database. Cheap: connects when a reader or checkpoint_store is asked
+/// The log of a PostgreSQL database. Cheap: connects when a reader or checkpoint store is asked
 /// for.
 #[derive(Debug, Clone)]
 pub struct PostgresLog {

@@ -1,4 +1,4 @@
-//! The SQL of reader and checkpoint_store. Times are microseconds since 1970.
+//! The SQL of reader and checkpoint store. Times are microseconds since 1970.
 
 use std::sync::LazyLock;
 

@@ -14,7 +14,7 @@ use crate::sqlite::checkpoint_store::SqliteCheckpointStore;
 use crate::sqlite::options::{in_memory, opened_when_free};
 use crate::sqlite::reader::SqliteReader;
 
-/// The log of a SQLite file. Cheap: connects when a reader or checkpoint_store is asked for.
+/// The log of a SQLite file. Cheap: connects when a reader or checkpoint store is asked for.
 #[derive(Debug, Clone)]
 pub struct SqliteLog {
     connect: SqliteConnectOptions,

@@ -1,4 +1,4 @@
-//! EngineOptions as a tree in which every key and value knows where it was written.
+//! The settings as a tree. Each key and value remembers where it came from.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -25,7 +25,7 @@ const RECEIPTS_MAX: usize = 4_096;
 /// driver.
 const BATCHES: usize = 4;
 
-/// An event on the broker_session.
+/// What the session with a broker reports.
 #[derive(Debug)]
 pub(crate) enum BrokerEvent {
     /// A session is open.
@@ -60,7 +60,7 @@ enum State {
     Open(Session),
 }
 
-/// The broker_session to one broker.
+/// Sessions with one broker, one after the other.
 pub(crate) struct BrokerSession {
     connector: Arc<dyn Connector>,
     state: State,

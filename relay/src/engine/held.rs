@@ -105,7 +105,7 @@ struct Active {
     missed: BTreeSet<EntryId>,
     /// Everything that was stored has been read: new entries wait in the window.
     is_closing: bool,
-    /// They.
+    /// Tickets of log entries that wait in the window until this queue has been read back.
     waiting: Vec<Ticket>,
 }
 

@@ -18,7 +18,7 @@ pub struct KeyQueues {
 }
 
 impl KeyQueues {
-    /// Empty key_queues.
+    /// No queues.
     #[must_use]
     pub fn new(window: MaxInFlightPerKey) -> Self {
         Self { window, ready: VecDeque::new(), key_queues: HashMap::new() }
@@ -38,7 +38,7 @@ impl KeyQueues {
         }
     }
 
-    /// Marks a key as having an entry in flight already (when the key_queues are rebuilt in the
+    /// Marks a key as having an entry in flight already (when the queues are rebuilt in the
     /// middle of a session).
     pub fn occupy(&mut self, key: Option<&OrderingKey>) {
         if let (MaxInFlightPerKey::One, Some(key)) = (self.window, key) {

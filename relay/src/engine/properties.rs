@@ -1,5 +1,5 @@
-//! Properties of the pure parts that hold for any input: window, key_queues, blocks, the
-//! lease's times.
+//! Properties of the pure parts that hold for any input: window, queues by key, blocks,
+//! the lease's times.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;

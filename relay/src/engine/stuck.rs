@@ -68,7 +68,7 @@ impl Stuck {
         was_stuck
     }
 
-    /// A submission of the key was given up waiting for.
+    /// We stopped waiting for an answer to a submission of this key.
     pub fn give_up(&mut self, queue: QueueHash) {
         *self.awaited.entry(queue).or_default() += 1;
     }

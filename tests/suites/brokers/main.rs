@@ -29,6 +29,8 @@ fn main() -> std::process::ExitCode {
         return ended;
     }
     tests::log::keep("off,brokers=error");
+    // A relay that is killed and stopped for as long as its lease lasts: minutes together.
+    let at_night = tests::trial::at_night(exactly_once::trials());
     let trials = [
         target::trials(),
         connecting::trials(),
@@ -37,7 +39,7 @@ fn main() -> std::process::ExitCode {
         quorum::trials(),
         kafka_group::trials(),
         transactions::trials(),
-        exactly_once::trials(),
+        at_night,
     ];
     tests::run(trials.into_iter().flatten().collect())
 }

@@ -64,7 +64,7 @@ fn main() -> std::process::ExitCode {
         let kafka = brokers::open(Backend::Kafka).await?;
         transactions::a_commit_that_nobody_answers_ends_its_session(stage, kafka).await
     }));
-    trial::run_alone(trials)
+    trial::run_alone(trial::at_night(trials))
 }
 
 /// Places an order although the database may be away: tries again until it is there. An order whose

@@ -24,6 +24,7 @@ mod verify;
 
 use libtest_mimic::Trial;
 use sqlx::{Postgres, Sqlite};
+use tests::trial::at_night;
 use tests::{Backend, brokers, trial};
 
 /// The brokers that PostgreSQL is paired with.
@@ -47,7 +48,9 @@ macro_rules! everywhere {
     )*};
 }
 
-fn trials() -> Vec<Trial> {
+/// What every change runs: one way from producer to consumer over every broker, what kills and
+/// holds it, and what a first start says.
+fn of_the_gate() -> Vec<Trial> {
     let mut trials = Vec::new();
     everywhere! { trials:
         delivery::rolled_back_work_leaves_no_message,
@@ -55,13 +58,9 @@ fn trials() -> Vec<Trial> {
         delivery::a_scheduled_message_leaves_at_its_time,
         chunks::a_message_in_chunks_arrives_whole_and_once,
         crashes::a_relay_that_is_killed_again_and_again_loses_nothing,
-        leadership::a_stopped_leader_is_replaced_and_changes_nothing,
         leadership::a_terminated_leader_hands_over_at_once,
         holding::a_poisoned_message_holds_its_key_only,
         holding::an_unknown_topic_stops_alone,
-        verify::a_quiet_system_is_proven_and_each_damage_is_named,
-        verify::a_running_system_gives_no_false_alarm,
-        verify::nothing_is_written,
     }
     for backend in BROKERS {
         let name = format!("an_open_transaction_delays_only_its_own_rows/postgres/{backend}");
@@ -76,6 +75,20 @@ fn trials() -> Vec<Trial> {
             delivery::rows_of_one_id_are_all_delivered(stage, brokers::open(Backend::Rabbitmq).await?).await
         },
     ));
+    trials.extend(configuration::trials());
+    trials.extend(commands::of_the_gate());
+    trials
+}
+
+/// Everything else: whole seconds of waiting each, or a browser, a collector, a connector.
+fn of_the_night() -> Vec<Trial> {
+    let mut trials = Vec::new();
+    everywhere! { trials:
+        leadership::a_stopped_leader_is_replaced_and_changes_nothing,
+        verify::a_quiet_system_is_proven_and_each_damage_is_named,
+        verify::a_running_system_gives_no_false_alarm,
+        verify::nothing_is_written,
+    }
     trials.push(trial(
         "relays_divide_an_outbox_by_filters/postgres/kafka-and-sqs-fifo",
         &[Backend::Postgres, Backend::Kafka, Backend::SqsFifo],
@@ -105,8 +118,7 @@ fn trials() -> Vec<Trial> {
         &[Backend::Postgres, Backend::Kafka],
         rotation::a_rotated_database_password_is_picked_up,
     ));
-    trials.extend(commands::trials());
-    trials.extend(configuration::trials());
+    trials.extend(commands::of_the_night());
     trials.extend(inbox_dead::trials());
     trials.extend(keys::trials());
     trials.extend(lag::trials());
@@ -119,5 +131,7 @@ fn trials() -> Vec<Trial> {
 }
 
 fn main() -> std::process::ExitCode {
-    tests::run(trials())
+    let mut trials = of_the_gate();
+    trials.extend(at_night(of_the_night()));
+    tests::run(trials)
 }

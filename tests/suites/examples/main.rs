@@ -33,5 +33,5 @@ fn main() -> std::process::ExitCode {
     trials.extend(orders_api::trials());
     trials.extend(quick_start::trials());
     trials.extend(checkout::trials());
-    tests::run(trials)
+    tests::run(tests::trial::at_night(trials))
 }

@@ -71,9 +71,6 @@ impl fmt::Display for Finder {
 }
 
 impl Finder {
-    /// The words of those that take minutes together and need no services.
-    pub(super) const QUICK: [&str; 2] = [Kind::Simulation.word(), Kind::Unit.word()];
-
     /// From its notation: a word and arguments.
     pub(super) fn read(notation: &str) -> Result<Self, String> {
         let mut words = notation.split_whitespace().map(str::to_owned);

@@ -13,7 +13,11 @@ mod copy;
 mod finder;
 mod patch;
 
-use crate::{backends::Backends, part::Part, report};
+use crate::{
+    backends::{Backends, Extent},
+    part::Part,
+    report,
+};
 use clap::Args;
 use copy::Copy;
 use finder::{Finder, Look, Verdict};
@@ -45,10 +49,15 @@ pub(crate) struct Mutants {
 }
 
 impl Mutants {
-    /// Those that the deterministic simulation and unit tests find, or a part of them.
-    pub(crate) fn quick(part: Option<Part>) -> Self {
-        let finder = Finder::QUICK.map(str::to_owned).to_vec();
-        Self { names: Vec::new(), finder, part, check: false, output: report::Output::Table }
+    /// Every breakage.
+    pub(crate) fn all() -> Self {
+        let output = report::Output::Table;
+        Self { names: Vec::new(), finder: Vec::new(), part: None, check: false, output }
+    }
+
+    /// Only whether every patch still applies.
+    pub(crate) fn applied() -> Self {
+        Self { check: true, ..Self::all() }
     }
 
     fn wants(&self, patch: &Patch) -> bool {
@@ -106,8 +115,11 @@ fn execute(options: &Mutants) -> Result<Vec<Line>, String> {
         let line = |patch| Line { patch, look: look.clone() };
         return Ok(patches.into_iter().map(line).collect());
     }
-    let backends =
-        if patches.iter().any(|patch| patch.finder.needs_services()) { Some(Backends::up()?) } else { None };
+    let backends = if patches.iter().any(|patch| patch.finder.needs_services()) {
+        Some(Backends::up(Extent::Everything)?)
+    } else {
+        None
+    };
     let lines = find(&copy, patches, backends.as_ref());
     if let Some(backends) = backends {
         backends.release();

@@ -30,8 +30,8 @@ pub(crate) use certificates::DIR_VARIABLE as TLS_DIR_VARIABLE;
 pub(crate) use commands::{Command, run};
 pub(crate) use fault::Fault;
 pub(crate) use home::remove;
-pub(crate) use manager::{Outcome, UpReport, down, external, secure_addresses, up, version};
-pub(crate) use settings::{DIR_VARIABLE, DOWNLOADS_VARIABLE, given_address, services_dir, wal_is_logical};
+pub(crate) use manager::{Outcome, UpReport, down, secure_addresses, up, version};
+pub(crate) use settings::{DIR_VARIABLE, DOWNLOADS_VARIABLE, services_dir, wal_is_logical};
 
 use home::Home;
 use process::Signal;

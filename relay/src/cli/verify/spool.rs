@@ -1,6 +1,6 @@
 //! Everything that was seen, on disk: a temporary SQLite file in which the sightings of one message
-//! lie together. AppliedIds stays the same however much is verified; the file takes about 100 bytes
-//! for each row that was read.
+//! lie together. Memory use does not grow with the number of messages; the file takes about 100
+//! bytes for each row that was read.
 
 use std::collections::HashMap;
 

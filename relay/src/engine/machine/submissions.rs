@@ -131,7 +131,7 @@ impl Machine {
         self.key_queues = KeyQueues::new(self.key_queues.window());
         let mut open: Vec<(EntryId, Ticket)> = self.window.open_tickets();
         open.sort_unstable();
-        // First of all what is in flight takes its key_queues, whatever its id.
+        // Entries in flight occupy their keys before any other entry does, whatever their ids.
         for (_, ticket) in &open {
             if let Some(item) = self.window.get_mut(*ticket).filter(|item| item.in_flight.is_some()) {
                 self.key_queues.occupy(item.message.key.as_ref());

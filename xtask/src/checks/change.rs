@@ -1,0 +1,54 @@
+//! What a change touches.
+
+use crate::{git, workspace};
+
+/// Whether nothing but documents differs between a revision and the working tree.
+///
+/// # Errors
+/// What git said, for example of a revision that it does not know.
+pub(super) fn is_documents_only(since: &str) -> Result<bool, String> {
+    let root = workspace::root()?;
+    let known = git::answer(&root, ["rev-parse", "--verify", "--quiet", &format!("{since}^{{commit}}")]);
+    if known.is_err() {
+        return Err(format!("--since {since}: git knows no such revision"));
+    }
+    let changed = git::answer(&root, ["diff", "--name-only", since])?;
+    let untracked = git::answer(&root, ["ls-files", "--others", "--exclude-standard"])?;
+    let mut files = changed.lines().chain(untracked.lines()).peekable();
+    Ok(files.peek().is_some() && files.all(is_document))
+}
+
+/// Whether people read a file and no program does. Alert rules and dashboards are read by programs.
+fn is_document(path: &str) -> bool {
+    let is_text = path.ends_with(".md") || path.ends_with(".svg") || path == "LICENSE" || path == "book.toml";
+    // Compiled into packages, or run by a test of the examples.
+    is_text && path != "docs/quick-start.md"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_read_no_documents() {
+        for path in ["README.md", "docs/guarantees.md", "relay/README.md", "LICENSE"] {
+            assert!(is_document(path), "{path}");
+        }
+        for path in [
+            "docs/operations/alerts.yml",
+            "docs/quick-start.md",
+            "src/lib.rs",
+            "Cargo.lock",
+            ".ci/run",
+            "a.md/b",
+        ] {
+            assert!(!is_document(path), "{path}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_revision_is_named() {
+        let error = is_documents_only("no-such-revision").expect_err("unknown");
+        assert!(error.contains("no-such-revision"), "{error}");
+    }
+}

@@ -1,0 +1,177 @@
+//! `cargo xtask test`: what must pass with every change.
+
+use super::{
+    change,
+    list::{self, Check, Needs, Place},
+    outcome::Outcome,
+    programs::{Extent, Programs},
+    runner::Runner,
+    suites::{self, Cases},
+    summary,
+};
+use crate::{
+    backends::{Backends, Extent as Backing},
+    report::{self, Output},
+    require::Require,
+    workspace,
+};
+use clap::Args;
+use std::{
+    process::ExitCode,
+    thread,
+    time::{Duration, Instant},
+};
+
+/// Run the gate: lints, unit tests, simulation, and the suites on real services.
+///
+/// Services are started first. The last line is `N passed, N failed, N skipped`; a check without
+/// tests counts as one. `cargo xtask night` has the rest.
+#[derive(Debug, Args)]
+pub(crate) struct Test {
+    /// Only tests whose name contains this, also those of the night, and no lints.
+    filter: Option<String>,
+    /// Fail when one of these services is missing: all, none, or names separated by commas
+    /// [default: all if CI=true, else none].
+    #[arg(long)]
+    require: Option<Require>,
+    /// Only these checks, separated by commas; `cargo xtask check --list` has their names.
+    #[arg(long, value_delimiter = ',', value_name = "CHECK", conflicts_with = "filter")]
+    only: Vec<String>,
+    /// When nothing but documents has changed since this revision, only what concerns documents.
+    #[arg(long, value_name = "REVISION", conflicts_with = "filter")]
+    since: Option<String>,
+    /// How the result is printed.
+    #[arg(long, value_enum, default_value_t)]
+    output: Output,
+    /// Arguments for the test programs, with a filter.
+    #[arg(last = true, requires = "filter")]
+    arguments: Vec<String>,
+}
+
+/// The checks that take seconds and wait for nothing.
+const FIRST: [&str; 2] = ["fmt", "patches"];
+
+/// The checks that run side by side once the programs are built, lane by lane. Suites wait for
+/// services most of the time; the lints fill what they leave of the processors.
+const LANES: [&[&str]; 4] =
+    [&["conformance"], &["end-to-end", "tls"], &["brokers", "canary"], &["unit", "simulation", "clippy"]];
+
+/// Concerned by a change of documents.
+const DOCUMENTS: [&str; 2] = ["fmt", "unit"];
+
+/// No check of the gate takes a quarter of this.
+const TIME_LIMIT: Duration = Duration::from_secs(20 * 60);
+
+pub(crate) fn run(options: &Test) -> Result<ExitCode, String> {
+    let default = if workspace::is_ci() { Require::All } else { Require::None };
+    let require = options.require.clone().unwrap_or(default);
+    let outcome = match &options.filter {
+        Some(filter) => filtered(filter, &options.arguments, require)?,
+        None => gate(options, &require)?,
+    };
+    Ok(if outcome.is_success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The chosen checks of the gate.
+fn gate(options: &Test, require: &Require) -> Result<Outcome, String> {
+    let begun = Instant::now();
+    let checks = chosen(options)?;
+    let mut runner = Runner::new(Place::Gate, require, TIME_LIMIT)?;
+    let needs = checks.iter().map(|check| check.needs).max().unwrap_or(Needs::Nothing);
+    let told = |ended: &super::runner::Ended| eprintln!("{}", summary::line(ended));
+
+    // What takes a second comes first, and what it finds spoils nothing.
+    let (first, rest): (Vec<_>, Vec<_>) =
+        checks.iter().copied().partition(|check| FIRST.contains(&check.name));
+    let mut ended = runner.run(&[first], told);
+
+    // The services start while the tests are built.
+    let (backends, programs) = thread::scope(|scope| {
+        let backends = scope.spawn(|| needs.backing().map(Backends::up).transpose());
+        let programs = (needs > Needs::Nothing).then(|| Programs::build(Extent::Gate)).transpose();
+        let backends = backends.join().unwrap_or_else(|_| Err("xtask itself failed, see above".to_owned()));
+        (backends, programs)
+    });
+    let backends = backends?;
+    if let Some(backends) = &backends {
+        println!("{}", backends.table());
+        backends.require(require)?;
+    }
+    if let Some(programs) = programs? {
+        runner.use_programs(&programs)?;
+    }
+    ended.extend(runner.run(&lanes(&rest), told));
+    if let Some(backends) = backends {
+        backends.release();
+    }
+
+    ended.sort_by_key(|one| list::ALL.iter().position(|check| check.name == one.check.name));
+    let results = summary::json(Place::Gate, &ended, begun.elapsed().as_secs_f64())?;
+    summary::write(&results, runner.folder())?;
+    match options.output {
+        Output::Json => report::json(&results),
+        Output::Table => summary::print(&ended),
+    }
+    Ok(summary::total(&ended))
+}
+
+fn chosen(options: &Test) -> Result<Vec<&'static Check>, String> {
+    if !options.only.is_empty() {
+        let named: Vec<_> = options.only.iter().map(|name| list::find(name)).collect::<Result<_, _>>()?;
+        return match named.iter().find(|check| check.place != Place::Gate) {
+            None => Ok(named),
+            Some(check) => Err(format!("{0} belongs to the night: cargo xtask check {0}", check.name)),
+        };
+    }
+    let all = list::of(Place::Gate);
+    match &options.since {
+        Some(since) if change::is_documents_only(since)? => {
+            eprintln!("nothing but documents has changed since {since}");
+            Ok(all.into_iter().filter(|check| DOCUMENTS.contains(&check.name)).collect())
+        }
+        _ => Ok(all),
+    }
+}
+
+/// The checks in their lanes.
+fn lanes(checks: &[&'static Check]) -> Vec<Vec<&'static Check>> {
+    let of_lane = |names: &&[&str]| {
+        let known = names.iter().filter_map(|name| checks.iter().find(|check| check.name == *name));
+        known.copied().collect()
+    };
+    LANES.iter().map(of_lane).collect()
+}
+
+/// The tests whose names contain a text, in this process and with all they print.
+fn filtered(filter: &str, arguments: &[String], require: Require) -> Result<Outcome, String> {
+    let backends = Backends::up(Backing::Everything)?;
+    println!("{}", backends.table());
+    backends.require(&require)?;
+    let arguments = [&[filter.to_owned()], arguments].concat();
+    let options = suites::Options { require, cases: Cases::All, arguments };
+    let outcome = suites::run(&options, &backends, |_| true);
+    backends.release();
+    let outcome = outcome?;
+    for failure in &outcome.failures {
+        println!("\n{failure}");
+    }
+    let Outcome { passed, failed, skipped, .. } = outcome;
+    println!("\n{passed} passed, {failed} failed, {skipped} skipped");
+    Ok(outcome)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_check_of_the_gate_has_its_lane() {
+        for check in list::of(Place::Gate) {
+            let lanes = LANES.iter().filter(|lane| lane.contains(&check.name)).count();
+            assert_eq!(lanes, usize::from(!FIRST.contains(&check.name)), "{}", check.name);
+        }
+        assert!(
+            LANES.iter().flat_map(|lane| lane.iter()).chain(&DOCUMENTS).all(|name| list::find(name).is_ok())
+        );
+    }
+}

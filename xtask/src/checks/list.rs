@@ -1,0 +1,354 @@
+//! The table of all checks: where each one runs, and why.
+
+use super::{
+    outcome::Outcome,
+    suites::{self, Cases},
+};
+use crate::{
+    adapter,
+    backends::{Backends, Extent as Backing},
+    bench,
+    cargo::{cargo, step},
+    demo, deny, features, fuzz, mutants, package,
+    require::Require,
+    storm,
+};
+
+/// Where a check runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// With every change.
+    Gate,
+    /// Before a larger piece of work counts as done, and every night.
+    Night,
+}
+
+impl Place {
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Self::Gate => "gate",
+            Self::Night => "night",
+        }
+    }
+}
+
+/// What a check needs besides the workspace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Needs {
+    Nothing,
+    /// The test programs.
+    Programs,
+    /// The test programs, PostgreSQL, Kafka, RabbitMQ and SQS.
+    Services,
+    /// All services, the browser, Debezium and whatever else some test wants.
+    Everything,
+}
+
+/// What a check is told.
+#[derive(Clone, Debug)]
+pub(super) struct Told {
+    pub(super) require: Require,
+    pub(super) place: Place,
+}
+
+/// One check.
+#[derive(Debug)]
+pub(super) struct Check {
+    pub(super) name: &'static str,
+    pub(super) place: Place,
+    /// What it checks, and why it runs where it does.
+    pub(super) why: &'static str,
+    pub(super) needs: Needs,
+    pub(super) run: fn(&Told) -> Result<Outcome, String>,
+}
+
+/// In the order in which they are listed; what fails quickly first.
+pub(super) const ALL: [Check; 27] = [
+    Check {
+        name: "fmt",
+        place: Place::Gate,
+        why: "the form of every Rust file: a second",
+        needs: Needs::Nothing,
+        run: |_| {
+            step("formatting", &mut cargo(["fmt", "--all", "--check"])?)?;
+            Ok(step("formatting of the adapter", &mut adapter::cargo(["fmt", "--check"])?).into())
+        },
+    },
+    Check {
+        name: "clippy",
+        place: Place::Gate,
+        why: "lints of the whole workspace, once, with all its features: warnings are errors",
+        needs: Needs::Nothing,
+        run: |_| {
+            let lints = ["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"];
+            Ok(step("lints", &mut cargo(lints)?).into())
+        },
+    },
+    Check {
+        name: "patches",
+        place: Place::Gate,
+        why: "every planted breakage still applies: seconds, and one that rots proves nothing",
+        needs: Needs::Nothing,
+        run: |_| Ok(mutants::check(&mutants::Mutants::applied()).into()),
+    },
+    Check {
+        name: "unit",
+        place: Place::Gate,
+        why: "decisions and parsers of every crate, and the documents: no service, seconds",
+        needs: Needs::Programs,
+        run: |told| unit(told),
+    },
+    Check {
+        name: "simulation",
+        place: Place::Gate,
+        why: "relay and consumer under virtual time, 250 schedules, and every planted breakage: a minute",
+        needs: Needs::Programs,
+        run: |told| suite(told, "simulation", "schedules", Needs::Programs),
+    },
+    Check {
+        name: "conformance",
+        place: Place::Gate,
+        why: "both seams of the databases: finds most broken promises",
+        needs: Needs::Services,
+        run: |told| suite(told, "tests", "conformance", Needs::Services),
+    },
+    Check {
+        name: "brokers",
+        place: Place::Gate,
+        why: "the contract of every adapter on its real broker",
+        needs: Needs::Services,
+        run: |told| suite(told, "tests", "brokers", Needs::Services),
+    },
+    Check {
+        name: "tls",
+        place: Place::Gate,
+        why: "whom connections trust: seconds, and a mistake is a hole",
+        needs: Needs::Services,
+        run: |told| suite(told, "tests", "tls", Needs::Services),
+    },
+    Check {
+        name: "canary",
+        place: Place::Gate,
+        why: "no secret and no payload is logged: seconds, and a mistake is a leak",
+        needs: Needs::Services,
+        run: |told| suite(told, "tests", "canary", Needs::Services),
+    },
+    Check {
+        name: "end-to-end",
+        place: Place::Gate,
+        why: "the real program between producer and consumer, over every broker: delivery, crashes, leadership, holding, set-up",
+        needs: Needs::Services,
+        run: |told| suite(told, "tests", "end_to_end", Needs::Services),
+    },
+    Check {
+        name: "doc-tests",
+        place: Place::Night,
+        why: "the examples in the documentation compile and run: each is a program of its own to link",
+        needs: Needs::Nothing,
+        run: |_| suites::doc_tests(),
+    },
+    Check {
+        name: "documentation",
+        place: Place::Night,
+        why: "rustdoc without a warning: a third compilation of everything",
+        needs: Needs::Nothing,
+        run: |_| {
+            let mut doc = cargo(["doc", "--workspace", "--no-deps"])?;
+            Ok(step("documentation", doc.env("RUSTDOCFLAGS", "-D warnings")).into())
+        },
+    },
+    Check {
+        name: "features",
+        place: Place::Night,
+        why: "twenty selections of features, compiled and documented: minutes",
+        needs: Needs::Nothing,
+        run: |_| Ok(features::check().into()),
+    },
+    Check {
+        name: "adapter",
+        place: Place::Night,
+        why: "an adapter outside the workspace passes the conformance kit: a workspace of its own to build",
+        needs: Needs::Nothing,
+        run: |_| {
+            let lints = ["clippy", "--all-targets", "--", "-D", "warnings"];
+            step("lints of the adapter", &mut adapter::cargo(lints)?)?;
+            suites::adapter()
+        },
+    },
+    Check {
+        name: "package",
+        place: Place::Night,
+        why: "every published package can be packed: changes with manifests only",
+        needs: Needs::Nothing,
+        run: |_| Ok(package::check().into()),
+    },
+    Check {
+        name: "deny",
+        place: Place::Night,
+        why: "licences, bans, sources, advisories: changes with Cargo.lock and with the world",
+        needs: Needs::Nothing,
+        run: |_| {
+            let ignored = deny::run()?.map(|why| format!("advisories: {why}"));
+            Ok(Outcome { ignored: ignored.into_iter().collect(), ..Outcome::passed() })
+        },
+    },
+    Check {
+        name: "alerts",
+        place: Place::Night,
+        why: "the alert rules in promtool: needs Prometheus",
+        needs: Needs::Everything,
+        run: |told| alerts(told),
+    },
+    Check {
+        name: "model",
+        place: Place::Night,
+        why: "the protocol as a finite model: changes rarely",
+        needs: Needs::Programs,
+        run: |told| suite(told, "model", "model", Needs::Programs),
+    },
+    Check {
+        name: "brokers-whole",
+        place: Place::Night,
+        why: "cases of the suite that crash relays or wait for a broker's clock",
+        needs: Needs::Everything,
+        run: |told| suite(told, "tests", "brokers", Needs::Everything),
+    },
+    Check {
+        name: "end-to-end-whole",
+        place: Place::Night,
+        why: "every command, the page in a browser, adoption from Debezium: needs Chromium and jars",
+        needs: Needs::Everything,
+        run: |told| suite(told, "tests", "end_to_end", Needs::Everything),
+    },
+    Check {
+        name: "examples",
+        place: Place::Night,
+        why: "the examples and the quick start, run as a user runs them: built apart",
+        needs: Needs::Everything,
+        run: |told| suite(told, "tests", "examples", Needs::Everything),
+    },
+    Check {
+        name: "disruptive",
+        place: Place::Night,
+        why: "servers that crash: these cases run alone, one after the other",
+        needs: Needs::Everything,
+        run: |told| suite(told, "tests", "disruptive", Needs::Everything),
+    },
+    Check {
+        name: "fuzz",
+        place: Place::Night,
+        why: "every fuzz target for a minute: a search, not a judgement",
+        needs: Needs::Nothing,
+        run: |_| Ok(fuzz::execute(&fuzz::Fuzz::nightly()).into()),
+    },
+    Check {
+        name: "demo",
+        place: Place::Night,
+        why: "the demo twenty times, each with a seed of its own",
+        needs: Needs::Nothing,
+        run: |_| Ok(demo::check(&demo::Demo::nightly()).into()),
+    },
+    Check {
+        name: "bench",
+        place: Place::Night,
+        why: "every benchmark, small and once, so that none can rot",
+        needs: Needs::Everything,
+        run: |_| Ok(bench::quick().into()),
+    },
+    Check {
+        name: "storm",
+        place: Place::Night,
+        why: "faults at random over every pair of database and broker",
+        needs: Needs::Nothing,
+        run: |_| Ok(storm::nightly().into()),
+    },
+    Check {
+        name: "mutants",
+        place: Place::Night,
+        why: "the code broken on purpose, each breakage found by its test: builds once a breakage",
+        needs: Needs::Everything,
+        run: |_| Ok(mutants::check(&mutants::Mutants::all()).into()),
+    },
+];
+
+/// The check of a name.
+pub(super) fn find(name: &str) -> Result<&'static Check, String> {
+    let found = ALL.iter().find(|check| check.name == name);
+    found.ok_or_else(|| {
+        let known: Vec<&str> = ALL.iter().map(|check| check.name).collect();
+        format!("no check is called {name:?}; known are {}", known.join(", "))
+    })
+}
+
+/// Everything that runs in a place.
+pub(super) fn of(place: Place) -> Vec<&'static Check> {
+    ALL.iter().filter(|check| check.place == place).collect()
+}
+
+impl Needs {
+    /// The backends that are started for it.
+    pub(super) fn backing(self) -> Option<Backing> {
+        match self {
+            Self::Nothing | Self::Programs => None,
+            Self::Services => Some(Backing::Services),
+            Self::Everything => Some(Backing::Everything),
+        }
+    }
+}
+
+/// Unit tests of every crate, and the tests of crates that need no service.
+fn unit(told: &Told) -> Result<Outcome, String> {
+    // What promtool says is a check of its own: it needs Prometheus.
+    let arguments = vec!["--skip".to_owned(), PROMTOOL.to_owned()];
+    let options = suites::Options { require: told.require.clone(), cases: Cases::All, arguments };
+    suites::run(&options, &Backends::none()?, |program| {
+        let is_suite = program.package == "tests" && program.kind == "test";
+        let is_apart = (program.package == "simulation" && program.target == "schedules")
+            || (program.package == "model" && program.kind == "lib");
+        !is_suite && !is_apart
+    })
+}
+
+/// The beginning of the name of the test that needs promtool.
+const PROMTOOL: &str = "promtool_";
+
+fn alerts(told: &Told) -> Result<Outcome, String> {
+    let arguments = vec![PROMTOOL.to_owned()];
+    let options = suites::Options { require: told.require.clone(), cases: Cases::All, arguments };
+    let backends = Backends::up(Backing::Everything)?;
+    suites::run(&options, &backends, |program| program.target == "operations")
+}
+
+/// One suite: in the gate its cases of the gate, at night the others.
+fn suite(told: &Told, package: &str, target: &str, needs: Needs) -> Result<Outcome, String> {
+    let cases = match told.place {
+        Place::Gate => Cases::Gate,
+        Place::Night => Cases::Night,
+    };
+    let options = suites::Options { require: told.require.clone(), cases, arguments: Vec::new() };
+    let backends = match needs.backing() {
+        Some(backing) => Backends::up(backing)?,
+        None => Backends::none()?,
+    };
+    backends.require(&told.require)?;
+    suites::run(&options, &backends, |program| program.package == package && program.target == target)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_check_has_a_name_of_its_own_and_a_reason() {
+        for (nth, check) in ALL.iter().enumerate() {
+            assert!(ALL[..nth].iter().all(|other| other.name != check.name), "{}", check.name);
+            assert!(!check.why.is_empty(), "{}", check.name);
+        }
+    }
+
+    #[test]
+    fn an_unknown_check_is_named_with_the_known_ones() {
+        let error = find("clipy").expect_err("unknown");
+        assert!(error.contains("clipy") && error.contains("clippy"), "{error}");
+    }
+}

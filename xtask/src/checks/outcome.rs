@@ -1,0 +1,83 @@
+//! What a check found.
+
+use serde::{Deserialize, Serialize};
+use std::{fs, path::Path};
+
+/// Names the file into which a check that runs as a process of its own writes its outcome.
+pub(super) const FILE_VARIABLE: &str = "OUTBOX_CHECK_OUTCOME";
+
+/// The counts of a check. One that runs no tests counts as one test.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Outcome {
+    pub(super) passed: u64,
+    pub(super) failed: u64,
+    pub(super) skipped: u64,
+    /// The report of each failure, as it was printed.
+    pub(super) failures: Vec<String>,
+    /// Parts that could not run, with the reason: neither passed nor failed.
+    pub(super) ignored: Vec<String>,
+}
+
+impl Outcome {
+    /// One check without tests that passed.
+    pub(super) fn passed() -> Self {
+        Self { passed: 1, ..Self::default() }
+    }
+
+    /// One check without tests that failed.
+    pub(super) fn failed(why: impl Into<String>) -> Self {
+        Self { failed: 1, failures: vec![why.into()], ..Self::default() }
+    }
+
+    pub(super) fn is_success(&self) -> bool {
+        self.failed == 0
+    }
+
+    /// Adds the counts and reports of another one.
+    pub(super) fn add(&mut self, other: Self) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.skipped += other.skipped;
+        self.failures.extend(other.failures);
+        self.ignored.extend(other.ignored);
+    }
+
+    pub(super) fn write(&self, file: &Path) -> Result<(), String> {
+        let failed = |error: &dyn std::fmt::Display| format!("cannot write {}: {error}", file.display());
+        let text = serde_json::to_string(self).map_err(|error| failed(&error))?;
+        fs::write(file, text).map_err(|error| failed(&error))
+    }
+
+    pub(super) fn read(file: &Path) -> Result<Self, String> {
+        let failed = |error: &dyn std::fmt::Display| format!("cannot read {}: {error}", file.display());
+        let text = fs::read_to_string(file).map_err(|error| failed(&error))?;
+        serde_json::from_str(&text).map_err(|error| failed(&error))
+    }
+}
+
+/// A check without tests.
+impl From<Result<(), String>> for Outcome {
+    fn from(result: Result<(), String>) -> Self {
+        match result {
+            Ok(()) => Self::passed(),
+            Err(why) => Self::failed(why),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_outcome_crosses_processes() {
+        let file = std::env::temp_dir().join(format!("xtask-outcome-{}", std::process::id()));
+        let mut outcome = Outcome::passed();
+        outcome.add(Outcome::failed("left: 1"));
+        outcome.write(&file).unwrap();
+        let read = Outcome::read(&file);
+        fs::remove_file(&file).unwrap();
+        assert_eq!(read, Ok(outcome));
+        assert!(Outcome::read(&file).unwrap_err().contains("xtask-outcome"), "a crash leaves no file");
+    }
+}

@@ -1,0 +1,169 @@
+//! Runs checks as processes of their own: one that crashes or hangs takes no other along, and each
+//! has a log.
+
+use super::{
+    list::{Check, Place},
+    outcome::{self, Outcome},
+    programs,
+};
+use crate::{require::Require, workspace};
+use std::{
+    fs::{self, File},
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus, Stdio},
+    sync::{Mutex, PoisonError},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// How a check ended.
+#[derive(Clone, Debug)]
+pub(super) struct Ended {
+    pub(super) check: &'static Check,
+    pub(super) outcome: Outcome,
+    pub(super) seconds: f64,
+    pub(super) log: PathBuf,
+}
+
+/// Runs checks and keeps their logs.
+pub(super) struct Runner {
+    place: Place,
+    require: Require,
+    folder: PathBuf,
+    /// Where the test programs are that were built for all checks.
+    programs: Option<PathBuf>,
+    /// No check may take longer.
+    time_limit: Duration,
+    /// This program, looked up before a build replaces the file.
+    program: PathBuf,
+}
+
+impl Runner {
+    /// With an empty folder for logs.
+    pub(super) fn new(place: Place, require: &Require, time_limit: Duration) -> Result<Self, String> {
+        let folder = workspace::target()?.join("checks").join(place.as_str());
+        let failed = |error: std::io::Error| format!("cannot make {}: {error}", folder.display());
+        fs::create_dir_all(&folder).map_err(failed)?;
+        let program = kept_program(&folder)?;
+        Ok(Self { place, require: require.clone(), folder, programs: None, time_limit, program })
+    }
+
+    pub(super) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Names the programs that were built for all checks.
+    pub(super) fn use_programs(&mut self, programs: &programs::Programs) -> Result<(), String> {
+        let file = self.folder.join("programs.json");
+        programs.write(&file)?;
+        self.programs = Some(file);
+        Ok(())
+    }
+
+    /// Runs lanes side by side, in each lane one check after the other, and tells `ended` of each.
+    pub(super) fn run(&self, lanes: &[Vec<&'static Check>], ended: impl Fn(&Ended) + Sync) -> Vec<Ended> {
+        let all = Mutex::new(Vec::new());
+        let run = |lane: &[&'static Check]| {
+            for check in lane {
+                let one = self.run_one(check);
+                ended(&one);
+                all.lock().unwrap_or_else(PoisonError::into_inner).push(one);
+            }
+        };
+        let run = &run;
+        thread::scope(|scope| {
+            for lane in lanes {
+                scope.spawn(move || run(lane));
+            }
+        });
+        all.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn run_one(&self, check: &'static Check) -> Ended {
+        let begun = Instant::now();
+        let log = self.folder.join(format!("{}.log", check.name));
+        let outcome = self.outcome(check, &log).unwrap_or_else(Outcome::failed);
+        Ended { check, outcome, seconds: begun.elapsed().as_secs_f64(), log }
+    }
+
+    fn outcome(&self, check: &Check, log: &Path) -> Result<Outcome, String> {
+        let file = self.folder.join(format!("{}.json", check.name));
+        // Of an earlier run.
+        if file.exists() {
+            fs::remove_file(&file).map_err(|error| format!("cannot remove {}: {error}", file.display()))?;
+        }
+        let failed = |error: std::io::Error| format!("cannot write {}: {error}", log.display());
+        let output = File::create(log).map_err(failed)?;
+        let mut command = Command::new(&self.program);
+        command.args(["check", check.name, "--place", self.place.as_str(), "--require"]);
+        command.arg(self.require.to_string()).env(outcome::FILE_VARIABLE, &file);
+        match &self.programs {
+            Some(programs) => command.env(programs::FILE_VARIABLE, programs),
+            None => command.env_remove(programs::FILE_VARIABLE),
+        };
+        command.stdin(Stdio::null()).stdout(output.try_clone().map_err(failed)?).stderr(output);
+        let child = command.spawn().map_err(|error| format!("cannot start {}: {error}", check.name))?;
+        match wait(child, self.time_limit)? {
+            Some(status) => Outcome::read(&file).map_err(|_| crashed(status, log)),
+            None => Err(format!("it was stopped after {:.0} min", self.time_limit.as_secs_f64() / 60.0)),
+        }
+    }
+}
+
+/// A copy of this program: building the workspace replaces the file that it was started from.
+fn kept_program(folder: &Path) -> Result<PathBuf, String> {
+    let own = std::env::current_exe().map_err(|error| format!("cannot find xtask's own program: {error}"))?;
+    let kept = folder.join("xtask");
+    let failed =
+        |error: std::io::Error| format!("cannot copy {} to {}: {error}", own.display(), kept.display());
+    if kept.exists() {
+        fs::remove_file(&kept).map_err(failed)?;
+    }
+    fs::copy(&own, &kept).map(|_| kept.clone()).map_err(failed)
+}
+
+/// The report of a check that ended without one: the end of its log.
+fn crashed(status: ExitStatus, log: &Path) -> String {
+    const LINES: usize = 40;
+    let text = fs::read_to_string(log).unwrap_or_default();
+    let lines: Vec<&str> = text.lines().collect();
+    let end = lines[lines.len().saturating_sub(LINES)..].join("\n");
+    format!("it ended without a result ({status})\n{end}")
+}
+
+/// Waits for a child; one that takes too long is ended, and there is no status.
+fn wait(mut child: Child, patience: Duration) -> Result<Option<ExitStatus>, String> {
+    let begun = Instant::now();
+    let failed = |error: std::io::Error| format!("cannot wait for a check: {error}");
+    loop {
+        if let Some(status) = child.try_wait().map_err(failed)? {
+            return Ok(Some(status));
+        }
+        if begun.elapsed() > patience {
+            child.kill().and_then(|()| child.wait()).map_err(failed)?;
+            return Ok(None);
+        }
+        thread::sleep(Duration::from_millis(100));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_check_that_takes_too_long_is_ended() {
+        let sleeping = Command::new("sleep").arg("60").spawn().expect("sleep");
+        assert_eq!(wait(sleeping, Duration::ZERO).expect("waited"), None);
+    }
+
+    #[test]
+    fn a_check_that_crashed_is_reported_with_the_end_of_its_log() {
+        let log = std::env::temp_dir().join(format!("xtask-crash-{}", std::process::id()));
+        fs::write(&log, "first\nthe reason\n").unwrap();
+        let status = Command::new("false").status().expect("false");
+        let text = crashed(status, &log);
+        fs::remove_file(&log).unwrap();
+        assert!(text.contains("exit status: 1") && text.contains("the reason"), "{text}");
+    }
+}
