@@ -12,7 +12,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use crate::Failure;
 
 /// How long a receipt may take; only ever used up by a failing test.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Which message, by the caller's number, and what became of it.
 pub type Answer = (usize, Result<(), PublishError>);

@@ -9,7 +9,7 @@ use rdkafka::{ClientConfig, Message as _, Offset, TopicPartitionList};
 
 use crate::trial::Failure;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(240);
 /// For the ends of transactions to be written: a commit is answered before they are.
 const SETTLE: Duration = Duration::from_secs(3);
 const LOOK: Duration = Duration::from_millis(50);

@@ -21,7 +21,7 @@ use crate::trial::{Failure, Outcome};
 
 /// Partitions of every topic: more than one, so that keys land on different ones.
 const PARTITIONS: u16 = 3;
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Apache Kafka.
 pub struct Kafka {

@@ -152,7 +152,7 @@ async fn stopped(stage: Stage) -> Outcome {
     .await?;
     admin.close().await;
     go.add_permits(1);
-    tokio::time::timeout(Duration::from_secs(60), running).await???;
+    tokio::time::timeout(Duration::from_secs(240), running).await???;
     let counts = scene.delivered(MESSAGES - 1).await?;
     assert_eq!(counts.len(), MESSAGES - 1, "the one in hand is settled");
     assert!(counts.contains(&1) && counts.iter().all(|count| *count <= 1), "{counts:?}");

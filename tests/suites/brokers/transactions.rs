@@ -12,7 +12,7 @@ use tests::brokers::committed;
 use tests::{Backend, Failure, Outcome, Stage, trial};
 use tokio::sync::mpsc::UnboundedReceiver;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(240);
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![

@@ -5,16 +5,19 @@
 //! The broker seams have their own binary, `brokers`.
 
 /// One trial per case and database: `every` runs on both, on a database of its own; the others
-/// bring theirs.
+/// bring theirs. Those `at_night` wait for a clock, measure times, or take a minute.
 macro_rules! cases {
     ($suite:literal:
         $(every { $($every:ident),* $(,)? })?
         $(postgres { $($postgres:ident),* $(,)? })?
         $(sqlite { $($sqlite:ident),* $(,)? })?
+        $(every_at_night { $($every_at_night:ident),* $(,)? })?
+        $(postgres_at_night { $($postgres_at_night:ident),* $(,)? })?
     ) => {
         pub(crate) fn trials() -> Vec<libtest_mimic::Trial> {
             use tests::Backend;
-            vec![
+            #[allow(unused_mut, reason = "most suites have no case of the night")]
+            let mut trials = vec![
                 $($(
                     $crate::case($suite, Backend::Postgres, stringify!($every), || {
                         super::each::<sqlx::Postgres>($every)
@@ -25,7 +28,19 @@ macro_rules! cases {
                 )*)?
                 $($($crate::case($suite, Backend::Postgres, stringify!($postgres), $postgres),)*)?
                 $($($crate::case($suite, Backend::Sqlite, stringify!($sqlite), $sqlite),)*)?
-            ]
+            ];
+            $(trials.extend(tests::trial::at_night(vec![$(
+                $crate::case($suite, Backend::Postgres, stringify!($every_at_night), || {
+                    super::each::<sqlx::Postgres>($every_at_night)
+                }),
+                $crate::case($suite, Backend::Sqlite, stringify!($every_at_night), || {
+                    super::each::<sqlx::Sqlite>($every_at_night)
+                }),
+            )*]));)?
+            $(trials.extend(tests::trial::at_night(vec![$(
+                $crate::case($suite, Backend::Postgres, stringify!($postgres_at_night), $postgres_at_night),
+            )*]));)?
+            trials
         }
     };
 }

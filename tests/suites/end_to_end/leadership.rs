@@ -58,15 +58,15 @@ async fn freeze<DB: Dialect>(process: &RelayProcess, workload: &Workload<DB>) ->
 }
 
 /// Goal: SIGTERM drains, stores the cursor and gives the lease back, so that a standby need not
-/// wait for its end. Oracle: the lease lasts a minute, and the standby leads after a few seconds;
-/// the checker; nothing is sent again, because the cursor was stored last.
+/// wait for its end. Oracle: the lease lasts an hour, and the standby leads while the test waits for
+/// it; the checker; nothing is sent again, because the cursor was stored last.
 pub(crate) async fn a_terminated_leader_hands_over_at_once<DB: Dialect>(
     stage: Stage,
     broker: Arc<dyn Broker>,
 ) -> Outcome {
     let workload = Workload::<DB>::open(&stage, broker).await?;
     let config = Config::write(&stage, RELAY, &workload.database.relay_url()?, workload.broker.as_ref(), "")?;
-    let text = std::fs::read_to_string(config.path())?.replace("lease_ttl = \"3s\"", "lease_ttl = \"60s\"");
+    let text = std::fs::read_to_string(config.path())?.replace("lease_ttl = \"3s\"", "lease_ttl = \"1h\"");
     let config = Config::text(&stage, &text)?;
     let consumer = workload.consume().await?;
     let leader = RelayProcess::start(&stage, &config)?;
@@ -74,11 +74,8 @@ pub(crate) async fn a_terminated_leader_hands_over_at_once<DB: Dialect>(
     let standby = RelayProcess::start(&stage, &config)?;
     standby.tells("standing by").await?;
     workload.place_many(5, 100).await?;
-    let asked = Instant::now();
     leader.stop().await?;
     standby.tells("leading").await?;
-    let waited = asked.elapsed();
-    assert!(waited < Duration::from_secs(15), "the standby waited {waited:?}");
     workload.place_many(5, 20).await?;
     workload.settled().await?;
     // With one message of a key in flight, some have left ahead of one that waited for its key.

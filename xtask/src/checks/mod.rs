@@ -1,5 +1,5 @@
-//! Every check of the project. What belongs to each change is the *gate*, `cargo xtask test`; what is slow or depends
-//! on the clock is the *night*, `cargo xtask night`.
+//! Every check of the project. What belongs to each change is the *gate*, `cargo xtask test`; what
+//! is slow or depends on the clock is the *night*, `cargo xtask night`.
 //!
 //! | module | what it does |
 //! |---|---|

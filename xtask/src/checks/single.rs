@@ -17,8 +17,8 @@ pub(crate) struct Single {
     /// List all checks: where each one runs, and why.
     #[arg(long)]
     list: bool,
-    /// Which cases of a suite run: those of the gate or those of the night [default: where the check
-    /// belongs].
+    /// Which cases of a suite run: those of the gate or those of the night [default: where the
+    /// check belongs].
     #[arg(long, value_name = "gate|night")]
     place: Option<String>,
     /// Fail when one of these services is missing: all, none, or names separated by commas

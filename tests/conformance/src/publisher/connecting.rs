@@ -7,9 +7,9 @@ use message::{Connector, Fault, FaultScope, PublishError, Receipts};
 
 use crate::{Broker, Capabilities, Failure, Outcome};
 
-/// Bound of an attempt to connect that must fail: the connector's own timeout of at most a second,
-/// and what starting threads and clients takes on a busy machine.
-const BOUND: Duration = Duration::from_secs(5);
+/// Bound of an attempt to connect that must fail: the connector's own timeout is at most a second.
+/// Far more than that, so that a busy machine fails no case; an attempt that hangs exceeds it.
+const BOUND: Duration = Duration::from_secs(60);
 
 /// Goal: an outage is the broker's fault, so it burns no attempts. Oracle: the error.
 pub(crate) async fn nobody(broker: Arc<dyn Broker>, _: Capabilities) -> Outcome {
@@ -18,7 +18,7 @@ pub(crate) async fn nobody(broker: Arc<dyn Broker>, _: Capabilities) -> Outcome 
     Ok(())
 }
 
-/// Returns the error of an attempt to connect that must fail within five seconds.
+/// Returns the error of an attempt to connect that must fail within a minute.
 ///
 /// # Errors
 /// It connected, or there is no verdict in time.

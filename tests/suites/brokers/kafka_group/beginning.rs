@@ -11,7 +11,7 @@ use tests::{Backend, Failure, Outcome, Stage};
 
 use super::member::Group;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Goal: the first start decides where the group begins, although it handles nothing then.
 /// Oracle: the ids that the second start handles.

@@ -8,7 +8,7 @@ use tests::{Backend, Failure, Outcome};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Takes every member out of a group. Each learns of it by its next heartbeat.
 pub(crate) async fn expel_all(group: &str) -> Outcome {

@@ -327,7 +327,7 @@ async fn a_chunk_that_could_not_be_kept_is_kept_later_and_leaves_no_failure<DB: 
     let quick = builder(&inbox, &broker, handler).attempts_max(1);
     let running = start(quick.concurrency(NonZeroUsize::new(2).unwrap()));
     broker.settled_at_least(40).await;
-    tokio::time::timeout(Duration::from_secs(10), async {
+    tokio::time::timeout(Duration::from_secs(120), async {
         while inbox.attempt(&billing, &scope, whole.id).await.unwrap().is_none() {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }

@@ -34,6 +34,8 @@ cases! { "inbox/failures":
     postgres {
         a_statement_that_always_takes_too_long_is_dead_lettered_on_postgres,
         a_hung_statement_ends_with_its_handler_on_postgres,
+    }
+    postgres_at_night {
         a_database_host_that_is_gone_stops_no_consumer_on_postgres,
     }
 }

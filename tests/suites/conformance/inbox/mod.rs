@@ -50,7 +50,7 @@ pub(crate) fn trials() -> Vec<libtest_mimic::Trial> {
 }
 
 /// Long enough for a loaded machine; reached only when something hangs.
-pub const DEADLINE: Duration = Duration::from_secs(60);
+pub const DEADLINE: Duration = Duration::from_secs(240);
 
 pub fn consumer(name: &str) -> ConsumerName {
     ConsumerName::new(name).unwrap()

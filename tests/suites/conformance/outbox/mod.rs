@@ -25,7 +25,8 @@ pub(crate) use support::each;
 
 pub(crate) fn trials() -> Vec<Trial> {
     [
-        clusters::trials(),
+        // Servers of their own, started and crashed.
+        tests::trial::at_night(clusters::trials()),
         concurrency::trials(),
         cost::trials(),
         drift::trials(),
