@@ -45,7 +45,7 @@ impl std::fmt::Debug for SubscriptionFactory {
     }
 }
 
-/// What the session reports.
+/// A report of the session.
 pub(super) enum Event {
     Deliveries(Vec<Delivery>),
     Up,

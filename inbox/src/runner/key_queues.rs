@@ -17,8 +17,8 @@ impl Held {
     }
 }
 
-/// Deliveries in queues by ordering key: of each key one is ready or being worked on, and the others
-/// wait behind it. Deliveries without a key wait for nobody.
+/// Deliveries in queues by ordering key: of each key one is ready or being worked on, and the
+/// others wait behind it. Deliveries without a key wait for nobody.
 #[derive(Debug, Default)]
 pub(super) struct KeyQueues {
     /// A key is here while one of its deliveries is ready or being worked on; its queue is what

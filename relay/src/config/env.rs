@@ -1,5 +1,6 @@
-//! Settings from the environment, which override those of the file: `RELAY__<PIPELINE>__DATABASE__URL`,
-//! `RELAY__LOG__LEVEL`, `RELAY__HTTP__LISTEN`, `RELAY__PAGE__LISTEN`.
+//! Settings from the environment, which override those of the file:
+//! `RELAY__<PIPELINE>__DATABASE__URL`, `RELAY__LOG__LEVEL`, `RELAY__HTTP__LISTEN`,
+//! `RELAY__PAGE__LISTEN`.
 //!
 //! A double underscore separates the steps of the path; a pipeline is named in upper case with `-`
 //! as `_`.

@@ -25,7 +25,7 @@ const RECEIPTS_MAX: usize = 4_096;
 /// driver.
 const BATCHES: usize = 4;
 
-/// What the session with a broker reports.
+/// A report of the session with a broker.
 #[derive(Debug)]
 pub(crate) enum BrokerEvent {
     /// A session is open.

@@ -1,7 +1,7 @@
 //! Splits what is larger than the destination takes, between the engine and the publisher.
 //!
-//! The engine hands over one message and gets one receipt: its window, its queues by key
-//! and the cursor know nothing of chunks. The receipt says `Ok` when the broker has confirmed every chunk.
+//! The engine hands over one message and gets one receipt: its window, its queues by key and the
+//! cursor know nothing of chunks. The receipt says `Ok` when the broker has confirmed every chunk.
 //! After anything else the whole message is sent again, split in the same way: consumers keep each
 //! chunk once.
 

@@ -42,7 +42,7 @@ impl Kafka {
     }
 
     fn config(&self) -> Config {
-        Config::new(self.servers.split(','))
+        super::patient_kafka(&self.servers)
     }
 
     fn plain(&self) -> ClientConfig {

@@ -23,6 +23,26 @@ use crate::facts::Order;
 use crate::stage::Stage;
 use crate::trial::{Failure, Outcome};
 
+/// How long an adapter under test waits for its broker: its default is meant for a broker that is
+/// not starved by ten other processes on the same machine.
+const CONNECT_TIMEOUT_MS: u64 = 120_000;
+
+/// The cluster at `host:port,…`, with patience for a busy machine.
+#[must_use]
+pub fn patient_kafka(servers: &str) -> brokers::kafka::Config {
+    let mut config = brokers::kafka::Config::new(servers.split(','));
+    config.connect_timeout_ms = CONNECT_TIMEOUT_MS;
+    config
+}
+
+/// The broker at `amqp://…`, with patience for a busy machine.
+#[must_use]
+pub fn patient_rabbitmq(url: &str) -> brokers::rabbitmq::Config {
+    let mut config = brokers::rabbitmq::Config::new(url);
+    config.connect_timeout_ms = CONNECT_TIMEOUT_MS;
+    config
+}
+
 /// A broker that the suites run on.
 #[async_trait]
 pub trait Broker: Send + Sync {

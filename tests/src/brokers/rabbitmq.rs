@@ -28,7 +28,7 @@ impl Rabbitmq {
     }
 
     fn config(&self) -> Config {
-        Config::new(&self.url)
+        super::patient_rabbitmq(&self.url)
     }
 
     async fn channel(&self) -> Result<(Connection, Channel), Failure> {

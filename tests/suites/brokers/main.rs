@@ -29,8 +29,10 @@ fn main() -> std::process::ExitCode {
         return ended;
     }
     tests::log::keep("off,brokers=error");
-    // A relay that is killed and stopped for as long as its lease lasts: minutes together.
-    let at_night = tests::trial::at_night(exactly_once::trials());
+    // A relay that is killed and stopped for as long as its lease lasts, minutes together; broker
+    // transactions that time out while the machine is busy.
+    let at_night = [exactly_once::trials(), transactions::trials()].into_iter().flatten();
+    let at_night = tests::trial::at_night(at_night.collect());
     let trials = [
         target::trials(),
         connecting::trials(),
@@ -38,7 +40,6 @@ fn main() -> std::process::ExitCode {
         queues::trials(),
         quorum::trials(),
         kafka_group::trials(),
-        transactions::trials(),
         at_night,
     ];
     tests::run(trials.into_iter().flatten().collect())

@@ -52,7 +52,7 @@ struct Session {
 
 impl Scene {
     async fn open(stage: &Stage) -> Result<Self, Failure> {
-        let mut config = Config::new(Backend::Kafka.address()?.split(','));
+        let mut config = tests::brokers::patient_kafka(&Backend::Kafka.address()?);
         // Longer than the transactions: librdkafka makes no such client.
         config.properties.insert(String::from("socket.timeout.ms"), "60000".into());
         let topic = stage.unique("orders");

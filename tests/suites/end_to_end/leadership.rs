@@ -58,8 +58,8 @@ async fn freeze<DB: Dialect>(process: &RelayProcess, workload: &Workload<DB>) ->
 }
 
 /// Goal: SIGTERM drains, stores the cursor and gives the lease back, so that a standby need not
-/// wait for its end. Oracle: the lease lasts an hour, and the standby leads while the test waits for
-/// it; the checker; nothing is sent again, because the cursor was stored last.
+/// wait for its end. Oracle: the lease lasts an hour, and the standby leads while the test waits
+/// for it; the checker; nothing is sent again, because the cursor was stored last.
 pub(crate) async fn a_terminated_leader_hands_over_at_once<DB: Dialect>(
     stage: Stage,
     broker: Arc<dyn Broker>,

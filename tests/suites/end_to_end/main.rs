@@ -48,7 +48,7 @@ macro_rules! everywhere {
     )*};
 }
 
-/// What every change runs: one way from producer to consumer over every broker, what kills and
+/// The cases of every change: one way from producer to consumer over every broker, what kills and
 /// holds it, and what a first start says.
 fn of_the_gate() -> Vec<Trial> {
     let mut trials = Vec::new();

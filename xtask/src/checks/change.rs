@@ -1,4 +1,4 @@
-//! What a change touches.
+//! The extent of a change.
 
 use crate::{git, workspace};
 

@@ -80,7 +80,7 @@ fn gate(options: &Test, require: &Require) -> Result<Outcome, String> {
     let needs = checks.iter().map(|check| check.needs).max().unwrap_or(Needs::Nothing);
     let told = |ended: &super::runner::Ended| eprintln!("{}", summary::line(ended));
 
-    // What takes a second comes first, and what it finds spoils nothing.
+    // The checks of a second come first; a failure of theirs stops no other.
     let (first, rest): (Vec<_>, Vec<_>) =
         checks.iter().copied().partition(|check| FIRST.contains(&check.name));
     let mut ended = runner.run(&[first], told);

@@ -32,7 +32,7 @@ impl Place {
     }
 }
 
-/// What a check needs besides the workspace.
+/// The needs of a check besides the workspace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Needs {
     Nothing,
@@ -44,7 +44,7 @@ pub(super) enum Needs {
     Everything,
 }
 
-/// What a check is told.
+/// The orders of a check.
 #[derive(Clone, Debug)]
 pub(super) struct Told {
     pub(super) require: Require,
@@ -56,14 +56,14 @@ pub(super) struct Told {
 pub(super) struct Check {
     pub(super) name: &'static str,
     pub(super) place: Place,
-    /// What it checks, and why it runs where it does.
+    /// Its purpose, and why it runs where it does.
     pub(super) why: &'static str,
     pub(super) needs: Needs,
     pub(super) run: fn(&Told) -> Result<Outcome, String>,
 }
 
 /// In the order in which they are listed; what fails quickly first.
-pub(super) const ALL: [Check; 27] = [
+pub(super) const ALL: [Check; 28] = [
     Check {
         name: "fmt",
         place: Place::Gate,
@@ -235,6 +235,13 @@ pub(super) const ALL: [Check; 27] = [
         run: |told| suite(told, "tests", "disruptive", Needs::Everything),
     },
     Check {
+        name: "faults",
+        place: Place::Night,
+        why: "each fault of the storm by itself, against servers that it stops",
+        needs: Needs::Everything,
+        run: |told| suite(told, "storm", "faults", Needs::Everything),
+    },
+    Check {
         name: "fuzz",
         place: Place::Night,
         why: "every fuzz target for a minute: a search, not a judgement",
@@ -298,13 +305,14 @@ impl Needs {
 
 /// Unit tests of every crate, and the tests of crates that need no service.
 fn unit(told: &Told) -> Result<Outcome, String> {
-    // What promtool says is a check of its own: it needs Prometheus.
+    // The alert rules are a check of their own: promtool comes with Prometheus.
     let arguments = vec!["--skip".to_owned(), PROMTOOL.to_owned()];
     let options = suites::Options { require: told.require.clone(), cases: Cases::All, arguments };
     suites::run(&options, &Backends::none()?, |program| {
         let is_suite = program.package == "tests" && program.kind == "test";
         let is_apart = (program.package == "simulation" && program.target == "schedules")
-            || (program.package == "model" && program.kind == "lib");
+            || (program.package == "model" && program.kind == "lib")
+            || (program.package == "storm" && program.kind == "test");
         !is_suite && !is_apart
     })
 }

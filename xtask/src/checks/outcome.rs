@@ -1,4 +1,4 @@
-//! What a check found.
+//! The outcome of a check.
 
 use serde::{Deserialize, Serialize};
 use std::{fs, path::Path};

@@ -45,7 +45,7 @@ pub(super) struct Programs {
 /// How much is built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Extent {
-    /// What the gate runs.
+    /// The tests of the gate.
     Gate,
     /// Every test of the workspace, and the examples that tests start.
     Whole,

@@ -198,8 +198,8 @@ async fn killed<DB: Dialect>(stage: Stage) -> Outcome {
     let placing = place(&workload, &stop);
     let mut brought = 0;
     let mut kills = 0;
-    // A kill between the broker's commit and the database's leaves a mark that the next relay brings
-    // to the database. Without one, this would show nothing about marks: it goes on until there is.
+    // A kill between the broker's commit and the database's leaves a mark that the next relay
+    // brings to the database. It goes on until there was one: the marks are what this is about.
     while kills < KILLS || (brought == 0 && kills < KILLS_MAX) {
         let relay = Relay::start(&stage, &workload)?;
         relay.tells("connected").await?;

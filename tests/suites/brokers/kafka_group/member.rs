@@ -30,7 +30,7 @@ impl Group {
 
     /// As [`open`](Self::open), for another topic.
     pub(crate) async fn of(stage: &Stage, topic: &str, partitions: u16) -> Result<Self, Failure> {
-        let mut config = Config::new(Backend::Kafka.address()?.split(','));
+        let mut config = tests::brokers::patient_kafka(&Backend::Kafka.address()?);
         for (name, millis) in
             [("heartbeat.interval.ms", "200"), ("topic.metadata.refresh.interval.ms", "3000")]
         {

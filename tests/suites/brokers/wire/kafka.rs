@@ -32,7 +32,7 @@ pub(super) async fn mock() -> Outcome {
 pub(super) async fn cluster(stage: Stage) -> Outcome {
     let servers: Vec<String> = Backend::Kafka.address()?.split(',').map(str::to_owned).collect();
     let topic = stage.unique("wire");
-    let config = Config::new(&servers);
+    let config = tests::brokers::patient_kafka(&servers.join(","));
     let admin = Admin::new(&config)?;
     admin.create_topics(&[TopicPlan::new(&topic, PARTITIONS)]).await?;
     let created = topic.clone();

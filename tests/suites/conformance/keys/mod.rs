@@ -39,7 +39,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     [
         cost::trials(),
         // Refused by a lock timeout of 100 ms, which a busy machine can exceed by itself.
-        tests::trial::at_night(dump::trials()),
+        trial::at_night(dump::trials()),
         effects::trials(),
         forgetting::trials(),
         forgetting::upgrades(),
