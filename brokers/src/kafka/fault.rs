@@ -13,7 +13,6 @@ pub(super) fn classify(code: Code) -> (Fault, FaultScope) {
         | Code::InvalidMessage
         | Code::InvalidMessageSize
         | Code::InvalidRecord
-        | Code::InvalidTimestamp
         | Code::PolicyViolation
         | Code::UnsupportedForMessageFormat => (Fault::Message, FaultScope::Message),
         Code::UnknownTopic
@@ -21,6 +20,8 @@ pub(super) fn classify(code: Code) -> (Fault, FaultScope) {
         | Code::UnknownPartition
         | Code::UnknownTopicId
         | Code::InvalidTopic
+        // A record carries the time of its publishing: a refusal is about clocks and settings.
+        | Code::InvalidTimestamp
         | Code::TopicAuthorizationFailed => (Fault::Operator, FaultScope::Topic),
         Code::Authentication
         | Code::SaslAuthenticationFailed
@@ -83,7 +84,10 @@ fn advice(code: Code) -> &'static str {
         Code::InconsistentGroupProtocol => {
             "the group's other members use another assignor: give this consumer a group of its own"
         }
-        Code::InvalidTimestamp => "the topic's message.timestamp limits do not admit the message's time",
+        Code::InvalidTimestamp => {
+            "the topic's message.timestamp.before.max.ms and message.timestamp.after.max.ms do not admit this \
+             host's time: compare the clocks of relay and brokers, or raise the limits"
+        }
         Code::InvalidRecord => "the topic refuses such records (a compacted topic needs a key)",
         _ => "see the brokers' logs",
     }
@@ -154,6 +158,7 @@ mod tests {
             (Code::UnknownTopic, topic),
             (Code::TopicAuthorizationFailed, topic),
             (Code::InvalidTopic, topic),
+            (Code::InvalidTimestamp, topic),
             (Code::SaslAuthenticationFailed, operator),
             (Code::Authentication, operator),
             (Code::SSL, operator),

@@ -35,6 +35,12 @@ pub struct TopicFacts {
     pub retention: Option<Retained>,
     /// `retention.bytes` of a partition; without a limit, nothing.
     pub retention_bytes: Option<u64>,
+    /// `message.timestamp.type`.
+    pub timestamp_type: Option<String>,
+    /// `message.timestamp.before.max.ms`: how much older than its arrival a record may be.
+    pub timestamp_before_max: Option<Duration>,
+    /// `message.timestamp.after.max.ms`: how far ahead of the broker's clock a record may be.
+    pub timestamp_after_max: Option<Duration>,
     /// `cleanup.policy`.
     pub cleanup_policy: Option<String>,
     /// `max.message.bytes`, which limits batches.
@@ -182,6 +188,10 @@ impl TopicFacts {
             Err(_) => Retained::Forever,
         });
         self.retention_bytes = number("retention.bytes").and_then(|bytes| u64::try_from(bytes).ok());
+        let millis = |name: &str| number(name).and_then(|millis| u64::try_from(millis).ok());
+        self.timestamp_type = value("message.timestamp.type").map(str::to_owned);
+        self.timestamp_before_max = millis("message.timestamp.before.max.ms").map(Duration::from_millis);
+        self.timestamp_after_max = millis("message.timestamp.after.max.ms").map(Duration::from_millis);
         self.cleanup_policy = value("cleanup.policy").map(str::to_owned);
         self.message_bytes_max = number("max.message.bytes").and_then(|bytes| u64::try_from(bytes).ok());
     }
@@ -200,9 +210,15 @@ mod tests {
     #[test]
     fn settings_are_read_from_their_texts() {
         let mut facts = TopicFacts::default();
-        let settings = [("retention.ms", "-1"), ("min.insync.replicas", "2"), ("retention.bytes", "-1")];
+        let settings = [
+            ("retention.ms", "-1"),
+            ("min.insync.replicas", "2"),
+            ("retention.bytes", "-1"),
+            ("message.timestamp.after.max.ms", "3600000"),
+        ];
         facts.set(&settings.map(|(name, value)| (name.to_owned(), value.to_owned())).into());
         assert_eq!((facts.retention, facts.min_insync_replicas), (Some(Retained::Forever), Some(2)));
         assert_eq!((facts.retention_bytes, facts.unclean_leader_election), (None, None));
+        assert_eq!(facts.timestamp_after_max, Some(Duration::from_secs(3_600)));
     }
 }

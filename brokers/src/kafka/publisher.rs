@@ -197,9 +197,10 @@ pub(super) fn try_send<C: ProducerContext<DeliveryOpaque = usize>>(
     ticket: Ticket,
     message: &Message,
 ) -> Result<(), KafkaError> {
+    // librdkafka stamps the record with the present time. Kafka's retention counts from it, and the
+    // message may have waited for longer than its topic keeps records.
     let mut record = BaseRecord::with_opaque_to(message.topic.as_str(), ticket.0 as usize)
         .payload(&message.payload[..])
-        .timestamp(wire::timestamp(message))
         .headers(wire::headers(message));
     if let Some(key) = &message.key {
         record = record.key(key.as_str());

@@ -5,7 +5,7 @@
 //! |---|---|
 //! | key | ordering key; a record without one has its `ce_subject` as ordering key |
 //! | value | payload; a tombstone (no value) is read as an empty payload |
-//! | timestamp | `time` |
+//! | timestamp | when it was handed to the client library: Kafka's retention counts from it, and a message may have waited for longer than that |
 //! | header `ce_id`, `ce_source`, `ce_type`, `ce_time`, `ce_specversion`, `ce_subject` | CloudEvents attributes |
 //! | header `ce_chunkindex`, `ce_chunkcount`, `ce_chunkbytes`, `ce_chunkfingerprint` | which part of a larger message it is |
 //! | header `content-type` | content type |
@@ -45,11 +45,6 @@ pub(crate) fn headers(message: &Message) -> OwnedHeaders {
 
 fn put(headers: OwnedHeaders, key: &str, value: &str) -> OwnedHeaders {
     headers.insert(Header { key, value: Some(value) })
-}
-
-/// The record's timestamp: milliseconds since 1970.
-pub(crate) fn timestamp(message: &Message) -> i64 {
-    i64::try_from(message.time.unix_timestamp_nanos() / 1_000_000).unwrap_or_default()
 }
 
 /// The message that a record carries.
@@ -99,7 +94,7 @@ mod tests {
     }
 
     fn record(message: &Message, key: Option<&[u8]>, payload: Option<&[u8]>) -> OwnedMessage {
-        let at = Timestamp::CreateTime(timestamp(message));
+        let at = Timestamp::CreateTime(1_700_000_000_123);
         let (key, payload) = (key.map(<[u8]>::to_vec), payload.map(<[u8]>::to_vec));
         OwnedMessage::new(payload, key, message.topic.to_string(), at, 3, 42, Some(headers(message)))
     }

@@ -1,12 +1,18 @@
 //! Checks of a Kafka cluster and its topics. Pure.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use brokers::kafka::{Config, Retained, TopicFacts};
 use brokers::{BrokerFacts, Inspected};
 
 use super::horizon::{Horizon, Redelivers};
 use super::report::{CheckState, Finding};
+
+/// The shortest retention that outlasts a night without a consumer.
+const RETENTION_MIN: Duration = Duration::from_secs(86_400);
+/// More than clocks that somebody looks after differ.
+const TIMESTAMP_LIMIT_MIN: Duration = Duration::from_secs(300);
 
 /// All checks of the topics; `recorded` has the number of partitions that an operator expects.
 #[must_use]
@@ -161,6 +167,16 @@ fn settings(subject: &str, facts: &TopicFacts, config: &Config) -> Vec<Finding> 
         let measured = format!("max.message.bytes={limit}, kafka.message_bytes_max={configured}");
         findings.push(Finding::unless("message-size", subject, measured, problem));
     }
+    findings.extend(timestamps(subject, facts));
+    if let Some(Retained::For(time)) = facts.retention {
+        let problem = (time < RETENTION_MIN).then(|| {
+            let remedy = "a consumer that is away for longer never sees what was published meanwhile: raise \
+                          retention.ms to a day or more";
+            (CheckState::Warn, remedy.to_owned())
+        });
+        let measured = format!("retention.ms={}", time.as_millis());
+        findings.push(Finding::unless("retention", subject, measured, problem));
+    }
     if let Some(policy) = &facts.cleanup_policy {
         let problem = policy.contains("compact").then(|| {
             let remedy = "compaction removes messages that nobody has read, all but the last of a key: set \
@@ -177,10 +193,32 @@ fn settings(subject: &str, facts: &TopicFacts, config: &Config) -> Vec<Finding> 
     findings
 }
 
+/// Whether the topic admits records of a relay whose clock differs a little. With the broker's own
+/// time there is nothing to refuse.
+fn timestamps(subject: &str, facts: &TopicFacts) -> Option<Finding> {
+    let kind = facts.timestamp_type.as_deref()?;
+    let limits = [
+        ("message.timestamp.before.max.ms", facts.timestamp_before_max),
+        ("message.timestamp.after.max.ms", facts.timestamp_after_max),
+    ];
+    let narrow = |(name, limit): (&str, Option<Duration>)| {
+        let limit = limit.filter(|limit| kind == "CreateTime" && *limit < TIMESTAMP_LIMIT_MIN)?;
+        Some(format!("{name}={}", limit.as_millis()))
+    };
+    let narrow: Vec<String> = limits.into_iter().filter_map(narrow).collect();
+    let problem = (!narrow.is_empty()).then(|| {
+        let remedy = format!(
+            "{}: everything is refused while the clocks of relay and brokers differ by more: raise it to 3600000 or \
+             more",
+            narrow.join(", ")
+        );
+        (CheckState::Warn, remedy)
+    });
+    Some(Finding::unless("timestamps", subject, format!("message.timestamp.type={kind}"), problem))
+}
+
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     fn healthy() -> TopicFacts {
@@ -193,6 +231,9 @@ mod tests {
             unclean_leader_election: Some(false),
             retention: Some(Retained::For(Duration::from_secs(7 * 86_400))),
             retention_bytes: None,
+            timestamp_type: Some(String::from("CreateTime")),
+            timestamp_before_max: Some(Duration::from_millis(i64::MAX as u64)),
+            timestamp_after_max: Some(Duration::from_secs(3_600)),
             cleanup_policy: Some(String::from("delete")),
             message_bytes_max: Some(1_048_588),
             settings_problem: None,
@@ -214,10 +255,18 @@ mod tests {
     }
 
     #[test]
+    fn a_topic_that_takes_its_own_time_refuses_none() {
+        let timestamp_type = Some(String::from("LogAppendTime"));
+        let facts = TopicFacts { timestamp_type, timestamp_after_max: Some(Duration::ZERO), ..healthy() };
+        let findings = findings(facts, Some(12));
+        assert!(findings.iter().all(|finding| finding.state == CheckState::Pass), "{findings:?}");
+    }
+
+    #[test]
     fn each_setting_that_risks_messages_is_told() {
         use CheckState::{Fail, Unknown, Warn};
         type Break = fn(&mut TopicFacts);
-        let table: [(&str, CheckState, Break); 9] = [
+        let table: [(&str, CheckState, Break); 12] = [
             ("replication", Fail, |facts| facts.replicas = 1),
             ("replication", Warn, |facts| facts.in_sync = 2),
             ("min-insync", Fail, |facts| facts.min_insync_replicas = Some(1)),
@@ -226,6 +275,9 @@ mod tests {
             ("message-size", Fail, |facts| facts.message_bytes_max = Some(1_000)),
             ("cleanup", Fail, |facts| facts.cleanup_policy = Some(String::from("compact,delete"))),
             ("retention-bytes", Warn, |facts| facts.retention_bytes = Some(1)),
+            ("retention", Warn, |facts| facts.retention = Some(Retained::For(Duration::from_secs(3_600)))),
+            ("timestamps", Warn, |facts| facts.timestamp_before_max = Some(Duration::from_secs(60))),
+            ("timestamps", Warn, |facts| facts.timestamp_after_max = Some(Duration::ZERO)),
             ("topic-settings", Unknown, |facts| facts.settings_problem = Some(String::from("not permitted"))),
         ];
         for (name, expected, spoil) in table {

@@ -6,6 +6,7 @@
 //! | [`target`], [`harness`] | the brokers as data, and as the crate `conformance` wants them |
 //! | [`connecting`] | silent servers and wrong credentials |
 //! | [`wire`] | every field of `docs/wire.md`, as a plain client of each broker sees it |
+//! | [`record_time`] | the time of a Kafka record, by which Kafka deletes it |
 //! | [`queues`] | which queue of SQS a topic leads to |
 //! | [`kafka_group`] | what a member of a real Kafka group relies on: pauses, rebalances, lost sessions, beginnings |
 //! | [`transactions`] | what a reader of committed records sees of Kafka's transactions, and what marks are found |
@@ -19,6 +20,7 @@ mod harness;
 mod kafka_group;
 mod queues;
 mod quorum;
+mod record_time;
 mod sqs;
 mod target;
 mod transactions;
@@ -37,6 +39,7 @@ fn main() -> std::process::ExitCode {
         target::trials(),
         connecting::trials(),
         wire::trials(),
+        record_time::trials(),
         queues::trials(),
         quorum::trials(),
         kafka_group::trials(),

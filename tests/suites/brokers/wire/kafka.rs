@@ -1,7 +1,8 @@
 //! A Kafka record: CloudEvents Kafka binding 1.0.2, binary mode.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::ops::RangeInclusive;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use brokers::kafka::{Admin, Config, Connector, TopicPlan, mock};
 use message::Message;
@@ -55,7 +56,9 @@ pub(super) async fn cluster(stage: Stage) -> Outcome {
 /// consumer.
 async fn check(servers: &[String], topic: &str) -> Outcome {
     let connector = Connector::new(Config::new(servers))?;
+    let before = now_ms()?;
     let [complete, binary] = publish(&connector, topic).await?;
+    let published = before..=now_ms()?;
     let (servers, name) = (servers.join(","), topic.to_owned());
     let records = tokio::task::spawn_blocking(move || read(&servers, &name, 2)).await??;
     let find =
@@ -63,16 +66,22 @@ async fn check(servers: &[String], topic: &str) -> Outcome {
 
     let record = find(Some(b"order-7"))?;
     assert_eq!(record.partition(), PARTITION_OF_ORDER_7, "another partition than a Java client's");
-    assert_fields(record, &complete)?;
-    assert_fields(find(None)?, &binary)?;
+    assert_fields(record, &complete, &published)?;
+    assert_fields(find(None)?, &binary, &published)?;
     assert_eq!(find(None)?.payload(), Some(&sample::BINARY[..]));
     Ok(())
 }
 
-fn assert_fields(record: &OwnedMessage, message: &Message) -> Outcome {
+/// Milliseconds since 1970.
+fn now_ms() -> Result<i64, Failure> {
+    Ok(i64::try_from(SystemTime::now().duration_since(UNIX_EPOCH)?.as_millis())?)
+}
+
+fn assert_fields(record: &OwnedMessage, message: &Message, published: &RangeInclusive<i64>) -> Outcome {
     assert_eq!(record.payload(), Some(&message.payload[..]));
-    let millis = i64::try_from(message.time.unix_timestamp_nanos() / 1_000_000)?;
-    assert_eq!(record.timestamp(), Timestamp::CreateTime(millis));
+    // When it was published; `ce_time` below says when it was enqueued.
+    let Timestamp::CreateTime(at_ms) = record.timestamp() else { return Err("no CreateTime".into()) };
+    assert!(published.contains(&at_ms), "{at_ms} is not in {published:?}");
     let mut found: BTreeMap<String, String> = BTreeMap::new();
     for header in record.headers().ok_or("no headers")?.iter() {
         let value = std::str::from_utf8(header.value.ok_or("a header without a value")?)?;

@@ -1,0 +1,169 @@
+//! The time that a Kafka record carries: Kafka's retention deletes by it.
+
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use ::brokers::kafka::{Admin, Config, Connector, TopicPlan, TransactionalConnector};
+use conformance::{relaying, sample};
+use libtest_mimic::Trial;
+use message::chunk::{Encoding, Splitter};
+use message::cloudevents::format_time;
+use message::{
+    Connector as _, Fault, FaultScope, Message, Receipts, SizeLimit, Submission, Ticket, TransactionMark,
+    TransactionScope, Transactions as _,
+};
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::message::{Headers as _, Message as _, OwnedMessage};
+use rdkafka::{ClientConfig, Offset, Timestamp, TopicPartitionList};
+use tests::eventually::when;
+use tests::{Backend, Failure, Outcome, Stage, eventually, trial};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How long the messages have waited: longer than a topic keeps records by default.
+const WAITED: Duration = Duration::from_secs(30 * 86_400);
+/// What the topic keeps: an hour. A record with the time of enqueuing is due for deletion when it
+/// arrives.
+const RETENTION_MS: &str = "3600000";
+
+pub(crate) fn trials() -> Vec<Trial> {
+    let on = |name: &str| format!("record_time/kafka/{name}");
+    vec![
+        trial(on("a_message_that_has_waited_carries_the_time_of_publishing/plain"), &[Backend::Kafka], plain),
+        trial(
+            on("a_message_that_has_waited_carries_the_time_of_publishing/transactions"),
+            &[Backend::Kafka],
+            transactional,
+        ),
+        trial(on("a_topic_that_refuses_the_time_is_the_operators"), &[Backend::Kafka], refused),
+    ]
+}
+
+async fn topic(stage: &Stage, settings: &[(&str, &str)]) -> Result<(Config, String), Failure> {
+    let config = Config::new(Backend::Kafka.address()?.split(','));
+    let topic = stage.unique("time");
+    let plan = TopicPlan::new(&topic, 1);
+    let plan = settings.iter().fold(plan, |plan, (name, value)| plan.with(*name, *value));
+    let admin = Admin::new(&config)?;
+    admin.create_topics(&[plan]).await?;
+    let (made, name) = (config.clone(), topic.clone());
+    stage.afterwards(format!("topic {topic}"), async move {
+        Ok(Admin::new(&made)?.delete_topics(&[&name]).await?)
+    });
+    eventually("the topic is listed", || async {
+        Ok(when(admin.topics().await?.contains(&(topic.clone(), 1))))
+    })
+    .await?;
+    Ok((config, topic))
+}
+
+/// A message that was enqueued long ago, alone and in chunks.
+fn old(topic: &str) -> Result<Vec<Message>, Failure> {
+    let waited = |message: Message| Message { time: message.time - WAITED, ..message };
+    let whole = waited(sample::order(topic, "k", 1)?);
+    let large = Message { payload: vec![b' '; 100_000].into(), ..waited(sample::complete(topic)?) };
+    let limit = SizeLimit { message_bytes_max: 50_000, ..SizeLimit::KAFKA };
+    let splitter = Splitter { limit, encoding: Encoding::Raw, chunked_bytes_max: 1_000_000 };
+    let chunks = splitter.split(&large)?.ok_or("it is not split")?;
+    assert!(chunks.len() > 1 && chunks.iter().all(|chunk| chunk.chunk.is_some()));
+    Ok([whole].into_iter().chain(chunks).collect())
+}
+
+fn now_ms() -> Result<i64, Failure> {
+    Ok(i64::try_from(SystemTime::now().duration_since(UNIX_EPOCH)?.as_millis())?)
+}
+
+/// Checks that each record was stamped between these moments, and says when its message was
+/// enqueued.
+fn assert_times(records: &[OwnedMessage], sent: &[Message], (before, after): (i64, i64)) -> Outcome {
+    assert_eq!(records.len(), sent.len());
+    for (record, message) in records.iter().zip(sent) {
+        let Timestamp::CreateTime(at) = record.timestamp() else { return Err("no CreateTime".into()) };
+        assert!((before..=after).contains(&at), "{at} is not between {before} and {after}");
+        let headers = record.headers().ok_or("no headers")?;
+        let time = headers.iter().find(|header| header.key == "ce_time").and_then(|header| header.value);
+        assert_eq!(time, Some(format_time(message.time).as_bytes()), "ce_time is when it was enqueued");
+    }
+    Ok(())
+}
+
+/// Goal: what has waited for longer than a topic keeps records is not deleted minutes after it was
+/// published. Oracle: the records' timestamps, by which Kafka deletes, and the clock of this
+/// machine around the publishing.
+async fn plain(stage: Stage) -> Outcome {
+    let (config, topic) = topic(&stage, &[("retention.ms", RETENTION_MS)]).await?;
+    let sent = old(&topic)?;
+    let before = now_ms()?;
+    let outcome = relaying::send(&Connector::new(config.clone())?, &sent).await?;
+    let after = now_ms()?;
+    assert!(outcome.refused.is_empty(), "{:?}", outcome.refused);
+    let count = sent.len();
+    let records = tokio::task::spawn_blocking(move || read(&config, &topic, count)).await??;
+    assert_times(&records, &sent, (before, after))
+}
+
+/// As [`plain`], in a broker transaction.
+async fn transactional(stage: Stage) -> Outcome {
+    let (mut config, topic) = topic(&stage, &[("retention.ms", RETENTION_MS)]).await?;
+    // Longer than the transactions: librdkafka makes no such client.
+    config.properties.insert(String::from("socket.timeout.ms"), "60000".into());
+    let scope = TransactionScope {
+        log: stage.unique("log").to_lowercase(),
+        relay: String::from("orders"),
+        is_new: true,
+        timeout: Duration::from_secs(10),
+    };
+    let (admin, marks) = (config.clone(), format!("outbox-marks.{}.{}", scope.log, scope.relay));
+    stage.afterwards(format!("topic {marks}"), async move {
+        Ok(Admin::new(&admin)?.delete_topics(&[&marks]).await?)
+    });
+    let connector = TransactionalConnector::new(config.clone())?;
+    connector.take_over(&scope).await?;
+    let (receipts, mut received) = Receipts::channel();
+    let mut publisher = connector.connect(receipts).await?;
+    let sent = old(&topic)?;
+    let before = now_ms()?;
+    let numbered = sent.iter().cloned().enumerate();
+    let batch =
+        numbered.map(|(at, message)| Submission { ticket: Ticket(at as u64), message: message.into() });
+    publisher.submit(batch.collect()).await;
+    for _ in &sent {
+        tokio::time::timeout(PATIENCE, received.recv()).await?.ok_or("a receipt is missing")?.outcome?;
+    }
+    let after = now_ms()?;
+    let mark = TransactionMark { number: 1, content: b"mark".to_vec() };
+    connector.commit(connector.close(connector.session()), mark).await?;
+    let count = sent.len();
+    let records = tokio::task::spawn_blocking(move || read(&config, &topic, count)).await??;
+    assert_times(&records, &sent, (before, after))
+}
+
+/// Goal: a topic that takes no record of this age, as with a clock that is wrong, stops until
+/// somebody acts, and costs no message its attempts. Oracle: the fault and the advice.
+async fn refused(stage: Stage) -> Outcome {
+    let (mut config, topic) = topic(&stage, &[("message.timestamp.before.max.ms", "0")]).await?;
+    // A record is older than the topic admits by the time its batch has been filled.
+    config.linger_ms = 200;
+    let outcome = relaying::send(&Connector::new(config)?, &[sample::order(&topic, "k", 1)?]).await?;
+    let [(_, error)] = &outcome.refused[..] else { return Err(format!("{outcome:?}").into()) };
+    assert_eq!((error.fault(), error.scope()), (Fault::Operator, FaultScope::Topic), "{error}");
+    assert!(error.to_string().contains("message.timestamp"), "{error}");
+    Ok(())
+}
+
+/// The committed records of the only partition. Blocks.
+fn read(config: &Config, topic: &str, count: usize) -> Result<Vec<OwnedMessage>, Failure> {
+    let mut client = ClientConfig::new();
+    client.set("bootstrap.servers", config.bootstrap_servers.join(",")).set("group.id", "plain");
+    client.set("enable.auto.commit", "false").set("isolation.level", "read_committed");
+    let consumer: BaseConsumer = client.create()?;
+    let mut partitions = TopicPartitionList::new();
+    partitions.add_partition_offset(topic, 0, Offset::Beginning)?;
+    consumer.assign(&partitions)?;
+    let deadline = Instant::now() + PATIENCE;
+    let mut records = Vec::new();
+    while records.len() < count && Instant::now() < deadline {
+        if let Some(record) = consumer.poll(Duration::from_millis(100)) {
+            records.push(record?.detach());
+        }
+    }
+    Ok(records)
+}
