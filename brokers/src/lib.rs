@@ -16,6 +16,8 @@
 //! | `inspect.rs` | what a broker tells of its topics and queues, for `relay doctor`; reads only |
 //! | `admin.rs` | topics and queues made for tests, examples and the demo |
 
+#[cfg(any(feature = "kafka", feature = "rabbitmq", feature = "sqs"))]
+mod evidence;
 /// Open to the fuzz targets.
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]

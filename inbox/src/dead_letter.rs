@@ -128,7 +128,8 @@ pub struct DeadLetter {
     pub scope: String,
     /// The id of the delivery: see [`Delivery::subject`].
     pub subject: Uuid,
-    /// The hash that tells two payloads under one id apart.
+    /// The hash that tells two payloads under one id apart. Of a malformed delivery the number of
+    /// its first arrival, or zeros: see [`Malformed::first_arrival`].
     pub fingerprint: Fingerprint,
     /// The message's id, if it has one.
     pub message_id: Option<MessageId>,
@@ -144,8 +145,8 @@ pub struct DeadLetter {
     pub time: Option<OffsetDateTime>,
     /// The media type.
     pub content_type: Option<String>,
-    /// Free headers; of a malformed delivery all header texts, of a chunk also the attributes that
-    /// say which.
+    /// Free headers; of a malformed delivery all headers, properties and notes of the broker
+    /// ([`Malformed`]), of a chunk also the attributes that say which.
     pub headers: Vec<(String, String)>,
     /// The W3C trace context: `traceparent` and `tracestate`.
     pub trace: Option<(String, Option<String>)>,
@@ -285,10 +286,16 @@ impl DeadLetter {
     }
 
     fn with_malformed(self, malformed: &Malformed) -> Self {
+        let arrived = [&malformed.headers, &malformed.properties, &malformed.broker_notes];
+        let mut fingerprint = [0; 32];
+        if let Some(arrival) = malformed.first_arrival {
+            fingerprint[16..].copy_from_slice(arrival.as_bytes());
+        }
         Self {
+            fingerprint: Fingerprint::from(fingerprint),
             topic: clean(&malformed.topic),
             key: malformed.key.as_deref().map(clean),
-            headers: malformed.headers.iter().map(|(name, value)| (clean(name), clean(value))).collect(),
+            headers: arrived.into_iter().flatten().map(|(name, value)| (clean(name), clean(value))).collect(),
             payload: malformed.payload.clone(),
             payload_bytes: malformed.payload.len() as u64,
             ..self
@@ -336,6 +343,11 @@ impl DeadLetter {
 }
 
 impl DeadLetter {
+    /// Whether nothing but its subject says which delivery it is of.
+    pub(crate) fn is_nameless(&self) -> bool {
+        self.message_id.is_none() && self.fingerprint == Fingerprint::from([0; 32])
+    }
+
     /// Returns the key of its inbox row, whether that row exists or not.
     pub(crate) fn key(&self) -> Key<'_> {
         Key { consumer: &self.consumer, scope: &self.scope, id: self.subject }

@@ -457,6 +457,14 @@ pub mod parts {
             letter: &DeadLetter,
         ) -> impl Future<Output = Result<DeadLetterId>> + Send;
 
+        /// Returns the fingerprint of a dead letter with this key that was not given up; of several,
+        /// of the one that was delivered least often.
+        fn fingerprint_of_dead_letter(
+            connection: &mut Self::Connection,
+            statements: &Self::Statements,
+            key: Key<'_>,
+        ) -> impl Future<Output = Result<Option<Fingerprint>>> + Send;
+
         /// Reads one; `lock` keeps others from resolving it until the transaction ends.
         fn dead_letter(
             connection: &mut Self::Connection,

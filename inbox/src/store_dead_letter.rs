@@ -163,7 +163,17 @@ impl<DB: Dialect> Inbox<DB> {
                 .await
                 .map_err(failed("forget the chunks of a dead letter"))?;
         }
-        let id = DB::store_dead_letter(&mut tx, self.statements(), letter)
+        // A redelivery without an id: the broker does not say which of several equal arrivals it
+        // repeats, and one of their letters counts it.
+        let repeated = if letter.is_nameless() {
+            DB::fingerprint_of_dead_letter(&mut tx, self.statements(), letter.key())
+                .await
+                .map_err(failed("look for the dead letter of a redelivery"))?
+        } else {
+            None
+        };
+        let counted = repeated.map(|fingerprint| DeadLetter { fingerprint, ..letter.clone() });
+        let id = DB::store_dead_letter(&mut tx, self.statements(), counted.as_ref().unwrap_or(letter))
             .await
             .map_err(failed("store a dead letter"))?;
         Ok((tx, id))

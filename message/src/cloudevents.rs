@@ -56,6 +56,13 @@ pub fn format_time(at: OffsetDateTime) -> String {
     in_utc(at).and_then(|at| at.format(&Rfc3339).ok()).unwrap_or_default()
 }
 
+/// Milliseconds since 1970 as RFC 3339 in UTC, or the number itself where RFC 3339 cannot write it.
+#[must_use]
+pub fn format_unix_ms(at_ms: i64) -> String {
+    let at = OffsetDateTime::from_unix_timestamp_nanos(i128::from(at_ms) * 1_000_000).ok();
+    at.map(format_time).filter(|text| !text.is_empty()).unwrap_or_else(|| at_ms.to_string())
+}
+
 /// The same moment in UTC; nothing outside the years 0 to 9999, which is all that RFC 3339 can
 /// write.
 fn in_utc(at: OffsetDateTime) -> Option<OffsetDateTime> {
@@ -143,6 +150,7 @@ impl Envelope {
             key: self.key,
             headers: id.into_iter().chain(content_type).chain(attributes).chain(self.headers).collect(),
             payload: self.payload,
+            ..Malformed::default()
         }
     }
 
@@ -293,6 +301,13 @@ mod tests {
             envelope.attributes.push((String::from("time"), time.to_owned()));
             assert!(envelope.open().unwrap_err().problem.contains(time), "{time}");
         }
+    }
+
+    #[test]
+    fn any_number_of_milliseconds_has_a_text() {
+        assert_eq!(format_unix_ms(1_700_000_000_123), "2023-11-14T22:13:20.123Z");
+        assert_eq!(format_unix_ms(-1), "1969-12-31T23:59:59.999Z");
+        assert_eq!(format_unix_ms(i64::MAX), i64::MAX.to_string());
     }
 
     #[test]

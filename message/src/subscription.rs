@@ -33,8 +33,11 @@ pub struct Delivery {
 }
 
 /// A delivery whose envelope cannot be read: no id, a malformed id, no topic. It is dead-lettered
-/// as it is.
-#[derive(Clone, PartialEq, Eq)]
+/// with everything that arrived.
+///
+/// Two deliveries are one and the same for the inbox when their origin and everything in here but
+/// `problem` and `broker_notes` are equal.
+#[derive(Clone, Default, PartialEq, Eq)]
 pub struct Malformed {
     /// The problem, with the offending value and what to send instead.
     pub problem: String,
@@ -42,8 +45,19 @@ pub struct Malformed {
     pub topic: String,
     /// The ordering key, as far as one could be read.
     pub key: Option<String>,
-    /// All header texts as they arrived.
+    /// All headers as they arrived, as texts.
     pub headers: Vec<(String, String)>,
+    /// What arrived besides headers and payload and is the same in every delivery of a message:
+    /// properties of the protocol, the broker's own id, bytes that are no text in hexadecimal. The
+    /// names begin with the broker's (`amqp.reply_to`, `sqs.MessageId`, `kafka.timestamp`).
+    pub properties: Vec<(String, String)>,
+    /// What the broker adds to a message and changes from delivery to delivery: a receive count,
+    /// `x-death`. Evidence only, and no part of the delivery's identity.
+    pub broker_notes: Vec<(String, String)>,
+    /// Tells this arrival from others with the same content; set where a broker hands a message out
+    /// for the first time and gives it neither a place nor an id (RabbitMQ). Every arrival has
+    /// another one.
+    pub first_arrival: Option<Uuid>,
     /// The bytes as they arrived.
     pub payload: Bytes,
 }
@@ -55,15 +69,22 @@ impl fmt::Debug for Malformed {
             .field("problem", &self.problem)
             .field("topic", &self.topic)
             .field("key", &self.key)
-            .field("headers", &self.headers.iter().map(|(name, _)| name).collect::<Vec<_>>())
+            .field("headers", &names(&self.headers))
+            .field("properties", &names(&self.properties))
+            .field("broker_notes", &names(&self.broker_notes))
+            .field("first_arrival", &self.first_arrival)
             .field("payload", &format_args!("<{} bytes>", self.payload.len()))
             .finish()
     }
 }
 
+fn names(pairs: &[(String, String)]) -> Vec<&str> {
+    pairs.iter().map(|(name, _)| name.as_str()).collect()
+}
+
 impl Delivery {
     /// Returns the id that a [`Committed`] proof must name to settle this delivery: the message id,
-    /// or for a malformed delivery a hash of where it comes from and of its bytes.
+    /// or for a malformed delivery a hash of where it comes from and of everything that arrived.
     #[must_use]
     pub fn subject(&self) -> Uuid {
         match &self.message {
@@ -80,16 +101,43 @@ impl Delivery {
 }
 
 impl Malformed {
+    /// Returns the first value under this name: of a header, else of a property, else of a note of
+    /// the broker.
+    #[must_use]
+    pub fn find(&self, name: &str) -> Option<&str> {
+        let mut all = self.headers.iter().chain(&self.properties).chain(&self.broker_notes);
+        all.find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+    }
+
+    /// A hash of all that a redelivery repeats. Counts and lengths stand before what they are of, so
+    /// that no two different deliveries are hashed as the same bytes. Headers are sorted: brokers
+    /// hand them out in any order.
     fn subject(&self, origin: &str) -> Uuid {
         let mut hash = Sha256::new();
         for part in [origin.as_bytes(), self.topic.as_bytes(), &self.payload] {
-            hash.update((part.len() as u64).to_be_bytes());
-            hash.update(part);
+            add(&mut hash, part);
+        }
+        hash.update([u8::from(self.key.is_some())]);
+        add(&mut hash, self.key.as_deref().unwrap_or_default().as_bytes());
+        for pairs in [&self.headers, &self.properties] {
+            let mut sorted: Vec<_> = pairs.iter().collect();
+            sorted.sort_unstable();
+            hash.update((sorted.len() as u64).to_be_bytes());
+            for (name, value) in sorted {
+                add(&mut hash, name.as_bytes());
+                add(&mut hash, value.as_bytes());
+            }
         }
         let mut bytes = [0_u8; 16];
         bytes.copy_from_slice(&hash.finalize()[..16]);
         uuid::Builder::from_custom_bytes(bytes).into_uuid()
     }
+}
+
+/// Adds a part after its length.
+fn add(hash: &mut Sha256, part: &[u8]) {
+    hash.update((part.len() as u64).to_be_bytes());
+    hash.update(part);
 }
 
 impl fmt::Display for Malformed {
@@ -330,6 +378,69 @@ mod tests {
             redelivered: false,
             origin: String::from("test"),
         }
+    }
+
+    fn malformed(change: impl FnOnce(&mut Malformed)) -> Uuid {
+        let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        let mut malformed = Malformed {
+            problem: String::from("no id"),
+            topic: String::from("orders"),
+            key: Some(String::from("k")),
+            headers: vec![pair("a", "1"), pair("b", "2")],
+            properties: vec![pair("amqp.type", "t")],
+            payload: Bytes::from("{}"),
+            ..Malformed::default()
+        };
+        change(&mut malformed);
+        Delivery { message: Err(malformed), ..delivery(1) }.subject()
+    }
+
+    #[test]
+    fn everything_that_arrives_tells_malformed_deliveries_apart() {
+        let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        let subjects = [
+            malformed(|_| {}),
+            malformed(|it| it.topic = String::from("bills")),
+            malformed(|it| it.key = None),
+            malformed(|it| it.key = Some(String::new())),
+            malformed(|it| it.headers[0].1 = String::from("2")),
+            // The same bytes in a row, cut in another way.
+            malformed(|it| it.headers = vec![pair("a", "1b"), pair("", "2")]),
+            malformed(|it| it.headers = vec![pair("a1", "b2")]),
+            malformed(|it| it.headers = vec![pair("a", "1"), pair("a", "1"), pair("b", "2")]),
+            malformed(|it| it.properties = Vec::new()),
+            // What a header says is not what a property says.
+            malformed(|it| it.headers.append(&mut it.properties)),
+            malformed(|it| it.payload = Bytes::from("{ }")),
+        ];
+        let different: std::collections::BTreeSet<_> = subjects.iter().collect();
+        assert_eq!(different.len(), subjects.len());
+    }
+
+    #[test]
+    fn a_redelivery_of_a_malformed_delivery_is_recognised() {
+        let first = malformed(|_| {});
+        assert_eq!(malformed(|it| it.headers.reverse()), first);
+        assert_eq!(malformed(|it| it.problem = String::from("as another version says it")), first);
+        let note = (String::from("x-delivery-count"), String::from("3"));
+        assert_eq!(malformed(|it| it.broker_notes = vec![note]), first);
+        assert_eq!(malformed(|it| it.first_arrival = Some(Uuid::from_u128(7))), first);
+    }
+
+    #[test]
+    fn a_value_is_found_wherever_it_stands() {
+        let pair = |value: &str| vec![(String::from("x"), value.to_owned())];
+        let mut malformed = Malformed {
+            headers: pair("1"),
+            properties: pair("2"),
+            broker_notes: pair("3"),
+            ..Malformed::default()
+        };
+        assert_eq!(malformed.find("x"), Some("1"));
+        malformed.headers.clear();
+        assert_eq!(malformed.find("x"), Some("2"));
+        malformed.properties.clear();
+        assert_eq!((malformed.find("x"), malformed.find("y")), (Some("3"), None));
     }
 
     #[test]

@@ -80,13 +80,8 @@ mod tests {
     use super::*;
 
     fn delivery(token: u64, bytes: usize) -> Delivery {
-        let malformed = message::Malformed {
-            problem: String::new(),
-            topic: String::new(),
-            key: None,
-            headers: Vec::new(),
-            payload: vec![0; bytes].into(),
-        };
+        let malformed =
+            message::Malformed { payload: vec![0; bytes].into(), ..message::Malformed::default() };
         let token = DeliveryToken(token);
         Delivery { token, message: Err(malformed), redelivered: false, origin: String::new() }
     }

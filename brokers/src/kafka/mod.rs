@@ -46,6 +46,7 @@ mod committed;
 mod config;
 mod connector;
 mod cut_off;
+mod evidence;
 mod fault;
 mod group;
 mod inflow;

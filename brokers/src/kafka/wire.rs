@@ -17,6 +17,8 @@ use message::cloudevents::{self, Envelope};
 use message::{Malformed, Message};
 use rdkafka::message::{Header, Headers as _, OwnedHeaders};
 
+use super::evidence;
+
 const PREFIX: &str = "ce_";
 /// The attributes and their headers: none of the names is put together for each message.
 const ATTRIBUTES: [(&str, &str); 6] = [
@@ -61,7 +63,7 @@ pub(crate) fn read(record: &impl rdkafka::Message) -> Result<Message, Box<Malfor
         None => {}
     }
     for header in record.headers().into_iter().flat_map(|headers| headers.iter()) {
-        // A foreign header that is no text carries no identity: it is shown as far as it can be.
+        // A foreign header that is no text carries no identity: it is read as far as it can be.
         let value = String::from_utf8_lossy(header.value.unwrap_or_default()).into_owned();
         if header.key.eq_ignore_ascii_case(CONTENT_TYPE) && envelope.content_type.is_none() {
             envelope.content_type = Some(value);
@@ -69,10 +71,14 @@ pub(crate) fn read(record: &impl rdkafka::Message) -> Result<Message, Box<Malfor
             envelope.push_header(&[PREFIX], header.key, value);
         }
     }
-    match problem {
+    let read = match problem {
         Some(problem) => Err(Box::new(envelope.into_malformed(problem.to_owned()))),
         None => envelope.open(),
-    }
+    };
+    read.map_err(|mut malformed| {
+        malformed.properties = evidence::properties(record);
+        malformed
+    })
 }
 
 #[cfg(test)]
@@ -156,5 +162,32 @@ mod tests {
         let malformed = read(&record(&message, Some(&[0xff]), None)).unwrap_err();
         assert!(malformed.problem.contains("not UTF-8"), "{malformed}");
         assert!(malformed.headers.iter().any(|(name, _)| name == "ce_id"));
+    }
+
+    #[test]
+    fn what_is_no_text_is_kept_in_hexadecimal() {
+        let mut message = sample();
+        message.headers = message::Headers::new();
+        let header = |key, value| Header { key, value };
+        let headers = OwnedHeaders::new()
+            .insert(header("schema", Some(&[0, 0xff][..])))
+            .insert(header("empty", Some(&[][..])))
+            .insert(header("null", None));
+        let key = 7_i64.to_be_bytes().map(|byte| byte | 0x80);
+        let record = record(&message, Some(&key), None).replace_headers(Some(headers));
+        let malformed = read(&record).unwrap_err();
+        assert_eq!(malformed.key, None);
+        for (name, value) in [
+            ("kafka.timestamp", Some("2023-11-14T22:13:20.123Z")),
+            ("kafka.timestamp_type", Some("CreateTime")),
+            ("kafka.key_hex", Some("8080808080808087")),
+            ("kafka.value", Some("null")),
+            ("kafka.header_hex.schema", Some("00ff")),
+            ("kafka.header_null.null", Some("")),
+            ("kafka.header_hex.empty", None),
+        ] {
+            assert_eq!(malformed.find(name), value, "{name}");
+        }
+        assert!(malformed.headers.iter().any(|(name, _)| name == "schema"), "as far as it is a text");
     }
 }

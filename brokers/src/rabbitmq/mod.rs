@@ -70,6 +70,7 @@ mod connection;
 mod connector;
 mod end;
 mod endpoint;
+mod evidence;
 mod fault;
 mod inspect;
 mod lag;

@@ -15,10 +15,12 @@ use lapin::types::{AMQPValue, FieldTable, ShortString};
 use lapin::{BasicProperties, Channel, Error};
 use message::{Delivery, DeliveryToken, Disposition, Lag, Settlement, Subscription, SubscriptionError};
 use tokio::time::Instant;
+use uuid::Uuid;
 
 use super::config::{Config, SHORT_BYTES_MAX, invalid};
 use super::connection::Connection;
 use super::endpoint::{Endpoint, OpenFailure};
+use super::evidence;
 use super::fault;
 use super::lag;
 use super::ledger::Ledger;
@@ -199,9 +201,18 @@ impl RabbitmqSubscription {
         self.warn_of_limit(queue, &delivery.properties);
         let topic = if delivery.routing_key.as_str().is_empty() { queue } else { &delivery.routing_key };
         let message = wire::decode(topic.as_str(), &delivery.properties, delivery.data);
+        let message = message.map_err(|mut malformed| {
+            malformed.properties.push((String::from("amqp.exchange"), delivery.exchange.to_string()));
+            // RabbitMQ gives a message neither an id nor a place. One that it hands out for the
+            // first time is another one than all before, whatever it looks like.
+            if !delivery.redelivered && !evidence::has_place(&delivery.properties) {
+                malformed.first_arrival = Some(Uuid::now_v7());
+            }
+            *malformed
+        });
         Delivery {
             token: DeliveryToken(self.generation | tag),
-            message: message.map_err(|malformed| *malformed),
+            message,
             redelivered: delivery.redelivered,
             // Without the tag: the hash of a malformed delivery must be the same when it comes
             // again.

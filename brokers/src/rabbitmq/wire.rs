@@ -11,8 +11,10 @@ use lapin::types::{AMQPValue, FieldTable, LongString, ShortString};
 use message::cloudevents::{Envelope, attributes, trace_headers};
 use message::{Malformed, Message, PublishError};
 
+use super::evidence;
+
 /// The spellings of the prefix that are read; the first one is written.
-const PREFIXES: [&str; 2] = ["cloudEvents_", "cloudEvents:"];
+pub(super) const PREFIXES: [&str; 2] = ["cloudEvents_", "cloudEvents:"];
 
 /// The property `delivery_mode` of a message that survives a broker restart.
 const PERSISTENT: u8 = 2;
@@ -134,11 +136,14 @@ pub(crate) fn decode(
     {
         envelope.attributes.push((String::from("type"), kind));
     }
-    envelope.open()
+    envelope.open().map_err(|mut malformed| {
+        evidence::complete(&mut malformed, properties);
+        malformed
+    })
 }
 
 /// A header value as text; nested tables, arrays and bytes (the broker's own `x-death`) have none.
-fn header_text(value: &AMQPValue) -> Option<String> {
+pub(super) fn header_text(value: &AMQPValue) -> Option<String> {
     Some(match value {
         AMQPValue::LongString(text) => String::from_utf8_lossy(text.as_bytes()).into_owned(),
         AMQPValue::ShortString(text) => text.to_string(),

@@ -65,6 +65,7 @@ mod config;
 mod connector;
 mod dispatcher;
 mod encrypted;
+mod evidence;
 mod fault;
 mod inspect;
 mod lag;

@@ -41,7 +41,7 @@ impl ReceiveRequest {
             .visibility_timeout(self.visibility_timeout_secs)
             .wait_time_seconds(seconds)
             .message_attribute_names("All")
-            .message_system_attribute_names(MessageSystemAttributeName::ApproximateReceiveCount)
+            .message_system_attribute_names(MessageSystemAttributeName::All)
             .customize()
             .config_override(Config::builder().timeout_config(timeouts))
             .send()

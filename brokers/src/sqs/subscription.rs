@@ -13,6 +13,7 @@ use tokio::time::Instant;
 
 use super::client::ClientFactory;
 use super::config::{Config, invalid, is_queue_name, is_url};
+use super::evidence::Evidence;
 use super::fault::Failure;
 use super::lag;
 use super::queues::{queue_name, queue_url};
@@ -166,22 +167,29 @@ impl SqsSubscription {
         deliveries
     }
 
-    fn open(&mut self, message: Received) -> Delivery {
+    fn open(&mut self, mut message: Received) -> Delivery {
         let token = DeliveryToken(TOKENS.fetch_add(1, Ordering::Relaxed));
         let count = message.attributes().and_then(|attributes| {
             attributes.get(&MessageSystemAttributeName::ApproximateReceiveCount)?.parse::<u64>().ok()
         });
-        let attributes = message.message_attributes.into_iter().flatten();
-        let attributes = attributes.filter_map(|(name, value)| value.string_value.map(|value| (name, value)));
+        let attributes = message.message_attributes().into_iter().flatten();
+        let attributes =
+            attributes.filter_map(|(name, value)| Some((name.clone(), value.string_value()?.to_owned())));
         let mut attributes: Vec<(String, String)> = attributes.collect();
         attributes.sort_unstable();
-        if let Some(receipt) = message.receipt_handle {
+        if let Some(receipt) = message.receipt_handle.take() {
             self.receipts.insert(token, receipt);
         }
-        let decoded = wire::decode(&self.name, message.body.unwrap_or_default(), attributes);
+        let decoded = wire::decode(&self.name, message.body.take().unwrap_or_default(), attributes);
+        let decoded = decoded.map_err(|mut malformed| {
+            let Evidence { properties, notes } = Evidence::of(&message);
+            malformed.properties.extend(properties);
+            malformed.broker_notes = notes;
+            *malformed
+        });
         Delivery {
             token,
-            message: decoded.map_err(|malformed| *malformed),
+            message: decoded,
             redelivered: count.is_some_and(|count| count > 1),
             origin: format!("queue {}", self.name),
         }

@@ -38,7 +38,7 @@ fn is_attribute(name: &str) -> bool {
 const PREFIX: &str = "ce_";
 
 /// The data type of our message attributes.
-const STRING: &str = "String";
+pub(super) const STRING: &str = "String";
 
 /// A message as SQS carries it.
 #[derive(Debug, Clone)]
@@ -149,10 +149,16 @@ pub(crate) fn decode(
     let binary = attributes.iter().any(|(name, _)| name == "ce_id");
     match structured(&body) {
         Ok(event) => match read_event(&mut envelope, &event) {
-            Ok(()) => envelope.open(),
+            Ok(()) => envelope.open().map_err(|mut malformed| {
+                malformed.properties.extend(unread(&event));
+                malformed.properties.extend(beside(attributes));
+                malformed
+            }),
             Err(problem) => {
                 envelope.payload = Bytes::from(body);
-                Err(Box::new(envelope.into_malformed(problem)))
+                let mut malformed = envelope.into_malformed(problem);
+                malformed.properties.extend(beside(attributes));
+                Err(Box::new(malformed))
             }
         },
         Err(problem) => {
@@ -235,6 +241,22 @@ fn read_payload(envelope: &mut Envelope, event: &Event<'_>) -> Result<Bytes, Str
         Ok(text) if !json => Ok(Bytes::from(text)),
         _ => Ok(Bytes::copy_from_slice(data.get().as_bytes())),
     }
+}
+
+/// Members of an event that are neither payload nor text, as they stand in it.
+fn unread(event: &Event<'_>) -> Vec<(String, String)> {
+    let is_unread = |name: &str, value: &RawValue| match name {
+        "data_base64" => false,
+        "data" => event.contains_key("data_base64"),
+        _ => plain_text(value).is_none(),
+    };
+    let members = event.iter().filter(|(name, value)| is_unread(name, value));
+    members.map(|(name, value)| (format!("sqs.event.{name}"), value.get().to_owned())).collect()
+}
+
+/// Message attributes beside an event, which has headers of its own.
+fn beside(attributes: Vec<(String, String)>) -> impl Iterator<Item = (String, String)> {
+    attributes.into_iter().map(|(name, value)| (format!("sqs.attribute.{name}"), value))
 }
 
 /// A string, number or boolean as text; `null` and everything nested have none.
@@ -352,5 +374,23 @@ mod tests {
             assert!(malformed.problem.contains(part), "{}", malformed.problem);
         }
         assert_eq!(&decode("orders", "hello".into(), Vec::new()).unwrap_err().payload[..], b"hello");
+    }
+
+    #[test]
+    fn an_event_that_is_malformed_keeps_what_is_no_text_and_what_stands_beside_it() {
+        let body = r#"{"specversion":"1.0","id":"17","tags":["a", 1],"data":{"n":1},"data_base64":"eA=="}"#;
+        let beside = vec![(String::from("ce_id"), String::from("18"))];
+        let malformed = decode("orders", body.to_owned(), beside.clone()).unwrap_err();
+        assert_eq!(&malformed.payload[..], b"x");
+        for (name, value) in [
+            ("ce_id", "17"),
+            ("sqs.event.tags", r#"["a", 1]"#),
+            ("sqs.event.data", r#"{"n":1}"#),
+            ("sqs.attribute.ce_id", "18"),
+        ] {
+            assert_eq!(malformed.find(name), Some(value), "{name}: {malformed:?}");
+        }
+        let whole = decode("orders", r#"{"specversion":"1.0","headers":7}"#.to_owned(), beside).unwrap_err();
+        assert_eq!(whole.find("sqs.attribute.ce_id"), Some("18"));
     }
 }

@@ -51,9 +51,8 @@ pub(crate) fn read(topic: &str, line: &[u8]) -> Result<Message, Box<Malformed>> 
         Box::new(Malformed {
             problem,
             topic: topic.to_owned(),
-            key: None,
-            headers: Vec::new(),
             payload: line.to_vec().into(),
+            ..Malformed::default()
         })
     };
     let record: Record =

@@ -46,6 +46,20 @@ impl parts::DeadLetters for Postgres {
             .map(DeadLetterId)
     }
 
+    async fn fingerprint_of_dead_letter(
+        connection: &mut PgConnection,
+        statements: &Statements,
+        key: Key<'_>,
+    ) -> Result<Option<Fingerprint>, sqlx::Error> {
+        let found: Option<[u8; 32]> = sqlx::query_scalar(&statements.fingerprint_of_dead_letter)
+            .bind(key.consumer)
+            .bind(key.scope)
+            .bind(key.id)
+            .fetch_optional(connection)
+            .await?;
+        Ok(found.map(Fingerprint::from))
+    }
+
     async fn dead_letter(
         connection: &mut PgConnection,
         statements: &Statements,

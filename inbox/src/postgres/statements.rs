@@ -145,6 +145,9 @@ migrations::statements! {
         error = CASE WHEN {tells_anew} THEN EXCLUDED.error ELSE d.error END, \
         attempts = CASE WHEN {tells_anew} THEN EXCLUDED.attempts ELSE d.attempts END \
         RETURNING id";
+    fingerprint_of_dead_letter = "SELECT fingerprint FROM {schema}inbox_dead_letter \
+        WHERE consumer = $1 AND scope = $2 AND subject = $3 AND resolution IS DISTINCT FROM 'discarded' \
+        ORDER BY deliveries, seq LIMIT 1";
     dead_letter = "SELECT {letter}, payload FROM {schema}inbox_dead_letter WHERE id = $1";
     lock_dead_letter = "SELECT {letter}, payload FROM {schema}inbox_dead_letter WHERE id = $1 FOR UPDATE";
     dead_letters = "SELECT {letter}, CASE WHEN $5 THEN payload ELSE '' END AS payload FROM {schema}inbox_dead_letter WHERE ($1::text IS NULL OR consumer = $1) \

@@ -253,11 +253,10 @@ impl<DB: Dialect> ConsumerBuilder<DB> {
     ///
     /// /// A CloudEvent with an id of another form.
     /// fn webhook(malformed: &Malformed) -> Option<Message> {
-    ///     let header = |name: &str| malformed.headers.iter().find(|(is, _)| is == name).map(|(_, text)| text);
-    ///     let (id, source) = (header("ce_id")?, header("ce_source")?);
-    ///     let at = OffsetDateTime::parse(header("ce_time")?, &Rfc3339).ok()?;
+    ///     let (id, source) = (malformed.find("ce_id")?, malformed.find("ce_source")?);
+    ///     let at = OffsetDateTime::parse(malformed.find("ce_time")?, &Rfc3339).ok()?;
     ///     let topic = Topic::new(malformed.topic.as_str()).ok()?;
-    ///     let kind = EventType::new(header("ce_type")?.as_str()).ok()?;
+    ///     let kind = EventType::new(malformed.find("ce_type")?).ok()?;
     ///     let mut message = Message::new(topic, kind, malformed.payload.clone());
     ///     message.id = MessageId::derived(at, [source, id]).ok()?;
     ///     message.time = at;

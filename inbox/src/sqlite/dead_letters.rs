@@ -10,8 +10,8 @@ use uuid::fmt::Hyphenated;
 
 use super::guard::inserted_or_found;
 use super::statements::{
-    CLEAR_DEAD, DEAD_LETTER, DEAD_LETTERS, INSERT_DEAD, PURGE_DEAD_LETTERS, RESOLVE, STORE_DEAD_LETTER,
-    Statements,
+    CLEAR_DEAD, DEAD_LETTER, DEAD_LETTERS, FINGERPRINT_OF_DEAD_LETTER, INSERT_DEAD, PURGE_DEAD_LETTERS,
+    RESOLVE, STORE_DEAD_LETTER, Statements,
 };
 use super::values;
 use crate::dead_letter::{DeadLetter, DeadLetterId, DeadLetterQuery, Reason, Resolution};
@@ -48,6 +48,20 @@ impl parts::DeadLetters for Sqlite {
             .fetch_one(connection)
             .await
             .map(|id: Hyphenated| DeadLetterId(id.into_uuid()))
+    }
+
+    async fn fingerprint_of_dead_letter(
+        connection: &mut SqliteConnection,
+        _statements: &Statements,
+        key: Key<'_>,
+    ) -> Result<Option<Fingerprint>, sqlx::Error> {
+        let found: Option<Vec<u8>> = sqlx::query_scalar(FINGERPRINT_OF_DEAD_LETTER)
+            .bind(key.consumer)
+            .bind(key.scope)
+            .bind(values::text(key.id))
+            .fetch_optional(connection)
+            .await?;
+        found.as_deref().map(values::fingerprint).transpose()
     }
 
     async fn dead_letter(

@@ -117,6 +117,10 @@ pub(super) const STORE_DEAD_LETTER: &str = concat!(
     tells_anew!(),
     " THEN EXCLUDED.attempts ELSE d.attempts END RETURNING id"
 );
+/// As on PostgreSQL.
+pub(super) const FINGERPRINT_OF_DEAD_LETTER: &str = "SELECT fingerprint FROM inbox_dead_letter \
+    WHERE consumer = $1 AND scope = $2 AND subject = $3 AND resolution IS NOT 'discarded' \
+    ORDER BY deliveries, seq LIMIT 1";
 /// Columns by name: a star would read other ones once a migration adds a column.
 pub(super) const DEAD_LETTER: &str = "SELECT id, consumer, scope, subject, fingerprint, message_id, topic, key, \
     kind, source, time, content_type, headers, traceparent, tracestate, payload, octet_length(payload) AS payload_bytes, \

@@ -83,6 +83,7 @@ impl Broker for Memory {
             key: record.key,
             headers: headers.into_iter().collect(),
             payload: record.payload.into(),
+            ..Malformed::default()
         };
         self.broker.put(&Topic::new(topic)?, Err(malformed));
         Ok(())

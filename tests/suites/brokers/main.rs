@@ -6,6 +6,7 @@
 //! | [`target`], [`harness`] | the brokers as data, and as the crate `conformance` wants them |
 //! | [`connecting`] | silent servers and wrong credentials |
 //! | [`wire`] | every field of `docs/wire.md`, as a plain client of each broker sees it |
+//! | [`foreign`] | what foreign producers send, as dead letters of an inbox |
 //! | [`record_time`] | the time of a Kafka record, by which Kafka deletes it |
 //! | [`queues`] | which queue of SQS a topic leads to |
 //! | [`kafka_group`] | what a member of a real Kafka group relies on: pauses, rebalances, lost sessions, beginnings |
@@ -16,6 +17,7 @@
 
 mod connecting;
 mod exactly_once;
+mod foreign;
 mod harness;
 mod kafka_group;
 mod queues;
@@ -39,6 +41,7 @@ fn main() -> std::process::ExitCode {
         target::trials(),
         connecting::trials(),
         wire::trials(),
+        foreign::trials(),
         record_time::trials(),
         queues::trials(),
         quorum::trials(),

@@ -232,13 +232,7 @@ impl Scene {
         let (token, redelivered) = self.ledger.deliver(&place(partition), offset);
         self.reading.read(&place(partition), self.now);
         self.offsets.insert(token.0, (partition, offset));
-        let malformed = Malformed {
-            problem: String::new(),
-            topic: String::new(),
-            key: None,
-            headers: Vec::new(),
-            payload: Vec::new().into(),
-        };
+        let malformed = Malformed::default();
         self.ahead.push(Delivery { token, message: Err(malformed), redelivered, origin: String::new() });
     }
 

@@ -39,6 +39,12 @@ pub(crate) fn cases() -> Vec<Case> {
             Need::Nothing,
             |broker, can| Box::pin(async move { reading::malformed(Scene::open(broker, can).await?).await }),
         ),
+        Case::new(
+            "subscription",
+            "records_without_an_id_that_differ_in_a_header_are_different_deliveries",
+            Need::Nothing,
+            |broker, can| Box::pin(async move { reading::told_apart(Scene::open(broker, can).await?).await }),
+        ),
         Case::new("subscription", "a_dropped_receive_loses_nothing", Need::Nothing, |broker, can| {
             Box::pin(async move { cancelling::dropped_receive(Scene::open(broker, can).await?).await })
         }),

@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use message::{ContentType, EventType, Malformed, Message, Topic};
+use message::{ContentType, Delivery, EventType, Malformed, Message, Topic};
+use uuid::Uuid;
 
-use crate::consuming::{Scene, handle};
+use crate::consuming::{Scene, handle, receive};
 use crate::{Foreign, Outcome, sample};
 
 /// Goal: the whole message arrives as it was sent, whatever its payload. Oracle: equality of every
@@ -63,6 +64,27 @@ pub(crate) async fn malformed(scene: Scene) -> Outcome {
         }
     }
     scene.assert_nothing_is_left().await
+}
+
+/// Goal: five records without an id that have one payload and differ in a header are five
+/// deliveries, and each is recognised when it comes again. Oracle: the subjects, by which an inbox
+/// counts deliveries.
+pub(crate) async fn told_apart(scene: Scene) -> Outcome {
+    let tenants = ["t1", "t2", "t3", "t4", "t5"];
+    for tenant in tenants {
+        let header = (String::from("tenant"), tenant.to_owned());
+        scene.broker.put(&scene.topic, &Foreign { header, ..foreign(None) }).await?;
+    }
+    let subjects =
+        |deliveries: &[Delivery]| -> BTreeSet<Uuid> { deliveries.iter().map(Delivery::subject).collect() };
+    let mut member = scene.subscribe().await?;
+    let first = subjects(&receive(&mut member, tenants.len()).await?);
+    assert_eq!(first.len(), tenants.len(), "deliveries of one payload are taken for one another");
+    member.close().await?;
+    let mut member = scene.subscribe().await?;
+    let again = handle(&mut member, tenants.len()).await?;
+    assert_eq!(subjects(&again), first, "a redelivery is taken for another delivery");
+    Ok(member.close().await?)
 }
 
 const FOREIGN: &str = "not an order";

@@ -331,9 +331,9 @@ async fn a_foreign_message_takes_effect_once<DB: TestDatabase>(database: &Databa
     let malformed = |headers: Vec<(String, String)>| Malformed {
         problem: String::from("no id"),
         topic: String::from("orders"),
-        key: None,
         headers,
         payload: br#"{"order":7}"#.as_slice().into(),
+        ..Malformed::default()
     };
     let broker = Broker::new([]);
     let readable = malformed(vec![(String::from("made_at"), made_at)]);

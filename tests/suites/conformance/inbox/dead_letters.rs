@@ -8,9 +8,9 @@ use crate::inbox::database::{Database, TestDatabase};
 use crate::inbox::{consumer, keyed, message, message_of};
 use async_trait::async_trait;
 use inbox::{
-    Action, Admission, Backoff, Candidate, ConsumerName, DeadLetterId, DeadLetterQuery, Dialect, Handler,
-    HandlerError, Inbox, InboxOptions, Reason, RedriveError, RedriveOptions, Redriven, Refusal, Resolution,
-    Signature, Tenant,
+    Action, Admission, Backoff, Candidate, ConsumerName, DeadLetter, DeadLetterId, DeadLetterQuery, Dialect,
+    Handler, HandlerError, Inbox, InboxOptions, Reason, RedriveError, RedriveOptions, Redriven, Refusal,
+    Resolution, Signature, Tenant,
 };
 use message::{ContentType, Delivery, DeliveryToken, Malformed, Message, TraceContext};
 use sqlx::Transaction;
@@ -19,6 +19,8 @@ cases! { "inbox/dead_letters":
     every {
         a_dead_letter_holds_the_whole_message,
         a_dead_letter_is_stored_once_and_its_deliveries_are_counted,
+        malformed_deliveries_of_one_payload_are_dead_letters_of_their_own,
+        equal_arrivals_are_dead_letters_of_their_own_and_one_counts_a_redelivery,
         a_letter_that_dies_again_tells_what_happened_last,
         an_error_is_stored_whatever_it_holds,
         a_redrive_applies_once,
@@ -111,6 +113,112 @@ async fn a_dead_letter_is_stored_once_and_its_deliveries_are_counted<DB: TestDat
     assert!(rest.len() == 1 && rest[0].id > id);
     let nobody = DeadLetterQuery { consumer: Some(consumer("nobody")), ..DeadLetterQuery::default() };
     assert!(inbox.dead_letters(&nobody).await.unwrap().is_empty());
+}
+
+/// A delivery of a queue, whose broker gives it neither an id nor a place.
+fn from_queue(malformed: Malformed) -> Delivery {
+    Delivery { origin: String::from("queue orders"), ..delivery(Err(malformed)) }
+}
+
+fn pair(name: &str, value: &str) -> (String, String) {
+    (name.to_owned(), value.to_owned())
+}
+
+async fn store_malformed<DB: TestDatabase>(inbox: &Inbox<DB>, malformed: Malformed) {
+    let cause = (Reason::Malformed, malformed.problem.clone(), 0);
+    let delivery = from_queue(malformed);
+    let proof = inbox.dead_letter(&billing(), &Tenant::none(), &delivery, cause).await.unwrap();
+    assert_eq!(proof.subject(), delivery.subject());
+}
+
+async fn letters<DB: TestDatabase>(inbox: &Inbox<DB>) -> Vec<DeadLetter> {
+    inbox.dead_letters(&DeadLetterQuery::default()).await.unwrap()
+}
+
+/// Goal: of a foreign producer's deliveries with one payload each is kept with all that it had, and
+/// recognised when it comes again. Oracle: the letters and their counts.
+async fn malformed_deliveries_of_one_payload_are_dead_letters_of_their_own<DB: TestDatabase>(
+    database: &Database<DB>,
+) {
+    let inbox = database.inbox().await;
+    let one = Malformed {
+        problem: String::from("no id"),
+        topic: String::from("orders"),
+        headers: vec![pair("tenant", "t1"), pair("trace", "a")],
+        properties: vec![pair("amqp.correlation_id", "c-1")],
+        broker_notes: vec![pair("x-delivery-count", "0")],
+        payload: br#"{"amount":10}"#.as_slice().into(),
+        ..Malformed::default()
+    };
+    let deliveries = [
+        one.clone(),
+        Malformed { headers: vec![pair("tenant", "t2"), pair("trace", "a")], ..one.clone() },
+        // Names and values cut in another way.
+        Malformed { headers: vec![pair("tenant", "t1tracea")], ..one.clone() },
+        Malformed { properties: vec![pair("amqp.correlation_id", "c-2")], ..one.clone() },
+        Malformed { key: Some(String::from("k")), ..one.clone() },
+    ];
+    for malformed in deliveries.clone() {
+        store_malformed(&inbox, malformed).await;
+    }
+    let stored = letters(&inbox).await;
+    let kept = |letter: &DeadLetter| (letter.key.clone(), letter.headers.clone(), letter.deliveries);
+    let arrived = |it: &Malformed| {
+        let all = [&it.headers, &it.properties, &it.broker_notes].into_iter().flatten().cloned();
+        (it.key.clone(), all.collect::<Vec<_>>(), 1)
+    };
+    assert_eq!(
+        stored.iter().map(kept).collect::<Vec<_>>(),
+        deliveries.iter().map(arrived).collect::<Vec<_>>(),
+        "each with everything that arrived"
+    );
+    for mut malformed in deliveries {
+        malformed.broker_notes = vec![pair("x-delivery-count", "1"), pair("x-acquired-count", "2")];
+        malformed.headers.reverse();
+        store_malformed(&inbox, malformed).await;
+    }
+    let counts: Vec<u32> = letters(&inbox).await.iter().map(|letter| letter.deliveries).collect();
+    assert_eq!(counts, [2; 5], "each came again");
+}
+
+/// Goal: two deliveries that nothing tells apart are two letters when the broker hands both out for
+/// the first time; what it hands out again is counted, and lost in no case. Oracle: the letters and
+/// their counts.
+async fn equal_arrivals_are_dead_letters_of_their_own_and_one_counts_a_redelivery<DB: TestDatabase>(
+    database: &Database<DB>,
+) {
+    let inbox = database.inbox().await;
+    let webhook = |first_arrival: Option<u128>| Malformed {
+        problem: String::from("no id"),
+        topic: String::from("orders"),
+        first_arrival: first_arrival.map(uuid::Uuid::from_u128),
+        payload: b"{}".as_slice().into(),
+        ..Malformed::default()
+    };
+    let counts =
+        async || -> Vec<u32> { letters(&inbox).await.iter().map(|letter| letter.deliveries).collect() };
+    // One that nobody has seen: its first delivery ended with its consumer.
+    store_malformed(&inbox, webhook(None)).await;
+    assert_eq!(counts().await, [1]);
+    for arrival in 1..=3 {
+        store_malformed(&inbox, webhook(Some(arrival))).await;
+    }
+    assert_eq!(counts().await, [1, 1, 1, 1]);
+    // The answer to a commit was lost, and the same delivery is stored again.
+    store_malformed(&inbox, webhook(Some(2))).await;
+    assert_eq!(counts().await, [1, 1, 2, 1]);
+    for _ in 0..3 {
+        store_malformed(&inbox, webhook(None)).await;
+    }
+    assert_eq!(counts().await, [2, 2, 2, 2], "a redelivery counts where least was counted");
+    for letter in letters(&inbox).await {
+        assert_eq!(
+            inbox.discard(letter.id, &signature()).await.unwrap(),
+            Redriven::Now(Resolution::Discarded)
+        );
+    }
+    store_malformed(&inbox, webhook(None)).await;
+    assert_eq!(counts().await, [1], "nobody looks at what was given up");
 }
 
 /// Its scope function is repaired, an old offset is read again, and now its handler fails.
@@ -231,9 +339,9 @@ async fn what_cannot_be_redriven_is_refused_and_can_be_discarded<DB: TestDatabas
     let malformed = Malformed {
         problem: String::from("no id"),
         topic: String::from("orders\0"),
-        key: None,
         headers: vec![(String::from("x\0"), String::from("\u{1}y"))],
         payload: b"\0raw".as_slice().into(),
+        ..Malformed::default()
     };
     let malformed = delivery(Err(malformed));
     let cause = (Reason::Malformed, String::from("no id"), 0);

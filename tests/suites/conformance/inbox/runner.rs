@@ -248,9 +248,8 @@ async fn refused_and_malformed_deliveries_are_dead_lettered_and_settled<DB: Test
     broker.send(Err(Malformed {
         problem: String::from("no id"),
         topic: String::from("orders"),
-        key: None,
-        headers: Vec::new(),
         payload: b"?".as_slice().into(),
+        ..Malformed::default()
     }));
     let handler = Effect::new(|message, _| match &message.payload[..] {
         b"rejected" => Err(HandlerError::reject("cannot be right")),
