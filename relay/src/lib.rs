@@ -11,6 +11,7 @@
 //! | `crash_points` (feature `testing`) | places at which a test ends the process |
 //! | [`engine`] | one pipeline: an outbox read in order, published, settled, checkpointed |
 //! | `http` (feature `metrics-endpoint`) | `/metrics`, `/livez`, `/readyz` |
+//! | `listener` (features `metrics-endpoint`, `page`) | connections accepted within bounds |
 //! | [`maintenance`] | history that every relay has passed goes |
 //! | [`monitor`] | looks at the database for metrics |
 //! | `operate` (feature `program`) | everything that operators ask and decide, for the command line and other skins |
@@ -41,6 +42,8 @@ pub mod engine;
 pub mod fuzzing;
 #[cfg(feature = "metrics-endpoint")]
 pub mod http;
+#[cfg(any(feature = "metrics-endpoint", feature = "page"))]
+mod listener;
 pub mod maintenance;
 pub mod monitor;
 #[cfg(feature = "program")]

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `exporter` | the recorder of metrics, and the text of a scrape |
 //! | `health` | whether the process is ready |
-//! | `serve` | the listener, its bounds, the routes |
+//! | `serve` | the listener with its bounds, the routes |
 //!
 //! Everybody who reaches the address may read: it needs no credentials and tells no payload, no key
 //! and no secret, but names of topics.

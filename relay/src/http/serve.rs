@@ -1,4 +1,4 @@
-//! The listener, its bounds, the routes.
+//! The listener with its bounds, and the routes.
 
 use std::convert::Infallible;
 use std::io;
@@ -14,18 +14,21 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
-use tokio::task::JoinSet;
-use tracing::warn;
 
 use super::{Exporter, Health};
+use crate::listener::{self, Admitted, Bounds};
 
-/// Connections at once; more wait in the system's queue.
-const CONNECTIONS: usize = 32;
-/// For the head of a request, and for one request as a whole.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-/// After the system had no room for another connection.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Everybody who reaches the address may connect, and a probe without an answer costs the process
+/// its life: a connection that says nothing keeps no other one out.
+const BOUNDS: Bounds = Bounds {
+    connections_max: 64,
+    per_peer_max: Some(16),
+    counts_loopback: true,
+    may_cut_answers: true,
+    lifetime: Duration::from_secs(10),
+};
+/// For the head of a request, which every client sends at once.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(2);
 
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 const EXPOSITION: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
@@ -57,38 +60,22 @@ impl Endpoint {
     /// Serves until it is dropped.
     pub async fn serve(self) {
         let Self { listener, exporter, health } = self;
-        let room = Arc::new(Semaphore::new(CONNECTIONS));
-        let mut connections = JoinSet::new();
-        loop {
-            let Ok(permit) = Arc::clone(&room).acquire_owned().await else { return };
-            let stream = match listener.accept().await {
-                Ok((stream, _)) => stream,
-                Err(error) => {
-                    warn!("a connection for metrics or health could not be accepted: {error}");
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
-                    continue;
-                }
-            };
-            let (exporter, health) = (Arc::clone(&exporter), health.clone());
-            connections.spawn(async move {
-                let _ = tokio::time::timeout(REQUEST_TIMEOUT, answer(stream, exporter, health)).await;
-                drop(permit);
-            });
-            while connections.try_join_next().is_some() {}
-        }
+        let answer = |stream, admitted| answer(stream, admitted, Arc::clone(&exporter), health.clone());
+        listener::serve(listener, "metrics or health", BOUNDS, answer).await;
     }
 }
 
 /// Answers the one request of a connection.
-async fn answer(stream: TcpStream, exporter: Arc<Exporter>, health: Health) {
+async fn answer(stream: TcpStream, admitted: Arc<Admitted>, exporter: Arc<Exporter>, health: Health) {
     let service = service_fn(move |request: Request<Incoming>| {
+        admitted.heard();
         let (exporter, health) = (Arc::clone(&exporter), health.clone());
         async move { Ok::<_, Infallible>(route(&request, &exporter, &health).await) }
     });
     // An error is the client's: it has gone, or does not speak HTTP.
     let _ = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(REQUEST_TIMEOUT)
+        .header_read_timeout(HEAD_TIMEOUT)
         .keep_alive(false)
         .serve_connection(TokioIo::new(stream), service)
         .await;

@@ -10,7 +10,7 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | `serve`, `peers`, `tls` | the listener, its bounds, its certificate |
+//! | `serve`, `tls` | the listener with its bounds, its certificate |
 //! | `app` | what the handlers share, and the routes |
 //! | `gate`, `guard` | what each request must pass; the decisions, pure |
 //! | `users`, `session`, `login` | who may use it, the cookie, the form |
@@ -30,7 +30,6 @@ mod layout;
 mod login;
 mod observe;
 mod pages;
-mod peers;
 mod plot;
 mod samples;
 mod serve;

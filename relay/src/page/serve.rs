@@ -6,38 +6,37 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::server::conn::http1;
+use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
-use tracing::warn;
 
 use super::app::{App, routes};
 use super::guard::Hosts;
-use super::peers::Peers;
 use super::tls;
 use super::users::Users;
 use crate::config::{Config, PageConfig};
+use crate::listener::{self, Admitted, Bounds};
 
-/// Connections at once; more wait in the system's queue.
-const CONNECTIONS: usize = 128;
+/// Connections at once.
+const CONNECTIONS_MAX: usize = 128;
+/// Connections of one peer at once: more than event streams, which stay. A browser opens six.
+const PER_PEER_MAX: usize = 64;
 /// For TLS, and for the head of a request; also how long an idle connection is kept.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(15);
 /// No connection lasts longer, streams included: a browser opens another one.
 const CONNECTION_LIFETIME: Duration = Duration::from_secs(900);
 /// The largest head of a request, in bytes.
 const HEAD_BYTES_MAX: usize = 32 << 10;
-/// After the system had no room for another connection.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// The page, listening.
 pub struct Page {
     listener: TcpListener,
     tls: Option<TlsAcceptor>,
-    peers: Peers,
+    bounds: Bounds,
     app: Arc<App>,
 }
 
@@ -82,7 +81,16 @@ impl Page {
         let hosts = Hosts::new(page.listen, &page.hosts);
         let places = (config.pipelines.clone(), config.verify.clone());
         let app = Arc::new(App::new(places, (hosts, users, page.is_encrypted())));
-        Ok(Self { listener, tls, peers: Peers::new(page.behind_proxy), app })
+        let bounds = Bounds {
+            connections_max: CONNECTIONS_MAX,
+            // A proxy stands for everybody.
+            per_peer_max: (!page.behind_proxy).then_some(PER_PEER_MAX),
+            counts_loopback: false,
+            // A stream of events is an answer that takes long.
+            may_cut_answers: false,
+            lifetime: CONNECTION_LIFETIME,
+        };
+        Ok(Self { listener, tls, bounds, app })
     }
 
     /// Returns the address, with the port that the system chose for port 0.
@@ -95,53 +103,44 @@ impl Page {
 
     /// Serves until it is dropped.
     pub async fn serve(self) {
-        let Self { listener, tls, peers, app } = self;
-        let room = Arc::new(Semaphore::new(CONNECTIONS));
-        let mut connections = JoinSet::new();
+        let Self { listener, tls, bounds, app } = self;
+        let mut observing = JoinSet::new();
         let observed = Arc::clone(&app);
-        connections.spawn(async move { observed.observer.keep().await });
+        observing.spawn(async move { observed.observer.keep().await });
         let service = TowerToHyperService::new(routes(app));
-        loop {
-            let Ok(permit) = Arc::clone(&room).acquire_owned().await else { return };
-            let (stream, peer) = match listener.accept().await {
-                Ok(accepted) => accepted,
-                Err(error) => {
-                    warn!("a connection for the page could not be accepted: {error}");
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
-                    continue;
-                }
-            };
-            // Closed at once: a peer that has as many gets no more.
-            let Some(connected) = peers.connect(peer.ip()) else { continue };
-            let (service, tls) = (service.clone(), tls.clone());
-            connections.spawn(async move {
-                let _ = stream.set_nodelay(true);
-                let served = async {
-                    match tls {
-                        Some(tls) => {
-                            // An error is the client's: it has gone, or does not speak TLS.
-                            if let Ok(Ok(stream)) =
-                                tokio::time::timeout(HEAD_TIMEOUT, tls.accept(stream)).await
-                            {
-                                answer(stream, service).await;
-                            }
-                        }
-                        None => answer(stream, service).await,
-                    }
-                };
-                let _ = tokio::time::timeout(CONNECTION_LIFETIME, served).await;
-                drop((connected, permit));
-            });
-            while connections.try_join_next().is_some() {}
-        }
+        let answer = |stream, admitted| answer(stream, admitted, tls.clone(), service.clone());
+        listener::serve(listener, "the page", bounds, answer).await;
     }
 }
 
-/// Answers the requests of a connection.
+/// Answers the requests of a connection, which speaks TLS where there is a certificate.
 async fn answer(
-    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    stream: TcpStream,
+    admitted: Arc<Admitted>,
+    tls: Option<TlsAcceptor>,
     service: TowerToHyperService<axum::Router>,
 ) {
+    let _ = stream.set_nodelay(true);
+    match tls {
+        Some(tls) => {
+            // An error is the client's: it has gone, or does not speak TLS.
+            if let Ok(Ok(stream)) = tokio::time::timeout(HEAD_TIMEOUT, tls.accept(stream)).await {
+                answer_requests(stream, admitted, service).await;
+            }
+        }
+        None => answer_requests(stream, admitted, service).await,
+    }
+}
+
+async fn answer_requests(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    admitted: Arc<Admitted>,
+    service: TowerToHyperService<axum::Router>,
+) {
+    let service = service_fn(move |request| {
+        admitted.heard();
+        service.call(request)
+    });
     // An error is the client's: it has gone, or does not speak HTTP.
     let _ = http1::Builder::new()
         .timer(TokioTimer::new())

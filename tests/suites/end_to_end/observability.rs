@@ -11,7 +11,7 @@ use tests::relay_process::{Config, relay};
 use tests::workload::Workload;
 use tests::{Backend, Failure, Outcome, RelayProcess, Stage, brokers, eventually, trial};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpListener, TcpStream, UnixDatagram};
+use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixDatagram};
 
 const RELAY: &str = "orders";
 
@@ -21,6 +21,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("every_metric_of_the_table_is_scraped_from_a_running_relay", &services, every_metric),
         trial("held_messages_are_backlog_in_metrics_and_status", &services, held_messages_are_backlog),
         trial("a_relay_is_ready_only_while_its_database_is_near", &services, readiness),
+        trial("probes_are_answered_beside_silent_connections", &services, silent_connections),
         trial("a_reload_applies_the_level_and_names_the_rest", &services, reload),
         trial("the_service_manager_is_told", &services, service_manager),
         trial("an_address_in_use_ends_the_start", &services, address_in_use),
@@ -194,6 +195,80 @@ async fn readiness(stage: Stage) -> Outcome {
     );
     assert_eq!(get(&away, "/livez").await?.0, 200);
     relay.stop().await
+}
+
+/// Goal: whoever reaches the port of metrics and health cannot have the process killed: the probes
+/// are answered whatever others do there. 200 connections of the prober's own address say nothing;
+/// before each probe come more of them, from other addresses as well, and some that have begun a
+/// request. Oracle: 20 probes, each answered with 200; the connections that the relay has closed.
+async fn silent_connections(stage: Stage) -> Outcome {
+    const PROBES: usize = 20;
+    /// The beginning of a request.
+    const HEAD: &[u8] = b"GET /livez HTTP/1.1\r\nHost: ";
+    let workload = Workload::<Postgres>::open(&stage, brokers::open(Backend::Kafka).await?).await?;
+    let url = workload.database.relay_url()?;
+    let config = Config::write(&stage, RELAY, &url, workload.broker.as_ref(), "")?;
+    let relay = RelayProcess::start(&stage, &served(&stage, &config, "0.0.0.0:0")?)?;
+    relay.tells("connected").await?;
+    let address = relay.address(SERVING).await?;
+    let (_, port) = address.rsplit_once(':').ok_or("no port")?;
+    let address = format!("127.0.0.1:{port}");
+    let mut silent = Vec::new();
+    for _ in 0..200 {
+        silent.push(connect_from(1, &address).await?);
+    }
+    let mut answered = 0;
+    for round in 0..PROBES {
+        for host in 1..=8 {
+            for number in 0..8 {
+                let mut stream = connect_from(host, &address).await?;
+                // The relay may have closed it by then.
+                if number % 2 == 0 && stream.write_all(HEAD).await.is_err() {
+                    continue;
+                }
+                silent.push(stream);
+            }
+        }
+        let path = if round % 2 == 0 { "/livez" } else { "/readyz" };
+        let (code, body) = tokio::time::timeout(PROBE_MAX, get(&address, path))
+            .await
+            .map_err(|_| format!("probe {round} was not answered within {PROBE_MAX:?}"))??;
+        assert_eq!(code, 200, "probe {round}: {body}");
+        answered += 1;
+    }
+    assert_eq!(answered, PROBES);
+    // Those that say nothing do not stay, whatever comes after them.
+    eventually("all silent connections are closed", || {
+        silent.retain(is_open);
+        let closed = silent.is_empty();
+        async move { Ok(closed.then_some(())) }
+    })
+    .await?;
+    relay.stop().await
+}
+
+/// Much longer than a probe takes, and shorter than the silent connections of the test would need
+/// one after the other.
+const PROBE_MAX: Duration = Duration::from_secs(20);
+
+/// A connection of the loopback address with this last number.
+async fn connect_from(host: u8, address: &str) -> Result<TcpStream, Failure> {
+    let socket = TcpSocket::new_v4()?;
+    socket.bind((std::net::Ipv4Addr::new(127, 0, 0, host), 0).into())?;
+    Ok(socket.connect(address.parse()?).await?)
+}
+
+/// Whether the other end has not closed it.
+fn is_open(stream: &TcpStream) -> bool {
+    let mut bytes = [0; 512];
+    loop {
+        match stream.try_read(&mut bytes) {
+            Ok(0) => return false,
+            // What it says is of no interest.
+            Ok(_) => {}
+            Err(error) => return error.kind() == std::io::ErrorKind::WouldBlock,
+        }
+    }
 }
 
 /// Goal: SIGHUP applies what can be applied, names the rest, and an error changes nothing. Oracle:

@@ -1,0 +1,49 @@
+//! The loop that accepts.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+use tracing::warn;
+
+use super::guests::{Admitted, Bounds, Guests};
+
+/// After the system had no room for another connection.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Serves until it is dropped: `answer` gets each connection that has a place, and notes with
+/// [`Admitted::heard`] that a request has come. `what` names the listener in the log.
+pub(crate) async fn serve<Fut>(
+    listener: TcpListener,
+    what: &'static str,
+    bounds: Bounds,
+    answer: impl Fn(TcpStream, Arc<Admitted>) -> Fut,
+) where
+    Fut: Future<Output = ()> + Send + 'static,
+{
+    let guests = Guests::new(bounds);
+    let mut connections = JoinSet::new();
+    loop {
+        let (stream, peer) = match listener.accept().await {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                warn!("a connection for {what} could not be accepted: {error}");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        // Closed at once where there is no place.
+        let Some(admitted) = guests.admit(peer.ip()).map(Arc::new) else { continue };
+        let answering = answer(stream, Arc::clone(&admitted));
+        connections.spawn(async move {
+            tokio::select! {
+                biased;
+                () = admitted.evicted() => {}
+                // Long enough for any answer, and no connection lasts for ever.
+                _ = tokio::time::timeout(bounds.lifetime, answering) => {}
+            }
+        });
+        while connections.try_join_next().is_some() {}
+    }
+}

@@ -1,0 +1,16 @@
+//! Accepting connections within bounds, for the listeners of the program.
+//!
+//! Whoever reaches a port can open connections and say nothing. A new connection therefore never
+//! waits for one of those: it takes the place of the oldest that has not sent a request yet, so a
+//! probe is answered whatever else is there.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | `accept` | the loop that accepts, and ends what is evicted |
+//! | `guests` | who is connected, who has a place, who gives one up |
+
+mod accept;
+mod guests;
+
+pub(crate) use accept::serve;
+pub(crate) use guests::{Admitted, Bounds};
