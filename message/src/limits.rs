@@ -18,7 +18,7 @@ pub struct SizeLimit {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "message {id} for topic {topic} has {bytes} bytes with its envelope; {destination} takes at most {bytes_max}: \
-     shorten the payload, store it elsewhere and send a reference, or raise the limit on both sides"
+     shorten the payload, store it elsewhere and send a reference, or raise the limit, in the relay and in its producers"
 )]
 pub struct Oversize {
     /// The message.

@@ -102,16 +102,22 @@ impl Broker {
         }
     }
 
-    /// The largest message it is configured to take.
+    /// The largest message it is configured to take, by the name of the setting.
     #[must_use]
     pub fn size_limit(&self) -> SizeLimit {
         match self {
             #[cfg(feature = "kafka")]
-            Self::Kafka(config) => config.size_limit(),
+            Self::Kafka(config) => {
+                SizeLimit { destination: "Kafka (kafka.message_bytes_max)", ..config.size_limit() }
+            }
             #[cfg(feature = "rabbitmq")]
-            Self::Rabbitmq(config) => config.size_limit(),
+            Self::Rabbitmq(config) => {
+                SizeLimit { destination: "RabbitMQ (rabbitmq.payload_bytes_max)", ..config.size_limit() }
+            }
             #[cfg(feature = "sqs")]
-            Self::Sqs(config) => config.size_limit(),
+            Self::Sqs(config) => {
+                SizeLimit { destination: "SQS (sqs.message_bytes_max)", ..config.size_limit() }
+            }
         }
     }
 }

@@ -35,6 +35,10 @@ const CHUNKING_LIMIT_MIN: usize = 8 << 10;
 /// any encoding.
 const CHUNKED_LIMITS_MAX: usize = 1_024;
 
+/// The party that refuses a message, for the error: not the broker, whose limit may be larger.
+const OWN_LIMIT: &str = "this relay (pipeline.engine.message_bytes_max)";
+const OWN_CHUNKED_LIMIT: &str = "this relay (pipeline.engine.chunked_bytes_max)";
+
 /// The engine's settings for a destination that takes messages up to `limit` and writes payloads
 /// so.
 pub(crate) fn settings(
@@ -45,9 +49,9 @@ pub(crate) fn settings(
     let base = EngineOptions::default();
     let window_bytes = section.window.map_or(base.window_bytes, |size| size.0);
     let time = |given: Option<Time>, default: Duration| given.map_or(default, |time| time.0);
-    let size_limit = SizeLimit {
-        destination: limit.destination,
-        message_bytes_max: section.message_bytes_max.map_or(limit.message_bytes_max, |size| size.0),
+    let size_limit = match section.message_bytes_max {
+        Some(size) => SizeLimit { destination: OWN_LIMIT, message_bytes_max: size.0 },
+        None => limit,
     };
     let settings = EngineOptions {
         window_bytes,
@@ -81,6 +85,7 @@ fn chunking(section: &EngineSection, limit: SizeLimit, encoding: Encoding) -> Op
     let most = CHUNKED_BYTES_MAX_DEFAULT.min(limit.message_bytes_max.saturating_mul(CHUNKED_LIMITS_MAX));
     let chunked_bytes_max = section.chunked_bytes_max.map_or(most, |size| size.0);
     let is_on = section.oversize == Some(Oversize::Chunk);
+    let limit = SizeLimit { destination: OWN_CHUNKED_LIMIT, ..limit };
     is_on.then_some(Splitter { limit, encoding, chunked_bytes_max })
 }
 
@@ -152,9 +157,13 @@ fn refusals(settings: &EngineOptions, limit: SizeLimit) -> Vec<Refusal> {
     }
     let bytes = settings.size_limit.message_bytes_max;
     if bytes > limit.message_bytes_max {
+        let SizeLimit { destination, message_bytes_max } = limit;
         refuse(
             "message_bytes_max",
-            format!("{} is more than {limit} takes; raise both or lower it", Size(bytes)),
+            format!(
+                "{} is more than {destination} takes: {message_bytes_max} bytes; raise both or lower it",
+                Size(bytes)
+            ),
         );
     } else if limit.message_bytes_max >= MESSAGE_BYTES_MIN && bytes < MESSAGE_BYTES_MIN {
         refuse(
@@ -189,6 +198,25 @@ mod tests {
     }
 
     #[test]
+    fn a_refusal_names_the_limit_that_is_exceeded() {
+        let of = |section: &EngineSection| settings(section, SizeLimit::SQS, Encoding::Base64).0.row_limit();
+        assert_eq!(of(&EngineSection::default()).payload, SizeLimit::SQS);
+        let own = of(&EngineSection { message_bytes_max: size("16KiB"), ..EngineSection::default() });
+        assert_eq!((own.payload.destination, own.payload.message_bytes_max), (OWN_LIMIT, 16 << 10));
+        let chunk = Some(Oversize::Chunk);
+        let chunked = of(&EngineSection {
+            oversize: chunk,
+            message_bytes_max: size("16KiB"),
+            ..EngineSection::default()
+        });
+        assert_eq!(
+            (chunked.payload.destination, chunked.payload.message_bytes_max),
+            (OWN_CHUNKED_LIMIT, 16 << 20)
+        );
+        assert_eq!(chunked.headers.message_bytes_max, 16 << 10, "each chunk has all headers");
+    }
+
+    #[test]
     fn a_small_window_has_small_pages() {
         let section = EngineSection { window: size("1MiB"), ..EngineSection::default() };
         let (settings, refusals) = settings(&section, SizeLimit::SQS, Encoding::Base64);
@@ -201,7 +229,7 @@ mod tests {
         let (chunked, refusals) = settings(&section, SizeLimit::SQS, Encoding::Base64);
         assert_eq!(refusals, []);
         let splitter = Splitter {
-            limit: SizeLimit::SQS,
+            limit: SizeLimit { destination: OWN_CHUNKED_LIMIT, ..SizeLimit::SQS },
             encoding: Encoding::Base64,
             chunked_bytes_max: CHUNKED_BYTES_MAX_DEFAULT,
         };

@@ -59,7 +59,9 @@ fn several_pipelines_are_read_with_their_defaults() {
     assert_eq!(kafka.bootstrap_servers, ["localhost:9092", "127.0.0.1:9092"]);
     assert_eq!(orders.settings.window_bytes, 8 << 20);
     assert_eq!(orders.settings.on_dead, crate::engine::DeadPolicy::Pass);
-    assert_eq!(orders.settings.size_limit, message::SizeLimit::KAFKA);
+    let limit =
+        message::SizeLimit { destination: "Kafka (kafka.message_bytes_max)", ..message::SizeLimit::KAFKA };
+    assert_eq!(orders.settings.size_limit, limit);
     assert_eq!(payments.source.as_str(), "https://pay.example");
     assert_eq!(payments.settings.size_limit.message_bytes_max, 256 << 10);
     assert_eq!(config.log.format, LogFormat::Json);
