@@ -68,10 +68,15 @@ impl Ahead {
     }
 }
 
+/// The memory that it takes: headers that are all alike shrink to nothing on their way here.
 fn bytes(delivery: &Delivery) -> usize {
     match &delivery.message {
-        Ok(message) => message.payload.len(),
-        Err(malformed) => malformed.payload.len(),
+        Ok(message) => message.wire_bytes(),
+        Err(malformed) => {
+            let headers = malformed.headers.iter().map(|(name, value)| name.len() + value.len());
+            let key = malformed.key.as_ref().map_or(0, |key| key.len());
+            malformed.payload.len() + key + headers.sum::<usize>()
+        }
     }
 }
 
@@ -84,6 +89,34 @@ mod tests {
             message::Malformed { payload: vec![0; bytes].into(), ..message::Malformed::default() };
         let token = DeliveryToken(token);
         Delivery { token, message: Err(malformed), redelivered: false, origin: String::new() }
+    }
+
+    #[test]
+    fn headers_and_keys_take_room_as_payloads_do() {
+        let long = "x".repeat(BYTES_MAX);
+        let mut message = message::Message::new(
+            message::Topic::new("orders").unwrap(),
+            message::EventType::new("order.placed").unwrap(),
+            Vec::new(),
+        );
+        for n in 0..=BYTES_MAX / 8_000 {
+            message.headers.insert(format!("h{n}"), "x".repeat(8_000)).unwrap();
+        }
+        let mut with_headers = delivery(0, 0);
+        with_headers.message = Ok(message);
+        let mut malformed = [delivery(1, 0), delivery(2, 0)];
+        if let [Delivery { message: Err(first), .. }, Delivery { message: Err(second), .. }] = &mut malformed
+        {
+            first.headers.push((String::from("h"), long.clone()));
+            second.key = Some(long);
+        }
+        for delivery in malformed.into_iter().chain([with_headers]) {
+            let mut ahead = Ahead::new(4);
+            ahead.push(delivery);
+            assert_eq!(ahead.room(), Room::None);
+            ahead.take(NonZeroUsize::MIN);
+            assert_eq!(ahead.bytes, 0);
+        }
     }
 
     #[test]
