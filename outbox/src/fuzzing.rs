@@ -1,31 +1,32 @@
 //! Readers of stored values, as functions of plain values, for the fuzz targets. No part of the
 //! API.
 
-use message::Source;
+use message::{SizeLimit, Source};
 use time::OffsetDateTime;
 
+use crate::log::entry::Lengths;
 use crate::log::row::{Names, Row, RowId};
-use crate::log::{Entry, LogError, Mark, stored};
+use crate::log::{Entry, LogError, Mark, RowLimit, stored};
 
 /// The columns of a row as plain SQL can write them.
 #[derive(Debug, Clone, Default)]
 pub struct Columns {
     /// `message_id`.
-    pub message_id: String,
+    pub message_id: Vec<u8>,
     /// `topic`.
-    pub topic: String,
+    pub topic: Vec<u8>,
     /// `key`.
-    pub key: Option<String>,
+    pub key: Option<Vec<u8>>,
     /// `kind`.
-    pub kind: Option<String>,
+    pub kind: Option<Vec<u8>>,
     /// `content_type`.
-    pub content_type: String,
+    pub content_type: Vec<u8>,
     /// `headers`, JSON as text.
-    pub headers: Option<String>,
+    pub headers: Option<Vec<u8>>,
     /// `traceparent`.
-    pub traceparent: Option<String>,
+    pub traceparent: Option<Vec<u8>>,
     /// `tracestate`.
-    pub tracestate: Option<String>,
+    pub tracestate: Option<Vec<u8>>,
     /// `payload`.
     pub payload: Vec<u8>,
     /// Seconds until it is due.
@@ -45,10 +46,14 @@ pub fn entry(columns: Columns, source: &Source) -> Entry {
         traceparent: columns.traceparent.as_deref(),
         tracestate: columns.tracestate.as_deref(),
         payload: &columns.payload,
+        lengths: Lengths {
+            payload: columns.payload.len(),
+            headers: columns.headers.as_deref().map_or(0, <[u8]>::len),
+        },
         enqueued_at: Some(OffsetDateTime::UNIX_EPOCH),
         deliver_in: columns.deliver_in,
     }
-    .into_entry(&mut Names::default(), source)
+    .into_entry(&mut Names::default(), source, &RowLimit::of(SizeLimit::CHUNKED))
 }
 
 /// A mark of PostgreSQL read and written again.

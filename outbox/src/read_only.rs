@@ -90,10 +90,15 @@ pub async fn begin(
     statement_timeout: Duration,
 ) -> Result<sqlx::Transaction<'_, Postgres>, sqlx::Error> {
     let mut tx = connection.begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY").await?;
-    sqlx::query("SELECT set_config('statement_timeout', $1, true)")
-        .bind(statement_timeout.as_millis().to_string())
-        .execute(&mut *tx)
-        .await?;
+    // Texts of a database without an encoding come as they are: one that is not UTF-8 would make
+    // the server refuse its whole answer.
+    sqlx::query(
+        "SELECT set_config('statement_timeout', $1, true), set_config('client_encoding',
+            CASE WHEN getdatabaseencoding() = 'SQL_ASCII' THEN 'SQL_ASCII' ELSE 'UTF8' END, true)",
+    )
+    .bind(statement_timeout.as_millis().to_string())
+    .execute(&mut *tx)
+    .await?;
     Ok(tx)
 }
 
@@ -106,5 +111,6 @@ async fn opened_for_reading(url: &str) -> Result<SqliteConnection, LogError> {
     })?;
     let options = options.create_if_missing(false).read_only(true).pragma("query_only", "ON");
     let options = options.busy_timeout(crate::sqlite::options::BUSY_TIMEOUT);
+    let options = options.row_buffer_size(crate::sqlite::store::ROWS_AHEAD);
     options.connect().await.map_err(LogError::during("open the file"))
 }

@@ -159,6 +159,17 @@ impl RelayProcess {
         Ok(self.child.try_wait()?)
     }
 
+    /// Returns the most memory that it had at one time, in bytes.
+    ///
+    /// # Errors
+    /// The process is gone.
+    pub fn memory_peak(&self) -> Result<u64, Failure> {
+        let pid = self.child.id().ok_or("the relay has ended")?;
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.split_whitespace().next());
+        Ok(peak.ok_or("the kernel tells no peak")?.parse::<u64>()? << 10)
+    }
+
     /// Waits until it has ended.
     ///
     /// # Errors

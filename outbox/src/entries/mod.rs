@@ -30,7 +30,7 @@ pub use selection::{Extent, SelectedEntry, SelectedPage, Selection, Standing};
 
 use crate::address::Address;
 use crate::admin::LogAdmin;
-use crate::log::{Entry, EntryId, LogError, LogOptions, RelayName};
+use crate::log::{Entry, EntryId, LogError, LogOptions, RelayName, RowLimit};
 
 /// The name of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,11 +85,12 @@ pub trait LogEntries: Send + Sync + 'static {
         after: EntryId,
     ) -> Result<SelectedPage, LogError>;
 
-    /// The content of entries, in the order of ids. What retention has removed is missing.
+    /// The content of entries, in the order of ids. What retention has removed is missing; what is
+    /// larger than `limit` is not read, and no message.
     ///
     /// # Errors
     /// As for [`LogEntries::find`].
-    async fn contents(&self, entries: &[(EntryId, Uuid)]) -> Result<Vec<Entry>, LogError>;
+    async fn contents(&self, entries: &[(EntryId, Uuid)], limit: RowLimit) -> Result<Vec<Entry>, LogError>;
 
     /// Entries that have not left, by topic, in the order of topics. Topics in which everything has
     /// left are not among them.

@@ -11,6 +11,9 @@ use crate::log::{EntryId, ExceptionState};
 pub(crate) const IDS_PER_CALL: i64 = 10_000;
 /// One call brings so many entries at most.
 pub(crate) const ENTRIES_PER_CALL: i64 = 1_000;
+/// Headers in one call, in bytes of JSON; one entry above it comes alone. Also in the statements.
+#[cfg(feature = "sqlite")]
+pub(crate) const LABEL_BYTES_PER_CALL: usize = 8 << 20;
 
 /// How far a log reaches, and how far a relay has come in it, at one moment.
 #[derive(Debug, Clone)]
@@ -97,7 +100,7 @@ impl Selection {
 pub struct SelectedEntry {
     /// Its place in the log.
     pub id: EntryId,
-    /// Its message id.
+    /// Its message id; nil where the row has none, so that it is no message.
     pub message_id: Uuid,
     /// Its topic.
     pub topic: String,
@@ -158,9 +161,10 @@ pub struct SelectedPage {
 }
 
 impl SelectedPage {
-    /// A page of a range, from `(above, to, whether the range is the last)`.
-    pub(crate) fn of(entries: Vec<SelectedEntry>, (_, to, is_last): (i64, i64, bool)) -> Self {
-        let is_full = entries.len() as i64 >= ENTRIES_PER_CALL;
+    /// A page of a range, from `(above, to, whether the range is the last)`; `is_cut` when it ends
+    /// before the range because its headers are many bytes.
+    pub(crate) fn of(entries: Vec<SelectedEntry>, (_, to, is_last): (i64, i64, bool), is_cut: bool) -> Self {
+        let is_full = is_cut || entries.len() as i64 >= ENTRIES_PER_CALL;
         let seen_to = entries.last().filter(|_| is_full).map_or(EntryId(to), |last| last.id);
         Self { entries, seen_to, exhausted: is_last && !is_full }
     }

@@ -27,10 +27,11 @@ pub mod queue;
 pub(crate) mod row;
 pub mod store;
 pub(crate) mod stored;
+pub(crate) mod text;
 pub(crate) mod watch;
 
 pub use cursor::{BrokerTransaction, Cursor, Difference, Mark, Progress};
-pub use entry::{Entry, EntryId, InvalidEntry, Page, PageLimit};
+pub use entry::{Entry, EntryId, InvalidEntry, Page, PageLimit, RowLimit};
 pub use error::LogError;
 pub use exception::{Exception, ExceptionChange, ExceptionState, ExceptionSummary, Parked, UnknownState};
 pub use lease::{Acquired, Fenced, Lease, RelayName};

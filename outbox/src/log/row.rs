@@ -14,21 +14,25 @@ use message::{
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use crate::log::entry::{Entry, EntryId, InvalidEntry};
+use crate::log::entry::{Entry, EntryId, InvalidEntry, Lengths, RowLimit};
+use crate::log::text;
 
-/// The columns of a row, unchecked.
+/// The columns of a row, unchecked: texts are bytes.
 #[derive(Debug)]
 pub(crate) struct Row<'r> {
     pub(crate) id: i64,
     pub(crate) message_id: RowId<'r>,
-    pub(crate) topic: &'r str,
-    pub(crate) key: Option<&'r str>,
-    pub(crate) kind: Option<&'r str>,
-    pub(crate) content_type: &'r str,
-    pub(crate) headers: Option<&'r str>,
-    pub(crate) traceparent: Option<&'r str>,
-    pub(crate) tracestate: Option<&'r str>,
+    pub(crate) topic: &'r [u8],
+    pub(crate) key: Option<&'r [u8]>,
+    pub(crate) kind: Option<&'r [u8]>,
+    pub(crate) content_type: &'r [u8],
+    /// `None` also when they are too long to be read.
+    pub(crate) headers: Option<&'r [u8]>,
+    pub(crate) traceparent: Option<&'r [u8]>,
+    pub(crate) tracestate: Option<&'r [u8]>,
+    /// Empty also when it is too long to be read.
     pub(crate) payload: &'r [u8],
+    pub(crate) lengths: Lengths,
     pub(crate) enqueued_at: Option<OffsetDateTime>,
     pub(crate) deliver_in: Option<f64>,
 }
@@ -39,15 +43,16 @@ pub(crate) struct Row<'r> {
 #[cfg_attr(not(all(feature = "postgres", feature = "sqlite")), allow(dead_code))]
 pub(crate) enum RowId<'r> {
     Uuid(Uuid),
-    Text(&'r str),
+    Text(&'r [u8]),
 }
 
 impl RowId<'_> {
-    fn read(self) -> Result<MessageId, message::id::InvalidId> {
+    fn read(self) -> Result<MessageId, String> {
         match self {
             Self::Uuid(uuid) => MessageId::try_from(uuid),
-            Self::Text(text) => text.parse(),
+            Self::Text(bytes) => text::name("message id", bytes)?.parse(),
         }
+        .map_err(|error| error.to_string())
     }
 }
 
@@ -55,7 +60,7 @@ impl std::fmt::Display for RowId<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Uuid(uuid) => uuid.fmt(f),
-            Self::Text(text) => f.write_str(text),
+            Self::Text(bytes) => f.write_str(&text::shown(bytes)),
         }
     }
 }
@@ -85,13 +90,18 @@ fn shared<T: AsRef<str> + Clone, E>(
 }
 
 impl Row<'_> {
-    /// The entry; its message is an error when a column does not hold what a message needs.
-    pub(crate) fn into_entry(self, names: &mut Names, source: &Source) -> Entry {
+    /// The entry; its message is an error when a column does not hold what a message needs, or was
+    /// too long to be read.
+    pub(crate) fn into_entry(self, names: &mut Names, source: &Source, limit: &RowLimit) -> Entry {
         let deliver_in = self.deliver_in.and_then(wait);
-        let message = self.message(names, source).map_err(|problem| InvalidEntry {
+        let message = match limit.refusal(self.lengths) {
+            Some(problem) => Err(problem),
+            None => self.message(names, source),
+        };
+        let message = message.map_err(|problem| InvalidEntry {
             message_id: self.message_id.to_string(),
-            topic: self.topic.to_owned(),
-            key: self.key.map(str::to_owned),
+            topic: text::shown(self.topic),
+            key: self.key.map(text::shown),
             problem,
         });
         Entry { id: EntryId(self.id), message, deliver_in }
@@ -101,34 +111,48 @@ impl Row<'_> {
         let Some(time) = self.enqueued_at else {
             return Err(String::from("its row is gone from outbox_message; it cannot be published"));
         };
-        let text = |error: message::InvalidText| error.to_string();
-        let id = self.message_id.read().map_err(|error| error.to_string())?;
-        let headers: Headers = match self.headers {
-            Some(json) => serde_json::from_str(json)
-                .map_err(|error| format!("headers must be an object of texts: {error}"))?,
-            None => Headers::new(),
-        };
+        let invalid = |error: message::InvalidText| error.to_string();
+        let id = self.message_id.read()?;
+        let topic = text::name("topic", self.topic)?;
+        let key = self.key.map(|key| text::name("key", key)).transpose()?;
+        let kind = self.kind.map_or(Ok(topic), |kind| text::name("kind", kind))?;
+        let content_type = text::name("content type", self.content_type)?;
         Ok(Message {
             id,
-            topic: shared(&mut names.topic, self.topic, |name| Topic::new(name)).map_err(text)?,
-            key: self.key.map(OrderingKey::new).transpose().map_err(text)?,
-            kind: shared(&mut names.kind, self.kind.unwrap_or(self.topic), |name| EventType::new(name))
-                .map_err(text)?,
+            topic: shared(&mut names.topic, topic, |name| Topic::new(name))
+                .map_err(|error| text::explained("topic", topic, error.to_string()))?,
+            key: match key {
+                Some(key) => Some(
+                    OrderingKey::new(key).map_err(|error| text::explained("key", key, error.to_string()))?,
+                ),
+                None => None,
+            },
+            kind: shared(&mut names.kind, kind, |name| EventType::new(name)).map_err(invalid)?,
             source: source.clone(),
             time,
-            content_type: shared(&mut names.content_type, self.content_type, |name| ContentType::new(name))
-                .map_err(text)?,
-            headers,
+            content_type: shared(&mut names.content_type, content_type, |name| ContentType::new(name))
+                .map_err(invalid)?,
+            headers: self.headers()?,
             trace: self.trace(),
             payload: Bytes::copy_from_slice(self.payload),
             chunk: None,
         })
     }
 
+    /// The error names a place and not the value: tokens travel in headers.
+    fn headers(&self) -> Result<Headers, String> {
+        let Some(json) = self.headers else { return Ok(Headers::new()) };
+        let json = str::from_utf8(json)
+            .map_err(|error| format!("headers are not UTF-8 at byte {}", error.valid_up_to()))?;
+        serde_json::from_str(json).map_err(|error| format!("headers must be an object of texts: {error}"))
+    }
+
     /// A trace context that does not follow the W3C format is left out: it carries no identity, and
     /// nobody is helped by a message that is parked for it.
     fn trace(&self) -> Option<TraceContext> {
-        TraceContext::new(self.traceparent?, self.tracestate.map(str::to_owned)).ok()
+        let parent = str::from_utf8(self.traceparent?).ok()?;
+        let state = self.tracestate.map(str::from_utf8).transpose().ok()?;
+        TraceContext::new(parent, state.map(str::to_owned)).ok()
     }
 }
 
@@ -145,22 +169,25 @@ mod tests {
         Row {
             id: 7,
             message_id: RowId::Uuid(MessageId::new().as_uuid()),
-            topic: "orders",
+            topic: b"orders",
             key: None,
             kind: None,
-            content_type: "application/json",
+            content_type: b"application/json",
             headers: None,
             traceparent: None,
             tracestate: None,
             payload: b"{}",
+            lengths: Lengths { payload: 2, headers: 0 },
             enqueued_at: Some(OffsetDateTime::UNIX_EPOCH),
             deliver_in: None,
         }
     }
 
     fn entry(row: Row<'_>) -> Entry {
-        row.into_entry(&mut Names::default(), &source())
+        row.into_entry(&mut Names::default(), &source(), &LIMIT)
     }
+
+    const LIMIT: RowLimit = RowLimit::of(message::SizeLimit::SQS);
 
     fn source() -> Source {
         Source::new("/test").unwrap()
@@ -176,8 +203,8 @@ mod tests {
     fn names_are_shared_while_they_stay_the_same() {
         let mut names = Names::default();
         let mut topic =
-            |topic| Row { topic, ..row() }.into_entry(&mut names, &source()).message.unwrap().topic;
-        let (first, second, other, again) = (topic("a"), topic("a"), topic("b"), topic("a"));
+            |topic| Row { topic, ..row() }.into_entry(&mut names, &source(), &LIMIT).message.unwrap().topic;
+        let (first, second, other, again) = (topic(b"a"), topic(b"a"), topic(b"b"), topic(b"a"));
         let place = |topic: &Topic| topic.as_str().as_ptr();
         assert_eq!(place(&first), place(&second));
         assert_eq!([&first, &other, &again].map(Topic::as_str), ["a", "b", "a"]);
@@ -186,11 +213,17 @@ mod tests {
     #[test]
     fn what_is_wrong_with_a_row_is_said() {
         let cases = [
-            (Row { topic: "or ders", ..row() }, "or ders"),
-            (Row { headers: Some(r#"{"a":1}"#), ..row() }, "headers"),
-            (Row { headers: Some(r#"{"ce_id":"x"}"#), ..row() }, "reserved"),
-            (Row { message_id: RowId::Text("x"), ..row() }, "UUID"),
+            (Row { topic: b"or ders", ..row() }, "or ders"),
+            (Row { headers: Some(br#"{"a":1}"#), ..row() }, "headers"),
+            (Row { headers: Some(br#"{"ce_id":"x"}"#), ..row() }, "reserved"),
+            (Row { message_id: RowId::Text(b"x"), ..row() }, "UUID"),
             (Row { enqueued_at: None, ..row() }, "gone"),
+            (Row { message_id: RowId::Text(b"\xff"), ..row() }, "message id"),
+            (Row { topic: b"or\xff", ..row() }, r#"the topic "or\xff" is not UTF-8 at byte 2"#),
+            (Row { key: Some(b"caf\xe9"), ..row() }, r#"the key "caf\xe9" is not UTF-8 at byte 3"#),
+            (Row { kind: Some(b"\xff"), ..row() }, "kind"),
+            (Row { content_type: b"\xff", ..row() }, "content type"),
+            (Row { headers: Some(b"{\"a\":\"\xff\"}"), ..row() }, "headers are not UTF-8 at byte 6"),
         ];
         for (row, expected) in cases {
             let invalid = entry(row).message.unwrap_err();
@@ -199,8 +232,31 @@ mod tests {
     }
 
     #[test]
+    fn a_name_that_was_parked_as_it_is_shown_never_becomes_valid() {
+        let first = entry(Row { key: Some(b"caf\xe9"), ..row() });
+        let parked = first.key().unwrap().to_owned();
+        let again = entry(Row { key: Some(parked.as_bytes()), ..row() });
+        assert_eq!(again.key(), Some(&parked[..]));
+        assert!(again.message.unwrap_err().problem.contains("not UTF-8"));
+    }
+
+    #[test]
+    fn a_row_that_was_too_long_to_be_read_names_length_and_limit() {
+        let of = |payload, headers| {
+            let lengths = Lengths { payload, headers };
+            entry(Row { payload: b"", lengths, ..row() }).message.map_err(|invalid| invalid.problem)
+        };
+        let limit = 1 << 20;
+        assert!(of(limit, 2 * limit).is_ok());
+        let text = of(limit + 1, 0).unwrap_err();
+        assert!(text.contains("a payload of 1048577 bytes; SQS takes at most 1048576"), "{text}");
+        let text = of(0, 2 * limit + 1).unwrap_err();
+        assert!(text.contains("headers of 2097153 bytes as JSON; SQS takes"), "{text}");
+    }
+
+    #[test]
     fn an_invalid_trace_does_not_park_a_message() {
-        let message = entry(Row { traceparent: Some("x"), ..row() }).message.unwrap();
+        let message = entry(Row { traceparent: Some(b"x"), ..row() }).message.unwrap();
         assert_eq!(message.trace, None);
     }
 

@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
+use migrations::Template;
 use sqlx::types::Uuid;
 use sqlx::{Connection, PgConnection, Row as _};
 use time::OffsetDateTime;
 
-use crate::admin::decision::{Content, DecideError, Decision, OperatorDecision, edited};
+use crate::admin::decision::{DecideError, Decision, OperatorDecision, edited};
 use crate::admin::entry::{AuditRecord, ListedEntry, due};
 use crate::admin::status::{
     Backlog, Blocker, COUNTED_MAX, CursorHistory, Holder, ParkedSummary, RelayStatus,
@@ -18,6 +19,8 @@ use crate::log::{Cursor, EntryId, ExceptionState, LogError, Pause, PauseScope, R
 use crate::postgres::brief::Brief;
 use crate::postgres::history::History;
 use crate::postgres::mark::{PgMark, array};
+use crate::postgres::row::text;
+use crate::postgres::statements::UNBOUNDED;
 use crate::postgres::store::PostgresLog;
 
 const RELAYS: &str = "
@@ -85,9 +88,17 @@ FROM {schema}outbox_exception AS e LEFT JOIN {schema}outbox_parked AS p USING (r
 WHERE e.relay = $1 AND e.shard = 0 AND e.state = $2 AND e.id > $3 ORDER BY e.id LIMIT $4";
 
 const LOCK_ENTRY: &str = "
-SELECT e.state, e.message_id, coalesce(p.payload, ''), p.headers::text
-FROM {schema}outbox_exception AS e LEFT JOIN {schema}outbox_parked AS p USING (relay, shard, id)
-WHERE e.relay = $1 AND e.shard = 0 AND e.id = $2 FOR UPDATE OF e";
+SELECT state, message_id FROM {schema}outbox_exception WHERE relay = $1 AND shard = 0 AND id = $2 FOR UPDATE";
+
+// As `Content::digest` makes it, in the server: a content of any size stays there. Of the largest
+// ones the server cannot make it.
+const DIGEST: &str = "
+SELECT encode(sha256(int8send(octet_length(c.payload)::bigint) || c.payload
+        || int8send(octet_length(c.headers)::bigint) || c.headers), 'hex')
+FROM (SELECT payload, convert_to(coalesce(headers::text, ''),
+            CASE WHEN getdatabaseencoding() = 'SQL_ASCII' THEN 'SQL_ASCII' ELSE 'UTF8' END) AS headers
+    FROM {schema}outbox_parked AS p WHERE relay = $1 AND shard = 0 AND id = $2
+        AND octet_length(payload) <= 536870912 AND NOT {unbounded} OFFSET 0) AS c";
 
 const REQUEUE: &str = "
 UPDATE {schema}outbox_exception
@@ -102,8 +113,7 @@ WHERE relay = $1 AND shard = 0 AND id = $2";
 const EDIT: &str = "
 UPDATE {schema}outbox_parked
 SET payload = coalesce($3, payload), headers = coalesce($4::jsonb, headers), edited_at = clock_timestamp()
-WHERE relay = $1 AND shard = 0 AND id = $2
-RETURNING payload, headers::text";
+WHERE relay = $1 AND shard = 0 AND id = $2";
 
 const AUDIT: &str = "
 INSERT INTO {schema}outbox_audit (actor, relay, id, message_id, action, note, digest_before, digest_after,
@@ -202,6 +212,23 @@ impl PostgresLog {
         Ok(relays)
     }
 
+    /// The digest of the copy of an entry.
+    async fn digest(
+        &self,
+        connection: &mut PgConnection,
+        relay: &RelayName,
+        id: EntryId,
+    ) -> Result<Option<String>, LogError> {
+        let template = Template::new(DIGEST).part("unbounded", UNBOUNDED).part("of", "p");
+        let digest = template.schema(self.options.schema.as_ref()).render();
+        sqlx::query_scalar(&digest)
+            .bind(relay.as_str())
+            .bind(id.0)
+            .fetch_optional(connection)
+            .await
+            .map_err(LogError::during("look at the entry"))
+    }
+
     async fn carry_out(
         &self,
         relay: &RelayName,
@@ -211,13 +238,13 @@ impl PostgresLog {
         let failed = || LogError::during("carry out the decision");
         let mut connection = self.admin().await?;
         let mut tx = connection.begin().await.map_err(failed())?;
-        let found: Option<(String, Uuid, Vec<u8>, Option<String>)> = sqlx::query_as(&self.render(LOCK_ENTRY))
+        let found: Option<(String, Uuid)> = sqlx::query_as(&self.render(LOCK_ENTRY))
             .bind(relay.as_str())
             .bind(id.0)
             .fetch_optional(&mut *tx)
             .await
             .map_err(failed())?;
-        let (state, message_id, payload, headers) =
+        let (state, message_id) =
             found.ok_or_else(|| DecideError::NoSuchEntry { relay: relay.to_string(), id })?;
         let action = decree.decision.action();
         if state != ExceptionState::Dead.as_str() {
@@ -232,18 +259,15 @@ impl PostgresLog {
                 query.execute(&mut *tx).await.map_err(failed())?;
             }
             Decision::Edit { .. } => {
-                let (new_payload, new_headers) = edited(&decree.decision)?;
-                let (after_payload, after_headers): (Vec<u8>, Option<String>) =
-                    sqlx::query_as(&self.render(EDIT))
-                        .bind(relay.as_str())
-                        .bind(id.0)
-                        .bind(new_payload)
-                        .bind(new_headers)
-                        .fetch_one(&mut *tx)
-                        .await
-                        .map_err(failed())?;
-                let after = Content { payload: after_payload, headers: after_headers };
-                digests = (Some(Content { payload, headers }.digest()), Some(after.digest()));
+                let (payload, headers) = edited(&decree.decision)?;
+                digests.0 = self.digest(&mut tx, relay, id).await?;
+                let edit = self.render(EDIT);
+                let edit = sqlx::query(&edit).bind(relay.as_str()).bind(id.0).bind(payload).bind(headers);
+                let done = edit.execute(&mut *tx).await.map_err(failed())?;
+                if done.rows_affected() == 0 {
+                    return Err(failed()(sqlx::Error::RowNotFound).into());
+                }
+                digests.1 = self.digest(&mut tx, relay, id).await?;
             }
         }
         sqlx::query(&self.render(AUDIT))
@@ -371,7 +395,7 @@ fn listed(row: &sqlx::postgres::PgRow) -> Result<ListedEntry, sqlx::Error> {
         message_id: row.try_get("message_id")?,
         topic: row.try_get("topic")?,
         key: row.try_get("key")?,
-        kind: row.try_get("kind")?,
+        kind: text(row, "kind")?,
         attempts: u32::try_from(row.try_get::<i32, _>("attempts")?).unwrap_or_default(),
         due_in: due(row.try_get("due_in")?),
         fault: row.try_get("fault")?,

@@ -1,5 +1,6 @@
 //! Lease, cursor and exceptions. Time is the database's, never this machine's.
 
+use std::borrow::Cow;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use crate::log::failure::{gone, within};
 use crate::log::lease::{Acquired, Fenced, Lease, RelayName};
 use crate::log::watch::Watch;
 use crate::log::{CheckpointStore, Cursor, LogError, Progress, stored};
+use crate::postgres::encoding;
 use crate::postgres::facts::{self, Looked, YoungRows};
 use crate::postgres::history::{self, CursorFacts, Decision};
 
@@ -26,6 +28,8 @@ const ACQUIRE_ATTEMPTS: usize = 3;
 
 pub(super) struct PgCheckpointStore {
     pub(super) connection: PgConnection,
+    /// Whether its encoding has every character: an error may quote any.
+    pub(super) takes_any_text: bool,
     pub(super) relay: RelayName,
     pub(super) holder: String,
     pub(super) statements: Statements,
@@ -165,6 +169,15 @@ impl PgCheckpointStore {
         })
     }
 
+    /// An error as a text that the database can store: a checkpoint must not fail for one.
+    fn storable<'e>(&self, error: Option<&'e str>) -> Option<Cow<'e, str>> {
+        error.map(
+            |text| {
+                if self.takes_any_text { Cow::Borrowed(text) } else { Cow::Owned(encoding::ascii(text)) }
+            },
+        )
+    }
+
     /// Nothing, and nothing is stored, when a message was to be parked under the id of another one.
     async fn checkpoint_with(
         &mut self,
@@ -185,7 +198,7 @@ impl PgCheckpointStore {
             .bind(parked.iter().map(|p| i32::try_from(p.attempts).unwrap_or(i32::MAX)).collect::<Vec<_>>())
             .bind(parked.iter().map(|p| p.due_in_or_now().map(|due| due.as_secs_f64())).collect::<Vec<_>>())
             .bind(parked.iter().map(|p| p.fault.map(|fault| fault.as_str())).collect::<Vec<_>>())
-            .bind(parked.iter().map(|p| p.error.as_deref()).collect::<Vec<_>>())
+            .bind(parked.iter().map(|p| self.storable(p.error.as_deref())).collect::<Vec<_>>())
             .bind(&changes.resolved)
             .bind(&self.run)
             .fetch_one(&mut self.connection)

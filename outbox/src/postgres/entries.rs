@@ -15,12 +15,14 @@ use crate::entries::{
 };
 use crate::log::failure::within;
 use crate::log::row::Names;
-use crate::log::{Entry, EntryId, ExceptionState, LogError, RelayName, stored};
+use crate::log::{Entry, EntryId, ExceptionState, LogError, RelayName, RowLimit, stored};
 use crate::postgres::admin::PRESENT;
 use crate::postgres::mark::{PgMark, array};
 use crate::postgres::reconcile::Passed;
-use crate::postgres::row;
-use crate::postgres::statements::{COLUMNS, PASSED, SAME_SEGMENT};
+use crate::postgres::row::{self, optional_text, text};
+use crate::postgres::statements::{
+    BOUNDED, COLUMNS, HEADERS, HEADERS_BYTES, PASSED, SAME_SEGMENT, TRACE, UNBOUNDED,
+};
 use crate::postgres::store::PostgresLog;
 
 // One look at the index for each of the ids $1.
@@ -31,12 +33,15 @@ FROM unnest($1::uuid[]) WITH ORDINALITY AS moment(floor, number) ORDER BY moment
 
 migrations::statements! {
     parts {
-        passed = PASSED;
-        columns = COLUMNS;
-        same_segment = SAME_SEGMENT;
+        // Cuts the entries of a call where their headers are many bytes, behind the first.
+        cut = "SELECT * FROM (
+                SELECT run.*, count(*) OVER () AS found, row_number() OVER place AS nth,
+                    sum(coalesce(octet_length(run.headers), 0)) OVER place AS bytes
+                FROM ({run}) AS run WINDOW place AS (ORDER BY run.id)) AS cut
+            WHERE nth = 1 OR bytes <= 8388608 ORDER BY id";
         // Columns and joins of selected entries; $1 is the relay, $2 to $6 the cursor.
         selected = "
-            SELECT m.id, m.message_id, m.topic, m.key, coalesce(m.kind, m.topic) AS kind, m.headers::text AS headers,
+            SELECT m.id, m.message_id, m.topic, m.key, coalesce(m.kind, m.topic) AS kind, {labels} AS headers,
                 octet_length(m.payload)::bigint AS payload_bytes, m.enqueued_at, e.state, {passed} AS passed,
                 m.message_id IN (
                     SELECT a.message_id FROM {schema}outbox_audit AS a
@@ -46,6 +51,15 @@ migrations::statements! {
                     WHERE a.relay = $1 AND a.action = 'edit') AS edited
             FROM {schema}outbox_message AS m
             LEFT JOIN {schema}outbox_exception AS e ON e.relay = $1 AND e.shard = 0 AND e.id = m.id AND e.message_id = m.message_id";
+        passed = PASSED;
+        labels = LABELS;
+        columns = COLUMNS;
+        headers = HEADERS;
+        unbounded = UNBOUNDED;
+        trace = TRACE;
+        bounded = BOUNDED;
+        headers_bytes = HEADERS_BYTES;
+        same_segment = SAME_SEGMENT;
     }
 
     extent = "
@@ -58,7 +72,7 @@ migrations::statements! {
         LEFT JOIN LATERAL (SELECT id FROM {schema}outbox_message ORDER BY id DESC LIMIT 1) AS newest ON true";
     /// $1 relay, $2 to $6 the cursor, $7 id or null, $8 message id or null. A parked entry has a
     /// copy of its content, which an operator may have edited.
-    find = "
+    find(of = "c") = "
         WITH named AS (
             SELECT id, message_id FROM {schema}outbox_message
             WHERE ($7::bigint IS NULL OR id = $7) AND ($8::uuid IS NULL OR message_id = $8)
@@ -67,8 +81,7 @@ migrations::statements! {
             WHERE relay = $1 AND shard = 0 AND ($7::bigint IS NULL OR id = $7) AND ($8::uuid IS NULL OR message_id = $8))
         SELECT n.id, n.message_id::text AS message_id, coalesce(m.topic, e.topic) AS topic, coalesce(m.key, e.key) AS key,
             coalesce(m.kind, p.kind, m.topic, e.topic) AS kind, coalesce(m.content_type, p.content_type) AS content_type,
-            coalesce(p.headers, m.headers)::text AS headers,
-            coalesce(m.traceparent, p.traceparent) AS traceparent,
+            {labels} AS headers, left(coalesce(m.traceparent, p.traceparent), 64) AS traceparent,
             octet_length(coalesce(p.payload, m.payload))::bigint AS payload_bytes,
             coalesce(m.enqueued_at, p.enqueued_at) AS enqueued_at, m.xid::text AS transaction, m.deliver_at,
             m.id IS NOT NULL AS is_in_log, coalesce({passed}, false) AS passed,
@@ -83,6 +96,7 @@ migrations::statements! {
         LEFT JOIN {schema}outbox_exception AS e
             ON e.relay = $1 AND e.shard = 0 AND e.id = n.id AND e.message_id = n.message_id
         LEFT JOIN {schema}outbox_parked AS p ON p.relay = e.relay AND p.shard = e.shard AND p.id = e.id
+        CROSS JOIN LATERAL (SELECT coalesce(p.headers, m.headers) AS headers) AS c
         LEFT JOIN LATERAL (
             SELECT o.id, o.state, o.error FROM {schema}outbox_exception AS o
             WHERE o.relay = $1 AND o.shard = 0 AND o.state IN ('retrying', 'dead') AND e.state = 'held'
@@ -91,26 +105,32 @@ migrations::statements! {
         ORDER BY n.id";
     /// $7 above this id, $8 up to this one, $9 ids or null, $10 topic, $11 key, $12 and $13 when
     /// enqueued, $14 rows.
-    select = "
+    select(of = "m", run = "
         {selected} WHERE m.id > $7 AND m.id <= $8 AND ($9::bigint[] IS NULL OR m.id = ANY ($9))
             AND ($10::text IS NULL OR m.topic = $10) AND ($11::text IS NULL OR m.key = $11)
             AND ($12::timestamptz IS NULL OR m.enqueued_at >= $12)
             AND ($13::timestamptz IS NULL OR m.enqueued_at <= $13)
-        ORDER BY m.id LIMIT $14";
+        ORDER BY m.id LIMIT $14") = "{cut}";
     /// $7 to $11 an earlier cursor, $12 above this id, $13 rows. What that one had not passed
     /// stands above its floor, or belongs to a transaction that was in flight.
-    passed_between = "
+    passed_between(of = "m", run = "
         {selected} WHERE m.id > $12 AND (m.id > $8 OR m.xid = ANY ($9::text::xid8[])) AND {passed}
             AND NOT (coalesce(pg_visible_in_snapshot(m.xid, (SELECT $7::text::pg_snapshot)), false)
                 OR (m.id <= $8 AND m.xid <> ALL ($9::text::xid8[]))
                 OR (m.id <= $11 AND coalesce(pg_visible_in_snapshot(m.xid, (SELECT $10::text::pg_snapshot)), false)))
-        ORDER BY m.id LIMIT $13";
-    /// $1 ids, $2 their message ids.
-    contents(payload = "m.payload", message_id = "wanted.message_id") = "
-        SELECT {columns} FROM unnest($1::bigint[], $2::uuid[]) AS wanted(id, message_id)
-        CROSS JOIN LATERAL (SELECT * FROM {schema}outbox_message
-            WHERE id = wanted.id AND message_id = wanted.message_id AND {same_segment} LIMIT 1) AS m
-        ORDER BY m.id";
+        ORDER BY m.id LIMIT $13") = "{cut}";
+    /// $1 ids, $2 their message ids, $3 bytes of a payload and $4 of headers that are read.
+    contents(
+        of = "m",
+        message_id = "wanted.message_id",
+        is_short = "(octet_length(run.payload) <= $3::bigint AND {headers_bytes} <= $4::bigint)",
+    ) = "
+        SELECT {bounded} FROM (
+            SELECT {columns} FROM unnest($1::bigint[], $2::uuid[]) AS wanted(id, message_id)
+            CROSS JOIN LATERAL (SELECT * FROM {schema}outbox_message
+                WHERE id = wanted.id AND message_id = wanted.message_id AND {same_segment} LIMIT 1) AS m
+            OFFSET 0) AS run
+        ORDER BY run.id";
     /// $1 relay, $2 to $6 the cursor, $7 unread and $8 parked entries that are counted. What is not
     /// passed stands above the floor, or belongs to a transaction that was in flight.
     lag = "
@@ -125,6 +145,12 @@ migrations::statements! {
         GROUP BY topic, state";
 }
 
+/// The headers of `of` as an operator's question reads them: none where they are longer than those
+/// of any message that a broker takes.
+pub(super) const LABELS: &str =
+    "CASE WHEN {unbounded} OR octet_length({of}.headers::text) > 4194304 THEN 'null'
+    ELSE {of}.headers::text END";
+
 impl PostgresLog {
     fn sql(&self) -> Statements {
         Statements::new(self.options.schema.as_ref())
@@ -134,7 +160,7 @@ impl PostgresLog {
         let cursor = self.read_extent(relay).await?.cursor;
         let passed = Passed::read(cursor.as_deref())?;
         let statement = self.sql().lag;
-        let rows: Vec<LagRow> = sqlx::query_as(&statement)
+        let rows = sqlx::query(&statement)
             .bind(relay.as_str())
             .bind(&passed.base.snapshot)
             .bind(passed.base.floor)
@@ -146,7 +172,9 @@ impl PostgresLog {
             .fetch_all(&mut *self.admin().await?)
             .await
             .map_err(LogError::during("count what has not left"))?;
-        Ok(by_topic(rows))
+        let row = |row: &PgRow| Ok((text(row, 0)?, row.try_get(1)?, row.try_get(2)?, row.try_get(3)?));
+        let rows: Result<Vec<LagRow>, sqlx::Error> = rows.iter().map(row).collect();
+        Ok(by_topic(rows.map_err(LogError::during("count what has not left"))?))
     }
 
     async fn read_extent(&self, relay: &RelayName) -> Result<Extent, LogError> {
@@ -236,8 +264,7 @@ impl PostgresLog {
             .fetch_all(&mut *self.admin().await?)
             .await
             .map_err(failed())?;
-        let entries: Result<_, LogError> = rows.iter().map(|row| selected(row).map_err(failed())?).collect();
-        Ok(SelectedPage::of(entries?, range))
+        page(&rows, range, failed)
     }
 
     async fn read_passed_between(
@@ -267,22 +294,29 @@ impl PostgresLog {
             .fetch_all(&mut *self.admin().await?)
             .await
             .map_err(failed())?;
-        let entries: Result<_, LogError> = rows.iter().map(|row| selected(row).map_err(failed())?).collect();
-        Ok(SelectedPage::of(entries?, (after.0, i64::MAX, true)))
+        page(&rows, (after.0, i64::MAX, true), failed)
     }
 
-    async fn read_contents(&self, entries: &[(EntryId, Uuid)]) -> Result<Vec<Entry>, LogError> {
+    async fn read_contents(
+        &self,
+        entries: &[(EntryId, Uuid)],
+        limit: RowLimit,
+    ) -> Result<Vec<Entry>, LogError> {
         let (ids, message_ids): (Vec<i64>, Vec<Uuid>) =
             entries.iter().map(|(id, uuid)| (id.0, *uuid)).unzip();
         let statement = self.sql().contents;
         let rows = sqlx::query(&statement)
             .bind(ids)
             .bind(message_ids)
+            .bind(i64::try_from(limit.payload.message_bytes_max).unwrap_or(i64::MAX))
+            .bind(i64::try_from(limit.headers_bytes_max()).unwrap_or(i64::MAX))
             .fetch_all(&mut *self.admin().await?)
             .await
             .map_err(LogError::during("read entries"))?;
         let mut names = Names::default();
-        rows.iter().map(|row| Ok(row::read(row, None)?.into_entry(&mut names, &self.source))).collect()
+        rows.iter()
+            .map(|row| Ok(row::read(row, None)?.into_entry(&mut names, &self.source, &limit)))
+            .collect()
     }
 }
 
@@ -316,8 +350,8 @@ impl LogEntries for PostgresLog {
         within(self.options.call_timeout, self.read_passed_between(relay, (before, now), after)).await
     }
 
-    async fn contents(&self, entries: &[(EntryId, Uuid)]) -> Result<Vec<Entry>, LogError> {
-        within(self.options.call_timeout, self.read_contents(entries)).await
+    async fn contents(&self, entries: &[(EntryId, Uuid)], limit: RowLimit) -> Result<Vec<Entry>, LogError> {
+        within(self.options.call_timeout, self.read_contents(entries, limit)).await
     }
 
     async fn lag(&self, relay: &RelayName) -> Result<Vec<TopicLag>, LogError> {
@@ -386,11 +420,11 @@ fn found(row: &PgRow) -> Result<Result<FoundEntry, LogError>, sqlx::Error> {
     Ok(Ok(FoundEntry {
         id: EntryId(row.try_get("id")?),
         message_id: row.try_get("message_id")?,
-        topic: row.try_get("topic")?,
-        key: row.try_get("key")?,
-        labels: Labels::read(row.try_get("kind")?, row.try_get("headers")?),
-        content_type: row.try_get("content_type")?,
-        traceparent: row.try_get("traceparent")?,
+        topic: text(row, "topic")?,
+        key: optional_text(row, "key")?,
+        labels: Labels::read(text(row, "kind")?, row.try_get_unchecked("headers")?),
+        content_type: optional_text(row, "content_type")?,
+        traceparent: optional_text(row, "traceparent")?,
         payload_bytes: bytes.and_then(|bytes| u64::try_from(bytes).ok()),
         enqueued_at: row.try_get("enqueued_at")?,
         transaction: row.try_get("transaction")?,
@@ -401,6 +435,21 @@ fn found(row: &PgRow) -> Result<Result<FoundEntry, LogError>, sqlx::Error> {
         is_edited: row.try_get("was_edited")?,
         parked,
     }))
+}
+
+/// The entries of a call; `found` is the number before they were cut.
+fn page<E: FnOnce(sqlx::Error) -> LogError>(
+    rows: &[PgRow],
+    range: (i64, i64, bool),
+    failed: impl Fn() -> E,
+) -> Result<SelectedPage, LogError> {
+    let found: i64 = match rows.first() {
+        Some(row) => row.try_get("found").map_err(failed())?,
+        None => 0,
+    };
+    let entries: Result<Vec<_>, LogError> = rows.iter().map(|row| selected(row).map_err(failed())?).collect();
+    let is_cut = found > rows.len() as i64;
+    Ok(SelectedPage::of(entries?, range, is_cut))
 }
 
 fn selected(row: &PgRow) -> Result<Result<SelectedEntry, LogError>, sqlx::Error> {
@@ -415,9 +464,9 @@ fn selected(row: &PgRow) -> Result<Result<SelectedEntry, LogError>, sqlx::Error>
     Ok(Ok(SelectedEntry {
         id: EntryId(row.try_get("id")?),
         message_id: row.try_get("message_id")?,
-        topic: row.try_get("topic")?,
-        key: row.try_get("key")?,
-        labels: Labels::read(row.try_get("kind")?, row.try_get("headers")?),
+        topic: text(row, "topic")?,
+        key: optional_text(row, "key")?,
+        labels: Labels::read(text(row, "kind")?, row.try_get_unchecked("headers")?),
         payload_bytes: u64::try_from(row.try_get::<i64, _>("payload_bytes")?).unwrap_or_default(),
         enqueued_at,
         standing: Standing::of(is_passed, state, is_discarded, is_edited),

@@ -83,6 +83,7 @@
 mod admin;
 mod brief;
 mod checkpoint_store;
+mod encoding;
 mod enqueue;
 mod entries;
 mod facts;

@@ -1,8 +1,9 @@
-//! One page: how many rows to ask for, which payloads come with them, and where it is cut.
+//! One page: how many rows to ask for, which contents come with them, and where it is cut.
 //!
-//! The server bounds the rows and leaves payloads out that are large; where the page ends is
-//! decided here, by the lengths of all of them. The payloads that were left out and belong to the
-//! page follow in a second statement.
+//! The server bounds the rows and leaves contents out that are large; where the page ends is
+//! decided here, by the lengths of all of them. The contents that were left out and belong to the
+//! page follow in a second statement, but for those that are larger than the relay takes: of these
+//! the lengths are all that is ever read.
 
 use std::collections::HashMap;
 
@@ -11,13 +12,14 @@ use sqlx::{PgConnection, Row as _};
 use uuid::Uuid;
 
 use crate::log::entry::PageLimit;
-use crate::postgres::row::Column;
+use crate::log::lease::RelayName;
+use crate::postgres::row::{self, Column};
 use crate::postgres::statements::Statements;
 
 /// How many rows the next page is asked for: as many as fit, going by the page before.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Pace {
-    /// The mean length of a payload.
+    /// The mean length of a content.
     mean_bytes: usize,
 }
 
@@ -29,7 +31,7 @@ impl Pace {
         fit.saturating_add(fit / 4).saturating_add(1).min(limit.entries_max).max(1)
     }
 
-    /// Rows have come, and their payloads are so long in all.
+    /// Rows have come, and their contents are so long in all.
     pub(super) fn note(&mut self, rows: usize, bytes: usize) {
         if let Some(mean) = bytes.checked_div(rows) {
             self.mean_bytes = mean;
@@ -37,9 +39,20 @@ impl Pace {
     }
 }
 
-/// The bytes up to which a payload comes with its row: all together at most twice a page.
-pub(super) fn inline_max(limit: PageLimit, rows: usize) -> i32 {
-    i32::try_from(limit.bytes_max.saturating_mul(2) / rows.max(1)).unwrap_or(i32::MAX)
+/// The bytes up to which a content comes with its row: all together at most twice a page, and none
+/// that is larger than the relay takes.
+pub(super) fn short_max(limit: PageLimit, rows: usize) -> i64 {
+    let each = limit.bytes_max.saturating_mul(2) / rows.max(1);
+    i64::try_from(each.min(limit.row.payload.message_bytes_max)).unwrap_or(i64::MAX)
+}
+
+/// Where the contents of rows stand.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Place<'a> {
+    /// In the log.
+    Log,
+    /// Among the copies of a relay.
+    Parked(&'a RelayName),
 }
 
 /// The rows of a page.
@@ -47,8 +60,10 @@ pub(super) struct Cut {
     pub(super) rows: Vec<PgRow>,
     /// Whether nothing follows.
     pub(super) exhausted: bool,
-    /// Payloads that have not come with their rows, by message id.
-    payloads: HashMap<Uuid, Vec<u8>>,
+    /// Whether rows that have come are left out.
+    pub(super) is_cut: bool,
+    /// Contents that have not come with their rows, by message id.
+    contents: HashMap<Uuid, PgRow>,
 }
 
 impl Cut {
@@ -65,7 +80,11 @@ impl Cut {
         let found = rows.len();
         let (mut fit, mut bytes, mut is_over) = (0, 0_usize, false);
         for row in &rows {
-            bytes += usize::try_from(row.try_get::<i32, _>(Column::BYTES)?).unwrap_or_default();
+            let lengths = row::lengths(row)?;
+            // What is too large is not read.
+            if limit.row.refusal(lengths).is_none() {
+                bytes = bytes.saturating_add(lengths.payload).saturating_add(lengths.headers);
+            }
             let is_full = fit >= limit.entries_max.min(asked) || bytes > limit.bytes_max;
             is_over |= is_full && (fit > 0 || beside_others);
             fit += usize::from(!is_over);
@@ -76,42 +95,59 @@ impl Cut {
         }
         pace.note(found, bytes);
         rows.truncate(fit);
-        Ok(Self { rows, exhausted: fit == found && found <= asked, payloads: HashMap::new() })
+        let is_cut = fit < found;
+        Ok(Self { rows, exhausted: !is_cut && found <= asked, is_cut, contents: HashMap::new() })
     }
 
-    /// Brings the payloads that have not come with their rows. One that is gone meanwhile stays
+    /// Brings the contents that have not come with their rows. One that is gone meanwhile stays
     /// out.
     pub(super) async fn complete(
         &mut self,
+        place: Place<'_>,
+        limit: PageLimit,
         statements: &Statements,
         connection: &mut PgConnection,
     ) -> Result<(), sqlx::Error> {
         let (mut ids, mut message_ids) = (Vec::new(), Vec::new());
         for row in &self.rows {
-            if row.try_get::<Option<&[u8]>, _>(Column::PAYLOAD)?.is_none() {
+            let has_come = row.try_get::<Option<&[u8]>, _>(Column::PAYLOAD)?.is_some();
+            if !has_come && limit.row.refusal(row::lengths(row)?).is_none() {
                 ids.push(row.try_get::<i64, _>(Column::ID)?);
                 message_ids.push(row.try_get::<Uuid, _>(Column::MESSAGE_ID)?);
             }
         }
-        if !ids.is_empty() {
-            let query = sqlx::query_as(&statements.payloads).bind(ids).bind(message_ids);
-            self.payloads = query.fetch_all(connection).await?.into_iter().collect();
+        if ids.is_empty() {
+            return Ok(());
+        }
+        let query = match place {
+            Place::Log => sqlx::query(&statements.contents).bind(ids).bind(message_ids),
+            Place::Parked(relay) => {
+                sqlx::query(&statements.copies).bind(ids).bind(message_ids).bind(relay.as_str())
+            }
+        };
+        for row in query.fetch_all(connection).await? {
+            self.contents.insert(row.try_get(0)?, row);
         }
         Ok(())
     }
 
-    /// The payload of a row that came without it.
-    pub(super) fn payload(&self, row: &PgRow) -> Option<&[u8]> {
+    /// The content of a row that came without it: payload and headers.
+    pub(super) fn content(&self, row: &PgRow) -> Option<row::Content<'_>> {
         let message_id: Uuid = row.try_get(Column::MESSAGE_ID).ok()?;
-        self.payloads.get(&message_id).map(Vec::as_slice)
+        let content = self.contents.get(&message_id)?;
+        Some(row::Content { payload: content.try_get(1).ok()?, headers: content.try_get_unchecked(2).ok()? })
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use message::SizeLimit;
 
-    const LIMIT: PageLimit = PageLimit { entries_max: 1_000, bytes_max: 2 << 20 };
+    use super::*;
+    use crate::log::RowLimit;
+
+    const LIMIT: PageLimit =
+        PageLimit { entries_max: 1_000, bytes_max: 2 << 20, row: RowLimit::of(SizeLimit::SQS) };
 
     #[test]
     fn as_many_rows_are_asked_for_as_fit_going_by_the_page_before() {
@@ -122,15 +158,21 @@ mod tests {
         pace.note(1_001, 1_001 * 16_384);
         assert_eq!(pace.rows(LIMIT), 161);
         // All of them come with their rows then.
-        assert!(inline_max(LIMIT, pace.rows(LIMIT)) > 16_384);
+        assert!(short_max(LIMIT, pace.rows(LIMIT)) > 16_384);
         pace.note(0, 0);
         assert_eq!(pace.rows(LIMIT), 161, "an empty page tells nothing");
     }
 
     #[test]
     fn there_is_always_a_row_to_ask_for() {
-        let nothing = PageLimit { entries_max: 0, bytes_max: 0 };
-        assert_eq!((Pace::default().rows(nothing), inline_max(nothing, 0)), (1, 0));
-        assert_eq!(inline_max(PageLimit { entries_max: 1, bytes_max: usize::MAX }, 1), i32::MAX);
+        let nothing = PageLimit { entries_max: 0, bytes_max: 0, ..LIMIT };
+        assert_eq!((Pace::default().rows(nothing), short_max(nothing, 0)), (1, 0));
+    }
+
+    #[test]
+    fn nothing_that_is_too_large_comes_with_its_row() {
+        assert_eq!(short_max(LIMIT, 1), SizeLimit::SQS.message_bytes_max as i64);
+        let huge = PageLimit { bytes_max: usize::MAX, ..LIMIT };
+        assert_eq!(short_max(huge, 1_000), SizeLimit::SQS.message_bytes_max as i64);
     }
 }

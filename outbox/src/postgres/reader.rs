@@ -4,13 +4,13 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use message::Source;
+use message::{SizeLimit, Source};
 use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, Row as _};
 use time::OffsetDateTime;
 
 use crate::log::cursor::{Difference, Mark};
-use crate::log::entry::{Entry, EntryId, Page, PageLimit};
+use crate::log::entry::{Entry, EntryId, Page, PageLimit, RowLimit};
 use crate::log::exception::{Exception, ExceptionState, ExceptionSummary};
 use crate::log::failure::within;
 use crate::log::lease::RelayName;
@@ -19,7 +19,7 @@ use crate::log::row::{Names, wait};
 use crate::log::{LogError, LogReader, Pause};
 use crate::postgres::facts;
 use crate::postgres::mark::{PgMark, array};
-use crate::postgres::page::{Cut, Pace, inline_max};
+use crate::postgres::page::{Cut, Pace, Place, short_max};
 use crate::postgres::row::{self, Column};
 use crate::postgres::statements::{Statements, YOUNG_LOOKED_AT};
 
@@ -43,6 +43,8 @@ pub(super) struct PgReader {
     /// A base that was asked for, and a later mark with nothing between the two.
     advanced: Option<(Mark, PgMark)>,
     pace: Pace,
+    /// That of exceptions.
+    parked_pace: Pace,
 }
 
 /// The answer of a poll.
@@ -89,6 +91,7 @@ impl PgReader {
             run,
             advanced: None,
             pace: Pace::default(),
+            parked_pace: Pace::default(),
         })
     }
 
@@ -207,8 +210,13 @@ impl PgReader {
     }
 
     async fn is_empty(&mut self, difference: &Difference) -> Result<bool, LogError> {
-        let limit = PageLimit { entries_max: 1, bytes_max: 0 };
-        Ok(self.page(difference, EntryId::default(), limit).await?.entries.is_empty())
+        let nothing = SizeLimit { destination: "a look", message_bytes_max: 0 };
+        let limit = PageLimit { entries_max: 1, bytes_max: 0, row: RowLimit::of(nothing) };
+        let pace = self.pace;
+        let page = self.page(difference, EntryId::default(), limit).await?;
+        // No content was read: that says nothing of the next page.
+        self.pace = pace;
+        Ok(page.entries.is_empty())
     }
 
     /// First the rows of transactions that were in flight at the base: they have the smaller ids.
@@ -225,16 +233,22 @@ impl PgReader {
         let ended = base.settled_by(&head);
         let mut first = Page { entries: Vec::new(), exhausted: true };
         if after.0 < base.floor && !ended.is_empty() {
+            let asked = self.pace.rows(limit);
             let query = sqlx::query(&self.statements.stragglers)
-                .bind(rows_max(limit.entries_max))
-                .bind(bytes_max(limit))
+                .bind(rows_max(asked))
+                .bind(short_max(limit, asked))
                 .bind(after.0)
                 .bind(base.floor)
                 .bind(array(&ended))
                 .bind(&self.run);
-            let rows = query.fetch_all(&mut self.connection).await;
-            let rows = rows.map_err(LogError::during("read entries"))?;
-            first = page(rows, rows_max(limit.entries_max), &self.source)?;
+            let read = async || -> Result<Cut, sqlx::Error> {
+                let rows = query.fetch_all(&mut self.connection).await?;
+                let mut cut = Cut::of(rows, limit, asked, false, &mut self.pace)?;
+                cut.complete(Place::Log, limit, &self.statements, &mut self.connection).await?;
+                Ok(cut)
+            };
+            let cut = read().await.map_err(LogError::during("read entries"))?;
+            self.add(&mut first, &cut, limit)?;
         }
         if !first.exhausted {
             return Ok(first);
@@ -243,30 +257,39 @@ impl PgReader {
         let left = PageLimit {
             entries_max: limit.entries_max.saturating_sub(first.entries.len()),
             bytes_max: limit.bytes_max.saturating_sub(used),
+            row: limit.row,
         };
         let asked = self.pace.rows(left);
         let query = sqlx::query(&self.statements.page)
             .bind(rows_max(asked))
+            .bind(short_max(left, asked))
             .bind(after.0.max(base.floor))
             .bind(difference.ceiling)
             .bind(&base.snapshot)
             .bind(&head.snapshot)
-            .bind(inline_max(left, asked))
             .bind(&self.run);
         let read = async || -> Result<Cut, sqlx::Error> {
             let rows = query.fetch_all(&mut self.connection).await?;
             let mut cut = Cut::of(rows, left, asked, !first.entries.is_empty(), &mut self.pace)?;
-            cut.complete(&self.statements, &mut self.connection).await?;
+            cut.complete(Place::Log, left, &self.statements, &mut self.connection).await?;
             Ok(cut)
         };
         let cut = read().await.map_err(LogError::during("read entries"))?;
         self.check_run(cut.rows.len()).await?;
+        self.add(&mut first, &cut, limit)?;
+        Ok(first)
+    }
+
+    /// Adds rows of the log to a page.
+    fn add(&self, page: &mut Page, cut: &Cut, limit: PageLimit) -> Result<(), LogError> {
         let mut names = Names::default();
-        first.entries.reserve(cut.rows.len());
+        page.entries.reserve(cut.rows.len());
         for row in &cut.rows {
-            first.entries.push(row::read(row, cut.payload(row))?.into_entry(&mut names, &self.source));
+            let columns = row::read(row, cut.content(row))?;
+            page.entries.push(columns.into_entry(&mut names, &self.source, &limit.row));
         }
-        Ok(Page { exhausted: cut.exhausted, ..first })
+        page.exhausted = cut.exhausted;
+        Ok(())
     }
 
     /// As `page`, without what was parked when the base was rebased.
@@ -300,22 +323,26 @@ impl PgReader {
 
     async fn due(&mut self, after: Option<DuePosition>, limit: PageLimit) -> Result<DuePage, LogError> {
         let place = after.unwrap_or(DuePosition { at_micros: 0, id: EntryId(0) });
-        let rows_max = rows_max(limit.entries_max);
-        let rows = sqlx::query(&self.statements.due)
-            .bind(rows_max)
-            .bind(bytes_max(limit))
+        let asked = self.parked_pace.rows(limit);
+        let query = sqlx::query(&self.statements.due)
+            .bind(rows_max(asked))
+            .bind(short_max(limit, asked))
             .bind(self.relay.as_str())
             .bind(at_micros(place.at_micros))
             .bind(place.id.0)
-            .bind(&self.run)
-            .fetch_all(&mut self.connection)
-            .await
-            .map_err(LogError::during("read what is due"))?;
-        self.check_run(rows.len()).await?;
-        let mut page = DuePage { position: after, exhausted: found(&rows)? < rows_max, ..DuePage::default() };
-        page.exhausted &= found(&rows)? == rows.len() as i64;
-        for row in &rows {
-            let exception = exception(row, &self.source)?;
+            .bind(&self.run);
+        let read = async || -> Result<Cut, sqlx::Error> {
+            let rows = query.fetch_all(&mut self.connection).await?;
+            let mut cut = Cut::of(rows, limit, asked, false, &mut self.parked_pace)?;
+            let place = Place::Parked(&self.relay);
+            cut.complete(place, limit, &self.statements, &mut self.connection).await?;
+            Ok(cut)
+        };
+        let cut = read().await.map_err(LogError::during("read what is due"))?;
+        self.check_run(cut.rows.len()).await?;
+        let mut page = DuePage { position: after, exhausted: cut.exhausted, ..DuePage::default() };
+        for row in &cut.rows {
+            let exception = self.exception(row, &cut, limit)?;
             let at: OffsetDateTime =
                 row.try_get(Column::PLACE).map_err(LogError::during("read what is due"))?;
             let at_micros = i64::try_from(at.unix_timestamp_nanos() / 1_000).unwrap_or(i64::MAX);
@@ -337,34 +364,50 @@ impl PgReader {
     }
 
     async fn held(&mut self, asks: &[HeldAsk], limit: PageLimit) -> Result<Vec<HeldPage>, LogError> {
-        let each = rows_max(limit.entries_max / asks.len().max(1));
-        let rows = sqlx::query(&self.statements.held)
-            .bind(rows_max(limit.entries_max.max(asks.len())))
-            .bind(bytes_max(limit))
+        let each = (self.parked_pace.rows(limit) / asks.len().max(1)).max(1);
+        let asked = each.saturating_mul(asks.len());
+        let limit = PageLimit { entries_max: asked, ..limit };
+        let query = sqlx::query(&self.statements.held)
+            .bind(rows_max(each))
+            .bind(short_max(limit, asked))
             .bind(self.relay.as_str())
             .bind(asks.iter().map(|ask| ask.queue.as_str()).collect::<Vec<_>>())
             .bind(asks.iter().map(|ask| ask.from.0).collect::<Vec<_>>())
-            .bind(each)
-            .bind(&self.run)
-            .fetch_all(&mut self.connection)
-            .await
-            .map_err(LogError::during("read held entries"))?;
-        self.check_run(rows.len()).await?;
-        let is_cut = found(&rows)? != rows.len() as i64;
+            .bind(&self.run);
+        let read = async || -> Result<Cut, sqlx::Error> {
+            let rows = query.fetch_all(&mut self.connection).await?;
+            let mut cut = Cut::of(rows, limit, asked, false, &mut self.parked_pace)?;
+            let place = Place::Parked(&self.relay);
+            cut.complete(place, limit, &self.statements, &mut self.connection).await?;
+            Ok(cut)
+        };
+        let cut = read().await.map_err(LogError::during("read held entries"))?;
+        self.check_run(cut.rows.len()).await?;
         let mut pages = vec![HeldPage::default(); asks.len()];
         let mut last = 0;
-        for row in &rows {
+        for row in &cut.rows {
             let place: i64 = row.try_get(Column::PLACE).map_err(LogError::during("read a held entry"))?;
             last = usize::try_from(place).unwrap_or_default().saturating_sub(1);
             if let Some(page) = pages.get_mut(last) {
-                page.exceptions.push(exception(row, &self.source)?);
+                page.exceptions.push(self.exception(row, &cut, limit)?);
             }
         }
         for (place, page) in pages.iter_mut().enumerate() {
             // Behind the place of the cut nothing is known.
-            page.exhausted = (page.exceptions.len() as i64) < each && !(is_cut && place >= last);
+            page.exhausted = page.exceptions.len() < each && !(cut.is_cut && place >= last);
         }
         Ok(pages)
+    }
+
+    fn exception(&self, row: &PgRow, cut: &Cut, limit: PageLimit) -> Result<Exception, LogError> {
+        let state: String = row.try_get(Column::STATE).map_err(LogError::during("read an exception"))?;
+        let attempts: i32 = row.try_get(Column::ATTEMPTS).map_err(LogError::during("read an exception"))?;
+        let columns = row::read(row, cut.content(row))?;
+        Ok(Exception {
+            entry: columns.into_entry(&mut Names::default(), &self.source, &limit.row),
+            state: ExceptionState::stored(&state)?,
+            attempts: u32::try_from(attempts).unwrap_or_default(),
+        })
     }
 
     async fn queues(&mut self, after: Option<&QueueName>, queues_max: usize) -> Result<HeldQueues, LogError> {
@@ -411,43 +454,8 @@ fn at_micros(micros: i64) -> OffsetDateTime {
     crate::admin::entry::at_micros(micros)
 }
 
-/// How many rows there were before they were cut.
-fn found(rows: &[PgRow]) -> Result<i64, LogError> {
-    match rows.first() {
-        Some(row) => row.try_get("found").map_err(LogError::during("read entries")),
-        None => Ok(0),
-    }
-}
-
 fn rows_max(rows: usize) -> i64 {
     i64::try_from(rows).unwrap_or(i64::MAX - 1).clamp(1, i64::MAX - 1)
-}
-
-fn bytes_max(limit: PageLimit) -> i64 {
-    i64::try_from(limit.bytes_max).unwrap_or(i64::MAX)
-}
-
-/// The rows of a cut at so many; each tells how many there were before it was cut, and one more
-/// than those at most.
-fn page(rows: Vec<PgRow>, rows_max: i64, source: &Source) -> Result<Page, LogError> {
-    let found = found(&rows)?;
-    let mut names = Names::default();
-    let mut entries = Vec::with_capacity(rows.len());
-    for row in &rows {
-        entries.push(row::read(row, None)?.into_entry(&mut names, source));
-    }
-    let exhausted = found <= rows_max && usize::try_from(found) == Ok(entries.len());
-    Ok(Page { exhausted, entries })
-}
-
-fn exception(row: &PgRow, source: &Source) -> Result<Exception, LogError> {
-    let state: String = row.try_get(Column::STATE).map_err(LogError::during("read an exception"))?;
-    let attempts: i32 = row.try_get(Column::ATTEMPTS).map_err(LogError::during("read an exception"))?;
-    Ok(Exception {
-        entry: row::read(row, None)?.into_entry(&mut Names::default(), source),
-        state: ExceptionState::stored(&state)?,
-        attempts: u32::try_from(attempts).unwrap_or_default(),
-    })
 }
 
 #[async_trait]

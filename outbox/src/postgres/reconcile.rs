@@ -11,23 +11,30 @@ use sqlx::{PgConnection, Postgres, Row as _};
 
 use crate::entries::Labels;
 use crate::log::{LogError, RelayName, stored};
+use crate::postgres::entries::LABELS;
 use crate::postgres::mark::{PgMark, array};
-use crate::postgres::statements::PASSED;
+use crate::postgres::row::text;
+use crate::postgres::statements::{PASSED, UNBOUNDED};
 use crate::read_only::begin;
 use crate::reconcile::{Row, Rows, stage};
 
 migrations::statements! {
     parts {
         // The fingerprint is made here, so that no payload travels.
-        rows = "SELECT m.message_id, m.topic, {kind} AS kind, m.headers::text AS headers, sha256(
-                int8send(octet_length({kind})::bigint) || convert_to({kind}, 'UTF8') ||
-                int8send(octet_length(m.content_type)::bigint) || convert_to(m.content_type, 'UTF8') ||
+        // The fingerprint of texts in UTF-8; where the database has no encoding, of the bytes.
+        rows = "SELECT m.message_id, m.topic, {kind} AS kind, {labels} AS headers, sha256(
+                int8send(octet_length({kind})::bigint) || convert_to({kind}, {encoding}) ||
+                int8send(octet_length(m.content_type)::bigint) || convert_to(m.content_type, {encoding}) ||
                 int8send(octet_length(m.payload)::bigint) || m.payload) AS fingerprint, e.state,
             {passed} AS passed,
             m.message_id IN (SELECT a.message_id FROM {schema}outbox_audit AS a WHERE a.relay = $1 AND a.action = 'edit') AS edited
             FROM {schema}outbox_message AS m LEFT JOIN {schema}outbox_exception AS e
                 ON e.relay = $1 AND e.shard = 0 AND e.id = m.id AND e.message_id = m.message_id";
         kind = "coalesce(m.kind, m.topic)";
+        encoding = "(CASE WHEN getdatabaseencoding() = 'SQL_ASCII' THEN 'SQL_ASCII' ELSE 'UTF8' END)";
+        labels = LABELS;
+        unbounded = UNBOUNDED;
+        of = "m";
         passed = PASSED;
     }
 
@@ -122,10 +129,10 @@ fn row(row: &PgRow) -> Result<Row, LogError> {
     let fingerprint: [u8; 32] = row.try_get("fingerprint").map_err(failed())?;
     Ok(Row {
         id: row.try_get("message_id").map_err(failed())?,
-        topic: row.try_get("topic").map_err(failed())?,
+        topic: text(row, "topic").map_err(failed())?,
         labels: Labels::read(
-            row.try_get("kind").map_err(failed())?,
-            row.try_get("headers").map_err(failed())?,
+            text(row, "kind").map_err(failed())?,
+            row.try_get_unchecked("headers").map_err(failed())?,
         ),
         fingerprint: Fingerprint::from(fingerprint),
         stage: stage(state.as_deref(), passed)?,

@@ -1,13 +1,15 @@
 //! The columns of a row, by their places: looking a name up costs more than reading most of the
 //! columns.
 
-use sqlx::Row as _;
 use sqlx::postgres::PgRow;
+use sqlx::{ColumnIndex, Row as _};
 
 use crate::log::LogError;
+use crate::log::entry::Lengths;
 use crate::log::row::{Row, RowId};
+use crate::log::text;
 
-/// Where the columns stand in `statements::columns!`, and what follows them.
+/// Where the columns stand in `statements::BOUNDED`, and what follows them.
 pub(super) struct Column;
 
 impl Column {
@@ -23,35 +25,72 @@ impl Column {
     pub(super) const PAYLOAD: usize = 9;
     const ENQUEUED_AT: usize = 10;
     const DELIVER_IN: usize = 11;
-    /// Of a page: the length of the payload.
-    pub(super) const BYTES: usize = 12;
+    const PAYLOAD_BYTES: usize = 12;
+    const HEADERS_BYTES: usize = 13;
     /// Of an exception.
-    pub(super) const STATE: usize = 12;
-    pub(super) const ATTEMPTS: usize = 13;
+    pub(super) const STATE: usize = 14;
+    pub(super) const ATTEMPTS: usize = 15;
     /// Of an exception: when it is due, or which ask it answers.
-    pub(super) const PLACE: usize = 14;
+    pub(super) const PLACE: usize = 16;
 }
 
-/// Borrows a row's columns. `payload` stands in for one that has not come with its row.
-pub(super) fn read<'r>(row: &'r PgRow, payload: Option<&'r [u8]>) -> Result<Row<'r>, LogError> {
+/// A content that has not come with its row.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Content<'r> {
+    pub(super) payload: &'r [u8],
+    pub(super) headers: Option<&'r [u8]>,
+}
+
+/// The lengths that stand behind the columns of a message.
+pub(super) fn lengths(row: &PgRow) -> Result<Lengths, sqlx::Error> {
+    let length =
+        |place| Ok::<_, sqlx::Error>(usize::try_from(row.try_get::<i32, _>(place)?).unwrap_or_default());
+    Ok(Lengths { payload: length(Column::PAYLOAD_BYTES)?, headers: length(Column::HEADERS_BYTES)? })
+}
+
+/// Borrows a row's columns. `content` stands in for one that has not come with its row. Texts are
+/// taken as bytes: the log knows which of them must be UTF-8.
+pub(super) fn read<'r>(row: &'r PgRow, content: Option<Content<'r>>) -> Result<Row<'r>, LogError> {
+    let bytes = |place| row.try_get_unchecked::<Option<&[u8]>, _>(place);
     let read = || -> Result<Row<'r>, sqlx::Error> {
-        let enqueued_at = row.try_get(Column::ENQUEUED_AT)?;
-        let payload = row.try_get::<Option<&[u8]>, _>(Column::PAYLOAD)?.or(payload);
+        let lengths = lengths(row)?;
+        let payload = row.try_get::<Option<&[u8]>, _>(Column::PAYLOAD)?;
+        let content = match payload {
+            Some(payload) => Some(Content { payload, headers: bytes(Column::HEADERS)? }),
+            None => content,
+        };
         Ok(Row {
             id: row.try_get(Column::ID)?,
             message_id: RowId::Uuid(row.try_get(Column::MESSAGE_ID)?),
-            topic: row.try_get(Column::TOPIC)?,
-            key: row.try_get(Column::KEY)?,
-            kind: row.try_get(Column::KIND)?,
-            content_type: row.try_get(Column::CONTENT_TYPE)?,
-            headers: row.try_get(Column::HEADERS)?,
-            traceparent: row.try_get(Column::TRACEPARENT)?,
-            tracestate: row.try_get(Column::TRACESTATE)?,
-            payload: payload.unwrap_or_default(),
-            // A row whose payload is gone is gone.
-            enqueued_at: payload.and(enqueued_at),
+            topic: row.try_get_unchecked(Column::TOPIC)?,
+            key: bytes(Column::KEY)?,
+            kind: bytes(Column::KIND)?,
+            content_type: row.try_get_unchecked(Column::CONTENT_TYPE)?,
+            headers: content.and_then(|content| content.headers),
+            traceparent: bytes(Column::TRACEPARENT)?,
+            tracestate: bytes(Column::TRACESTATE)?,
+            payload: content.map_or(&[], |content| content.payload),
+            lengths,
+            // A row whose content is gone is gone.
+            enqueued_at: match content {
+                Some(_) => row.try_get(Column::ENQUEUED_AT)?,
+                None => None,
+            },
             deliver_in: row.try_get(Column::DELIVER_IN)?,
         })
     };
     read().map_err(LogError::during("read an entry"))
+}
+
+/// Reads a text that may not be UTF-8, for an operator's eyes.
+pub(super) fn text(row: &PgRow, column: impl ColumnIndex<PgRow>) -> Result<String, sqlx::Error> {
+    row.try_get_unchecked::<&[u8], _>(column).map(text::shown)
+}
+
+/// As [`text`], of a column that may be null.
+pub(super) fn optional_text(
+    row: &PgRow,
+    column: impl ColumnIndex<PgRow>,
+) -> Result<Option<String>, sqlx::Error> {
+    Ok(row.try_get_unchecked::<Option<&[u8]>, _>(column)?.map(text::shown))
 }

@@ -13,13 +13,12 @@ migrations::statements! {
         // run.
         same_run = "({run}::text IS NULL OR EXISTS (SELECT FROM {schema}outbox_server_run
             WHERE run_id = {run}::text::uuid AND started_at = pg_postmaster_start_time()))";
-        // Cuts the rows of a common table expression `run` at $1 rows and $2 bytes, keeping at
-        // least one, and never between two of one place; `found` counts what was there before. The
-        // length of a payload is known without fetching it from its TOAST table.
-        cut = "SELECT * FROM (SELECT run.*, count(*) OVER () AS found, rank() OVER place AS nth,
-                sum(octet_length(payload)) OVER place AS bytes FROM run
-                WINDOW place AS (ORDER BY {order} RANGE UNBOUNDED PRECEDING)) AS cut
-            WHERE nth = 1 OR (nth <= $1 AND bytes <= $2) ORDER BY {order}";
+        headers = HEADERS;
+        unbounded = UNBOUNDED;
+        trace = TRACE;
+        bounded = BOUNDED;
+        is_short = "octet_length(run.payload)::bigint + {headers_bytes} <= $2::bigint";
+        headers_bytes = HEADERS_BYTES;
         given_out = GIVEN_OUT;
         // The exceptions that a `chosen` list of ids and places names, with their copies. LIMIT 1
         // keeps the planner from turning the lookups into a join that reads whole tables (measured
@@ -27,13 +26,13 @@ migrations::statements! {
         // JOIN: an exception without a copy must be seen, not skipped.
         exceptions = "WITH chosen AS MATERIALIZED ({chosen}),
             run AS (SELECT e.id, e.message_id, e.topic, e.key, p.kind, coalesce(p.content_type, '') AS content_type,
-                p.headers::text AS headers, p.traceparent, p.tracestate, coalesce(p.payload, '') AS payload,
+                {headers} AS headers, {unbounded} AS unbounded, {trace}, coalesce(p.payload, '') AS payload,
                 p.enqueued_at, NULL::float8 AS deliver_in, e.state, e.attempts, chosen.place
                 FROM chosen CROSS JOIN LATERAL (SELECT * FROM {schema}outbox_exception
                     WHERE relay = $3 AND shard = 0 AND id = chosen.id LIMIT 1) AS e
                 LEFT JOIN LATERAL (SELECT * FROM {schema}outbox_parked
-                    WHERE relay = $3 AND shard = 0 AND id = chosen.id LIMIT 1) AS p ON true)
-            {cut}";
+                    WHERE relay = $3 AND shard = 0 AND id = chosen.id LIMIT 1) AS p ON true OFFSET 0)
+            SELECT {bounded}, run.state, run.attempts, run.place FROM run ORDER BY {order}";
         // The queue of a held entry, as the index on it has it.
         queue = "(coalesce('k' || key, 't' || topic) COLLATE \"C\")";
         // The first held entry of the first queue behind a name.
@@ -88,41 +87,53 @@ migrations::statements! {
             {same_run}";
     /// The run of the server that lasts now.
     run = "{present_run}";
-    /// $1 rows, $2 above this id, $3 ceiling, $4 base, $5 head, $6 bytes of a payload that comes
-    /// with its row, $7 run of the server: walks the primary key. Of a larger payload only the
-    /// length comes. So a page is bounded without a window function, which copies every row twice:
+    /// $1 rows, $2 bytes of a content that comes with its row, $3 above this id, $4 ceiling, $5
+    /// base, $6 head, $7 run of the server: walks the primary key. Of a larger content only the
+    /// lengths come. So a page is bounded without a window function, which copies every row twice:
     /// 3.3 µs of the server's time per row of 256 bytes instead of 7.2 (the bare columns: 2.8).
-    page(payload = "CASE WHEN octet_length(m.payload) <= $6 THEN m.payload END", run = "$7") = "
-        SELECT {columns}, octet_length(m.payload) AS bytes FROM {schema}outbox_message AS m
-        WHERE m.id > $2 AND m.id <= $3
-            AND NOT pg_visible_in_snapshot(m.xid, (SELECT $4::text::pg_snapshot))
-            AND pg_visible_in_snapshot(m.xid, (SELECT $5::text::pg_snapshot)) AND {same_run}
-        ORDER BY m.id LIMIT $1::bigint + 1";
-    /// $1 ids, $2 their message ids, which tell the segment: the payloads that did not come with
+    page(of = "m", run = "$7") = "
+        SELECT {bounded} FROM (
+            SELECT {columns} FROM {schema}outbox_message AS m
+            WHERE m.id > $3 AND m.id <= $4
+                AND NOT pg_visible_in_snapshot(m.xid, (SELECT $5::text::pg_snapshot))
+                AND pg_visible_in_snapshot(m.xid, (SELECT $6::text::pg_snapshot)) AND {same_run}
+            ORDER BY m.id LIMIT $1::bigint + 1) AS run
+        ORDER BY run.id";
+    /// $1 ids, $2 their message ids, which tell the segment: the contents that did not come with
     /// their rows.
-    payloads(message_id = "wanted.message_id") = "
-        SELECT m.message_id, m.payload FROM unnest($1::bigint[], $2::uuid[]) AS wanted(id, message_id)
-        CROSS JOIN LATERAL (SELECT message_id, payload FROM {schema}outbox_message
+    contents(of = "m", message_id = "wanted.message_id") = "
+        SELECT m.message_id, m.payload, {headers} AS headers
+        FROM unnest($1::bigint[], $2::uuid[]) AS wanted(id, message_id)
+        CROSS JOIN LATERAL (SELECT message_id, payload, headers FROM {schema}outbox_message
             WHERE id = wanted.id AND message_id = wanted.message_id AND {same_segment} LIMIT 1) AS m";
-    /// $1 rows, $2 bytes, $3 above this id, $4 floor, $5 transactions, $6 run of the server: a huge
-    /// one still costs a page only. Pairs are compared, and not `xid = …`, because then only the
-    /// index on both can serve the order: with statistics of few large transactions the planner
-    /// walked the primary key (1,609 buffers for one row of 100,000 against 4).
-    stragglers(payload = "m.payload", run = "$6", order = "id") = "
+    /// As `contents`, for copies of the relay $3.
+    copies(of = "p") = "
+        SELECT wanted.message_id, p.payload, {headers} AS headers
+        FROM unnest($1::bigint[], $2::uuid[]) AS wanted(id, message_id)
+        CROSS JOIN LATERAL (SELECT payload, headers FROM {schema}outbox_parked
+            WHERE relay = $3 AND shard = 0 AND id = wanted.id LIMIT 1) AS p";
+    /// $1 rows, $2 bytes of a content that comes with its row, $3 above this id, $4 floor, $5
+    /// transactions, $6 run of the server: a huge one still costs a page only. Pairs are compared,
+    /// and not `xid = …`, because then only the index on both can serve the order: with statistics
+    /// of few large transactions the planner walked the primary key (1,609 buffers for one row of
+    /// 100,000 against 4).
+    stragglers(of = "m", run = "$6") = "
         WITH run AS (SELECT m.* FROM unnest($5::text::xid8[]) AS flight(xid) CROSS JOIN LATERAL (
                 SELECT {columns} FROM {schema}outbox_message AS m
                 WHERE (m.xid, m.id) > (flight.xid, $3::bigint) AND (m.xid, m.id) <= (flight.xid, $4::bigint)
                     AND {same_run}
                 ORDER BY m.xid, m.id LIMIT $1::bigint + 1) AS m
             ORDER BY m.id LIMIT $1::bigint + 1)
-        {cut}";
-    /// $1 rows, $2 bytes, $3 relay, $4 and $5 behind this time and id, $6 run of the server.
-    /// `statement_timestamp()` is constant, so the index on due_at serves.
+        SELECT {bounded} FROM run ORDER BY run.id";
+    /// $1 rows, $2 bytes of a content that comes with its row, $3 relay, $4 and $5 behind this time
+    /// and id, $6 run of the server. `statement_timestamp()` is constant, so the index on due_at
+    /// serves.
     due(
+        of = "p",
         chosen = "SELECT id, due_at AS place FROM {schema}outbox_exception WHERE relay = $3 AND shard = 0
             AND state IN ('scheduled', 'retrying', 'discarded') AND due_at <= statement_timestamp()
             AND (due_at, id) > ($4::timestamptz, $5::bigint) AND {same_run}
-            ORDER BY due_at, id LIMIT $1::bigint",
+            ORDER BY due_at, id LIMIT $1::bigint + 1",
         run = "$6",
         order = "place, id",
     ) = "{exceptions}";
@@ -131,16 +142,17 @@ migrations::statements! {
         SELECT extract(epoch FROM due_at - statement_timestamp())::float8 FROM {schema}outbox_exception
         WHERE relay = $1 AND shard = 0 AND state IN ('scheduled', 'retrying', 'discarded')
             AND (due_at, id) > ($2::timestamptz, $3::bigint) ORDER BY due_at, id LIMIT 1";
-    /// $1 rows, $2 bytes, $3 relay, $4 names of queues, $5 the first id of each, $6 rows of each,
-    /// $7 run of the server.
+    /// $1 rows of each, $2 bytes of a content that comes with its row, $3 relay, $4 names of
+    /// queues, $5 the first id of each, $6 run of the server.
     held(
+        of = "p",
         chosen = "SELECT held.id, asked.place FROM unnest($4::text[], $5::bigint[])
                 WITH ORDINALITY AS asked(queue, first, place)
             CROSS JOIN LATERAL (SELECT id FROM {schema}outbox_exception
                 WHERE relay = $3 AND shard = 0 AND state = 'held' AND {queue} = asked.queue
                     AND id >= asked.first AND {same_run}
-                ORDER BY id LIMIT $6::bigint) AS held",
-        run = "$7",
+                ORDER BY id LIMIT $1::bigint) AS held",
+        run = "$6",
         order = "place, id",
     ) = "{exceptions}";
     /// $1 relay, $2 behind this name, $3 queues, $4 run of the server. From queue to queue through
@@ -273,10 +285,38 @@ migrations::statements! {
             AND r.holder IS NOT NULL";
 }
 
-/// The columns of a message, in the order in which `row::read` takes them.
+/// The columns of a message, for [`BOUNDED`].
 pub(super) const COLUMNS: &str = "m.id, m.message_id, m.topic, m.key, m.kind, m.content_type,
-    m.headers::text AS headers, m.traceparent, m.tracestate, {payload} AS payload, m.enqueued_at,
+    {headers} AS headers, {unbounded} AS unbounded, {trace}, m.payload, m.enqueued_at,
     extract(epoch FROM m.deliver_at - clock_timestamp())::float8 AS deliver_in";
+
+/// The columns of rows `run` in the order in which `row::read` takes them, then the lengths. A
+/// payload and headers come when `is_short` holds: this is the place that keeps a row of any size
+/// out of the relay. The length of a payload is known without fetching it from its TOAST table.
+pub(super) const BOUNDED: &str = "run.id, run.message_id, run.topic, run.key, run.kind, run.content_type,
+    CASE WHEN {is_short} THEN run.headers END AS headers, run.traceparent, run.tracestate,
+    CASE WHEN {is_short} THEN run.payload END AS payload, run.enqueued_at, run.deliver_in,
+    octet_length(run.payload) AS payload_bytes, {headers_bytes} AS headers_bytes";
+
+/// The headers of `of` as text, unless [`UNBOUNDED`]. A subquery with LIMIT or OFFSET around it
+/// keeps the server from writing the text more than once.
+pub(super) const HEADERS: &str = "CASE WHEN NOT {unbounded} THEN {of}.headers::text END";
+
+/// Whether headers may be longer as text than the server can write (1 GiB): escapes make six bytes
+/// of one. What is stored is compressed by less than 256 to 1, and its size is known without
+/// reading it.
+pub(super) const UNBOUNDED: &str = "(coalesce(pg_column_size({of}.headers), 0) > 262144
+    AND pg_column_size({of}.headers || '{}'::jsonb) > 134217728)";
+
+/// The bytes of headers as text and of the trace state; more than `HEADERS_BYTES_MAX` where they
+/// are not written.
+pub(super) const HEADERS_BYTES: &str = "(CASE WHEN run.unbounded THEN 1073741824 ELSE
+    coalesce(octet_length(run.headers), 0) + coalesce(octet_length(run.tracestate), 0) END)";
+
+/// The trace context of `of`, if its length is that of one: an invalid one is left out.
+pub(super) const TRACE: &str = "CASE WHEN octet_length({of}.traceparent) <= 64
+        AND coalesce(octet_length({of}.tracestate), 0) <= 8192 THEN {of}.traceparent END AS traceparent,
+    CASE WHEN octet_length({of}.tracestate) <= 8192 THEN {of}.tracestate END AS tracestate";
 
 /// The row lies where this message id puts it: the expression that the log is partitioned by, on
 /// both sides, so that one segment is looked into.

@@ -15,6 +15,7 @@ use crate::log::watch::Watch;
 use crate::log::{CheckpointStore, LogError, LogOptions, LogReader, LogStore, RelayName};
 use crate::postgres::brief::Brief;
 use crate::postgres::checkpoint_store::PgCheckpointStore;
+use crate::postgres::encoding;
 use crate::postgres::facts;
 use crate::postgres::reader::PgReader;
 use crate::postgres::rebase::Rebase;
@@ -63,6 +64,7 @@ impl PostgresLog {
         let connection = async {
             let mut connection = Brief::new(connect.connect().await.map_err(LogError::connecting)?);
             self.check(&mut connection).await?;
+            encoding::take_bytes(&mut connection).await?;
             Ok(connection.keep())
         };
         within(self.options.connect_timeout, connection).await
@@ -256,6 +258,7 @@ impl LogStore for PostgresLog {
         ];
         configure(&mut connection, &parameters).await?;
         Ok(Box::new(PgCheckpointStore {
+            takes_any_text: encoding::take_bytes(&mut connection).await?,
             connection,
             relay: relay.clone(),
             holder: holder.to_owned(),

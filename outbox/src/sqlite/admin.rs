@@ -13,7 +13,7 @@ use crate::admin::entry::{AuditRecord, ListedEntry, at_micros, due};
 use crate::admin::status::{Backlog, Blocker, COUNTED_MAX, Holder, ParkedSummary, RelayStatus};
 use crate::admin::{LogAdmin, Operation};
 use crate::log::{Cursor, EntryId, ExceptionState, LogError, Pause, PauseScope, RelayName, row, stored};
-use crate::sqlite::reader::id_of;
+use crate::sqlite::reader::{id_of, text};
 use crate::sqlite::statements::NOW;
 use crate::sqlite::store::SqliteLog;
 
@@ -40,21 +40,40 @@ migrations::statements! {
         SELECT (SELECT coalesce(max(id), 0) FROM outbox_message) - ?1, id, ({now} - enqueued_at) / 1e6
             FROM outbox_message WHERE id > ?1 ORDER BY id LIMIT 1";
     list = "
-        SELECT e.id, e.message_id, e.topic, e.key, coalesce(p.kind, e.topic) AS kind, e.attempts,
+        SELECT e.id, e.message_id, e.topic, e.key, coalesce(p.kind, m.kind, e.topic) AS kind, e.attempts,
             (e.due_at - {now}) / 1e6 AS due_in, e.fault, e.error, e.created_at, e.updated_at,
-            octet_length(coalesce(p.payload, x'')) AS payload_bytes, p.edited_at IS NOT NULL AS edited
-            FROM outbox_exception AS e LEFT JOIN outbox_parked AS p USING (relay, shard, id)
+            coalesce(octet_length(p.payload), octet_length(m.payload), 0) AS payload_bytes,
+            p.edited_at IS NOT NULL AS edited
+            FROM outbox_exception AS e LEFT JOIN outbox_parked AS p
+                ON p.relay = e.relay AND p.shard = e.shard AND p.id = e.id
+            LEFT JOIN outbox_message AS m ON p.id IS NULL AND m.id = e.id AND m.message_id = e.message_id
             WHERE e.relay = ?1 AND e.shard = 0 AND e.state = ?2 AND e.id > ?3 ORDER BY e.id LIMIT ?4";
+    found = "
+        SELECT state, message_id FROM outbox_exception WHERE relay = ?1 AND shard = 0 AND id = ?2";
+    /// The content of an entry from its copy or its row, unless it is too large to be read (64 MiB).
     content = "
-        SELECT e.state, e.message_id, coalesce(p.payload, x''), p.headers FROM outbox_exception AS e
-            LEFT JOIN outbox_parked AS p USING (relay, shard, id) WHERE e.relay = ?1 AND e.shard = 0
-            AND e.id = ?2";
+        SELECT coalesce(p.payload, m.payload), coalesce(p.headers, m.headers) FROM outbox_exception AS e
+            LEFT JOIN outbox_parked AS p ON p.relay = e.relay AND p.shard = e.shard AND p.id = e.id
+            LEFT JOIN outbox_message AS m ON p.id IS NULL AND m.id = e.id AND m.message_id = e.message_id
+            WHERE e.relay = ?1 AND e.shard = 0 AND e.id = ?2
+            AND coalesce(octet_length(p.payload), octet_length(m.payload))
+                + coalesce(octet_length(p.headers), octet_length(m.headers), 0) <= 67108864";
     requeue = "
         UPDATE outbox_exception SET state = 'retrying', attempts = 0, due_at = {now}, updated_at = {now}
             WHERE relay = ?1 AND shard = 0 AND id = ?2";
     discard = "
         UPDATE outbox_exception SET state = 'discarded', due_at = {now}, updated_at = {now}
             WHERE relay = ?1 AND shard = 0 AND id = ?2";
+    /// ?1 relay, ?2 id, ?3 payload, ?4 headers: the copy of what was too large to be copied, with
+    /// its new content. A part that stays is read.
+    copy_edited = "
+        INSERT INTO outbox_parked
+            (relay, id, kind, content_type, headers, traceparent, tracestate, payload, enqueued_at)
+        SELECT e.relay, e.id, m.kind, m.content_type, coalesce(?4, m.headers), m.traceparent, m.tracestate,
+            coalesce(?3, m.payload), m.enqueued_at
+        FROM outbox_exception AS e CROSS JOIN outbox_message AS m
+        WHERE e.relay = ?1 AND e.shard = 0 AND e.id = ?2 AND m.id = e.id AND m.message_id = e.message_id
+        ON CONFLICT (relay, shard, id) DO NOTHING";
     edit = "
         UPDATE outbox_parked
             SET payload = coalesce(?3, payload), headers = coalesce(?4, headers), edited_at = {now}
@@ -71,19 +90,19 @@ migrations::statements! {
 /// Without a schema.
 static SQL: LazyLock<Statements> = LazyLock::new(|| Statements::new(None));
 
-type Found = (String, String, Vec<u8>, Option<String>);
-
-async fn content(
+/// The digest of the content of an entry, if it can be read.
+async fn digest(
     connection: &mut SqliteConnection,
     relay: &RelayName,
     id: EntryId,
-) -> Result<Option<Found>, LogError> {
-    sqlx::query_as(&SQL.content)
+) -> Result<Option<String>, LogError> {
+    let content: Option<(Vec<u8>, Option<Vec<u8>>)> = sqlx::query_as(&SQL.content)
         .bind(relay.as_str())
         .bind(id.0)
         .fetch_optional(connection)
         .await
-        .map_err(LogError::during("look at the entry"))
+        .map_err(LogError::during("look at the entry"))?;
+    Ok(content.map(|(payload, headers)| Content { payload, headers }.digest()))
 }
 
 async fn backlog(connection: &mut SqliteConnection, cursor: &Cursor) -> Result<Backlog, LogError> {
@@ -190,28 +209,36 @@ impl LogAdmin for SqliteLog {
         let failed = || LogError::during("carry out the decision");
         let mut connection = self.connect().await?;
         let mut tx = connection.begin_with("BEGIN IMMEDIATE").await.map_err(failed())?;
-        let (state, message_id, payload, headers) = content(&mut tx, relay, id)
-            .await?
-            .ok_or_else(|| DecideError::NoSuchEntry { relay: relay.to_string(), id })?;
+        let found: Option<(String, String)> = sqlx::query_as(&SQL.found)
+            .bind(relay.as_str())
+            .bind(id.0)
+            .fetch_optional(&mut *tx)
+            .await
+            .map_err(failed())?;
+        let (state, message_id) =
+            found.ok_or_else(|| DecideError::NoSuchEntry { relay: relay.to_string(), id })?;
         let action = decree.decision.action();
         if state != ExceptionState::Dead.as_str() {
             return Err(DecideError::NotDead { id, state, action });
         }
-        let update = match &decree.decision {
-            Decision::Requeue => sqlx::query(&SQL.requeue).bind(relay.as_str()).bind(id.0),
-            Decision::Discard => sqlx::query(&SQL.discard).bind(relay.as_str()).bind(id.0),
+        let mut digests = (None, None);
+        match &decree.decision {
+            Decision::Requeue | Decision::Discard => {
+                let is_requeue = decree.decision == Decision::Requeue;
+                let update = if is_requeue { &SQL.requeue } else { &SQL.discard };
+                let update = sqlx::query(update).bind(relay.as_str()).bind(id.0);
+                update.execute(&mut *tx).await.map_err(failed())?;
+            }
             Decision::Edit { .. } => {
                 let (payload, headers) = edited(&decree.decision)?;
-                sqlx::query(&SQL.edit).bind(relay.as_str()).bind(id.0).bind(payload).bind(headers)
+                digests.0 = digest(&mut tx, relay, id).await?;
+                for update in [&SQL.copy_edited, &SQL.edit] {
+                    let update = sqlx::query(update).bind(relay.as_str()).bind(id.0);
+                    let update = update.bind(&payload).bind(&headers);
+                    update.execute(&mut *tx).await.map_err(failed())?;
+                }
+                digests.1 = digest(&mut tx, relay, id).await?;
             }
-        };
-        update.execute(&mut *tx).await.map_err(failed())?;
-        let mut digests = (None, None);
-        if let Decision::Edit { .. } = decree.decision {
-            let after = content(&mut tx, relay, id)
-                .await?
-                .map(|(_, _, payload, headers)| Content { payload, headers });
-            digests = (Some(Content { payload, headers }.digest()), after.map(|after| after.digest()));
         }
         sqlx::query(&SQL.audit)
             .bind(&decree.actor)
@@ -275,7 +302,7 @@ fn listed(row: &SqliteRow) -> Result<ListedEntry, sqlx::Error> {
         message_id: row.try_get("message_id")?,
         topic: row.try_get("topic")?,
         key: row.try_get("key")?,
-        kind: row.try_get("kind")?,
+        kind: text(row, "kind")?,
         attempts: u32::try_from(row.try_get::<i64, _>("attempts")?).unwrap_or_default(),
         due_in: due(row.try_get("due_in")?),
         fault: row.try_get("fault")?,

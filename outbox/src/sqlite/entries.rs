@@ -3,6 +3,7 @@
 use std::sync::LazyLock;
 
 use async_trait::async_trait;
+use futures_util::TryStreamExt as _;
 use sqlx::Row as _;
 use sqlx::sqlite::SqliteRow;
 use time::OffsetDateTime;
@@ -11,24 +12,29 @@ use uuid::Uuid;
 use crate::admin::entry::at_micros;
 use crate::admin::status::COUNTED_MAX;
 use crate::entries::lag::{LagRow, by_topic};
-use crate::entries::selection::{ENTRIES_PER_CALL, made_at, smallest_id};
+use crate::entries::selection::{ENTRIES_PER_CALL, LABEL_BYTES_PER_CALL, made_at, smallest_id};
 use crate::entries::{
     EntryRef, Extent, FoundEntry, HeldBehind, Labels, LogEntries, ParkedState, SelectedEntry, SelectedPage,
     Selection, Standing, TopicLag, UNREAD_COUNTED_MAX,
 };
 use crate::log::row::Names;
-use crate::log::{Entry, EntryId, ExceptionState, LogError, RelayName};
+use crate::log::{Entry, EntryId, ExceptionState, LogError, RelayName, RowLimit};
 use crate::sqlite::enqueue::micros;
 use crate::sqlite::operations;
-use crate::sqlite::reader::columns;
+use crate::sqlite::reader::{columns, optional_text, row_max, text};
 use crate::sqlite::reconcile::{passed, uuid};
-use crate::sqlite::statements::NOW;
+use crate::sqlite::statements::{NOW, TRACE};
 use crate::sqlite::store::SqliteLog;
 
 const FIRST: &str = "SELECT id FROM outbox_message WHERE message_id >= ?1 ORDER BY message_id LIMIT 1";
 
 migrations::statements! {
-    parts { now = NOW; }
+    parts {
+        now = NOW;
+        trace = TRACE;
+        // None where they are longer than those of any message that a broker takes.
+        labels = "CASE WHEN octet_length(m.headers) > 4194304 THEN 'null' ELSE m.headers END";
+    }
 
     extent = "
         SELECT {now} AS now, (SELECT cursor FROM outbox_relay WHERE relay = ?1 AND shard = 0) AS cursor,
@@ -49,9 +55,11 @@ migrations::statements! {
                 SELECT n.id, n.message_id, coalesce(m.topic, e.topic) AS topic, coalesce(m.key, e.key) AS key,
                     coalesce(m.kind, p.kind, m.topic, e.topic) AS kind,
                     coalesce(m.content_type, p.content_type) AS content_type,
-                    coalesce(p.headers, m.headers) AS headers,
-                    coalesce(m.traceparent, p.traceparent) AS traceparent,
-                    octet_length(coalesce(p.payload, m.payload)) AS payload_bytes,
+                    CASE WHEN coalesce(octet_length(p.headers), octet_length(m.headers)) > 4194304 THEN 'null'
+                        ELSE coalesce(p.headers, m.headers) END AS headers,
+                    CASE WHEN coalesce(octet_length(m.traceparent), octet_length(p.traceparent)) <= 64
+                        THEN coalesce(m.traceparent, p.traceparent) END AS traceparent,
+                    coalesce(octet_length(p.payload), octet_length(m.payload)) AS payload_bytes,
                     coalesce(m.enqueued_at, p.enqueued_at) AS enqueued_at, m.deliver_at, m.id IS NOT NULL AS is_in_log,
                     n.id <= ?2 AS passed, e.state, e.attempts, e.due_at, e.fault, e.error, e.created_at, e.updated_at,
                     p.edited_at IS NOT NULL AS edited,
@@ -72,7 +80,7 @@ migrations::statements! {
     /// ?1 relay, ?2 passed up to here, ?3 above this id, ?4 up to this one, ?5 ids or null, ?6
     /// topic, ?7 key, ?8 and ?9 when enqueued, ?10 rows.
     select = "
-        SELECT m.id, m.message_id, m.topic, m.key, coalesce(m.kind, m.topic) AS kind, m.headers,
+        SELECT m.id, m.message_id, m.topic, m.key, coalesce(m.kind, m.topic) AS kind, {labels} AS headers,
                 octet_length(m.payload) AS payload_bytes, m.enqueued_at, e.state, m.id <= ?2 AS passed,
                 (m.id, m.message_id) IN (SELECT a.id, a.message_id FROM outbox_audit AS a
                     WHERE a.relay = ?1 AND a.action = 'discard') AS discarded,
@@ -84,9 +92,13 @@ migrations::statements! {
                 AND (?6 IS NULL OR m.topic = ?6) AND (?7 IS NULL OR m.key = ?7)
                 AND (?8 IS NULL OR m.enqueued_at >= ?8) AND (?9 IS NULL OR m.enqueued_at <= ?9)
         ORDER BY m.id LIMIT ?10";
-    /// ?1 ids, ?2 message ids.
+    /// ?1 ids, ?2 message ids, ?3 bytes of a payload and ?4 of headers that are read.
     contents = "
-        SELECT id, message_id, topic, key, kind, content_type, headers, traceparent, tracestate, payload, enqueued_at,
+        SELECT id, message_id, topic, key, kind, content_type,
+            CASE WHEN octet_length(headers) <= ?4 THEN headers END AS headers,
+            {trace},
+            CASE WHEN octet_length(payload) <= ?3 THEN payload END AS payload,
+            octet_length(payload) AS payload_bytes, coalesce(octet_length(headers), 0) AS headers_bytes, enqueued_at,
             (deliver_at - {now}) / 1e6 AS deliver_in FROM outbox_message WHERE id IN (SELECT value FROM json_each(?1))
             AND message_id IN (SELECT value FROM json_each(?2)) ORDER BY id";
     /// ?1 relay, ?2 passed up to here, ?3 unread and ?4 parked entries that are counted.
@@ -170,12 +182,20 @@ impl LogEntries for SqliteLog {
             .bind(&selection.key)
             .bind(selection.since.map(micros))
             .bind(selection.until.map(micros))
-            .bind(ENTRIES_PER_CALL)
-            .fetch_all(&mut self.connect().await?)
-            .await
-            .map_err(failed())?;
-        let entries: Result<_, LogError> = rows.iter().map(|row| selected(row).map_err(failed())?).collect();
-        Ok(SelectedPage::of(entries?, range))
+            .bind(ENTRIES_PER_CALL);
+        let mut connection = self.connect().await?;
+        let mut rows = rows.fetch(&mut connection);
+        let (mut entries, mut bytes) = (Vec::new(), 0);
+        let mut is_cut = false;
+        while let Some(row) = rows.try_next().await.map_err(failed())? {
+            bytes += row.try_get::<Option<&[u8]>, _>("headers").map_err(failed())?.map_or(0, <[u8]>::len);
+            is_cut = bytes > LABEL_BYTES_PER_CALL && !entries.is_empty();
+            if is_cut {
+                break;
+            }
+            entries.push(selected(&row).map_err(failed())??);
+        }
+        Ok(SelectedPage::of(entries, range, is_cut))
     }
 
     async fn passed_between(
@@ -196,22 +216,25 @@ impl LogEntries for SqliteLog {
         self.select(relay, now, &selection, EntryId(first)).await
     }
 
-    async fn contents(&self, entries: &[(EntryId, Uuid)]) -> Result<Vec<Entry>, LogError> {
+    async fn contents(&self, entries: &[(EntryId, Uuid)], limit: RowLimit) -> Result<Vec<Entry>, LogError> {
+        let (payload_max, headers_max) = row_max(&limit);
         let ids: Vec<i64> = entries.iter().map(|(id, _)| id.0).collect();
         let message_ids: Vec<String> = entries.iter().map(|(_, id)| id.to_string()).collect();
         let rows = sqlx::query(&SQL.contents)
             .bind(serde_json::Value::from(ids).to_string())
             .bind(serde_json::Value::from(message_ids).to_string())
+            .bind(payload_max)
+            .bind(headers_max)
             .fetch_all(&mut self.connect().await?)
             .await
             .map_err(LogError::during("read entries"))?;
         let mut names = Names::default();
-        rows.iter().map(|row| Ok(columns(row)?.into_entry(&mut names, &self.source))).collect()
+        rows.iter().map(|row| Ok(columns(row)?.into_entry(&mut names, &self.source, &limit))).collect()
     }
 
     async fn lag(&self, relay: &RelayName) -> Result<Vec<TopicLag>, LogError> {
         let passed = passed_to(&self.extent(relay).await?)?;
-        let rows: Vec<LagRow> = sqlx::query_as(&SQL.lag)
+        let rows = sqlx::query(&SQL.lag)
             .bind(relay.as_str())
             .bind(passed)
             .bind(UNREAD_COUNTED_MAX)
@@ -219,7 +242,10 @@ impl LogEntries for SqliteLog {
             .fetch_all(&mut self.connect().await?)
             .await
             .map_err(LogError::during("count what has not left"))?;
-        Ok(by_topic(rows))
+        let row =
+            |row: &SqliteRow| Ok((text(row, "topic")?, row.try_get(1)?, row.try_get(2)?, row.try_get(3)?));
+        let rows: Result<Vec<LagRow>, sqlx::Error> = rows.iter().map(row).collect();
+        Ok(by_topic(rows.map_err(LogError::during("count what has not left"))?))
     }
 
     async fn firsts(&self, moments: &[OffsetDateTime]) -> Result<Vec<Option<EntryId>>, LogError> {
@@ -282,12 +308,12 @@ fn found(row: &SqliteRow) -> Result<Result<FoundEntry, LogError>, sqlx::Error> {
     let bytes: Option<i64> = row.try_get("payload_bytes")?;
     Ok(Ok(FoundEntry {
         id: EntryId(row.try_get("id")?),
-        message_id: row.try_get("message_id")?,
-        topic: row.try_get("topic")?,
-        key: row.try_get("key")?,
-        labels: Labels::read(row.try_get("kind")?, row.try_get("headers")?),
-        content_type: row.try_get("content_type")?,
-        traceparent: row.try_get("traceparent")?,
+        message_id: text(row, "message_id")?,
+        topic: text(row, "topic")?,
+        key: optional_text(row, "key")?,
+        labels: Labels::read(text(row, "kind")?, row.try_get("headers")?),
+        content_type: optional_text(row, "content_type")?,
+        traceparent: optional_text(row, "traceparent")?,
         payload_bytes: bytes.and_then(|bytes| u64::try_from(bytes).ok()),
         enqueued_at: time("enqueued_at")?,
         transaction: None,
@@ -306,18 +332,16 @@ fn selected(row: &SqliteRow) -> Result<Result<SelectedEntry, LogError>, sqlx::Er
         Ok(state) => state,
         Err(error) => return Ok(Err(error)),
     };
-    let message_id = match uuid(row.try_get("message_id")?) {
-        Ok(id) => id,
-        Err(error) => return Ok(Err(error)),
-    };
+    // What has no id was never published; it is found by its place.
+    let message_id = uuid(&text(row, "message_id")?).unwrap_or_default();
     let (is_passed, is_discarded, is_edited) =
         (row.try_get("passed")?, row.try_get("discarded")?, row.try_get("edited")?);
     Ok(Ok(SelectedEntry {
         id: EntryId(row.try_get("id")?),
         message_id,
-        topic: row.try_get("topic")?,
-        key: row.try_get("key")?,
-        labels: Labels::read(row.try_get("kind")?, row.try_get("headers")?),
+        topic: text(row, "topic")?,
+        key: optional_text(row, "key")?,
+        labels: Labels::read(text(row, "kind")?, row.try_get("headers")?),
         payload_bytes: u64::try_from(row.try_get::<i64, _>("payload_bytes")?).unwrap_or_default(),
         enqueued_at: at_micros(row.try_get("enqueued_at")?),
         standing: Standing::of(is_passed, state, is_discarded, is_edited),

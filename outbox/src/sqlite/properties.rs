@@ -24,8 +24,11 @@ enum Step {
 
 fn step() -> impl Strategy<Value = Step> {
     let payloads = prop::collection::vec(0_usize..300, 0..6);
-    let limit =
-        (1_usize..5, 1_usize..600).prop_map(|(entries_max, bytes_max)| PageLimit { entries_max, bytes_max });
+    let limit = (1_usize..5, 1_usize..600).prop_map(|(entries_max, bytes_max)| PageLimit {
+        entries_max,
+        bytes_max,
+        row: ROW,
+    });
     prop_oneof![
         4 => (payloads, prop::bool::weighted(0.75))
             .prop_map(|(payloads, is_committed)| Step::Write { payloads, is_committed }),
@@ -34,6 +37,8 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Step::Remove),
     ]
 }
+
+const ROW: RowLimit = RowLimit::of(message::SizeLimit::SQS);
 
 /// A relay over a database, and what it should have read.
 struct Course {
@@ -140,7 +145,7 @@ proptest! {
             }
             while course.read.len() < course.committed.len() {
                 let before = course.read.len();
-                course.step(Step::Read(PageLimit { entries_max: 3, bytes_max: 400 })).await?;
+                course.step(Step::Read(PageLimit { entries_max: 3, bytes_max: 400, row: ROW })).await?;
                 let is_going_on = course.read.len() > before || course.open.is_none();
                 prop_assert!(is_going_on, "read {:?} of {:?}", course.read, course.committed);
             }

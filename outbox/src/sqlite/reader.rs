@@ -11,12 +11,13 @@ use sqlx::{Row as _, SqliteConnection};
 use time::OffsetDateTime;
 
 use crate::log::cursor::{Difference, Mark};
-use crate::log::entry::{EntryId, Page, PageLimit};
+use crate::log::entry::{EntryId, Lengths, Page, PageLimit, RowLimit};
 use crate::log::error::quoted;
 use crate::log::exception::{Exception, ExceptionState, ExceptionSummary};
 use crate::log::lease::RelayName;
 use crate::log::queue::{DuePage, DuePosition, HeldAsk, HeldPage, HeldQueues, QueueName};
 use crate::log::row::{Names, Row, RowId, wait};
+use crate::log::text;
 use crate::log::{LogError, LogReader, Pause};
 use crate::sqlite::statements::SQL;
 
@@ -43,7 +44,9 @@ async fn take(
     let (mut count, mut bytes) = (0, 0);
     while let Some(row) = rows.try_next().await.map_err(LogError::during("read entries"))? {
         let columns = columns(&row)?;
-        bytes += columns.payload.len();
+        // What is too large has not been read.
+        bytes += columns.payload.len() + columns.headers.map_or(0, <[u8]>::len);
+        bytes += columns.tracestate.map_or(0, <[u8]>::len);
         if count > 0 && (count >= limit.entries_max || bytes > limit.bytes_max) {
             return Ok(false);
         }
@@ -53,11 +56,15 @@ async fn take(
     Ok(true)
 }
 
-/// Borrows the columns of a message.
+/// Borrows the columns of a message. Texts are taken as bytes: the log knows which of them must be
+/// UTF-8.
 pub(super) fn columns(row: &SqliteRow) -> Result<Row<'_>, LogError> {
     let read = || -> Result<Row<'_>, sqlx::Error> {
         let enqueued_at: Option<i64> = row.try_get("enqueued_at")?;
         let time = |micros: i64| OffsetDateTime::from_unix_timestamp_nanos(i128::from(micros) * 1_000).ok();
+        let length =
+            |name| Ok::<_, sqlx::Error>(usize::try_from(row.try_get::<i64, _>(name)?).unwrap_or_default());
+        let payload: Option<&[u8]> = row.try_get("payload")?;
         Ok(Row {
             id: row.try_get("id")?,
             message_id: RowId::Text(row.try_get("message_id")?),
@@ -68,7 +75,8 @@ pub(super) fn columns(row: &SqliteRow) -> Result<Row<'_>, LogError> {
             headers: row.try_get("headers")?,
             traceparent: row.try_get("traceparent")?,
             tracestate: row.try_get("tracestate")?,
-            payload: row.try_get("payload")?,
+            payload: payload.unwrap_or_default(),
+            lengths: Lengths { payload: length("payload_bytes")?, headers: length("headers_bytes")? },
             enqueued_at: enqueued_at.and_then(time),
             deliver_in: row.try_get("deliver_in")?,
         })
@@ -76,17 +84,38 @@ pub(super) fn columns(row: &SqliteRow) -> Result<Row<'_>, LogError> {
     read().map_err(LogError::during("read an entry"))
 }
 
+/// The longest payload and the longest headers that are read.
+pub(super) fn row_max(limit: &RowLimit) -> (i64, i64) {
+    let max = |bytes| i64::try_from(bytes).unwrap_or(i64::MAX);
+    (max(limit.payload.message_bytes_max), max(limit.headers_bytes_max()))
+}
+
+/// Reads a text that may not be UTF-8, for an operator's eyes.
+pub(super) fn text(row: &SqliteRow, column: &str) -> Result<String, sqlx::Error> {
+    row.try_get::<&[u8], _>(column).map(text::shown)
+}
+
+/// As [`text`], of a column that may be null.
+pub(super) fn optional_text(row: &SqliteRow, column: &str) -> Result<Option<String>, sqlx::Error> {
+    Ok(row.try_get::<Option<&[u8]>, _>(column)?.map(text::shown))
+}
+
 /// One more than the limit tells whether something follows.
 fn rows_max(limit: PageLimit) -> i64 {
     i64::try_from(limit.entries_max).unwrap_or(i64::MAX - 1).clamp(1, i64::MAX - 1) + 1
 }
 
-fn exception(row: &SqliteRow, columns: Row<'_>, source: &Source) -> Result<Exception, LogError> {
+fn exception(
+    row: &SqliteRow,
+    columns: Row<'_>,
+    source: &Source,
+    limit: &RowLimit,
+) -> Result<Exception, LogError> {
     let read = |error| LogError::during("read an exception")(error);
     let state: String = row.try_get("state").map_err(read)?;
     let attempts: i64 = row.try_get("attempts").map_err(read)?;
     Ok(Exception {
-        entry: columns.into_entry(&mut Names::default(), source),
+        entry: columns.into_entry(&mut Names::default(), source, limit),
         state: ExceptionState::stored(&state)?,
         attempts: u32::try_from(attempts).unwrap_or(u32::MAX),
     })
@@ -106,15 +135,18 @@ impl SqliteReader {
 
     async fn held_page(&mut self, ask: &HeldAsk, limit: PageLimit) -> Result<HeldPage, LogError> {
         let mut page = HeldPage::default();
+        let (payload_max, headers_max) = row_max(&limit.row);
         let rows = sqlx::query(&SQL.held)
             .bind(self.relay.as_str())
             .bind(ask.queue.as_str())
             .bind(ask.from.0)
             .bind(rows_max(limit))
+            .bind(payload_max)
+            .bind(headers_max)
             .fetch(&mut self.connection);
         let source = &self.source;
         page.exhausted = take(rows, limit, |row, columns| {
-            page.exceptions.push(exception(row, columns, source)?);
+            page.exceptions.push(exception(row, columns, source, &limit.row)?);
             Ok(())
         })
         .await?;
@@ -144,14 +176,17 @@ impl LogReader for SqliteReader {
         limit: PageLimit,
     ) -> Result<Page, LogError> {
         let mut entries = Vec::new();
+        let (payload_max, headers_max) = row_max(&limit.row);
         let rows = sqlx::query(&SQL.page)
             .bind(after.0.max(id_of(&difference.base)?))
             .bind(difference.ceiling)
             .bind(rows_max(limit))
+            .bind(payload_max)
+            .bind(headers_max)
             .fetch(&mut self.connection);
         let (source, mut names) = (&self.source, Names::default());
         let exhausted = take(rows, limit, |_, columns| {
-            entries.push(columns.into_entry(&mut names, source));
+            entries.push(columns.into_entry(&mut names, source, &limit.row));
             Ok(())
         })
         .await?;
@@ -161,17 +196,20 @@ impl LogReader for SqliteReader {
     async fn read_due(&mut self, after: Option<DuePosition>, limit: PageLimit) -> Result<DuePage, LogError> {
         let place = after.unwrap_or(DuePosition { at_micros: 0, id: EntryId(0) });
         let mut page = DuePage { position: after, ..DuePage::default() };
+        let (payload_max, headers_max) = row_max(&limit.row);
         let rows = sqlx::query(&SQL.due)
             .bind(self.relay.as_str())
             .bind(place.at_micros)
             .bind(place.id.0)
             .bind(rows_max(limit))
+            .bind(payload_max)
+            .bind(headers_max)
             .fetch(&mut self.connection);
         let source = &self.source;
         page.exhausted = take(rows, limit, |row, columns| {
             let at_micros = row.try_get("due_at").map_err(LogError::during("read an exception"))?;
             page.position = Some(DuePosition { at_micros, id: EntryId(columns.id) });
-            page.exceptions.push(exception(row, columns, source)?);
+            page.exceptions.push(exception(row, columns, source, &limit.row)?);
             Ok(())
         })
         .await?;
@@ -187,7 +225,7 @@ impl LogReader for SqliteReader {
         let mut pages = Vec::with_capacity(asks.len());
         for ask in asks {
             let is_over = bytes_left == 0 && !pages.is_empty();
-            let limit = PageLimit { entries_max: each, bytes_max: bytes_left };
+            let limit = PageLimit { entries_max: each, bytes_max: bytes_left, row: limit.row };
             let page = if is_over { HeldPage::default() } else { self.held_page(ask, limit).await? };
             let bytes = page.exceptions.iter().map(|exception| exception.entry.bytes()).sum();
             bytes_left = bytes_left.saturating_sub(bytes);

@@ -13,25 +13,34 @@ use uuid::Uuid;
 use crate::entries::Labels;
 use crate::log::{LogError, RelayName, stored};
 use crate::reconcile::{Row, Rows, stage};
-use crate::sqlite::reader::id_of;
+use crate::sqlite::reader::{id_of, text};
 
 migrations::statements! {
     parts {
         // ?1 relay, ?2 the id up to which the cursor has passed.
-        rows = "SELECT m.message_id, m.topic, coalesce(m.kind, m.topic) AS kind, m.headers, m.content_type, m.payload, e.state,
+        // A large payload that stands beside the log was not published: it is not read.
+        rows = "SELECT m.message_id, m.topic, coalesce(m.kind, m.topic) AS kind,
+                CASE WHEN octet_length(m.headers) > 4194304 THEN 'null' ELSE m.headers END AS headers, m.content_type,
+                CASE WHEN e.state IN ('dead', 'held') AND octet_length(m.payload) > 1048576 THEN x''
+                    ELSE m.payload END AS payload, e.state,
                 m.id <= ?2 AS passed,
                 m.id IN (SELECT a.id FROM outbox_audit AS a WHERE a.relay = ?1 AND a.action = 'edit') AS edited
             FROM outbox_message AS m LEFT JOIN outbox_exception AS e
-                ON e.relay = ?1 AND e.shard = 0 AND e.id = m.id";
+                ON e.relay = ?1 AND e.shard = 0 AND e.id = m.id
+            WHERE {is_id}";
+        // What has no UUID for an id is no message.
+        is_id = "octet_length(m.message_id) = 36 AND length(replace(m.message_id, '-', '')) = 32
+            AND m.message_id NOT GLOB '*[^0-9a-f-]*' AND substr(m.message_id, 9, 1) = '-'
+            AND substr(m.message_id, 14, 1) = '-' AND substr(m.message_id, 19, 1) = '-' AND substr(m.message_id, 24, 1) = '-'";
     }
 
-    page = "{rows} WHERE m.message_id > ?3 AND m.message_id <= ?4 ORDER BY m.message_id LIMIT ?5";
-    find = "{rows} WHERE m.message_id IN (SELECT value FROM json_each(?3)) ORDER BY m.message_id";
+    page = "{rows} AND m.message_id > ?3 AND m.message_id <= ?4 ORDER BY m.message_id LIMIT ?5";
+    find = "{rows} AND m.message_id IN (SELECT value FROM json_each(?3)) ORDER BY m.message_id";
     cursor = "SELECT cursor FROM outbox_relay WHERE relay = ?1 AND shard = 0";
     first = "
-        SELECT message_id FROM outbox_message
-        WHERE message_id > coalesce((SELECT expired_through FROM outbox_retention), '')
-        ORDER BY message_id LIMIT 1";
+        SELECT m.message_id FROM outbox_message AS m
+        WHERE m.message_id > coalesce((SELECT expired_through FROM outbox_retention), '') AND {is_id}
+        ORDER BY m.message_id LIMIT 1";
 }
 
 /// Without a schema.
@@ -98,15 +107,15 @@ pub(super) fn passed(cursor: &str) -> Result<i64, LogError> {
 
 fn row(row: &SqliteRow) -> Result<Row, LogError> {
     let failed = || LogError::during("read a row of the outbox");
-    let (kind, content_type): (String, String) =
-        (row.try_get("kind").map_err(failed())?, row.try_get("content_type").map_err(failed())?);
+    let kind = text(row, "kind").map_err(failed())?;
+    let content_type = text(row, "content_type").map_err(failed())?;
     let payload: &[u8] = row.try_get("payload").map_err(failed())?;
     let state: Option<String> = row.try_get("state").map_err(failed())?;
     let passed: bool = row.try_get("passed").map_err(failed())?;
     let id: String = row.try_get("message_id").map_err(failed())?;
     Ok(Row {
         id: uuid(&id)?,
-        topic: row.try_get("topic").map_err(failed())?,
+        topic: text(row, "topic").map_err(failed())?,
         fingerprint: Fingerprint::of_parts(&kind, &content_type, payload),
         labels: Labels::read(kind, row.try_get("headers").map_err(failed())?),
         stage: stage(state.as_deref(), passed)?,

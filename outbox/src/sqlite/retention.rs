@@ -10,7 +10,7 @@ use sqlx::{Connection as _, SqliteConnection};
 use crate::log::{EntryId, LogError, RelayName, stored};
 use crate::retention::{Expired, ForgetError, HeldBack, LogRetention, Segment};
 use crate::sqlite::reader::id_of;
-use crate::sqlite::statements::NOW;
+use crate::sqlite::statements::{IS_LARGE, NOW};
 use crate::sqlite::store::SqliteLog;
 
 /// Rows of one transaction: a few milliseconds.
@@ -19,7 +19,16 @@ const RUN_ROWS: i64 = 500;
 const PAUSE: Duration = Duration::from_millis(5);
 
 migrations::statements! {
-    parts { now = NOW; }
+    parts {
+        now = NOW;
+        is_large = IS_LARGE;
+        // Up to the id ?1, but for what is parked without a copy because it is large.
+        removable = "id <= ?1 AND NOT ({is_large} AND EXISTS (
+            SELECT 1 FROM outbox_relay AS r CROSS JOIN outbox_exception AS e
+            WHERE e.relay = r.relay AND e.shard = r.shard AND e.id = outbox_message.id
+                AND NOT EXISTS (SELECT 1 FROM outbox_parked AS p
+                    WHERE p.relay = e.relay AND p.shard = e.shard AND p.id = e.id)))";
+    }
 
     relays = "SELECT relay, cursor FROM outbox_relay ORDER BY relay";
     ends = "
@@ -30,11 +39,11 @@ migrations::statements! {
     /// it are old.
     first_young = "SELECT id FROM outbox_message WHERE enqueued_at > {now} - ?1 ORDER BY id LIMIT 1";
     /// ?1 up to this id.
-    any = "SELECT 1 FROM outbox_message WHERE id <= ?1 ORDER BY id LIMIT 1";
+    any = "SELECT 1 FROM outbox_message WHERE {removable} ORDER BY id LIMIT 1";
     /// ?1 up to this id, ?2 rows.
     run = "
-        DELETE FROM outbox_message WHERE id IN (SELECT id FROM outbox_message WHERE id <= ?1 ORDER BY id
-            LIMIT ?2) RETURNING message_id";
+        DELETE FROM outbox_message WHERE id IN (SELECT id FROM outbox_message WHERE {removable} ORDER BY id
+            LIMIT ?2) RETURNING CAST(message_id AS BLOB)";
     /// ?1 the largest message id that went.
     expired = "
         UPDATE outbox_retention
@@ -121,9 +130,10 @@ fn segment(
 async fn run(connection: &mut SqliteConnection, up_to: i64) -> Result<u64, LogError> {
     let failed = || LogError::during("remove old entries");
     let mut tx = connection.begin_with("BEGIN IMMEDIATE").await.map_err(failed())?;
-    let gone: Vec<String> =
+    let gone: Vec<Vec<u8>> =
         sqlx::query_scalar(&SQL.run).bind(up_to).bind(RUN_ROWS).fetch_all(&mut *tx).await.map_err(failed())?;
-    if let Some(largest) = gone.iter().max() {
+    // One that is no text is no id of a message.
+    if let Some(largest) = gone.iter().filter_map(|id| str::from_utf8(id).ok()).max() {
         sqlx::query(&SQL.expired).bind(largest).execute(&mut *tx).await.map_err(failed())?;
     }
     tx.commit().await.map_err(failed())?;

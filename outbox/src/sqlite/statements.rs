@@ -5,16 +5,55 @@ use std::sync::LazyLock;
 /// This moment in microseconds. The clock is that of the machine: a SQLite file has no server.
 pub(super) const NOW: &str = "CAST(unixepoch('subsec') * 1000000 AS INTEGER)";
 
+/// Whether the content of a row of the log is too large to be copied when it is parked (1 MiB).
+pub(super) const IS_LARGE: &str =
+    "(octet_length(payload) + coalesce(octet_length(headers), 0) + coalesce(octet_length(tracestate), 0)
+        + coalesce(octet_length(traceparent), 0) > 1048576)";
+
+/// The trace context of a row of the log, if its length is that of one: an invalid one is left out.
+pub(super) const TRACE: &str = "CASE WHEN octet_length(traceparent) <= 64
+        AND coalesce(octet_length(tracestate), 0) <= 8192 THEN traceparent END AS traceparent,
+    CASE WHEN octet_length(tracestate) <= 8192 THEN tracestate END AS tracestate";
+
+// The same of a parked entry, from its copy `p` or its row `m`. The length is asked of a column:
+// that of an expression would read it.
+const PARKED_HEADERS: &str = "coalesce(p.headers, m.headers)";
+const PARKED_HEADERS_BYTES: &str = "coalesce(octet_length(p.headers), octet_length(m.headers), 0)";
+const PARKED_TRACE: &str =
+    "CASE WHEN coalesce(octet_length(p.traceparent), octet_length(m.traceparent)) <= 64
+        AND coalesce(octet_length(p.tracestate), octet_length(m.tracestate), 0) <= 8192
+        THEN coalesce(p.traceparent, m.traceparent) END AS traceparent,
+    CASE WHEN coalesce(octet_length(p.tracestate), octet_length(m.tracestate)) <= 8192
+        THEN coalesce(p.tracestate, m.tracestate) END AS tracestate";
+const PARKED_PAYLOAD: &str = "coalesce(p.payload, m.payload, x'')";
+const PARKED_PAYLOAD_BYTES: &str = "coalesce(octet_length(p.payload), octet_length(m.payload), 0)";
+
 migrations::statements! {
     parts {
         now = NOW;
-        // An exception with its copy. A LEFT JOIN: one without a copy must be seen.
-        exceptions = "SELECT e.id, e.message_id, e.topic, e.key, p.kind, coalesce(p.content_type, '') AS content_type,
-                p.headers, p.traceparent, p.tracestate, coalesce(p.payload, x'') AS payload, p.enqueued_at,
-                NULL AS deliver_in, e.state, e.attempts, e.due_at
+        // The content of a row of the log.
+        headers = "headers";
+        headers_bytes = "coalesce(octet_length(headers), 0)";
+        trace = TRACE;
+        payload = "payload";
+        payload_bytes = "octet_length(payload)";
+        // An exception with its copy, or with its row of the log, where that was too large to be
+        // copied. LEFT JOINs: one without either must be seen.
+        exceptions = "SELECT e.id, e.message_id, e.topic, e.key, coalesce(p.kind, m.kind) AS kind,
+                coalesce(p.content_type, m.content_type, '') AS content_type, {bounded},
+                coalesce(p.enqueued_at, m.enqueued_at) AS enqueued_at, NULL AS deliver_in, e.state, e.attempts, e.due_at
             FROM outbox_exception AS e LEFT JOIN outbox_parked AS p
                 ON p.relay = e.relay AND p.shard = e.shard AND p.id = e.id
+            LEFT JOIN outbox_message AS m ON p.id IS NULL AND m.id = e.id AND m.message_id = e.message_id
             WHERE e.relay = ?1 AND e.shard = 0";
+        // Contents and lengths. A payload and headers come when they are not longer than the relay
+        // takes: this is the place that keeps a row of any size out of its memory. SQLite knows the
+        // length of a column without reading it.
+        // Behind the parts that it names: a statement's own ones come first then.
+        bounded = "CASE WHEN {headers_bytes} <= {headers_max} THEN {headers} END AS headers, {trace},
+            CASE WHEN {payload_bytes} <= {payload_max} THEN {payload} END AS payload,
+            {payload_bytes} AS payload_bytes, {headers_bytes} AS headers_bytes";
+        is_large = IS_LARGE;
         // The queue of a held entry, as the index on it has it.
         queue = "coalesce('k' || key, 't' || topic)";
         // The held entries of the queues behind a name.
@@ -22,13 +61,22 @@ migrations::statements! {
     }
 
     head = "SELECT coalesce(max(id), 0) FROM outbox_message";
-    /// ?1 above this id, ?2 ceiling, ?3 rows.
-    page = "
-        SELECT id, message_id, topic, key, kind, content_type, headers, traceparent, tracestate, payload, enqueued_at,
+    /// ?1 above this id, ?2 ceiling, ?3 rows, ?4 bytes of a payload and ?5 of headers that are read.
+    page(payload_max = "?4", headers_max = "?5") = "
+        SELECT id, message_id, topic, key, kind, content_type, {bounded}, enqueued_at,
             (deliver_at - {now}) / 1e6 AS deliver_in
         FROM outbox_message WHERE id > ?1 AND id <= ?2 ORDER BY id LIMIT ?3";
-    /// ?1 relay, ?2 and ?3 behind this time and id, ?4 rows.
-    due = "
+    /// ?1 relay, ?2 and ?3 behind this time and id, ?4 rows, ?5 bytes of a payload and ?6 of
+    /// headers that are read.
+    due(
+        payload_max = "?5",
+        headers_max = "?6",
+        headers = PARKED_HEADERS,
+        headers_bytes = PARKED_HEADERS_BYTES,
+        trace = PARKED_TRACE,
+        payload = PARKED_PAYLOAD,
+        payload_bytes = PARKED_PAYLOAD_BYTES,
+    ) = "
         {exceptions} AND e.state IN ('scheduled', 'retrying', 'discarded') AND e.due_at <= {now}
             AND (e.due_at, e.id) > (?2, ?3)
         ORDER BY e.due_at, e.id LIMIT ?4";
@@ -37,8 +85,17 @@ migrations::statements! {
         SELECT (due_at - {now}) / 1e6 FROM outbox_exception WHERE relay = ?1 AND shard = 0
             AND state IN ('scheduled', 'retrying', 'discarded') AND (due_at, id) > (?2, ?3)
         ORDER BY due_at, id LIMIT 1";
-    /// ?1 relay, ?2 queue, ?3 from this id, ?4 rows.
-    held = "
+    /// ?1 relay, ?2 queue, ?3 from this id, ?4 rows, ?5 bytes of a payload and ?6 of headers that
+    /// are read.
+    held(
+        payload_max = "?5",
+        headers_max = "?6",
+        headers = PARKED_HEADERS,
+        headers_bytes = PARKED_HEADERS_BYTES,
+        trace = PARKED_TRACE,
+        payload = PARKED_PAYLOAD,
+        payload_bytes = PARKED_PAYLOAD_BYTES,
+    ) = "
         {exceptions} AND e.state = 'held' AND coalesce('k' || e.key, 't' || e.topic) = ?2 AND e.id >= ?3
         ORDER BY e.id LIMIT ?4";
     /// ?1 relay, ?2 behind this name, ?3 queues. From queue to queue through the index, however
@@ -88,12 +145,14 @@ migrations::statements! {
     checkpoint = "
         UPDATE outbox_relay SET cursor = ?3, checkpoint_at = {now}
         WHERE relay = ?1 AND shard = 0 AND epoch = ?2 AND holder IS NOT NULL";
-    /// ?1 relay, ?2 id: the content is copied aside with the first change of an entry.
+    /// ?1 relay, ?2 id: the content is copied aside with the first change of an entry, unless it is
+    /// large: SQLite copies in the memory of this process. Then its row stays in the log, where
+    /// retention leaves it.
     copy = "
         INSERT INTO outbox_parked
             (relay, id, kind, content_type, headers, traceparent, tracestate, payload, enqueued_at)
         SELECT ?1, id, kind, content_type, headers, traceparent, tracestate, payload, enqueued_at
-        FROM outbox_message WHERE id = ?2 ON CONFLICT (relay, shard, id) DO NOTHING";
+        FROM outbox_message WHERE id = ?2 AND NOT {is_large} ON CONFLICT (relay, shard, id) DO NOTHING";
     /// ?1 relay, then the columns of one exception; ?8 due in microseconds. A scheduled one is due
     /// at its message's own time.
     park = "

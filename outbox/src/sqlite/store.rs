@@ -14,6 +14,9 @@ use crate::sqlite::checkpoint_store::SqliteCheckpointStore;
 use crate::sqlite::options::{in_memory, opened_when_free};
 use crate::sqlite::reader::SqliteReader;
 
+/// Rows that the client library reads ahead: each may be as large as a message.
+pub(crate) const ROWS_AHEAD: usize = 2;
+
 /// The log of a SQLite file. Cheap: connects when a reader or checkpoint store is asked for.
 #[derive(Debug, Clone)]
 pub struct SqliteLog {
@@ -31,7 +34,7 @@ impl SqliteLog {
     /// [`LogError::Operator`] when the URL cannot be used or names a database in memory, which a
     /// relay on other connections would not see.
     pub fn new(address: impl Into<Address>, source: Source, options: LogOptions) -> Result<Self, LogError> {
-        let connect = address.into().sqlite()?;
+        let connect = address.into().sqlite()?.row_buffer_size(ROWS_AHEAD);
         let file = connect.get_filename().to_string_lossy();
         if file.contains(":memory:") || file.starts_with("file:sqlx-in-memory") {
             return Err(in_memory());

@@ -5,6 +5,7 @@ use std::time::Duration;
 use message::chunk::Splitter;
 use message::limits::Oversize;
 use message::{Backoff, Message, SizeLimit};
+use outbox::log::RowLimit;
 
 use super::filter::Filter;
 
@@ -128,6 +129,18 @@ impl EngineOptions {
             Some(splitter) => splitter.check(message),
             None => self.size_limit.check(message),
         }
+    }
+
+    /// The largest row that is read: what [`check_size`](Self::check_size) refuses for its length
+    /// alone takes no memory.
+    #[must_use]
+    pub fn row_limit(&self) -> RowLimit {
+        let payload = self.chunking.map_or(self.size_limit, |splitter| SizeLimit {
+            message_bytes_max: splitter.chunked_bytes_max,
+            ..splitter.limit
+        });
+        // Each chunk has all headers.
+        RowLimit { payload, headers: self.size_limit }
     }
 
     /// How long the relay may publish after it asked for a lease or its renewal: a tenth is kept

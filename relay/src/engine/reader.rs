@@ -66,7 +66,11 @@ pub(crate) struct Reader {
 
 impl Reader {
     pub(crate) fn limit(settings: &EngineOptions) -> PageLimit {
-        PageLimit { entries_max: settings.page_entries, bytes_max: settings.page_bytes }
+        PageLimit {
+            entries_max: settings.page_entries,
+            bytes_max: settings.page_bytes,
+            row: settings.row_limit(),
+        }
     }
 
     /// Reads from the cursor on until the driver goes away (`Ok`) or the database fails.

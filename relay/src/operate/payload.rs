@@ -2,8 +2,9 @@
 //! anything is shown.
 
 use inbox::DeadLetterId;
+use message::SizeLimit;
 use outbox::entries::{EntryRef, FoundEntry};
-use outbox::log::EntryId;
+use outbox::log::{EntryId, RowLimit};
 use uuid::Uuid;
 
 use super::dead::MessageRef;
@@ -14,6 +15,14 @@ use super::story::check_unique;
 
 /// The largest payload that is shown: larger ones are for a program.
 pub const SHOWN_BYTES_MAX: u64 = 1 << 20;
+
+/// The largest row that is read to be shown.
+pub(super) const SHOWN: RowLimit = {
+    let shown =
+        SizeLimit { destination: "an operator's screen", message_bytes_max: SHOWN_BYTES_MAX as usize };
+    // Headers are not shown: they may be those of any message.
+    RowLimit { payload: shown, headers: SizeLimit { message_bytes_max: 2 << 20, ..shown } }
+};
 
 /// A payload.
 #[derive(Clone, PartialEq, Eq)]
@@ -80,7 +89,7 @@ async fn of_entry(
     check_size(entry.payload_bytes.unwrap_or_default())?;
     note(place, signed, &format!("message {}", entry.message_id)).await?;
     let Ok(id) = Uuid::parse_str(&entry.message_id) else { return Ok(None) };
-    let contents = place.entries.contents(&[(entry.id, id)]).await?;
+    let contents = place.entries.contents(&[(entry.id, id)], SHOWN).await?;
     let message = contents.into_iter().next().and_then(|content| content.message.ok());
     Ok(message.map(|message| Payload {
         owner: place.pipeline.to_string(),

@@ -8,7 +8,7 @@ use message::chunk::Splitter;
 use migrations::Identifier;
 use outbox::admin::LogAdmin;
 use outbox::entries::{self, Labels, LogEntries};
-use outbox::log::RelayName;
+use outbox::log::{RelayName, RowLimit};
 use secrecy::{ExposeSecret as _, SecretString};
 
 use super::error::OperateError;
@@ -25,6 +25,8 @@ pub(crate) struct OutboxPlace {
     pub(crate) entries: Arc<dyn LogEntries>,
     /// Which entries are its own.
     pub(crate) filter: Filter,
+    /// The largest row that it reads.
+    pub(crate) row_limit: RowLimit,
     broker: Broker,
     chunking: Option<Splitter>,
 }
@@ -100,6 +102,7 @@ impl Places {
                 log,
                 entries,
                 filter: pipeline.settings.filter.clone(),
+                row_limit: pipeline.settings.row_limit(),
                 broker: pipeline.broker.clone(),
                 chunking: pipeline.settings.chunking,
             }),

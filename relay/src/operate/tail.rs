@@ -1,14 +1,20 @@
 //! Messages as the relay passes them: what is being published now.
 
+use std::collections::HashMap;
+
 use outbox::entries::{Extent, SelectedEntry, Standing};
-use outbox::log::EntryId;
+use outbox::log::{EntryId, LogError};
 use serde::Serialize;
 use time::OffsetDateTime;
 
 use super::error::OperateError;
 use super::operator::{Operator, Role, Signed};
+use super::payload::{SHOWN, SHOWN_BYTES_MAX};
 use super::places::{OutboxPlace, Places};
 use super::seconds;
+
+/// Bytes of payloads and headers that are read at once.
+const BATCH_BYTES: u64 = 8 << 20;
 
 /// Which messages are told.
 #[derive(Debug, Clone, Default)]
@@ -37,7 +43,8 @@ pub struct TailLine {
     pub state: &'static str,
     /// The size of its payload.
     pub payload_bytes: u64,
-    /// Its payload as text, when it was asked for; what is not UTF-8 is replaced.
+    /// Its payload as text, when it was asked for and is not too large; what is not UTF-8 is
+    /// replaced.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub payload: Option<String>,
 }
@@ -64,7 +71,7 @@ impl<'a> Tail<'a> {
     ) -> Result<Self, OperateError> {
         operator.permit(Role::Viewer, "look at messages")?;
         let place = places.only_outbox()?;
-        let about = |error: outbox::log::LogError| OperateError::from(error).about(&place.pipeline);
+        let about = |error: LogError| OperateError::from(error).about(&place.pipeline);
         if let Some(signed) = payloads {
             signed.check("look at payloads")?;
             let told = [("topic", &filter.topic), ("key", &filter.key)];
@@ -89,7 +96,7 @@ impl<'a> Tail<'a> {
     /// # Errors
     /// [`OperateError`] when the outbox could not be asked: call again, and nothing is missed.
     pub async fn next(&mut self) -> Result<Vec<TailLine>, OperateError> {
-        let about = |error: outbox::log::LogError| OperateError::from(error).about(&self.place.pipeline);
+        let about = |error: LogError| OperateError::from(error).about(&self.place.pipeline);
         let entries = &self.place.entries;
         let now = entries.extent(&self.place.pipeline).await.map_err(about)?;
         let mut lines = Vec::new();
@@ -99,16 +106,10 @@ impl<'a> Tail<'a> {
             let page = found.map_err(about)?;
             let meant: Vec<SelectedEntry> =
                 page.entries.into_iter().filter(|entry| self.takes(entry)).collect();
-            let mut payloads = Vec::new();
-            if self.with_payloads && !meant.is_empty() {
-                let ids: Vec<_> = meant.iter().map(|entry| (entry.id, entry.message_id)).collect();
-                payloads = entries.contents(&ids).await.map_err(about)?;
-            }
+            let mut payloads =
+                if self.with_payloads { self.payloads(&meant).await.map_err(about)? } else { HashMap::new() };
             lines.extend(meant.into_iter().map(|entry| {
-                let content = payloads.iter().find(|content| content.id == entry.id);
-                let payload = content
-                    .and_then(|content| content.message.as_ref().ok())
-                    .map(|message| String::from_utf8_lossy(&message.payload).into_owned());
+                let payload = payloads.remove(&entry.id);
                 line(entry, payload)
             }));
             after = page.seen_to;
@@ -122,6 +123,23 @@ impl<'a> Tail<'a> {
 }
 
 impl Tail<'_> {
+    /// The payloads of entries as text; those that are too large to be shown are not read.
+    async fn payloads(&self, entries: &[SelectedEntry]) -> Result<HashMap<EntryId, String>, LogError> {
+        let mut payloads = HashMap::new();
+        let mut rest = entries;
+        while !rest.is_empty() {
+            let (batch, next) = rest.split_at(batch_len(rest));
+            rest = next;
+            let ids: Vec<_> = batch.iter().map(|entry| (entry.id, entry.message_id)).collect();
+            for content in self.place.entries.contents(&ids, SHOWN).await? {
+                if let Ok(message) = content.message {
+                    payloads.insert(content.id, String::from_utf8_lossy(&message.payload).into_owned());
+                }
+            }
+        }
+        Ok(payloads)
+    }
+
     /// Whether the pipeline has published it: messages that it leaves to others were passed as
     /// well.
     fn takes(&self, entry: &SelectedEntry) -> bool {
@@ -136,6 +154,16 @@ impl TailFilter {
         self.topic.as_ref().is_none_or(|topic| *topic == entry.topic)
             && self.key.as_ref().is_none_or(|key| entry.key.as_ref() == Some(key))
     }
+}
+
+/// How many of the next entries are read at once.
+fn batch_len(entries: &[SelectedEntry]) -> usize {
+    let mut bytes = 0;
+    let fits = |entry: &&SelectedEntry| {
+        bytes += entry.payload_bytes.min(SHOWN_BYTES_MAX) + entry.labels.bytes();
+        bytes <= BATCH_BYTES
+    };
+    entries.iter().take_while(fits).count().max(1)
 }
 
 fn line(entry: SelectedEntry, payload: Option<String>) -> TailLine {

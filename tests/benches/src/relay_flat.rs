@@ -4,7 +4,7 @@
 //! Costs are buffers that the reader's own session touched, as the server counts them. Only the
 //! throughput beside a pin is measured in time, in turns.
 
-use outbox::log::{Acquired, Cursor, EntryId, LogReader, Mark, PageLimit, RelayName};
+use outbox::log::{Acquired, Cursor, EntryId, LogReader, Mark, PageLimit, RelayName, RowLimit};
 use relay::engine::EngineOptions;
 
 use crate::Failure;
@@ -150,7 +150,8 @@ async fn pages(
     difference: &outbox::log::Difference,
     after: i64,
 ) -> Result<(), Failure> {
-    let limit = PageLimit { entries_max: PAGE, bytes_max: 1 << 30 };
+    let limit =
+        PageLimit { entries_max: PAGE, bytes_max: 1 << 30, row: RowLimit::of(message::SizeLimit::CHUNKED) };
     let mut after = EntryId(after);
     for _ in 0..PAGES {
         let page = reader.read_page(difference, after, limit).await?;

@@ -38,13 +38,12 @@ fn in_flight(text: &str) {
 pub fn rows(input: &[u8]) {
     let record = record::read(input);
     let mut columns = Columns {
-        topic: record.topic,
-        key: record.key.map(|key| String::from_utf8_lossy(&key).into_owned()),
+        topic: record.topic.into_bytes(),
+        key: record.key,
         payload: record.payload,
         ..Columns::default()
     };
     for (name, value) in record.headers {
-        let value = String::from_utf8_lossy(&value).into_owned();
         match name.as_str() {
             "message_id" => columns.message_id = value,
             "kind" => columns.kind = Some(value),
@@ -52,7 +51,9 @@ pub fn rows(input: &[u8]) {
             "headers" => columns.headers = Some(value),
             "traceparent" => columns.traceparent = Some(value),
             "tracestate" => columns.tracestate = Some(value),
-            "deliver_in" => columns.deliver_in = value.parse().ok(),
+            "deliver_in" => {
+                columns.deliver_in = str::from_utf8(&value).ok().and_then(|text| text.parse().ok())
+            }
             _ => {}
         }
     }
@@ -60,9 +61,9 @@ pub fn rows(input: &[u8]) {
     let (payload_bytes, topic) = (columns.payload.len(), columns.topic.clone());
     let entry = entry(columns, &source);
     assert!(entry.deliver_in.is_none_or(|wait| !wait.is_zero()));
-    assert_eq!(entry.topic(), topic);
     match &entry.message {
         Ok(message) => {
+            assert_eq!(message.topic.as_str().as_bytes(), topic);
             assert!(message.wire_bytes() >= payload_bytes);
             // Consumers will ask for it.
             assert!(message.id.generated_at().unix_timestamp() >= 0);

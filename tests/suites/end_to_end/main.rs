@@ -19,6 +19,7 @@ mod page;
 mod rotation;
 mod sagas;
 mod silence;
+mod sizes;
 mod tracing;
 mod verify;
 
@@ -89,6 +90,22 @@ fn of_the_night() -> Vec<Trial> {
         verify::a_running_system_gives_no_false_alarm,
         verify::nothing_is_written,
     }
+    trials.push(trial(
+        "a_row_larger_than_memory_costs_its_own_key/postgres/rabbitmq",
+        &[Backend::Postgres, Backend::Rabbitmq],
+        |stage| async move {
+            let broker = brokers::open(Backend::Rabbitmq).await?;
+            sizes::a_row_larger_than_memory_costs_its_own_key::<Postgres>(stage, broker).await
+        },
+    ));
+    trials.push(trial(
+        "a_row_larger_than_memory_costs_its_own_key/sqlite/kafka-mock",
+        &[],
+        |stage| async move {
+            let broker = brokers::open(Backend::KafkaMock).await?;
+            sizes::a_row_larger_than_memory_costs_its_own_key::<Sqlite>(stage, broker).await
+        },
+    ));
     trials.push(trial(
         "relays_divide_an_outbox_by_filters/postgres/kafka-and-sqs-fifo",
         &[Backend::Postgres, Backend::Kafka, Backend::SqsFifo],

@@ -26,8 +26,9 @@ pub(in crate::doctor) async fn gather(url: &str) -> Result<Gathered, Unreachable
     let lines = lines::<Sqlite>(&mut connection, None).await?;
     let topics = match lines.iter().any(|line| line.line == "outbox" && line.version > 0) {
         true => sqlx::query_scalar(
+            // Without names that no topic can have: they need not even be text.
             "SELECT DISTINCT topic FROM (SELECT topic FROM outbox_message ORDER BY id DESC LIMIT 10000) \
-             ORDER BY topic LIMIT 100",
+             WHERE topic NOT GLOB '*[^A-Za-z0-9._/:#-]*' ORDER BY topic LIMIT 100",
         )
         .fetch_all(&mut connection)
         .await

@@ -1,3 +1,4 @@
--- The topics of the latest messages.
+-- The topics of the latest messages, without names that no topic can have: where the database has no encoding they
+-- need not even be text.
 SELECT DISTINCT topic FROM (SELECT topic FROM {schema}outbox_message ORDER BY id DESC LIMIT 10000) AS latest
-ORDER BY topic LIMIT 100
+WHERE topic ~ '^[A-Za-z0-9._/:#-]+$' ORDER BY topic LIMIT 100

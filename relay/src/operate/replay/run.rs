@@ -21,7 +21,7 @@ use crate::operate::seconds;
 
 /// Messages that are sent before the next ones are read.
 const BATCH_ENTRIES: usize = 500;
-/// Bytes of payload that are in memory, but for a message that is larger.
+/// Bytes of payload and headers that are in memory, but for a message that is larger.
 const BATCH_BYTES: u64 = 8 << 20;
 /// How often pauses are looked for while messages are sent: each look opens a connection.
 const PAUSES_EVERY: Duration = Duration::from_secs(1);
@@ -192,7 +192,7 @@ impl Pauses {
 fn batch_len(entries: &[SelectedEntry], entries_max: usize) -> usize {
     let mut bytes = 0;
     let fits = |entry: &&SelectedEntry| {
-        bytes += entry.payload_bytes;
+        bytes += entry.payload_bytes + entry.labels.bytes();
         bytes <= BATCH_BYTES
     };
     entries.iter().take(entries_max).take_while(fits).count().max(1)
@@ -205,7 +205,7 @@ async fn publish(
     report: &mut ReplayReport,
 ) -> Result<(), OperateError> {
     let ids: Vec<_> = batch.iter().map(|entry| (entry.id, entry.message_id)).collect();
-    let entries = place.entries.contents(&ids).await;
+    let entries = place.entries.contents(&ids, place.row_limit).await;
     let entries = entries.map_err(|error| resume(error.into(), report.confirmed_to))?;
     let mut messages: Vec<Arc<Message>> = Vec::with_capacity(entries.len());
     let mut places = Vec::with_capacity(entries.len());

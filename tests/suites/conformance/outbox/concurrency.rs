@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
-use crate::outbox::support::{Database, Follower, TestDialect, granted, ids, on};
+use crate::outbox::support::{Database, Follower, SMALL, TestDialect, granted, ids, on};
 use outbox::NewMessage;
 use outbox::log::{Entry, PageLimit};
 use rand::Rng;
@@ -79,7 +79,7 @@ async fn the_newest_transaction_is_not_lost_when_an_older_one_commits_first() {
 async fn a_huge_late_transaction_is_read_in_pages_and_polls_stay_empty() {
     on("a_huge_late_transaction_is_read_in_pages", |db: Database<Postgres>| async move {
         let mut follower = follower(&db).await;
-        follower.limit = PageLimit { entries_max: 333, bytes_max: 1 << 20 };
+        follower.limit = PageLimit { entries_max: 333, bytes_max: 1 << 20, ..SMALL };
         let mut slow = db.outbox.begin(&db.pool).await.unwrap();
         for _ in 0..5 {
             slow.enqueue_batch((0..1_000).map(|_| NewMessage::new("orders").key("slow"))).await.unwrap();

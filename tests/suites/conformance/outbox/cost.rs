@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use crate::outbox::support::{Database, granted, on};
+use crate::outbox::support::{Database, SMALL, granted, on};
 use outbox::NewMessage;
 use outbox::log::{EntryId, HeldAsk, LogReader, Mark, PageLimit, QueueName};
 use sqlx::Postgres;
@@ -76,7 +76,7 @@ async fn polls_and_pages_cost_the_same_however_long_the_backlog_is() {
         without_autovacuum(&db).await;
         let (_, cursor) = granted(&mut db.checkpoint_store("a").await).await;
         fill(&db, 2_000).await;
-        let limit = PageLimit { entries_max: 1_000, bytes_max: 1 << 30 };
+        let limit = PageLimit { entries_max: 1_000, bytes_max: 1 << 30, ..SMALL };
         let mut pages = Vec::new();
         for more in [0, 98_000] {
             fill(&db, more).await;
@@ -146,7 +146,7 @@ async fn a_late_row_is_found_without_walking_the_log() {
         prepare(&db, "ANALYZE outbox_message").await;
         let cost = buffers(&db, async |reader| {
             let difference = reader.next_difference(&head).await.unwrap().unwrap();
-            let limit = PageLimit { entries_max: 1_000, bytes_max: 1 << 30 };
+            let limit = PageLimit { entries_max: 1_000, bytes_max: 1 << 30, ..SMALL };
             let page = reader.read_page(&difference, EntryId(0), limit).await.unwrap();
             assert_eq!((page.entries.len(), page.entries[0].topic(), page.exhausted), (1, "slow", true));
         })
@@ -194,7 +194,7 @@ async fn what_is_due_costs_the_same_however_much_waits() {
         .await;
         prepare(&db, COPY).await;
         let (exceptions, messages) = parked_reads(&db, async |reader| {
-            let limit = PageLimit { entries_max: 1_000, bytes_max: 1 << 30 };
+            let limit = PageLimit { entries_max: 1_000, bytes_max: 1 << 30, ..SMALL };
             let due = reader.read_due(None, limit).await.unwrap();
             assert_eq!(due.exceptions.iter().map(|e| e.entry.id.0).collect::<Vec<_>>(), [5, 70_000]);
             let first = reader.read_due(None, PageLimit { entries_max: 1, ..limit }).await.unwrap();
@@ -219,7 +219,7 @@ async fn held_entries_of_a_key_cost_the_same_however_much_another_key_holds() {
         )
         .await;
         prepare(&db, COPY).await;
-        let limit = PageLimit { entries_max: 1_000, bytes_max: 1 << 30 };
+        let limit = PageLimit { entries_max: 1_000, bytes_max: 1 << 30, ..SMALL };
         let (exceptions, messages) = parked_reads(&db, async |reader| {
             let queue = QueueName::of("orders", Some("small"));
             let ask = HeldAsk { queue, from: EntryId(10_001) };

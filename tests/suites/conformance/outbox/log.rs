@@ -40,9 +40,9 @@ async fn pages_are_cut_by_rows_and_bytes_and_end_exactly<DB: TestDialect>(db: Da
         PageLimit { entries_max: 7, ..SMALL },
         PageLimit { entries_max: 13, ..SMALL },
         PageLimit { entries_max: 14, ..SMALL },
-        PageLimit { entries_max: 99, bytes_max: 350 },
-        PageLimit { entries_max: 99, bytes_max: 1 },
-        PageLimit { entries_max: 99, bytes_max: 1400 },
+        PageLimit { entries_max: 99, bytes_max: 350, ..SMALL },
+        PageLimit { entries_max: 99, bytes_max: 1, ..SMALL },
+        PageLimit { entries_max: 99, bytes_max: 1400, ..SMALL },
     ] {
         let page = follower.reader.read_page(&difference, Default::default(), limit).await.unwrap();
         lengths.push((page.entries.len(), page.exhausted));
@@ -62,7 +62,7 @@ async fn payloads_of_every_length_come_whole_in_pages_of_bounded_size<DB: TestDi
     let (_, cursor) = granted(&mut db.checkpoint_store("a").await).await;
     for (entries_max, bytes_max) in [(1_000, 100_000), (1_000, 8_000), (40, 2 << 20), (1, 1)] {
         let mut follower = Follower::new(db.reader().await, cursor.clone());
-        follower.limit = PageLimit { entries_max, bytes_max };
+        follower.limit = PageLimit { entries_max, bytes_max, ..SMALL };
         let mut found = 0;
         while let Some(page) = follower.next().await {
             let lengths = page.iter().map(|entry| entry.message.as_ref().unwrap().payload.len());

@@ -14,6 +14,7 @@ mod producer;
 mod restore;
 mod retention;
 mod roles;
+mod rows;
 mod shared_ids;
 mod snapshots;
 mod support;
@@ -40,6 +41,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         restore::trials(),
         retention::trials(),
         roles::trials(),
+        rows::trials(),
         shared_ids::trials(),
         snapshots::trials(),
         transaction_ids::trials(),

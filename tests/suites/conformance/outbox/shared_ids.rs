@@ -12,7 +12,7 @@ use outbox::log::{BrokerTransaction, Cursor, Entry, EntryId, Fenced, Mark, PageL
 use sqlx::Postgres;
 
 use crate::outbox::histories::{after_ten, beside, dead, keys, log_and_cursor, read_anew};
-use crate::outbox::support::{Database, Follower, each, granted};
+use crate::outbox::support::{Database, Follower, SMALL, each, granted};
 
 cases! { "outbox/shared_ids":
     postgres {
@@ -87,7 +87,7 @@ async fn a_page_does_not_end_between_two_rows_of_one_id() {
         for entries_max in 1..=5 {
             for bytes_max in [1, 5, 1_000] {
                 let mut follower = Follower::new(db.reader().await, cursor.clone());
-                follower.limit = PageLimit { entries_max, bytes_max };
+                follower.limit = PageLimit { entries_max, bytes_max, ..SMALL };
                 let all: BTreeSet<_> = keys(&follower.all().await).into_iter().collect();
                 assert_eq!(all, numbers(10..26).into_iter().collect(), "{entries_max}, {bytes_max}");
             }
@@ -229,7 +229,7 @@ async fn another_relay_reads_what_it_had_not_passed() {
         assert!(inside.next().await.is_none());
         twins(&db).await;
         set_sequence(&db, 30).await;
-        inside.limit = PageLimit { entries_max: 4, bytes_max: 1_000 };
+        inside.limit = PageLimit { entries_max: 4, bytes_max: 1_000, ..SMALL };
         let first = keys(&inside.next().await.unwrap());
         let stored = store.checkpoint(lease.epoch, &inside.cursor(), &[]).await.unwrap();
         assert_eq!(stored, Fenced::Held);

@@ -10,7 +10,7 @@ use message::Source;
 use migrations::{Line, Migrator};
 use outbox::log::{
     Acquired, CheckpointStore, Cursor, Difference, Entry, EntryId, Lease, LogOptions, LogReader, LogStore,
-    Mark, PageLimit, RelayName,
+    Mark, PageLimit, RelayName, RowLimit,
 };
 use outbox::{Dialect, NewMessage, Outbox};
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, Executor, Pool, Postgres, Sqlite};
@@ -172,11 +172,16 @@ impl TestDialect for Postgres {
 
 /// An empty database on the server of OUTBOX_POSTGRES_URL.
 pub async fn postgres_database() -> Option<String> {
+    database_with("").await
+}
+
+/// As [`postgres_database`], with options of CREATE DATABASE.
+pub async fn database_with(how: &str) -> Option<String> {
     let url = std::env::var("OUTBOX_POSTGRES_URL").ok()?;
     let name = format!("outbox_test_{}", message::MessageId::new().as_uuid().simple());
     let options: sqlx::postgres::PgConnectOptions = url.parse().unwrap();
     let mut admin = options.connect().await.unwrap();
-    admin.execute(AssertSqlSafe(format!("CREATE DATABASE {name}"))).await.unwrap();
+    admin.execute(AssertSqlSafe(format!("CREATE DATABASE {name} {how}"))).await.unwrap();
     let (server, _) = url.rsplit_once('/').unwrap();
     Some(format!("{server}/{name}"))
 }
@@ -204,7 +209,8 @@ pub async fn granted(checkpoint_store: &mut Box<dyn CheckpointStore>) -> (Lease,
     }
 }
 
-pub const SMALL: PageLimit = PageLimit { entries_max: 7, bytes_max: 1 << 20 };
+pub const SMALL: PageLimit =
+    PageLimit { entries_max: 7, bytes_max: 1 << 20, row: RowLimit::of(message::SizeLimit::CHUNKED) };
 
 /// A cursor's movement as the relay makes it: difference by difference, page by page.
 pub struct Follower {

@@ -1,0 +1,69 @@
+//! Texts of the database that may not be UTF-8: SQLite checks none, nor does a PostgreSQL database
+//! without an encoding (`SQL_ASCII`).
+
+/// Stands for a byte that is not UTF-8, with two hexadecimal digits behind it. It is the control
+/// character "substitute", which no key and no topic of a message may hold.
+pub(crate) const SUBSTITUTE: char = '\u{1a}';
+
+/// Bytes of a text that an error quotes.
+const QUOTED_BYTES: usize = 64;
+
+/// Returns a text that can be stored and shown.
+pub(crate) fn shown(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len());
+    for chunk in bytes.utf8_chunks() {
+        text.push_str(chunk.valid());
+        for byte in chunk.invalid() {
+            text.push(SUBSTITUTE);
+            text.push_str(&format!("{byte:02x}"));
+        }
+    }
+    text
+}
+
+/// Reads a name as text.
+///
+/// # Errors
+/// The problem, with the beginning of the name.
+pub(crate) fn name<'a>(what: &str, bytes: &'a [u8]) -> Result<&'a str, String> {
+    str::from_utf8(bytes).map_err(|error| {
+        let beginning = bytes.get(..QUOTED_BYTES).unwrap_or(bytes).escape_ascii();
+        format!("the {what} \"{beginning}\" is not UTF-8 at byte {}", error.valid_up_to())
+    })
+}
+
+/// Explains the refusal of a name that [`shown`] has made.
+pub(crate) fn explained(what: &str, text: &str, refusal: String) -> String {
+    if !text.contains(SUBSTITUTE) {
+        return refusal;
+    }
+    let text: String = text.chars().take(QUOTED_BYTES).collect();
+    format!("the {what} is not UTF-8: in {text:?}, {SUBSTITUTE:?} and two digits stand for a byte")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_that_are_no_utf8_are_shown_one_by_one() {
+        assert_eq!(shown("caf\u{e9}".as_bytes()), "caf\u{e9}");
+        assert_eq!(shown(b"caf\xe9 \xff\xfe!"), "caf\u{1a}e9 \u{1a}ff\u{1a}fe!");
+    }
+
+    #[test]
+    fn the_error_names_the_byte_and_quotes_a_beginning() {
+        assert_eq!(name("key", b"order-7"), Ok("order-7"));
+        assert_eq!(name("key", b"caf\xe9").unwrap_err(), r#"the key "caf\xe9" is not UTF-8 at byte 3"#);
+        let long = name("key", &[0xff; 1_000]).unwrap_err();
+        assert!(long.len() < 5 * QUOTED_BYTES, "{long}");
+    }
+
+    #[test]
+    fn what_was_shown_is_explained() {
+        let refusal = String::from("control characters are not allowed");
+        assert_eq!(explained("key", "a\tb", refusal.clone()), refusal);
+        let text = explained("key", &shown(b"caf\xe9"), refusal);
+        assert!(text.contains("not UTF-8") && text.contains(r"caf\u{1a}e9"), "{text}");
+    }
+}
