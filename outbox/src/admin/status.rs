@@ -103,12 +103,15 @@ impl Backlog {
 pub struct Blocker {
     /// The server process.
     pub pid: i32,
+    /// The transaction's id, which the next transaction of this process does not have.
+    pub transaction: String,
     /// The name that the client gives itself.
     pub application_name: String,
-    /// `active`, `idle in transaction`, …
-    pub state: String,
-    /// How long the transaction has been open.
-    pub age: Duration,
+    /// `active`, `idle in transaction`, …; `None` where the server hides it, as the age.
+    pub state: Option<String>,
+    /// How long the transaction has been open; `None` where the server hides it: sessions of other
+    /// roles are shown to members of `pg_read_all_stats` only.
+    pub age: Option<Duration>,
 }
 
 /// A group of parked entries as the database counts them: state, cause, whether they are due, how

@@ -70,10 +70,12 @@ FROM (SELECT) AS always LEFT JOIN LATERAL (
     ORDER BY m.id LIMIT 1)
     ORDER BY id LIMIT 1) AS oldest ON true";
 
-// Who has written to the outbox and is still open holds a row-exclusive lock on it.
+// Who has written to the outbox and is still open holds a row-exclusive lock on it. The oldest by
+// its transaction id, which everybody sees: state and start of other roles' sessions are null
+// without pg_read_all_stats.
 const BLOCKER: &str = "
-SELECT a.pid, coalesce(a.application_name, ''), coalesce(a.state, ''),
-    coalesce(extract(epoch FROM clock_timestamp() - a.xact_start), 0)::float8
+SELECT a.pid, a.backend_xid::text, coalesce(a.application_name, ''), a.state,
+    extract(epoch FROM clock_timestamp() - a.xact_start)::float8
 FROM pg_locks AS l JOIN pg_stat_activity AS a ON a.pid = l.pid
 WHERE l.locktype = 'relation' AND l.mode = 'RowExclusiveLock' AND l.relation = '{schema}outbox_message'::regclass
     AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
@@ -296,16 +298,10 @@ impl LogAdmin for PostgresLog {
 
     async fn blocker(&self) -> Result<Option<Blocker>, LogError> {
         let ask = async {
-            let found: Option<(i32, String, String, f64)> = sqlx::query_as(&self.render(BLOCKER))
-                .fetch_optional(&mut *self.admin().await?)
-                .await
-                .map_err(LogError::during("look for open transactions"))?;
-            Ok(found.map(|(pid, application_name, state, age)| Blocker {
-                pid,
-                application_name,
-                state,
-                age: Duration::try_from_secs_f64(age).unwrap_or_default(),
-            }))
+            let failed = || LogError::during("look for open transactions");
+            let found = sqlx::query(&self.render(BLOCKER)).fetch_optional(&mut *self.admin().await?).await;
+            let Some(row) = found.map_err(failed())? else { return Ok(None) };
+            blocker(&row).map(Some).map_err(failed())
         };
         within(self.options.call_timeout, ask).await
     }
@@ -387,6 +383,17 @@ impl LogAdmin for PostgresLog {
     async fn operations(&self, relay: &RelayName, records_max: u32) -> Result<Vec<Operation>, LogError> {
         within(self.options.call_timeout, self.read_operations(relay, records_max)).await
     }
+}
+
+fn blocker(row: &sqlx::postgres::PgRow) -> Result<Blocker, sqlx::Error> {
+    let age: Option<f64> = row.try_get(4)?;
+    Ok(Blocker {
+        pid: row.try_get(0)?,
+        transaction: row.try_get(1)?,
+        application_name: row.try_get(2)?,
+        state: row.try_get(3)?,
+        age: age.map(|age| Duration::try_from_secs_f64(age).unwrap_or_default()),
+    })
 }
 
 fn listed(row: &sqlx::postgres::PgRow) -> Result<ListedEntry, sqlx::Error> {

@@ -104,10 +104,9 @@ fn rows(shown: &[PipelineStatus]) -> String {
             .filter(|(_, count)| **count > 0)
             .map(|(state, count)| format!("{count} {state}"))
             .collect();
-        let held_back = shown.held_back_by.as_ref().map(|by| {
-            let age = age(Duration::from_secs_f64(by.age_seconds));
-            format!("pid {} {:?} {} for {age}", by.pid, by.application_name, by.state)
-        });
+        let held_back = shown.held_back_by.as_ref();
+        let held_back =
+            held_back.map(|by| format!("pid {} {:?} {}", by.pid, by.application_name, by.standing()));
         [
             shown.pipeline.clone(),
             state(shown),

@@ -23,7 +23,6 @@ pub(super) fn check(facts: &PostgresFacts) -> Vec<Finding> {
 
 fn transactions(facts: &PostgresFacts) -> Finding {
     let check = "transactions";
-    let hidden = facts.transactions.iter().filter(|transaction| transaction.age.is_none()).count();
     let oldest = facts.transactions.iter().find_map(|transaction| Some((transaction, transaction.age?)));
     match oldest {
         Some((transaction, old)) if old >= TRANSACTION_WARN => {
@@ -43,15 +42,33 @@ fn transactions(facts: &PostgresFacts) -> Finding {
             );
             Finding::unless(check, DATABASE, measured, Some((state, remedy)))
         }
-        _ if hidden > 0 && !facts.sees_sessions => {
-            let pids: Vec<String> = facts.transactions.iter().map(|open| open.pid.to_string()).collect();
-            let measured = format!("open in the pids {}, their age is hidden", pids.join(", "));
-            let remedy = format!("GRANT pg_read_all_stats TO {}", facts.role);
-            Finding::unknown(check, DATABASE, measured, remedy)
+        // Also while none is open: nobody learns of it when one matters.
+        _ if !facts.sees_sessions => {
+            let pids = facts.transactions.iter().filter(|open| open.age.is_none());
+            let pids: Vec<String> = pids.map(|open| open.pid.to_string()).collect();
+            let measured = match pids.is_empty() {
+                true => format!("none is open; {} does not see the age of other roles'", facts.role),
+                false => {
+                    format!("open in the pids {}, their age is hidden from {}", pids.join(", "), facts.role)
+                }
+            };
+            let remedy = format!(
+                "GRANT pg_read_all_stats TO {}; without it, the age in metrics counts from the relay's first look \
+                 at the transaction",
+                quoted(&facts.role)
+            );
+            Finding::warn(check, DATABASE, measured, remedy)
         }
         Some((_, old)) => Finding::pass(check, DATABASE, format!("the oldest is open for {}", age(old))),
         None => Finding::pass(check, DATABASE, "none is open"),
     }
+}
+
+/// A role as a statement names it.
+fn quoted(role: &str) -> String {
+    let is_plain = role.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')
+        && !role.starts_with(|c: char| c.is_ascii_digit());
+    if is_plain { role.to_owned() } else { format!("\"{}\"", role.replace('"', "\"\"")) }
 }
 
 fn prepared(facts: &PostgresFacts) -> Finding {
@@ -119,13 +136,28 @@ mod tests {
             (Some(5), true, CheckState::Pass),
             (Some(120), true, CheckState::Warn),
             (Some(7_200), true, CheckState::Fail),
-            (None, false, CheckState::Unknown),
+            (None, false, CheckState::Warn),
         ] {
             facts.transactions = vec![open(seconds)];
             facts.sees_sessions = sees;
             let finding = transactions(&facts);
             assert_eq!(finding.state, state, "{finding:?}");
             assert!(state == CheckState::Pass || finding.measured.contains("4711"), "{finding:?}");
+        }
+    }
+
+    #[test]
+    fn a_role_that_does_not_see_ages_is_told_before_it_matters() {
+        let mut facts = facts();
+        facts.sees_sessions = false;
+        for (role, grant) in [
+            ("orders_relay", "GRANT pg_read_all_stats TO orders_relay;"),
+            ("Orders-relay", "GRANT pg_read_all_stats TO \"Orders-relay\";"),
+        ] {
+            facts.role = role.to_owned();
+            let finding = transactions(&facts);
+            assert_eq!(finding.state, CheckState::Warn, "{finding:?}");
+            assert!(finding.remedy.as_deref().is_some_and(|it| it.starts_with(grant)), "{finding:?}");
         }
     }
 

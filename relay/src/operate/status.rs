@@ -81,10 +81,25 @@ pub struct OpenTransaction {
     pub pid: i32,
     /// The name that its client gives itself.
     pub application_name: String,
-    /// `active`, `idle in transaction`, …
-    pub state: String,
-    /// How long it has been open.
-    pub age_seconds: f64,
+    /// `active`, `idle in transaction`, …; `None` where the server hides it.
+    pub state: Option<String>,
+    /// How long it has been open; `None` where the server hides it: see [`AGE_HIDDEN`].
+    pub age_seconds: Option<f64>,
+}
+
+/// What is said of a transaction of another role, without the right to see its age.
+pub const AGE_HIDDEN: &str = "age hidden (needs pg_read_all_stats)";
+
+impl OpenTransaction {
+    /// Its state and for how long, or that both are hidden.
+    #[must_use]
+    pub fn standing(&self) -> String {
+        let state = self.state.as_deref().unwrap_or("open");
+        match self.age_seconds {
+            Some(seconds) => format!("{state} for {}", age(Duration::from_secs_f64(seconds.max(0.0)))),
+            None => format!("{state}, {AGE_HIDDEN}"),
+        }
+    }
 }
 
 /// Something that keeps messages from leaving.
@@ -193,7 +208,7 @@ impl PipelineStatus {
                 pid: blocker.pid,
                 application_name: blocker.application_name,
                 state: blocker.state,
-                age_seconds: blocker.age.as_secs_f64(),
+                age_seconds: seconds(blocker.age),
             }),
             history_age_seconds: None,
             history_bytes: None,
@@ -276,11 +291,12 @@ impl PipelineStatus {
             add(false, Some(since), format!("{paused} is paused by {actor}: {reason}"));
         }
         if let Some(OpenTransaction { pid, application_name, state, age_seconds }) = &self.held_back_by {
+            let state = state.as_deref().unwrap_or(AGE_HIDDEN);
             let text = format!(
                 "an open transaction has written rows that cannot be read yet: process {pid}, \
                  {application_name:?}, {state}"
             );
-            add(true, Some(*age_seconds), text);
+            add(true, *age_seconds, text);
         }
         if let Some(age) = self.behind_seconds() {
             let text =
@@ -347,8 +363,8 @@ mod tests {
         status.held_back_by = Some(OpenTransaction {
             pid: 7,
             application_name: blocker.0.into(),
-            state: blocker.1.into(),
-            age_seconds: 90.0,
+            state: Some(blocker.1.into()),
+            age_seconds: Some(90.0),
         });
         status.exceptions = BTreeMap::from([("dead", 1), ("held", 12), ("scheduled", 3)]);
         status.exceptions_age_seconds = BTreeMap::from([("dead", 3_600.0), ("scheduled", 9.0)]);
@@ -359,6 +375,12 @@ mod tests {
         assert!(told[2].starts_with("1 message is dead") && told[2].ends_with("for 1h"), "{told:?}");
         assert!(told[3].starts_with("12 messages are held"), "{told:?}");
         assert_eq!(status.stuck(), 13);
+        let hidden =
+            OpenTransaction { pid: 7, application_name: blocker.0.into(), state: None, age_seconds: None };
+        assert_eq!(hidden.standing(), "open, age hidden (needs pg_read_all_stats)");
+        status.held_back_by = Some(hidden);
+        let told = status.waits()[1].told();
+        assert!(told.ends_with("\"report\", age hidden (needs pg_read_all_stats)"), "{told}");
     }
 
     #[test]

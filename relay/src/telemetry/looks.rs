@@ -2,10 +2,12 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use metrics::{Gauge, gauge};
 use outbox::admin::{Blocker, CursorHistory, RelayStatus};
 use outbox::log::{ExceptionState, LogError, RelayName};
+use tokio::time::Instant;
 use tracing::{debug, warn};
 
 /// The gauges that only the database knows, of one relay.
@@ -20,9 +22,38 @@ pub struct Looks {
     held_back_seconds: Gauge,
     held_back_pid: Gauge,
     parked: HashMap<(ExceptionState, &'static str), Gauge>,
+    /// The open transaction that held rows back at the last look.
+    sighted: Option<Sighted>,
     /// The history that was told last.
     history: Option<(String, i64)>,
     is_up: bool,
+}
+
+/// An open transaction, and since when it is known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Sighted {
+    pid: i32,
+    transaction: String,
+    at: Instant,
+}
+
+impl Sighted {
+    /// What is seen now; since before, if that was the same transaction.
+    fn of(blocker: &Blocker, before: Option<Self>) -> Self {
+        let is_same =
+            |it: &Self| it.pid == blocker.pid && it.transaction.as_str() == blocker.transaction.as_str();
+        before.filter(is_same).unwrap_or_else(|| Self {
+            pid: blocker.pid,
+            transaction: blocker.transaction.clone(),
+            at: Instant::now(),
+        })
+    }
+
+    /// How long the transaction is open. Where the server hides that, at least as long as it is
+    /// known: an alert on the age fires, a look later.
+    fn age(&self, blocker: &Blocker) -> Duration {
+        blocker.age.unwrap_or_else(|| self.at.elapsed())
+    }
 }
 
 impl std::fmt::Debug for Looks {
@@ -46,6 +77,7 @@ impl Looks {
             held_back_seconds: gauge("relay_held_back_seconds"),
             held_back_pid: gauge("relay_held_back_pid"),
             parked: HashMap::new(),
+            sighted: None,
             history: None,
             is_up: true,
             relay,
@@ -57,7 +89,9 @@ impl Looks {
     pub(crate) fn seen(&mut self, status: Option<&RelayStatus>, blocker: Option<&Blocker>) {
         self.is_up = true;
         self.up.set(1.0);
-        self.held_back_seconds.set(blocker.map_or(0.0, |blocker| blocker.age.as_secs_f64()));
+        self.sighted = blocker.map(|blocker| Sighted::of(blocker, self.sighted.take()));
+        let held_back = blocker.zip(self.sighted.as_ref()).map(|(blocker, sighted)| sighted.age(blocker));
+        self.held_back_seconds.set(held_back.map_or(0.0, |age| age.as_secs_f64()));
         self.held_back_pid.set(blocker.map_or(0.0, |blocker| f64::from(blocker.pid)));
         let Some(status) = status else { return };
         self.backlog.set(status.backlog.waiting_max() as f64);
@@ -118,4 +152,30 @@ impl Looks {
 
 fn parked(relay: &Arc<str>, state: ExceptionState, cause: &'static str) -> Gauge {
     gauge!("relay_parked_messages", "relay" => Arc::clone(relay), "state" => state.as_str(), "cause" => cause)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn blocker(pid: i32, transaction: &str, age: Option<Duration>) -> Blocker {
+        let transaction = transaction.to_owned();
+        Blocker { pid, transaction, application_name: String::from("batch"), state: None, age }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_hidden_age_counts_from_the_first_sighting_of_that_transaction() {
+        let minute = Duration::from_secs(60);
+        let hidden = blocker(7, "100", None);
+        let first = Sighted::of(&hidden, None);
+        tokio::time::advance(minute).await;
+        let again = Sighted::of(&hidden, Some(first.clone()));
+        assert_eq!(again.age(&hidden), minute);
+        let told = blocker(7, "100", Some(minute * 5));
+        assert_eq!(Sighted::of(&told, Some(first.clone())).age(&told), minute * 5, "the server knows better");
+        // A process of a pool that begins one short transaction after another holds nothing back.
+        for other in [blocker(7, "101", None), blocker(8, "100", None)] {
+            assert_eq!(Sighted::of(&other, Some(first.clone())).age(&other), Duration::ZERO);
+        }
+    }
 }

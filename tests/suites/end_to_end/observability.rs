@@ -7,9 +7,10 @@ use libtest_mimic::Trial;
 use message::MetricKind;
 use outbox::NewMessage;
 use sqlx::Postgres;
+use tests::eventually::when;
 use tests::relay_process::{Config, relay};
 use tests::workload::Workload;
-use tests::{Backend, Failure, Outcome, RelayProcess, Stage, brokers, eventually, trial};
+use tests::{Backend, Failure, Outcome, RelayProcess, Role, Stage, brokers, eventually, trial};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixDatagram};
 
@@ -24,7 +25,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("probes_are_answered_beside_silent_connections", &services, silent_connections),
         trial("a_reload_applies_the_level_and_names_the_rest", &services, reload),
         trial("the_service_manager_is_told", &services, service_manager),
-        trial("an_address_in_use_ends_the_start", &services, address_in_use),
+        trial("rows_held_back_are_measured_without_the_right_to_see_it", &services, hidden_transaction),
     ]
 }
 
@@ -34,7 +35,7 @@ const ANY: &str = "127.0.0.1:0";
 const SERVING: &str = "serving /metrics";
 
 /// The status code and the body.
-async fn get(address: &str, path: &str) -> Result<(u16, String), Failure> {
+pub(crate) async fn get(address: &str, path: &str) -> Result<(u16, String), Failure> {
     let mut stream = TcpStream::connect(address).await?;
     stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: relay\r\n\r\n").as_bytes()).await?;
     let mut answer = Vec::new();
@@ -330,17 +331,51 @@ async fn told(socket: &UnixDatagram, text: &str) -> Outcome {
     tokio::time::timeout(Duration::from_secs(20), waited).await.map_err(|_| format!("{text} was not told"))?
 }
 
-/// Goal: a relay that cannot be seen does not run unseen. Oracle: exit code 2, and the setting.
-async fn address_in_use(stage: Stage) -> Outcome {
+/// Goal: a transaction that holds rows back raises the alert under the documented roles, from which
+/// its age is hidden; and that is not shown as an age of 0. Oracle: the metric, which grows; the
+/// pid; `relay status` before and after the grant that `relay doctor` names.
+async fn hidden_transaction(stage: Stage) -> Outcome {
     let workload = Workload::<Postgres>::open(&stage, brokers::open(Backend::Kafka).await?).await?;
-    let taken = TcpListener::bind(ANY).await?;
-    let address = taken.local_addr()?.to_string();
-    let url = workload.database.relay_url()?;
-    let config =
-        served(&stage, &Config::write(&stage, RELAY, &url, workload.broker.as_ref(), "")?, &address)?;
-    let output = relay(&["run", "--config", config.path().to_str().ok_or("a path that is no text")?]).await?;
-    let text = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(2), "{text}");
-    assert!(text.contains("http.listen") && text.contains(&address), "{text}");
-    Ok(())
+    let (user, group) = (stage.unique("relay"), Role::Relay.user());
+    workload.database.execute(&format!("CREATE ROLE {user} LOGIN PASSWORD 'outbox' IN ROLE {group}")).await?;
+    let (database, gone) = (workload.database.clone(), user.clone());
+    stage.afterwards(
+        format!("role {user}"),
+        async move { database.execute(&format!("DROP ROLE {gone}")).await },
+    );
+    let url = workload.database.relay_url()?.replacen(&format!("//{group}:"), &format!("//{user}:"), 1);
+    let config = served(&stage, &Config::write(&stage, RELAY, &url, workload.broker.as_ref(), "")?, ANY)?;
+    let process = RelayProcess::start(&stage, &config)?;
+    let address = process.address(SERVING).await?;
+    let mut tx = workload.begin().await?;
+    let pid: i32 = sqlx::query_scalar("SELECT pg_backend_pid()").fetch_one(&mut *tx).await?;
+    workload.outbox().enqueue(&mut tx, NewMessage::new(&workload.topic).key("k").json(&1)).await?;
+    eventually("the metric counts from the first look", || async {
+        let (_, text) = get(&address, "/metrics").await?;
+        let named = value(&text, "relay_held_back_pid{") == Some(f64::from(pid));
+        Ok((named && value(&text, "relay_held_back_seconds{").is_some_and(|age| age >= 2.0)).then_some(()))
+    })
+    .await?;
+    let path = config.path().to_str().ok_or("a path that is no text")?;
+    let status = || async {
+        let output = relay(&["status", "--config", path, "--output", "json"]).await?;
+        let told: serde_json::Value = serde_json::from_slice(&output.stdout)?;
+        Ok::<_, Failure>(told[0]["held_back_by"].clone())
+    };
+    let hidden = status().await?;
+    assert_eq!(hidden["pid"], pid, "{hidden}");
+    assert!(hidden["age_seconds"].is_null() && hidden["state"].is_null(), "{hidden}");
+    let table = relay(&["status", "--config", path]).await?;
+    let table = String::from_utf8_lossy(&table.stdout).into_owned();
+    assert!(table.contains("age hidden (needs pg_read_all_stats)"), "{table}");
+    workload.database.execute(&format!("GRANT pg_read_all_stats TO {user}")).await?;
+    let shown = status().await?;
+    assert!(shown["age_seconds"].is_number() && shown["state"] == "idle in transaction", "{shown}");
+    tx.commit().await?;
+    eventually("nothing holds rows back", || async {
+        let (_, text) = get(&address, "/metrics").await?;
+        Ok(when(value(&text, "relay_held_back_seconds{") == Some(0.0)))
+    })
+    .await?;
+    process.stop().await
 }

@@ -57,6 +57,11 @@ GRANT EXECUTE ON FUNCTION {schema}outbox_rebase_rows(), {schema}outbox_advance_s
 GRANT EXECUTE ON FUNCTION {schema}outbox_segment(integer, interval), {schema}outbox_expire_segment(integer, interval),
     {schema}outbox_forget_relay(text, boolean) TO {relay};
 
+-- How long another role's transaction has been open is shown to members of pg_read_all_stats only. They also see the
+-- text of every statement on the server, so it is yours to decide, and takes a superuser. Without it `relay status`
+-- says that the age is hidden, and the alert on rows held back counts from the relay's first look at the transaction.
+-- GRANT pg_read_all_stats TO {relay};
+
 -- Observers see states, ids and names, and no content.
 GRANT SELECT (xid, id, message_id, topic, key, kind, content_type, deliver_at, enqueued_at)
     ON {schema}outbox_message TO {observer};

@@ -379,7 +379,14 @@ async fn the_transaction_that_holds_rows_back_is_named() {
             let pid: i32 =
                 sqlx::query_scalar("SELECT pg_backend_pid()").fetch_one(tx.connection()).await.unwrap();
             let blocker = admin.blocker().await.unwrap().unwrap();
-            assert_eq!((blocker.pid, blocker.state.as_str()), (pid, "idle in transaction"));
+            assert_eq!((blocker.pid, blocker.state.as_deref()), (pid, Some("idle in transaction")));
+            assert!(blocker.age.is_some());
+            // What is hidden from the relay's role is unknown to it, and not zero.
+            let relay =
+                admin::open(&tests::Role::Relay.url(&db.url).unwrap(), source(), LogOptions::default());
+            let seen = relay.unwrap().blocker().await.unwrap().unwrap();
+            assert_eq!((seen.pid, &seen.transaction), (pid, &blocker.transaction));
+            assert_eq!((seen.state, seen.age), (None, None));
 
             // Once committed, its row is the oldest that is not settled, although the cursor stands
             // behind its id.
