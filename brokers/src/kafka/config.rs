@@ -198,6 +198,16 @@ impl Config {
     /// # Errors
     /// [`InvalidSetting`]: which one, its value, what is accepted.
     pub fn check(&self) -> Result<(), InvalidSetting> {
+        self.check_settings()?;
+        #[cfg(feature = "kafka-tls")]
+        if let Some(tls) = &self.tls {
+            tls.check("kafka.tls")?;
+        }
+        self.sasl.as_ref().map_or(Ok(()), |sasl| sasl.load().map(drop))
+    }
+
+    /// Checks what the settings alone decide: files may be mounted, or rotated, later.
+    pub(super) fn check_settings(&self) -> Result<(), InvalidSetting> {
         self.check_servers()?;
         let within = InvalidSetting::unless_within;
         within("kafka", "linger_ms", u64::from(self.linger_ms), 0..=900_000)?;
@@ -218,7 +228,7 @@ impl Config {
         }
         match &self.tls {
             #[cfg(feature = "kafka-tls")]
-            Some(tls) => tls.check("kafka.tls")?,
+            Some(tls) => tls.check_settings("kafka.tls")?,
             #[cfg(not(feature = "kafka-tls"))]
             Some(_) => {
                 let problem =
@@ -234,7 +244,7 @@ impl Config {
                     "needs OpenSSL; this program was built without it: build it with the feature kafka-tls";
                 return Err(InvalidSetting::new("kafka.sasl.mechanism", problem));
             }
-            sasl.load()?;
+            sasl.secret()?;
         }
         self.properties.iter().try_for_each(|(name, value)| properties::check(name, value.expose_secret()))
     }
@@ -328,12 +338,19 @@ impl Config {
 }
 
 impl Sasl {
-    fn load(&self) -> Result<SecretString, InvalidSetting> {
+    const PASSWORD: &str = "kafka.sasl.password";
+
+    /// The password, or the file that holds it.
+    fn secret(&self) -> Result<Secret, InvalidSetting> {
         if self.username.is_empty() {
             return Err(InvalidSetting::new("kafka.sasl.username", "is empty; name the user"));
         }
-        let setting = "kafka.sasl.password";
-        Secret::from_pair(setting, self.password.clone(), self.password_file.clone())?.load(setting)
+        Secret::from_pair(Self::PASSWORD, self.password.clone(), self.password_file.clone())
+    }
+
+    /// The password itself. Reads the file.
+    fn load(&self) -> Result<SecretString, InvalidSetting> {
+        self.secret()?.load(Self::PASSWORD)
     }
 }
 

@@ -251,7 +251,7 @@ fn check_tls(uri: &AMQPUri, config: &Config) -> Result<Option<Tls>, InvalidSetti
         return Ok(None);
     }
     let tls = config.tls.clone().unwrap_or_default();
-    tls.check("rabbitmq.tls")?;
+    tls.check_settings("rabbitmq.tls")?;
     if !tls.verify {
         let problem = "cannot be false for rabbitmq; name the broker's certificate authority in ca_file";
         return Err(invalid("tls.verify", problem));

@@ -171,7 +171,7 @@ impl Config {
             let problem = "cannot be false for sqs; name the server's certificate authority in ca_file";
             return Err(invalid("tls.verify", problem));
         }
-        tls.check("sqs.tls")
+        tls.check_settings("sqs.tls")
     }
 
     fn check_credentials(&self) -> Result<Option<(String, Secret)>, InvalidSetting> {

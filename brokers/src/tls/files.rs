@@ -16,14 +16,20 @@ impl Tls {
     /// # Errors
     /// [`InvalidSetting`] naming the setting and the file.
     pub fn check(&self, prefix: &str) -> Result<(), InvalidSetting> {
+        self.check_settings(prefix)?;
+        self.authorities(prefix)?;
+        self.identity(prefix)?;
+        Ok(())
+    }
+
+    /// Checks what the settings alone decide: the files may be mounted later.
+    pub(crate) fn check_settings(&self, prefix: &str) -> Result<(), InvalidSetting> {
         if self.cert_file.is_some() != self.key_file.is_some() {
             let (given, missing) =
                 if self.cert_file.is_some() { ("cert_file", "key_file") } else { ("key_file", "cert_file") };
             let problem = format!("missing; {given} is given, and mutual TLS needs both");
             return Err(InvalidSetting::new(format!("{prefix}.{missing}"), problem));
         }
-        self.authorities(prefix)?;
-        self.identity(prefix)?;
         Ok(())
     }
 

@@ -4,6 +4,7 @@ use std::error::Error;
 use std::time::Duration;
 
 use message::Fault;
+use migrations::{MigrateError, SchemaError};
 
 /// Why the log could not be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -55,9 +56,49 @@ impl LogError {
             Self::Operator { .. } | Self::Corrupt { .. } => Fault::Operator,
         }
     }
+
+    /// Returns whether no wait can heal it: the tables belong to another build of this program, or
+    /// the server is a product on which the relay does not work. Everything else can come right
+    /// while a relay waits: passwords rotate, a database is restored, migrations are applied.
+    #[must_use]
+    pub fn is_final(&self) -> bool {
+        let Self::Operator { source: Some(source), .. } = self else { return false };
+        let of_schema = |error: &MigrateError| {
+            matches!(error, MigrateError::Schema(SchemaError::TooNew { .. } | SchemaError::Changed { .. }))
+        };
+        source.downcast_ref::<MigrateError>().is_some_and(of_schema) || source.is::<WrongProduct>()
+    }
 }
+
+/// The source of an error about a server that is another product than the relay works on.
+#[derive(Debug, thiserror::Error)]
+#[error("another product")]
+// SQLite is one product.
+#[cfg_attr(not(feature = "postgres"), allow(dead_code))]
+pub(crate) struct WrongProduct;
 
 /// The beginning of what was stored, for an error about it.
 pub(crate) fn quoted(text: &str) -> String {
     format!("{:?}", text.chars().take(64).collect::<String>())
+}
+
+#[cfg(test)]
+mod tests {
+    use migrations::Line;
+
+    use super::*;
+
+    #[test]
+    fn only_another_build_or_product_is_final() {
+        let schema = |error| LogError::from(MigrateError::from(error));
+        let line = Line::Outbox;
+        assert!(schema(SchemaError::TooNew { line, database: 99, build: 11 }).is_final());
+        // A restore or a migration that is under way ends by itself.
+        assert!(!schema(SchemaError::Missing { line }).is_final());
+        assert!(!schema(SchemaError::TooOld { line, database: 1, build: 11 }).is_final());
+        assert!(!LogError::operator("password authentication failed").is_final());
+        assert!(!LogError::Unavailable { reason: String::from("away"), source: None }.is_final());
+        let wrong = LogError::Operator { reason: String::new(), source: Some(Box::new(WrongProduct)) };
+        assert!(wrong.is_final());
+    }
 }

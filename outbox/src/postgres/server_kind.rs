@@ -19,12 +19,22 @@ pub(super) struct ServerKind {
 }
 
 impl ServerKind {
-    /// Why the relay does not work here, and what to do.
-    pub(super) fn refusal(&self) -> Option<String> {
-        if let Some((product, why)) = PRODUCTS
+    /// Whether the server is a product on which the relay does not work. Everything else that is
+    /// refused can be repaired while a relay waits.
+    pub(super) fn is_wrong_product(&self) -> bool {
+        self.is_dsql || self.product().is_some()
+    }
+
+    /// The product and why the relay does not work on it.
+    fn product(&self) -> Option<(&'static str, &'static str)> {
+        PRODUCTS
             .iter()
             .find_map(|(sign, product, why)| self.version.contains(sign).then_some((*product, *why)))
-        {
+    }
+
+    /// Why the relay does not work here, and what to do.
+    pub(super) fn refusal(&self) -> Option<String> {
+        if let Some((product, why)) = self.product() {
             return Some(format!(
                 "is {product}, which is not supported: {why}; put the outbox into PostgreSQL"
             ));
@@ -111,6 +121,7 @@ mod tests {
             let kind = ServerKind { version: version.to_owned(), ..ServerKind::default() };
             let refusal = kind.refusal();
             assert_eq!(refusal.is_some(), product.is_some(), "{version}");
+            assert_eq!(kind.is_wrong_product(), product.is_some(), "{version}");
             assert!(refusal.unwrap_or_default().contains(product.unwrap_or_default()), "{version}");
         }
     }
@@ -126,7 +137,15 @@ mod tests {
         assert!(subscribed.contains("DROP SUBSCRIPTION"), "{subscribed}");
         let shared = ServerKind { hands_on_statements: true, ..plain.clone() }.refusal().unwrap();
         assert!(shared.contains("session mode") && shared.contains("max_prepared_statements"), "{shared}");
-        let dsql = ServerKind { is_dsql: true, ..plain }.refusal().unwrap();
+        let dsql = ServerKind { is_dsql: true, ..plain.clone() }.refusal().unwrap();
         assert!(dsql.contains("Aurora DSQL"), "{dsql}");
+        // Repaired by an operator while the relay waits.
+        let repaired = [
+            ServerKind { distributed: table(), ..plain.clone() },
+            ServerKind { subscribed: table(), ..plain.clone() },
+            ServerKind { hands_on_statements: true, ..plain.clone() },
+        ];
+        assert!(repaired.iter().all(|kind| !kind.is_wrong_product()));
+        assert!(ServerKind { is_dsql: true, ..plain }.is_wrong_product());
     }
 }

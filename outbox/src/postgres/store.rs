@@ -10,6 +10,7 @@ use sqlx::{ConnectOptions, PgConnection, Postgres, Row as _};
 
 use crate::address::Address;
 use crate::connect::{Exposure, exposure};
+use crate::log::error::WrongProduct;
 use crate::log::failure::within;
 use crate::log::watch::Watch;
 use crate::log::{CheckpointStore, LogError, LogOptions, LogReader, LogStore, RelayName};
@@ -149,7 +150,9 @@ impl PostgresLog {
     }
 
     fn refuse(&self, kind: &ServerKind) -> Result<(), LogError> {
-        kind.refusal().map_or(Ok(()), |why| Err(LogError::operator(format!("{} {why}", self.origin))))
+        let Some(why) = kind.refusal() else { return Ok(()) };
+        let source = kind.is_wrong_product().then(|| Box::new(WrongProduct) as _);
+        Err(LogError::Operator { reason: format!("{} {why}", self.origin), source })
     }
 
     /// An id that a session keeps in reserve could be used behind the reader.

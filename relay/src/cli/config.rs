@@ -19,9 +19,14 @@ pub struct ConfigFile {
 }
 
 impl ConfigFile {
-    /// The checked configuration, and what is in force.
+    /// The checked configuration, and what is in force. Opens the files of broker settings.
     pub(crate) fn load(&self, overrides: &Overrides) -> Result<(Config, Effective), Failure> {
         Ok(Config::load(&self.path, overrides)?)
+    }
+
+    /// The same for the daemon, which waits for files that are not there yet.
+    pub(crate) fn load_without_files(&self, overrides: &Overrides) -> Result<(Config, Effective), Failure> {
+        Ok(Config::load_without_files(&self.path, overrides)?)
     }
 
     /// The checked configuration.

@@ -1,11 +1,13 @@
 //! Finds the database of a command: a pipeline's, or one that is named on the command line.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use async_trait::async_trait;
 use clap::Args;
 use migrations::Identifier;
 use outbox::admin::{self, LogAdmin};
-use outbox::log::{self, LogOptions, LogStore};
+use outbox::log::{self, CheckpointStore, LogError, LogOptions, LogReader, LogStore, RelayName};
 use outbox::retention::{self, LogRetention};
 use secrecy::SecretString;
 
@@ -84,6 +86,67 @@ pub(crate) fn without_postgres() -> Failure {
 pub(crate) fn store(pipeline: &PipelineConfig) -> Result<Arc<dyn LogStore>, Failure> {
     let options = pipeline.database.options().clone();
     Ok(log::open(pipeline.database.address(), pipeline.source.clone(), options)?)
+}
+
+/// The pipeline's log, for a program that waits: where the file that holds the URL cannot be used,
+/// each connection is another try. Connects to nothing yet.
+///
+/// # Errors
+/// [`Failure`] for a URL of the configuration itself that cannot be used.
+pub(crate) fn patient_store(pipeline: &PipelineConfig) -> Result<Arc<dyn LogStore>, Failure> {
+    match (store(pipeline), pipeline.database.url_file()) {
+        (Err(_), Some(file)) => {
+            let origin = format!("the database at the URL in {}", file.display());
+            Ok(Arc::new(Late { pipeline: pipeline.clone(), origin }))
+        }
+        (opened, _) => opened,
+    }
+}
+
+/// A log whose URL is not known yet.
+struct Late {
+    pipeline: PipelineConfig,
+    origin: String,
+}
+
+impl Late {
+    fn open(&self) -> Result<Arc<dyn LogStore>, LogError> {
+        let PipelineConfig { database, source, .. } = &self.pipeline;
+        log::open(database.address(), source.clone(), database.options().clone())
+    }
+}
+
+#[async_trait]
+impl LogStore for Late {
+    fn origin(&self) -> &str {
+        &self.origin
+    }
+
+    async fn reader(&self, relay: &RelayName) -> Result<Box<dyn LogReader>, LogError> {
+        self.open()?.reader(relay).await
+    }
+
+    async fn checkpoint_store(
+        &self,
+        relay: &RelayName,
+        holder: &str,
+    ) -> Result<Box<dyn CheckpointStore>, LogError> {
+        self.open()?.checkpoint_store(relay, holder).await
+    }
+}
+
+/// After a URL could not be had: the pipeline itself reports that.
+const REOPEN_INTERVAL: Duration = Duration::from_secs(2);
+
+/// Opens what a task beside a pipeline needs, as soon as the pipeline's URL can be had.
+/// Cancel-safe.
+pub(crate) async fn when_open<T>(open: impl Fn() -> Result<T, Failure>) -> T {
+    loop {
+        if let Ok(opened) = open() {
+            return opened;
+        }
+        tokio::time::sleep(REOPEN_INTERVAL).await;
+    }
 }
 
 /// The administration of the pipeline's log. Connects to nothing yet.

@@ -10,7 +10,8 @@ pub enum Exit {
     /// itself.
     Broken = 1,
     /// Usage, configuration or schema: somebody has to change something before it makes sense to
-    /// try again.
+    /// try again. A daemon ends so for what its configuration alone decides, and for pipelines that
+    /// no wait heals: it waits for everything else.
     Usage = 2,
     /// A database or broker is unavailable, or messages wait: trying again later can help.
     Unavailable = 3,
@@ -20,6 +21,19 @@ pub enum Exit {
 
 impl Exit {
     const ALL: [Self; 5] = [Self::Success, Self::Broken, Self::Usage, Self::Unavailable, Self::Interrupted];
+
+    /// Returns the one of two ends of parts of a process that says more: a broken promise goes
+    /// before what somebody has to change, and that before what may pass by itself.
+    pub(crate) fn worst(self, other: Self) -> Self {
+        let rank = |exit: Self| match exit {
+            Self::Interrupted => 4,
+            Self::Broken => 3,
+            Self::Usage => 2,
+            Self::Unavailable => 1,
+            Self::Success => 0,
+        };
+        if rank(other) > rank(self) { other } else { self }
+    }
 
     /// The number.
     #[must_use]
@@ -41,5 +55,20 @@ impl Exit {
     pub(crate) fn help() -> String {
         let lines = Self::ALL.map(|exit| format!("  {:>3}  {}", exit.code(), exit.meaning()));
         format!("Exit codes:\n{}", lines.join("\n"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_process_tells_the_worst_of_its_parts() {
+        let all = [Exit::Success, Exit::Unavailable, Exit::Usage, Exit::Broken, Exit::Interrupted];
+        for (index, worse) in all.into_iter().enumerate() {
+            for better in &all[..=index] {
+                assert_eq!((better.worst(worse), worse.worst(*better)), (worse, worse));
+            }
+        }
     }
 }

@@ -5,7 +5,8 @@
 //! | `run` | `relay run`: the daemon |
 //! | `reload` | SIGHUP: which settings apply at once |
 //! | `systemd` | what the service manager is told |
-//! | `preflight` | what is looked at before anything starts |
+//! | `preflight` | what is looked at before anything starts, and what no wait can heal |
+//! | `attend` | one pipeline of the daemon, kept running |
 //! | `once` | `relay run --once`: when everything has left |
 //! | `migrate` | `relay migrate up`, `status`, `sql` |
 //! | `roles` | `relay migrate roles` |
@@ -33,6 +34,7 @@
 
 #[cfg(feature = "postgres")]
 mod adopt;
+mod attend;
 mod check;
 mod config;
 mod database;
@@ -100,8 +102,9 @@ pub enum Command {
     /// (shutdown_grace), stores the cursors and gives the leases back. A second one ends the
     /// process at once. SIGHUP reads the configuration again.
     ///
-    /// A database or broker that is away is waited for. A database that does not fit, or refuses,
-    /// at the start ends the command with 2 and what to do.
+    /// What can come right is waited for, pipeline by pipeline: a database or broker that is away,
+    /// a wrong password, missing tables or files, an address that is taken. A wrong configuration
+    /// ends the command with 2; so does, at its end, a pipeline that no wait heals.
     Run(run::Run),
     /// Create and update the tables of outbox, inbox, idempotency keys and sagas.
     #[command(subcommand)]

@@ -1,13 +1,19 @@
 //! Metrics, health, spans and the page of `relay run`: who reads them, and how they get there.
 
-#[cfg(feature = "metrics-endpoint")]
+#[cfg(any(feature = "metrics-endpoint", feature = "page"))]
+use std::fmt::Display;
+#[cfg(any(feature = "metrics-endpoint", feature = "page"))]
 use std::sync::Arc;
+#[cfg(any(feature = "metrics-endpoint", feature = "page"))]
+use std::time::Duration;
 
+#[cfg(any(feature = "metrics-endpoint", feature = "page"))]
+use message::Backoff;
 #[cfg(any(feature = "metrics-endpoint", feature = "page"))]
 use tokio_util::task::AbortOnDropHandle;
 #[cfg(any(feature = "metrics-endpoint", feature = "page"))]
 use tracing::info;
-#[cfg(not(feature = "otlp"))]
+#[cfg(any(feature = "metrics-endpoint", feature = "page", not(feature = "otlp")))]
 use tracing::warn;
 
 #[cfg(any(feature = "metrics-endpoint", feature = "page"))]
@@ -20,7 +26,7 @@ use crate::http::{Endpoint, Exporter, Health};
 #[cfg(feature = "otlp")]
 use crate::otlp;
 #[cfg(feature = "page")]
-use crate::page::{Page, PageError};
+use crate::page::{self, Page};
 
 /// A task that ends when the handle is dropped.
 #[cfg(any(feature = "metrics-endpoint", feature = "page"))]
@@ -66,35 +72,72 @@ pub(super) fn warn_of_otel() {
     }
 }
 
-/// Serves metrics and health, where an address is given; ends when the handle is dropped.
+/// The pauses between tries to open a listener.
+#[cfg(any(feature = "metrics-endpoint", feature = "page"))]
+const LISTENER: Backoff = Backoff { first: Duration::from_millis(500), max: Duration::from_secs(15) };
+
+/// Opens a listener, again and again until that succeeds: an address may come later than the
+/// process (DHCP, a virtual address that moves, the process before), and messages are published
+/// meanwhile. Cancel-safe.
+#[cfg(any(feature = "metrics-endpoint", feature = "page"))]
+async fn listening<T, E: Display, F: Future<Output = Result<T, E>>>(
+    what: &str,
+    open: impl Fn() -> F,
+    failed: impl Fn(),
+) -> T {
+    let mut failures = 0;
+    loop {
+        let error = match open().await {
+            Ok(listener) => return listener,
+            Err(error) => error,
+        };
+        failures += 1;
+        let pause = LISTENER.delay(failures, rand::random());
+        warn!("{what} not served: {error}; messages are published meanwhile, tried again in {pause:.1?}");
+        failed();
+        tokio::time::sleep(pause).await;
+    }
+}
+
+/// Serves metrics and health, where an address is given, as soon as it can be had; ends when the
+/// handle is dropped.
 #[cfg(feature = "metrics-endpoint")]
-pub(super) async fn serve(
+pub(super) fn serve(
     config: &Config,
     exporter: Option<&Arc<Exporter>>,
     health: &Health,
-) -> Result<Option<AbortOnDropHandle<()>>, Failure> {
-    let (Some(address), Some(exporter)) = (config.http.listen, exporter) else { return Ok(None) };
-    let endpoint = Endpoint::bind(address, Arc::clone(exporter), health.clone()).await.map_err(|error| {
-        let help = "free the address, or set another one as http.listen";
-        Failure::with_help(Exit::Usage, format_args!("http.listen: {address} cannot be used: {error}"), help)
-    })?;
-    let address = endpoint.address().unwrap_or(address);
-    info!(%address, "serving /metrics, /livez and /readyz");
-    Ok(Some(spawn(endpoint.serve())))
+) -> Option<AbortOnDropHandle<()>> {
+    let (address, exporter, health) = (config.http.listen?, Arc::clone(exporter?), health.clone());
+    Some(spawn(async move {
+        let bind = || async {
+            let bound = Endpoint::bind(address, Arc::clone(&exporter), health.clone()).await;
+            bound.map_err(|error| format!("http.listen: {address} cannot be used: {error}"))
+        };
+        let endpoint = listening("metrics and health are", bind, || {}).await;
+        let address = endpoint.address().unwrap_or(address);
+        info!(%address, "serving /metrics, /livez and /readyz");
+        endpoint.serve().await;
+    }))
 }
 
-/// Serves the page for operators, where it has an address; ends when the handle is dropped.
+/// Serves the page for operators, where it has an address, as soon as that and the files that it
+/// needs can be had; ends when the handle is dropped. `is_missing` learns whether it is waited for.
+///
+/// # Errors
+/// [`Failure`] for what the configuration alone decides.
 #[cfg(feature = "page")]
-pub(super) async fn serve_page(config: &Config) -> Result<Option<AbortOnDropHandle<()>>, Failure> {
-    let Some(settings) = &config.page else { return Ok(None) };
-    let page = Page::bind(config, settings).await.map_err(|error| {
-        let help = "free the address, or set another one as page.listen";
-        match &error {
-            PageError::Address { .. } => Failure::with_help(Exit::Usage, &error, help),
-            _ => Failure::new(Exit::Usage, &error),
-        }
-    })?;
-    let address = page.address().unwrap_or(settings.listen);
-    info!(%address, users = settings.users.len(), tls = settings.tls.is_some(), "serving the page for operators");
-    Ok(Some(spawn(page.serve())))
+pub(super) fn serve_page(
+    config: &Arc<Config>,
+    is_missing: impl Fn(bool) + Send + Sync + 'static,
+) -> Result<Option<AbortOnDropHandle<()>>, Failure> {
+    let (Some(settings), config) = (config.page.clone(), Arc::clone(config)) else { return Ok(None) };
+    page::check_settings(&settings).map_err(|error| Failure::new(Exit::Usage, &error))?;
+    Ok(Some(spawn(async move {
+        let page = listening("the page is", || Page::bind(&config, &settings), || is_missing(true)).await;
+        is_missing(false);
+        let address = page.address().unwrap_or(settings.listen);
+        let users = settings.users.len();
+        info!(%address, users, tls = settings.tls.is_some(), "serving the page for operators");
+        page.serve().await;
+    })))
 }

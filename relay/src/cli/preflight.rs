@@ -1,5 +1,5 @@
-//! Looks at every database before anything starts. One that does not fit needs the operator, and is
-//! reported at once instead of in an endless loop. One that is away is waited for.
+//! Looks at every database once before anything starts: what no wait can heal is told apart from
+//! what a running relay waits for.
 
 use std::sync::Arc;
 
@@ -17,33 +17,47 @@ pub(crate) struct Candidate {
     pub(crate) store: Arc<dyn LogStore>,
 }
 
-/// Opens each log once.
-///
-/// # Errors
-/// [`Failure`] when an operator has to act on any of them; it names them all.
-pub(crate) async fn check(candidates: &[Candidate], config: &str) -> Result<(), Failure> {
-    let looked = join_all(candidates.iter().map(|candidate| candidate.store.reader(&candidate.name))).await;
-    let mut broken = Vec::new();
-    let mut migrations_missing = false;
-    for (Candidate { name, store }, opened) in candidates.iter().zip(looked) {
-        let Err(error) = opened else { continue };
-        match error.fault() {
-            Fault::Operator => {
-                migrations_missing |= lacks_migrations(&error);
-                broken.push(format!("pipeline {name} ({}): {error}", store.origin()));
-            }
-            // The pipeline says so itself, and keeps trying.
-            Fault::Broker | Fault::Message => {}
+/// Who waits for what is wrong with a database.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Patience {
+    /// A daemon: for everything that can come right while it waits, also by an operator's hand.
+    Daemon,
+    /// A run that ends by itself: for a database that is away, and not for an operator.
+    Once,
+}
+
+impl Patience {
+    fn ends_with(self, error: &LogError) -> bool {
+        match self {
+            Self::Daemon => error.is_final(),
+            Self::Once => error.fault() == Fault::Operator,
         }
     }
-    match broken.is_empty() {
-        true => Ok(()),
-        false if migrations_missing => {
-            let help = format!("relay migrate up --config {config}");
-            Err(Failure::with_help(Exit::Usage, broken.join("\n"), help))
-        }
-        false => Err(Failure::new(Exit::Usage, broken.join("\n"))),
+}
+
+/// Opens each log once. Returns for each why its pipeline is refused; nothing where it fits, or
+/// where it is waited for: the pipeline itself reports that, and keeps trying.
+pub(crate) async fn look(candidates: &[Candidate], patience: Patience) -> Vec<Option<LogError>> {
+    let looks = candidates.iter().map(|candidate| async {
+        let error = candidate.store.reader(&candidate.name).await.err()?;
+        patience.ends_with(&error).then_some(error)
+    });
+    join_all(looks).await
+}
+
+/// The failure of a start of which nothing is left to run: it names every refusal.
+pub(crate) fn nothing_left(refused: &[(&Candidate, &LogError)], config: &str) -> Failure {
+    let text: Vec<String> = refused.iter().map(|(candidate, error)| told(candidate, error)).collect();
+    if refused.iter().any(|(_, error)| lacks_migrations(error)) {
+        let help = format!("relay migrate up --config {config}");
+        return Failure::with_help(Exit::Usage, text.join("\n"), help);
     }
+    Failure::new(Exit::Usage, text.join("\n"))
+}
+
+/// A refusal in one line.
+pub(crate) fn told(Candidate { name, store }: &Candidate, error: &LogError) -> String {
+    format!("pipeline {name} ({}): {error}", store.origin())
 }
 
 /// Whether migrating repairs it.

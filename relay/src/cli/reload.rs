@@ -25,7 +25,7 @@ impl Reload {
     /// Reads the file, applies what can be applied, and names the rest.
     pub(crate) fn run(&mut self) {
         let file = self.file.shown();
-        let (config, effective) = match self.file.load(&self.overrides) {
+        let (config, effective) = match self.file.load_without_files(&self.overrides) {
             Ok(loaded) => loaded,
             Err(failure) => {
                 error!("{file} is not applied, the settings before stay in force: {failure}");

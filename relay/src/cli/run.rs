@@ -6,16 +6,17 @@ use clap::Args;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
+use super::attend::attend;
 use super::config::ConfigFile;
 use super::exit::Exit;
 use super::failure::Failure;
-use super::preflight::{self, Candidate};
+use super::preflight::{self, Candidate, Patience};
 use super::reload::Reload;
 use super::{database, log, observe, once, systemd};
 use crate::config::{Config, LogFormat, Override, Overrides, PipelineConfig};
-use crate::engine::Pipeline;
+use crate::engine::{Pipeline, Role};
 #[cfg(feature = "metrics-endpoint")]
 use crate::http::Health;
 use crate::maintenance::{self, Maintenance};
@@ -29,7 +30,8 @@ pub struct Run {
     config: ConfigFile,
 
     /// Stop when everything that had committed has left; exits with 3 when dead messages, or others
-    /// held behind them, remain. Scheduled messages wait for the next run.
+    /// held behind them, remain, and with 2 when a database refuses its pipeline. Scheduled
+    /// messages wait for the next run.
     #[arg(long)]
     once: bool,
 
@@ -50,9 +52,17 @@ struct Ready {
     stop: CancellationToken,
 }
 
+/// All pipelines after the first look at their databases.
+struct Prepared {
+    ready: Vec<Ready>,
+    /// Those that are not run. They are kept for the sake of their status.
+    refused: Vec<Ready>,
+}
+
 impl Run {
     pub(crate) async fn execute(self) -> Result<Exit, Failure> {
-        let (config, started_with) = self.config.load(&self.overrides())?;
+        let (config, started_with) = self.config.load_without_files(&self.overrides())?;
+        let config = Arc::new(config);
         let level = log::start(&config.log, self.log_level.as_deref())?;
         let level_in_force = self.log_level.is_none().then(|| config.log.level.clone());
         let mut reload = Reload {
@@ -63,6 +73,8 @@ impl Run {
             level_in_force,
         };
         let mut signals = Signals::new()?;
+        let stop = CancellationToken::new();
+        let pipelines = open(&config, &stop)?;
         #[cfg(feature = "metrics-endpoint")]
         let health = Health::new(config.http.unready_after);
         #[cfg(feature = "metrics-endpoint")]
@@ -70,33 +82,43 @@ impl Run {
         #[cfg(feature = "metrics-endpoint")]
         let _upkeep = exporter.clone().map(|exporter| observe::spawn(async move { exporter.keep().await }));
         #[cfg(feature = "metrics-endpoint")]
-        let _endpoint = observe::serve(&config, exporter.as_ref(), &health).await?;
+        let _endpoint = observe::serve(&config, exporter.as_ref(), &health);
         #[cfg(feature = "otlp")]
         let export = observe::export(&config, exporter.as_ref())?;
         #[cfg(not(feature = "otlp"))]
         observe::warn_of_otel();
+        #[cfg(all(feature = "page", feature = "metrics-endpoint"))]
+        let is_page_missing = {
+            let health = health.clone();
+            move |is_missing| health.set_page_missing(is_missing)
+        };
+        #[cfg(all(feature = "page", not(feature = "metrics-endpoint")))]
+        let is_page_missing = |_| {};
         #[cfg(feature = "page")]
-        let _page = observe::serve_page(&config).await?;
+        let _page = observe::serve_page(&config, is_page_missing)?;
         let _watchdog = systemd::watchdog();
-        let stop = CancellationToken::new();
         let file = self.config.shown();
-        let ready = tokio::select! {
-            ready = prepare(&config, &file, &stop) => ready?,
+        let Prepared { ready, refused } = tokio::select! {
+            prepared = self.prepare(pipelines, &file) => prepared?,
             () = signals.stop.next() => return Ok(Exit::Success),
         };
         info!(version = env!("CARGO_PKG_VERSION"), pipelines = ready.len(), "starting");
-        let watches = if self.once { watch_all(&ready)? } else { JoinSet::new() };
+        let watches = if self.once { watch_all(&ready) } else { JoinSet::new() };
         // A run that ends by itself leaves history to those that stay.
-        let maintenance = if self.once { JoinSet::new() } else { maintain_all(&ready, &stop)? };
-        let _looks = monitor_all(&config, &ready, &stop)?;
+        let maintenance = if self.once { JoinSet::new() } else { maintain_all(&ready, &stop) };
+        let _looks = monitor_all(&config, &ready, &stop);
         #[cfg(feature = "metrics-endpoint")]
-        health.watch(ready.iter().map(|it| (it.config.name.clone(), it.pipeline.status())).collect());
+        health.watch(
+            ready.iter().chain(&refused).map(|it| (it.config.name.clone(), it.pipeline.status())).collect(),
+        );
         let mut running = JoinSet::new();
-        for Ready { pipeline, stop, .. } in ready {
-            running.spawn(pipeline.run(stop));
+        for Ready { config, pipeline, stop } in ready {
+            let is_once = self.once;
+            running.spawn(async move { attend(pipeline, config.name.as_str(), stop, is_once).await });
         }
         systemd::ready();
-        let exit = supervise(running, watches, &mut signals, &stop, &config, &mut reload).await?;
+        let ended = supervise(running, watches, &mut signals, &stop, &config, &mut reload).await;
+        let exit = if refused.is_empty() { ended } else { ended.worst(Exit::Usage) };
         if exit != Exit::Interrupted {
             stop.cancel();
             // A pass that has begun tells what it did; one that hangs is not waited for.
@@ -107,6 +129,30 @@ impl Run {
             export.finish().await;
         }
         Ok(exit)
+    }
+
+    /// Looks at every database once. A pipeline that is refused does not run; the others do.
+    async fn prepare(&self, pipelines: Vec<Opened>, file: &str) -> Result<Prepared, Failure> {
+        let patience = if self.once { Patience::Once } else { Patience::Daemon };
+        let (candidates, pipelines): (Vec<Candidate>, Vec<Ready>) =
+            pipelines.into_iter().map(|Opened { candidate, ready }| (candidate, ready)).unzip();
+        let looks = preflight::look(&candidates, patience).await;
+        if looks.iter().all(Option::is_some) {
+            let refused: Vec<_> = candidates.iter().zip(looks.iter().flatten()).collect();
+            return Err(preflight::nothing_left(&refused, file));
+        }
+        let mut prepared = Prepared { ready: Vec::new(), refused: Vec::new() };
+        for ((ready, candidate), look) in pipelines.into_iter().zip(&candidates).zip(looks) {
+            let Some(error) = look else {
+                prepared.ready.push(ready);
+                continue;
+            };
+            let reason = preflight::told(candidate, &error);
+            error!(relay = %candidate.name, "refused, and not tried again; other pipelines run: {reason}");
+            ready.pipeline.report(Role::Refused { reason });
+            prepared.refused.push(ready);
+        }
+        Ok(prepared)
     }
 
     fn overrides(&self) -> Overrides {
@@ -120,34 +166,44 @@ impl Run {
     }
 }
 
-/// Opens what the pipelines need and looks at every database once.
-async fn prepare(config: &Config, file: &str, stop: &CancellationToken) -> Result<Vec<Ready>, Failure> {
-    let mut ready = Vec::new();
-    let mut candidates = Vec::new();
-    for config in &config.pipelines {
-        let store = database::store(config).map_err(|failure| failure.about(&config.name))?;
-        candidates.push(Candidate { name: config.name.clone(), store: Arc::clone(&store) });
+/// A pipeline with its log, at which nobody has looked yet.
+struct Opened {
+    candidate: Candidate,
+    ready: Ready,
+}
+
+/// Makes the pipelines. Connects to nothing.
+///
+/// # Errors
+/// [`Failure`] for what the configuration alone decides.
+fn open(config: &Config, stop: &CancellationToken) -> Result<Vec<Opened>, Failure> {
+    let open = |config: &PipelineConfig| {
+        let store = database::patient_store(config).map_err(|failure| failure.about(&config.name))?;
         let publishing = config.broker.publishing();
         let publishing = publishing.map_err(|error| Failure::from(error).about(&config.name))?;
-        let pipeline = Pipeline::new(config.name.clone(), store, publishing, config.settings.clone());
-        ready.push(Ready { config: config.clone(), pipeline, stop: stop.child_token() });
-    }
-    preflight::check(&candidates, file).await?;
-    Ok(ready)
+        let pipeline =
+            Pipeline::new(config.name.clone(), Arc::clone(&store), publishing, config.settings.clone());
+        Ok(Opened {
+            candidate: Candidate { name: config.name.clone(), store },
+            ready: Ready { config: config.clone(), pipeline, stop: stop.child_token() },
+        })
+    };
+    config.pipelines.iter().map(open).collect()
 }
 
 /// For each pipeline a task that stops it when everything has left, or nothing more can, and says
 /// what is left; whether that needs an operator.
-fn watch_all(ready: &[Ready]) -> Result<JoinSet<bool>, Failure> {
+fn watch_all(ready: &[Ready]) -> JoinSet<bool> {
     let mut watches = JoinSet::new();
     for Ready { config, pipeline, stop } in ready {
-        let (admin, name, stop) = (database::administration(config)?, config.name.clone(), stop.clone());
-        let status = pipeline.status();
+        let (config, stop, status) = (config.clone(), stop.clone(), pipeline.status());
         watches.spawn(async move {
-            let ended = tokio::select! {
-                ended = once::ended(admin.as_ref(), &name, status) => ended,
-                () = stop.cancelled() => return false,
+            let name = config.name.clone();
+            let ended = async {
+                let admin = database::when_open(|| database::administration(&config)).await;
+                once::ended(admin.as_ref(), &name, status).await
             };
+            let Some(ended) = stop.run_until_cancelled(ended).await else { return false };
             stop.cancel();
             match ended {
                 Ok(left) => {
@@ -162,68 +218,62 @@ fn watch_all(ready: &[Ready]) -> Result<JoinSet<bool>, Failure> {
             }
         });
     }
-    Ok(watches)
+    watches
 }
 
 /// For each pipeline a task that keeps its outbox in bounds; they end when the set is dropped.
-fn maintain_all(ready: &[Ready], stop: &CancellationToken) -> Result<JoinSet<()>, Failure> {
+fn maintain_all(ready: &[Ready], stop: &CancellationToken) -> JoinSet<()> {
     let mut tasks = JoinSet::new();
     for Ready { config, .. } in ready {
         if let Some(keep) = config.retention.keep() {
-            let (log, telemetry) = (database::retention(config)?, History::new(&config.name));
-            tasks.spawn(Maintenance { log, keep, telemetry }.keep_running(stop.child_token()));
+            let (config, stop) = (config.clone(), stop.child_token());
+            tasks.spawn(async move {
+                let open = database::when_open(|| database::retention(&config));
+                let Some(log) = stop.run_until_cancelled(open).await else { return };
+                let telemetry = History::new(&config.name);
+                Maintenance { log, keep, telemetry }.keep_running(stop).await;
+            });
         }
     }
-    Ok(tasks)
+    tasks
 }
 
 /// For each pipeline a task that looks at its database for metrics, where they are served; they end
 /// when the set is dropped.
-fn monitor_all(config: &Config, ready: &[Ready], stop: &CancellationToken) -> Result<JoinSet<()>, Failure> {
+fn monitor_all(config: &Config, ready: &[Ready], stop: &CancellationToken) -> JoinSet<()> {
     let mut tasks = JoinSet::new();
     if !observe::are_metrics_read(config) {
-        return Ok(tasks);
+        return tasks;
     }
     for Ready { config: pipeline, .. } in ready {
-        let monitor = Monitor {
-            log: database::administration(pipeline)?,
-            name: pipeline.name.clone(),
-            interval: config.http.poll_interval,
-            looks: Looks::new(&pipeline.name),
-        };
-        tasks.spawn(monitor.run(stop.child_token()));
+        let (pipeline, interval, stop) = (pipeline.clone(), config.http.poll_interval, stop.child_token());
+        tasks.spawn(async move {
+            let open = database::when_open(|| database::administration(&pipeline));
+            let Some(log) = stop.run_until_cancelled(open).await else { return };
+            let looks = Looks::new(&pipeline.name);
+            Monitor { log, name: pipeline.name, interval, looks }.run(stop).await;
+        });
     }
-    Ok(tasks)
+    tasks
 }
 
 /// Waits for the pipelines, and passes signals on to them.
 async fn supervise(
-    mut running: JoinSet<()>,
+    mut running: JoinSet<Exit>,
     mut watches: JoinSet<bool>,
     signals: &mut Signals,
     stop: &CancellationToken,
     config: &Config,
     reload: &mut Reload,
-) -> Result<Exit, Failure> {
+) -> Exit {
     let mut exit = Exit::Success;
     loop {
         tokio::select! {
             ended = running.join_next() => match ended {
                 None => break,
-                Some(Ok(())) => {}
-                Some(Err(error)) => {
-                    stop.cancel();
-                    exit = crashed(&error);
-                }
+                Some(ended) => exit = exit.worst(ended.unwrap_or_else(|error| crashed(&error))),
             },
-            Some(left) = watches.join_next() => match left {
-                Ok(true) => exit = exit.max(Exit::Unavailable),
-                Ok(false) => {}
-                Err(error) => {
-                    stop.cancel();
-                    exit = crashed(&error);
-                }
-            },
+            Some(left) = watches.join_next() => exit = exit.worst(watched(left)),
             Some(()) = signals.reload.recv() => {
                 systemd::reloading();
                 reload.run();
@@ -232,7 +282,7 @@ async fn supervise(
             () = signals.stop.next() => {
                 if stop.is_cancelled() {
                     eprintln!("{}", interrupted(config));
-                    return Ok(Exit::Interrupted);
+                    return Exit::Interrupted;
                 }
                 systemd::stopping();
                 info!("stopping; a second signal ends the process at once");
@@ -241,17 +291,22 @@ async fn supervise(
         }
     }
     while let Some(left) = watches.join_next().await {
-        match left {
-            Ok(true) => exit = exit.max(Exit::Unavailable),
-            Ok(false) => {}
-            Err(error) => exit = crashed(&error),
-        }
+        exit = exit.worst(watched(left));
     }
-    Ok(exit)
+    exit
+}
+
+/// The end of a watch: whether what is left needs an operator.
+fn watched(left: Result<bool, JoinError>) -> Exit {
+    match left {
+        Ok(true) => Exit::Unavailable,
+        Ok(false) => Exit::Success,
+        Err(error) => crashed(&error),
+    }
 }
 
 fn crashed(error: &JoinError) -> Exit {
-    warn!("a pipeline ended by a fault of this program, the others are stopped: {error}");
+    error!("a task ended by a fault of this program: {error}");
     Exit::Broken
 }
 

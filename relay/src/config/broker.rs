@@ -73,7 +73,8 @@ impl Broker {
         }
     }
 
-    /// Checks every setting that can be checked without the broker; opens the files that are named.
+    /// Checks every setting that can be checked without the broker and without the files that it
+    /// names.
     pub(crate) fn check(&self) -> Result<(), InvalidSetting> {
         self.connector()?;
         match self {
@@ -86,6 +87,19 @@ impl Broker {
                 Err(InvalidSetting { setting: String::from("rabbitmq.payload_bytes_max"), problem })
             }
             _ => Ok(()),
+        }
+    }
+
+    /// Opens the files that the settings name. At a start they may not be there yet: they are read
+    /// at every connect.
+    pub(crate) fn check_files(&self) -> Result<(), InvalidSetting> {
+        match self {
+            #[cfg(feature = "kafka")]
+            Self::Kafka(config) => config.check(),
+            #[cfg(feature = "rabbitmq")]
+            Self::Rabbitmq(config) => config.tls.as_ref().map_or(Ok(()), |tls| tls.check("rabbitmq.tls")),
+            #[cfg(feature = "sqs")]
+            Self::Sqs(config) => config.tls.as_ref().map_or(Ok(()), |tls| tls.check("sqs.tls")),
         }
     }
 

@@ -31,9 +31,18 @@ impl Problems {
     }
 }
 
+/// What is done with the files that broker settings name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Files {
+    /// They are opened: one that is missing or unusable is a problem of the configuration.
+    Opened,
+    /// They are left to the connection, which reads them again at each try.
+    Left,
+}
+
 /// The checked configuration, or all that is wrong with it (without the places, which the tree
 /// knows).
-pub(crate) fn check(file: FileSection) -> Result<Config, Vec<Wrong>> {
+pub(crate) fn check(file: FileSection, files: Files) -> Result<Config, Vec<Wrong>> {
     let mut problems = Problems::default();
     if file.pipeline.is_empty() {
         let help = "add [[pipeline]] with name, [pipeline.database] and one of [pipeline.kafka], \
@@ -56,7 +65,7 @@ pub(crate) fn check(file: FileSection) -> Result<Config, Vec<Wrong>> {
         .pipeline
         .into_iter()
         .enumerate()
-        .filter_map(|(index, section)| pipeline(section, &format!("pipeline[{index}]"), &mut problems))
+        .filter_map(|(index, section)| pipeline(section, &format!("pipeline[{index}]"), files, &mut problems))
         .collect();
     for pipeline in &mut pipelines {
         pipeline.settings.topics_labelled_max = http.topics_max;
@@ -106,7 +115,12 @@ fn check_names(sections: &[PipelineSection], problems: &mut Problems) {
     }
 }
 
-fn pipeline(section: PipelineSection, path: &str, problems: &mut Problems) -> Option<PipelineConfig> {
+fn pipeline(
+    section: PipelineSection,
+    path: &str,
+    files: Files,
+    problems: &mut Problems,
+) -> Option<PipelineConfig> {
     let name = RelayName::new(section.name.as_str())
         .map_err(|error| problems.add(format!("{path}.name"), error.to_string(), None))
         .ok();
@@ -123,7 +137,11 @@ fn pipeline(section: PipelineSection, path: &str, problems: &mut Problems) -> Op
         None => Some(None),
     };
     let broker = broker((section.kafka, section.rabbitmq, section.sqs), path, problems)?;
-    if let Err(InvalidSetting { setting, problem, .. }) = broker.check() {
+    let checked = broker.check().and_then(|()| match files {
+        Files::Opened => broker.check_files(),
+        Files::Left => Ok(()),
+    });
+    if let Err(InvalidSetting { setting, problem, .. }) = checked {
         problems.add(format!("{path}.{setting}"), problem, None);
     }
     let (settings, refusals) = engine::settings(&section.engine, broker.size_limit(), broker.encoding());

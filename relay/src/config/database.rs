@@ -1,5 +1,7 @@
 //! Where an outbox is.
 
+use std::path::Path;
+
 use brokers::{InvalidSetting, Secret};
 use migrations::{Dialect, Identifier};
 use outbox::address::Address;
@@ -39,6 +41,15 @@ impl Database {
     /// [`InvalidSetting`] names the file.
     pub fn url(&self) -> Result<SecretString, InvalidSetting> {
         self.url.load("database.url")
+    }
+
+    /// The file that holds the URL, if one does. It may be mounted later.
+    #[must_use]
+    pub fn url_file(&self) -> Option<&Path> {
+        match &self.url {
+            Secret::File(path) => Some(path),
+            Secret::Text(_) => None,
+        }
     }
 
     /// How connections are made.

@@ -67,6 +67,7 @@ pub use retention::Retention;
 pub use schema::schema;
 pub use starter::{Starter, StarterBroker};
 
+use check::Files;
 use tree::{Node, Origin};
 
 /// A checked configuration.
@@ -148,10 +149,29 @@ impl Config {
         Self::read(path, &text, overrides)
     }
 
+    /// As [`load`](Self::load), and opens no other file: for a program that waits for files that
+    /// are not there yet, and reads them at every connect.
+    ///
+    /// # Errors
+    /// As for [`load`](Self::load).
+    pub fn load_without_files(path: &Path, overrides: &Overrides) -> Result<(Self, Effective), ConfigError> {
+        let text = std::fs::read_to_string(path).map_err(|error| ConfigError::unreadable(path, &error))?;
+        Self::read_with(path, &text, overrides, Files::Left)
+    }
+
     pub(crate) fn read(
         path: &Path,
         text: &str,
         overrides: &Overrides,
+    ) -> Result<(Self, Effective), ConfigError> {
+        Self::read_with(path, text, overrides, Files::Opened)
+    }
+
+    fn read_with(
+        path: &Path,
+        text: &str,
+        overrides: &Overrides,
+        files: Files,
     ) -> Result<(Self, Effective), ConfigError> {
         let path = path.to_owned();
         let mut tree = Node::parse(text).map_err(|error| {
@@ -170,7 +190,7 @@ impl Config {
         #[cfg(feature = "otlp")]
         otel_env::underlay(&mut tree, &overrides.variables).map_err(one)?;
         let sections = decode::decode(&tree).map_err(one)?;
-        match check::check(sections) {
+        match check::check(sections, files) {
             Ok(config) => {
                 let effective = Effective::new(tree, &config);
                 Ok((config, effective))

@@ -48,6 +48,12 @@ pub enum Role {
         /// The problem, and what to do about it.
         reason: String,
     },
+    /// It does not run, and no wait changes that: another build of this program is needed, or
+    /// another database.
+    Refused {
+        /// The problem, and what to do about it.
+        reason: String,
+    },
     /// Stopped on request.
     Stopped,
 }
@@ -143,6 +149,13 @@ impl Pipeline {
     #[must_use]
     pub fn status(&self) -> watch::Receiver<Status> {
         self.status.subscribe()
+    }
+
+    /// Reports a role that its owner found out: it was refused before it ran, or ended by a fault
+    /// of this program.
+    #[cfg(feature = "program")]
+    pub(crate) fn report(&self, role: Role) {
+        self.status.send_replace(Status { role });
     }
 
     /// Runs until `stop` is cancelled: then it stops reading, waits for outstanding confirmations

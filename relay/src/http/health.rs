@@ -2,6 +2,7 @@
 //! for its database, or for the marks of its transactions.
 
 use std::fmt::Write as _;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -17,6 +18,7 @@ use crate::engine::{Role, Status};
 pub struct Health {
     unready_after: Duration,
     pipelines: Arc<Mutex<Option<Vec<Watched>>>>,
+    is_page_missing: Arc<AtomicBool>,
 }
 
 struct Watched {
@@ -43,6 +45,7 @@ impl Watched {
             Role::Standby { .. } => ("standby", true),
             Role::Leading { .. } => ("leading", true),
             Role::Stopped => ("stopped", false),
+            Role::Refused { .. } => ("refused, and not tried again: the log says why", false),
             Role::Waiting { fault, .. } => {
                 let is_short = self.waiting_since.is_none_or(|since| since.elapsed() < unready_after);
                 match fault {
@@ -59,7 +62,13 @@ impl Health {
     /// for the marks of its transactions, for `unready_after`.
     #[must_use]
     pub fn new(unready_after: Duration) -> Self {
-        Self { unready_after, pipelines: Arc::default() }
+        Self { unready_after, pipelines: Arc::default(), is_page_missing: Arc::default() }
+    }
+
+    /// Sets whether the page, which was asked for, cannot be served for now. That is told, and
+    /// makes nothing unready: messages are published without it.
+    pub fn set_page_missing(&self, is_missing: bool) {
+        self.is_page_missing.store(is_missing, Ordering::Relaxed);
     }
 
     /// Follows the pipelines from now on, until they are dropped; in tasks of their own.
@@ -103,6 +112,9 @@ impl Health {
             is_ready &= is_fine;
             let _ = writeln!(text, "{}: {state}", watched.name.as_str());
         }
+        if self.is_page_missing.load(Ordering::Relaxed) {
+            text.push_str("(page): not served: the log says why\n");
+        }
         (is_ready, text)
     }
 }
@@ -128,6 +140,20 @@ mod tests {
         assert!(after(Role::Standby { holder: String::from("another") }, short).await.0);
         assert!(!after(Role::Starting, short).await.0);
         assert!(!after(Role::Stopped, short).await.0);
+        let (is_ready, text) = after(Role::Refused { reason: String::from("too new") }, short).await;
+        assert!(!is_ready && text.contains("not tried again") && !text.contains("too new"), "{text}");
+    }
+
+    #[tokio::test]
+    async fn a_page_that_cannot_be_served_is_told_and_does_not_make_unready() {
+        let (_sender, receiver) = watch::channel(Status { role: Role::Leading { epoch: 1 } });
+        let health = Health::new(Duration::from_secs(30));
+        health.watch(vec![(RelayName::new("orders").unwrap(), receiver)]);
+        health.set_page_missing(true);
+        let (is_ready, text) = health.ready();
+        assert!(is_ready && text.contains("(page): not served"), "{text}");
+        health.set_page_missing(false);
+        assert_eq!(health.ready(), (true, String::from("orders: leading\n")));
     }
 
     #[tokio::test(start_paused = true)]

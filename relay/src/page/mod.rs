@@ -39,4 +39,4 @@ mod text;
 mod tls;
 mod users;
 
-pub use serve::{Page, PageError, check};
+pub use serve::{Page, PageError, check, check_settings};

@@ -116,10 +116,13 @@ impl Observer {
     /// Adds a point to each plot. A database that is away leaves a gap.
     async fn sample(&self, picture: &Picture) {
         let at = self.begun_at.elapsed().as_secs();
-        for ((status, _), places) in picture.pipelines.iter().zip(&self.places) {
-            let (Some(waiting), Some(place)) = (status.backlog_entries_max, places.outboxes.first()) else {
-                continue;
-            };
+        let known = self.pipelines.iter().zip(&self.places);
+        for ((status, _), (pipeline, places)) in picture.pipelines.iter().zip(known) {
+            // The file of its URL may have come since.
+            let opened =
+                if places.outboxes.is_empty() { Places::new().outbox(pipeline) } else { Places::new() };
+            let place = places.outboxes.first().or(opened.outboxes.first());
+            let (Some(waiting), Some(place)) = (status.backlog_entries_max, place) else { continue };
             let extent = place.entries.extent(&place.pipeline).await.ok();
             let newest = extent.as_ref().and_then(|extent| extent.newest);
             let rates = match &extent {

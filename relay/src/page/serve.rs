@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use brokers::Secret;
 use hyper::server::conn::http1;
 use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -18,7 +19,7 @@ use super::app::{App, routes};
 use super::guard::Hosts;
 use super::tls;
 use super::users::Users;
-use crate::config::{Config, PageConfig};
+use crate::config::{Config, PageConfig, PageCredential, PageUser};
 use crate::listener::{self, Admitted, Bounds};
 
 /// Connections at once.
@@ -64,6 +65,21 @@ pub enum PageError {
 pub fn check(page: &PageConfig) -> Result<(), PageError> {
     Users::load(&page.users).map_err(PageError::Setting)?;
     page.tls.as_ref().map(tls::acceptor).transpose().map_err(PageError::Setting)?;
+    Ok(())
+}
+
+/// Checks the secrets that the configuration itself holds. Those in files, and the certificate, may
+/// be mounted later.
+///
+/// # Errors
+/// [`PageError::Setting`].
+pub fn check_settings(page: &PageConfig) -> Result<(), PageError> {
+    let is_given = |user: &&PageUser| {
+        let (PageCredential::Password(secret) | PageCredential::Token(secret)) = &user.credential;
+        matches!(secret, Secret::Text(_))
+    };
+    let users: Vec<PageUser> = page.users.iter().filter(is_given).cloned().collect();
+    Users::load(&users).map_err(PageError::Setting)?;
     Ok(())
 }
 

@@ -20,6 +20,7 @@ mod rotation;
 mod sagas;
 mod silence;
 mod sizes;
+mod starting;
 mod tracing;
 mod verify;
 
@@ -143,6 +144,7 @@ fn of_the_night() -> Vec<Trial> {
     trials.extend(observability::trials());
     trials.extend(page::trials());
     trials.extend(silence::trials());
+    trials.extend(starting::trials());
     trials.extend(tracing::trials());
     trials
 }

@@ -12,7 +12,7 @@ use tests::relay_process::{Config, relay};
 use tests::workload::Workload;
 use tests::{Backend, Failure, Outcome, RelayProcess, Role, Stage, brokers, eventually, trial};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixDatagram};
+use tokio::net::{TcpSocket, TcpStream, UnixDatagram};
 
 const RELAY: &str = "orders";
 

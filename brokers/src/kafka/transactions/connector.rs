@@ -54,12 +54,13 @@ impl TransactionalConnector {
         lease.clamp(TIMEOUT_MIN, TIMEOUT_MAX)
     }
 
-    /// A connector for this cluster. Connects to nothing yet.
+    /// A connector for this cluster. Connects to nothing and opens no file yet: those are read at
+    /// every connect.
     ///
     /// # Errors
-    /// [`InvalidSetting`] as for [`Config::check`].
+    /// [`InvalidSetting`] as for [`Config::check`], but for files.
     pub fn new(config: Config) -> Result<Self, InvalidSetting> {
-        config.check()?;
+        config.check_settings()?;
         config.warn();
         let destination = config.destination();
         Ok(Self {

@@ -1,0 +1,94 @@
+//! One pipeline of the daemon, kept running: what ends it ends no other one.
+
+use std::time::Duration;
+
+use message::{Backoff, Fault};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+use tracing::error;
+
+use super::exit::Exit;
+use crate::engine::{Pipeline, Role};
+
+/// After a fault of this program. The next try may meet the same row.
+const RESTARTS: Backoff = Backoff { first: Duration::from_secs(1), max: Duration::from_secs(60) };
+
+/// Runs a pipeline until it is asked to stop. A fault of this program ends one run of it, and is
+/// followed by the next one; where `is_once`, by the end. Returns [`Exit::Broken`] after such a
+/// fault. Not cancel-safe, as [`Pipeline::run`].
+pub(crate) async fn attend(pipeline: Pipeline, name: &str, stop: CancellationToken, is_once: bool) -> Exit {
+    let run = || pipeline.clone().run(stop.clone());
+    let report = |reason: String| pipeline.report(Role::Waiting { fault: Fault::Operator, reason });
+    keep_running(name, run, report, &stop, is_once).await
+}
+
+async fn keep_running<F>(
+    name: &str,
+    run: impl Fn() -> F,
+    report: impl Fn(String),
+    stop: &CancellationToken,
+    is_once: bool,
+) -> Exit
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let mut faults = 0;
+    loop {
+        // A task of its own: its panic stays there.
+        let Err(fault) = AbortOnDropHandle::new(tokio::spawn(run())).await else {
+            return if faults == 0 { Exit::Success } else { Exit::Broken };
+        };
+        faults += 1;
+        let pause = RESTARTS.delay(faults, rand::random());
+        let reason = format!("the pipeline ended by a fault of this program: {fault}");
+        if is_once {
+            error!(relay = name, "{reason}");
+            stop.cancel();
+        } else {
+            error!(relay = name, "{reason}; it is started again in {pause:.1?}, other pipelines go on");
+            report(reason);
+        }
+        if stop.run_until_cancelled(tokio::time::sleep(pause)).await.is_none() {
+            return Exit::Broken;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    /// Runs a pipeline that ends by a panic `faults` times, and from then on runs until it is
+    /// stopped. Returns how it ended, how often it ran, and what was reported.
+    async fn ran(faults: u32, is_once: bool) -> (Exit, u32, Vec<String>) {
+        let (runs, reports) = (Arc::new(AtomicU32::new(0)), Mutex::new(Vec::new()));
+        let stop = CancellationToken::new();
+        let run = || {
+            let (number, stop) = (runs.fetch_add(1, Ordering::Relaxed), stop.clone());
+            async move {
+                assert!(number >= faults, "run {number}");
+                // It has run well: asked to stop.
+                stop.cancel();
+            }
+        };
+        let report = |reason| reports.lock().unwrap().push(reason);
+        let exit = keep_running("orders", run, report, &stop, is_once).await;
+        (exit, runs.load(Ordering::Relaxed), reports.into_inner().unwrap())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_fault_of_the_program_is_followed_by_another_run() {
+        assert_eq!(ran(0, false).await, (Exit::Success, 1, Vec::new()));
+        let (exit, runs, reports) = ran(3, false).await;
+        assert_eq!((exit, runs), (Exit::Broken, 4));
+        assert!(reports.len() == 3 && reports[0].contains("run 0"), "{reports:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_run_that_ends_by_itself_is_not_repeated_after_a_fault() {
+        assert_eq!(ran(1, true).await, (Exit::Broken, 1, Vec::new()));
+    }
+}
