@@ -43,6 +43,24 @@ pub struct FoundEntry {
     pub parked: Option<ParkedState>,
 }
 
+/// The payload of an entry as the database has it. `Debug` prints no content.
+#[derive(Clone, PartialEq, Eq)]
+pub struct StoredPayload {
+    /// Its content type, unchecked.
+    pub content_type: String,
+    /// Its size in bytes.
+    pub bytes: u64,
+    /// Its bytes; `None` when they are more than were asked for.
+    pub payload: Option<Vec<u8>>,
+}
+
+impl std::fmt::Debug for StoredPayload {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { content_type, bytes, .. } = self;
+        f.debug_struct("StoredPayload").field("content_type", content_type).field("bytes", bytes).finish()
+    }
+}
+
 /// The record about an entry that did not simply leave.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ParkedState {

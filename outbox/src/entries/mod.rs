@@ -6,7 +6,7 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | [`found`] | [`FoundEntry`], [`ParkedState`], [`HeldBehind`]: all that the database knows of one entry |
+//! | [`found`] | [`FoundEntry`], [`ParkedState`], [`HeldBehind`], [`StoredPayload`]: all that the database knows of one entry |
 //! | [`labels`] | [`Labels`]: by what relays that share an outbox divide it up |
 //! | [`lag`] | [`TopicLag`]: entries that have not left, by topic |
 //! | [`selection`] | [`Extent`], [`Selection`], [`SelectedEntry`], [`Standing`]: entries chosen from the log |
@@ -23,7 +23,7 @@ use message::Source;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-pub use found::{FoundEntry, HeldBehind, ParkedState};
+pub use found::{FoundEntry, HeldBehind, ParkedState, StoredPayload};
 pub use labels::Labels;
 pub use lag::{TopicLag, UNREAD_COUNTED_MAX};
 pub use selection::{Extent, SelectedEntry, SelectedPage, Selection, Standing};
@@ -91,6 +91,20 @@ pub trait LogEntries: Send + Sync + 'static {
     /// # Errors
     /// As for [`LogEntries::find`].
     async fn contents(&self, entries: &[(EntryId, Uuid)], limit: RowLimit) -> Result<Vec<Entry>, LogError>;
+
+    /// The payload of an entry, whatever else its row holds: as it was enqueued, or the copy of a
+    /// parked entry whose row is gone. `None` where neither is there. The bytes are left out where
+    /// they are more than `bytes_max`.
+    ///
+    /// # Errors
+    /// As for [`LogEntries::find`].
+    async fn payload(
+        &self,
+        relay: &RelayName,
+        id: EntryId,
+        message_id: &str,
+        bytes_max: u64,
+    ) -> Result<Option<StoredPayload>, LogError>;
 
     /// Entries that have not left, by topic, in the order of topics. Topics in which everything has
     /// left are not among them.

@@ -11,7 +11,7 @@ use crate::entries::lag::{LagRow, by_topic};
 use crate::entries::selection::{ENTRIES_PER_CALL, made_at, smallest_id};
 use crate::entries::{
     EntryRef, Extent, FoundEntry, HeldBehind, Labels, LogEntries, ParkedState, SelectedEntry, SelectedPage,
-    Selection, Standing, TopicLag, UNREAD_COUNTED_MAX,
+    Selection, Standing, StoredPayload, TopicLag, UNREAD_COUNTED_MAX,
 };
 use crate::log::failure::within;
 use crate::log::row::Names;
@@ -131,6 +131,18 @@ migrations::statements! {
                 WHERE id = wanted.id AND message_id = wanted.message_id AND {same_segment} LIMIT 1) AS m
             OFFSET 0) AS run
         ORDER BY run.id";
+    /// $1 relay, $2 id, $3 message id, $4 the largest payload that is read. The row goes before the
+    /// copy, which an operator may have edited.
+    payload = "
+        SELECT content_type, octet_length(payload)::bigint, CASE WHEN octet_length(payload) <= $4 THEN payload END
+        FROM (
+            SELECT 0 AS nth, content_type, payload FROM {schema}outbox_message
+            WHERE id = $2 AND message_id = $3::text::uuid
+            UNION ALL
+            SELECT 1, p.content_type, p.payload
+            FROM {schema}outbox_exception AS e JOIN {schema}outbox_parked AS p USING (relay, shard, id)
+            WHERE e.relay = $1 AND e.shard = 0 AND e.id = $2 AND e.message_id = $3::text::uuid) AS stored
+        ORDER BY nth LIMIT 1";
     /// $1 relay, $2 to $6 the cursor, $7 unread and $8 parked entries that are counted. What is not
     /// passed stands above the floor, or belongs to a transaction that was in flight.
     lag = "
@@ -354,6 +366,28 @@ impl LogEntries for PostgresLog {
         within(self.options.call_timeout, self.read_contents(entries, limit)).await
     }
 
+    async fn payload(
+        &self,
+        relay: &RelayName,
+        id: EntryId,
+        message_id: &str,
+        bytes_max: u64,
+    ) -> Result<Option<StoredPayload>, LogError> {
+        let read = async {
+            let statement = self.sql().payload;
+            let found = sqlx::query(&statement)
+                .bind(relay.as_str())
+                .bind(id.0)
+                .bind(message_id)
+                .bind(i64::try_from(bytes_max).unwrap_or(i64::MAX))
+                .fetch_optional(&mut *self.admin().await?)
+                .await
+                .map_err(LogError::during("read a payload"))?;
+            found.as_ref().map(stored_payload).transpose().map_err(LogError::during("read a payload"))
+        };
+        within(self.options.call_timeout, read).await
+    }
+
     async fn lag(&self, relay: &RelayName) -> Result<Vec<TopicLag>, LogError> {
         within(self.options.call_timeout, self.read_lag(relay)).await
     }
@@ -435,6 +469,14 @@ fn found(row: &PgRow) -> Result<Result<FoundEntry, LogError>, sqlx::Error> {
         is_edited: row.try_get("was_edited")?,
         parked,
     }))
+}
+
+fn stored_payload(row: &PgRow) -> Result<StoredPayload, sqlx::Error> {
+    Ok(StoredPayload {
+        content_type: text(row, 0)?,
+        bytes: u64::try_from(row.try_get::<i64, _>(1)?).unwrap_or_default(),
+        payload: row.try_get(2)?,
+    })
 }
 
 /// The entries of a call; `found` is the number before they were cut.

@@ -15,7 +15,7 @@ use crate::entries::lag::{LagRow, by_topic};
 use crate::entries::selection::{ENTRIES_PER_CALL, LABEL_BYTES_PER_CALL, made_at, smallest_id};
 use crate::entries::{
     EntryRef, Extent, FoundEntry, HeldBehind, Labels, LogEntries, ParkedState, SelectedEntry, SelectedPage,
-    Selection, Standing, TopicLag, UNREAD_COUNTED_MAX,
+    Selection, Standing, StoredPayload, TopicLag, UNREAD_COUNTED_MAX,
 };
 use crate::log::row::Names;
 use crate::log::{Entry, EntryId, ExceptionState, LogError, RelayName, RowLimit};
@@ -101,6 +101,17 @@ migrations::statements! {
             octet_length(payload) AS payload_bytes, coalesce(octet_length(headers), 0) AS headers_bytes, enqueued_at,
             (deliver_at - {now}) / 1e6 AS deliver_in FROM outbox_message WHERE id IN (SELECT value FROM json_each(?1))
             AND message_id IN (SELECT value FROM json_each(?2)) ORDER BY id";
+    /// ?1 relay, ?2 id, ?3 message id, ?4 the largest payload that is read. The row goes before the
+    /// copy, which an operator may have edited.
+    payload = "
+        SELECT content_type, octet_length(payload) AS bytes,
+            CASE WHEN octet_length(payload) <= ?4 THEN payload END AS payload FROM (
+            SELECT 0 AS nth, content_type, payload FROM outbox_message WHERE id = ?2 AND message_id = ?3
+            UNION ALL
+            SELECT 1, p.content_type, p.payload
+            FROM outbox_exception AS e JOIN outbox_parked AS p USING (relay, shard, id)
+            WHERE e.relay = ?1 AND e.shard = 0 AND e.id = ?2 AND e.message_id = ?3)
+        ORDER BY nth LIMIT 1";
     /// ?1 relay, ?2 passed up to here, ?3 unread and ?4 parked entries that are counted.
     lag = "
         SELECT topic, NULL, count(*), coalesce(max(({now} - enqueued_at) / 1e6), 0.0)
@@ -232,6 +243,25 @@ impl LogEntries for SqliteLog {
         rows.iter().map(|row| Ok(columns(row)?.into_entry(&mut names, &self.source, &limit))).collect()
     }
 
+    async fn payload(
+        &self,
+        relay: &RelayName,
+        id: EntryId,
+        message_id: &str,
+        bytes_max: u64,
+    ) -> Result<Option<StoredPayload>, LogError> {
+        let failed = || LogError::during("read a payload");
+        let found = sqlx::query(&SQL.payload)
+            .bind(relay.as_str())
+            .bind(id.0)
+            .bind(message_id)
+            .bind(i64::try_from(bytes_max).unwrap_or(i64::MAX))
+            .fetch_optional(&mut self.connect().await?)
+            .await
+            .map_err(failed())?;
+        found.as_ref().map(stored_payload).transpose().map_err(failed())
+    }
+
     async fn lag(&self, relay: &RelayName) -> Result<Vec<TopicLag>, LogError> {
         let passed = passed_to(&self.extent(relay).await?)?;
         let rows = sqlx::query(&SQL.lag)
@@ -276,6 +306,14 @@ impl LogEntries for SqliteLog {
 }
 
 /// The outer error is the client library's, the inner one is about the content.
+fn stored_payload(row: &SqliteRow) -> Result<StoredPayload, sqlx::Error> {
+    Ok(StoredPayload {
+        content_type: text(row, "content_type")?,
+        bytes: u64::try_from(row.try_get::<i64, _>("bytes")?).unwrap_or_default(),
+        payload: row.try_get("payload")?,
+    })
+}
+
 fn found(row: &SqliteRow) -> Result<Result<FoundEntry, LogError>, sqlx::Error> {
     let time = |name| Ok::<_, sqlx::Error>(row.try_get::<Option<i64>, _>(name)?.map(at_micros));
     let state: Option<String> = row.try_get("state")?;

@@ -1,11 +1,10 @@
-//! The payload of one message, for an operator who says why. The audit keeps who looked before
-//! anything is shown.
+//! The payload of one message, for an operator who says why. The audit keeps who looked, before
+//! anything is shown and only where something is.
 
 use inbox::DeadLetterId;
 use message::SizeLimit;
 use outbox::entries::{EntryRef, FoundEntry};
-use outbox::log::{EntryId, RowLimit};
-use uuid::Uuid;
+use outbox::log::EntryId;
 
 use super::dead::MessageRef;
 use super::error::OperateError;
@@ -35,8 +34,9 @@ pub struct Payload {
     pub bytes: Vec<u8>,
 }
 
-/// Reads a payload from an outbox, as it was enqueued, or from a dead letter of an inbox. A line in
-/// the audit of an outbox says who looked and why, before the payload is given out.
+/// Reads a payload from an outbox, as it was enqueued (or the copy of a parked entry whose row is
+/// gone), or from a dead letter of an inbox. A line in the audit of an outbox says who looked and
+/// why, before the payload is given out; nothing is noted where there is nothing to show.
 ///
 /// # Errors
 /// [`OperateError`] when the operator may not, gave no reason, or no place has the payload; when it
@@ -56,7 +56,7 @@ pub async fn payload(places: &Places, signed: &Signed, asked: &MessageRef) -> Re
     if let (Some(_), true, Some(error)) = (asked.place(), places.outboxes.len() > 1, away.first()) {
         return Err(error.clone().with_help("add the pipeline, or give the message id"));
     }
-    for (place, entry) in found.into_iter().filter(|(_, entry)| entry.is_in_log) {
+    for (place, entry) in found {
         match of_entry(place, signed, &entry).await {
             Ok(Some(payload)) => return Ok(payload),
             Ok(None) => {}
@@ -81,21 +81,19 @@ async fn entries_of(place: &OutboxPlace, asked: &MessageRef) -> Result<Vec<Found
     Ok(place.entries.find(&place.pipeline, which).await?)
 }
 
+/// The payload of an entry, whatever is wrong with its topic or key; `None` where it is gone.
 async fn of_entry(
     place: &OutboxPlace,
     signed: &Signed,
     entry: &FoundEntry,
 ) -> Result<Option<Payload>, OperateError> {
-    check_size(entry.payload_bytes.unwrap_or_default())?;
+    let read = place.entries.payload(&place.pipeline, entry.id, &entry.message_id, SHOWN_BYTES_MAX);
+    let Some(stored) = read.await? else { return Ok(None) };
+    check_size(stored.bytes)?;
+    let Some(bytes) = stored.payload else { return Ok(None) };
     note(place, signed, &format!("message {}", entry.message_id)).await?;
-    let Ok(id) = Uuid::parse_str(&entry.message_id) else { return Ok(None) };
-    let contents = place.entries.contents(&[(entry.id, id)], SHOWN).await?;
-    let message = contents.into_iter().next().and_then(|content| content.message.ok());
-    Ok(message.map(|message| Payload {
-        owner: place.pipeline.to_string(),
-        content_type: Some(message.content_type.as_str().to_owned()),
-        bytes: message.payload.to_vec(),
-    }))
+    let (owner, content_type) = (place.pipeline.to_string(), Some(stored.content_type));
+    Ok(Some(Payload { owner, content_type, bytes }))
 }
 
 async fn of_letter(
@@ -117,8 +115,8 @@ async fn of_letter(
             let text = "there is no outbox whose audit could keep who looked";
             return Err(OperateError::refused(text, "name a pipeline, too"));
         };
-        note(outbox, signed, &format!("dead letter {} of {}", letter.id, letter.consumer)).await?;
         let Some(letter) = place.database.dead_letter(letter.id).await? else { continue };
+        note(outbox, signed, &format!("dead letter {} of {}", letter.id, letter.consumer)).await?;
         let owner = letter.consumer.clone();
         return Ok(Some(Payload {
             owner,

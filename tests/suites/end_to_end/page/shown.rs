@@ -93,6 +93,32 @@ pub(crate) async fn payloads(stage: Stage) -> Outcome {
         served.workload.database.append("unknown-topic", "k", &"x".repeat(2 << 20)).await?.to_string();
     let refused = ann.post("/message/payload", &[("id", &large), ("reason", "x")]).await?;
     assert!(refused.status == 422 && refused.body.contains("2097152 bytes"), "{}", refused.body);
+    // Nothing was shown, and nobody has looked.
+    let operations = "SELECT count(*) FROM outbox_operation";
+    assert_eq!(served.workload.database.integer(operations).await?, 1);
+    // Plain SQL enqueues what no topic and no key may be: dead, and there to be looked at.
+    let long = "k".repeat(300);
+    for (topic, key) in [("no <topic>", "another"), ("orders", &*long)] {
+        let id = served.workload.database.append(topic, key, canary).await?.to_string();
+        eventually("it is dead", || async {
+            let dead = format!("SELECT count(*) FROM outbox_exception WHERE id = {id} AND state = 'dead'");
+            Ok((served.workload.database.integer(&dead).await? == 1).then_some(()))
+        })
+        .await?;
+        let form = [("id", &*id), ("reason", "the customer asked")];
+        let shown = ann.post("/message/payload", &form).await?;
+        assert!(shown.status == 200 && shown.body.contains("PAYLOAD-CANARY"), "{topic}: {}", shown.body);
+    }
+    // Its row is gone; the copy of what is parked is not.
+    let parked = served.workload.database.integer("SELECT max(id) FROM outbox_exception").await?;
+    served.workload.database.execute(&format!("DELETE FROM outbox_message WHERE id = {parked}")).await?;
+    let form = [("id", &*parked.to_string()), ("reason", "the customer asked")];
+    let shown = ann.post("/message/payload", &form).await?;
+    assert!(shown.status == 200 && shown.body.contains("PAYLOAD-CANARY"), "{}", shown.body);
+    assert_eq!(served.workload.database.integer(operations).await?, 4);
+    let gone = ann.post("/message/payload", &[("id", "999999"), ("reason", "x")]).await?;
+    assert!(gone.status == 422 && gone.body.contains("no place has the payload"), "{}", gone.body);
+    assert_eq!(served.workload.database.integer(operations).await?, 4);
     assert!(!served.relay.log()?.contains("CANARY"));
     served.relay.stop().await
 }
