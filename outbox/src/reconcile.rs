@@ -20,6 +20,9 @@ pub enum Stage {
     Passed,
     /// It is parked.
     Beside(ExceptionState),
+    /// An operator gave it up, and the relay has taken that up: the stored cursor has passed it,
+    /// nothing of it is parked, and the relay never publishes it.
+    Discarded,
     /// It is left to other relays: nothing is expected of this one. The outbox does not know; who
     /// knows what the relay leaves out says so.
     LeftOut,
@@ -99,15 +102,37 @@ pub async fn sqlite(
     Ok(Box::new(crate::sqlite::SqliteRows::open(connection, relay).await?))
 }
 
-/// Returns the stage that the columns `state` and `passed` give together.
-pub(crate) fn stage(state: Option<&str>, passed: bool) -> Result<Stage, LogError> {
+/// Returns the stage that the columns `state`, `passed` and `discarded` give together. What the
+/// cursor has not passed is still owed, whatever was decided before it was set back.
+pub(crate) fn stage(state: Option<&str>, passed: bool, discarded: bool) -> Result<Stage, LogError> {
     match state {
+        None if passed && discarded => Ok(Stage::Discarded),
         None if passed => Ok(Stage::Passed),
         None => Ok(Stage::Ahead),
         Some(state) => {
             state.parse().map(Stage::Beside).map_err(|error: crate::log::exception::UnknownState| {
                 LogError::Corrupt { what: "exception", problem: error.to_string() }
             })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_decision_counts_only_where_the_relay_has_passed_the_row_and_nothing_is_parked() {
+        let table = [
+            (None, true, true, Stage::Discarded),
+            (None, true, false, Stage::Passed),
+            (None, false, true, Stage::Ahead),
+            (None, false, false, Stage::Ahead),
+            (Some("dead"), true, true, Stage::Beside(ExceptionState::Dead)),
+            (Some("discarded"), true, true, Stage::Beside(ExceptionState::Discarded)),
+        ];
+        for (state, passed, discarded, expected) in table {
+            assert_eq!(stage(state, passed, discarded).unwrap(), expected, "{state:?} {passed} {discarded}");
         }
     }
 }

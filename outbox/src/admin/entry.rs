@@ -26,9 +26,9 @@ pub struct ListedEntry {
     pub due_in: Option<Duration>,
     /// Whose fault the last failure was.
     pub fault: Option<String>,
-    /// The last error.
+    /// The last error; of a discarded entry, who gave it up and why.
     pub error: Option<String>,
-    /// Since when it is parked.
+    /// Since when it is parked; of a discarded entry, when it was given up.
     pub created_at: OffsetDateTime,
     /// When its state changed last.
     pub updated_at: OffsetDateTime,

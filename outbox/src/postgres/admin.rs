@@ -80,7 +80,7 @@ FROM pg_locks AS l JOIN pg_stat_activity AS a ON a.pid = l.pid
 WHERE l.locktype = 'relation' AND l.mode = 'RowExclusiveLock' AND l.relation = '{schema}outbox_message'::regclass
     AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
     AND a.backend_xid IS NOT NULL AND a.pid <> pg_backend_pid()
-ORDER BY a.xact_start NULLS LAST LIMIT 1";
+ORDER BY age(a.backend_xid) DESC, a.pid LIMIT 1";
 
 const LIST: &str = "
 SELECT e.id, e.message_id::text AS message_id, e.topic, e.key, coalesce(p.kind, e.topic) AS kind, e.attempts,
@@ -88,6 +88,29 @@ SELECT e.id, e.message_id::text AS message_id, e.topic, e.key, coalesce(p.kind, 
     octet_length(coalesce(p.payload, ''))::bigint AS payload_bytes, p.edited_at IS NOT NULL AS edited
 FROM {schema}outbox_exception AS e LEFT JOIN {schema}outbox_parked AS p USING (relay, shard, id)
 WHERE e.relay = $1 AND e.shard = 0 AND e.state = $2 AND e.id > $3 ORDER BY e.id LIMIT $4";
+
+// Those whose decision the relay has yet to take up, and those that it has taken up, as long as the
+// log has them. $1 relay, $2 above this id, $3 rows.
+const LIST_DISCARDED: &str = "
+SELECT w.* FROM (
+    SELECT coalesce(e.id, m.id) AS id, d.message_id::text AS message_id, coalesce(e.topic, m.topic) AS topic,
+        coalesce(e.key, m.key) AS key, coalesce(m.kind, p.kind, m.topic, e.topic) AS kind,
+        coalesce(e.attempts, 0) AS attempts, NULL::float8 AS due_in, e.fault,
+        format('discarded by %s: %s', d.actor, d.note) AS error, d.at AS created_at, d.at AS updated_at,
+        octet_length(coalesce(p.payload, m.payload, ''))::bigint AS payload_bytes,
+        EXISTS (SELECT FROM {schema}outbox_audit AS c WHERE c.relay = $1 AND c.message_id = d.message_id
+            AND c.action = 'edit') AS edited
+    FROM {schema}outbox_audit AS d
+    LEFT JOIN {schema}outbox_exception AS e
+        ON e.relay = $1 AND e.shard = 0 AND e.id = d.id AND e.message_id = d.message_id
+    LEFT JOIN {schema}outbox_parked AS p ON p.relay = e.relay AND p.shard = e.shard AND p.id = e.id
+    LEFT JOIN LATERAL (SELECT o.id, o.topic, o.key, o.kind, o.payload FROM {schema}outbox_message AS o
+        WHERE o.message_id = d.message_id LIMIT 1) AS m ON true
+    WHERE d.relay = $1 AND d.action = 'discard'
+        AND d.seq IN (SELECT max(l.seq) FROM {schema}outbox_audit AS l
+            WHERE l.relay = $1 AND l.action <> 'edit' GROUP BY l.message_id)
+        AND (e.state = 'discarded' OR e.id IS NULL AND m.id IS NOT NULL)) AS w
+WHERE w.id > $2 ORDER BY w.id LIMIT $3";
 
 const LOCK_ENTRY: &str = "
 SELECT state, message_id FROM {schema}outbox_exception WHERE relay = $1 AND shard = 0 AND id = $2 FOR UPDATE";
@@ -314,9 +337,13 @@ impl LogAdmin for PostgresLog {
         entries_max: u32,
     ) -> Result<Vec<ListedEntry>, LogError> {
         let ask = async {
-            let rows = sqlx::query(&self.render(LIST))
-                .bind(relay.as_str())
-                .bind(state.as_str())
+            let is_discarded = state == ExceptionState::Discarded;
+            let statement = self.render(if is_discarded { LIST_DISCARDED } else { LIST });
+            let mut list = sqlx::query(&statement).bind(relay.as_str());
+            if !is_discarded {
+                list = list.bind(state.as_str());
+            }
+            let rows = list
                 .bind(after.0)
                 .bind(i64::from(entries_max))
                 .fetch_all(&mut *self.admin().await?)

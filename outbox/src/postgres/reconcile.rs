@@ -14,7 +14,7 @@ use crate::log::{LogError, RelayName, stored};
 use crate::postgres::entries::LABELS;
 use crate::postgres::mark::{PgMark, array};
 use crate::postgres::row::text;
-use crate::postgres::statements::{PASSED, UNBOUNDED};
+use crate::postgres::statements::{GIVEN_UP, PASSED, UNBOUNDED};
 use crate::read_only::begin;
 use crate::reconcile::{Row, Rows, stage};
 
@@ -27,7 +27,8 @@ migrations::statements! {
                 int8send(octet_length(m.content_type)::bigint) || convert_to(m.content_type, {encoding}) ||
                 int8send(octet_length(m.payload)::bigint) || m.payload) AS fingerprint, e.state,
             {passed} AS passed,
-            m.message_id IN (SELECT a.message_id FROM {schema}outbox_audit AS a WHERE a.relay = $1 AND a.action = 'edit') AS edited
+            m.message_id IN (SELECT a.message_id FROM {schema}outbox_audit AS a WHERE a.relay = $1 AND a.action = 'edit') AS edited,
+            m.message_id IN ({given_up}) AS discarded
             FROM {schema}outbox_message AS m LEFT JOIN {schema}outbox_exception AS e
                 ON e.relay = $1 AND e.shard = 0 AND e.id = m.id AND e.message_id = m.message_id";
         kind = "coalesce(m.kind, m.topic)";
@@ -36,6 +37,7 @@ migrations::statements! {
         unbounded = UNBOUNDED;
         of = "m";
         passed = PASSED;
+        given_up = GIVEN_UP;
     }
 
     page = "{rows} WHERE m.message_id > $7 AND m.message_id <= $8 ORDER BY m.message_id LIMIT $9";
@@ -135,7 +137,7 @@ fn row(row: &PgRow) -> Result<Row, LogError> {
             row.try_get_unchecked("headers").map_err(failed())?,
         ),
         fingerprint: Fingerprint::from(fingerprint),
-        stage: stage(state.as_deref(), passed)?,
+        stage: stage(state.as_deref(), passed, row.try_get("discarded").map_err(failed())?)?,
         edited: row.try_get("edited").map_err(failed())?,
     })
 }

@@ -4,6 +4,13 @@
 /// no others.
 pub(super) const YOUNG_LOOKED_AT: i64 = 10_000;
 
+/// The messages whose last decision by an operator of the relay $1 is to discard them, by their
+/// message ids: ids of entries are given out again after a sequence was set back. An edit decides
+/// nothing.
+pub(super) const GIVEN_UP: &str = "
+    SELECT a.message_id FROM {schema}outbox_audit AS a WHERE a.relay = $1 GROUP BY a.message_id
+    HAVING max(a.seq) FILTER (WHERE a.action = 'discard') > coalesce(max(a.seq) FILTER (WHERE a.action = 'requeue'), 0)";
+
 migrations::statements! {
     parts {
         columns = COLUMNS;

@@ -48,6 +48,27 @@ migrations::statements! {
                 ON p.relay = e.relay AND p.shard = e.shard AND p.id = e.id
             LEFT JOIN outbox_message AS m ON p.id IS NULL AND m.id = e.id AND m.message_id = e.message_id
             WHERE e.relay = ?1 AND e.shard = 0 AND e.state = ?2 AND e.id > ?3 ORDER BY e.id LIMIT ?4";
+    /// Those whose decision the relay has yet to take up, and those that it has taken up, as long
+    /// as the log has them. ?1 relay, ?2 above this id, ?3 rows.
+    list_discarded = "
+        SELECT * FROM (
+            SELECT coalesce(e.id, m.id) AS id, d.message_id, coalesce(e.topic, m.topic) AS topic,
+                coalesce(e.key, m.key) AS key, coalesce(m.kind, p.kind, m.topic, e.topic) AS kind,
+                coalesce(e.attempts, 0) AS attempts, NULL AS due_in, e.fault,
+                'discarded by ' || d.actor || ': ' || d.note AS error, d.at AS created_at, d.at AS updated_at,
+                octet_length(coalesce(p.payload, m.payload, x'')) AS payload_bytes,
+                EXISTS (SELECT 1 FROM outbox_audit AS c WHERE c.relay = ?1 AND c.message_id = d.message_id
+                    AND c.action = 'edit') AS edited
+            FROM outbox_audit AS d
+            LEFT JOIN outbox_exception AS e
+                ON e.relay = ?1 AND e.shard = 0 AND e.id = d.id AND e.message_id = d.message_id
+            LEFT JOIN outbox_parked AS p ON p.relay = e.relay AND p.shard = e.shard AND p.id = e.id
+            LEFT JOIN outbox_message AS m ON m.message_id = d.message_id
+            WHERE d.relay = ?1 AND d.action = 'discard'
+                AND d.seq IN (SELECT max(l.seq) FROM outbox_audit AS l
+                    WHERE l.relay = ?1 AND l.action <> 'edit' GROUP BY l.message_id)
+                AND (e.state = 'discarded' OR e.id IS NULL AND m.id IS NOT NULL))
+        WHERE id > ?2 ORDER BY id LIMIT ?3";
     found = "
         SELECT state, message_id FROM outbox_exception WHERE relay = ?1 AND shard = 0 AND id = ?2";
     /// The content of an entry from its copy or its row, unless it is too large to be read (64 MiB).
@@ -188,9 +209,11 @@ impl LogAdmin for SqliteLog {
         after: EntryId,
         entries_max: u32,
     ) -> Result<Vec<ListedEntry>, LogError> {
-        let rows = sqlx::query(&SQL.list)
-            .bind(relay.as_str())
-            .bind(state.as_str())
+        let list = match state {
+            ExceptionState::Discarded => sqlx::query(&SQL.list_discarded).bind(relay.as_str()),
+            _ => sqlx::query(&SQL.list).bind(relay.as_str()).bind(state.as_str()),
+        };
+        let rows = list
             .bind(after.0)
             .bind(i64::from(entries_max))
             .fetch_all(&mut self.connect().await?)

@@ -14,9 +14,11 @@ use crate::entries::Labels;
 use crate::log::{LogError, RelayName, stored};
 use crate::reconcile::{Row, Rows, stage};
 use crate::sqlite::reader::{id_of, text};
+use crate::sqlite::statements::GIVEN_UP;
 
 migrations::statements! {
     parts {
+        given_up = GIVEN_UP;
         // ?1 relay, ?2 the id up to which the cursor has passed.
         // A large payload that stands beside the log was not published: it is not read.
         rows = "SELECT m.message_id, m.topic, coalesce(m.kind, m.topic) AS kind,
@@ -24,7 +26,8 @@ migrations::statements! {
                 CASE WHEN e.state IN ('dead', 'held') AND octet_length(m.payload) > 1048576 THEN x''
                     ELSE m.payload END AS payload, e.state,
                 m.id <= ?2 AS passed,
-                m.id IN (SELECT a.id FROM outbox_audit AS a WHERE a.relay = ?1 AND a.action = 'edit') AS edited
+                m.id IN (SELECT a.id FROM outbox_audit AS a WHERE a.relay = ?1 AND a.action = 'edit') AS edited,
+                m.message_id IN ({given_up}) AS discarded
             FROM outbox_message AS m LEFT JOIN outbox_exception AS e
                 ON e.relay = ?1 AND e.shard = 0 AND e.id = m.id
             WHERE {is_id}";
@@ -118,7 +121,7 @@ fn row(row: &SqliteRow) -> Result<Row, LogError> {
         topic: text(row, "topic").map_err(failed())?,
         fingerprint: Fingerprint::of_parts(&kind, &content_type, payload),
         labels: Labels::read(kind, row.try_get("headers").map_err(failed())?),
-        stage: stage(state.as_deref(), passed)?,
+        stage: stage(state.as_deref(), passed, row.try_get("discarded").map_err(failed())?)?,
         edited: row.try_get("edited").map_err(failed())?,
     })
 }

@@ -4,7 +4,7 @@
 use inbox::DeadLetterId;
 use message::SizeLimit;
 use outbox::entries::{EntryRef, FoundEntry};
-use outbox::log::EntryId;
+use outbox::log::{EntryId, RowLimit};
 
 use super::dead::MessageRef;
 use super::error::OperateError;

@@ -89,6 +89,7 @@ fn of_the_night() -> Vec<Trial> {
         leadership::a_stopped_leader_is_replaced_and_changes_nothing,
         verify::a_quiet_system_is_proven_and_each_damage_is_named,
         verify::a_running_system_gives_no_false_alarm,
+        verify::what_was_discarded_is_not_missing,
         verify::nothing_is_written,
     }
     trials.push(trial(

@@ -100,7 +100,7 @@ pub(crate) enum State {
     Retrying,
     /// It is to be delivered later.
     Scheduled,
-    /// An operator gave it up; the relay is about to remove it.
+    /// An operator gave it up: listed as long as the outbox keeps the message, with who and why.
     Discarded,
 }
 

@@ -295,6 +295,10 @@ impl Compared {
             Some(MessageState::Published) => self.published += 1,
             Some(MessageState::Pending) => self.pending += 1,
             Some(MessageState::Parked) => self.parked += 1,
+            Some(MessageState::Discarded) => {
+                self.parked += 1;
+                self.discarded += 1;
+            }
         }
         self.enqueued += 1;
         for (inbox, applied) in self.inboxes.iter_mut().zip(&seen.inboxes) {

@@ -155,6 +155,8 @@ pub(super) enum MessageState {
     Published,
     Pending,
     Parked,
+    /// An operator gave it up: nothing is expected anywhere.
+    Discarded,
 }
 
 /// The verdict about a message.
@@ -194,7 +196,10 @@ fn reconcile_stored(seen: &Seen, stored: &Stored, context: &Context) -> Reconcil
     let fate = match stored.stage {
         Stage::Passed | Stage::LeftOut => MessageState::Published,
         Stage::Ahead | Stage::Beside(Scheduled | Retrying) => MessageState::Pending,
-        Stage::Beside(Held | Dead | Discarded) => MessageState::Parked,
+        Stage::Beside(Held | Dead) => MessageState::Parked,
+        // At the broker after all: an attempt before the decision arrived. Its consumers get it.
+        Stage::Discarded if seen.broker.is_some() => MessageState::Published,
+        Stage::Discarded | Stage::Beside(Discarded) => MessageState::Discarded,
     };
     let (mut wrong, mut waits) = (Vec::new(), Vec::new());
     let is_read = context.broker_from.is_some_and(|from| seen.id >= from);

@@ -144,3 +144,31 @@ fn nothing_is_said_of_what_lies_outside() {
     let pruned = Context { outbox_from: Some(Uuid::from_u128(101)), ..context() };
     assert_eq!(reconcile(&seen, &pruned), None);
 }
+
+#[test]
+fn nothing_is_expected_of_what_an_operator_gave_up() {
+    let nowhere = |seen: &mut Seen| (seen.broker, seen.inboxes[0]) = (None, Applied::default());
+    let mut seen = good();
+    nowhere(&mut seen);
+    for stage in [Stage::Discarded, Stage::Beside(ExceptionState::Discarded)] {
+        at(&mut seen, stage);
+        let reconciled = reconcile(&seen, &context()).unwrap();
+        assert_eq!((reconciled.fate, reconciled.wrong), (Some(MessageState::Discarded), vec![]), "{stage:?}");
+    }
+    // A broker that keeps no log to read shows neither.
+    at(&mut seen, Stage::Discarded);
+    let unread = Context { broker_from: None, ..context() };
+    assert_eq!(reconcile(&seen, &unread).unwrap().wrong, []);
+    // Owed again: the cursor was set back behind it, or the decision is another relay's.
+    at(&mut seen, Stage::Passed);
+    assert_eq!(reconcile(&seen, &context()).unwrap().wrong, [(Place::Broker, Kind::Unpublished)]);
+}
+
+#[test]
+fn what_was_given_up_and_is_at_the_broker_all_the_same_is_owed_to_consumers() {
+    let mut seen = good();
+    at(&mut seen, Stage::Discarded);
+    assert_eq!(reconcile(&seen, &context()).unwrap().fate, Some(MessageState::Published));
+    seen.inboxes[0] = Applied::default();
+    assert_eq!(reconcile(&seen, &context()).unwrap().wrong, [(Place::Inbox(0), Kind::Unapplied)]);
+}

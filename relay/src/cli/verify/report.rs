@@ -38,6 +38,8 @@ pub(super) struct Compared {
     pub(super) published: u64,
     pub(super) pending: u64,
     pub(super) parked: u64,
+    /// Those of the parked ones that operators gave up.
+    pub(super) discarded: u64,
     /// Records of the broker in the range, copies included; nothing when it was not read.
     pub(super) records: Option<u64>,
     pub(super) unreadable_records: u64,
@@ -83,6 +85,8 @@ struct Shown {
     published: u64,
     pending: u64,
     parked: u64,
+    /// Those of the parked ones that operators gave up.
+    discarded: u64,
     broker: ShownPlace,
     inboxes: Vec<ShownPlace>,
 }
@@ -132,6 +136,7 @@ impl Compared {
             published: 0,
             pending: 0,
             parked: 0,
+            discarded: 0,
             records: None,
             unreadable_records: 0,
             broker_checked_from: None,
@@ -206,7 +211,7 @@ impl Report {
             inboxes.push(ShownPlace { name, not_checked, ..ShownPlace::default() });
         }
         let broker = compared.broker();
-        let Compared { pipeline, enqueued, published, pending, parked, findings, .. } = compared;
+        let Compared { pipeline, enqueued, published, pending, parked, discarded, findings, .. } = compared;
         self.proven &= findings.is_empty();
         for Finding { id, topic, place, kind } in findings {
             if self.messages.len() == self.limit {
@@ -220,7 +225,8 @@ impl Report {
             let pipeline = pipeline.clone();
             self.messages.push(Named { id, pipeline, place, found: kind.column(), kind: kind.text(), topic });
         }
-        self.pipelines.push(Shown { pipeline, enqueued, published, pending, parked, broker, inboxes });
+        let shown = Shown { pipeline, enqueued, published, pending, parked, discarded, broker, inboxes };
+        self.pipelines.push(shown);
     }
 
     pub(super) fn is_proven(&self) -> bool {
@@ -268,6 +274,14 @@ impl Report {
         text.push('\n');
         // Writing to a String cannot fail.
         for shown in &self.pipelines {
+            if shown.discarded > 0 {
+                let Shown { pipeline, discarded, .. } = shown;
+                let _ = writeln!(
+                    text,
+                    "discarded: {pipeline}: {discarded} given up by operators: \
+                     relay dead list --pipeline {pipeline} --state discarded"
+                );
+            }
             for place in std::iter::once(&shown.broker).chain(&shown.inboxes) {
                 for what in &place.not_checked {
                     let _ = writeln!(text, "not checked: {} {}: {what}", shown.pipeline, place.name);

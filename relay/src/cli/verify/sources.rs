@@ -75,10 +75,11 @@ pub(super) fn of_inbox(error: inbox::StoreError) -> Failure {
     Failure::new(exit_of(error.fault()), format_args!("{error}: {source}"))
 }
 
-/// Marks what a pipeline leaves to others. What is parked is its own, whatever its filter says now.
+/// Marks what a pipeline leaves to others. What is parked, or was given up, is its own, whatever
+/// its filter says now.
 pub(super) fn leave_out(rows: &mut [Row], filter: &Filter) {
-    let is_parked = |row: &Row| matches!(row.stage, Stage::Beside(_));
-    for row in rows.iter_mut().filter(|row| !is_parked(row)) {
+    let is_own = |row: &Row| matches!(row.stage, Stage::Beside(_) | Stage::Discarded);
+    for row in rows.iter_mut().filter(|row| !is_own(row)) {
         if !filter.takes(&(row.topic.as_str(), &row.labels)) {
             row.stage = Stage::LeftOut;
         }

@@ -253,12 +253,15 @@ fn put(seen: &mut Seen, row: &SqliteRow, topics: &[String]) -> sqlx::Result<()> 
 
 const PASSED: &str = "passed";
 const LEFT_OUT: &str = "left out";
+/// Not the word of a parked entry, which the relay has yet to take up.
+const GIVEN_UP: &str = "given up";
 
 fn word(stage: Stage) -> Option<&'static str> {
     match stage {
         Stage::Ahead => None,
         Stage::Passed => Some(PASSED),
         Stage::LeftOut => Some(LEFT_OUT),
+        Stage::Discarded => Some(GIVEN_UP),
         Stage::Beside(state) => Some(state.as_str()),
     }
 }
@@ -268,6 +271,7 @@ fn stage_of(word: Option<&str>) -> Stage {
         None => Stage::Ahead,
         Some(PASSED) => Stage::Passed,
         Some(LEFT_OUT) => Stage::LeftOut,
+        Some(GIVEN_UP) => Stage::Discarded,
         // Only `word` writes it.
         Some(state) => Stage::Beside(state.parse().unwrap_or(ExceptionState::Dead)),
     }
@@ -295,7 +299,8 @@ mod tests {
     async fn the_sightings_of_a_message_come_together_in_the_order_of_ids() {
         let mut spool = Spool::create(2).await.unwrap();
         let stage = Stage::Beside(ExceptionState::Held);
-        spool.add_rows(&[row(2, Stage::Passed), row(1, stage), row(3, Stage::Ahead)]).await.unwrap();
+        let rows = [row(2, Stage::Passed), row(1, stage), row(3, Stage::Ahead), row(5, Stage::Discarded)];
+        spool.add_rows(&rows).await.unwrap();
         let id = Uuid::from_u128;
         let first = [1_u8];
         let records =
@@ -306,9 +311,9 @@ mod tests {
         spool.add(At::Effects(1), &[(id(2), vec![]), (id(2), vec![])]).await.unwrap();
         let mut seen = Vec::new();
         spool.each(false, |next| seen.push(next)).await.unwrap();
-        assert_eq!(seen.iter().map(|seen| seen.id).collect::<Vec<_>>(), [1, 2, 3, 4].map(id));
+        assert_eq!(seen.iter().map(|seen| seen.id).collect::<Vec<_>>(), [1, 2, 3, 4, 5].map(id));
         let stages: Vec<_> = seen.iter().filter_map(|seen| Some(seen.outbox.as_ref()?.stage)).collect();
-        assert_eq!(stages, [stage, Stage::Passed, Stage::Ahead]);
+        assert_eq!(stages, [stage, Stage::Passed, Stage::Ahead, Stage::Discarded]);
         assert_eq!(seen[1].broker, Some(Copies { times: 2, fingerprint: vec![1], differ: false }));
         assert_eq!((seen[1].position, seen[3].position), (Some((0, 5)), None));
         assert_eq!((seen[1].inboxes[0].clone(), seen[1].inboxes[1].effects), (Applied::default(), 2));

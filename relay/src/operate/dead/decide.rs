@@ -8,7 +8,9 @@ use outbox::admin::{DecideError, Decision, OperatorDecision};
 use outbox::log::EntryId;
 use serde::Serialize;
 
+use super::filter::MessageRef;
 use super::message::{DeadMessage, DeadSource, Row};
+use super::outcome::outcome;
 use super::plan::Plan;
 use crate::operate::error::{OperateError, OperateErrorKind};
 use crate::operate::operator::Signed;
@@ -202,7 +204,9 @@ async fn decide(
     match message.row {
         Row::Outbox(place, id) => {
             let place = places.outboxes.get(place).ok_or_else(unknown)?;
-            decide_entry(place, id, signed, change, selection).await
+            let named = message.message_id.as_deref().unwrap_or(&message.id);
+            let named = named.parse().map_err(|problem| OperateError::refused(problem, ""))?;
+            decide_entry(place, (id, &named), signed, change, selection).await
         }
         Row::Inbox(place, id) => {
             let place = places.inboxes.get(place).ok_or_else(unknown)?;
@@ -213,7 +217,7 @@ async fn decide(
 
 async fn decide_entry(
     place: &OutboxPlace,
-    id: EntryId,
+    (id, named): (EntryId, &MessageRef),
     signed: &Signed,
     change: &Change,
     selection: &str,
@@ -234,14 +238,9 @@ async fn decide_entry(
     match place.log.decide(&place.pipeline, id, decision).await {
         Ok(()) => Ok(done.to_owned()),
         Err(error @ (DecideError::NotDead { .. } | DecideError::NoSuchEntry { .. })) => {
-            let audit = place.log.audit(&place.pipeline, LOOK_BACK).await?;
-            let faster = audit.iter().find(|record| record.id == id && record.action != "edit");
             let error = OperateError::from(error);
-            Err(match faster {
-                Some(record) => {
-                    let at = seconds::text(record.at);
-                    error.about(format_args!("{} decided {} at {at}", record.actor, record.action))
-                }
+            Err(match outcome(place, named).await? {
+                Some(outcome) => OperateError::new(error.kind(), outcome),
                 None => error,
             })
         }

@@ -8,6 +8,7 @@
 //! | [`list`](mod@list) | [`list()`](list::list), [`page()`](list::page), [`show()`](list::show) |
 //! | [`plan`](mod@plan) | [`Plan`]: what a decision is about, before it is taken |
 //! | [`decide`] | [`Change`], [`Report`]: a decision carried out, one transaction for each message |
+//! | `outcome` | what became of an entry that somebody has decided about |
 //! | [`audit`](mod@audit) | [`audit`](audit::audit): the decisions taken so far |
 
 pub mod audit;
@@ -15,6 +16,7 @@ pub mod decide;
 pub mod filter;
 pub mod list;
 pub mod message;
+mod outcome;
 pub mod plan;
 
 pub use audit::{AuditLine, audit};

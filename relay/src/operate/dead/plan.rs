@@ -2,10 +2,10 @@
 
 use serde::Serialize;
 
-use super::decide::LOOK_BACK;
 use super::filter::{Filter, MessageRef};
 use super::list::{Listed, NOT_ALL_LOOKED_AT, States, find};
 use super::message::{DeadMessage, DeadSource, Row};
+use super::outcome::outcome;
 use crate::operate::error::{OperateError, OperateErrorKind};
 use crate::operate::operator::{Operator, Role};
 use crate::operate::places::Places;
@@ -108,8 +108,9 @@ async fn check_named(
     let mut told = Vec::with_capacity(missing.len());
     for id in &missing {
         told.push(match others.iter().find(|message| id.names(message)) {
-            Some(message) => format!("{id} ({})", meaning(message)),
-            None => match last_decision(places, id).await? {
+            // The audit knows by whom.
+            Some(message) if message.state != "discarded" => format!("{id} ({})", meaning(message)),
+            _ => match last_decision(places, id).await? {
                 Some(decision) => format!("{id} ({decision})"),
                 None => id.to_string(),
             },
@@ -120,13 +121,11 @@ async fn check_named(
     Err(OperateError::new(kind, text).with_help(help))
 }
 
-/// Who decided last about an entry that is not parked any more, as far back as the audit is read.
+/// Who decided last about an entry that is not dead any more, and what became of it.
 async fn last_decision(places: &Places, id: &MessageRef) -> Result<Option<String>, OperateError> {
     for place in &places.outboxes {
-        let audit = place.log.audit(&place.pipeline, LOOK_BACK).await?;
-        if let Some(record) = audit.iter().find(|record| id.is(&record.id.to_string(), &record.message_id)) {
-            let at = seconds::text(record.at);
-            return Ok(Some(format!("{} decided {} at {at}, and it has left", record.actor, record.action)));
+        if let Some(outcome) = outcome(place, id).await? {
+            return Ok(Some(outcome));
         }
     }
     Ok(None)
@@ -142,7 +141,6 @@ fn meaning(message: &DeadMessage) -> String {
         "retrying" => String::from("retrying: the relay tries it again by itself"),
         "held" => String::from("held: it leaves once what is before it has left"),
         "scheduled" => String::from("scheduled: it leaves at its time"),
-        "discarded" => String::from("discarded: it was given up"),
         state => closed(state),
     }
 }

@@ -40,7 +40,7 @@ async fn passed(rows: &mut dyn Rows) -> Result<HashMap<Uuid, bool>, Failure> {
         for row in page {
             match row.stage {
                 reconcile::Stage::Ahead => passed.insert(row.id, false),
-                reconcile::Stage::Passed => passed.insert(row.id, true),
+                reconcile::Stage::Passed | reconcile::Stage::Discarded => passed.insert(row.id, true),
                 reconcile::Stage::Beside(_) | reconcile::Stage::LeftOut => None,
             };
         }

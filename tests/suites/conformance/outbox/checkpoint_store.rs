@@ -13,6 +13,8 @@ use outbox::log::{
     Acquired, Cursor, EntryId, ExceptionChange, ExceptionState, Fenced, HeldAsk, LogOptions, PageLimit,
     Parked, PauseScope,
 };
+use outbox::read_only::ReadOnly;
+use outbox::reconcile::{self, Stage};
 
 cases! { "outbox/checkpoint_store":
     every {
@@ -25,6 +27,7 @@ cases! { "outbox/checkpoint_store":
         a_scheduled_entry_is_due_at_its_own_time_however_late_it_is_parked,
         the_last_change_of_an_entry_counts,
         operators_decide_about_dead_entries_only,
+        what_was_given_up_stays_known_and_nothing_else_does,
         only_the_pause_that_was_meant_ends,
         status_tells_holder_backlog_and_exceptions,
     }
@@ -312,6 +315,70 @@ async fn operators_decide_about_dead_entries_only<DB: TestDialect>(db: Database<
         [(3, "requeue", "ops"), (3, "edit", "ops"), (2, "discard", "ops"), (1, "requeue", "ops")]
     );
     assert!(audit[1].digest_before.is_some() && audit[1].digest_before != audit[1].digest_after);
+    db
+}
+
+/// Goal: once the relay has taken a discard up, its message is known as given up, and no other one
+/// is. Oracle: the stage of each row and the list, for entries that were discarded; taken back;
+/// discarded by another relay only; in the place of another message that was discarded.
+async fn what_was_given_up_stays_known_and_nothing_else_does<DB: TestDialect>(
+    db: Database<DB>,
+) -> Database<DB> {
+    let changes = [1, 2, 3, 4].map(|id| ExceptionChange::Park(parked(id, ExceptionState::Dead, None)));
+    let (mut checkpoint_store, epoch, cursor) = with_parked(&db, &changes).await;
+    let admin = admin::open(&db.relay_url(), source(), LogOptions::default()).unwrap();
+    let decree = OperatorDecision {
+        decision: Decision::Discard,
+        actor: "ops".into(),
+        note: "sent by hand".into(),
+        selection: None,
+    };
+    for id in [1, 2] {
+        admin.decide(&relay(), EntryId(id), decree.clone()).await.unwrap();
+    }
+    let listed = async || {
+        let listed = admin.list(&relay(), ExceptionState::Discarded, EntryId(0), 10).await.unwrap();
+        listed.into_iter().map(|entry| (entry.id.0, entry.error.unwrap_or_default())).collect::<Vec<_>>()
+    };
+    let told = |id| (id, String::from("discarded by ops: sent by hand"));
+    assert_eq!(listed().await, [told(1), told(2)], "not taken up yet");
+    let audit = |relay: &str, id: i64, message: message::MessageId, action: &str| {
+        format!(
+            "INSERT INTO outbox_audit (actor, relay, id, message_id, action, note) \
+             VALUES ('ops', '{relay}', {id}, '{message}', '{action}', 'a test')"
+        )
+    };
+    let position = match DB::DIALECT {
+        migrations::Dialect::Sqlite => "4",
+        migrations::Dialect::Postgres => "4@99999999:99999999:",
+    };
+    let mut connection = db.admin.acquire().await.unwrap();
+    for statement in [
+        audit("main", 2, message_id(2), "requeue"),
+        audit("main", 3, message_id(77), "discard"),
+        audit("shipping", 4, message_id(4), "discard"),
+        audit("main", 5, message_id(5), "discard"),
+    ] {
+        DB::sql(&mut connection, &statement).await.unwrap();
+    }
+    let resolve = [1, 2, 3, 4].map(|id| ExceptionChange::Resolve(EntryId(id)));
+    assert_eq!(checkpoint_store.checkpoint(epoch, &cursor, &resolve).await.unwrap(), Fenced::Held);
+    let passed = format!("UPDATE outbox_relay SET cursor = '{{\"base\":\"{position}\",\"progress\":null}}'");
+    DB::sql(&mut connection, &passed).await.unwrap();
+    drop(connection);
+
+    let mut rows = match ReadOnly::open(&db.url, true, "a test").await.unwrap() {
+        ReadOnly::Postgres(connection) => reconcile::postgres(connection, None, &relay()).await.unwrap(),
+        ReadOnly::Sqlite(connection) => reconcile::sqlite(connection, &relay()).await.unwrap(),
+    };
+    let ids: Vec<_> = (1..=5).map(|id| message_id(id).as_uuid()).collect();
+    let found = rows.find(&ids).await.unwrap();
+    let stage = |id: i64| found.iter().find(|row| row.id == message_id(id).as_uuid()).unwrap().stage;
+    assert_eq!([1, 2, 3, 4].map(stage), [Stage::Discarded, Stage::Passed, Stage::Passed, Stage::Passed]);
+    if DB::DIALECT == migrations::Dialect::Sqlite {
+        assert_eq!(stage(5), Stage::Ahead, "the cursor was set back: it is owed again");
+    }
+    assert_eq!(listed().await.first(), Some(&told(1)), "taken up");
     db
 }
 

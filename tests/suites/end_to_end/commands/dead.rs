@@ -106,13 +106,21 @@ pub(super) async fn dead_messages_are_edited_requeued_and_discarded<DB: Dialect>
     assert_eq!(scene.listed("dead").await?, json!([]));
     assert_eq!(scene.decide(&["requeue", "--all"]).await?["messages"], json!([]));
     scene.publish().await?.done()?;
-    assert_eq!(scene.listed("discarded").await?, json!([]), "the relay has passed them");
+    // The relay has passed them, and they are known for as long as the messages are.
+    let discarded = scene.listed("discarded").await?;
+    assert_eq!(column(&discarded, "key"), ["b", "c"], "{discarded}");
+    assert_eq!(column(&discarded, "error"), ["discarded by ann: a test"; 2], "{discarded}");
+    assert_eq!(column(&discarded, "state"), ["discarded"; 2], "{discarded}");
+    let shown = scene.dead(&["show", "--id", dead[1]["id"].as_str().ok_or("no id")?]).await?.done()?.out;
+    assert!(shown.contains("discarded by ann"), "{shown}");
 
     let gone = ["discard", "--id", dead[1]["id"].as_str().ok_or("no id")?];
     scene
         .dead(&[&gone[..], &SIGNED].concat())
         .await?
-        .refused(2, &["not dead", "ann decided discard", "has left"])?;
+        .refused(2, &["not dead", "discarded by ann at", "never published"])?;
+    let published = scene.dead(&[&["discard", "--id", entry], &SIGNED[..]].concat()).await?;
+    published.refused(2, &["not dead", "requeued by ann at", "published since"])?;
 
     let audit = scene.dead(&["audit", "--output", "json"]).await?.done()?.json()?;
     assert_eq!(column(&audit, "action"), ["discard", "discard", "requeue", "edit"], "the latest first");
@@ -147,7 +155,7 @@ pub(super) async fn of_two_operators_one_wins_and_the_other_is_told<DB: Dialect>
     assert_eq!((decided.len(), column(&audit, "id").len()), (keys.len(), keys.len()), "{audit}");
     let mut won = 0;
     for (ran, winner, other) in
-        [(ann, "requeued", "bob decided discard"), (bob, "discarded", "ann decided requeue")]
+        [(ann, "requeued", "discarded by bob at"), (bob, "discarded", "requeued by ann at")]
     {
         let code = ran.code;
         let report = ran.json()?;
