@@ -69,6 +69,13 @@ pub trait Backend: sqlx::Database + sealed::Sealed {
         connection: &mut Self::Connection,
     ) -> impl Future<Output = Result<Transaction<'_, Self>, MigrateError>> + Send;
 
+    /// Whether the database can hold the texts of a line.
+    #[doc(hidden)]
+    fn check_texts(
+        connection: &mut Self::Connection,
+        line: Line,
+    ) -> impl Future<Output = Result<(), MigrateError>> + Send;
+
     /// Runs a script of several statements.
     #[doc(hidden)]
     fn run(

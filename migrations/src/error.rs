@@ -70,6 +70,18 @@ pub enum MigrateError {
         /// The schema.
         schema: Identifier,
     },
+    /// The database's encoding lacks characters that the tables have to hold.
+    #[error(
+        "the database's encoding is {encoding}, which lacks characters that others may send, and what cannot be stored \
+         would stop whoever receives it: the tables of the {line} need a database made with ENCODING 'UTF8' (the outbox \
+         alone works in any: `relay migrate up --line outbox`)"
+    )]
+    Encoding {
+        /// The line.
+        line: Line,
+        /// The encoding.
+        encoding: String,
+    },
     /// The database refused or went away; a refused migration leaves nothing behind.
     #[error("the database could not {what}")]
     Database {

@@ -44,12 +44,16 @@ impl<DB: Backend> Migrator<DB> {
     ///
     /// # Errors
     /// [`MigrateError`]: the database is newer than this build, an applied migration differs from
-    /// this build's, the schema does not exist, the role may not create tables, or the connection
-    /// was lost. Nothing is applied then. Not cancel-safe: a dropped call may have been applied;
+    /// this build's, the schema does not exist, the role may not create tables, the database's
+    /// encoding cannot hold what the tables are for, or the connection was lost. Nothing is applied then. Not cancel-safe: a dropped call may have been applied;
     /// ask for the [status](Self::status).
     pub async fn up(&self, connection: &mut DB::Connection) -> Result<&'static [Migration], MigrateError> {
         let mut tx = DB::begin(connection).await?;
-        let pending = self.status(&mut tx).await?.pending()?;
+        let status = self.status(&mut tx).await?;
+        let pending = status.pending()?;
+        if status.applied.is_empty() {
+            DB::check_texts(&mut tx, self.line).await?;
+        }
         if !pending.is_empty() {
             let what = String::from("create outbox_toolkit_migration");
             DB::run(&mut tx, &self.render(DB::BOOKKEEPING), what).await?;
@@ -139,7 +143,7 @@ mod tests {
         let schema = Identifier::new("app").unwrap();
         let migrator = Migrator::<Postgres>::new(Line::Outbox).schema(Some(schema));
         let script = migrator.sql(1..=1).unwrap();
-        assert!(script.starts_with("BEGIN;"), "{script}");
+        assert!(script.starts_with("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE;"), "{script}");
         assert!(script.contains(r#"CREATE TABLE "app".outbox_message"#), "{script}");
         assert!(script.contains("VALUES ('outbox', 1, '0001_log', '"), "{script}");
         assert!(script.ends_with("COMMIT;\n") && !script.contains("{schema}"));

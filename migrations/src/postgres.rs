@@ -19,7 +19,7 @@ impl Backend for Postgres {
 
     const BOOKKEEPING: &'static str = "\
 CREATE TABLE IF NOT EXISTS {schema}outbox_toolkit_migration (
-    line       text        NOT NULL,
+    line       text COLLATE \"C\" NOT NULL,
     version    integer     NOT NULL,
     name       text        NOT NULL,
     checksum   text        NOT NULL,
@@ -27,10 +27,18 @@ CREATE TABLE IF NOT EXISTS {schema}outbox_toolkit_migration (
     CONSTRAINT outbox_toolkit_migration_pkey PRIMARY KEY (line, version)
 );";
 
-    const BEGIN: &'static str = "BEGIN;\nSELECT pg_advisory_xact_lock(8031170788430771316);";
+    const BEGIN: &'static str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE;\nSELECT pg_advisory_xact_lock(8031170788430771316);";
 
     async fn begin(connection: &mut PgConnection) -> Result<Transaction<'_, Self>, MigrateError> {
-        let mut tx = connection.begin().await.map_err(MigrateError::database("begin a transaction"))?;
+        // Whatever the defaults of role and database are: with one snapshot for the transaction, what
+        // another migrator did while this one waited for the lock would be applied again. In a
+        // transaction of the caller it is the caller's choice.
+        let begun = if connection.is_in_transaction() {
+            connection.begin().await
+        } else {
+            connection.begin_with("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE").await
+        };
+        let mut tx = begun.map_err(MigrateError::database("begin a transaction"))?;
         sqlx::query(LOCK).execute(&mut *tx).await.map_err(MigrateError::database("lock the migrations"))?;
         // Ten processes that start at once would each log "already exists, skipping".
         sqlx::query("SET LOCAL client_min_messages = warning")
@@ -38,6 +46,23 @@ CREATE TABLE IF NOT EXISTS {schema}outbox_toolkit_migration (
             .await
             .map_err(MigrateError::database("quiet its notices"))?;
         Ok(tx)
+    }
+
+    /// Producers write their own texts, and are refused what the encoding lacks. Consumers, keys and
+    /// sagas store what others send: a message that cannot be stored would stop its consumer.
+    async fn check_texts(connection: &mut PgConnection, line: Line) -> Result<(), MigrateError> {
+        if line == Line::Outbox {
+            return Ok(());
+        }
+        let encoding: String = sqlx::query_scalar("SELECT current_setting('server_encoding')")
+            .fetch_one(connection)
+            .await
+            .map_err(MigrateError::database("tell its encoding"))?;
+        match encoding.as_str() {
+            // The second one takes any bytes.
+            "UTF8" | "SQL_ASCII" => Ok(()),
+            _ => Err(MigrateError::Encoding { line, encoding }),
+        }
     }
 
     async fn run(

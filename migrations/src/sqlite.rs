@@ -31,6 +31,11 @@ CREATE TABLE IF NOT EXISTS {schema}outbox_toolkit_migration (
         connection.begin_with("BEGIN IMMEDIATE").await.map_err(MigrateError::database("take the write lock"))
     }
 
+    /// A file is in UTF-8.
+    async fn check_texts(_: &mut SqliteConnection, _: Line) -> Result<(), MigrateError> {
+        Ok(())
+    }
+
     async fn run(
         connection: &mut SqliteConnection,
         script: &Statement,

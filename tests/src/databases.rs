@@ -78,21 +78,7 @@ impl Dialect for Postgres {
     const BACKEND: Backend = Backend::Postgres;
 
     async fn create(stage: &Stage) -> Result<String, Failure> {
-        let server = Backend::Postgres.address()?;
-        roles::exist().await?;
-        let name = format!("t_{}", random());
-        let mut admin = PgConnection::connect(&server).await?;
-        Self::execute(&mut admin, &format!("CREATE DATABASE {name}")).await?;
-        admin.close().await?;
-        let (base, _) = server.rsplit_once('/').ok_or("OUTBOX_POSTGRES_URL names no database")?;
-        let url = format!("{base}/{name}");
-        stage.afterwards(format!("database {name}"), async move {
-            let mut admin = PgConnection::connect(&server).await?;
-            Self::execute(&mut admin, &format!("DROP DATABASE {name} WITH (FORCE)")).await?;
-            admin.close().await?;
-            Ok(())
-        });
-        Ok(url)
+        create_with(stage, "").await
     }
 
     async fn grant(connection: &mut PgConnection) -> Outcome {
@@ -120,6 +106,25 @@ impl Dialect for Postgres {
         .fetch_one(connection)
         .await
     }
+}
+
+/// Creates a database of PostgreSQL with these options of `CREATE DATABASE`.
+async fn create_with(stage: &Stage, options: &str) -> Result<String, Failure> {
+    let server = Backend::Postgres.address()?;
+    roles::exist().await?;
+    let name = format!("t_{}", random());
+    let mut admin = PgConnection::connect(&server).await?;
+    <Postgres as Dialect>::execute(&mut admin, &format!("CREATE DATABASE {name} {options}")).await?;
+    admin.close().await?;
+    let (base, _) = server.rsplit_once('/').ok_or("OUTBOX_POSTGRES_URL names no database")?;
+    let url = format!("{base}/{name}");
+    stage.afterwards(format!("database {name}"), async move {
+        let mut admin = PgConnection::connect(&server).await?;
+        <Postgres as Dialect>::execute(&mut admin, &format!("DROP DATABASE {name} WITH (FORCE)")).await?;
+        admin.close().await?;
+        Ok(())
+    });
+    Ok(url)
 }
 
 impl Dialect for Sqlite {
@@ -154,6 +159,43 @@ impl Dialect for Sqlite {
         .bind(payload)
         .fetch_one(connection)
         .await
+    }
+}
+
+impl Database<Postgres> {
+    /// A database without tables, made with these options of `CREATE DATABASE`.
+    ///
+    /// # Errors
+    /// The server refused or is away.
+    pub async fn empty_with(stage: &Stage, options: &str) -> Result<Self, Failure> {
+        Self::at(stage, create_with(stage, options).await?)
+    }
+
+    /// Makes this database one of a cloud that refuses the functions of the write-ahead log, with
+    /// the words of Aurora. A builtin function is called by its oid, so it gets another name, and
+    /// one that refuses gets its own; both stay within this database.
+    ///
+    /// # Errors
+    /// The administrator is no superuser.
+    pub async fn refuse_wal_functions(&self) -> Outcome {
+        self.execute(
+            "SET allow_system_table_mods = on;
+             ALTER FUNCTION pg_catalog.pg_current_wal_lsn() RENAME TO pg_current_wal_lsn_of_the_server;
+             CREATE FUNCTION pg_catalog.pg_current_wal_lsn() RETURNS pg_lsn LANGUAGE plpgsql AS $$
+             BEGIN
+                RAISE EXCEPTION 'wal_level must be set to ''logical''' USING ERRCODE = '55000';
+             END $$;
+             RESET allow_system_table_mods",
+        )
+        .await
+    }
+
+    /// Its name.
+    ///
+    /// # Errors
+    /// The URL names no database.
+    pub fn name(&self) -> Result<&str, Failure> {
+        Ok(self.url.rsplit_once('/').ok_or("a URL without a database")?.1)
     }
 }
 
@@ -193,7 +235,10 @@ impl<DB: Dialect> Database<DB> {
     /// # Errors
     /// The server refused or is away.
     pub async fn empty(stage: &Stage) -> Result<Self, Failure> {
-        let url = <DB as Dialect>::create(stage).await?;
+        Self::at(stage, <DB as Dialect>::create(stage).await?)
+    }
+
+    fn at(stage: &Stage, url: String) -> Result<Self, Failure> {
         let pool = |url: &str| {
             let options = <DB as outbox::Dialect>::options(url, false)?;
             // The roles may not exist yet.

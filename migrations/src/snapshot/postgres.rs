@@ -11,7 +11,9 @@ use crate::line::Line;
 const SECTIONS: [(&str, &str); 6] = [
     (
         "columns",
-        "SELECT format('%s.%s %s%s%s%s', c.relname, a.attname, format_type(a.atttypid, a.atttypmod),
+        "SELECT format('%s.%s %s%s%s%s%s', c.relname, a.attname, format_type(a.atttypid, a.atttypmod),
+                CASE WHEN a.attcollation NOT IN (0, 'pg_catalog.\"default\"'::regcollation)
+                    THEN ' COLLATE ' || a.attcollation::regcollation END,
                 CASE WHEN a.attnotnull THEN ' NOT NULL' END,
                 ' DEFAULT ' || pg_get_expr(d.adbin, d.adrelid),
                 CASE a.attidentity WHEN 'a' THEN ' GENERATED ALWAYS AS IDENTITY' WHEN 'd' THEN ' IDENTITY' END)

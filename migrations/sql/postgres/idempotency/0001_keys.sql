@@ -90,7 +90,7 @@ BEGIN
             IF current_setting('transaction_isolation') <> 'read committed' THEN
                 RAISE EXCEPTION 'an idempotency key can be claimed at the isolation level read committed only, not %',
                     current_setting('transaction_isolation') USING ERRCODE = 'invalid_transaction_state',
-                    HINT = 'ALTER ROLE … SET default_transaction_isolation = ''read committed'' for the service''s user.';
+                    HINT = 'ALTER ROLE ... SET default_transaction_isolation = ''read committed'' for the service''s user.';
             END IF;
             LOCK TABLE %home%.idempotency_key IN ACCESS SHARE MODE;
             -- A lock of the transaction, so it is safe behind PgBouncer. The table's own number keeps schemas apart.

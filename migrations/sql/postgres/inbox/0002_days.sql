@@ -9,7 +9,7 @@ DO $migration$
 DECLARE
     home text := (SELECT relnamespace::regnamespace FROM pg_class WHERE oid = '{schema}inbox_message'::regclass);
 BEGIN
-    -- Makes a table like its parent, with the parent's key, and attaches it. CREATE TABLE … PARTITION OF would take
+    -- Makes a table like its parent, with the parent's key, and attaches it. CREATE TABLE ... PARTITION OF would take
     -- an ACCESS EXCLUSIVE lock on the parent and so wait for, and block, every consumer (PostgreSQL 15: lock timeout
     -- beside one open insert). Attaching takes SHARE UPDATE EXCLUSIVE, which inserts do not notice; there is no
     -- DEFAULT partition that would have to be scanned.

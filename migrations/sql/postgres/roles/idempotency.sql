@@ -3,7 +3,7 @@
 --
 -- The roles cannot log in. Make your services' users members: GRANT {claimant} TO checkout_service; Services that must not
 -- touch each other's keys have a schema each, and a role each.
-BEGIN;
+BEGIN READ WRITE;
 
 DO $roles$
 DECLARE

@@ -2,7 +2,7 @@
 -- `relay migrate up` and again after each upgrade: it takes away what it does not grant.
 --
 -- The roles cannot log in. Make your services' users members: GRANT {consumer} TO billing_service;
-BEGIN;
+BEGIN READ WRITE;
 
 DO $roles$
 DECLARE

@@ -2,7 +2,7 @@
 -- `relay migrate up` and again after each upgrade: it takes away what it does not grant.
 --
 -- The roles cannot log in. Make your services' users members: GRANT {producer} TO checkout_service;
-BEGIN;
+BEGIN READ WRITE;
 
 DO $roles$
 DECLARE
@@ -50,7 +50,7 @@ GRANT SELECT, INSERT, DELETE ON {schema}outbox_pause TO {relay};
 GRANT SELECT, INSERT, UPDATE ON {schema}outbox_server_run TO {relay};
 GRANT SELECT, INSERT, DELETE ON {schema}outbox_rebased TO {relay};
 GRANT EXECUTE ON FUNCTION {schema}outbox_rebase_rows(), {schema}outbox_advance_sequence(),
-    {schema}outbox_renumber_rows(pg_snapshot, bigint) TO {relay};
+    {schema}outbox_renumber_rows(pg_snapshot, bigint), {schema}outbox_timeline() TO {relay};
 
 -- Relays empty segments that are decided, and forget relays that nobody leads, through functions that make sure of it:
 -- they cannot remove a message or a cursor.
@@ -70,7 +70,7 @@ GRANT SELECT (relay, shard, id, message_id, topic, key, state, attempts, due_at,
 GRANT SELECT ON {schema}outbox_identity, {schema}outbox_relay, {schema}outbox_audit, {schema}outbox_retention,
     {schema}outbox_node, {schema}outbox_server_run, {schema}outbox_rebased, {schema}outbox_pause, {schema}outbox_operation,
     {schema}outbox_toolkit_migration TO {observer};
-GRANT EXECUTE ON FUNCTION {schema}outbox_segment(integer, interval) TO {observer};
+GRANT EXECUTE ON FUNCTION {schema}outbox_segment(integer, interval), {schema}outbox_timeline() TO {observer};
 GRANT SELECT ON SEQUENCE {schema}outbox_message_id_seq TO {observer};
 
 COMMIT;

@@ -3,7 +3,7 @@
 --
 -- The roles cannot log in. Make your services' users members: GRANT {worker} TO checkout_service; Its steps enqueue messages,
 -- and its replies come through an inbox: it needs the roles of both, too.
-BEGIN;
+BEGIN READ WRITE;
 
 DO $roles$
 DECLARE

@@ -2,6 +2,7 @@
 
 mod checkpoint_store;
 mod clusters;
+mod collations;
 mod concurrency;
 mod cost;
 mod drift;
@@ -15,6 +16,7 @@ mod restore;
 mod retention;
 mod roles;
 mod rows;
+mod servers;
 mod shared_ids;
 mod snapshots;
 mod support;
@@ -28,6 +30,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     [
         // Servers of their own, started and crashed.
         tests::trial::at_night(clusters::trials()),
+        collations::trials(),
         concurrency::trials(),
         cost::trials(),
         drift::trials(),
@@ -42,6 +45,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         retention::trials(),
         roles::trials(),
         rows::trials(),
+        servers::trials(),
         shared_ids::trials(),
         snapshots::trials(),
         transaction_ids::trials(),

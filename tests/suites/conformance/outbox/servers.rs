@@ -1,0 +1,285 @@
+//! Servers as people have them: other default isolation levels, roles that may only read by
+//! default, encodings other than UTF-8, functions that a cloud takes away.
+
+use std::time::Duration;
+
+use libtest_mimic::Trial;
+use message::MessageId;
+use migrations::{Line, Migrator};
+use outbox::admin::LogAdmin;
+use outbox::log::{
+    Acquired, CheckpointStore, Cursor, EntryId, ExceptionChange, ExceptionState, Fenced, LogOptions,
+    LogReader, PageLimit, Parked,
+};
+use outbox::retention::LogRetention;
+use outbox::{NewMessage, Outbox};
+use sqlx::Postgres;
+use tests::trial::chain;
+use tests::{Backend, Database, Failure, Outcome, Role, Stage, trial};
+
+use crate::outbox::support::{relay, source};
+
+const TTL: Duration = Duration::from_secs(30);
+const LIMIT: PageLimit = PageLimit { entries_max: 100, bytes_max: 1 << 20 };
+
+pub(crate) fn trials() -> Vec<Trial> {
+    let on = |name: &str| format!("outbox/servers/postgres/{name}");
+    let needs = &[Backend::Postgres];
+    vec![
+        trial(on("no_look_at_the_log_aborts_a_serializable_transaction"), needs, aborts_none),
+        trial(on("a_role_that_reads_only_by_default_can_lead"), needs, read_only_by_default),
+        trial(on("tables_are_made_whatever_the_defaults_are"), needs, migrates_by_default),
+        trial(on("a_server_that_does_not_tell_its_timeline_is_led"), needs, without_a_timeline),
+        trial(on("an_outbox_works_in_latin1"), needs, latin1),
+        trial(on("consumers_are_refused_what_cannot_hold_others_texts"), needs, refused_encodings),
+        trial(on("sql_ascii_takes_utf8"), needs, sql_ascii),
+    ]
+}
+
+async fn store(db: &Database<Postgres>) -> Result<Box<dyn CheckpointStore>, Failure> {
+    let log = outbox::log::open(db.relay_url()?.as_str(), source(), LogOptions::default())?;
+    Ok(log.checkpoint_store(&relay(), "a").await?)
+}
+
+async fn lead(store: &mut Box<dyn CheckpointStore>) -> Result<(i64, Cursor), Failure> {
+    match store.acquire(TTL).await? {
+        Acquired::Granted { lease, cursor, .. } => Ok((lease.epoch, cursor)),
+        Acquired::Busy { holder, .. } => Err(format!("busy: {holder}").into()),
+    }
+}
+
+/// A look of the relay, or of an operator, at the log.
+enum Look {
+    /// None: what the transactions do to each other.
+    Nothing,
+    Poll(Box<dyn LogReader>, Cursor),
+    Status(std::sync::Arc<dyn LogAdmin>),
+    Segments(std::sync::Arc<dyn LogRetention>),
+}
+
+impl Look {
+    async fn look(&mut self) -> Outcome {
+        match self {
+            Self::Nothing => {}
+            Self::Poll(reader, cursor) => {
+                let difference =
+                    reader.next_difference(&cursor.base).await?.ok_or("nothing has committed")?;
+                let page = reader.read_page(&difference, EntryId::default(), LIMIT).await?;
+                assert!(!page.entries.is_empty(), "the look saw nothing");
+            }
+            Self::Status(admin) => assert!(!admin.relays().await?.is_empty(), "the look saw no relay"),
+            Self::Segments(retention) => {
+                assert!(!retention.segments(Duration::from_secs(3_600)).await?.is_empty());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// One reads an account and enqueues, another one changes the account and commits, then somebody
+/// looks at the log. Each of these alone is harmless; a look that takes part in the serializable
+/// order completes a dangerous structure, and the first one is aborted.
+async fn round(db: &Database<Postgres>, look: &mut Look) -> Result<bool, Failure> {
+    const BEGIN: &str = "BEGIN ISOLATION LEVEL SERIALIZABLE";
+    let mut business = db.admin.begin_with(BEGIN).await?;
+    let cents: i32 =
+        sqlx::query_scalar("SELECT cents FROM account WHERE id = 1").fetch_one(&mut *business).await?;
+    let message = NewMessage::new("orders").json(&cents);
+    Outbox::<Postgres>::new().enqueue(&mut business, message).await?;
+    let mut other = db.admin.begin_with(BEGIN).await?;
+    sqlx::query("UPDATE account SET cents = cents + 1 WHERE id = 1").execute(&mut *other).await?;
+    other.commit().await?;
+    look.look().await?;
+    match business.commit().await {
+        Ok(()) => Ok(false),
+        Err(error) if is_conflict(&error) => Ok(true),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn is_conflict(error: &sqlx::Error) -> bool {
+    error.as_database_error().and_then(|error| error.code()).is_some_and(|code| code == "40001")
+}
+
+/// Goal: a database or role whose default isolation is serializable does not make the relay, or
+/// who asks about it, a part of the business' transactions. Oracle: the server's serialization
+/// failures, none with each look as without any.
+async fn aborts_none(stage: Stage) -> Outcome {
+    const ROUNDS: usize = 20;
+    let db = Database::<Postgres>::migrated(&stage).await?;
+    let name = db.name()?;
+    db.execute(&format!("ALTER DATABASE {name} SET default_transaction_isolation = 'serializable'")).await?;
+    db.execute("CREATE TABLE account (id integer PRIMARY KEY, cents integer NOT NULL)").await?;
+    db.execute("INSERT INTO account VALUES (1, 100)").await?;
+    // What a poll finds.
+    db.append("orders", "k", "{}").await?;
+    let (url, options) = (db.relay_url()?, LogOptions::default());
+    let (_, cursor) = lead(&mut store(&db).await?).await?;
+    let reader = outbox::log::open(url.as_str(), source(), options.clone())?.reader(&relay()).await?;
+    let mut aborted = Vec::new();
+    for (what, mut look) in [
+        ("nothing", Look::Nothing),
+        ("a poll", Look::Poll(reader, cursor)),
+        ("status", Look::Status(outbox::admin::open(url.as_str(), source(), options.clone())?)),
+        ("segments", Look::Segments(outbox::retention::open(url.as_str(), source(), options)?)),
+    ] {
+        let mut count = 0;
+        for _ in 0..ROUNDS {
+            count += usize::from(round(&db, &mut look).await?);
+        }
+        aborted.push((what, count));
+    }
+    assert_eq!(aborted, [("nothing", 0), ("a poll", 0), ("status", 0), ("segments", 0)], "of {ROUNDS} each");
+    Ok(())
+}
+
+/// Goal: a role that may write, and does not by default, leads. Oracle: lease, checkpoint and
+/// emptied segments.
+async fn read_only_by_default(stage: Stage) -> Outcome {
+    let db = Database::<Postgres>::migrated(&stage).await?;
+    let (name, user) = (db.name()?, Role::Relay.user());
+    db.execute(&format!("ALTER ROLE {user} IN DATABASE {name} SET default_transaction_read_only = on"))
+        .await?;
+    let mut store = store(&db).await?;
+    let (epoch, cursor) = lead(&mut store).await?;
+    assert_eq!(store.checkpoint(epoch, &cursor, &[]).await?, Fenced::Held);
+    let retention = outbox::retention::open(db.relay_url()?.as_str(), source(), LogOptions::default())?;
+    retention.expire(Duration::from_secs(3_600)).await?;
+    Ok(())
+}
+
+/// Goal: the tables are made in a database whose sessions are read-only and serializable by
+/// default. Oracle: every line fits.
+async fn migrates_by_default(stage: Stage) -> Outcome {
+    let db = Database::<Postgres>::empty(&stage).await?;
+    let name = db.name()?;
+    db.execute(&format!(
+        "ALTER DATABASE {name} SET default_transaction_read_only = on;
+         ALTER DATABASE {name} SET default_transaction_isolation = 'serializable'"
+    ))
+    .await?;
+    let pool = outbox::pool::<Postgres>(&db.url).await?;
+    let mut connection = pool.acquire().await?;
+    for line in Line::ALL {
+        let migrator = Migrator::<Postgres>::new(line);
+        migrator.up(&mut connection).await?;
+        migrator.check(&mut connection).await?;
+    }
+    drop(connection);
+    pool.close().await;
+    Ok(())
+}
+
+/// Goal: a cloud that refuses the functions of the write-ahead log is no reason not to lead.
+/// Oracle: the lease is granted, and what operators ask is answered.
+async fn without_a_timeline(stage: Stage) -> Outcome {
+    let db = Database::<Postgres>::migrated(&stage).await?;
+    db.refuse_wal_functions().await?;
+    let mut first = store(&db).await?;
+    let (epoch, cursor) = lead(&mut first).await?;
+    assert_eq!(first.checkpoint(epoch, &cursor, &[]).await?, Fenced::Held);
+    assert_eq!(first.doubt(&cursor, None).await?, None, "its own mark is believed");
+    assert_eq!(first.release(epoch).await?, Fenced::Held);
+    let (_, again) = lead(&mut store(&db).await?).await?;
+    assert_eq!(again, cursor);
+    let (admin, entries) = outbox::entries::open(db.relay_url()?.as_str(), source(), LogOptions::default())?;
+    let status = admin.relays().await?;
+    let history = status[0].history.as_ref().ok_or("the cursor has no history")?;
+    assert_eq!((history.timeline, history.is_present), (0, true), "an unknown timeline is 0");
+    assert!(entries.extent(&relay()).await?.is_of_this_server);
+    Ok(())
+}
+
+/// The database's encoding, with a locale that fits every one.
+fn encoded(encoding: &str) -> String {
+    format!("TEMPLATE template0 ENCODING '{encoding}' LC_COLLATE 'C' LC_CTYPE 'C'")
+}
+
+/// A database with an outbox in this encoding.
+async fn outbox_in(stage: &Stage, encoding: &str) -> Result<Database<Postgres>, Failure> {
+    let db = Database::<Postgres>::empty_with(stage, &encoded(encoding)).await?;
+    let mut connection = db.admin.acquire().await?;
+    Migrator::<Postgres>::new(Line::Outbox).up(&mut connection).await?;
+    tests::roles::grant(&mut connection, &[Line::Outbox], None).await?;
+    Ok(db)
+}
+
+/// Stores the texts of a dead message with an error that no old encoding has, and reads them back.
+async fn dead_letter_of(db: &Database<Postgres>, key: &str) -> Result<(String, String), Failure> {
+    let id = MessageId::new();
+    let mut tx = db.producer.begin().await?;
+    let message = NewMessage::new("orders").id(id).key(key).header("city", "Z\u{fc}rich").json(&1);
+    Outbox::<Postgres>::new().enqueue(&mut tx, message).await?;
+    tx.commit().await?;
+    let mut store = store(db).await?;
+    let (epoch, cursor) = lead(&mut store).await?;
+    let log = outbox::log::open(db.relay_url()?.as_str(), source(), LogOptions::default())?;
+    let mut reader = log.reader(&relay()).await?;
+    let difference = reader.next_difference(&cursor.base).await?.ok_or("nothing to read")?;
+    let page = reader.read_page(&difference, EntryId::default(), LIMIT).await?;
+    let entry = page.entries.into_iter().next().ok_or("nothing was read")?;
+    let read = entry.message.as_ref().map_err(|invalid| format!("{invalid:?}"))?;
+    assert_eq!(read.headers.get("city"), Some("Z\u{fc}rich"));
+    let parked = Parked {
+        id: entry.id,
+        message_id: id.to_string(),
+        topic: String::from("orders"),
+        key: read.key.as_ref().map(|key| key.as_str().to_owned()),
+        state: ExceptionState::Dead,
+        attempts: 1,
+        due_in: None,
+        fault: Some(message::Fault::Message),
+        error: Some(String::from("header \u{2026} is \u{65e5}\u{672c}, Stra\u{df}e")),
+    };
+    let changes = [ExceptionChange::Park(parked)];
+    assert_eq!(store.checkpoint(epoch, &cursor, &changes).await?, Fenced::Held);
+    let admin = outbox::admin::open(db.relay_url()?.as_str(), source(), LogOptions::default())?;
+    let dead = admin.list(&relay(), ExceptionState::Dead, EntryId::default(), 10).await?;
+    let dead = dead.into_iter().next().ok_or("no dead message")?;
+    Ok((dead.key.ok_or("no key")?, dead.error.ok_or("no error")?))
+}
+
+/// Goal: an outbox beside business tables in LATIN1 works, and no character of an error's text
+/// stops the relay. Oracle: key and header as they were, the error with the characters named.
+async fn latin1(stage: Stage) -> Outcome {
+    let db = outbox_in(&stage, "LATIN1").await?;
+    let (key, error) = dead_letter_of(&db, "k\u{e9}y").await?;
+    assert_eq!(key, "k\u{e9}y");
+    assert_eq!(error, "header \\u{2026} is \\u{65e5}\\u{672c}, Stra\\u{df}e");
+    // What the encoding lacks is refused where it is enqueued, and named.
+    let mut tx = db.producer.begin().await?;
+    let message = NewMessage::new("orders").key("\u{65e5}").json(&1);
+    let refused = Outbox::<Postgres>::new().enqueue(&mut tx, message).await.err().ok_or("it was stored")?;
+    assert!(chain(&refused).contains("LATIN1"), "{}", chain(&refused));
+    Ok(())
+}
+
+/// Goal: what others send is not handed to tables that cannot hold it. Oracle: one sentence that
+/// names the encoding and the remedy, and no table.
+async fn refused_encodings(stage: Stage) -> Outcome {
+    let db = Database::<Postgres>::empty_with(&stage, &encoded("LATIN1")).await?;
+    let mut connection = db.admin.acquire().await?;
+    for line in [Line::Inbox, Line::Idempotency, Line::Saga] {
+        let refused = Migrator::<Postgres>::new(line).up(&mut connection).await;
+        let text = chain(&refused.err().ok_or("it was migrated")?);
+        assert!(text.contains("LATIN1") && text.contains("ENCODING 'UTF8'"), "{text}");
+    }
+    assert_eq!(db.integer("SELECT count(*) FROM pg_tables WHERE schemaname = 'public'").await?, 0);
+    Ok(())
+}
+
+/// Goal: a database without an encoding takes UTF-8 as it comes. Oracle: every line is migrated,
+/// and texts are as they were.
+async fn sql_ascii(stage: Stage) -> Outcome {
+    let db = outbox_in(&stage, "SQL_ASCII").await?;
+    let (key, error) = dead_letter_of(&db, "k\u{e9}y").await?;
+    assert_eq!(
+        (key.as_str(), error.as_str()),
+        ("k\u{e9}y", "header \u{2026} is \u{65e5}\u{672c}, Stra\u{df}e")
+    );
+    let mut connection = db.admin.acquire().await?;
+    for line in Line::ALL {
+        Migrator::<Postgres>::new(line).up(&mut connection).await?;
+    }
+    Ok(())
+}
