@@ -16,7 +16,7 @@ use crate::log::LogError;
 /// is rotated, or a pool.
 ///
 /// Of a pool its present options are used at each connect, so that passwords may be rotated; not
-/// its connections, and none of its hooks: a `search_path` that `after_connect` sets has to stand
+/// its connections, on which the toolkit leaves no settings, and none of its hooks: a `search_path` that `after_connect` sets has to stand
 /// in [`LogOptions::schema`](crate::log::LogOptions::schema) too. How it reaches the server is its
 /// owner's choice: TLS is not demanded, only warned about.
 ///
@@ -59,9 +59,17 @@ impl Address {
     #[cfg(feature = "postgres")]
     pub(crate) fn postgres(&self, allow_plaintext: bool) -> Result<PgConnectOptions, LogError> {
         match &self.0 {
-            Known::Postgres(pool) => Ok(PgConnectOptions::clone(&pool.connect_options())),
+            Known::Postgres(pool) => {
+                Ok(PgConnectOptions::clone(&pool.connect_options()).extra_float_digits(None))
+            }
             _ => Ok(crate::connect::postgres_options(&self.url()?, allow_plaintext)?),
         }
+    }
+
+    /// Whether it is a service's pool, whose user is the service's.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn is_pool(&self) -> bool {
+        matches!(self.0, Known::Postgres(_))
     }
 
     /// Returns the options for a connection to SQLite.

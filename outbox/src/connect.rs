@@ -7,6 +7,8 @@ use migrations::Dialect;
 
 #[cfg(feature = "postgres")]
 pub use crate::postgres::options::{Exposure, exposure, postgres_options};
+#[cfg(feature = "postgres")]
+pub use crate::postgres::session::{own_session, settle};
 #[cfg(feature = "sqlite")]
 pub use crate::sqlite::options::{opened_when_free, sqlite_options};
 
@@ -28,6 +30,20 @@ pub enum InvalidUrl {
         dialect: Dialect,
         /// The client library's message.
         problem: String,
+    },
+    /// Several servers are named.
+    #[error(
+        "the URL names several hosts; name one, that always leads to the primary: a proxy, a virtual address or the \
+         writer's DNS name"
+    )]
+    Hosts,
+    /// A parameter that cannot be honoured. Its value, which may be a secret, is left out.
+    #[error("the URL has a parameter {name} that cannot be honoured: {remedy}")]
+    Parameter {
+        /// Its name, in quotes.
+        name: String,
+        /// What to do instead.
+        remedy: &'static str,
     },
     /// Passwords and payloads would cross a network in the clear, or reach a server nobody has
     /// verified.

@@ -112,6 +112,13 @@ pub trait Dialect: Backend {
     /// Pool options whose connections are clean when they are lent again.
     #[doc(hidden)]
     fn pool_options(idle_in_transaction_max: Duration) -> PoolOptions<Self>;
+
+    /// The same for a program that does the toolkit's work only: its sessions do not depend on the
+    /// defaults of role and database.
+    #[doc(hidden)]
+    fn own_pool_options(idle_in_transaction_max: Duration) -> PoolOptions<Self> {
+        Self::pool_options(idle_in_transaction_max)
+    }
 }
 
 /// The messages that an insert has stored.

@@ -81,6 +81,8 @@ pub use dialect::Dialect;
 pub use enqueue_error::EnqueueError;
 pub use into_message::IntoMessage;
 pub use new_message::{InvalidMessage, NewMessage};
+#[doc(hidden)]
+pub use pool::own_pool_options;
 pub use pool::{PoolError, pool, pool_options};
 pub use producer::{Enqueued, OnDuplicate, Outbox, OutboxBuilder};
 pub use transaction::{

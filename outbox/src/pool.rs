@@ -33,6 +33,14 @@ pub fn pool_options<DB: Dialect>() -> PoolOptions<DB> {
     DB::pool_options(IDLE_IN_TRANSACTION_MAX)
 }
 
+/// As [`pool_options`], for a program that does the toolkit's work only: the isolation level and the
+/// right to write do not depend on the defaults of role and database.
+#[doc(hidden)]
+#[must_use]
+pub fn own_pool_options<DB: Dialect>() -> PoolOptions<DB> {
+    DB::own_pool_options(IDLE_IN_TRANSACTION_MAX)
+}
+
 /// Opens a pool with [`pool_options`]. `sslmode` in the URL is honoured; without one, a PostgreSQL
 /// server on another machine must prove its identity.
 ///

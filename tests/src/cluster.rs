@@ -138,6 +138,14 @@ impl Cluster {
         run(&mut start).await
     }
 
+    /// Stops the pooler.
+    ///
+    /// # Errors
+    /// The task runner's own words.
+    pub async fn stop_pooler(&self) -> Outcome {
+        run(self.services()?.args(["stop", "pgbouncer", "--immediate"])).await
+    }
+
     /// Starts the server again; returns when it answers.
     ///
     /// # Errors

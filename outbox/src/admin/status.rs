@@ -51,7 +51,7 @@ pub struct ParkedCount {
 pub struct CursorHistory {
     /// The cluster's own identifier.
     pub system_identifier: String,
-    /// Of the write-ahead log: a promotion begins a new one.
+    /// Of the write-ahead log: a promotion begins a new one. 0 where the server does not tell it.
     pub timeline: i64,
     /// Whether the server that answers is the one, on the same timeline. Otherwise the next grant
     /// of the lease compares.

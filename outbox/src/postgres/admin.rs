@@ -28,9 +28,9 @@ SELECT relay, epoch, holder, extract(epoch FROM lease_until - clock_timestamp())
     extract(epoch FROM clock_timestamp() - checkpoint_at)::float8 AS age, cursor
 FROM {schema}outbox_relay WHERE shard = 0 ORDER BY relay";
 
+/// The server that answers, and its timeline, which is 0 where it is not told.
 pub(super) const PRESENT: &str = "
-SELECT (SELECT system_identifier::text FROM pg_control_system()),
-    ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint";
+SELECT (SELECT system_identifier::text FROM pg_control_system()), {schema}outbox_timeline()";
 
 const COUNTS: &str = "
 SELECT state, fault, is_due, count(*), min(id), max(since_due), max(longest)
@@ -207,7 +207,7 @@ impl PostgresLog {
         let mut connection = self.admin().await?;
         let rows = sqlx::query(&self.render(RELAYS)).fetch_all(&mut *connection).await.map_err(failed())?;
         let present: (String, i64) =
-            sqlx::query_as(PRESENT).fetch_one(&mut *connection).await.map_err(failed())?;
+            sqlx::query_as(&self.render(PRESENT)).fetch_one(&mut *connection).await.map_err(failed())?;
         let mut relays = Vec::new();
         for row in rows {
             let relay: String = row.try_get("relay").map_err(failed())?;
@@ -222,12 +222,11 @@ impl PostgresLog {
                 epoch: row.try_get("epoch").map_err(failed())?,
                 holder: holder.map(|name| Holder { name, expires_in: expires_in.and_then(row::wait) }),
                 checkpoint_age: due(row.try_get("age").map_err(failed())?).unwrap_or_default(),
-                history: PgMark::read(&cursor.base)?.history.map(
-                    |History { system_identifier, timeline, .. }| {
-                        let is_present = present == (system_identifier.clone(), timeline);
-                        CursorHistory { system_identifier, timeline, is_present }
-                    },
-                ),
+                history: PgMark::read(&cursor.base)?.history.map(|history| {
+                    let is_present = history.is_of(&present.0, present.1);
+                    let History { system_identifier, timeline, .. } = history;
+                    CursorHistory { system_identifier, timeline, is_present }
+                }),
                 backlog,
                 cursor,
                 exceptions: summary.exceptions,

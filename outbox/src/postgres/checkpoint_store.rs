@@ -103,7 +103,7 @@ impl PgCheckpointStore {
             return Ok(None);
         }
         if let Some(before) = &facts.base.history
-            && before.timeline != server.history.timeline
+            && before.was_promoted(server.history.timeline)
         {
             tracing::warn!(
                 relay = self.relay.as_str(),

@@ -10,7 +10,7 @@ use sqlx::types::Uuid;
 use sqlx::{Arguments, Connection, Executor, PgConnection, PgPool, Postgres, Transaction};
 use time::OffsetDateTime;
 
-use crate::connect::{InvalidUrl, postgres_options};
+use crate::connect::{InvalidUrl, postgres_options, settle};
 use crate::dialect::{Dialect, Inserted, Stored, TransactionStatus};
 use crate::new_message::Prepared;
 use crate::postgres::nodes;
@@ -213,41 +213,54 @@ impl Dialect for Postgres {
     }
 
     fn pool_options(idle_in_transaction_max: Duration) -> PgPoolOptions {
-        let limit = idle_in_transaction_max.as_millis().to_string();
-        PgPoolOptions::new()
-            // On return a connection has shown that it lives. Asking it again a moment later is one
-            // of seven round trips of a small transaction, and the one that its caller waits for.
-            .test_before_acquire(false)
-            .before_acquire(|connection, metadata| {
-                Box::pin(async move {
-                    if metadata.idle_for >= TRUSTED_FOR {
-                        connection.ping().await?;
-                    }
-                    Ok(true)
-                })
-            })
-            .after_connect(move |connection, _| {
-                let limit = limit.clone();
-                Box::pin(async move {
-                    sqlx::query("SELECT set_config('idle_in_transaction_session_timeout', $1, false)")
-                        .bind(limit)
-                        .execute(connection)
-                        .await?;
-                    Ok(())
-                })
-            })
-            .after_release(|connection, _| {
-                Box::pin(async move {
-                    // A begin() that was cancelled leaves the session inside a transaction, in
-                    // which the next borrower's autocommit statements would vanish. BEGIN before
-                    // ROLLBACK: a ROLLBACK outside a transaction is a warning in the server's log
-                    // each time. In a failed transaction BEGIN fails, and the pool closes the
-                    // connection, which is as good. A host that is gone does not answer: then the
-                    // pool would wait for ever, and have one connection less.
-                    let cleaned = tokio::time::timeout(RELEASE_MAX, connection.execute("BEGIN; ROLLBACK"));
-                    cleaned.await.map_err(|_| std::io::Error::from(std::io::ErrorKind::TimedOut))??;
-                    Ok(true)
-                })
-            })
+        clean_pool(idle_in_transaction_max, false)
     }
+
+    fn own_pool_options(idle_in_transaction_max: Duration) -> PgPoolOptions {
+        clean_pool(idle_in_transaction_max, true)
+    }
+}
+
+/// A pool whose connections are clean when they are lent again. `is_own` for a program that does
+/// the toolkit's work only.
+fn clean_pool(idle_in_transaction_max: Duration, is_own: bool) -> PgPoolOptions {
+    let limit = idle_in_transaction_max.as_millis().to_string();
+    PgPoolOptions::new()
+        // On return a connection has shown that it lives. Asking it again a moment later is one
+        // of seven round trips of a small transaction, and the one that its caller waits for.
+        .test_before_acquire(false)
+        .before_acquire(|connection, metadata| {
+            Box::pin(async move {
+                if metadata.idle_for >= TRUSTED_FOR {
+                    connection.ping().await?;
+                }
+                Ok(true)
+            })
+        })
+        .after_connect(move |connection, _| {
+            let limit = limit.clone();
+            Box::pin(async move {
+                sqlx::query("SELECT set_config('idle_in_transaction_session_timeout', $1, false)")
+                    .bind(limit)
+                    .execute(&mut *connection)
+                    .await?;
+                if is_own {
+                    settle(connection).await?;
+                }
+                Ok(())
+            })
+        })
+        .after_release(|connection, _| {
+            Box::pin(async move {
+                // A begin() that was cancelled leaves the session inside a transaction, in
+                // which the next borrower's autocommit statements would vanish. BEGIN before
+                // ROLLBACK: a ROLLBACK outside a transaction is a warning in the server's log
+                // each time. In a failed transaction BEGIN fails, and the pool closes the
+                // connection, which is as good. A host that is gone does not answer: then the
+                // pool would wait for ever, and have one connection less.
+                let cleaned = tokio::time::timeout(RELEASE_MAX, connection.execute("BEGIN; ROLLBACK"));
+                cleaned.await.map_err(|_| std::io::Error::from(std::io::ErrorKind::TimedOut))??;
+                Ok(true)
+            })
+        })
 }

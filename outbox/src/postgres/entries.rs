@@ -203,9 +203,9 @@ impl PostgresLog {
         if let Some(cursor) = &cursor
             && let Some(history) = PgMark::read(&stored::read(cursor)?.base)?.history
         {
-            let present: (String, i64) =
-                sqlx::query_as(PRESENT).fetch_one(&mut *connection).await.map_err(failed())?;
-            is_of_this_server = present == (history.system_identifier, history.timeline);
+            let (system, timeline): (String, i64) =
+                sqlx::query_as(&self.render(PRESENT)).fetch_one(&mut *connection).await.map_err(failed())?;
+            is_of_this_server = history.is_of(&system, timeline);
         }
         let extent = || -> Result<Extent, sqlx::Error> {
             let oldest = row.try_get::<Option<i64>, _>("oldest_id")?.map(EntryId);

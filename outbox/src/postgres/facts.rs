@@ -24,14 +24,13 @@ migrations::statements! {
         ON CONFLICT (singleton) DO UPDATE SET run_id = gen_random_uuid(), started_at = EXCLUDED.started_at
         WHERE r.started_at <> EXCLUDED.started_at";
     unlogged = "SELECT relpersistence = 'u' FROM pg_class WHERE oid = '{schema}outbox_server_run'::regclass";
-    /// The first eight digits of a WAL file's name are the timeline that is being written; the
-    /// control file tells it only after a checkpoint. The largest transaction id is one of the
+    /// The timeline is 0 where the server does not tell it. The largest transaction id is one of the
     /// table's numbers: `xid` alone would be the answer's text, by which 97 comes after 1000.
     /// Whatever is visible has its id already when
     /// the sequence is read, after the snapshot.
     server = "
         SELECT (SELECT system_identifier::text FROM pg_control_system()),
-            ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint,
+            {schema}outbox_timeline(),
             ({present_run}),
             (SELECT system_identifier FROM {schema}outbox_identity),
             pg_snapshot_xmax(pg_current_snapshot())::text,

@@ -11,15 +11,32 @@ use std::str::FromStr;
 
 use crate::postgres::mark::PgMark;
 
+/// Timelines are counted from 1.
+pub(super) const UNKNOWN_TIMELINE: i64 = 0;
+
 /// The history in which a mark was taken, written `system identifier/timeline/run`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct History {
     /// The cluster's own identifier.
     pub(super) system_identifier: String,
-    /// Of the write-ahead log: a promotion begins a new one.
+    /// Of the write-ahead log: a promotion begins a new one. [`UNKNOWN_TIMELINE`] where the server
+    /// does not tell it.
     pub(super) timeline: i64,
     /// From a start of the server, or the recovery from a crash, to its end: `outbox_server_run`.
     pub(super) run: String,
+}
+
+impl History {
+    /// Whether both are of one server, as far as it tells, and no promotion is known to lie between
+    /// them. A timeline that is not told proves nothing.
+    pub(super) fn is_of(&self, system_identifier: &str, timeline: i64) -> bool {
+        self.system_identifier == system_identifier && !self.was_promoted(timeline)
+    }
+
+    /// Whether this timeline is surely another one.
+    pub(super) fn was_promoted(&self, timeline: i64) -> bool {
+        self.timeline != timeline && self.timeline != UNKNOWN_TIMELINE && timeline != UNKNOWN_TIMELINE
+    }
 }
 
 impl fmt::Display for History {
@@ -180,9 +197,7 @@ impl ServerFacts {
 /// is no reason, as long as the mark's transaction ids were on disk before it was kept.
 pub(super) fn doubt_about(marks: &[&PgMark], here: &History) -> Option<String> {
     let histories = marks.iter().filter_map(|mark| mark.history.as_ref());
-    let other = |history: &&History| {
-        (&history.system_identifier, history.timeline) != (&here.system_identifier, here.timeline)
-    };
+    let other = |history: &&History| !history.is_of(&here.system_identifier, here.timeline);
     histories.into_iter().find(other).map(|history| {
         format!(
             "it was made on the server {} in timeline {}, and this is {} in timeline {}",
@@ -269,6 +284,10 @@ mod tests {
         let kept = |history: String| mark(40, "900:910:900").in_history(&history.parse().unwrap());
         let another_run = kept(format!("77/1/{}", RUN.replace('1', "2")));
         assert_eq!(doubt_about(&[&another_run, &mark(50, "1000:1000:")], &here), None);
+        let untold: History = format!("77/0/{RUN}").parse().unwrap();
+        assert_eq!(doubt_about(&[&kept(untold.to_string())], &here), None);
+        assert_eq!(doubt_about(&[&another_run], &untold), None);
+        assert!(doubt_about(&[&kept(format!("66/0/{RUN}"))], &here).is_some());
         for other in [format!("77/2/{RUN}"), format!("66/1/{RUN}")] {
             let doubt = doubt_about(&[&another_run, &kept(other)], &here).unwrap();
             assert!(doubt.contains("this is 77 in timeline 1"), "{doubt}");

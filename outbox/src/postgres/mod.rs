@@ -100,9 +100,11 @@ mod reconcile;
 mod retention;
 mod row;
 mod server_kind;
+pub(crate) mod session;
 mod statements;
 pub mod store;
 pub mod transaction_ids;
+mod url;
 
 pub(crate) use reconcile::PostgresRows;
 pub use store::PostgresLog;

@@ -7,6 +7,7 @@ use migrations::Dialect;
 use sqlx::postgres::{PgConnectOptions, PgSslMode};
 
 use crate::connect::{InvalidUrl, dialect_of};
+use crate::postgres::url::accepted;
 
 /// The protection that is missing on the way to a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,7 +21,8 @@ pub enum Exposure {
 /// PostgreSQL options from a URL. `sslmode` in the URL is honoured; without one, a server on
 /// another machine must prove its identity (`verify-full`), also where plaintext is allowed. Beyond
 /// loopback addresses and Unix sockets plaintext has to be asked for twice, with `sslmode=disable`
-/// and `allow_plaintext`; modes that may fall back to it are refused.
+/// and `allow_plaintext`; modes that may fall back to it are refused. So are parameters that cannot
+/// be honoured, by their names, and lists of hosts.
 ///
 /// # Errors
 /// [`InvalidUrl`].
@@ -28,8 +30,12 @@ pub fn postgres_options(url: &str, allow_plaintext: bool) -> Result<PgConnectOpt
     if dialect_of(url)? != Dialect::Postgres {
         return Err(InvalidUrl::Scheme { scheme: String::from("sqlite") });
     }
-    let options = PgConnectOptions::from_str(url)
-        .map_err(|error| InvalidUrl::Malformed { dialect: Dialect::Postgres, problem: error.to_string() })?;
+    let url = accepted(url)?;
+    let options = PgConnectOptions::from_str(&url)
+        .map_err(|error| InvalidUrl::Malformed { dialect: Dialect::Postgres, problem: error.to_string() })?
+        // A pooler as it is shipped knows no such parameter at the start, and the server's default
+        // has been exact since version 12.
+        .extra_float_digits(None);
     let host = options.get_host().to_owned();
     if is_local(&options) {
         return Ok(options);

@@ -274,7 +274,7 @@ impl Rebase {
         (search, needs_producers): (Search, bool),
     ) -> Result<Tried, LogError> {
         // Each statement sees what committed while a lock was waited for.
-        let begin = "BEGIN ISOLATION LEVEL READ COMMITTED";
+        let begin = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE";
         let mut tx = connection.begin_with(begin).await.map_err(failed())?;
         let limit = format!("{}s", REBASE_MAX.as_secs());
         sqlx::query(

@@ -11,7 +11,7 @@ use crate::admin::entry::due;
 use crate::log::failure::within;
 use crate::log::{EntryId, LogError, RelayName};
 use crate::postgres::brief::Brief;
-use crate::postgres::store::{PostgresLog, configure};
+use crate::postgres::store::PostgresLog;
 use crate::retention::{Expired, ForgetError, HeldBack, LogRetention, Segment};
 
 /// A lock that is not granted within 25 ms is given up and asked for again, so that nobody waits
@@ -30,17 +30,8 @@ const EXPIRE: &str = "SELECT {schema}outbox_expire_segment($1, make_interval(sec
 const FORGET: &str = "SELECT outcome, holder, parked FROM {schema}outbox_forget_relay($1, $2)";
 
 impl PostgresLog {
-    /// Only a transaction that looks anew with each statement sees what committed while it waited
-    /// for a lock.
     async fn retention(&self) -> Result<Brief, LogError> {
-        let mut connection = Brief::new(self.connect("relay retention").await?);
-        let limit = self.options.call_timeout;
-        let parameters = [
-            ("default_transaction_isolation", String::from("read committed")),
-            ("statement_timeout", limit.as_millis().to_string()),
-        ];
-        within(limit, configure(&mut connection, &parameters)).await?;
-        Ok(connection)
+        self.connect("relay retention").await.map(Brief::new)
     }
 
     async fn list(&self, connection: &mut PgConnection, keep: Duration) -> Result<Vec<Segment>, LogError> {

@@ -1,5 +1,7 @@
 //! Opens connections that are fit for reading and keeping the log.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -21,6 +23,7 @@ use crate::postgres::facts;
 use crate::postgres::reader::PgReader;
 use crate::postgres::rebase::Rebase;
 use crate::postgres::server_kind::ServerKind;
+use crate::postgres::session::settle;
 use crate::postgres::statements::Statements;
 
 /// The first version with `xid8` and `pg_current_snapshot()`.
@@ -35,6 +38,8 @@ pub struct PostgresLog {
     pub(super) source: Source,
     origin: String,
     statements: Statements,
+    /// Found once: a pooler does not change its ways while a service runs.
+    has_sessions_of_its_own: Arc<AtomicBool>,
 }
 
 impl PostgresLog {
@@ -54,16 +59,21 @@ impl PostgresLog {
         let origin = format!("postgresql {host}:{}/{database}", connect.get_port());
         warn_if_exposed(&connect, &origin);
         let statements = Statements::new(options.schema.as_ref());
-        Ok(Self { address, options, source, origin, statements })
+        let has_sessions_of_its_own = Arc::default();
+        Ok(Self { address, options, source, origin, statements, has_sessions_of_its_own })
     }
 
-    /// A connection to a primary of a version and with a schema that fit.
+    /// A connection to a primary of a version and with a schema that fit, with the settings of the
+    /// toolkit's own sessions. No statement takes longer than a call may.
     pub(super) async fn connect(&self, application_name: &str) -> Result<PgConnection, LogError> {
         // The address may be another one than at the last connect.
         let connect = self.address.postgres(self.options.allow_plaintext)?;
         let connect = connect.application_name(application_name);
         let connection = async {
             let mut connection = Brief::new(connect.connect().await.map_err(LogError::connecting)?);
+            if self.address.is_pool() {
+                self.check_pooler(&connect, &mut connection).await?;
+            }
             self.check(&mut connection).await?;
             encoding::take_bytes(&mut connection).await?;
             Ok(connection.keep())
@@ -73,11 +83,15 @@ impl PostgresLog {
 
     async fn check(&self, connection: &mut PgConnection) -> Result<(), LogError> {
         self.check_product(connection).await?;
-        let (version, replica): (i32, bool) =
-            sqlx::query_as("SELECT current_setting('server_version_num')::integer, pg_is_in_recovery()")
-                .fetch_one(&mut *connection)
-                .await
-                .map_err(LogError::during("tell its version"))?;
+        settle(connection).await.map_err(LogError::during("configure the session"))?;
+        let (version, replica, _): (i32, bool, String) = sqlx::query_as(
+            "SELECT current_setting('server_version_num')::integer, pg_is_in_recovery(),
+                set_config('statement_timeout', $1, false)",
+        )
+        .bind(millis(self.options.call_timeout))
+        .fetch_one(&mut *connection)
+        .await
+        .map_err(LogError::during("tell its version"))?;
         if version < SERVER_VERSION_MIN {
             return Err(LogError::operator(format!(
                 "{} is PostgreSQL {}; the relay needs version 13 or newer",
@@ -117,6 +131,32 @@ impl PostgresLog {
         let row = prepared.fetch_one(connection).await.map_err(failed())?;
         let hands_on_statements = row.try_get(0).map_err(failed())?;
         self.refuse(&ServerKind { hands_on_statements, ..ServerKind::default() })
+    }
+
+    /// A pooler that hands sessions on after each transaction would hand the relay's settings to the
+    /// service, which has the same user: its plans, its isolation level, its time limits. While
+    /// the first connection is idle, a second one gets its session from such a pooler.
+    async fn check_pooler(
+        &self,
+        connect: &PgConnectOptions,
+        connection: &mut PgConnection,
+    ) -> Result<(), LogError> {
+        if self.has_sessions_of_its_own.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let failed = || LogError::during("tell whose session it is");
+        let first = backend(connection).await.map_err(failed())?;
+        let mut second = Brief::new(connect.connect().await.map_err(LogError::connecting)?);
+        if backend(&mut second).await.map_err(failed())? == first {
+            return Err(LogError::operator(format!(
+                "{} is reached through a pooler that hands sessions on after each transaction, and the relay's settings \
+                 would reach the statements of the service whose pool this is: give the relay a URL of its own, of the \
+                 server or of a pooler in session mode",
+                self.origin
+            )));
+        }
+        self.has_sessions_of_its_own.store(true, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Who else writes the tables.
@@ -177,6 +217,11 @@ impl PostgresLog {
     }
 }
 
+/// The server's process behind a connection; in the simple protocol, so that nothing is prepared.
+async fn backend(connection: &mut PgConnection) -> Result<i32, sqlx::Error> {
+    sqlx::raw_sql("SELECT pg_backend_pid()").fetch_one(connection).await?.try_get(0)
+}
+
 fn warn_if_exposed(connect: &PgConnectOptions, origin: &str) {
     match exposure(connect) {
         Some(Exposure::Plaintext) => {
@@ -193,10 +238,7 @@ fn warn_if_exposed(connect: &PgConnectOptions, origin: &str) {
 }
 
 /// Sets parameters of the session; each is a value, none is part of a statement's text.
-pub(super) async fn configure(
-    connection: &mut PgConnection,
-    parameters: &[(&str, String)],
-) -> Result<(), LogError> {
+async fn configure(connection: &mut PgConnection, parameters: &[(&str, String)]) -> Result<(), LogError> {
     let names: Vec<&str> = parameters.iter().map(|(name, _)| *name).collect();
     let values: Vec<&str> = parameters.iter().map(|(_, value)| value.as_str()).collect();
     sqlx::query(
@@ -232,7 +274,6 @@ impl LogStore for PostgresLog {
             off("enable_sort"),
             off("jit"),
             ("plan_cache_mode", String::from("force_generic_plan")),
-            ("statement_timeout", millis(self.options.call_timeout)),
         ];
         configure(&mut connection, &parameters).await?;
         let questions = facts::Statements::new(self.options.schema.as_ref());
@@ -255,7 +296,6 @@ impl LogStore for PostgresLog {
             off("enable_bitmapscan"),
             off("jit"),
             ("plan_cache_mode", String::from("force_generic_plan")),
-            ("statement_timeout", millis(self.options.call_timeout)),
             ("lock_timeout", millis(self.options.call_timeout / 2)),
             ("idle_in_transaction_session_timeout", millis(self.options.call_timeout)),
         ];

@@ -103,7 +103,6 @@ pool_mode = {mode}
 default_pool_size = 20
 max_client_conn = 500
 server_login_retry = 0.2
-ignore_startup_parameters = extra_float_digits
 "
     )
 }

@@ -24,6 +24,11 @@ pub(crate) fn trials() -> Vec<Trial> {
             a_pooler_that_hands_on_prepared_statements_is_refused_by_name,
         ),
         trial(
+            name("a_relay_in_a_service_is_refused_where_sessions_are_shared"),
+            &NEEDS,
+            a_relay_in_a_service_is_refused_where_sessions_are_shared,
+        ),
+        trial(
             name("a_client_that_a_pooler_keeps_through_a_crash_trusts_no_mark_of_before"),
             &NEEDS,
             a_client_that_a_pooler_keeps_through_a_crash_trusts_no_mark_of_before,
@@ -139,6 +144,38 @@ async fn a_pooler_that_hands_on_prepared_statements_is_refused_by_name(stage: St
     })
     .await?;
     refused(checkpoint_store.acquire(TTL).await.err().unwrap());
+    Ok(())
+}
+
+/// Goal: what the relay sets for its sessions never reaches statements of the service whose pool it
+/// was given. Oracle: the refusal through a pooler in transaction mode, none through one in session
+/// mode, and the settings of the service's connections beside a relay that reads.
+async fn a_relay_in_a_service_is_refused_where_sessions_are_shared(stage: Stage) -> Outcome {
+    let cluster = Cluster::start(&stage, &[]).await?;
+    let db = database(&cluster).await;
+    db.run("ALTER SYSTEM SET default_transaction_isolation = 'serializable'").await;
+    db.run("SELECT pg_reload_conf()").await;
+    for (mode, is_refused) in [("transaction", true), ("session", false)] {
+        cluster.start_pooler(mode).await?;
+        let options = outbox::connect::postgres_options(&cluster.pooler_url(), false)?;
+        let pool = outbox::pool_options::<Postgres>().max_connections(1).connect_lazy_with(options);
+        let log = outbox::log::open(&pool, source(), LogOptions::default())?;
+        match log.reader(&relay()).await {
+            Ok(_reader) => {
+                assert!(!is_refused, "{mode}");
+                let own: String =
+                    sqlx::query_scalar("SHOW default_transaction_isolation").fetch_one(&pool).await?;
+                assert_eq!(own, "serializable", "the service's own sessions are as they were");
+            }
+            Err(error) => {
+                assert!(is_refused, "{mode}: {error}");
+                assert!(matches!(error, LogError::Operator { .. }), "{error}");
+                assert!(error.to_string().contains("a URL of its own"), "{error}");
+            }
+        }
+        pool.close().await;
+        cluster.stop_pooler().await?;
+    }
     Ok(())
 }
 

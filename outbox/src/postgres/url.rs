@@ -1,0 +1,304 @@
+//! Parameters of a PostgreSQL URL. The client library ignores those that it does not know and logs
+//! them with their values, and some are secrets: nothing reaches it that it does not honour.
+
+use crate::connect::InvalidUrl;
+
+/// What is done about a parameter.
+enum Verdict {
+    /// The client library honours it.
+    Honoured,
+    /// Nothing needs to be done to keep its meaning.
+    Kept,
+    /// It cannot be honoured; what to do instead.
+    Refused(&'static str),
+}
+
+/// The longest name that is repeated in an error; a longer text is more likely a slip than a name.
+const NAME_BYTES_MAX: usize = 64;
+
+/// Returns the URL without the parameters that need nothing to be done.
+///
+/// # Errors
+/// [`InvalidUrl::Hosts`] for a list of hosts, [`InvalidUrl::Parameter`] for a parameter that cannot
+/// be honoured. Neither holds a value.
+pub(super) fn accepted(url: &str) -> Result<String, InvalidUrl> {
+    let (url, fragment) = match url.split_once('#') {
+        Some((url, fragment)) => (url, Some(fragment)),
+        None => (url, None),
+    };
+    let (place, query) = url.split_once('?').unwrap_or((url, ""));
+    if has_many(authority(place)) {
+        return Err(InvalidUrl::Hosts);
+    }
+    let pairs: Vec<Pair<'_>> = query.split('&').filter(|text| !text.is_empty()).map(Pair::read).collect();
+    let is_mode = |pair: &&Pair<'_>| matches!(pair.name.as_str(), "sslmode" | "ssl-mode");
+    // As the client library decides: the last one, or the environment's. Without any, a server on
+    // another machine has to prove who it is.
+    let mode = pairs.iter().rev().find(is_mode).map(|pair| pair.value.clone());
+    let mode = mode.or_else(|| std::env::var("PGSSLMODE").ok());
+    let is_verified = mode.is_none_or(|mode| mode == "verify-full");
+    let mut left = Vec::new();
+    for pair in &pairs {
+        match verdict(pair, is_verified) {
+            _ if matches!(pair.name.as_str(), "host" | "hostaddr" | "port") && has_many(&pair.value) => {
+                return Err(InvalidUrl::Hosts);
+            }
+            Verdict::Honoured => left.push(pair.text),
+            Verdict::Kept => {}
+            Verdict::Refused(remedy) => {
+                return Err(InvalidUrl::Parameter { name: shown(&pair.name), remedy });
+            }
+        }
+    }
+    let mut accepted = place.to_owned();
+    if !left.is_empty() {
+        accepted.push('?');
+        accepted.push_str(&left.join("&"));
+    }
+    if let Some(fragment) = fragment {
+        accepted.push('#');
+        accepted.push_str(fragment);
+    }
+    Ok(accepted)
+}
+
+/// The hosts of a URL, without user and password.
+fn authority(place: &str) -> &str {
+    let (_, rest) = place.split_once("://").unwrap_or(("", ""));
+    let authority = rest.split('/').next().unwrap_or_default();
+    authority.rsplit_once('@').map_or(authority, |(_, hosts)| hosts)
+}
+
+fn has_many(hosts: &str) -> bool {
+    hosts.contains(',') || hosts.to_ascii_lowercase().contains("%2c")
+}
+
+/// One parameter.
+struct Pair<'a> {
+    name: String,
+    value: String,
+    text: &'a str,
+}
+
+impl<'a> Pair<'a> {
+    fn read(text: &'a str) -> Self {
+        let (name, value) = text.split_once('=').unwrap_or((text, ""));
+        Self { name: decoded(name), value: decoded(value), text }
+    }
+}
+
+/// As forms are encoded.
+fn decoded(text: &str) -> String {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let [first, after @ ..] = rest {
+        let escaped = match (first, after) {
+            (b'%', [high, low, ..]) => hex(*high).zip(hex(*low)).map(|(high, low)| high << 4 | low),
+            _ => None,
+        };
+        bytes.push(match (escaped, first) {
+            (Some(byte), _) => byte,
+            (None, b'+') => b' ',
+            (None, byte) => *byte,
+        });
+        rest = if escaped.is_some() { &after[2..] } else { after };
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+fn hex(digit: u8) -> Option<u8> {
+    char::from(digit).to_digit(16).and_then(|digit| u8::try_from(digit).ok())
+}
+
+/// A text that is no name may be a part of a password with a `?` or `&` in it.
+fn shown(name: &str) -> String {
+    let is_name = name.len() <= NAME_BYTES_MAX
+        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.[]".contains(&byte));
+    match is_name && !name.is_empty() {
+        true => format!("{name:?}"),
+        false => String::from("that is no name (write ? as %3F and & as %26 in a password)"),
+    }
+}
+
+fn verdict(pair: &Pair<'_>, is_verified: bool) -> Verdict {
+    use Verdict::{Honoured, Kept, Refused};
+    let value = pair.value.as_str();
+    match pair.name.as_str() {
+        "sslmode"
+        | "ssl-mode"
+        | "sslrootcert"
+        | "ssl-root-cert"
+        | "ssl-ca"
+        | "sslcert"
+        | "ssl-cert"
+        | "sslkey"
+        | "ssl-key"
+        | "statement-cache-capacity"
+        | "host"
+        | "hostaddr"
+        | "port"
+        | "dbname"
+        | "user"
+        | "password"
+        | "application_name"
+        | "options" => Honoured,
+        name if name.starts_with("options[") && name.ends_with(']') => Honoured,
+
+        // One server is asked, and what the toolkit does there is write.
+        "target_session_attrs" => match value {
+            "any" | "read-write" | "primary" => Kept,
+            _ => Refused("the toolkit writes, so it needs the primary: leave it out, or use read-write"),
+        },
+        "load_balance_hosts" => match value {
+            "disable" => Kept,
+            _ => Refused("only one host is used: leave it out"),
+        },
+        // Both bind the session to the server that holds the key of its certificate; that the
+        // certificate is the right one is checked by verify-full only.
+        "channel_binding" => match value {
+            "disable" | "prefer" => Kept,
+            "require" if is_verified => Kept,
+            "require" => Refused(
+                "the client library cannot bind channels: use sslmode=verify-full, which proves the server's \
+                 identity as well, and leave it out",
+            ),
+            _ => Refused("use disable, prefer or require"),
+        },
+        "gssencmode" => match value {
+            "disable" | "prefer" => Kept,
+            _ => Refused("Kerberos is not supported: use TLS (sslmode=verify-full) and leave it out"),
+        },
+        "sslnegotiation" => match value {
+            "postgres" => Kept,
+            _ => Refused("TLS is asked for by the protocol of PostgreSQL: leave it out"),
+        },
+        "ssl_min_protocol_version" => match value {
+            "TLSv1" | "TLSv1.1" | "TLSv1.2" => Kept,
+            _ => Refused("TLS 1.2 is the oldest version that is spoken: demand a newer one at the server"),
+        },
+        "sslsni" => match value {
+            "1" => Kept,
+            _ => Refused("the host's name is always sent with TLS: leave it out"),
+        },
+        "client_encoding" => match value.to_ascii_lowercase().as_str() {
+            "utf8" | "utf-8" | "auto" => Kept,
+            _ => Refused("texts are sent as UTF-8: leave it out"),
+        },
+        // The toolkit has time limits of its own for each connect and each call.
+        "connect_timeout"
+        | "keepalives"
+        | "keepalives_idle"
+        | "keepalives_interval"
+        | "keepalives_count"
+        | "tcp_user_timeout" => Kept,
+        "fallback_application_name" | "sslcompression" => Kept,
+
+        "sslpassword" => Refused(
+            "a key that is encrypted cannot be read: decrypt it (openssl pkey -in KEY -out PLAIN), keep it readable \
+             for this program only, and name it with sslkey",
+        ),
+        "sslcrl" | "sslcrldir" => Refused("revoked certificates are not looked up: leave it out"),
+        "passfile" => Refused("set the environment variable PGPASSFILE instead"),
+        "service" | "servicefile" => Refused("write the place into the URL itself"),
+        "require_auth"
+        | "requirepeer"
+        | "krbsrvname"
+        | "gsslib"
+        | "gssdelegation"
+        | "sslcertmode"
+        | "ssl_max_protocol_version"
+        | "replication"
+        | "requiressl" => Refused(
+            "the client library cannot honour it: leave it out if the connection needs no such protection",
+        ),
+        _ => Refused(
+            "it is unknown: leave it out, if it is meant for another program; docs/configuration.md lists those that \
+             are known",
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLACE: &str = "postgres://u:p%40ss@db.example.com/d";
+
+    fn refusal(url: &str) -> String {
+        accepted(url).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn what_the_client_library_honours_reaches_it() {
+        for query in [
+            "sslmode=require",
+            "sslmode=verify-ca&sslrootcert=/ca.pem&sslcert=c&sslkey=k",
+            "host=/run/postgresql&port=5433&user=u&password=a%26b&dbname=d",
+            "options[search_path]=app&options=-c%20x%3d1&application_name=a&statement-cache-capacity=0",
+        ] {
+            let url = format!("{PLACE}?{query}");
+            assert_eq!(accepted(&url).unwrap(), url);
+        }
+        assert_eq!(accepted(PLACE).unwrap(), PLACE);
+    }
+
+    #[test]
+    fn what_needs_nothing_to_be_done_is_left_out() {
+        let query = "target_session_attrs=read-write&connect_timeout=10&keepalives=1&channel_binding=require\
+                     &sslmode=verify-full&gssencmode=prefer&client_encoding=UTF8&sslsni=1";
+        assert_eq!(accepted(&format!("{PLACE}?{query}")).unwrap(), format!("{PLACE}?sslmode=verify-full"));
+        assert_eq!(accepted(&format!("{PLACE}?keepalives=0#f")).unwrap(), format!("{PLACE}#f"));
+    }
+
+    #[test]
+    fn what_cannot_be_honoured_is_named_without_its_value() {
+        let table = [
+            ("sslpassword=CANARY", "\"sslpassword\"", "openssl"),
+            ("ssl%70assword=CANARY", "\"sslpassword\"", "openssl"),
+            ("SSLPASSWORD=CANARY", "\"SSLPASSWORD\"", "unknown"),
+            ("sslmode=require&channel_binding=require", "\"channel_binding\"", "verify-full"),
+            ("target_session_attrs=standby", "\"target_session_attrs\"", "primary"),
+            ("gssencmode=require", "\"gssencmode\"", "TLS"),
+            ("ssl_min_protocol_version=TLSv1.3", "\"ssl_min_protocol_version\"", "at the server"),
+            ("client_encoding=LATIN1", "\"client_encoding\"", "UTF-8"),
+            ("pgbouncer=CANARY", "\"pgbouncer\"", "docs/configuration.md"),
+            ("CANARY@db/d=CANARY", "no name", "%3F"),
+            ("sslmode=require&=CANARY", "no name", "%3F"),
+        ];
+        for (query, name, remedy) in table {
+            let text = refusal(&format!("{PLACE}?{query}"));
+            assert!(
+                text.contains(name) && text.contains(remedy) && !text.contains("CANARY"),
+                "{query}: {text}"
+            );
+        }
+        let long = format!("{PLACE}?{}=x", "CANARY".repeat(20));
+        assert!(!refusal(&long).contains("CANARY"));
+    }
+
+    #[test]
+    fn a_list_of_hosts_is_refused_and_a_comma_elsewhere_is_not() {
+        for url in [
+            "postgres://u:CANARY@h1,h2/d",
+            "postgres://u:CANARY@h1:1,h2:2/d",
+            "postgres://h1%2Ch2/d",
+            "postgres://u:CANARY@/d?host=h1,h2",
+            "postgres://u@h/d?port=1,2",
+        ] {
+            let text = refusal(url);
+            assert!(text.contains("several hosts") && !text.contains("CANARY"), "{text}");
+        }
+        for url in ["postgres://u:a,b@h/d", "postgres://u@h/a,b", "postgres://u@h/d?application_name=a,b"] {
+            assert_eq!(accepted(url).unwrap(), url);
+        }
+    }
+
+    #[test]
+    fn any_text_is_accepted_or_refused() {
+        for url in
+            ["", "?", "postgres:", "postgres://", "postgres://?%", "postgres://u@h/d?%zz=%4", "x?&&&=#?"]
+        {
+            let _ = accepted(url);
+        }
+    }
+}
