@@ -216,6 +216,8 @@ impl Goal {
                 let name = options.get_database().unwrap_or_else(|| options.get_username());
                 let database = format!("postgresql {}:{}/{name}", options.get_host(), options.get_port());
                 let mut connection = connect(&options.application_name("relay migrate"), &database).await?;
+                let settling = outbox::connect::settle(&mut connection).await;
+                settling.map_err(|error| failed("configure the session", error).about(&database))?;
                 self.with::<Postgres>(&mut connection, &database, lines, act, outcomes).await?;
                 close(connection).await
             }
@@ -270,24 +272,24 @@ fn outcome(database: &str, status: &Status, applied: Option<&'static [migrations
     }
 }
 
+fn failed(what: &str, error: sqlx::Error) -> Failure {
+    MigrateError::Database { what: what.to_owned(), source: Box::new(error) }.into()
+}
+
 async fn connect<O>(options: &O, database: &str) -> Result<O::Connection, Failure>
 where
     O: ConnectOptions<Connection: Sized>,
 {
     let failure = match tokio::time::timeout(CONNECT_TIMEOUT, opened_when_free(|| options.connect())).await {
         Ok(Ok(connection)) => return Ok(connection),
-        Ok(Err(error)) => {
-            MigrateError::Database { what: String::from("connect"), source: Box::new(error) }.into()
-        }
+        Ok(Err(error)) => failed("connect", error),
         Err(_) => Failure::from(LogError::Timeout { waited: CONNECT_TIMEOUT }),
     };
     Err(failure.about(database))
 }
 
 async fn close<C: Connection>(connection: C) -> Result<(), Failure> {
-    let failed =
-        |error| MigrateError::Database { what: String::from("say goodbye"), source: Box::new(error) };
-    Ok(connection.close().await.map_err(failed)?)
+    connection.close().await.map_err(|error| failed("say goodbye", error))
 }
 
 fn shown(outcomes: &[Outcome], what: &str) -> String {

@@ -114,7 +114,13 @@ pub struct PostgresFacts {
     pub lines: Vec<LineFacts>,
     /// `CACHE` of the outbox's sequence; nothing without tables.
     pub sequence_cache: Option<i64>,
-    /// `default_transaction_isolation` of this session.
+    /// The timeline of its write-ahead log.
+    pub timeline: Timeline,
+    /// `server_encoding`.
+    pub encoding: String,
+    /// The recorded and the actual version of the database's collation, where they differ.
+    pub stale_collation: Option<(String, String)>,
+    /// `default_transaction_isolation` of a session as the server gives it.
     pub isolation: String,
     /// Roles and databases with another one.
     pub isolation_of_others: Vec<String>,
@@ -134,6 +140,15 @@ pub struct PostgresFacts {
     pub clock: Skew,
     /// The size of the database.
     pub database_bytes: u64,
+}
+
+/// What a server tells of the timeline that it writes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Timeline {
+    /// It tells its number; 0 for a replica, which writes none.
+    Told(i64),
+    /// It refuses, in these words.
+    Hidden(String),
 }
 
 /// The answers of a SQLite file.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::facts::{LineFacts, PostgresFacts, Skew};
+use super::facts::{LineFacts, PostgresFacts, Skew, Timeline};
 use super::report::{CheckState, Finding};
 use super::text::{age, bytes};
 use super::{activity, grants};
@@ -22,6 +22,9 @@ pub fn check(facts: &PostgresFacts) -> Vec<Finding> {
     findings.extend(facts.lines.iter().map(|line| schema(line, DATABASE)));
     findings.push(accepted(facts.refused.as_deref()));
     findings.push(sequence(facts.sequence_cache));
+    findings.push(timeline(&facts.timeline));
+    findings.push(encoding(&facts.encoding));
+    findings.push(collation(facts.stale_collation.as_ref()));
     findings.push(isolation(facts));
     findings.push(durability(facts));
     findings.extend(grants::check(facts));
@@ -117,6 +120,53 @@ fn sequence(cache: Option<i64>) -> Finding {
     }
 }
 
+fn timeline(timeline: &Timeline) -> Finding {
+    let (measured, problem) = match timeline {
+        Timeline::Told(number) => (format!("timeline {number}"), None),
+        Timeline::Hidden(why) => {
+            let remedy = "this server does not tell that a standby was promoted: a cursor is not warned about after a \
+                          failover, and exactly-once to Kafka rests on the entry that was read last. Use a service whose \
+                          failover loses no commit (docs/operations/servers.md)";
+            (format!("it refuses pg_current_wal_lsn(): {why}"), Some((CheckState::Warn, remedy.to_owned())))
+        }
+    };
+    Finding::unless("timeline", DATABASE, measured, problem)
+}
+
+fn encoding(encoding: &str) -> Finding {
+    let (measured, remedy) = match encoding {
+        "UTF8" => (String::from(encoding), None),
+        "SQL_ASCII" => (
+            format!("{encoding}: it takes any bytes as text"),
+            Some(
+                "write UTF-8 only, or move to a database made with ENCODING 'UTF8': a row with other bytes cannot be read",
+            ),
+        ),
+        _ => (
+            format!("{encoding} lacks most characters"),
+            Some(
+                "an enqueue with a character that it lacks fails, errors are stored in ASCII, and inbox, keys and sagas \
+                 are refused: move to a database made with ENCODING 'UTF8'",
+            ),
+        ),
+    };
+    let problem = remedy.map(|remedy| (CheckState::Warn, remedy.to_owned()));
+    Finding::unless("encoding", DATABASE, measured, problem)
+}
+
+fn collation(stale: Option<&(String, String)>) -> Finding {
+    let measured = match stale {
+        None => String::from("as it was when the database was made"),
+        Some((recorded, actual)) => format!("version {actual}, and {recorded} when the database was made"),
+    };
+    let problem = stale.map(|_| {
+        let remedy = "texts in your own indexes may be in another order, and unique ones find no duplicate (the toolkit's \
+                      are in the order of bytes): REINDEX DATABASE, then ALTER DATABASE … REFRESH COLLATION VERSION";
+        (CheckState::Warn, remedy.to_owned())
+    });
+    Finding::unless("collation", DATABASE, measured, problem)
+}
+
 fn isolation(facts: &PostgresFacts) -> Finding {
     let mut others = facts.isolation_of_others.clone();
     if facts.isolation != "read committed" {
@@ -124,7 +174,8 @@ fn isolation(facts: &PostgresFacts) -> Finding {
     }
     let problem = (!others.is_empty()).then(|| {
         let remedy = "services of these roles get serialization failures (40001) that they must try again; the \
-                      toolkit needs read committed only: ALTER ROLE … RESET default_transaction_isolation";
+                      relay's own sessions are at read committed whatever the default is, and nothing else of the \
+                      toolkit needs more: ALTER ROLE … RESET default_transaction_isolation";
         (CheckState::Warn, remedy.to_owned())
     });
     let measured = if others.is_empty() { facts.isolation.clone() } else { others.join("; ") };
@@ -187,6 +238,9 @@ pub(crate) mod tests {
             refused: None,
             lines: vec![LineFacts { line: "outbox", version: 7, version_needed: 7, problem: None }],
             sequence_cache: Some(1),
+            timeline: Timeline::Told(1),
+            encoding: String::from("UTF8"),
+            stale_collation: None,
             isolation: String::from("read committed"),
             isolation_of_others: Vec::new(),
             unsafe_settings: Vec::new(),
@@ -217,7 +271,7 @@ pub(crate) mod tests {
     fn each_fact_that_is_wrong_has_its_check() {
         use CheckState::{Fail, Warn};
         type Break = fn(&mut PostgresFacts);
-        let table: [(&str, CheckState, Break); 12] = [
+        let table: [(&str, CheckState, Break); 16] = [
             ("tls", Fail, |facts| facts.cipher = None),
             ("tls", Warn, |facts| facts.verified = false),
             ("server", Fail, |facts| facts.version_number = 120_000),
@@ -226,6 +280,10 @@ pub(crate) mod tests {
             ("schema", Fail, |facts| facts.lines[0].problem = Some(String::from("run relay migrate up"))),
             ("opens", Fail, |facts| facts.refused = Some(String::from("is CockroachDB"))),
             ("sequence-cache", Fail, |facts| facts.sequence_cache = Some(100)),
+            ("timeline", Warn, |facts| facts.timeline = Timeline::Hidden(String::from("wal_level"))),
+            ("encoding", Warn, |facts| facts.encoding = String::from("LATIN1")),
+            ("encoding", Warn, |facts| facts.encoding = String::from("SQL_ASCII")),
+            ("collation", Warn, |facts| facts.stale_collation = Some((String::from("1"), String::from("2")))),
             ("isolation", Warn, |facts| facts.isolation = String::from("serializable")),
             ("durability", Fail, |facts| facts.unsafe_settings = vec![("fsync", String::from("off"))]),
             ("clock", Warn, |facts| facts.clock.by = Duration::from_secs(5)),

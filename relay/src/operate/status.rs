@@ -38,7 +38,7 @@ pub struct PipelineStatus {
     pub checkpoint_age_seconds: Option<f64>,
     /// The server in whose history the cursor means something.
     pub cursor_system_identifier: Option<String>,
-    /// The timeline of its log.
+    /// The timeline of its log; 0 where the server did not tell it.
     pub cursor_timeline: Option<i64>,
     /// Whether that is the server that answers; otherwise the next leader compares the cursor with
     /// it first.

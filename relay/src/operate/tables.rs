@@ -84,7 +84,7 @@ pub(super) async fn open_with<DB, T, E>(
 where
     DB: outbox::Dialect,
 {
-    let pool = outbox::pool_options::<DB>().max_connections(1).connect_lazy_with(options);
+    let pool = outbox::own_pool_options::<DB>().max_connections(1).connect_lazy_with(options);
     let opened = open(pool.clone()).await;
     if opened.is_err() {
         pool.close().await;

@@ -32,6 +32,7 @@ async fn ask(inbox: &InboxConfig) -> Result<Option<Duration>, Unreachable> {
             let options = outbox::connect::postgres_options(url.expose_secret(), inbox.allow_plaintext);
             let options = options.map_err(LogError::from)?.application_name("relay doctor");
             let mut connection = super::postgres::connect(&options).await?;
+            super::postgres::settled(&mut connection).await?;
             let rows = super::asked::rows(&mut connection, inbox.schema.as_ref(), REMEMBERS).await?;
             rows.first().map(|row| row.try_get(0)).transpose().map_err(Unreachable::asking)?
         }

@@ -15,7 +15,7 @@ use super::asked::rows;
 use super::lines::lines;
 use super::{TIME_LIMIT, Unreachable};
 use crate::doctor::facts::{
-    OpenTransaction, PostgresFacts, PreparedTransaction, RoleFacts, Skew, Slot, WrongGrant,
+    OpenTransaction, PostgresFacts, PreparedTransaction, RoleFacts, Skew, Slot, Timeline, WrongGrant,
 };
 
 const SERVER: &str = include_str!("../sql/server.sql");
@@ -25,8 +25,14 @@ const PREPARED: &str = include_str!("../sql/prepared.sql");
 const SLOTS: &str = include_str!("../sql/slots.sql");
 const SEQUENCE: &str = include_str!("../sql/sequence.sql");
 const TOPICS: &str = include_str!("../sql/topics.sql");
+const SLOTS_WITHOUT_LOG: &str = include_str!("../sql/slots_without_log.sql");
+const TIMELINE: &str = include_str!("../sql/timeline.sql");
+const COLLATION: &str = include_str!("../sql/collation.sql");
 const GRANTS: &str = include_str!("../sql/grants.sql");
 const PUBLIC: &str = include_str!("../sql/public.sql");
+
+/// The first version that records the version of a database's collation.
+const COLLATION_VERSION_MIN: i32 = 150_000;
 
 /// The facts of the server, and the topics of its latest messages.
 pub(in crate::doctor) struct Gathered {
@@ -66,6 +72,21 @@ async fn ask(
     let took = asked.elapsed();
     let replica: bool = get(&row, "replica")?;
     let pid: i32 = get(&row, "pid")?;
+    // What is told of the session's defaults was asked before.
+    settled(connection).await?;
+    let version_number: i32 = get(&row, "version_number")?;
+    let timeline = match replica {
+        true => Timeline::Told(0),
+        false => timeline(connection).await?,
+    };
+    let slots_sql = match timeline {
+        Timeline::Told(_) => SLOTS,
+        Timeline::Hidden(_) => SLOTS_WITHOUT_LOG,
+    };
+    let collation = match version_number >= COLLATION_VERSION_MIN {
+        true => stale(&rows(connection, None, COLLATION).await?)?,
+        false => None,
+    };
     let lines = lines::<Postgres>(connection, schema).await?;
     let has_outbox = lines.iter().any(|line| line.line == "outbox" && line.version > 0);
     let (mut sequence_cache, mut topics, mut roles, mut public) = (None, Vec::new(), Vec::new(), Vec::new());
@@ -87,7 +108,7 @@ async fn ask(
         .collect::<Result<Vec<_>, Unreachable>>()?;
     let facts = PostgresFacts {
         version: get(&row, "version")?,
-        version_number: get(&row, "version_number")?,
+        version_number,
         replica,
         local: options.get_socket().is_some() || host.starts_with('/') || is_loopback(host),
         cipher: match get::<Option<bool>>(&row, "encrypted")? {
@@ -102,6 +123,9 @@ async fn ask(
         refused: None,
         lines,
         sequence_cache,
+        timeline,
+        encoding: get(&row, "encoding")?,
+        stale_collation: collation,
         isolation: get(&row, "isolation")?,
         isolation_of_others: texts(&rows(connection, None, ISOLATION).await?)?,
         unsafe_settings,
@@ -110,11 +134,35 @@ async fn ask(
         transactions: transactions(&rows(connection, None, TRANSACTIONS).await?)?,
         prepared: prepared(&rows(connection, None, PREPARED).await?)?,
         // A replica does not tell where its log is written.
-        slots: if replica { Vec::new() } else { slots(&rows(connection, None, SLOTS).await?)? },
+        slots: if replica { Vec::new() } else { slots(&rows(connection, None, slots_sql).await?)? },
         clock: skew(get(&row, "clock")?, before, took),
         database_bytes: u64::try_from(get::<i64>(&row, "database_bytes")?).unwrap_or_default(),
     };
     Ok(Gathered { facts, topics })
+}
+
+/// A session that has no part in the business' transactions, whatever the role's default is.
+pub(super) async fn settled(connection: &mut PgConnection) -> Result<(), Unreachable> {
+    let settling = timeout(TIME_LIMIT, outbox::connect::settle(connection));
+    settling.await.map_err(|_| Unreachable::late())?.map_err(Unreachable::asking)
+}
+
+/// What the server tells of its timeline; why not, where it refuses.
+async fn timeline(connection: &mut PgConnection) -> Result<Timeline, Unreachable> {
+    let asked = timeout(TIME_LIMIT, sqlx::raw_sql(TIMELINE).fetch_one(connection));
+    match asked.await.map_err(|_| Unreachable::late())? {
+        Ok(row) => Ok(Timeline::Told(get(&row, "timeline")?)),
+        Err(sqlx::Error::Database(refused)) => Ok(Timeline::Hidden(refused.message().to_owned())),
+        Err(error) => Err(Unreachable::asking(error)),
+    }
+}
+
+/// The recorded and the actual version of the collation, where they differ.
+fn stale(rows: &[PgRow]) -> Result<Option<(String, String)>, Unreachable> {
+    let Some(row) = rows.first() else { return Ok(None) };
+    let recorded: Option<String> = get(row, "recorded")?;
+    let actual: Option<String> = get(row, "actual")?;
+    Ok(recorded.zip(actual).filter(|(recorded, actual)| recorded != actual))
 }
 
 /// Whether a second connection gets the session that the first one, which is idle, had.

@@ -227,7 +227,7 @@ pub(crate) async fn status(old: &OldTable, operator: &Operator) -> Result<AdoptS
 }
 
 /// Each statement sees what has committed before it: the lock comes first.
-const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
+const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE";
 
 impl OldTable {
     async fn connect(&self) -> Result<PgConnection, OperateError> {
@@ -235,7 +235,7 @@ impl OldTable {
             let text = format!("{} cannot be adopted: the outbox is in SQLite", self.adoption.table_name());
             return Err(OperateError::refused(text, "only tables of PostgreSQL can be adopted"));
         };
-        let connecting = PgConnection::connect_with(&options);
+        let connecting = outbox::connect::own_session(&options);
         match tokio::time::timeout(CONNECT_TIMEOUT, connecting).await {
             Ok(connected) => connected.map_err(failed("connect")),
             Err(_) => Err(LogError::Timeout { waited: CONNECT_TIMEOUT }.into()),

@@ -1,0 +1,2 @@
+-- The timeline that the server writes; clouds refuse it.
+SELECT ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint AS timeline
