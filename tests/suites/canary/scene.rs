@@ -255,12 +255,44 @@ async fn strangers(
             told.add("status with the database's wrong password", String::from_utf8_lossy(&output.stdout));
         }
     }
+    parameters(stage, url, &section, canaries, told).await?;
     let Some(section) = stranger(workload.broker.as_ref(), &section, canaries) else { return Ok(()) };
     let config = Config::with_section(stage, "orders", url, &section, "")?;
     let relay_process = RelayProcess::start_with(stage, &config, &[("RELAY_LOG", DIRECTIVES)])?;
     relay_process.tells("check ").await?;
     told.add("a relay with the broker's wrong password", relay_process.log()?);
     relay_process.kill().await
+}
+
+/// Secrets that libpq takes in a URL's parameters, which the client library would log.
+async fn parameters(
+    stage: &Stage,
+    url: &str,
+    section: &str,
+    canaries: &Canaries,
+    told: &mut Told,
+) -> Outcome {
+    let secret = &canaries.password;
+    for parameter in ["sslpassword", "scram_client_key", "unknown"] {
+        let url = format!("{url}?{parameter}={secret}");
+        let config = Config::with_section(stage, "orders", &url, section, "")?;
+        let path = config.path().display().to_string();
+        for command in [
+            vec!["status", "--config", &path],
+            vec!["doctor", "--config", &path],
+            vec!["run", "--config", &path],
+            vec!["migrate", "status", "--database", &url],
+        ] {
+            let output = relay(&command).await?;
+            let place = format!("{} with {parameter} in the URL", command[0]);
+            assert_eq!(output.status.code(), Some(2), "{place}: {output:?}");
+            told.add(&place, String::from_utf8_lossy(&output.stderr));
+            told.add(&place, String::from_utf8_lossy(&output.stdout));
+        }
+        let Err(error) = outbox::pool::<Postgres>(&url).await else { return Err("a pool was opened".into()) };
+        told.error(parameter, &error);
+    }
+    Ok(())
 }
 
 /// The broker's section with a password that it does not accept; none for one that accepts all.

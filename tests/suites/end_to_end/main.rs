@@ -18,6 +18,7 @@ mod observability;
 mod page;
 mod rotation;
 mod sagas;
+mod servers;
 mod silence;
 mod sizes;
 mod starting;
@@ -142,6 +143,7 @@ fn of_the_night() -> Vec<Trial> {
     trials.extend(keys::trials());
     trials.extend(lag::trials());
     trials.extend(sagas::trials());
+    trials.extend(servers::trials());
     trials.extend(observability::trials());
     trials.extend(page::trials());
     trials.extend(silence::trials());

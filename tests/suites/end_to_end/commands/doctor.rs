@@ -24,6 +24,8 @@ pub(super) fn trials() -> Vec<Trial> {
     vec![
         trial("doctor/a_sound_pipeline_fails_nothing/postgres/kafka", &kafka, a_sound_pipeline),
         trial("doctor/what_is_wrong_in_postgres_is_told/postgres/kafka", &kafka, what_is_wrong_in_postgres),
+        trial("doctor/what_a_cloud_takes_away_is_told/postgres/kafka", &kafka, what_a_cloud_takes_away),
+        trial("doctor/encodings_are_told/postgres/kafka", &kafka, encodings),
         trial("doctor/missing_rights_are_named/postgres/kafka", &kafka, missing_rights),
         trial("doctor/what_is_wrong_in_kafka_is_told/postgres/kafka", &kafka, what_is_wrong_in_kafka),
         trial("doctor/amqp_tells_that_a_queue_exists/postgres/rabbitmq", &rabbitmq, amqp_alone),
@@ -176,6 +178,38 @@ async fn what_is_wrong_in_postgres(stage: Stage) -> Outcome {
     // Also while none is open: afterwards it is too late.
     let report = Report::of(&config, &[]).await?;
     report.has("transactions", "warn", "GRANT pg_read_all_stats TO outbox_test_relay;");
+    Ok(())
+}
+
+/// Goal: who runs on a cloud that does not tell the server's timeline reads which protection is
+/// missing. Oracle: the check passes on a whole server and warns on that one, and nothing fails.
+async fn what_a_cloud_takes_away(stage: Stage) -> Outcome {
+    let database = Database::<Postgres>::migrated(&stage).await?;
+    let config = Config::with_section(&stage, "orders", &database.relay_url()?, &kafka()?.1, "")?;
+    Report::of(&config, &[]).await?.has("timeline", "pass", "timeline 1");
+    database.refuse_wal_functions().await?;
+    let report = Report::of(&config, &[]).await?;
+    report.has("timeline", "warn", "pg_current_wal_lsn");
+    report.none("fail");
+    assert_eq!(report.code, Some(0));
+    Ok(())
+}
+
+/// Goal: a database whose encoding is not UTF-8 is told from one that is. Oracle: the check, and
+/// that the relay opens it.
+async fn encodings(stage: Stage) -> Outcome {
+    for (encoding, state, part) in
+        [("UTF8", "pass", "UTF8"), ("LATIN1", "warn", "LATIN1"), ("SQL_ASCII", "warn", "any bytes")]
+    {
+        let options = format!("TEMPLATE template0 ENCODING '{encoding}' LC_COLLATE 'C' LC_CTYPE 'C'");
+        let database = Database::<Postgres>::empty_with(&stage, &options).await?;
+        let up = ["migrate", "up", "--line", "outbox", "--database", &database.url];
+        Ran::of(&up).await?.done()?;
+        let config = Config::with_section(&stage, "orders", &database.url, &kafka()?.1, "")?;
+        let report = Report::of(&config, &[]).await?;
+        report.has("encoding", state, part);
+        report.has("opens", "pass", "");
+    }
     Ok(())
 }
 

@@ -121,6 +121,16 @@ impl Ran {
         serde_json::from_str(&self.out).map_err(|error| format!("{error}: {self:?}").into())
     }
 
+    /// Demands exit code 2 and errors that name all of this, and nowhere a text that is a secret.
+    pub(crate) fn refused_without(self, secret: &str, parts: &[&str]) -> Result<(), Failure> {
+        let ran = self.ended(2)?;
+        assert!(!format!("{}{}", ran.out, ran.err).contains(secret), "{ran:?}");
+        for part in parts {
+            assert!(ran.err.contains(part), "{part:?} is not in {ran:?}");
+        }
+        Ok(())
+    }
+
     /// Demands a failure that names all of this, and nothing on standard output.
     pub(crate) fn refused(self, code: i32, parts: &[&str]) -> Result<(), Failure> {
         let ran = self.ended(code)?;

@@ -1,0 +1,123 @@
+//! The program on servers as people have them. What the sessions do is tested at the seam:
+//! `conformance: outbox/servers`.
+
+use std::sync::Arc;
+
+use libtest_mimic::Trial;
+use sqlx::Postgres;
+use tests::relay_process::Config;
+use tests::workload::Workload;
+use tests::{Backend, Broker, Failure, Outcome, RelayProcess, Role, Stage, brokers, trial};
+
+use crate::commands::Ran;
+
+pub(crate) fn trials() -> Vec<Trial> {
+    let needs = [Backend::Postgres, Backend::Rabbitmq];
+    vec![
+        trial("a_cloud_that_hides_its_timeline_is_served/postgres/rabbitmq", &needs, |stage| async move {
+            without_a_timeline(stage, brokers::open(Backend::Rabbitmq).await?).await
+        }),
+        trial("sessions_do_not_depend_on_a_roles_defaults/postgres/rabbitmq", &needs, |stage| async move {
+            other_defaults(stage, brokers::open(Backend::Rabbitmq).await?).await
+        }),
+        trial(
+            "urls_that_cannot_be_honoured_are_refused_by_name/postgres",
+            &[Backend::Postgres],
+            refused_urls,
+        ),
+    ]
+}
+
+/// Goal: where the server refuses the functions of its write-ahead log, as Aurora does, messages
+/// flow, through a change of leader as well. Oracle: the checker.
+async fn without_a_timeline(stage: Stage, broker: Arc<dyn Broker>) -> Outcome {
+    let workload = Workload::<Postgres>::open(&stage, broker).await?;
+    workload.database.refuse_wal_functions().await?;
+    let config =
+        Config::write(&stage, "orders", &workload.database.relay_url()?, workload.broker.as_ref(), "")?;
+    let consumer = workload.consume().await?;
+    for _ in 0..2 {
+        let relay = RelayProcess::start(&stage, &config)?;
+        workload.place_many(3, 10).await?;
+        workload.settled().await?;
+        relay.stop().await?;
+    }
+    let status = Ran::with(&config, &["status", "--output", "json"]).await?.done()?.json()?;
+    assert_eq!(status[0]["cursor_timeline"], 0, "{status}");
+    assert_eq!(status[0]["cursor_is_of_this_server"], true, "{status}");
+    consumer.stop().await
+}
+
+/// Goal: a role that is read-only and serializable by default can run the relay and every command
+/// that decides something. Oracle: the checker, and exit codes.
+async fn other_defaults(stage: Stage, broker: Arc<dyn Broker>) -> Outcome {
+    let workload = Workload::<Postgres>::open(&stage, broker).await?;
+    let database = &workload.database;
+    let defaults = |user: &str| -> Result<String, Failure> {
+        let name = database.name()?;
+        Ok(format!(
+            "ALTER ROLE {user} IN DATABASE {name} SET default_transaction_read_only = on;
+             ALTER ROLE {user} IN DATABASE {name} SET default_transaction_isolation = 'serializable'"
+        ))
+    };
+    database.execute(&defaults(Role::Relay.user())?).await?;
+    let config = Config::write(&stage, "orders", &database.relay_url()?, workload.broker.as_ref(), "")?;
+    let relay = RelayProcess::start(&stage, &config)?;
+    let consumer = workload.consume().await?;
+    workload.place_many(3, 10).await?;
+    workload.settled().await?;
+    for command in ["pause", "resume"] {
+        let command = [command, "--topic", "other", "--actor", "ann", "--reason", "a test"];
+        Ran::with(&config, &command).await?.done()?;
+    }
+    consumer.stop().await?;
+    relay.stop().await?;
+    // Keys, sagas and dead letters are of the services.
+    database.execute(&defaults(Role::Service.user())?).await?;
+    database
+        .execute(
+            "INSERT INTO idempotency_key (scope, operation, key, fingerprint, state, attempt, holder, lease_until,
+                claimed_at, expires_at, refuses)
+             VALUES ('s', 'o', 'k', decode(repeat('00', 32), 'hex'), 'in_progress', 1, gen_random_uuid(),
+                now() - interval '1 hour', now() - interval '1 hour', now() + interval '1 hour', true)",
+        )
+        .await?;
+    let url = Role::Service.url(&database.url)?;
+    let key = ["--scope", "s", "--operation", "o", "--key", "k", "--database", &url];
+    let by = ["--actor", "ann", "--note", "a test"];
+    Ran::of(&[&["keys", "discard"], &key[..], &by[..]].concat()).await?.done()?;
+    Ok(())
+}
+
+/// Goal: a parameter of a URL that the program cannot honour is refused where it enters, by its
+/// name, and never with its value. Oracle: exit code 2, the name, the remedy; no value.
+async fn refused_urls(stage: Stage) -> Outcome {
+    let place = "postgres://u@127.0.0.1:1/x";
+    for (url, parts) in [
+        (format!("{place}?sslpassword=CANARY"), ["sslpassword", "openssl"]),
+        (format!("{place}?ssl%70assword=CANARY"), ["sslpassword", "openssl"]),
+        (format!("{place}?nosuchthing=CANARY"), ["nosuchthing", "docs/configuration.md"]),
+        (String::from("postgres://u:CANARY@h1,h2/x"), ["several hosts", "primary"]),
+        (String::from("postgres://u:CANARY@h1:5432,h2:5433/x"), ["several hosts", "primary"]),
+        (format!("{place}?host=h1,h2&password=CANARY"), ["several hosts", "primary"]),
+        (
+            format!("{place}?target_session_attrs=standby&password=CANARY"),
+            ["target_session_attrs", "primary"],
+        ),
+    ] {
+        let text = format!(
+            "[[pipeline]]\nname = \"orders\"\n[pipeline.database]\nurl = {url:?}\n\
+             [pipeline.kafka]\nbootstrap_servers = [\"127.0.0.1:1\"]\n"
+        );
+        let config = Config::text(&stage, &text)?;
+        for command in [&["run"][..], &["check"], &["status"], &["doctor"], &["migrate", "status"]] {
+            let ran = Ran::with(&config, command).await?;
+            ran.refused_without("CANARY", &parts)?;
+        }
+        for command in [&["migrate", "up"][..], &["keys", "list"], &["sagas", "list"]] {
+            let ran = Ran::of(&[command, &["--database", &url]].concat()).await?;
+            ran.refused_without("CANARY", &parts)?;
+        }
+    }
+    Ok(())
+}
