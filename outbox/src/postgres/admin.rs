@@ -151,7 +151,8 @@ FROM {schema}outbox_audit WHERE relay = $1 ORDER BY seq DESC LIMIT $2";
 
 impl PostgresLog {
     pub(super) async fn admin(&self) -> Result<Brief, LogError> {
-        self.connect("relay admin").await.map(Brief::new)
+        // Boxed: opening a connection takes a large future, and every question begins with it.
+        Box::pin(self.connect("relay admin")).await.map(Brief::new)
     }
 
     async fn backlog(&self, connection: &mut PgConnection, cursor: &Cursor) -> Result<Backlog, LogError> {

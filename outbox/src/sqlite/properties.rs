@@ -8,7 +8,7 @@ use sqlx::{Connection as _, Sqlite, SqliteConnection};
 
 use super::reader::{SqliteReader, id_of};
 use super::reconcile::passed;
-use crate::log::{Cursor, Difference, EntryId, LogReader, Mark, PageLimit, RelayName, stored};
+use crate::log::{Cursor, Difference, EntryId, LogReader, Mark, PageLimit, RelayName, RowLimit, stored};
 
 #[derive(Debug, Clone)]
 enum Step {

@@ -102,8 +102,8 @@ pub enum Command {
     /// (shutdown_grace), stores the cursors and gives the leases back. A second one ends the
     /// process at once. SIGHUP reads the configuration again.
     ///
-    /// What can come right is waited for, pipeline by pipeline: a database or broker that is away,
-    /// a wrong password, missing tables or files, an address that is taken. A wrong configuration
+    /// Each pipeline waits for what can come right: a database or broker that is away, a wrong
+    /// password, missing tables or files; so do listeners whose address is taken. A wrong configuration
     /// ends the command with 2; so does, at its end, a pipeline that no wait heals.
     Run(run::Run),
     /// Create and update the tables of outbox, inbox, idempotency keys and sagas.

@@ -31,7 +31,7 @@ impl Problems {
     }
 }
 
-/// What is done with the files that broker settings name.
+/// The use of the files that broker settings name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Files {
     /// They are opened: one that is missing or unusable is a problem of the configuration.

@@ -87,7 +87,7 @@ pub struct OpenTransaction {
     pub age_seconds: Option<f64>,
 }
 
-/// What is said of a transaction of another role, without the right to see its age.
+/// The words for a transaction of another role, without the right to see its age.
 pub const AGE_HIDDEN: &str = "age hidden (needs pg_read_all_stats)";
 
 impl OpenTransaction {

@@ -38,7 +38,7 @@ struct Sighted {
 }
 
 impl Sighted {
-    /// What is seen now; since before, if that was the same transaction.
+    /// The transaction that is seen now; since before, if it was the same.
     fn of(blocker: &Blocker, before: Option<Self>) -> Self {
         let is_same =
             |it: &Self| it.pid == blocker.pid && it.transaction.as_str() == blocker.transaction.as_str();

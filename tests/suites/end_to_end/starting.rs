@@ -1,4 +1,4 @@
-//! What a start waits for, and what it refuses: a relay that starts behaves like one that runs.
+//! A start waits like a running relay: for everything that can come right.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! What became of an entry that an operator has decided about.
+//! The outcome of an operator's decision about an entry.
 
 use outbox::admin::AuditRecord;
 use outbox::entries::{EntryRef, FoundEntry};

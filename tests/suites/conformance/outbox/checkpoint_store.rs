@@ -448,7 +448,7 @@ async fn the_transaction_that_holds_rows_back_is_named() {
             let blocker = admin.blocker().await.unwrap().unwrap();
             assert_eq!((blocker.pid, blocker.state.as_deref()), (pid, Some("idle in transaction")));
             assert!(blocker.age.is_some());
-            // What is hidden from the relay's role is unknown to it, and not zero.
+            // The relay's role does not see the age: it is unknown, and not zero.
             let relay =
                 admin::open(&tests::Role::Relay.url(&db.url).unwrap(), source(), LogOptions::default());
             let seen = relay.unwrap().blocker().await.unwrap().unwrap();

@@ -20,7 +20,8 @@ use tests::{Backend, Database, Failure, Outcome, Role, Stage, trial};
 use crate::outbox::support::{relay, source};
 
 const TTL: Duration = Duration::from_secs(30);
-const LIMIT: PageLimit = PageLimit { entries_max: 100, bytes_max: 1 << 20 };
+const LIMIT: PageLimit =
+    PageLimit { entries_max: 100, bytes_max: 1 << 20, row: RowLimit::of(message::SizeLimit::SQS) };
 
 pub(crate) fn trials() -> Vec<Trial> {
     let on = |name: &str| format!("outbox/servers/postgres/{name}");

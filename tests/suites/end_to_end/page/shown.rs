@@ -97,8 +97,7 @@ pub(crate) async fn payloads(stage: Stage) -> Outcome {
     let operations = "SELECT count(*) FROM outbox_operation";
     assert_eq!(served.workload.database.integer(operations).await?, 1);
     // Plain SQL enqueues what no topic and no key may be: dead, and there to be looked at.
-    let long = "k".repeat(300);
-    for (topic, key) in [("no <topic>", "another"), ("orders", &*long)] {
+    for (topic, key) in [("no <topic>", "another"), ("orders", "no\nkey")] {
         let id = served.workload.database.append(topic, key, canary).await?.to_string();
         eventually("it is dead", || async {
             let dead = format!("SELECT count(*) FROM outbox_exception WHERE id = {id} AND state = 'dead'");
