@@ -21,8 +21,33 @@ pub(crate) fn is_url(path: &[&str]) -> bool {
     matches!(path.last(), Some(&("url" | "endpoint" | "traces_endpoint" | "metrics_endpoint")))
 }
 
-/// Returns a URL without the password in its authority or its query. Unescaped text may be read in
-/// two ways; then rather too much is hidden.
+/// Parameters of URLs whose values are no secrets. Any other may be one, whatever it is called: a
+/// name can be written in several ways, and be unknown here.
+const SHOWN: [&str; 20] = [
+    "application_name",
+    "channel_binding",
+    "connect_timeout",
+    "dbname",
+    "host",
+    "hostaddr",
+    "mode",
+    "port",
+    "ssl-ca",
+    "ssl-cert",
+    "ssl-key",
+    "ssl-mode",
+    "ssl-root-cert",
+    "sslcert",
+    "sslkey",
+    "sslmode",
+    "sslrootcert",
+    "statement-cache-capacity",
+    "target_session_attrs",
+    "user",
+];
+
+/// Returns a URL without the password in its authority and without the values of parameters that
+/// may be secrets. Unescaped text may be read in two ways; then rather too much is hidden.
 pub(crate) fn url(text: &str) -> String {
     let (scheme, rest) = text.split_once("://").unwrap_or(("", text));
     let (mut shown, rest) = match rest.rsplit_once('@') {
@@ -35,11 +60,11 @@ pub(crate) fn url(text: &str) -> String {
     let (head, query) = rest.split_once('?').map_or((rest, None), |(head, query)| (head, Some(query)));
     shown.push_str(head);
     for (index, pair) in query.into_iter().flat_map(|query| query.split('&')).enumerate() {
-        let (name, _) = pair.split_once('=').unwrap_or((pair, ""));
         shown.push(if index == 0 { '?' } else { '&' });
-        match name.contains("password") {
-            true => shown.push_str(&format!("{name}={MASK}")),
-            false => shown.push_str(pair),
+        match pair.split_once('=') {
+            Some((name, _)) if SHOWN.contains(&name) => shown.push_str(pair),
+            Some((name, _)) => shown.push_str(&format!("{name}={MASK}")),
+            None => shown.push_str(MASK),
         }
     }
     shown
@@ -116,7 +141,11 @@ mod tests {
             ("postgres://h/d?user=u&password=s3cret", "postgres://h/d?user=u&password=***"),
             ("postgres://u@h/d", "postgres://u@h/d"),
             ("postgres://u:s3?cret@h/d", "postgres://u:***@h/d"),
-            ("postgres://u:s3?cr?et@h/d?a=b&password=p", "postgres://u:***@h/d?a=b&password=***"),
+            ("postgres://u:s3?cr?et@h/d?a=b&password=p", "postgres://u:***@h/d?a=***&password=***"),
+            (
+                "postgres://h/d?sslmode=require&ssl%70assword=p&token=t&x",
+                "postgres://h/d?sslmode=require&ssl%70assword=***&token=***&***",
+            ),
             ("postgres://u:@n4h?h@h/d", "postgres://u:***@h/d"),
             ("postgres://h/d?password=s3@cret", "postgres://h/d?password=***"),
             ("postgres://h/d?application_name=a", "postgres://h/d?application_name=a"),
