@@ -45,8 +45,9 @@ impl<DB: Backend> Migrator<DB> {
     /// # Errors
     /// [`MigrateError`]: the database is newer than this build, an applied migration differs from
     /// this build's, the schema does not exist, the role may not create tables, the database's
-    /// encoding cannot hold what the tables are for, or the connection was lost. Nothing is applied then. Not cancel-safe: a dropped call may have been applied;
-    /// ask for the [status](Self::status).
+    /// encoding cannot hold what the tables are for, or the connection was lost. Nothing is applied
+    /// then. Not cancel-safe: a dropped call may have been applied; ask for the
+    /// [status](Self::status).
     pub async fn up(&self, connection: &mut DB::Connection) -> Result<&'static [Migration], MigrateError> {
         let mut tx = DB::begin(connection).await?;
         let status = self.status(&mut tx).await?;

@@ -30,9 +30,9 @@ CREATE TABLE IF NOT EXISTS {schema}outbox_toolkit_migration (
     const BEGIN: &'static str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE;\nSELECT pg_advisory_xact_lock(8031170788430771316);";
 
     async fn begin(connection: &mut PgConnection) -> Result<Transaction<'_, Self>, MigrateError> {
-        // Whatever the defaults of role and database are: with one snapshot for the transaction, what
-        // another migrator did while this one waited for the lock would be applied again. In a
-        // transaction of the caller it is the caller's choice.
+        // Independent of the defaults of role and database. With one snapshot for the whole
+        // transaction, the migrations that another migrator applied while this one waited for the
+        // lock would be applied again. A transaction of the caller stays as it is.
         let begun = if connection.is_in_transaction() {
             connection.begin().await
         } else {
@@ -48,8 +48,9 @@ CREATE TABLE IF NOT EXISTS {schema}outbox_toolkit_migration (
         Ok(tx)
     }
 
-    /// Producers write their own texts, and are refused what the encoding lacks. Consumers, keys and
-    /// sagas store what others send: a message that cannot be stored would stop its consumer.
+    /// Producers write their own texts, and get an error for a character that the encoding lacks.
+    /// Consumers, keys and sagas store the texts of others: a message that cannot be stored would
+    /// stop its consumer.
     async fn check_texts(connection: &mut PgConnection, line: Line) -> Result<(), MigrateError> {
         if line == Line::Outbox {
             return Ok(());

@@ -16,9 +16,9 @@ use crate::log::LogError;
 /// is rotated, or a pool.
 ///
 /// Of a pool its present options are used at each connect, so that passwords may be rotated; not
-/// its connections, on which the toolkit leaves no settings, and none of its hooks: a `search_path` that `after_connect` sets has to stand
-/// in [`LogOptions::schema`](crate::log::LogOptions::schema) too. How it reaches the server is its
-/// owner's choice: TLS is not demanded, only warned about.
+/// its connections, on which the toolkit leaves no settings, and none of its hooks: a `search_path`
+/// that `after_connect` sets has to stand in [`LogOptions::schema`](crate::log::LogOptions::schema)
+/// too. How it reaches the server is its owner's choice: TLS is not demanded, only warned about.
 ///
 /// `Debug` prints no URL, because it may hold a password.
 #[derive(Clone)]

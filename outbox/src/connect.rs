@@ -8,7 +8,7 @@ use migrations::Dialect;
 #[cfg(feature = "postgres")]
 pub use crate::postgres::options::{Exposure, exposure, postgres_options};
 #[cfg(feature = "postgres")]
-pub use crate::postgres::session::{own_session, settle};
+pub use crate::postgres::session::{connect_own, set_own_defaults};
 #[cfg(feature = "sqlite")]
 pub use crate::sqlite::options::{opened_when_free, sqlite_options};
 
@@ -42,7 +42,7 @@ pub enum InvalidUrl {
     Parameter {
         /// Its name, in quotes.
         name: String,
-        /// What to do instead.
+        /// The remedy.
         remedy: &'static str,
     },
     /// Passwords and payloads would cross a network in the clear, or reach a server nobody has

@@ -33,7 +33,7 @@ pub fn pool_options<DB: Dialect>() -> PoolOptions<DB> {
     DB::pool_options(IDLE_IN_TRANSACTION_MAX)
 }
 
-/// As [`pool_options`], for a program that does the toolkit's work only: the isolation level and the
+/// As [`pool_options`], for a program that does the toolkit's work only: isolation level and the
 /// right to write do not depend on the defaults of role and database.
 #[doc(hidden)]
 #[must_use]

@@ -169,13 +169,14 @@ impl PgCheckpointStore {
         })
     }
 
-    /// An error as a text that the database can store: a checkpoint must not fail for one.
+    /// An error's text, which can hold any character, as the database can store it. One that the
+    /// encoding lacks would fail this checkpoint and each later one, and so stop the relay.
     fn storable<'e>(&self, error: Option<&'e str>) -> Option<Cow<'e, str>> {
-        error.map(
-            |text| {
-                if self.takes_any_text { Cow::Borrowed(text) } else { Cow::Owned(encoding::ascii(text)) }
-            },
-        )
+        let storable = |text| match self.takes_any_text {
+            true => Cow::Borrowed(text),
+            false => Cow::Owned(encoding::ascii(text)),
+        };
+        error.map(storable)
     }
 
     /// Nothing, and nothing is stored, when a message was to be parked under the id of another one.

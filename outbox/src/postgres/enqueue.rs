@@ -10,7 +10,7 @@ use sqlx::types::Uuid;
 use sqlx::{Arguments, Connection, Executor, PgConnection, PgPool, Postgres, Transaction};
 use time::OffsetDateTime;
 
-use crate::connect::{InvalidUrl, postgres_options, settle};
+use crate::connect::{InvalidUrl, postgres_options, set_own_defaults};
 use crate::dialect::{Dialect, Inserted, Stored, TransactionStatus};
 use crate::new_message::Prepared;
 use crate::postgres::nodes;
@@ -245,7 +245,7 @@ fn clean_pool(idle_in_transaction_max: Duration, is_own: bool) -> PgPoolOptions 
                     .execute(&mut *connection)
                     .await?;
                 if is_own {
-                    settle(connection).await?;
+                    set_own_defaults(connection).await?;
                 }
                 Ok(())
             })

@@ -24,10 +24,9 @@ migrations::statements! {
         ON CONFLICT (singleton) DO UPDATE SET run_id = gen_random_uuid(), started_at = EXCLUDED.started_at
         WHERE r.started_at <> EXCLUDED.started_at";
     unlogged = "SELECT relpersistence = 'u' FROM pg_class WHERE oid = '{schema}outbox_server_run'::regclass";
-    /// The timeline is 0 where the server does not tell it. The largest transaction id is one of the
+    /// The timeline is 0 where the server hides it. The largest transaction id is one of the
     /// table's numbers: `xid` alone would be the answer's text, by which 97 comes after 1000.
-    /// Whatever is visible has its id already when
-    /// the sequence is read, after the snapshot.
+    /// Whatever is visible has its id already when the sequence is read, after the snapshot.
     server = "
         SELECT (SELECT system_identifier::text FROM pg_control_system()),
             {schema}outbox_timeline(),

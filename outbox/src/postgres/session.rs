@@ -16,16 +16,16 @@ const SETTINGS: &str =
 ///
 /// # Errors
 /// The client library's.
-pub async fn own_session(options: &PgConnectOptions) -> Result<PgConnection, sqlx::Error> {
+pub async fn connect_own(options: &PgConnectOptions) -> Result<PgConnection, sqlx::Error> {
     let mut connection = options.connect().await?;
-    settle(&mut connection).await?;
+    set_own_defaults(&mut connection).await?;
     Ok(connection)
 }
 
-/// Gives a session the settings of the toolkit's own ones.
+/// Gives a session the defaults of the toolkit's own sessions.
 ///
 /// # Errors
 /// The client library's.
-pub async fn settle(connection: &mut PgConnection) -> Result<(), sqlx::Error> {
+pub async fn set_own_defaults(connection: &mut PgConnection) -> Result<(), sqlx::Error> {
     sqlx::raw_sql(SETTINGS).execute(connection).await.map(drop)
 }

@@ -23,7 +23,7 @@ use crate::postgres::facts;
 use crate::postgres::reader::PgReader;
 use crate::postgres::rebase::Rebase;
 use crate::postgres::server_kind::ServerKind;
-use crate::postgres::session::settle;
+use crate::postgres::session::set_own_defaults;
 use crate::postgres::statements::Statements;
 
 /// The first version with `xid8` and `pg_current_snapshot()`.
@@ -83,7 +83,7 @@ impl PostgresLog {
 
     async fn check(&self, connection: &mut PgConnection) -> Result<(), LogError> {
         self.check_product(connection).await?;
-        settle(connection).await.map_err(LogError::during("configure the session"))?;
+        set_own_defaults(connection).await.map_err(LogError::during("configure the session"))?;
         let (version, replica, _): (i32, bool, String) = sqlx::query_as(
             "SELECT current_setting('server_version_num')::integer, pg_is_in_recovery(),
                 set_config('statement_timeout', $1, false)",
@@ -133,9 +133,9 @@ impl PostgresLog {
         self.refuse(&ServerKind { hands_on_statements, ..ServerKind::default() })
     }
 
-    /// A pooler that hands sessions on after each transaction would hand the relay's settings to the
-    /// service, which has the same user: its plans, its isolation level, its time limits. While
-    /// the first connection is idle, a second one gets its session from such a pooler.
+    /// Refuses a pooler that hands sessions on after each transaction: the service, which has the
+    /// same user, would get the relay's settings (isolation level, planner, time limits). While the
+    /// first connection is idle, a second one gets its session from such a pooler.
     async fn check_pooler(
         &self,
         connect: &PgConnectOptions,

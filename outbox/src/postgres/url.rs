@@ -3,7 +3,7 @@
 
 use crate::connect::InvalidUrl;
 
-/// What is done about a parameter.
+/// Treatment of a parameter.
 enum Verdict {
     /// The client library honours it.
     Honoured,

@@ -216,8 +216,8 @@ impl Goal {
                 let name = options.get_database().unwrap_or_else(|| options.get_username());
                 let database = format!("postgresql {}:{}/{name}", options.get_host(), options.get_port());
                 let mut connection = connect(&options.application_name("relay migrate"), &database).await?;
-                let settling = outbox::connect::settle(&mut connection).await;
-                settling.map_err(|error| failed("configure the session", error).about(&database))?;
+                let set = outbox::connect::set_own_defaults(&mut connection).await;
+                set.map_err(|error| failed("configure the session", error).about(&database))?;
                 self.with::<Postgres>(&mut connection, &database, lines, act, outcomes).await?;
                 close(connection).await
             }

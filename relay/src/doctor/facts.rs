@@ -142,7 +142,7 @@ pub struct PostgresFacts {
     pub database_bytes: u64,
 }
 
-/// What a server tells of the timeline that it writes.
+/// The timeline that a server writes, as far as it tells.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Timeline {
     /// It tells its number; 0 for a replica, which writes none.

@@ -72,8 +72,8 @@ async fn other_defaults(stage: Stage, broker: Arc<dyn Broker>) -> Outcome {
     }
     consumer.stop().await?;
     relay.stop().await?;
-    // Keys, sagas and dead letters are of the services.
-    database.execute(&defaults(Role::Service.user())?).await?;
+    // The owner of the tables decides about keys: a new session of its follows the defaults.
+    let owner = database.texts("SELECT current_user").await?.remove(0);
     database
         .execute(
             "INSERT INTO idempotency_key (scope, operation, key, fingerprint, state, attempt, holder, lease_until,
@@ -82,8 +82,9 @@ async fn other_defaults(stage: Stage, broker: Arc<dyn Broker>) -> Outcome {
                 now() - interval '1 hour', now() - interval '1 hour', now() + interval '1 hour', true)",
         )
         .await?;
-    let url = Role::Service.url(&database.url)?;
-    let key = ["--scope", "s", "--operation", "o", "--key", "k", "--database", &url];
+    database.execute(&defaults(&owner)?).await?;
+    let url = &database.url;
+    let key = ["--scope", "s", "--operation", "o", "--key", "k", "--database", url];
     let by = ["--actor", "ann", "--note", "a test"];
     Ran::of(&[&["keys", "discard"], &key[..], &by[..]].concat()).await?.done()?;
     Ok(())

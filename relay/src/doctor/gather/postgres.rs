@@ -72,7 +72,7 @@ async fn ask(
     let took = asked.elapsed();
     let replica: bool = get(&row, "replica")?;
     let pid: i32 = get(&row, "pid")?;
-    // What is told of the session's defaults was asked before.
+    // Not before the session's own defaults were read.
     settled(connection).await?;
     let version_number: i32 = get(&row, "version_number")?;
     let timeline = match replica {
@@ -143,11 +143,11 @@ async fn ask(
 
 /// A session that has no part in the business' transactions, whatever the role's default is.
 pub(super) async fn settled(connection: &mut PgConnection) -> Result<(), Unreachable> {
-    let settling = timeout(TIME_LIMIT, outbox::connect::settle(connection));
-    settling.await.map_err(|_| Unreachable::late())?.map_err(Unreachable::asking)
+    let setting = timeout(TIME_LIMIT, outbox::connect::set_own_defaults(connection));
+    setting.await.map_err(|_| Unreachable::late())?.map_err(Unreachable::asking)
 }
 
-/// What the server tells of its timeline; why not, where it refuses.
+/// Asks for the timeline; a refusal of the server is an answer.
 async fn timeline(connection: &mut PgConnection) -> Result<Timeline, Unreachable> {
     let asked = timeout(TIME_LIMIT, sqlx::raw_sql(TIMELINE).fetch_one(connection));
     match asked.await.map_err(|_| Unreachable::late())? {

@@ -235,7 +235,7 @@ impl OldTable {
             let text = format!("{} cannot be adopted: the outbox is in SQLite", self.adoption.table_name());
             return Err(OperateError::refused(text, "only tables of PostgreSQL can be adopted"));
         };
-        let connecting = outbox::connect::own_session(&options);
+        let connecting = outbox::connect::connect_own(&options);
         match tokio::time::timeout(CONNECT_TIMEOUT, connecting).await {
             Ok(connected) => connected.map_err(failed("connect")),
             Err(_) => Err(LogError::Timeout { waited: CONNECT_TIMEOUT }.into()),

@@ -112,7 +112,7 @@ async fn aborts_none(stage: Stage) -> Outcome {
     db.execute(&format!("ALTER DATABASE {name} SET default_transaction_isolation = 'serializable'")).await?;
     db.execute("CREATE TABLE account (id integer PRIMARY KEY, cents integer NOT NULL)").await?;
     db.execute("INSERT INTO account VALUES (1, 100)").await?;
-    // What a poll finds.
+    // For the polls to find.
     db.append("orders", "k", "{}").await?;
     let (url, options) = (db.relay_url()?, LogOptions::default());
     let (_, cursor) = lead(&mut store(&db).await?).await?;
@@ -247,7 +247,7 @@ async fn latin1(stage: Stage) -> Outcome {
     let (key, error) = dead_letter_of(&db, "k\u{e9}y").await?;
     assert_eq!(key, "k\u{e9}y");
     assert_eq!(error, "header \\u{2026} is \\u{65e5}\\u{672c}, Stra\\u{df}e");
-    // What the encoding lacks is refused where it is enqueued, and named.
+    // An enqueue with a character that the encoding lacks is refused, and the encoding named.
     let mut tx = db.producer.begin().await?;
     let message = NewMessage::new("orders").key("\u{65e5}").json(&1);
     let refused = Outbox::<Postgres>::new().enqueue(&mut tx, message).await.err().ok_or("it was stored")?;
