@@ -156,7 +156,7 @@ mod tests {
     #[test]
     fn a_step_is_known_by_the_checksum_of_before() {
         for (name, checksum) in SAME {
-            let all = Line::ALL.into_iter().flat_map(|line| line.migrations(Dialect::Postgres));
+            let mut all = Line::ALL.into_iter().flat_map(|line| line.migrations(Dialect::Postgres));
             let step = all.find(|step| step.name == name).unwrap();
             assert_ne!(step.checksum(), checksum, "{name}");
             assert!(step.is(checksum) && step.is(&step.checksum()) && !step.is(""), "{name}");

@@ -9,7 +9,7 @@ use migrations::{Line, Migrator};
 use outbox::admin::LogAdmin;
 use outbox::log::{
     Acquired, CheckpointStore, Cursor, EntryId, ExceptionChange, ExceptionState, Fenced, LogOptions,
-    LogReader, PageLimit, Parked,
+    LogReader, PageLimit, Parked, RowLimit,
 };
 use outbox::retention::LogRetention;
 use outbox::{NewMessage, Outbox};
