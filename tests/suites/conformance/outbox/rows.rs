@@ -381,7 +381,7 @@ async fn no_utf8<DB: TestDialect>(db: Database<DB>, text: impl Fn(&str) -> Strin
             }
             _ => {
                 insert(&db, &format!("topic, {column}, payload"), &format!("'orders', {value}, {payload}"))
-                    .await
+                    .await;
             }
         }
         db.enqueue([NewMessage::new("orders").key("caf\u{e9}").json(&1)]).await;
