@@ -457,8 +457,8 @@ pub mod parts {
             letter: &DeadLetter,
         ) -> impl Future<Output = Result<DeadLetterId>> + Send;
 
-        /// Returns the fingerprint of a dead letter with this key that was not given up; of several,
-        /// of the one that was delivered least often.
+        /// Returns the fingerprint of a dead letter with this key that was not given up; of
+        /// several, that of the one that was delivered least often.
         fn fingerprint_of_dead_letter(
             connection: &mut Self::Connection,
             statements: &Self::Statements,

@@ -47,11 +47,11 @@ pub struct Malformed {
     pub key: Option<String>,
     /// All headers as they arrived, as texts.
     pub headers: Vec<(String, String)>,
-    /// What arrived besides headers and payload and is the same in every delivery of a message:
+    /// Parts besides headers and payload that are the same in every delivery of a message:
     /// properties of the protocol, the broker's own id, bytes that are no text in hexadecimal. The
     /// names begin with the broker's (`amqp.reply_to`, `sqs.MessageId`, `kafka.timestamp`).
     pub properties: Vec<(String, String)>,
-    /// What the broker adds to a message and changes from delivery to delivery: a receive count,
+    /// Values that the broker adds and changes from delivery to delivery: a receive count,
     /// `x-death`. Evidence only, and no part of the delivery's identity.
     pub broker_notes: Vec<(String, String)>,
     /// Tells this arrival from others with the same content; set where a broker hands a message out
@@ -109,9 +109,9 @@ impl Malformed {
         all.find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
 
-    /// A hash of all that a redelivery repeats. Counts and lengths stand before what they are of, so
-    /// that no two different deliveries are hashed as the same bytes. Headers are sorted: brokers
-    /// hand them out in any order.
+    /// A hash of all that a redelivery repeats. Each part stands after its count or length, so that
+    /// no two different deliveries are hashed as the same bytes. Headers are sorted: brokers hand
+    /// them out in any order.
     fn subject(&self, origin: &str) -> Uuid {
         let mut hash = Sha256::new();
         for part in [origin.as_bytes(), self.topic.as_bytes(), &self.payload] {
@@ -409,7 +409,7 @@ mod tests {
             malformed(|it| it.headers = vec![pair("a1", "b2")]),
             malformed(|it| it.headers = vec![pair("a", "1"), pair("a", "1"), pair("b", "2")]),
             malformed(|it| it.properties = Vec::new()),
-            // What a header says is not what a property says.
+            // A header is not a property, even if both say the same.
             malformed(|it| it.headers.append(&mut it.properties)),
             malformed(|it| it.payload = Bytes::from("{ }")),
         ];

@@ -1,5 +1,5 @@
-//! What a Kafka record has besides key, value and header texts: kept with one that is no message.
-//! Pure.
+//! The evidence of a Kafka record that is no message: all it has besides key, value and header
+//! texts. Pure.
 
 use message::cloudevents::format_unix_ms;
 use rdkafka::Timestamp;

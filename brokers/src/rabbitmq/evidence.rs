@@ -1,4 +1,5 @@
-//! What an AMQP delivery has besides header texts and body: kept with one that is no message. Pure.
+//! The evidence of an AMQP delivery that is no message: all it has besides header texts and body.
+//! Pure.
 
 use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldTable, ShortString};

@@ -1,4 +1,5 @@
-//! What an SQS message has besides body and attribute texts: kept with one that is no message. Pure.
+//! The evidence of an SQS message that is none of ours: all it has besides body and attribute texts.
+//! Pure.
 
 use aws_sdk_sqs::types::{Message as Received, MessageSystemAttributeName as SystemAttribute};
 use message::cloudevents::format_unix_ms;
@@ -6,7 +7,7 @@ use message::cloudevents::format_unix_ms;
 use super::wire::STRING;
 use crate::evidence::hex;
 
-/// What arrived besides body and attribute texts.
+/// Everything that arrived besides body and attribute texts.
 #[derive(Debug, Default)]
 pub(super) struct Evidence {
     /// The same in every delivery of the message.

@@ -1,8 +1,8 @@
 //! Databases whose encoding is not UTF-8.
 //!
 //! The server converts texts on their way out and in, and refuses a whole answer for one text that
-//! has no equivalent. A database without an encoding (`SQL_ASCII`) takes any bytes: there nothing is
-//! converted, and each text is looked at by itself.
+//! has no equivalent. A database without an encoding (`SQL_ASCII`) takes any bytes: there nothing
+//! is converted, and each text is looked at by itself.
 
 use sqlx::PgConnection;
 

@@ -81,7 +81,7 @@ impl Cut {
         let (mut fit, mut bytes, mut is_over) = (0, 0_usize, false);
         for row in &rows {
             let lengths = row::lengths(row)?;
-            // What is too large is not read.
+            // A row that is too large is not read.
             if limit.row.refusal(lengths).is_none() {
                 bytes = bytes.saturating_add(lengths.payload).saturating_add(lengths.headers);
             }

@@ -71,7 +71,7 @@ migrations::statements! {
         WHERE id > ?2 ORDER BY id LIMIT ?3";
     found = "
         SELECT state, message_id FROM outbox_exception WHERE relay = ?1 AND shard = 0 AND id = ?2";
-    /// The content of an entry from its copy or its row, unless it is too large to be read (64 MiB).
+    /// The content of an entry from its copy or its row, unless it is too large to be read: 64 MiB.
     content = "
         SELECT coalesce(p.payload, m.payload), coalesce(p.headers, m.headers) FROM outbox_exception AS e
             LEFT JOIN outbox_parked AS p ON p.relay = e.relay AND p.shard = e.shard AND p.id = e.id

@@ -370,7 +370,7 @@ fn selected(row: &SqliteRow) -> Result<Result<SelectedEntry, LogError>, sqlx::Er
         Ok(state) => state,
         Err(error) => return Ok(Err(error)),
     };
-    // What has no id was never published; it is found by its place.
+    // A row without an id was never published; it is found by its place.
     let message_id = uuid(&text(row, "message_id")?).unwrap_or_default();
     let (is_passed, is_discarded, is_edited) =
         (row.try_get("passed")?, row.try_get("discarded")?, row.try_get("edited")?);

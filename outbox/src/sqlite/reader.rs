@@ -44,7 +44,7 @@ async fn take(
     let (mut count, mut bytes) = (0, 0);
     while let Some(row) = rows.try_next().await.map_err(LogError::during("read entries"))? {
         let columns = columns(&row)?;
-        // What is too large has not been read.
+        // A content that is too large has not been read.
         bytes += columns.payload.len() + columns.headers.map_or(0, <[u8]>::len);
         bytes += columns.tracestate.map_or(0, <[u8]>::len);
         if count > 0 && (count >= limit.entries_max || bytes > limit.bytes_max) {

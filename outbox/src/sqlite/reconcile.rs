@@ -31,7 +31,7 @@ migrations::statements! {
             FROM outbox_message AS m LEFT JOIN outbox_exception AS e
                 ON e.relay = ?1 AND e.shard = 0 AND e.id = m.id
             WHERE {is_id}";
-        // What has no UUID for an id is no message.
+        // A row whose id is no UUID is no message.
         is_id = "octet_length(m.message_id) = 36 AND length(replace(m.message_id, '-', '')) = 32
             AND m.message_id NOT GLOB '*[^0-9a-f-]*' AND substr(m.message_id, 9, 1) = '-'
             AND substr(m.message_id, 14, 1) = '-' AND substr(m.message_id, 19, 1) = '-' AND substr(m.message_id, 24, 1) = '-'";

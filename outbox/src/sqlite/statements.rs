@@ -67,7 +67,7 @@ migrations::statements! {
     }
 
     head = "SELECT coalesce(max(id), 0) FROM outbox_message";
-    /// ?1 above this id, ?2 ceiling, ?3 rows, ?4 bytes of a payload and ?5 of headers that are read.
+    /// ?1 above this id, ?2 ceiling, ?3 rows, ?4 bytes of a payload and ?5 of headers to read.
     page(payload_max = "?4", headers_max = "?5") = "
         SELECT id, message_id, topic, key, kind, content_type, {bounded}, enqueued_at,
             (deliver_at - {now}) / 1e6 AS deliver_in

@@ -103,8 +103,8 @@ pub enum Command {
     /// process at once. SIGHUP reads the configuration again.
     ///
     /// Each pipeline waits for what can come right: a database or broker that is away, a wrong
-    /// password, missing tables or files; so do listeners whose address is taken. A wrong configuration
-    /// ends the command with 2; so does, at its end, a pipeline that no wait heals.
+    /// password, missing tables or files; so do listeners whose address is taken. A wrong
+    /// configuration ends the command with 2; so does, at its end, a pipeline that no wait heals.
     Run(run::Run),
     /// Create and update the tables of outbox, inbox, idempotency keys and sagas.
     #[command(subcommand)]

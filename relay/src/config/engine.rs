@@ -271,7 +271,7 @@ mod tests {
             (
                 EngineSection { message_bytes_max: size("2MiB"), ..base() },
                 "message_bytes_max",
-                "SQS (1048576",
+                "more than SQS takes: 1048576 bytes",
             ),
             (
                 EngineSection { chunked_bytes_max: size("9MiB"), ..base() },

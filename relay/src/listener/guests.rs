@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-/// What a listener allows.
+/// The bounds of a listener.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bounds {
     /// Connections at once.

@@ -292,7 +292,8 @@ fn header<'a>(key: &'a str, value: &'a [u8]) -> Header<'a, &'a [u8]> {
     Header { key, value: Some(value) }
 }
 
-/// As [`rabbitmq_apart`]; the letters have the record's time and the bytes of a key that is no text.
+/// As [`rabbitmq_apart`]; the letters have the record's time, and the bytes of a key that is no
+/// text.
 async fn kafka_apart(stage: Stage) -> Outcome {
     let scene = KafkaScene::open(&stage).await?;
     let headers = |tenant: &&str| {

@@ -20,7 +20,7 @@ use tests::{Backend, Failure, Outcome, Stage, eventually, trial};
 const PATIENCE: Duration = Duration::from_secs(60);
 /// How long the messages have waited: longer than a topic keeps records by default.
 const WAITED: Duration = Duration::from_secs(30 * 86_400);
-/// What the topic keeps: an hour. A record with the time of enqueuing is due for deletion when it
+/// The retention of the topic: an hour. A record with the time of enqueuing is due for deletion when it
 /// arrives.
 const RETENTION_MS: &str = "3600000";
 

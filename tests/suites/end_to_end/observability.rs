@@ -265,7 +265,7 @@ fn is_open(stream: &TcpStream) -> bool {
     loop {
         match stream.try_read(&mut bytes) {
             Ok(0) => return false,
-            // What it says is of no interest.
+            // Its words do not matter.
             Ok(_) => {}
             Err(error) => return error.kind() == std::io::ErrorKind::WouldBlock,
         }

@@ -83,7 +83,7 @@ fn problem(entry: &Entry) -> Option<&str> {
     entry.message.as_ref().err().map(|invalid| invalid.problem.as_str())
 }
 
-/// What is wrong with the rows of [`write_large`], by their ids.
+/// The faults of the rows of [`write_large`], by their ids.
 fn check_large<'e>(entries: impl IntoIterator<Item = &'e Entry>) {
     let mut seen = 0;
     for entry in entries {
