@@ -184,6 +184,12 @@ macro_rules! statements {
                     $($name: render(&[$($((stringify!($own), $value)),*)?], $sql),)*
                 }
             }
+
+            /// Every statement with its name.
+            #[allow(dead_code, reason = "for tests that look at every statement")]
+            pub(super) fn each(&self) -> Vec<(&'static str, &$crate::Statement)> {
+                vec![$((stringify!($name), &self.$name)),*]
+            }
         }
     };
     ($($(#[$doc:meta])* $name:ident = $sql:expr;)*) => {

@@ -3,9 +3,8 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use migrations::Template;
 use sqlx::types::Uuid;
-use sqlx::{Connection, PgConnection, Row as _};
+use sqlx::{Connection, Executor as _, PgConnection, Row as _};
 use time::OffsetDateTime;
 
 use crate::admin::decision::{DecideError, Decision, OperatorDecision, edited};
@@ -20,10 +19,10 @@ use crate::postgres::brief::Brief;
 use crate::postgres::history::History;
 use crate::postgres::mark::{PgMark, array};
 use crate::postgres::row::text;
-use crate::postgres::statements::UNBOUNDED;
-use crate::postgres::store::PostgresLog;
+use crate::postgres::statements::{GIVEN_UP, SAME_SEGMENT, UNBOUNDED};
+use crate::postgres::store::{ONE_PLAN_HERE, PostgresLog};
 
-const RELAYS: &str = "
+pub(super) const RELAYS: &str = "
 SELECT relay, epoch, holder, extract(epoch FROM lease_until - clock_timestamp())::float8 AS expires_in,
     extract(epoch FROM clock_timestamp() - checkpoint_at)::float8 AS age, cursor
 FROM {schema}outbox_relay WHERE shard = 0 ORDER BY relay";
@@ -32,7 +31,7 @@ FROM {schema}outbox_relay WHERE shard = 0 ORDER BY relay";
 pub(super) const PRESENT: &str = "
 SELECT (SELECT system_identifier::text FROM pg_control_system()), {schema}outbox_timeline()";
 
-const COUNTS: &str = "
+pub(super) const COUNTS: &str = "
 SELECT state, fault, is_due, count(*), min(id), max(since_due), max(longest)
 FROM (SELECT state, fault, id, coalesce(due_at <= clock_timestamp(), false) AS is_due,
         extract(epoch FROM clock_timestamp() - due_at)::float8 AS since_due,
@@ -42,7 +41,7 @@ FROM (SELECT state, fault, id, coalesce(due_at <= clock_timestamp(), false) AS i
 GROUP BY state, fault, is_due";
 
 // A row that history has lost was enqueued shortly before it was parked.
-const PARKED_AGE: &str = "
+pub(super) const PARKED_AGE: &str = "
 SELECT extract(epoch FROM clock_timestamp() - coalesce(
     (SELECT m.enqueued_at FROM {schema}outbox_message AS m
         WHERE m.id = e.id AND m.message_id = e.message_id), e.created_at))::float8
@@ -50,7 +49,7 @@ FROM {schema}outbox_exception AS e WHERE e.relay = $1 AND e.shard = 0 AND e.id =
 
 // $1 settled up to here, but for transactions that were in flight: $5; $2 base, $3 head or null, $4
 // after. The first part has the smaller ids.
-const BACKLOG: &str = "
+pub(super) const BACKLOG: &str = "
 SELECT (SELECT CASE WHEN is_called THEN last_value ELSE last_value - 1 END FROM {schema}outbox_message_id_seq)
         - $1,
     oldest.id, extract(epoch FROM clock_timestamp() - oldest.enqueued_at)::float8
@@ -73,7 +72,7 @@ FROM (SELECT) AS always LEFT JOIN LATERAL (
 // Who has written to the outbox and is still open holds a row-exclusive lock on it. The oldest by
 // its transaction id, which everybody sees: state and start of other roles' sessions are null
 // without pg_read_all_stats.
-const BLOCKER: &str = "
+pub(super) const BLOCKER: &str = "
 SELECT a.pid, a.backend_xid::text, coalesce(a.application_name, ''), a.state,
     extract(epoch FROM clock_timestamp() - a.xact_start)::float8
 FROM pg_locks AS l JOIN pg_stat_activity AS a ON a.pid = l.pid
@@ -82,70 +81,95 @@ WHERE l.locktype = 'relation' AND l.mode = 'RowExclusiveLock' AND l.relation = '
     AND a.backend_xid IS NOT NULL AND a.pid <> pg_backend_pid()
 ORDER BY age(a.backend_xid) DESC, a.pid LIMIT 1";
 
-const LIST: &str = "
-SELECT e.id, e.message_id::text AS message_id, e.topic, e.key, coalesce(p.kind, e.topic) AS kind, e.attempts,
-    extract(epoch FROM e.due_at - clock_timestamp())::float8 AS due_in, e.fault, e.error, e.created_at, e.updated_at,
-    octet_length(coalesce(p.payload, ''))::bigint AS payload_bytes, p.edited_at IS NOT NULL AS edited
-FROM {schema}outbox_exception AS e LEFT JOIN {schema}outbox_parked AS p USING (relay, shard, id)
-WHERE e.relay = $1 AND e.shard = 0 AND e.state = $2 AND e.id > $3 ORDER BY e.id LIMIT $4";
+migrations::statements! {
+    parts {
+        listed = "
+            SELECT e.id, e.message_id::text AS message_id, e.topic, e.key, coalesce(p.kind, e.topic) AS kind,
+                e.attempts, extract(epoch FROM e.due_at - clock_timestamp())::float8 AS due_in, e.fault, e.error,
+                e.created_at, e.updated_at, octet_length(coalesce(p.payload, ''))::bigint AS payload_bytes,
+                p.edited_at IS NOT NULL AS edited
+            FROM (SELECT * FROM {schema}outbox_exception
+                WHERE relay = $1 AND shard = 0 AND state = $2 AND {is_indexed} AND id > $3
+                ORDER BY id LIMIT $4::bigint) AS e
+            LEFT JOIN LATERAL (SELECT kind, payload, edited_at FROM {schema}outbox_parked
+                WHERE relay = $1 AND shard = 0 AND id = e.id LIMIT 1) AS p ON true
+            ORDER BY e.id";
+        given_up = GIVEN_UP;
+        same_segment = SAME_SEGMENT;
+        unbounded = UNBOUNDED;
+    }
 
-// Those whose decision the relay has yet to take up, and those that it has taken up, as long as the
-// log has them. $1 relay, $2 above this id, $3 rows.
-const LIST_DISCARDED: &str = "
-SELECT w.* FROM (
-    SELECT coalesce(e.id, m.id) AS id, d.message_id::text AS message_id, coalesce(e.topic, m.topic) AS topic,
-        coalesce(e.key, m.key) AS key, coalesce(m.kind, p.kind, m.topic, e.topic) AS kind,
-        coalesce(e.attempts, 0) AS attempts, NULL::float8 AS due_in, e.fault,
-        format('discarded by %s: %s', d.actor, d.note) AS error, d.at AS created_at, d.at AS updated_at,
-        octet_length(coalesce(p.payload, m.payload, ''))::bigint AS payload_bytes,
-        EXISTS (SELECT FROM {schema}outbox_audit AS c WHERE c.relay = $1 AND c.message_id = d.message_id
-            AND c.action = 'edit') AS edited
-    FROM {schema}outbox_audit AS d
-    LEFT JOIN {schema}outbox_exception AS e
-        ON e.relay = $1 AND e.shard = 0 AND e.id = d.id AND e.message_id = d.message_id
-    LEFT JOIN {schema}outbox_parked AS p ON p.relay = e.relay AND p.shard = e.shard AND p.id = e.id
-    LEFT JOIN LATERAL (SELECT o.id, o.topic, o.key, o.kind, o.payload FROM {schema}outbox_message AS o
-        WHERE o.message_id = d.message_id LIMIT 1) AS m ON true
-    WHERE d.relay = $1 AND d.action = 'discard'
-        AND d.seq IN (SELECT max(l.seq) FROM {schema}outbox_audit AS l
-            WHERE l.relay = $1 AND l.action <> 'edit' GROUP BY l.message_id)
-        AND (e.state = 'discarded' OR e.id IS NULL AND m.id IS NOT NULL)) AS w
-WHERE w.id > $2 ORDER BY w.id LIMIT $3";
+    /// $1 relay, $2 state, $3 above this id, $4 rows. Walks all that is parked.
+    list(is_indexed = "true") = "{listed}";
+    /// As `list`, for one of the states that have an index of their own: the literals let the server
+    /// use it, whatever $2 is.
+    list_stuck(is_indexed = "state IN ('retrying', 'dead')") = "{listed}";
+    /// Those whose decision the relay has yet to take up, and those that it has taken up, as long as
+    /// the log has them. $1 relay, $2 above this id, $3 rows. No index leads to what was discarded:
+    /// all decisions are read, each message whose last one is to discard is looked up by itself, and
+    /// what stands beside it is looked up for the page only.
+    list_discarded(message_id = "d.message_id") = "
+        WITH given_up AS MATERIALIZED (
+            SELECT max(a.seq) FILTER (WHERE a.action = 'discard') AS discarded {given_up}),
+        chosen AS MATERIALIZED (
+            SELECT coalesce(e.id, m.id) AS id, d.message_id, coalesce(e.topic, m.topic) AS topic,
+                coalesce(e.key, m.key) AS key, m.kind, coalesce(e.attempts, 0) AS attempts, e.fault,
+                format('discarded by %s: %s', d.actor, d.note) AS error, d.at, m.payload_bytes, e.id AS parked
+            FROM given_up AS g
+            CROSS JOIN LATERAL (SELECT id, message_id, actor, note, at FROM {schema}outbox_audit
+                WHERE seq = g.discarded LIMIT 1) AS d
+            LEFT JOIN LATERAL (SELECT id, topic, key, state, attempts, fault FROM {schema}outbox_exception
+                WHERE relay = $1 AND shard = 0 AND id = d.id AND message_id = d.message_id LIMIT 1) AS e ON true
+            LEFT JOIN LATERAL (
+                SELECT id, topic, key, kind, octet_length(payload)::bigint AS payload_bytes FROM {schema}outbox_message
+                WHERE message_id = d.message_id AND {same_segment} LIMIT 1) AS m ON true
+            WHERE (e.state = 'discarded' OR e.id IS NULL AND m.id IS NOT NULL) AND coalesce(e.id, m.id) > $2
+            ORDER BY coalesce(e.id, m.id) LIMIT $3::bigint)
+        SELECT c.id, c.message_id::text AS message_id, c.topic, c.key, coalesce(c.kind, p.kind, c.topic) AS kind,
+            c.attempts, NULL::float8 AS due_in, c.fault, c.error, c.at AS created_at, c.at AS updated_at,
+            coalesce(p.payload_bytes, c.payload_bytes, 0) AS payload_bytes,
+            c.message_id IN (SELECT a.message_id FROM {schema}outbox_audit AS a
+                WHERE a.relay = $1 AND a.action = 'edit') AS edited
+        FROM chosen AS c
+        LEFT JOIN LATERAL (
+            SELECT kind, octet_length(payload)::bigint AS payload_bytes FROM {schema}outbox_parked
+            WHERE relay = $1 AND shard = 0 AND id = c.parked LIMIT 1) AS p ON true
+        ORDER BY c.id";
+    /// $1 relay, $2 id. As `Content::digest` makes it, in the server: a content of any size stays
+    /// there. Of the largest ones the server cannot make it.
+    digest(of = "p") = "
+        SELECT encode(sha256(int8send(octet_length(c.payload)::bigint) || c.payload
+                || int8send(octet_length(c.headers)::bigint) || c.headers), 'hex')
+        FROM (SELECT payload, convert_to(coalesce(headers::text, ''),
+                    CASE WHEN getdatabaseencoding() = 'SQL_ASCII' THEN 'SQL_ASCII' ELSE 'UTF8' END) AS headers
+            FROM {schema}outbox_parked AS p WHERE relay = $1 AND shard = 0 AND id = $2
+                AND octet_length(payload) <= 536870912 AND NOT {unbounded} OFFSET 0) AS c";
+}
 
-const LOCK_ENTRY: &str = "
+pub(super) const LOCK_ENTRY: &str = "
 SELECT state, message_id FROM {schema}outbox_exception WHERE relay = $1 AND shard = 0 AND id = $2 FOR UPDATE";
 
-// As `Content::digest` makes it, in the server: a content of any size stays there. Of the largest
-// ones the server cannot make it.
-const DIGEST: &str = "
-SELECT encode(sha256(int8send(octet_length(c.payload)::bigint) || c.payload
-        || int8send(octet_length(c.headers)::bigint) || c.headers), 'hex')
-FROM (SELECT payload, convert_to(coalesce(headers::text, ''),
-            CASE WHEN getdatabaseencoding() = 'SQL_ASCII' THEN 'SQL_ASCII' ELSE 'UTF8' END) AS headers
-    FROM {schema}outbox_parked AS p WHERE relay = $1 AND shard = 0 AND id = $2
-        AND octet_length(payload) <= 536870912 AND NOT {unbounded} OFFSET 0) AS c";
-
-const REQUEUE: &str = "
+pub(super) const REQUEUE: &str = "
 UPDATE {schema}outbox_exception
 SET state = 'retrying', attempts = 0, due_at = clock_timestamp(), updated_at = clock_timestamp()
 WHERE relay = $1 AND shard = 0 AND id = $2";
 
-const DISCARD: &str = "
+pub(super) const DISCARD: &str = "
 UPDATE {schema}outbox_exception
 SET state = 'discarded', due_at = clock_timestamp(), updated_at = clock_timestamp()
 WHERE relay = $1 AND shard = 0 AND id = $2";
 
-const EDIT: &str = "
+pub(super) const EDIT: &str = "
 UPDATE {schema}outbox_parked
 SET payload = coalesce($3, payload), headers = coalesce($4::jsonb, headers), edited_at = clock_timestamp()
 WHERE relay = $1 AND shard = 0 AND id = $2";
 
-const AUDIT: &str = "
+pub(super) const AUDIT: &str = "
 INSERT INTO {schema}outbox_audit (actor, relay, id, message_id, action, note, digest_before, digest_after,
     selection)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)";
 
-const RECORDS: &str = "
+pub(super) const RECORDS: &str = "
 SELECT at, actor, id, message_id::text AS message_id, action, note, digest_before, digest_after, selection
 FROM {schema}outbox_audit WHERE relay = $1 ORDER BY seq DESC LIMIT $2";
 
@@ -153,6 +177,17 @@ impl PostgresLog {
     pub(super) async fn admin(&self) -> Result<Brief, LogError> {
         // Boxed: opening a connection takes a large future, and every question begins with it.
         Box::pin(self.connect("relay admin")).await.map(Brief::new)
+    }
+
+    /// Opens a session for questions, in a transaction that ends with it.
+    pub(super) async fn look(&self) -> Result<Brief, LogError> {
+        let mut connection = self.admin().await?;
+        let begin = async {
+            connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED, READ ONLY").await?;
+            connection.execute(ONE_PLAN_HERE).await
+        };
+        begin.await.map_err(LogError::during("begin to look"))?;
+        Ok(connection)
     }
 
     async fn backlog(&self, connection: &mut PgConnection, cursor: &Cursor) -> Result<Backlog, LogError> {
@@ -205,7 +240,7 @@ impl PostgresLog {
 
     async fn status(&self) -> Result<Vec<RelayStatus>, LogError> {
         let failed = || LogError::during("describe the relays");
-        let mut connection = self.admin().await?;
+        let mut connection = self.look().await?;
         let rows = sqlx::query(&self.render(RELAYS)).fetch_all(&mut *connection).await.map_err(failed())?;
         let present: (String, i64) =
             sqlx::query_as(&self.render(PRESENT)).fetch_one(&mut *connection).await.map_err(failed())?;
@@ -244,8 +279,7 @@ impl PostgresLog {
         relay: &RelayName,
         id: EntryId,
     ) -> Result<Option<String>, LogError> {
-        let template = Template::new(DIGEST).part("unbounded", UNBOUNDED).part("of", "p");
-        let digest = template.schema(self.options.schema.as_ref()).render();
+        let digest = Statements::new(self.options.schema.as_ref()).digest;
         sqlx::query_scalar(&digest)
             .bind(relay.as_str())
             .bind(id.0)
@@ -322,7 +356,7 @@ impl LogAdmin for PostgresLog {
     async fn blocker(&self) -> Result<Option<Blocker>, LogError> {
         let ask = async {
             let failed = || LogError::during("look for open transactions");
-            let found = sqlx::query(&self.render(BLOCKER)).fetch_optional(&mut *self.admin().await?).await;
+            let found = sqlx::query(&self.render(BLOCKER)).fetch_optional(&mut *self.look().await?).await;
             let Some(row) = found.map_err(failed())? else { return Ok(None) };
             blocker(&row).map(Some).map_err(failed())
         };
@@ -337,16 +371,20 @@ impl LogAdmin for PostgresLog {
         entries_max: u32,
     ) -> Result<Vec<ListedEntry>, LogError> {
         let ask = async {
-            let is_discarded = state == ExceptionState::Discarded;
-            let statement = self.render(if is_discarded { LIST_DISCARDED } else { LIST });
-            let mut list = sqlx::query(&statement).bind(relay.as_str());
-            if !is_discarded {
+            let statements = Statements::new(self.options.schema.as_ref());
+            let (statement, takes_state) = match state {
+                ExceptionState::Retrying | ExceptionState::Dead => (&statements.list_stuck, true),
+                ExceptionState::Discarded => (&statements.list_discarded, false),
+                _ => (&statements.list, true),
+            };
+            let mut list = sqlx::query(statement).bind(relay.as_str());
+            if takes_state {
                 list = list.bind(state.as_str());
             }
             let rows = list
                 .bind(after.0)
                 .bind(i64::from(entries_max))
-                .fetch_all(&mut *self.admin().await?)
+                .fetch_all(&mut *self.look().await?)
                 .await
                 .map_err(LogError::during("list entries"))?;
             rows.iter().map(|row| listed(row).map_err(LogError::during("read an entry"))).collect()
@@ -373,7 +411,7 @@ impl LogAdmin for PostgresLog {
             let rows = sqlx::query(&self.render(RECORDS))
                 .bind(relay.as_str())
                 .bind(i64::from(records_max))
-                .fetch_all(&mut *self.admin().await?)
+                .fetch_all(&mut *self.look().await?)
                 .await
                 .map_err(LogError::during("list decisions"))?;
             rows.iter().map(|row| record(row).map_err(LogError::during("read a decision"))).collect()

@@ -57,7 +57,7 @@ migrations::statements! {
 
 // Each transaction holds the lock on its own xid until its effects are visible. Not a snapshot: its
 // upper bound is the last *finished* xid, so one that runs may lie above it.
-const RUNNING: &str = "
+pub(super) const RUNNING: &str = "
 SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'transactionid' AND mode = 'ExclusiveLock'
     AND transactionid = $1::text::xid8::xid)";
 

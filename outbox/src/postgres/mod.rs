@@ -21,6 +21,7 @@
 //! | `pause`, `operations` | pauses that operators set, and what they have carried out |
 //! | `brief` | sessions that end after a question |
 //! | `statements` | every statement of reader and checkpoint store |
+//! | `inventory` | all statements, for the test that counts what each of them touches |
 //!
 //! # Why the reader misses nothing
 //!
@@ -88,6 +89,10 @@ mod enqueue;
 mod entries;
 mod facts;
 mod history;
+/// Open to the test that counts what each statement touches.
+#[cfg(feature = "testing")]
+#[doc(hidden)]
+pub mod inventory;
 mod mark;
 mod nodes;
 mod operations;

@@ -7,10 +7,10 @@ use crate::log::{LogError, RelayName};
 use crate::postgres::store::PostgresLog;
 
 /// $1 actor, $2 relay, $3 action, $4 selection, $5 note.
-const NOTE: &str = "
+pub(super) const NOTE: &str = "
 INSERT INTO {schema}outbox_operation (actor, relay, action, selection, note) VALUES ($1, $2, $3, $4, $5)";
 
-const OPERATIONS: &str = "
+pub(super) const OPERATIONS: &str = "
 SELECT at, actor, action, selection, note FROM {schema}outbox_operation WHERE relay = $1 ORDER BY seq DESC LIMIT $2";
 
 impl PostgresLog {
@@ -36,7 +36,7 @@ impl PostgresLog {
         let failed = || LogError::during("list operations");
         let statement = self.render(OPERATIONS);
         let query = sqlx::query(&statement).bind(relay.as_str()).bind(i64::from(records_max));
-        let rows = query.fetch_all(&mut *self.admin().await?).await.map_err(failed())?;
+        let rows = query.fetch_all(&mut *self.look().await?).await.map_err(failed())?;
         let operation = |row: &sqlx::postgres::PgRow| {
             Ok(Operation {
                 at: row.try_get("at")?,

@@ -12,12 +12,12 @@ use crate::postgres::store::PostgresLog;
 pub(super) const PAUSES: &str = "
 SELECT kind, name, actor, reason, paused_at FROM {schema}outbox_pause WHERE relay = $1 ORDER BY kind, name";
 
-const PAUSE: &str = "
+pub(super) const PAUSE: &str = "
 INSERT INTO {schema}outbox_pause (relay, kind, name, actor, reason) VALUES ($1, $2, $3, $4, $5)
 ON CONFLICT (relay, kind, name) DO NOTHING";
 
 /// $4 the moment at which the pause began, or null for any.
-const RESUME: &str = "
+pub(super) const RESUME: &str = "
 DELETE FROM {schema}outbox_pause WHERE relay = $1 AND kind = $2 AND name = $3
     AND ($4::timestamptz IS NULL OR paused_at = $4)";
 
@@ -40,7 +40,7 @@ pub(super) async fn read(
 
 impl PostgresLog {
     pub(super) async fn read_pauses(&self, relay: &RelayName) -> Result<Vec<Pause>, LogError> {
-        read(&mut *self.admin().await?, &self.render(PAUSES), relay).await
+        read(&mut *self.look().await?, &self.render(PAUSES), relay).await
     }
 
     pub(super) async fn set_paused(

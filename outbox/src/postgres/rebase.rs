@@ -90,6 +90,7 @@ pub(super) struct Rebase {
     fence: Statement,
     renumbered: Statement,
     shared: Statement,
+    lock_parked: Statement,
     renumber: Statement,
 }
 
@@ -145,16 +146,21 @@ impl Rebase {
                 "SELECT least($1, (SELECT min(id) - 1 FROM {schema}outbox_message
                      WHERE (xid, id) > ($2::text::xid8, 0::bigint)))",
             ),
-            // $1 floor, $2 in flight.
+            // $1 floor, $2 in flight. One step into the index on both for each: by their ids alone the
+            // rows would be looked for from the first one on.
             in_flight: render(
-                "SELECT least($1, (SELECT min(id) - 1 FROM {schema}outbox_message
-                     WHERE xid = ANY($2::text::xid8[]) AND id <= $1))",
+                "SELECT least($1, (SELECT min(late.id) - 1 FROM unnest($2::text::xid8[]) AS flight(xid)
+                     CROSS JOIN LATERAL (
+                         SELECT id FROM {schema}outbox_message
+                         WHERE (xid, id) > (flight.xid, 0::bigint) AND (xid, id) <= (flight.xid, $1)
+                         ORDER BY xid, id LIMIT 1) AS late))",
             ),
             // $1 floor: rows that were written since this server's tables were made. An hour for
             // clocks that went back.
             own: render(
-                "SELECT least($1, (SELECT min(m.id) - 1 FROM {schema}outbox_message AS m, {schema}outbox_identity AS i
-                     WHERE m.id <= $1 AND m.enqueued_at > i.recorded_at - interval '1 hour'))",
+                "SELECT least($1, (SELECT min(id) - 1 FROM {schema}outbox_message
+                     WHERE id <= $1 AND enqueued_at >
+                         (SELECT recorded_at FROM {schema}outbox_identity) - interval '1 hour'))",
             ),
             // $1 relay, $2 shard, $3 floor, $4 in flight: rows of transactions in flight may lie
             // below the floor.
@@ -187,8 +193,10 @@ impl Rebase {
             renumber_rows: render("SELECT {schema}outbox_renumber_rows($1::text::pg_snapshot, $2)"),
             // $1 above this id, $2 base: whether a row has moved that the base does not see.
             has_moved: render(
-                "SELECT EXISTS (SELECT FROM {schema}outbox_message WHERE id > $1
-                     AND NOT pg_visible_in_snapshot(xid, (SELECT $2::text::pg_snapshot)))",
+                "SELECT EXISTS (SELECT FROM (
+                     SELECT id FROM {schema}outbox_message WHERE id > $1
+                         AND NOT pg_visible_in_snapshot(xid, (SELECT $2::text::pg_snapshot))
+                     ORDER BY id LIMIT 1) AS moved)",
             ),
             fence: render(
                 "UPDATE {schema}outbox_relay SET epoch = epoch + 1, holder = NULL, lease_until = NULL
@@ -197,30 +205,43 @@ impl Rebase {
             // $1 above this id: relays with an exception there.
             renumbered: render(
                 "SELECT relay, shard, cursor FROM {schema}outbox_relay AS r WHERE EXISTS (
-                     SELECT FROM {schema}outbox_exception AS e
-                     WHERE e.relay = r.relay AND e.shard = r.shard AND e.id > $1)",
+                     SELECT FROM (SELECT id FROM {schema}outbox_exception AS e
+                         WHERE e.relay = r.relay AND e.shard = r.shard AND e.id > $1
+                         ORDER BY e.id LIMIT 1) AS above)",
             ),
-            // Whether an exception shares its id with another row of the log.
+            // Whether an exception shares its id with another row of the log. Each is looked up by
+            // itself, and by a range of one id: only the primary key has its order (ADR 35).
             shared: render(
-                "SELECT EXISTS (SELECT FROM {schema}outbox_exception AS e JOIN {schema}outbox_message AS m
-                     ON m.id = e.id AND m.message_id <> e.message_id)",
+                "SELECT EXISTS (SELECT FROM {schema}outbox_exception AS e CROSS JOIN LATERAL (
+                     SELECT FROM {schema}outbox_message AS m
+                     WHERE m.id >= e.id AND m.id <= e.id AND m.message_id <> e.message_id
+                     ORDER BY m.id LIMIT 1) AS other)",
             ),
-            // $1 above this id. Who leads knows the exceptions by their former ids.
+            lock_parked: render(
+                "LOCK TABLE {schema}outbox_exception, {schema}outbox_parked IN SHARE ROW EXCLUSIVE MODE",
+            ),
+            // $1 above this id. Who leads knows the exceptions by their former ids. Rows are changed by
+            // their places, which nobody else may change meanwhile.
             renumber: render(
                 "WITH shared AS MATERIALIZED (
-                     SELECT relay, shard, id, $1::bigint + row_number() OVER (ORDER BY relay, shard, id) AS fresh
-                     FROM {schema}outbox_exception AS e WHERE EXISTS (
+                     SELECT e.relay, e.shard, e.id, e.ctid AS place,
+                         $1::bigint + row_number() OVER (ORDER BY e.relay, e.shard, e.id) AS fresh
+                     FROM {schema}outbox_exception AS e CROSS JOIN LATERAL (
                          SELECT FROM {schema}outbox_message AS m
-                         WHERE m.id = e.id AND m.message_id <> e.message_id)),
+                         WHERE m.id >= e.id AND m.id <= e.id AND m.message_id <> e.message_id
+                         ORDER BY m.id LIMIT 1) AS other),
                  copies AS (
-                     UPDATE {schema}outbox_parked AS p SET id = s.fresh FROM shared AS s
-                     WHERE p.relay = s.relay AND p.shard = s.shard AND p.id = s.id),
+                     UPDATE {schema}outbox_parked AS p SET id = s.fresh FROM (
+                         SELECT shared.fresh, copy.place FROM shared CROSS JOIN LATERAL (
+                             SELECT ctid AS place FROM {schema}outbox_parked
+                             WHERE relay = shared.relay AND shard = shared.shard AND id = shared.id LIMIT 1) AS copy) AS s
+                     WHERE p.ctid = s.place),
                  fenced AS (
                      UPDATE {schema}outbox_relay AS r SET epoch = epoch + 1, holder = NULL, lease_until = NULL
                      WHERE (r.relay, r.shard) IN (SELECT relay, shard FROM shared)),
                  renumbered AS (
                      UPDATE {schema}outbox_exception AS e SET id = s.fresh FROM shared AS s
-                     WHERE e.relay = s.relay AND e.shard = s.shard AND e.id = s.id RETURNING e.id)
+                     WHERE e.ctid = s.place RETURNING e.id)
                  SELECT count(*) FROM renumbered",
             ),
             // Who keeps the sequence's lock away, the oldest transactions first.
@@ -236,6 +257,33 @@ impl Rebase {
                      ORDER BY a.backend_xid IS NULL, age(a.backend_xid) DESC, l.pid LIMIT 5) AS oldest",
             ),
         }
+    }
+
+    /// Every statement with its name.
+    #[cfg(feature = "testing")]
+    pub(super) fn each(&self) -> Vec<(&'static str, &Statement)> {
+        vec![
+            ("lock", &self.lock),
+            ("cursors", &self.cursors),
+            ("advance", &self.advance),
+            ("unseen", &self.unseen),
+            ("in_flight", &self.in_flight),
+            ("own", &self.own),
+            ("beside", &self.beside),
+            ("store", &self.store),
+            ("rows", &self.rows),
+            ("settled", &self.settled),
+            ("above", &self.above),
+            ("waited_for", &self.waited_for),
+            ("newest", &self.newest),
+            ("renumber_rows", &self.renumber_rows),
+            ("has_moved", &self.has_moved),
+            ("fence", &self.fence),
+            ("renumbered", &self.renumbered),
+            ("shared", &self.shared),
+            ("lock_parked", &self.lock_parked),
+            ("renumber", &self.renumber),
+        ]
     }
 
     /// Compares every cursor with the server and mends those that are not of its history.
@@ -440,6 +488,11 @@ impl Rebase {
             return Ok(Tried::Mended);
         }
         let Some(above) = self.lock_producers_out(tx).await? else { return Ok(Tried::InUse) };
+        // An operator may be deciding about one of them.
+        let locked = unless_in_use(sqlx::query(&self.lock_parked).execute(&mut **tx).await)?;
+        if locked.is_none() {
+            return Ok(Tried::InUse);
+        }
         let renumbered: i64 =
             sqlx::query_scalar(&self.renumber).bind(above).fetch_one(&mut **tx).await.map_err(failed())?;
         // The sequence goes on behind them.

@@ -7,30 +7,33 @@ use message::Fingerprint;
 use migrations::{Identifier, Line, Migrator};
 use sqlx::postgres::PgRow;
 use sqlx::types::Uuid;
-use sqlx::{PgConnection, Postgres, Row as _};
+use sqlx::{Executor as _, PgConnection, Postgres, Row as _};
 
 use crate::entries::Labels;
 use crate::log::{LogError, RelayName, stored};
 use crate::postgres::entries::LABELS;
 use crate::postgres::mark::{PgMark, array};
 use crate::postgres::row::text;
-use crate::postgres::statements::{GIVEN_UP, PASSED, UNBOUNDED};
+use crate::postgres::statements::{GIVEN_UP, PASSED, SAME_SEGMENT, UNBOUNDED};
+use crate::postgres::store::ONE_PLAN_HERE;
 use crate::read_only::begin;
 use crate::reconcile::{Row, Rows, stage};
 
 migrations::statements! {
     parts {
-        // The fingerprint is made here, so that no payload travels.
-        // The fingerprint of texts in UTF-8; where the database has no encoding, of the bytes.
+        // The fingerprint is made here, so that no payload travels: of texts in UTF-8; where the
+        // database has no encoding, of the bytes. The rows are chosen first, and each is then looked
+        // up beside the log by itself.
         rows = "SELECT m.message_id, m.topic, {kind} AS kind, {labels} AS headers, sha256(
                 int8send(octet_length({kind})::bigint) || convert_to({kind}, {encoding}) ||
                 int8send(octet_length(m.content_type)::bigint) || convert_to(m.content_type, {encoding}) ||
                 int8send(octet_length(m.payload)::bigint) || m.payload) AS fingerprint, e.state,
             {passed} AS passed,
             m.message_id IN (SELECT a.message_id FROM {schema}outbox_audit AS a WHERE a.relay = $1 AND a.action = 'edit') AS edited,
-            m.message_id IN ({given_up}) AS discarded
-            FROM {schema}outbox_message AS m LEFT JOIN {schema}outbox_exception AS e
-                ON e.relay = $1 AND e.shard = 0 AND e.id = m.id AND e.message_id = m.message_id";
+            m.message_id IN (SELECT a.message_id {given_up}) AS discarded
+            FROM {chosen} LEFT JOIN LATERAL (SELECT state FROM {schema}outbox_exception
+                WHERE relay = $1 AND shard = 0 AND id = m.id AND message_id = m.message_id LIMIT 1) AS e ON true
+            ORDER BY m.message_id";
         kind = "coalesce(m.kind, m.topic)";
         encoding = "(CASE WHEN getdatabaseencoding() = 'SQL_ASCII' THEN 'SQL_ASCII' ELSE 'UTF8' END)";
         labels = LABELS;
@@ -38,10 +41,14 @@ migrations::statements! {
         of = "m";
         passed = PASSED;
         given_up = GIVEN_UP;
+        same_segment = SAME_SEGMENT;
     }
 
-    page = "{rows} WHERE m.message_id > $7 AND m.message_id <= $8 ORDER BY m.message_id LIMIT $9";
-    find = "{rows} WHERE m.message_id = ANY ($7) ORDER BY m.message_id";
+    page(chosen = "(SELECT * FROM {schema}outbox_message
+        WHERE message_id > $7 AND message_id <= $8 ORDER BY message_id LIMIT $9::bigint) AS m") = "{rows}";
+    find(message_id = "asked.message_id", chosen = "(SELECT DISTINCT message_id FROM unnest($7::uuid[]) AS ids(message_id)) AS asked
+        CROSS JOIN LATERAL (SELECT * FROM {schema}outbox_message
+            WHERE message_id = asked.message_id AND {same_segment} LIMIT 1) AS m") = "{rows}";
     cursor = "SELECT cursor FROM {schema}outbox_relay WHERE relay = $1 AND shard = 0";
     first = "
         SELECT message_id FROM {schema}outbox_message
@@ -94,6 +101,7 @@ impl PostgresRows {
     async fn read(&mut self, which: Which<'_>) -> Result<Vec<Row>, LogError> {
         let failed = || LogError::during("read the outbox");
         let mut tx = begin(&mut self.connection, self.statement_timeout).await.map_err(failed())?;
+        tx.execute(ONE_PLAN_HERE).await.map_err(failed())?;
         let cursor: Option<String> = sqlx::query_scalar(&self.statements.cursor)
             .bind(self.relay.as_str())
             .fetch_optional(&mut *tx)
@@ -155,6 +163,7 @@ impl Rows for PostgresRows {
     async fn first(&mut self) -> Result<Option<Uuid>, LogError> {
         let failed = || LogError::during("find the oldest message");
         let mut tx = begin(&mut self.connection, self.statement_timeout).await.map_err(failed())?;
+        tx.execute(ONE_PLAN_HERE).await.map_err(failed())?;
         let first = sqlx::query_scalar(&self.statements.first).fetch_optional(&mut *tx).await;
         let first = first.map_err(failed())?;
         tx.commit().await.map_err(failed())?;

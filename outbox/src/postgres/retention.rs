@@ -19,15 +19,15 @@ use crate::retention::{Expired, ForgetError, HeldBack, LogRetention, Segment};
 const TRIES: u32 = 6;
 const PAUSE: Duration = Duration::from_millis(100);
 
-const LIST: &str = "
+pub(super) const LIST: &str = "
 SELECT n::smallint AS number, s.newest_id, s.bytes, s.reason, s.culprit,
     extract(epoch FROM clock_timestamp() - s.newest_at)::float8 AS newest_age,
     extract(epoch FROM clock_timestamp() - s.oldest_at)::float8 AS oldest_age
 FROM generate_series(0, 7) AS n CROSS JOIN LATERAL {schema}outbox_segment(n, make_interval(secs => $1)) AS s ORDER BY n";
 
-const EXPIRE: &str = "SELECT {schema}outbox_expire_segment($1, make_interval(secs => $2))";
+pub(super) const EXPIRE: &str = "SELECT {schema}outbox_expire_segment($1, make_interval(secs => $2))";
 
-const FORGET: &str = "SELECT outcome, holder, parked FROM {schema}outbox_forget_relay($1, $2)";
+pub(super) const FORGET: &str = "SELECT outcome, holder, parked FROM {schema}outbox_forget_relay($1, $2)";
 
 impl PostgresLog {
     async fn retention(&self) -> Result<Brief, LogError> {

@@ -6,9 +6,9 @@ pub(super) const YOUNG_LOOKED_AT: i64 = 10_000;
 
 /// The messages whose last decision by an operator of the relay $1 is to discard them, by their
 /// message ids: ids of entries are given out again after a sequence was set back. An edit decides
-/// nothing.
+/// nothing. What is asked of them goes before it.
 pub(super) const GIVEN_UP: &str = "
-    SELECT a.message_id FROM {schema}outbox_audit AS a WHERE a.relay = $1 GROUP BY a.message_id
+    FROM {schema}outbox_audit AS a WHERE a.relay = $1 GROUP BY a.message_id
     HAVING max(a.seq) FILTER (WHERE a.action = 'discard') > coalesce(max(a.seq) FILTER (WHERE a.action = 'requeue'), 0)";
 
 migrations::statements! {
@@ -84,10 +84,11 @@ migrations::statements! {
                     WHERE id > $1 AND NOT pg_visible_in_snapshot(xid, (SELECT $2::text::pg_snapshot))
                     ORDER BY id LIMIT 1) AS above)
             OR EXISTS (
-                SELECT FROM unnest($3::text::xid8[]) AS flight(xid)
-                WHERE pg_visible_in_snapshot(flight.xid, pg_current_snapshot()) AND EXISTS (
+                SELECT FROM unnest($3::text::xid8[]) AS flight(xid) CROSS JOIN LATERAL (
                     SELECT FROM {schema}outbox_message AS m
-                    WHERE (m.xid, m.id) > (flight.xid, 0::bigint) AND (m.xid, m.id) <= (flight.xid, $1))),
+                    WHERE (m.xid, m.id) > (flight.xid, 0::bigint) AND (m.xid, m.id) <= (flight.xid, $1)
+                    ORDER BY m.xid, m.id LIMIT 1) AS late
+                WHERE pg_visible_in_snapshot(flight.xid, pg_current_snapshot())),
             EXISTS (
                 SELECT FROM unnest($3::text::xid8[]) AS flight(xid)
                 WHERE pg_visible_in_snapshot(flight.xid, pg_current_snapshot())),
@@ -150,15 +151,17 @@ migrations::statements! {
         WHERE relay = $1 AND shard = 0 AND state IN ('scheduled', 'retrying', 'discarded')
             AND (due_at, id) > ($2::timestamptz, $3::bigint) ORDER BY due_at, id LIMIT 1";
     /// $1 rows of each, $2 bytes of a content that comes with its row, $3 relay, $4 names of
-    /// queues, $5 the first id of each, $6 run of the server.
+    /// queues, $5 the first id of each, $6 run of the server. Pairs are compared, and not the name
+    /// alone, because then only the index on both can serve the order: for a name alone the planner
+    /// also walked the primary key (53,000 rows for 1,000).
     held(
         of = "p",
         chosen = "SELECT held.id, asked.place FROM unnest($4::text[], $5::bigint[])
                 WITH ORDINALITY AS asked(queue, first, place)
             CROSS JOIN LATERAL (SELECT id FROM {schema}outbox_exception
-                WHERE relay = $3 AND shard = 0 AND state = 'held' AND {queue} = asked.queue
-                    AND id >= asked.first AND {same_run}
-                ORDER BY id LIMIT $1::bigint) AS held",
+                WHERE relay = $3 AND shard = 0 AND state = 'held' AND ({queue}, id) >= (asked.queue, asked.first)
+                    AND ({queue}, id) <= (asked.queue, 9223372036854775807) AND {same_run}
+                ORDER BY {queue}, id LIMIT $1::bigint) AS held",
         run = "$6",
         order = "place, id",
     ) = "{exceptions}";
@@ -228,7 +231,16 @@ migrations::statements! {
     ///
     /// Null, which the table refuses, in place of the message id of another message: that one would
     /// be lost under an id that was given out twice. A rebase gives it another id.
-    checkpoint_with_changes(message_id = "changed.message_id", run = "$14") = "
+    ///
+    /// Each change is looked up by itself: no plan can make it a pass over everything that is parked,
+    /// whatever the statistics say (ADR 35). OFFSET 0 keeps NOT EXISTS from becoming a join, which
+    /// LIMIT 1 does not, and rows are deleted by their places, because `id = ANY` may be a filter over
+    /// all rows of the relay instead of a condition of the index.
+    checkpoint_with_changes(
+        message_id = "changed.message_id",
+        run = "$14",
+        done = "fenced CROSS JOIN unnest($13::bigint[]) AS done(id)",
+    ) = "
         WITH fenced AS (
             UPDATE {schema}outbox_relay SET cursor = $3, checkpoint_at = clock_timestamp()
             WHERE relay = $1 AND shard = 0 AND epoch = $2 AND holder IS NOT NULL AND {same_run}
@@ -250,7 +262,7 @@ migrations::statements! {
                 WHERE id = changed.id AND message_id = changed.message_id AND {same_segment} LIMIT 1) AS m
             WHERE NOT EXISTS (
                 SELECT FROM {schema}outbox_parked AS p
-                WHERE p.relay = $1 AND p.shard = 0 AND p.id = changed.id LIMIT 1)
+                WHERE p.relay = $1 AND p.shard = 0 AND p.id = changed.id OFFSET 0)
             ON CONFLICT (relay, shard, id) DO NOTHING),
         parked AS (
             INSERT INTO {schema}outbox_exception AS e
@@ -270,20 +282,28 @@ migrations::statements! {
                 state = EXCLUDED.state, attempts = EXCLUDED.attempts, due_at = EXCLUDED.due_at,
                 fault = EXCLUDED.fault, error = EXCLUDED.error, updated_at = clock_timestamp()),
         resolved AS (
-            DELETE FROM {schema}outbox_exception AS e USING fenced
-            WHERE e.relay = fenced.relay AND e.shard = 0 AND e.id = ANY($13::bigint[])),
+            DELETE FROM {schema}outbox_exception WHERE ctid = ANY(ARRAY(
+                SELECT e.place FROM {done} CROSS JOIN LATERAL (
+                    SELECT ctid AS place FROM {schema}outbox_exception
+                    WHERE relay = $1 AND shard = 0 AND id = done.id LIMIT 1) AS e))),
         removed AS (
-            DELETE FROM {schema}outbox_parked AS p USING fenced
-            WHERE p.relay = fenced.relay AND p.shard = 0 AND p.id = ANY($13::bigint[]))
+            DELETE FROM {schema}outbox_parked WHERE ctid = ANY(ARRAY(
+                SELECT p.place FROM {done} CROSS JOIN LATERAL (
+                    SELECT ctid AS place FROM {schema}outbox_parked
+                    WHERE relay = $1 AND shard = 0 AND id = done.id LIMIT 1) AS p)))
         SELECT count(*) FROM fenced";
     /// $1 relay, $2 epoch.
     release = "
         UPDATE {schema}outbox_relay SET holder = NULL, lease_until = NULL, lease_seconds = NULL
         WHERE relay = $1 AND shard = 0 AND epoch = $2 AND holder IS NOT NULL";
     /// $1 relay, $2 message ids: which of them a rebased cursor leaves out. Their ids may be others
-    /// since.
-    left_out = "SELECT message_id::text FROM {schema}outbox_rebased
-        WHERE relay = $1 AND shard = 0 AND message_id = ANY ($2::text[]::uuid[])";
+    /// since. One step into the index on message ids for each: only that one has this order, and for
+    /// equal values the primary key would do as well, with a walk over all that are left out.
+    left_out = "
+        SELECT found.message_id::text FROM unnest($2::text[]::uuid[]) AS asked(message_id) CROSS JOIN LATERAL (
+            SELECT message_id FROM {schema}outbox_rebased
+            WHERE relay = $1 AND shard = 0 AND message_id >= asked.message_id AND message_id <= asked.message_id
+            ORDER BY message_id LIMIT 1) AS found";
     /// $1 relay, $2 epoch: they are passed. A rebase keeps everybody out of `outbox_relay` from
     /// before it writes the list until it has raised the epoch: this is over before, or finds
     /// another epoch.

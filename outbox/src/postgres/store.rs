@@ -26,6 +26,17 @@ use crate::postgres::server_kind::ServerKind;
 use crate::postgres::session::set_own_defaults;
 use crate::postgres::statements::Statements;
 
+/// What the planner may not do in a session of the relay. Segments are merged by their indexes: a
+/// sort would read all of them first.
+const SWITCHED_OFF: [&str; 5] =
+    ["enable_seqscan", "enable_bitmapscan", "enable_sort", "enable_incremental_sort", "jit"];
+
+/// Switches the same off until the transaction ends. For sessions that ask a few questions: a
+/// pooler that hands sessions on after each transaction would give what is set for a session to a
+/// service.
+pub(super) const ONE_PLAN_HERE: &str = "SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off; \
+    SET LOCAL enable_sort = off; SET LOCAL enable_incremental_sort = off; SET LOCAL jit = off";
+
 /// The first version with `xid8` and `pg_current_snapshot()`.
 const SERVER_VERSION_MIN: i32 = 130_000;
 
@@ -78,7 +89,8 @@ impl PostgresLog {
             encoding::take_bytes(&mut connection).await?;
             Ok(connection.keep())
         };
-        within(self.options.connect_timeout, connection).await
+        // Boxed: every question of an operator begins with it, and would be as large.
+        within(self.options.connect_timeout, Box::pin(connection)).await
     }
 
     async fn check(&self, connection: &mut PgConnection) -> Result<(), LogError> {
@@ -252,6 +264,16 @@ async fn configure(connection: &mut PgConnection, parameters: &[(&str, String)])
     Ok(())
 }
 
+/// Parameters of the planner that the statements of reader and checkpoint_store rest on.
+///
+/// Every statement has one right plan, a walk along an index; statistics of a log that was empty a
+/// minute ago must not choose another (ADR 35). Each of these switches something off that could
+/// stand in for the walk: a scan of the table, or a sort of what another index brings.
+fn one_plan() -> Vec<(&'static str, String)> {
+    let off = SWITCHED_OFF.iter().map(|name| (*name, String::from("off")));
+    off.chain([("plan_cache_mode", String::from("force_generic_plan"))]).collect()
+}
+
 fn millis(limit: Duration) -> String {
     limit.as_millis().to_string()
 }
@@ -264,18 +286,7 @@ impl LogStore for PostgresLog {
 
     async fn reader(&self, relay: &RelayName) -> Result<Box<dyn LogReader>, LogError> {
         let mut connection = self.connect(&format!("relay {relay}")).await?;
-        // Every statement has one right plan, an index walk; statistics of a log that was empty a
-        // minute ago must not choose another.
-        let off = |name| (name, String::from("off"));
-        let parameters = [
-            off("enable_seqscan"),
-            off("enable_bitmapscan"),
-            // Segments are merged by their indexes: a sort would read all of them first.
-            off("enable_sort"),
-            off("jit"),
-            ("plan_cache_mode", String::from("force_generic_plan")),
-        ];
-        configure(&mut connection, &parameters).await?;
+        configure(&mut connection, &one_plan()).await?;
         let questions = facts::Statements::new(self.options.schema.as_ref());
         let (statements, limit) = ((self.statements.clone(), questions), self.options.call_timeout);
         let opened = PgReader::open(connection, relay.clone(), self.source.clone(), statements, limit);
@@ -288,17 +299,11 @@ impl LogStore for PostgresLog {
         holder: &str,
     ) -> Result<Box<dyn CheckpointStore>, LogError> {
         let mut connection = self.connect(&format!("relay {relay} checkpoint_store")).await?;
-        let off = |name| (name, String::from("off"));
-        let parameters = [
-            // As for the reader: rows of the log are looked up one by one when they are copied
-            // aside.
-            off("enable_seqscan"),
-            off("enable_bitmapscan"),
-            off("jit"),
-            ("plan_cache_mode", String::from("force_generic_plan")),
+        let mut parameters = one_plan();
+        parameters.extend([
             ("lock_timeout", millis(self.options.call_timeout / 2)),
             ("idle_in_transaction_session_timeout", millis(self.options.call_timeout)),
-        ];
+        ]);
         configure(&mut connection, &parameters).await?;
         Ok(Box::new(PgCheckpointStore {
             takes_any_text: encoding::take_bytes(&mut connection).await?,
@@ -312,5 +317,16 @@ impl LogStore for PostgresLog {
             run: None,
             watch: Watch::default(),
         }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_switched_off_for_a_session_is_what_is_switched_off_for_a_transaction() {
+        let here: Vec<String> = SWITCHED_OFF.iter().map(|name| format!("SET LOCAL {name} = off")).collect();
+        assert_eq!(ONE_PLAN_HERE, here.join("; "));
     }
 }

@@ -61,7 +61,7 @@ pub enum TransactionIdError {
 // The counter is a setting of the transaction, so that everybody who takes ids in it shares one.
 // The first eight digits of a WAL file's name are the timeline that is being written; the control
 // file tells it only after a checkpoint.
-const TAKE: &str = "
+pub(super) const TAKE: &str = "
 SELECT now(), pg_current_xact_id()::text, (SELECT system_identifier::text FROM pg_control_system()),
     ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint,
     set_config('outbox_toolkit.ids_taken',

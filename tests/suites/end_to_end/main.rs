@@ -13,6 +13,7 @@ mod holding;
 mod inbox_dead;
 mod keys;
 mod lag;
+mod late_topic;
 mod leadership;
 mod observability;
 mod page;
@@ -142,6 +143,7 @@ fn of_the_night() -> Vec<Trial> {
     trials.extend(inbox_dead::trials());
     trials.extend(keys::trials());
     trials.extend(lag::trials());
+    trials.extend(late_topic::trials());
     trials.extend(sagas::trials());
     trials.extend(servers::trials());
     trials.extend(observability::trials());

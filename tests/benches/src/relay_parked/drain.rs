@@ -31,9 +31,28 @@ const SAMPLE: Duration = Duration::from_millis(500);
 /// Then it is not going to be.
 const DRAINED_WITHIN: Duration = Duration::from_secs(90);
 
+/// What the server knows of its tables.
+#[derive(Debug, Clone, Copy)]
+enum Statistics {
+    /// Nothing, as on the first day.
+    None,
+    /// As after an ANALYZE of the log.
+    Analysed,
+}
+
+impl Statistics {
+    fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Analysed => "analysed",
+        }
+    }
+}
+
 /// The course of a drain, after the topic had come back.
 struct Course {
     commit_ms: u32,
+    statistics: Statistics,
     /// Held rows when it came back, and then about twice a second.
     held: Vec<i64>,
     /// Until nothing was held any more.
@@ -43,20 +62,34 @@ struct Course {
 pub(super) async fn run(run: &Run, report: &mut Report) -> Result<(), Failure> {
     let (held, commits): (u32, &[u32]) =
         if run.options.quick { (3_000, &[10]) } else { (30_000, &[0, 10, 20]) };
-    let progress = run.progress(commits.len())?;
+    let known = [Statistics::None, Statistics::Analysed];
+    let known = if run.options.quick { &known[..1] } else { &known[..] };
+    let progress = run.progress(commits.len() * known.len())?;
     let mut courses = Vec::new();
-    for &commit_ms in commits {
-        progress.set_message(format!("{held} held, commits of {commit_ms} ms"));
-        courses.push(course(held, commit_ms, run).await?);
-        progress.inc(1);
+    for &statistics in known {
+        for &commit_ms in commits {
+            let known = statistics.name();
+            progress.set_message(format!("{held} held, commits of {commit_ms} ms, statistics: {known}"));
+            courses.push(course(held, commit_ms, statistics, run).await?);
+            progress.inc(1);
+        }
     }
     progress.finish_and_clear();
     report.table(
         format!("a topic comes back, {KEYS} keys, {RATE} new messages a second meanwhile"),
-        ["commit_delay, ms", "held", "after 1 s", "after 2 s", "after 5 s", "none held after, s"],
+        [
+            "statistics",
+            "commit_delay, ms",
+            "held",
+            "after 1 s",
+            "after 2 s",
+            "after 5 s",
+            "none held after, s",
+        ],
         courses.iter().map(|course| {
             let after = |seconds: usize| course.held.get(seconds * 2).copied().unwrap_or(0);
             [
+                course.statistics.name().into(),
                 course.commit_ms.into(),
                 count(after(0)),
                 count(after(1)),
@@ -69,7 +102,11 @@ pub(super) async fn run(run: &Run, report: &mut Report) -> Result<(), Failure> {
     for course in &courses {
         let growth = course.held.windows(3).map(|held| held[2] - held[0]).max().unwrap_or(0);
         report.at_most(
-            format!("commits of {} ms: held rows, growth within any second", course.commit_ms),
+            format!(
+                "commits of {} ms, statistics {}: held rows, growth within any second",
+                course.commit_ms,
+                course.statistics.name()
+            ),
             0.0,
             growth as f64,
         );
@@ -81,12 +118,19 @@ fn count(rows: i64) -> Cell {
     Cell::Count(rows.unsigned_abs())
 }
 
-async fn course(held: u32, commit_ms: u32, run: &Run) -> Result<Course, Failure> {
+async fn course(held: u32, commit_ms: u32, statistics: Statistics, run: &Run) -> Result<Course, Failure> {
     let database = Database::create().await?;
     let kafka = Kafka::from_environment()?;
     let topic = fresh_topic();
     kafka.prepare(&topic).await?;
-    database.fill(&topic, Shape { messages: held, payload_bytes: PAYLOAD, keys: KEYS }).await?;
+    let shape = Shape { messages: held, payload_bytes: PAYLOAD, keys: KEYS };
+    match statistics {
+        Statistics::None => {
+            database.never_analyse().await?;
+            database.append(&topic, shape).await?;
+        }
+        Statistics::Analysed => database.fill(&topic, shape).await?,
+    }
     database.commit_slowly(Duration::from_millis(commit_ms.into())).await?;
     let is_open = Arc::new(AtomicBool::new(false));
     let (gate, _watched) = Gate::new(kafka.connector()?, Arc::clone(&is_open), "none");
@@ -101,7 +145,7 @@ async fn course(held: u32, commit_ms: u32, run: &Run) -> Result<Course, Failure>
     let over = CancellationToken::new();
     let producing = tokio::spawn(produce(database.clone(), topic.clone(), over.clone()));
     is_open.store(true, Relaxed);
-    let course = watch(&database, commit_ms).await;
+    let course = watch(&database, commit_ms, statistics).await;
     over.cancel();
     let produced = producing.await??;
     let course = course?;
@@ -116,7 +160,7 @@ async fn course(held: u32, commit_ms: u32, run: &Run) -> Result<Course, Failure>
 
 /// Counts what is held from the moment on in which it becomes less for the first time: then the
 /// topic has been tried again.
-async fn watch(database: &Database, commit_ms: u32) -> Result<Course, Failure> {
+async fn watch(database: &Database, commit_ms: u32, statistics: Statistics) -> Result<Course, Failure> {
     let mut connection = database.connect().await?;
     let mut held: Vec<i64> = Vec::new();
     let begun = Instant::now();
@@ -130,7 +174,7 @@ async fn watch(database: &Database, commit_ms: u32) -> Result<Course, Failure> {
             held.push(now);
         }
         if now == 0 {
-            return Ok(Course { commit_ms, held, drained: came_back.elapsed() });
+            return Ok(Course { commit_ms, statistics, held, drained: came_back.elapsed() });
         }
         if begun.elapsed() > DRAINED_WITHIN {
             return Err(

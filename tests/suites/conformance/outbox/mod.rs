@@ -11,6 +11,7 @@ mod log;
 mod metrics;
 mod migrate;
 mod nodes;
+mod plans;
 mod producer;
 mod restore;
 mod retention;
@@ -40,6 +41,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         metrics::trials(),
         migrate::trials(),
         nodes::trials(),
+        plans::trials(),
         producer::trials(),
         restore::trials(),
         retention::trials(),

@@ -1,0 +1,271 @@
+//! What each statement is asked, and how many rows that is about.
+
+use std::fmt::Display;
+use std::ops::RangeInclusive;
+
+use message::MessageId;
+use sqlx::{AssertSqlSafe, Postgres};
+
+use crate::outbox::support::Database;
+
+/// Rows of the log, 1,000 in each transaction.
+pub(super) const LOG: i64 = 20_000;
+/// Rows of it that are parked, and decisions about them.
+pub(super) const PARKED: i64 = LOG / 2;
+/// In a checkpoint, or a batch.
+const MANY: i64 = 1_000;
+
+/// Statements that no plan can make more expensive.
+pub(super) const EXCLUDED: [(&str, &str); 5] = [
+    ("rebase.lock", "takes a lock"),
+    ("rebase.lock_parked", "takes a lock"),
+    ("rebase.rows", "refused on the server that has written the log; rewrites all rows otherwise"),
+    ("rebase.waited_for", "reads the locks of the server, which other tests hold as well"),
+    ("admin.BLOCKER", "reads the locks of the server, which other tests hold as well"),
+];
+
+/// How the planner is set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Session {
+    /// A reader, a checkpoint_store, or a question of an operator.
+    Relay,
+    /// As the server gives it: a producer, or a decision of an operator.
+    Plain,
+}
+
+/// A statement with its arguments.
+#[derive(Debug)]
+pub(super) struct Case {
+    pub(super) session: Session,
+    pub(super) statement: &'static str,
+    /// Tells it from another case of the same statement.
+    pub(super) about: &'static str,
+    pub(super) arguments: String,
+    /// Rows that it is about: each is looked up by itself.
+    pub(super) rows: i64,
+    /// Rows that any plan may read once, because no index leads to those that it is about.
+    pub(super) passed: i64,
+}
+
+/// What the arguments name.
+pub(super) struct Fixture {
+    /// Message ids of the rows 4,001 to 5,000, which are parked.
+    parked: Vec<String>,
+    /// Those of the rows 14,001 to 15,000, which are not.
+    unread: Vec<String>,
+    /// The transaction that was in flight at the base: of the rows 6,001 to 7,000.
+    flight: i64,
+    /// The base's xmax: the first transaction behind what is parked.
+    xmax: i64,
+    /// The present snapshot.
+    now: String,
+}
+
+impl Fixture {
+    pub(super) async fn read(db: &Database<Postgres>) -> Self {
+        let message_ids = async |first: i64| {
+            let last = first + MANY - 1;
+            let sql = format!(
+                "SELECT message_id::text FROM outbox_message WHERE id BETWEEN {first} AND {last} ORDER BY id"
+            );
+            sqlx::query_scalar(AssertSqlSafe(sql)).fetch_all(&db.admin).await.unwrap()
+        };
+        let xid = async |id: i64| {
+            let sql =
+                format!("SELECT coalesce((SELECT xid::text::bigint FROM outbox_message WHERE id = {id}), 3)");
+            db.number(&sql).await
+        };
+        let now =
+            sqlx::query_scalar("SELECT pg_current_snapshot()::text").fetch_one(&db.admin).await.unwrap();
+        Self {
+            parked: message_ids(4_001).await,
+            unread: message_ids(14_001).await,
+            flight: xid(6_001).await,
+            xmax: xid(PARKED + 1).await.max(5),
+            now,
+        }
+    }
+
+    /// The base: everything that is parked, but for a transaction in flight.
+    fn base(&self) -> String {
+        format!("'{}:{}:{}'", self.flight, self.xmax, self.flight)
+    }
+
+    fn flight(&self) -> String {
+        format!("'{{{}}}'", self.flight)
+    }
+
+    /// Relay and cursor as statements of operators take them, $1 to $6.
+    fn cursor(&self) -> String {
+        format!("'main',{},{PARKED},{},'{}',{}", self.base(), self.flight(), self.now, PARKED + MANY)
+    }
+}
+
+fn array(values: impl IntoIterator<Item = impl Display>) -> String {
+    let values: Vec<String> = values.into_iter().map(|value| value.to_string()).collect();
+    format!("'{{{}}}'", values.join(","))
+}
+
+fn repeated(value: &str, times: i64) -> String {
+    array((0..times).map(|_| value))
+}
+
+/// The arguments of a checkpoint that parks these rows and resolves those.
+fn checkpoint(parked: RangeInclusive<i64>, message_ids: &[String], resolved: RangeInclusive<i64>) -> String {
+    let count = parked.clone().count() as i64;
+    let columns =
+        ["orders", "key-1", "held", "0", "NULL", "NULL", "NULL"].map(|value| repeated(value, count));
+    format!(
+        "'main',1,'{{}}',{},{},{},{},NULL",
+        array(parked),
+        array(message_ids),
+        columns.join(","),
+        array(resolved)
+    )
+}
+
+/// The arguments of an insert.
+fn messages(count: i64) -> String {
+    let ids = (0..count).map(|_| MessageId::new().as_uuid());
+    let columns =
+        ["orders", "key-1", "kind", "text/plain", "NULL", "NULL", "NULL"].map(|value| repeated(value, count));
+    format!(
+        "{},{},{},{}",
+        array(ids),
+        columns.join(","),
+        repeated("\"\\\\x00\"", count),
+        repeated("NULL", count)
+    )
+}
+
+#[rustfmt::skip]
+pub(super) fn cases(f: &Fixture) -> Vec<Case> {
+    use Session::{Plain, Relay};
+    const NOTHING: RangeInclusive<i64> = 1..=0;
+    let (base, flight, cursor, now) = (f.base(), f.flight(), f.cursor(), format!("'{}'", f.now));
+    let (parked, unread, xmax) = (array(&f.parked), array(&f.unread), f.xmax);
+    let some = |ids: &[String]| array(ids.iter().take(100));
+    let one = format!("'{}'", f.parked.first().map_or("0190b5a2-0000-7000-8000-000000000001", String::as_str));
+    let (first, last) = ("'00000000-0000-0000-0000-000000000000'", "'ffffffff-ffff-ffff-ffff-ffffffffffff'");
+    let mut cases = Vec::new();
+    let mut add = |session, statement, about, rows, passed, arguments: String| {
+        cases.push(Case { session, statement, about, arguments, rows, passed });
+    };
+    let s = |text: &str| text.to_owned();
+
+    add(Relay, "statements.mark_floor", "", 1, 0, s(""));
+    add(Relay, "statements.mark_snapshot", "", MANY, 0, format!("'{xmax}',{PARKED},{MANY}"));
+    add(Relay, "statements.poll", "rows above", 1, 0, format!("{PARKED},{base},{flight},NULL"));
+    add(Relay, "statements.poll", "rows of a transaction that ended", 1, 0, format!("{LOG},{base},{flight},NULL"));
+    add(Relay, "statements.poll", "nothing new", 1, 0, format!("{LOG},{now},'{{}}',NULL"));
+    add(Relay, "statements.run", "", 1, 0, s(""));
+    add(Relay, "statements.page", "", MANY, 0, format!("{MANY},8192,{},{LOG},{base},{now},NULL", PARKED + MANY));
+    add(Relay, "statements.contents", "", MANY, 0, format!("{},{unread}", array(14_001..=15_000)));
+    add(Relay, "statements.copies", "", MANY, 0, format!("{},{parked},'main'", array(4_001..=5_000)));
+    add(Relay, "statements.stragglers", "", MANY, 0, format!("{MANY},1000000000,0,{PARKED},{flight},NULL"));
+    add(Relay, "statements.due", "", 10, 0, format!("{MANY},1000000,'main','1970-01-01',0,NULL"));
+    add(Relay, "statements.next_due", "", 1, 0, s("'main','1970-01-01',0"));
+    add(Relay, "statements.held", "", MANY, 0, s("500,1000000,'main','{kkey-3,kkey-4}','{5,6}',NULL"));
+    add(Relay, "statements.held", "nothing", 2, 0, format!("500,1000000,'main','{{kkey-35,kkey-3a}}','{{{LOG},1}}',NULL"));
+    add(Relay, "statements.held_queues", "", 40, 0, s("'main','',100,NULL"));
+    add(Relay, "statements.stuck", "", 100, 0, s("'main',0,100,NULL"));
+    add(Relay, "statements.pauses", "", 1, 0, s("'main'"));
+    add(Relay, "statements.acquire", "", 1, 0, s("'main','b',30,'{}',NULL,NULL"));
+    add(Relay, "statements.holder", "", 1, 0, s("'main'"));
+    add(Relay, "statements.renew", "", 1, 0, s("'main',1,30,NULL"));
+    // No index leads from a message id to what is parked: a walk, once in a term, and only when the
+    // log has the row no more.
+    add(Relay, "statements.is_here", "in the log", 1, 0, one.clone());
+    add(Relay, "statements.is_here", "nowhere", 1, PARKED, s("'0190b5a2-0000-7000-8000-000000000001'"));
+    add(Relay, "statements.checkpoint", "", 1, 0, s("'main',1,'{}',NULL"));
+    add(Relay, "statements.checkpoint_with_changes", "inserts", MANY, 0, checkpoint(14_001..=15_000, &f.unread, NOTHING));
+    add(Relay, "statements.checkpoint_with_changes", "updates", MANY, 0, checkpoint(4_001..=5_000, &f.parked, NOTHING));
+    add(Relay, "statements.checkpoint_with_changes", "resolves", MANY, 0, checkpoint(NOTHING, &[], 4_001..=5_000));
+    add(Relay, "statements.release", "", 1, 0, s("'main',1"));
+    add(Relay, "statements.left_out", "", MANY, 0, format!("'main',{parked}"));
+    add(Relay, "statements.forget_left_out", "", PARKED, 0, s("'main',1"));
+
+    add(Relay, "facts.begin_run", "", 1, 0, s(""));
+    add(Relay, "facts.unlogged", "", 1, 0, s(""));
+    add(Relay, "facts.server", "", 1, 0, s(""));
+    add(Relay, "facts.young", "", MANY, 0, format!("'{xmax}',0,{PARKED},{MANY}"));
+
+    add(Relay, "rebase.cursors", "", 1, 0, s(""));
+    add(Relay, "rebase.advance", "", 1, 0, s(""));
+    // The smallest id of young rows: each of them is read.
+    add(Relay, "rebase.unseen", "", 1, LOG, format!("{PARKED},'{xmax}'"));
+    add(Relay, "rebase.in_flight", "", 1, 0, format!("{PARKED},{flight}"));
+    // Rows by the time at which they were written, which no index has.
+    add(Relay, "rebase.own", "", 1, LOG, PARKED.to_string());
+    add(Relay, "rebase.beside", "", 100, PARKED, format!("'main',0,{},'{{}}'", PARKED - 100));
+    add(Relay, "rebase.store", "", 1, 0, s("'main',0,'{}'"));
+    // Rows below the base, and then those that are counted.
+    add(Relay, "rebase.settled", "", MANY, LOG, format!("{},{base},{now},{MANY}", PARKED + MANY));
+    add(Relay, "rebase.above", "", MANY, 0, format!("{PARKED},{MANY}"));
+    add(Relay, "rebase.newest", "", 1, 0, s(""));
+    add(Relay, "rebase.renumber_rows", "", 1, LOG, format!("{base},{PARKED}"));
+    add(Relay, "rebase.has_moved", "", 1, 0, format!("{},{base}", LOG - 10));
+    add(Relay, "rebase.fence", "", 1, 0, s("'main',0"));
+    add(Relay, "rebase.renumbered", "", 1, 0, PARKED.to_string());
+    add(Relay, "rebase.shared", "", PARKED, 0, s(""));
+    add(Relay, "rebase.renumber", "", PARKED, 0, LOG.to_string());
+
+    add(Plain, "enqueue.append", "", 100, 0, messages(100));
+    add(Plain, "enqueue.append_one", "", 1, 0, format!("'{}','orders','key-1','kind','text/plain',NULL,NULL,NULL,'\\x00',NULL", MessageId::new().as_uuid()));
+    add(Plain, "enqueue.insert", "", 100, 0, messages(100));
+    add(Plain, "enqueue.stored", "", MANY, 0, parked.clone());
+    add(Plain, "enqueue.fate", "", MANY, 0, format!("{parked},'{}'", f.flight));
+    add(Plain, "enqueue.take_node", "", 1, 0, s("'h',30"));
+    add(Plain, "enqueue.renew_node", "", 1, 0, s("1,1,30"));
+    add(Plain, "enqueue.release_node", "", 1, 0, s("1,1"));
+    add(Plain, "enqueue.RUNNING", "", 1, 0, format!("'{}'", f.flight));
+    add(Plain, "transaction_ids.TAKE", "", 1, 0, s("5"));
+
+    add(Relay, "admin.RELAYS", "", 1, 0, s(""));
+    add(Relay, "admin.PRESENT", "", 1, 0, s(""));
+    add(Relay, "admin.COUNTS", "", MANY, 0, format!("'main',{MANY}"));
+    add(Relay, "admin.PARKED_AGE", "", 1, 0, s("'main',4000"));
+    // The rows of the transaction that was in flight are read.
+    add(Relay, "admin.BACKLOG", "", 1, MANY, format!("{PARKED},{base},{now},{},{flight}", PARKED + MANY));
+    add(Relay, "admin.list", "", 100, 0, s("'main','held',0,100"));
+    add(Relay, "admin.list_stuck", "", 100, 0, s("'main','dead',0,100"));
+    // All decisions are read twice, and each entry that was discarded is looked up.
+    add(Relay, "admin.list_discarded", "", PARKED / 3, 2 * PARKED, s("'main',0,100"));
+    add(Plain, "admin.digest", "", 1, 0, s("'main',4000"));
+    add(Plain, "admin.LOCK_ENTRY", "", 1, 0, s("'main',4000"));
+    add(Plain, "admin.REQUEUE", "", 1, 0, s("'main',4000"));
+    add(Plain, "admin.DISCARD", "", 1, 0, s("'main',4000"));
+    add(Plain, "admin.EDIT", "", 1, 0, s("'main',4000,'\\x01',NULL"));
+    add(Plain, "admin.AUDIT", "", 1, 0, format!("'ann','main',4000,{one},'discard','test',NULL,NULL,NULL"));
+    // Backwards from the last one; those of other relays are passed.
+    add(Relay, "admin.RECORDS", "", 100, PARKED, s("'main',100"));
+    add(Relay, "operations.OPERATIONS", "", 100, PARKED, s("'main',100"));
+    add(Plain, "operations.NOTE", "", 1, 0, s("'ann','main','pause','topic','test'"));
+    add(Relay, "pause.PAUSES", "", 1, 0, s("'main'"));
+    add(Plain, "pause.PAUSE", "", 1, 0, s("'main','topic','x','ann','test'"));
+    add(Plain, "pause.RESUME", "", 1, 0, s("'main','topic','x',NULL"));
+
+    // What operators decided is read as a whole, twice: no index leads to it from a message.
+    let decided = 2 * PARKED;
+    add(Relay, "entries.extent", "", 1, 0, s("'main'"));
+    add(Relay, "entries.find", "by its id", 1, decided, format!("{cursor},4001,NULL"));
+    add(Relay, "entries.find", "by its message id", 1, decided + PARKED, format!("{cursor},NULL,{one}"));
+    add(Relay, "entries.select", "unread", 100, decided, format!("{cursor},{PARKED},{LOG},NULL,NULL,NULL,NULL,NULL,100"));
+    add(Relay, "entries.select", "parked", 100, decided, format!("{cursor},0,{LOG},NULL,NULL,NULL,NULL,NULL,100"));
+    add(Relay, "entries.select", "by ids", 100, decided, format!("{cursor},0,{LOG},{},NULL,NULL,NULL,NULL,100", array(4_001..=4_100)));
+    add(Relay, "entries.passed_between", "", 100, decided + LOG, format!("{cursor},{base},{},{flight},NULL,0,{},100", PARKED - MANY, PARKED - MANY));
+    add(Relay, "entries.contents", "", 100, 0, format!("{},{},1000000,1000000", array(4_001..=4_100), some(&f.parked)));
+    add(Relay, "entries.payload", "", 1, 0, format!("'main',4001,{one},1000000"));
+    add(Relay, "entries.lag", "", MANY, 0, format!("{cursor},{MANY},{MANY}"));
+    add(Relay, "entries.FIRSTS", "", 10, 0, array(f.parked.iter().take(10)));
+    add(Relay, "reconcile.page", "", MANY, decided, format!("{cursor},{first},{last},{MANY}"));
+    add(Relay, "reconcile.find", "", MANY, decided, format!("{cursor},{parked}"));
+    add(Relay, "reconcile.cursor", "", 1, 0, s("'main'"));
+    add(Relay, "reconcile.first", "", 1, 0, s(""));
+
+    add(Plain, "retention.LIST", "", 8, 0, s("60"));
+    add(Plain, "retention.EXPIRE", "", 8, 0, s("0,604800"));
+    // Counts what is parked.
+    add(Plain, "retention.FORGET", "", 1, PARKED, s("'main',false"));
+    cases
+}
