@@ -44,7 +44,8 @@ GROUP BY state, fault, is_due";
 pub(super) const PARKED_AGE: &str = "
 SELECT extract(epoch FROM clock_timestamp() - coalesce(
     (SELECT m.enqueued_at FROM {schema}outbox_message AS m
-        WHERE m.id = e.id AND m.message_id = e.message_id), e.created_at))::float8
+        WHERE m.id >= e.id AND m.id <= e.id AND m.message_id = e.message_id ORDER BY m.id LIMIT 1),
+    e.created_at))::float8
 FROM {schema}outbox_exception AS e WHERE e.relay = $1 AND e.shard = 0 AND e.id = $2";
 
 // $1 settled up to here, but for transactions that were in flight: $5; $2 base, $3 head or null, $4

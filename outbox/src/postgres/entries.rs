@@ -79,10 +79,11 @@ migrations::statements! {
         LEFT JOIN LATERAL (SELECT id FROM {schema}outbox_message ORDER BY id DESC LIMIT 1) AS newest ON true";
     /// $1 relay, $2 to $6 the cursor, $7 id or null, $8 message id or null. A parked entry has a
     /// copy of its content, which an operator may have edited. A message id is looked for among all
-    /// that is parked; whatever is found is then looked up by itself.
+    /// that is parked; whatever is found is then looked up by itself. An id can stand once in each of
+    /// the eight segments.
     find(of = "c", message_id = "n.message_id") = "
         WITH named AS MATERIALIZED (
-            SELECT id, message_id FROM {schema}outbox_message WHERE id = $7
+            (SELECT id, message_id FROM {schema}outbox_message WHERE id >= $7 AND id <= $7 ORDER BY id LIMIT 8)
             UNION
             SELECT id, message_id FROM {schema}outbox_message WHERE message_id = $8
             UNION
@@ -104,7 +105,8 @@ migrations::statements! {
             b.id AS behind_id, b.state AS behind_state, b.error AS behind_error
         FROM named AS n
         LEFT JOIN LATERAL (SELECT * FROM {schema}outbox_message
-            WHERE id = n.id AND message_id = n.message_id AND {same_segment} LIMIT 1) AS m ON true
+            WHERE id >= n.id AND id <= n.id AND message_id = n.message_id AND {same_segment}
+            ORDER BY id LIMIT 1) AS m ON true
         LEFT JOIN LATERAL (SELECT * FROM {schema}outbox_exception
             WHERE relay = $1 AND shard = 0 AND id = n.id AND message_id = n.message_id LIMIT 1) AS e ON true
         LEFT JOIN LATERAL (SELECT * FROM {schema}outbox_parked
@@ -130,7 +132,7 @@ migrations::statements! {
             UNION ALL
             SELECT named.* FROM (SELECT DISTINCT id FROM unnest($9::bigint[]) AS ids(id)) AS asked
             CROSS JOIN LATERAL (SELECT {shown} FROM {schema}outbox_message AS m
-                WHERE m.id = asked.id AND {wanted} OFFSET 0) AS named
+                WHERE m.id >= asked.id AND m.id <= asked.id AND {wanted} ORDER BY m.id LIMIT 8) AS named
             ORDER BY id LIMIT $14::bigint",
     ) = "{cut}";
     /// $7 to $11 an earlier cursor, $12 above this id, $13 rows. What that one had not passed
@@ -160,7 +162,8 @@ migrations::statements! {
         SELECT {bounded} FROM (
             SELECT {columns} FROM unnest($1::bigint[], $2::uuid[]) AS wanted(id, message_id)
             CROSS JOIN LATERAL (SELECT * FROM {schema}outbox_message
-                WHERE id = wanted.id AND message_id = wanted.message_id AND {same_segment} LIMIT 1) AS m
+                WHERE id >= wanted.id AND id <= wanted.id AND message_id = wanted.message_id AND {same_segment}
+                ORDER BY id LIMIT 1) AS m
             OFFSET 0) AS run
         ORDER BY run.id";
     /// $1 relay, $2 id, $3 message id, $4 the largest payload that is read. The row goes before the
@@ -169,7 +172,7 @@ migrations::statements! {
         SELECT content_type, octet_length(payload)::bigint, CASE WHEN octet_length(payload) <= $4 THEN payload END
         FROM (
             (SELECT 0 AS nth, content_type, payload FROM {schema}outbox_message
-            WHERE id = $2 AND message_id = $3::text::uuid AND {same_segment} LIMIT 1)
+            WHERE id >= $2 AND id <= $2 AND message_id = $3::text::uuid AND {same_segment} ORDER BY id LIMIT 1)
             UNION ALL
             SELECT 1, p.content_type, p.payload
             FROM (SELECT id FROM {schema}outbox_exception

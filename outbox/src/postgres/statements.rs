@@ -113,7 +113,8 @@ migrations::statements! {
         SELECT m.message_id, m.payload, {headers} AS headers
         FROM unnest($1::bigint[], $2::uuid[]) AS wanted(id, message_id)
         CROSS JOIN LATERAL (SELECT message_id, payload, headers FROM {schema}outbox_message
-            WHERE id = wanted.id AND message_id = wanted.message_id AND {same_segment} LIMIT 1) AS m";
+            WHERE id >= wanted.id AND id <= wanted.id AND message_id = wanted.message_id AND {same_segment}
+            ORDER BY id LIMIT 1) AS m";
     /// As `contents`, for copies of the relay $3.
     copies(of = "p") = "
         SELECT wanted.message_id, p.payload, {headers} AS headers
@@ -235,7 +236,9 @@ migrations::statements! {
     /// Each change is looked up by itself: no plan can make it a pass over everything that is parked,
     /// whatever the statistics say (ADR 35). OFFSET 0 keeps NOT EXISTS from becoming a join, which
     /// LIMIT 1 does not, and rows are deleted by their places, because `id = ANY` may be a filter over
-    /// all rows of the relay instead of a condition of the index.
+    /// all rows of the relay instead of a condition of the index. A row of the log is looked for in the
+    /// order of ids, which the primary key alone has: for an equal id the index on transactions would
+    /// do as well, and is walked as a whole.
     checkpoint_with_changes(
         message_id = "changed.message_id",
         run = "$14",
@@ -259,7 +262,8 @@ migrations::statements! {
                 m.payload, m.enqueued_at
             FROM changed CROSS JOIN LATERAL (
                 SELECT * FROM {schema}outbox_message
-                WHERE id = changed.id AND message_id = changed.message_id AND {same_segment} LIMIT 1) AS m
+                WHERE id >= changed.id AND id <= changed.id AND message_id = changed.message_id AND {same_segment}
+                ORDER BY id LIMIT 1) AS m
             WHERE NOT EXISTS (
                 SELECT FROM {schema}outbox_parked AS p
                 WHERE p.relay = $1 AND p.shard = 0 AND p.id = changed.id OFFSET 0)
@@ -272,8 +276,9 @@ migrations::statements! {
                 coalesce(
                     CASE WHEN changed.state = 'scheduled' THEN (
                         SELECT deliver_at FROM {schema}outbox_message
-                        WHERE id = changed.id AND message_id = changed.message_id AND {same_segment}
-                        LIMIT 1) END,
+                        WHERE id >= changed.id AND id <= changed.id AND message_id = changed.message_id
+                            AND {same_segment}
+                        ORDER BY id LIMIT 1) END,
                     clock_timestamp() + make_interval(secs => changed.due_in)),
                 changed.fault, changed.error
             FROM changed
