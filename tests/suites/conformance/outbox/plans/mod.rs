@@ -87,13 +87,13 @@ async fn no_statement_follows_the_statistics() {
         let mut found = Vec::new();
         db.run("INSERT INTO outbox_relay (relay, epoch, cursor) VALUES ('main', 0, '{}')").await;
         let mut sessions = Sessions::open(&db, &listed).await;
-        sessions.measure("planned while empty", &fixture, &mut Vec::new()).await;
+        sessions.measure("planned while empty", 0, &fixture, &mut Vec::new()).await;
         // Rolled back, and its ids are gone.
         db.run("ALTER SEQUENCE outbox_message_id_seq RESTART").await;
         fill(&db).await;
         db.run("UPDATE outbox_relay SET epoch = 1, holder = 'a', lease_until = now() + interval '1 day'").await;
         let fixture = Fixture::read(&db).await;
-        sessions.measure("planned while empty", &fixture, &mut found).await;
+        sessions.measure("planned while empty", 0, &fixture, &mut found).await;
 
         db.run(
             "UPDATE pg_class SET relpages = 1, reltuples = 0 WHERE relname ~ '^outbox_' AND relkind IN ('r', 'i') \
@@ -101,15 +101,15 @@ async fn no_statement_follows_the_statistics() {
         )
         .await;
         let mut sessions = Sessions::open(&db, &listed).await;
-        sessions.measure("statistics say empty", &fixture, &mut found).await;
+        sessions.measure("statistics say empty", 0, &fixture, &mut found).await;
 
         db.run("ANALYZE").await;
         let mut sessions = Sessions::open(&db, &listed).await;
-        sessions.measure("planned while full", &fixture, &mut Vec::new()).await;
+        sessions.measure("planned while full", 0, &fixture, &mut Vec::new()).await;
         for table in BESIDE {
             db.run(&format!("DELETE FROM {table}")).await;
         }
-        sessions.measure("planned while full", &fixture, &mut found).await;
+        sessions.measure("planned while full", PARKED, &fixture, &mut found).await;
         assert!(found.is_empty(), "{} of them:\n{}", found.len(), found.join("\n"));
         db
     })

@@ -87,15 +87,22 @@ impl Sessions {
         Self { open }
     }
 
-    /// Runs each case in its sessions, and adds a line for each that touches too much.
-    pub(super) async fn measure(&mut self, state: &str, fixture: &Fixture, found: &mut Vec<String>) {
+    /// Runs each case in its sessions, and adds a line for each that touches too much. So many `dead`
+    /// rows may stand in its way, until no transaction of the whole server is older.
+    pub(super) async fn measure(
+        &mut self,
+        state: &str,
+        dead: i64,
+        fixture: &Fixture,
+        found: &mut Vec<String>,
+    ) {
         for case in cases(fixture) {
             for open in self.open.iter_mut().filter(|open| open.session == case.session) {
                 // The first run of a session also fills its caches, and the first one after rows were
                 // deleted marks them in the indexes.
                 open.touched(&case).await;
                 let touched = open.touched(&case).await;
-                let most = EACH * case.rows + PASSED * case.passed + ALWAYS;
+                let most = EACH * case.rows + PASSED * (case.passed + dead) + ALWAYS;
                 if touched.rows > most || touched.buffers > most {
                     let Case { statement, about, .. } = case;
                     let plans = open.plans;
