@@ -9,7 +9,7 @@ use migrations::{Line, Migrator};
 use outbox::admin::LogAdmin;
 use outbox::log::{
     Acquired, CheckpointStore, Cursor, EntryId, ExceptionChange, ExceptionState, Fenced, LogOptions,
-    LogReader, PageLimit, Parked, RowLimit,
+    LogReader, PageLimit, Parked,
 };
 use outbox::retention::LogRetention;
 use outbox::{NewMessage, Outbox};
@@ -17,11 +17,10 @@ use sqlx::Postgres;
 use tests::trial::chain;
 use tests::{Backend, Database, Failure, Outcome, Role, Stage, trial};
 
-use crate::outbox::support::{relay, source};
+use crate::outbox::support::{SMALL, relay, source};
 
 const TTL: Duration = Duration::from_secs(30);
-const LIMIT: PageLimit =
-    PageLimit { entries_max: 100, bytes_max: 1 << 20, row: RowLimit::of(message::SizeLimit::SQS) };
+const LIMIT: PageLimit = PageLimit { entries_max: 100, ..SMALL };
 
 pub(crate) fn trials() -> Vec<Trial> {
     let on = |name: &str| format!("outbox/servers/postgres/{name}");
