@@ -122,6 +122,9 @@ async fn a_poisoned_message_is_parked_and_named() -> Result<(), Box<dyn std::err
     Ok(())
 }
 
+/// On a busy machine.
+const ASKED_MAX: u32 = 200;
+
 #[tokio::test]
 async fn what_does_not_come_to_rest_is_named() -> Result<(), Box<dyn std::error::Error>> {
     let world = World::builder().patience(Duration::from_millis(300)).build().await?;
@@ -130,9 +133,15 @@ async fn what_does_not_come_to_rest_is_named() -> Result<(), Box<dyn std::error:
         .configure(|b| b.attempts_max(1_000_000))
         .start()?;
     world.enqueue(orders(1)).await?;
-    let failure = world.quiet().await.expect_err("a message that is never done").to_string();
-    assert!(failure.contains("failing failed") && failure.contains("no such account"), "{failure}");
-    Ok(())
+    // Its first attempts may come late; then each question is answered in the same way.
+    for _ in 0..ASKED_MAX {
+        let failure = world.quiet().await.expect_err("a message that is never done").to_string();
+        if failure.contains("failing failed") && failure.contains("no such account") {
+            return Ok(());
+        }
+        assert!(failure.contains("not quiet"), "{failure}");
+    }
+    panic!("the consumer that fails was not named in {ASKED_MAX} answers")
 }
 
 #[tokio::test]

@@ -73,9 +73,11 @@ fn bytes(delivery: &Delivery) -> usize {
     match &delivery.message {
         Ok(message) => message.wire_bytes(),
         Err(malformed) => {
-            let headers = malformed.headers.iter().map(|(name, value)| name.len() + value.len());
+            // A key or header that is no text is kept in hexadecimal among the properties.
+            let kept = [&malformed.headers, &malformed.properties, &malformed.broker_notes];
+            let kept = kept.into_iter().flatten().map(|(name, value)| name.len() + value.len());
             let key = malformed.key.as_ref().map_or(0, |key| key.len());
-            malformed.payload.len() + key + headers.sum::<usize>()
+            malformed.payload.len() + key + kept.sum::<usize>()
         }
     }
 }

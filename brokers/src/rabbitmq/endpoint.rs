@@ -206,7 +206,8 @@ fn parse(url: &str) -> Result<(AMQPUri, Option<Secret>), InvalidSetting> {
         return Err(invalid("url", format!("missing; it {shape}")));
     }
     let parsed = Url::parse(url).map_err(|error| invalid("url", format!("{error}; it {shape}")))?;
-    let mut uri: AMQPUri = url.parse().map_err(|error| invalid("url", format!("{error}; it {shape}")))?;
+    // The client's error quotes the URL.
+    let mut uri: AMQPUri = url.parse().map_err(|_| invalid("url", format!("cannot be read; it {shape}")))?;
     // The client's parser turns an address such as [::1] into localhost.
     match parsed.host_str() {
         Some(host) if !host.is_empty() => {
@@ -292,6 +293,7 @@ mod tests {
             ("", "missing"),
             ("rabbit:5672", "must be amqp"),
             ("http://s3cret@rabbit", "must be amqp"),
+            ("u:s3cret@127.0.0.1", "must be amqp"),
             ("amqp://me:s3cret@rabbit/", "without a name"),
             ("amqp://me:s3cret@rabbit?heartbeat=3", "parameters"),
             ("amqp:///shop", "names no host"),

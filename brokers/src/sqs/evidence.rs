@@ -1,5 +1,5 @@
-//! The evidence of an SQS message that is none of ours: all it has besides body and attribute texts.
-//! Pure.
+//! The evidence of an SQS message that is none of ours: all it has besides body and attribute
+//! texts. Pure.
 
 use aws_sdk_sqs::types::{Message as Received, MessageSystemAttributeName as SystemAttribute};
 use message::cloudevents::format_unix_ms;

@@ -137,8 +137,8 @@ pub trait LogEntries: Send + Sync + 'static {
 /// Administration and entries of one log.
 pub type Opened = (Arc<dyn LogAdmin>, Arc<dyn LogEntries>);
 
-/// Administration and entries of the log of the database at an address: `postgres://…` or `sqlite:…`. Connects to
-/// nothing yet.
+/// Administration and entries of the log of the database at an address: `postgres://…` or
+/// `sqlite:…`. Connects to nothing yet.
 ///
 /// # Errors
 /// [`LogError::Operator`] when the URL cannot be used or would send secrets in the clear.

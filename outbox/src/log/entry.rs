@@ -40,6 +40,9 @@ pub struct InvalidEntry {
     pub topic: String,
     /// The row's key.
     pub key: Option<String>,
+    /// The row's kind, or its topic where it has none; `None` when that is no kind, or the row is
+    /// gone.
+    pub kind: Option<String>,
     /// The problem, with the value and the limit.
     pub problem: String,
 }

@@ -102,9 +102,17 @@ impl Row<'_> {
             message_id: self.message_id.to_string(),
             topic: text::shown(self.topic),
             key: self.key.map(text::shown),
+            kind: self.valid_kind(),
             problem,
         });
         Entry { id: EntryId(self.id), message, deliver_in }
+    }
+
+    /// The kind by which relays that share an outbox divide it up.
+    fn valid_kind(&self) -> Option<String> {
+        self.enqueued_at?;
+        let kind = std::str::from_utf8(self.kind.unwrap_or(self.topic)).ok()?;
+        EventType::new(kind).is_ok().then(|| kind.to_owned())
     }
 
     fn message(&self, names: &mut Names, source: &Source) -> Result<Message, String> {

@@ -102,13 +102,13 @@ migrations::statements! {
 
     /// $1 relay, $2 state, $3 above this id, $4 rows. Walks all that is parked.
     list(is_indexed = "true") = "{listed}";
-    /// As `list`, for one of the states that have an index of their own: the literals let the server
-    /// use it, whatever $2 is.
+    /// As `list`, for one of the states that have an index of their own: the literals let the
+    /// server use it, whatever $2 is.
     list_stuck(is_indexed = "state IN ('retrying', 'dead')") = "{listed}";
-    /// Those whose decision the relay has yet to take up, and those that it has taken up, as long as
-    /// the log has them. $1 relay, $2 above this id, $3 rows. No index leads to what was discarded:
-    /// all decisions are read, each message whose last one is to discard is looked up by itself, and
-    /// what stands beside it is looked up for the page only.
+    /// Those whose decision the relay has yet to take up, and those that it has taken up, as long
+    /// as the log has them. $1 relay, $2 above this id, $3 rows. No index leads to what was
+    /// discarded: all decisions are read, each message whose last one is to discard is looked up by
+    /// itself, and what stands beside it is looked up for the page only.
     list_discarded(message_id = "d.message_id") = "
         WITH given_up AS MATERIALIZED (
             SELECT max(a.seq) FILTER (WHERE a.action = 'discard') AS discarded {given_up}),

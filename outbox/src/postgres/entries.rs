@@ -33,12 +33,12 @@ FROM unnest($1::uuid[]) WITH ORDINALITY AS moment(floor, number) ORDER BY moment
 
 migrations::statements! {
     parts {
-        // What is shown of an entry, and where it lies.
+        // The columns of an entry that are shown, and its place.
         shown = "m.id, m.message_id, m.topic, m.key, m.kind, m.headers, octet_length(m.payload)::bigint AS payload_bytes,
             m.enqueued_at, m.xid";
-        // The entries that were `chosen`, with what stands beside the log; $1 is the relay, $2 to $6
-        // the cursor. They are chosen first, and each is then looked up by itself: as a join, 100
-        // entries beside 50,000 exceptions took 5,000,000 comparisons.
+        // The entries that were `chosen`, with what stands beside the log; $1 is the relay, $2 to
+        // $6 the cursor. They are chosen first, and each is then looked up by itself: as a join,
+        // 100 entries beside 50,000 exceptions took 5,000,000 comparisons.
         selected = "
             SELECT m.id, m.message_id, m.topic, m.key, coalesce(m.kind, m.topic) AS kind, {labels} AS headers,
                 m.payload_bytes, m.enqueued_at, e.state, {passed} AS passed,
@@ -79,8 +79,8 @@ migrations::statements! {
         LEFT JOIN LATERAL (SELECT id FROM {schema}outbox_message ORDER BY id DESC LIMIT 1) AS newest ON true";
     /// $1 relay, $2 to $6 the cursor, $7 id or null, $8 message id or null. A parked entry has a
     /// copy of its content, which an operator may have edited. A message id is looked for among all
-    /// that is parked; whatever is found is then looked up by itself. An id can stand once in each of
-    /// the eight segments.
+    /// that is parked; whatever is found is then looked up by itself. An id can stand once in each
+    /// of the eight segments.
     find(of = "c", message_id = "n.message_id") = "
         WITH named AS MATERIALIZED (
             (SELECT id, message_id FROM {schema}outbox_message WHERE id >= $7 AND id <= $7 ORDER BY id LIMIT 8)

@@ -17,7 +17,7 @@ pub struct Listed {
     pub sql: String,
 }
 
-/// What the sessions of the relay switch off in the planner, for one transaction.
+/// The planner settings of the relay's sessions, for one transaction.
 pub const ONE_PLAN: &str = ONE_PLAN_HERE;
 
 /// Texts that are constants of their modules.
@@ -47,8 +47,8 @@ const CONSTANTS: [(&str, &str); 23] = [
     ("transaction_ids.TAKE", transaction_ids::TAKE),
 ];
 
-/// Returns every statement but those that `store` runs once when it connects, which read catalogs of
-/// the server.
+/// Returns every statement but those that `store` runs once when it connects, which read catalogs
+/// of the server.
 #[must_use]
 pub fn statements() -> Vec<Listed> {
     fn listed(module: &str, each: Vec<(&'static str, &Statement)>) -> Vec<Listed> {
@@ -87,7 +87,7 @@ mod tests {
             let path = entry.unwrap().path();
             let module = path.file_stem().unwrap().to_str().unwrap().to_owned();
             let text = std::fs::read_to_string(&path).unwrap();
-            // What `store` asks the catalogs, and parts of statements that are listed whole.
+            // Questions of `store` to the catalogs, and parts of statements that are listed whole.
             if ["inventory", "store", "statements"].contains(&module.as_str()) {
                 continue;
             }

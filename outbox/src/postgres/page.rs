@@ -81,10 +81,9 @@ impl Cut {
         let (mut fit, mut bytes, mut is_over) = (0, 0_usize, false);
         for row in &rows {
             let lengths = row::lengths(row)?;
-            // A row that is too large is not read.
-            if limit.row.refusal(lengths).is_none() {
-                bytes = bytes.saturating_add(lengths.payload).saturating_add(lengths.headers);
-            }
+            // Also of a row that is too large to be read: when it is parked, the server copies it,
+            // and one checkpoint must not copy hundreds of them.
+            bytes = bytes.saturating_add(lengths.payload).saturating_add(lengths.headers);
             let is_full = fit >= limit.entries_max.min(asked) || bytes > limit.bytes_max;
             is_over |= is_full && (fit > 0 || beside_others);
             fit += usize::from(!is_over);

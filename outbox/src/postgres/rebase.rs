@@ -146,8 +146,8 @@ impl Rebase {
                 "SELECT least($1, (SELECT min(id) - 1 FROM {schema}outbox_message
                      WHERE (xid, id) > ($2::text::xid8, 0::bigint)))",
             ),
-            // $1 floor, $2 in flight. One step into the index on both for each: by their ids alone the
-            // rows would be looked for from the first one on.
+            // $1 floor, $2 in flight. One step into the index on both for each: by their ids alone
+            // the rows would be looked for from the first one on.
             in_flight: render(
                 "SELECT least($1, (SELECT min(late.id) - 1 FROM unnest($2::text::xid8[]) AS flight(xid)
                      CROSS JOIN LATERAL (
@@ -220,8 +220,8 @@ impl Rebase {
             lock_parked: render(
                 "LOCK TABLE {schema}outbox_exception, {schema}outbox_parked IN SHARE ROW EXCLUSIVE MODE",
             ),
-            // $1 above this id. Who leads knows the exceptions by their former ids. Rows are changed by
-            // their places, which nobody else may change meanwhile.
+            // $1 above this id. Who leads knows the exceptions by their former ids. Rows are
+            // changed by their places, which nobody else may change meanwhile.
             renumber: render(
                 "WITH shared AS MATERIALIZED (
                      SELECT e.relay, e.shard, e.id, e.ctid AS place,

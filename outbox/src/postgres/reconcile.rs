@@ -22,8 +22,8 @@ use crate::reconcile::{Row, Rows, stage};
 migrations::statements! {
     parts {
         // The fingerprint is made here, so that no payload travels: of texts in UTF-8; where the
-        // database has no encoding, of the bytes. The rows are chosen first, and each is then looked
-        // up beside the log by itself.
+        // database has no encoding, of the bytes. The rows are chosen first, and each is then
+        // looked up beside the log by itself.
         rows = "SELECT m.message_id, m.topic, {kind} AS kind, {labels} AS headers, sha256(
                 int8send(octet_length({kind})::bigint) || convert_to({kind}, {encoding}) ||
                 int8send(octet_length(m.content_type)::bigint) || convert_to(m.content_type, {encoding}) ||

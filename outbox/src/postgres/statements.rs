@@ -233,12 +233,12 @@ migrations::statements! {
     /// Null, which the table refuses, in place of the message id of another message: that one would
     /// be lost under an id that was given out twice. A rebase gives it another id.
     ///
-    /// Each change is looked up by itself: no plan can make it a pass over everything that is parked,
-    /// whatever the statistics say (ADR 35). OFFSET 0 keeps NOT EXISTS from becoming a join, which
-    /// LIMIT 1 does not, and rows are deleted by their places, because `id = ANY` may be a filter over
-    /// all rows of the relay instead of a condition of the index. A row of the log is looked for in the
-    /// order of ids, which the primary key alone has: for an equal id the index on transactions would
-    /// do as well, and is walked as a whole.
+    /// Each change is looked up by itself: no plan can make it a pass over everything that is
+    /// parked, whatever the statistics say (ADR 35). OFFSET 0 keeps NOT EXISTS from becoming a
+    /// join, which LIMIT 1 does not, and rows are deleted by their places, because `id = ANY` may
+    /// be a filter over all rows of the relay instead of a condition of the index. A row of the log
+    /// is looked for in the order of ids, which the primary key alone has: for an equal id the
+    /// index on transactions would do as well, and is walked as a whole.
     checkpoint_with_changes(
         message_id = "changed.message_id",
         run = "$14",
@@ -302,8 +302,8 @@ migrations::statements! {
         UPDATE {schema}outbox_relay SET holder = NULL, lease_until = NULL, lease_seconds = NULL
         WHERE relay = $1 AND shard = 0 AND epoch = $2 AND holder IS NOT NULL";
     /// $1 relay, $2 message ids: which of them a rebased cursor leaves out. Their ids may be others
-    /// since. One step into the index on message ids for each: only that one has this order, and for
-    /// equal values the primary key would do as well, with a walk over all that are left out.
+    /// since. One step into the index on message ids for each: only that one has this order, and
+    /// for equal values the primary key would do as well, with a walk over all that are left out.
     left_out = "
         SELECT found.message_id::text FROM unnest($2::text[]::uuid[]) AS asked(message_id) CROSS JOIN LATERAL (
             SELECT message_id FROM {schema}outbox_rebased

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use message::Source;
 use migrations::{Line, Migrator, Statement, Template};
 use sqlx::postgres::PgConnectOptions;
-use sqlx::{ConnectOptions, PgConnection, Postgres, Row as _};
+use sqlx::{ConnectOptions, Executor as _, PgConnection, Postgres, Row as _};
 
 use crate::address::Address;
 use crate::connect::{Exposure, exposure};
@@ -26,7 +26,7 @@ use crate::postgres::server_kind::ServerKind;
 use crate::postgres::session::set_own_defaults;
 use crate::postgres::statements::Statements;
 
-/// What the planner may not do in a session of the relay. Segments are merged by their indexes: a
+/// Planner settings that are off in a session of the relay. Segments are merged by their indexes: a
 /// sort would read all of them first.
 const SWITCHED_OFF: [&str; 5] =
     ["enable_seqscan", "enable_bitmapscan", "enable_sort", "enable_incremental_sort", "jit"];
@@ -36,6 +36,9 @@ const SWITCHED_OFF: [&str; 5] =
 /// service.
 pub(super) const ONE_PLAN_HERE: &str = "SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off; \
     SET LOCAL enable_sort = off; SET LOCAL enable_incremental_sort = off; SET LOCAL jit = off";
+
+/// How often a pooler is asked for its sessions.
+const POOLER_ROUNDS: usize = 3;
 
 /// The first version with `xid8` and `pg_current_snapshot()`.
 const SERVER_VERSION_MIN: i32 = 130_000;
@@ -54,8 +57,8 @@ pub struct PostgresLog {
 }
 
 impl PostgresLog {
-    /// A log at an address such as `postgres://relay@db.internal/orders`. Messages carry `source` as their
-    /// CloudEvents source.
+    /// A log at an address such as `postgres://relay@db.internal/orders`. Messages carry `source`
+    /// as their CloudEvents source.
     ///
     /// # Errors
     /// [`LogError::Operator`] when the URL cannot be used or would send secrets in the clear.
@@ -146,8 +149,8 @@ impl PostgresLog {
     }
 
     /// Refuses a pooler that hands sessions on after each transaction: the service, which has the
-    /// same user, would get the relay's settings (isolation level, planner, time limits). While the
-    /// first connection is idle, a second one gets its session from such a pooler.
+    /// same user, would get the relay's settings (isolation level, planner, time limits). Such a
+    /// pooler gives the session of an idle connection to a transaction of another one.
     async fn check_pooler(
         &self,
         connect: &PgConnectOptions,
@@ -157,9 +160,18 @@ impl PostgresLog {
             return Ok(());
         }
         let failed = || LogError::during("tell whose session it is");
-        let first = backend(connection).await.map_err(failed())?;
         let mut second = Brief::new(connect.connect().await.map_err(LogError::connecting)?);
-        if backend(&mut second).await.map_err(failed())? == first {
+        let mut is_shared = false;
+        // Other clients may take the session that was free: it is asked more than once.
+        for _ in 0..POOLER_ROUNDS {
+            let before = backend(connection).await.map_err(failed())?;
+            second.execute("BEGIN").await.map_err(failed())?;
+            let held = backend(&mut second).await.map_err(failed())?;
+            let after = backend(connection).await.map_err(failed())?;
+            second.execute("ROLLBACK").await.map_err(failed())?;
+            is_shared |= held == before || after != before;
+        }
+        if is_shared {
             return Err(LogError::operator(format!(
                 "{} is reached through a pooler that hands sessions on after each transaction, and the relay's settings \
                  would reach the statements of the service whose pool this is: give the relay a URL of its own, of the \

@@ -46,7 +46,9 @@ pub(super) fn accepted(url: &str) -> Result<String, InvalidUrl> {
             Verdict::Honoured => left.push(pair.text),
             Verdict::Kept => {}
             Verdict::Refused(remedy) => {
-                return Err(InvalidUrl::Parameter { name: shown(&pair.name), remedy });
+                // Behind the host's `@` there is no query: this is a piece of a password.
+                let name = shown(if query.contains('@') { "" } else { &pair.name });
+                return Err(InvalidUrl::Parameter { name, remedy });
             }
         }
     }

@@ -56,7 +56,7 @@ migrations::statements! {
                 coalesce(e.key, m.key) AS key, coalesce(m.kind, p.kind, m.topic, e.topic) AS kind,
                 coalesce(e.attempts, 0) AS attempts, NULL AS due_in, e.fault,
                 'discarded by ' || d.actor || ': ' || d.note AS error, d.at AS created_at, d.at AS updated_at,
-                octet_length(coalesce(p.payload, m.payload, x'')) AS payload_bytes,
+                coalesce(octet_length(p.payload), octet_length(m.payload), 0) AS payload_bytes,
                 EXISTS (SELECT 1 FROM outbox_audit AS c WHERE c.relay = ?1 AND c.message_id = d.message_id
                     AND c.action = 'edit') AS edited
             FROM outbox_audit AS d

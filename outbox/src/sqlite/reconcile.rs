@@ -20,10 +20,12 @@ migrations::statements! {
     parts {
         given_up = GIVEN_UP;
         // ?1 relay, ?2 the id up to which the cursor has passed.
-        // A large payload that stands beside the log was not published: it is not read.
+        // A large payload that stands beside the log was not published, nor was one above 64 MiB,
+        // which no broker takes even in chunks: neither is read.
         rows = "SELECT m.message_id, m.topic, coalesce(m.kind, m.topic) AS kind,
                 CASE WHEN octet_length(m.headers) > 4194304 THEN 'null' ELSE m.headers END AS headers, m.content_type,
-                CASE WHEN e.state IN ('dead', 'held') AND octet_length(m.payload) > 1048576 THEN x''
+                CASE WHEN octet_length(m.payload) > 67108864
+                        OR (e.state IN ('dead', 'held') AND octet_length(m.payload) > 1048576) THEN x''
                     ELSE m.payload END AS payload, e.state,
                 m.id <= ?2 AS passed,
                 m.id IN (SELECT a.id FROM outbox_audit AS a WHERE a.relay = ?1 AND a.action = 'edit') AS edited,

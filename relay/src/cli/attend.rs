@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use message::{Backoff, Fault};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::error;
@@ -13,9 +14,12 @@ use crate::engine::{Pipeline, Role};
 /// After a fault of this program. The next try may meet the same row.
 const RESTARTS: Backoff = Backoff { first: Duration::from_secs(1), max: Duration::from_secs(60) };
 
+/// A run of this length shows that the fault before it does not come at every start.
+const WELL_AFTER: Duration = Duration::from_secs(600);
+
 /// Runs a pipeline until it is asked to stop. A fault of this program ends one run of it, and is
 /// followed by the next one; where `is_once`, by the end. Returns [`Exit::Broken`] after such a
-/// fault. Not cancel-safe, as [`Pipeline::run`].
+/// fault, unless a run of ten minutes followed. Not cancel-safe, as [`Pipeline::run`].
 pub(crate) async fn attend(pipeline: Pipeline, name: &str, stop: CancellationToken, is_once: bool) -> Exit {
     let run = || pipeline.clone().run(stop.clone());
     let report = |reason: String| pipeline.report(Role::Waiting { fault: Fault::Operator, reason });
@@ -34,11 +38,14 @@ where
 {
     let mut faults = 0;
     loop {
+        let begun = Instant::now();
         // A task of its own: its panic stays there.
         let Err(fault) = AbortOnDropHandle::new(tokio::spawn(run())).await else {
-            return if faults == 0 { Exit::Success } else { Exit::Broken };
+            let is_well = faults == 0 || begun.elapsed() > WELL_AFTER;
+            return if is_well { Exit::Success } else { Exit::Broken };
         };
-        faults += 1;
+        // A fault after a long run is the first one again: the pauses begin anew.
+        faults = if begun.elapsed() > WELL_AFTER { 1 } else { faults + 1 };
         let pause = RESTARTS.delay(faults, rand::random());
         let reason = format!("the pipeline ended by a fault of this program: {fault}");
         if is_once {

@@ -19,8 +19,9 @@ pub(crate) use crate::operate::tables::Tables as Goal;
 /// A database that is named on the command line; the command has an argument `pipeline`, too.
 #[derive(Debug, Args)]
 pub(crate) struct NamedDatabase {
-    /// The database, instead of the configuration's: postgres://user@host/database or sqlite:file.db (?mode=rwc makes a
-    /// missing file). Better given by the variable, where it holds a password.
+    /// The database, instead of the configuration's: postgres://user@host/database or
+    /// sqlite:file.db (?mode=rwc makes a missing file). Better given by the variable, where it
+    /// holds a password.
     #[arg(
         long,
         value_name = "URL",

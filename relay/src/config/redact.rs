@@ -49,6 +49,10 @@ const SHOWN: [&str; 20] = [
 /// Returns a URL without the password in its authority and without the values of parameters that
 /// may be secrets. Unescaped text may be read in two ways; then rather too much is hidden.
 pub(crate) fn url(text: &str) -> String {
+    // No URL: it may be `user:password@host`, or keys and values with a password among them.
+    if !text.contains("://") && !text.starts_with("sqlite:") && text.contains(['@', '=']) {
+        return MASK.to_owned();
+    }
     let (scheme, rest) = text.split_once("://").unwrap_or(("", text));
     let (mut shown, rest) = match rest.rsplit_once('@') {
         Some((user, host)) if user.contains(':') => {
@@ -96,13 +100,25 @@ fn hide<'a>(node: &'a Node, path: &mut Vec<&'a str>, bytes: &mut [u8]) {
             }
         }
         Value::List(list) => list.iter().for_each(|item| hide(item, path, bytes)),
-        Value::Text(text) if is_secret(path) || is_url(path) && url(text) != *text => {
+        Value::Text(text) if is_secret(path) || may_hold_secret(path, text) => {
             if let Origin::File(span) = &node.origin {
                 overwrite(bytes.get_mut(span.clone()).unwrap_or_default());
             }
         }
         _ => {}
     }
+}
+
+/// Whether a text that stands at any setting, also a misspelt one, may hold a password.
+fn may_hold_secret(path: &[&str], text: &str) -> bool {
+    let is_called_so = |name: &&str| {
+        let name = name.to_lowercase();
+        ["pass", "pwd", "secret", "token", "key"].iter().any(|part| name.contains(part))
+            && !name.ends_with("_file")
+    };
+    // A file that is given where a URL belongs, and the other way round.
+    let has_user = text.contains("://") && text.contains('@');
+    is_url(path) && url(text) != text || has_user || path.last().is_some_and(is_called_so)
 }
 
 /// As [`source`], for a text that is not TOML: everything behind an equals sign is overwritten.
@@ -150,6 +166,9 @@ mod tests {
             ("postgres://h/d?password=s3@cret", "postgres://h/d?password=***"),
             ("postgres://h/d?application_name=a", "postgres://h/d?application_name=a"),
             ("sqlite:///data/o.db?mode=rwc", "sqlite:///data/o.db?mode=rwc"),
+            ("sqlite:o.db?mode=rwc", "sqlite:o.db?mode=rwc"),
+            ("host=h user=u password=s3cret", "***"),
+            ("u:s3cret@h", "***"),
         ] {
             assert_eq!(url(given), shown);
         }
@@ -159,7 +178,9 @@ mod tests {
     fn the_excerpt_holds_no_secret_and_keeps_its_places() {
         let text = "[[pipeline]]\nname='ä'\ndatabase.url = 'postgres://u:s3cret@h/d'\n\
                     kafka.sasl = { username = 'me', password = \"s3crét\" }\n\
-                    kafka.properties = { 'ssl.key.password' = 's3cret' }\n";
+                    kafka.properties = { 'ssl.key.password' = 's3cret' }\n\
+                    ur1 = 'postgres://u:s3cret@h/d'\npasswrd = 's3cret'\n\
+                    database.url_file = 'postgres://u:s3cret@h/d'\n";
         let masked = source(text, &Node::parse(text).ok().unwrap());
         assert_eq!(masked.len(), text.len());
         assert!(!masked.contains("s3cr") && masked.contains("'me'") && masked.contains("'ä'"), "{masked}");

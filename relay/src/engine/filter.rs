@@ -117,8 +117,10 @@ pub enum InvalidRule {
 pub trait Filtered {
     /// Its topic.
     fn topic(&self) -> &str;
-    /// Its kind; `None` when its content cannot be read.
+    /// Its kind; `None` when that cannot be read.
     fn kind(&self) -> Option<&str>;
+    /// Whether its headers could be read.
+    fn has_readable_headers(&self) -> bool;
     /// The value of a header.
     fn header(&self, name: &str) -> Option<&str>;
 }
@@ -129,7 +131,14 @@ impl Filtered for Entry {
     }
 
     fn kind(&self) -> Option<&str> {
-        self.message.as_ref().ok().map(|message| message.kind.as_str())
+        match &self.message {
+            Ok(message) => Some(message.kind.as_str()),
+            Err(invalid) => invalid.kind.as_deref(),
+        }
+    }
+
+    fn has_readable_headers(&self) -> bool {
+        self.message.is_ok()
     }
 
     fn header(&self, name: &str) -> Option<&str> {
@@ -144,7 +153,11 @@ impl Filtered for (&str, &Labels) {
     }
 
     fn kind(&self) -> Option<&str> {
-        self.1.headers.as_ref().map(|_| self.1.kind.as_str())
+        Some(self.1.kind.as_str())
+    }
+
+    fn has_readable_headers(&self) -> bool {
+        self.1.headers.is_some()
     }
 
     fn header(&self, name: &str) -> Option<&str> {
@@ -173,8 +186,8 @@ impl Filter {
         self.rules.is_empty()
     }
 
-    /// Whether it takes an entry. What cannot be read meets every condition about its content: so
-    /// it is parked where an operator sees it, and not passed in silence.
+    /// Whether it takes an entry. A part that cannot be read meets every condition about it: so the
+    /// entry is parked where an operator sees it, and not passed in silence.
     #[must_use]
     pub fn takes(&self, entry: &impl Filtered) -> bool {
         self.takes_all() || self.rules.iter().any(|rule| rule.takes(entry))
@@ -209,10 +222,10 @@ impl Conditions {
     }
 
     fn takes(&self, entry: &impl Filtered) -> bool {
-        let Some(kind) = entry.kind() else { return self.topics.take(entry.topic()) };
+        let has = |(name, value): (&String, &String)| entry.header(name) == Some(value);
         self.topics.take(entry.topic())
-            && self.kinds.take(kind)
-            && self.headers.iter().all(|(name, value)| entry.header(name) == Some(value))
+            && entry.kind().is_none_or(|kind| self.kinds.take(kind))
+            && (!entry.has_readable_headers() || self.headers.iter().all(has))
     }
 }
 
@@ -317,6 +330,10 @@ mod tests {
             self.1
         }
 
+        fn has_readable_headers(&self) -> bool {
+            self.1.is_some()
+        }
+
         fn header(&self, name: &str) -> Option<&str> {
             self.2.iter().find(|(own, _)| *own == name).map(|(_, value)| *value)
         }
@@ -329,6 +346,26 @@ mod tests {
     fn rule(topics: &[&str], kinds: &[&str], headers: &[(&str, &str)]) -> Rule {
         let headers = headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
         Rule { topics: texts(topics), kinds: texts(kinds), headers: headers.collect() }
+    }
+
+    /// Of a row that is too large the kind is known, and the headers are not.
+    #[test]
+    fn a_row_that_was_not_read_belongs_to_the_relay_of_its_kind() {
+        let entry = |kind: Option<&str>| Entry {
+            id: outbox::log::EntryId(1),
+            message: Err(outbox::log::InvalidEntry {
+                message_id: String::new(),
+                topic: String::from("orders"),
+                key: None,
+                kind: kind.map(str::to_owned),
+                problem: String::from("too large"),
+            }),
+            deliver_in: None,
+        };
+        let small = Filter::any_of(vec![rule(&["orders"], &["small"], &[("region", "eu")])]).unwrap();
+        assert!(!small.takes(&entry(Some("big"))), "the relay of its kind parks it");
+        assert!(small.takes(&entry(Some("small"))), "its headers may be these");
+        assert!(small.takes(&entry(None)), "nobody else would park it");
     }
 
     #[test]

@@ -128,15 +128,16 @@ impl Connected {
     }
 
     /// The connection that gives up its place: of those that are silent the oldest of the peer that
-    /// has most, so that whoever fills the room does not push out others; else, where answers may
+    /// has most of them, so that filling the room pushes out no others; else, where answers may
     /// be cut, of those that are answered.
     fn outgoing(&self, bounds: Bounds, is_candidate: impl Fn(&Guest) -> bool) -> Option<u64> {
-        let mut counts: BTreeMap<Option<IpAddr>, usize> = BTreeMap::new();
-        for guest in self.guests.values() {
-            *counts.entry(guest.peer).or_default() += 1;
-        }
         let candidates: Vec<_> = self.guests.iter().filter(|(_, guest)| is_candidate(guest)).collect();
         let has_silent = candidates.iter().any(|(_, guest)| guest.is_silent);
+        // An office behind one address has many connections, and few that are silent.
+        let mut counts: BTreeMap<Option<IpAddr>, usize> = BTreeMap::new();
+        for guest in self.guests.values().filter(|guest| guest.is_silent || !has_silent) {
+            *counts.entry(guest.peer).or_default() += 1;
+        }
         let can_go = |guest: &Guest| guest.is_silent || (bounds.may_cut_answers && !has_silent);
         let candidates = candidates.into_iter().filter(|(_, guest)| can_go(guest));
         let by_crowd =

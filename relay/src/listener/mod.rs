@@ -1,8 +1,8 @@
 //! Accepting connections within bounds, for the listeners of the program.
 //!
-//! A client that reaches a port can open connections and say nothing. A new connection therefore never
-//! waits for one of those: it takes the place of the oldest that has not sent a request yet, so a
-//! probe is answered whatever else is there.
+//! A client that reaches a port can open connections and say nothing. A new connection therefore
+//! never waits for one of those: it takes the place of the oldest that has not sent a request yet,
+//! so a probe is answered whatever else is there.
 //!
 //! | module | what it holds |
 //! |---|---|

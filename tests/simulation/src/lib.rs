@@ -4,8 +4,8 @@
 //!
 //! Nothing of the engine or the runner is replaced: reader, checkpointer, broker session, driver
 //! and pipeline, key queues and workers run as tokio tasks on one thread with a paused clock. They
-//! take tasks and random numbers from their [`Runtime`](message::Runtime), which decides when a task
-//! has its turn, stops all tasks of a process at once, or lets it die at any await.
+//! take tasks and random numbers from their [`Runtime`](message::Runtime), which decides when a
+//! task has its turn, stops all tasks of a process at once, or lets it die at any await.
 //!
 //! After a while everything heals; then the system must come to rest within a bound of simulated
 //! time, stop in order, and [`checker`] must find every promise kept. What only somebody who looks

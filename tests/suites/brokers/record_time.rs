@@ -20,8 +20,8 @@ use tests::{Backend, Failure, Outcome, Stage, eventually, trial};
 const PATIENCE: Duration = Duration::from_secs(60);
 /// How long the messages have waited: longer than a topic keeps records by default.
 const WAITED: Duration = Duration::from_secs(30 * 86_400);
-/// The retention of the topic: an hour. A record with the time of enqueuing is due for deletion when it
-/// arrives.
+/// The retention of the topic: an hour. A record with the time of enqueuing is due for deletion
+/// when it arrives.
 const RETENTION_MS: &str = "3600000";
 
 pub(crate) fn trials() -> Vec<Trial> {

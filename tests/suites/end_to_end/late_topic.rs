@@ -37,8 +37,8 @@ pub(crate) fn trials() -> Vec<Trial> {
 
 /// Goal: what waited for a topic leaves while new messages of its keys arrive, although the server
 /// has planned every statement for tables that were empty. Oracle: nothing is held any more while
-/// messages are still written; each message is in the topic once; the epoch of the lease, which each
-/// grant raises; the server's count of rows that were read of what is parked.
+/// messages are still written; each message is in the topic once; the epoch of the lease, which
+/// each grant raises; the server's count of rows that were read of what is parked.
 async fn catches_up(stage: Stage, lease_ttl: &str) -> Outcome {
     let broker = brokers::open(Backend::Kafka).await?;
     let topic = broker.topic_name(&stage, "late");

@@ -16,8 +16,8 @@ const MEMORY_BYTES: u64 = 96 << 20;
 
 /// Goal: G7 and the bound of memory, a row of plain SQL that is far larger than any message costs
 /// its own key only, also when it is scheduled, when an operator requeues it, and when another
-/// relay takes over. Oracle: the effect of another key; the row among the dead with length and limit; the
-/// kernel's peak of the relay's memory, below one copy of the payload.
+/// relay takes over. Oracle: the effect of another key; the row among the dead with length and
+/// limit; the kernel's peak of the relay's memory, below one copy of the payload.
 pub(crate) async fn a_row_larger_than_memory_costs_its_own_key<DB: Dialect>(
     stage: Stage,
     broker: Arc<dyn Broker>,

@@ -75,7 +75,12 @@ pub(crate) fn run(options: &Test) -> Result<ExitCode, String> {
 /// The chosen checks of the gate.
 fn gate(options: &Test, require: &Require) -> Result<Outcome, String> {
     let begun = Instant::now();
-    let checks = chosen(options)?;
+    let is_documents_only = match &options.since {
+        Some(since) => change::is_documents_only(since)?,
+        None => false,
+    };
+    let extent = if is_documents_only { Extent::Documents } else { Extent::Gate };
+    let checks = chosen(options, is_documents_only)?;
     let mut runner = Runner::new(Place::Gate, require, TIME_LIMIT)?;
     let needs = checks.iter().map(|check| check.needs).max().unwrap_or(Needs::Nothing);
     let told = |ended: &super::runner::Ended| eprintln!("{}", summary::line(ended));
@@ -88,7 +93,7 @@ fn gate(options: &Test, require: &Require) -> Result<Outcome, String> {
     // The services start while the tests are built.
     let (backends, programs) = thread::scope(|scope| {
         let backends = scope.spawn(|| needs.backing().map(Backends::up).transpose());
-        let programs = (needs > Needs::Nothing).then(|| Programs::build(Extent::Gate)).transpose();
+        let programs = (needs > Needs::Nothing).then(|| Programs::build(extent)).transpose();
         let backends = backends.join().unwrap_or_else(|_| Err("xtask itself failed, see above".to_owned()));
         (backends, programs)
     });
@@ -115,7 +120,7 @@ fn gate(options: &Test, require: &Require) -> Result<Outcome, String> {
     Ok(summary::total(&ended))
 }
 
-fn chosen(options: &Test) -> Result<Vec<&'static Check>, String> {
+fn chosen(options: &Test, is_documents_only: bool) -> Result<Vec<&'static Check>, String> {
     if !options.only.is_empty() {
         let named: Vec<_> = options.only.iter().map(|name| list::find(name)).collect::<Result<_, _>>()?;
         return match named.iter().find(|check| check.place != Place::Gate) {
@@ -124,13 +129,11 @@ fn chosen(options: &Test) -> Result<Vec<&'static Check>, String> {
         };
     }
     let all = list::of(Place::Gate);
-    match &options.since {
-        Some(since) if change::is_documents_only(since)? => {
-            eprintln!("nothing but documents has changed since {since}");
-            Ok(all.into_iter().filter(|check| DOCUMENTS.contains(&check.name)).collect())
-        }
-        _ => Ok(all),
+    if is_documents_only {
+        eprintln!("nothing but documents has changed: only the tests that read them run");
+        return Ok(all.into_iter().filter(|check| DOCUMENTS.contains(&check.name)).collect());
     }
+    Ok(all)
 }
 
 /// The checks in their lanes.

@@ -2,6 +2,7 @@
 
 use super::{
     outcome::Outcome,
+    programs,
     suites::{self, Cases},
 };
 use crate::{
@@ -63,7 +64,7 @@ pub(super) struct Check {
 }
 
 /// In the order in which they are listed; what fails quickly first.
-pub(super) const ALL: [Check; 28] = [
+pub(super) const ALL: [Check; 30] = [
     Check {
         name: "fmt",
         place: Place::Gate,
@@ -207,6 +208,20 @@ pub(super) const ALL: [Check; 28] = [
         run: |told| suite(told, "model", "model", Needs::Programs),
     },
     Check {
+        name: "unit-whole",
+        place: Place::Night,
+        why: "unit tests of benchmarks and fuzz targets, whose packages the gate does not build",
+        needs: Needs::Programs,
+        run: |told| unit_of_the_night(told),
+    },
+    Check {
+        name: "conformance-whole",
+        place: Place::Night,
+        why: "cases of the suite on servers of their own, or that measure times or wait for a clock",
+        needs: Needs::Everything,
+        run: |told| suite(told, "tests", "conformance", Needs::Everything),
+    },
+    Check {
         name: "brokers-whole",
         place: Place::Night,
         why: "cases of the suite that crash relays or wait for a broker's clock",
@@ -311,11 +326,22 @@ fn unit(told: &Told) -> Result<Outcome, String> {
     suites::run(&options, &Backends::none()?, |program| {
         let is_suite = program.package == "tests" && program.kind == "test";
         let is_apart = (program.package == "simulation" && program.target == "schedules")
-            || (program.package == "model" && program.kind == "lib")
+            || programs::LEFT_TO_THE_NIGHT.contains(&program.package.as_str())
             || (program.package == "storm" && program.kind == "test");
         !is_suite && !is_apart
     })
 }
+
+/// Unit tests of the packages that only the night builds.
+fn unit_of_the_night(told: &Told) -> Result<Outcome, String> {
+    let options = suites::Options { require: told.require.clone(), cases: Cases::All, arguments: Vec::new() };
+    suites::run(&options, &Backends::none()?, |program| {
+        program.package != MODEL && programs::LEFT_TO_THE_NIGHT.contains(&program.package.as_str())
+    })
+}
+
+/// Its tests are a check of their own.
+const MODEL: &str = "model";
 
 /// The beginning of the name of the test that needs promtool.
 const PROMTOOL: &str = "promtool_";
@@ -351,6 +377,47 @@ mod tests {
         for (nth, check) in ALL.iter().enumerate() {
             assert!(ALL[..nth].iter().all(|other| other.name != check.name), "{}", check.name);
             assert!(!check.why.is_empty(), "{}", check.name);
+        }
+    }
+
+    /// The names of the suites whose source marks cases as those of the night, and of suites in
+    /// which all are.
+    fn suites_with_cases_of_the_night() -> Vec<String> {
+        let folder = crate::workspace::root().expect("a workspace").join("tests/suites");
+        let marks = |folder: &std::path::Path| {
+            let mut found = false;
+            let mut folders = vec![folder.to_path_buf()];
+            while let Some(folder) = folders.pop() {
+                for entry in std::fs::read_dir(folder).expect("a folder") {
+                    let path = entry.expect("an entry").path();
+                    if path.is_dir() {
+                        folders.push(path);
+                    } else {
+                        found |= std::fs::read_to_string(path).expect("a text").contains("at_night(");
+                    }
+                }
+            }
+            found
+        };
+        let all = std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path());
+        let all = all.filter(|path| marks(path));
+        all.filter_map(|path| Some(path.file_name()?.to_string_lossy().into_owned())).collect()
+    }
+
+    #[test]
+    fn every_case_of_the_night_has_its_check() {
+        let suites = suites_with_cases_of_the_night();
+        assert!(suites.len() > 3, "{suites:?}");
+        for suite in suites {
+            let name = suite.replace('_', "-");
+            let of_the_night = [format!("{name}-whole"), name];
+            let found = ALL.iter().find(|check| of_the_night.iter().any(|name| name == check.name));
+            assert!(
+                ALL.iter()
+                    .any(|check| check.place == Place::Night
+                        && of_the_night.iter().any(|name| name == check.name)),
+                "{suite}: {found:?} is no check of the night"
+            );
         }
     }
 

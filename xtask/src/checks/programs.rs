@@ -17,7 +17,10 @@ pub(super) const FILE_VARIABLE: &str = "OUTBOX_TEST_PROGRAMS";
 
 /// Packages whose own tests need no real component and change rarely: left to the night, since
 /// building them takes longer than most suites of the gate. Lints compile them all the same.
-const LEFT_TO_THE_NIGHT: [&str; 3] = ["benches", "fuzz", "model"];
+pub(super) const LEFT_TO_THE_NIGHT: [&str; 3] = ["benches", "fuzz", "model"];
+
+/// The tests that read documents.
+const DOCUMENT_TESTS: [&str; 3] = ["docs", "tidy", "operations"];
 
 /// One program of tests.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -45,6 +48,8 @@ pub(super) struct Programs {
 /// How much is built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Extent {
+    /// The tests that read documents.
+    Documents,
     /// The tests of the gate.
     Gate,
     /// Every test of the workspace, and the examples that tests start.
@@ -63,11 +68,20 @@ impl Programs {
     pub(super) fn build(extent: Extent) -> Result<Self, String> {
         let mut build =
             cargo(["test", "--workspace", "--no-run", "--message-format=json-render-diagnostics"])?;
-        if extent == Extent::Gate {
-            build.args(LEFT_TO_THE_NIGHT.iter().flat_map(|package| ["--exclude", package]));
+        match extent {
+            Extent::Gate => {
+                build.args(LEFT_TO_THE_NIGHT.iter().flat_map(|package| ["--exclude", package]));
+            }
+            Extent::Documents => {
+                build.args(DOCUMENT_TESTS.iter().flat_map(|target| ["--test", target]));
+            }
+            Extent::Whole => {}
         }
         let tests = test_programs(&printed(&mut build, "building the tests")?);
 
+        if extent == Extent::Documents {
+            return Ok(Self { tests, started: keep(&[])? });
+        }
         // Beforehand: a test that built them itself would have the time of one test for it.
         let mut relay = cargo(["build", "--package", "outbox-toolkit-relay", "--bin", "relay"])?;
         cargo::step("building the relay", relay.args(cargo::SHARED))?;

@@ -69,6 +69,7 @@ fn what_the_filter_leaves_out_is_passed_and_told_and_never_published() {
         message_id: String::from("m"),
         topic: String::from("audit"),
         key: None,
+        kind: None,
         problem: String::from("no message"),
     };
     let mark = |id: &str| Mark::new(id);

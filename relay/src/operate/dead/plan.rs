@@ -108,8 +108,10 @@ async fn check_named(
     let mut told = Vec::with_capacity(missing.len());
     for id in &missing {
         told.push(match others.iter().find(|message| id.names(message)) {
-            // The audit knows by whom.
-            Some(message) if message.state != "discarded" => format!("{id} ({})", meaning(message)),
+            // Of an entry that was discarded the audit of the outbox knows by whom.
+            Some(message) if message.source == DeadSource::Inbox || message.state != "discarded" => {
+                format!("{id} ({})", meaning(message))
+            }
             _ => match last_decision(places, id).await? {
                 Some(decision) => format!("{id} ({decision})"),
                 None => id.to_string(),

@@ -31,7 +31,7 @@ const SAMPLE: Duration = Duration::from_millis(500);
 /// Then it is not going to be.
 const DRAINED_WITHIN: Duration = Duration::from_secs(90);
 
-/// What the server knows of its tables.
+/// The server's knowledge of its tables.
 #[derive(Debug, Clone, Copy)]
 enum Statistics {
     /// Nothing, as on the first day.

@@ -135,6 +135,7 @@ impl OutboxTables {
             message_id: aside.parked.message_id.clone(),
             topic: aside.parked.topic.clone(),
             key: aside.parked.key.clone(),
+            kind: None,
             problem: String::from("its row is gone"),
         };
         let entry = Entry { id, message: aside.copy.clone().ok_or_else(gone), deliver_in: None };

@@ -110,9 +110,9 @@ async fn polls_and_pages_cost_the_same_however_long_the_backlog_is() {
         })
         .await;
         eprintln!("buffers of one mark: {setup}, of 1,000 empty polls: {polls}");
-        // Two each. Up to twelve, measured, where other databases change so many tables meanwhile that
-        // the server throws away what the session knows of its indexes; a look into the segments
-        // would be as many as a mark.
+        // Two each. Up to twelve, measured, where other databases change so many tables meanwhile
+        // that the server throws away what the session knows of its indexes; a look into the
+        // segments would be as many as a mark.
         assert!(polls <= 20_000 && setup > 60, "{polls}");
 
         // A long transaction that keeps writing costs no more.

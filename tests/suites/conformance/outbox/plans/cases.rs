@@ -1,4 +1,4 @@
-//! What each statement is asked, and how many rows that is about.
+//! The arguments of each statement, and the number of rows that they are about.
 
 use std::fmt::Display;
 use std::ops::RangeInclusive;
@@ -48,7 +48,7 @@ pub(super) struct Case {
     pub(super) passed: i64,
 }
 
-/// What the arguments name.
+/// The rows that the arguments name.
 pub(super) struct Fixture {
     /// Message ids of the rows 4,001 to 5,000, which are parked.
     parked: Vec<String>,
@@ -142,6 +142,7 @@ fn messages(count: i64) -> String {
 #[rustfmt::skip]
 pub(super) fn cases(f: &Fixture) -> Vec<Case> {
     use Session::{Plain, Relay};
+    #[expect(clippy::reversed_empty_ranges, reason = "no ids")]
     const NOTHING: RangeInclusive<i64> = 1..=0;
     let (base, flight, cursor, now) = (f.base(), f.flight(), f.cursor(), format!("'{}'", f.now));
     let (parked, unread, xmax) = (array(&f.parked), array(&f.unread), f.xmax);
@@ -246,7 +247,7 @@ pub(super) fn cases(f: &Fixture) -> Vec<Case> {
     add(Plain, "pause.PAUSE", "", 1, 0, s("'main','topic','x','ann','test'"));
     add(Plain, "pause.RESUME", "", 1, 0, s("'main','topic','x',NULL"));
 
-    // What operators decided is read as a whole, twice: no index leads to it from a message.
+    // Decisions of operators are read as a whole, twice: no index leads to them from a message.
     let decided = 2 * PARKED;
     add(Relay, "entries.extent", "", 1, 0, s("'main'"));
     add(Relay, "entries.find", "by its id", 1, decided, format!("{cursor},4001,NULL"));

@@ -2,7 +2,7 @@
 //! plans for tables that were never analysed, for tables that were analysed while they were empty,
 //! and keeps plans that it made for other numbers of rows.
 //!
-//! What is counted are the rows that the nodes of a plan touch, and its buffers. Buffers alone tell
+//! The count is that of rows touched by the nodes of a plan, and of its buffers. Buffers alone tell
 //! too little: a join that compares every change with every parked row reads the rows once, and
 //! compares copies of them.
 
@@ -28,7 +28,7 @@ cases! { "outbox/plans":
     }
 }
 
-/// What an operator, the relay and a producer leave beside the log.
+/// The tables beside the log.
 const BESIDE: [&str; 5] =
     ["outbox_exception", "outbox_parked", "outbox_rebased", "outbox_audit", "outbox_operation"];
 
@@ -70,8 +70,8 @@ async fn fill(db: &Database<Postgres>) {
 }
 
 /// Goal: each statement, planned by statistics that are wrong, touches no more than a few rows for
-/// each row that it is about. Oracle: the server's own count of rows and buffers in each node of the
-/// plan, for generic and custom plans: prepared while the tables were empty and never analysed;
+/// each row that it is about. Oracle: the server's own count of rows and buffers in each node of
+/// the plan, for generic and custom plans: prepared while the tables were empty and never analysed;
 /// while statistics say that all are empty; while they say that all are full, of which what stands
 /// beside the log is gone.
 async fn no_statement_follows_the_statistics() {

@@ -15,7 +15,7 @@ const PASSED: i64 = 3;
 /// A look into each segment, its catalog, and the sequence.
 const ALWAYS: i64 = 80;
 
-/// What a statement has touched.
+/// The rows and buffers that a statement has touched.
 #[derive(Debug)]
 struct Touched {
     rows: i64,
@@ -87,8 +87,8 @@ impl Sessions {
         Self { open }
     }
 
-    /// Runs each case in its sessions, and adds a line for each that touches too much. So many `dead`
-    /// rows may stand in its way, until no transaction of the whole server is older.
+    /// Runs each case in its sessions, and adds a line for each that touches too much. So many
+    /// `dead` rows may stand in its way, until no transaction of the whole server is older.
     pub(super) async fn measure(
         &mut self,
         state: &str,
@@ -98,8 +98,8 @@ impl Sessions {
     ) {
         for case in cases(fixture) {
             for open in self.open.iter_mut().filter(|open| open.session == case.session) {
-                // The first run of a session also fills its caches, and the first one after rows were
-                // deleted marks them in the indexes.
+                // The first run of a session also fills its caches, and the first one after rows
+                // were deleted marks them in the indexes.
                 open.touched(&case).await;
                 let touched = open.touched(&case).await;
                 let most = EACH * case.rows + PASSED * (case.passed + dead) + ALWAYS;
