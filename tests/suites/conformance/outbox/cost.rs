@@ -8,8 +8,10 @@ use outbox::NewMessage;
 use outbox::log::{EntryId, HeldAsk, LogReader, Mark, PageLimit, QueueName};
 use sqlx::Postgres;
 
+// Where other suites change tables at the same time, the server throws away what a session knows of
+// its indexes, and reads it again at each poll: six times as many buffers, measured.
 cases! { "outbox/cost":
-    postgres {
+    postgres_at_night {
         polls_and_pages_cost_the_same_however_long_the_backlog_is,
         a_late_row_is_found_without_walking_the_log,
         what_is_due_costs_the_same_however_much_waits,
@@ -110,10 +112,7 @@ async fn polls_and_pages_cost_the_same_however_long_the_backlog_is() {
         })
         .await;
         eprintln!("buffers of one mark: {setup}, of 1,000 empty polls: {polls}");
-        // Two each. Up to twelve, measured, where other databases change so many tables meanwhile
-        // that the server throws away what the session knows of its indexes; a look into the
-        // segments would be as many as a mark.
-        assert!(polls <= 20_000 && setup > 60, "{polls}");
+        assert!(polls <= 5_000, "{polls}");
 
         // A long transaction that keeps writing costs no more.
         let mut slow = db.outbox.begin(&db.pool).await.unwrap();
@@ -125,7 +124,7 @@ async fn polls_and_pages_cost_the_same_however_long_the_backlog_is() {
         })
         .await;
         eprintln!("buffers of 1,000 empty polls beside 20,000 uncommitted rows: {polls}");
-        assert!(polls <= 25_000, "{polls}");
+        assert!(polls <= 10_000, "{polls}");
         slow.rollback().await.unwrap();
         db
     })
