@@ -259,7 +259,7 @@ pub(super) const ALL: [Check; 30] = [
     Check {
         name: "fuzz",
         place: Place::Night,
-        why: "every fuzz target for a minute: a search, not a judgement",
+        why: "every fuzz target for half a minute: a search, not a judgement",
         needs: Needs::Nothing,
         run: |_| Ok(fuzz::execute(&fuzz::Fuzz::nightly()).into()),
     },
