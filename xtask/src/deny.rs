@@ -3,13 +3,12 @@
 
 use crate::{
     cargo::{cargo, step},
-    workspace,
+    child, workspace,
 };
 use std::{
     path::PathBuf,
-    process::{Child, Command, ExitStatus, Stdio},
-    thread,
-    time::{Duration, Instant},
+    process::{Command, Stdio},
+    time::Duration,
 };
 
 /// How long the advisory database may take to arrive; it is a git repository of a few megabytes.
@@ -31,7 +30,7 @@ pub(crate) fn run() -> Result<Option<String>, String> {
     println!("\n── fetching the advisory database");
     let fetching =
         deny(&["fetch", "db"])?.spawn().map_err(|error| format!("cannot run cargo-deny: {error}"))?;
-    match wait(fetching, FETCH_PATIENCE)? {
+    match child::wait(fetching, FETCH_PATIENCE)? {
         Some(status) if status.success() => {
             step("advisories", &mut deny(&["--offline", "check", "advisories"])?)?;
             Ok(None)
@@ -65,36 +64,4 @@ fn installed() -> Result<PathBuf, String> {
     install.arg(&tools).env("CARGO_TARGET_DIR", tools.join("build")).env("CARGO_PROFILE_DEV_DEBUG", "false");
     step("installing cargo-deny", &mut install)?;
     Ok(own)
-}
-
-/// Waits for a child; one that takes too long is ended, and there is no status.
-fn wait(mut child: Child, patience: Duration) -> Result<Option<ExitStatus>, String> {
-    let begun = Instant::now();
-    let failed = |error: std::io::Error| format!("cannot wait for cargo-deny: {error}");
-    loop {
-        if let Some(status) = child.try_wait().map_err(failed)? {
-            return Ok(Some(status));
-        }
-        if begun.elapsed() > patience {
-            child.kill().and_then(|()| child.wait()).map_err(failed)?;
-            return Ok(None);
-        }
-        thread::sleep(Duration::from_millis(100));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_child_that_takes_too_long_is_ended() {
-        let sleeping = Command::new("sleep").arg("60").spawn().expect("sleep");
-        assert_eq!(wait(sleeping, Duration::ZERO).expect("waited"), None);
-        let quick = Command::new("false").spawn().expect("false");
-        assert_eq!(
-            wait(quick, Duration::from_secs(60)).expect("waited").and_then(|status| status.code()),
-            Some(1)
-        );
-    }
 }

@@ -6,6 +6,7 @@ mod bench;
 mod cargo;
 mod cargo_output;
 mod checks;
+mod child;
 mod demo;
 mod deny;
 mod features;

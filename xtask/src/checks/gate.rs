@@ -158,8 +158,7 @@ fn filtered(filter: &str, arguments: &[String], require: Require) -> Result<Outc
     for failure in &outcome.failures {
         println!("\n{failure}");
     }
-    let Outcome { passed, failed, skipped, .. } = outcome;
-    println!("\n{passed} passed, {failed} failed, {skipped} skipped");
+    println!("\n{outcome}");
     Ok(outcome)
 }
 

@@ -1,7 +1,7 @@
 //! The outcome of a check.
 
 use serde::{Deserialize, Serialize};
-use std::{fs, path::Path};
+use std::{fmt, fs, path::Path};
 
 /// Names the file into which a check that runs as a process of its own writes its outcome.
 pub(super) const FILE_VARIABLE: &str = "OUTBOX_CHECK_OUTCOME";
@@ -43,15 +43,23 @@ impl Outcome {
     }
 
     pub(super) fn write(&self, file: &Path) -> Result<(), String> {
-        let failed = |error: &dyn std::fmt::Display| format!("cannot write {}: {error}", file.display());
+        let failed = |error: &dyn fmt::Display| format!("cannot write {}: {error}", file.display());
         let text = serde_json::to_string(self).map_err(|error| failed(&error))?;
         fs::write(file, text).map_err(|error| failed(&error))
     }
 
     pub(super) fn read(file: &Path) -> Result<Self, String> {
-        let failed = |error: &dyn std::fmt::Display| format!("cannot read {}: {error}", file.display());
+        let failed = |error: &dyn fmt::Display| format!("cannot read {}: {error}", file.display());
         let text = fs::read_to_string(file).map_err(|error| failed(&error))?;
         serde_json::from_str(&text).map_err(|error| failed(&error))
+    }
+}
+
+/// The line that CI looks for.
+impl fmt::Display for Outcome {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { passed, failed, skipped, .. } = self;
+        write!(out, "{passed} passed, {failed} failed, {skipped} skipped")
     }
 }
 
@@ -68,6 +76,12 @@ impl From<Result<(), String>> for Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_counts_are_one_plain_line() {
+        let outcome = Outcome { passed: 7, failed: 2, skipped: 1, ..Outcome::default() };
+        assert_eq!(outcome.to_string(), "7 passed, 2 failed, 1 skipped");
+    }
 
     #[test]
     fn an_outcome_crosses_processes() {

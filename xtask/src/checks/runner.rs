@@ -6,11 +6,11 @@ use super::{
     outcome::{self, Outcome},
     programs,
 };
-use crate::{require::Require, workspace};
+use crate::{child, require::Require, workspace};
 use std::{
     fs::{self, File},
     path::{Path, PathBuf},
-    process::{Child, Command, ExitStatus, Stdio},
+    process::{Command, ExitStatus, Stdio},
     sync::{Mutex, PoisonError},
     thread,
     time::{Duration, Instant},
@@ -103,7 +103,7 @@ impl Runner {
         };
         command.stdin(Stdio::null()).stdout(output.try_clone().map_err(failed)?).stderr(output);
         let child = command.spawn().map_err(|error| format!("cannot start {}: {error}", check.name))?;
-        match wait(child, self.time_limit)? {
+        match child::wait(child, self.time_limit)? {
             Some(status) => Outcome::read(&file).map_err(|_| crashed(status, log)),
             None => Err(format!("it was stopped after {:.0} min", self.time_limit.as_secs_f64() / 60.0)),
         }
@@ -131,31 +131,9 @@ fn crashed(status: ExitStatus, log: &Path) -> String {
     format!("it ended without a result ({status})\n{end}")
 }
 
-/// Waits for a child; one that takes too long is ended, and there is no status.
-fn wait(mut child: Child, patience: Duration) -> Result<Option<ExitStatus>, String> {
-    let begun = Instant::now();
-    let failed = |error: std::io::Error| format!("cannot wait for a check: {error}");
-    loop {
-        if let Some(status) = child.try_wait().map_err(failed)? {
-            return Ok(Some(status));
-        }
-        if begun.elapsed() > patience {
-            child.kill().and_then(|()| child.wait()).map_err(failed)?;
-            return Ok(None);
-        }
-        thread::sleep(Duration::from_millis(100));
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_check_that_takes_too_long_is_ended() {
-        let sleeping = Command::new("sleep").arg("60").spawn().expect("sleep");
-        assert_eq!(wait(sleeping, Duration::ZERO).expect("waited"), None);
-    }
 
     #[test]
     fn a_check_that_crashed_is_reported_with_the_end_of_its_log() {

@@ -60,6 +60,6 @@ pub(crate) fn run(options: &Single) -> Result<ExitCode, String> {
     if let Some(file) = std::env::var_os(outcome::FILE_VARIABLE) {
         sum.write(&PathBuf::from(file))?;
     }
-    println!("\n{} passed, {} failed, {} skipped", sum.passed, sum.failed, sum.skipped);
+    println!("\n{sum}");
     Ok(if sum.is_success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

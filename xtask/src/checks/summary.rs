@@ -18,12 +18,8 @@ pub(super) fn total(ended: &[Ended]) -> Outcome {
 
 /// One line about a check that has just ended.
 pub(super) fn line(ended: &Ended) -> String {
-    let Outcome { passed, failed, skipped, .. } = ended.outcome;
     let result = if ended.outcome.is_success() { "passed" } else { "FAILED" };
-    format!(
-        "{:18} {result}: {passed} passed, {failed} failed, {skipped} skipped, {:.0} s",
-        ended.check.name, ended.seconds
-    )
+    format!("{:18} {result}: {}, {:.0} s", ended.check.name, ended.outcome, ended.seconds)
 }
 
 /// The reports on what failed, the table, and the line that counts; whoever reads only the end of a
@@ -41,8 +37,7 @@ pub(super) fn print(ended: &[Ended]) {
             println!("{}", shortened(failure));
         }
     }
-    let Outcome { passed, failed, skipped, .. } = total(ended);
-    println!("\n{passed} passed, {failed} failed, {skipped} skipped");
+    println!("\n{}", total(ended));
 }
 
 /// The last lines of a report that is long.
