@@ -238,6 +238,14 @@ impl<DB: Dialect> Database<DB> {
         Self::at(stage, <DB as Dialect>::create(stage).await?)
     }
 
+    /// The same database with pools of its own, whose sessions begin anew.
+    ///
+    /// # Errors
+    /// The URL has no user.
+    pub fn reopened(&self, stage: &Stage) -> Result<Self, Failure> {
+        Self::at(stage, self.url.clone())
+    }
+
     fn at(stage: &Stage, url: String) -> Result<Self, Failure> {
         let pool = |url: &str| {
             let options = <DB as outbox::Dialect>::options(url, false)?;

@@ -68,9 +68,17 @@ impl<DB: Dialect> Workload<DB> {
     /// # Errors
     /// Database or broker refused or are away.
     pub async fn open(stage: &Stage, broker: Arc<dyn Broker>) -> Result<Self, Failure> {
+        let database = Database::<DB>::migrated(stage).await?;
+        Self::on(stage, database, broker).await
+    }
+
+    /// A workload on this database, with its own topic.
+    ///
+    /// # Errors
+    /// Database or broker refused or are away.
+    pub async fn on(stage: &Stage, database: Database<DB>, broker: Arc<dyn Broker>) -> Result<Self, Failure> {
         let topic = broker.topic_name(stage, "orders");
         broker.create_topic(stage, &topic).await?;
-        let database = Database::<DB>::migrated(stage).await?;
         let identity = if DB::BACKEND == Backend::Sqlite { "INTEGER" } else { "BIGSERIAL" };
         database.execute(&TABLES.replace("IDENTITY", identity)).await?;
         database.let_use(Role::Producer, "counter, placed").await?;

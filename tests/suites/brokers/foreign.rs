@@ -1,6 +1,8 @@
 //! Deliveries of producers that know nothing of the toolkit, as a consumer's inbox keeps them. The
 //! producers are plain clients.
 
+mod corpus;
+
 use std::future::Future;
 use std::time::Duration;
 
@@ -38,7 +40,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     let apart = "deliveries_of_one_body_are_dead_letters_of_their_own";
     let equal = "equal_deliveries_are_dead_letters_of_their_own";
     let quorum = "equal_deliveries_of_a_quorum_queue_are_dead_letters_of_their_own";
-    vec![
+    let apart_or_equal = vec![
         trial(on(Backend::Rabbitmq, apart), &[Backend::Rabbitmq], rabbitmq_apart),
         trial(on(Backend::Rabbitmq, equal), &[Backend::Rabbitmq], |stage| rabbitmq_equal(stage, false)),
         trial(on(Backend::Rabbitmq, quorum), &[Backend::Rabbitmq], |stage| rabbitmq_equal(stage, true)),
@@ -46,7 +48,8 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial(on(Backend::Sqs, equal), &[Backend::Sqs], sqs_equal),
         trial(on(Backend::Kafka, apart), &[Backend::Kafka], kafka_apart),
         trial(on(Backend::Kafka, equal), &[Backend::Kafka], kafka_equal),
-    ]
+    ];
+    [apart_or_equal, corpus::trials()].into_iter().flatten().collect()
 }
 
 /// The dead letters after so many deliveries were received, dead-lettered and not acknowledged, and

@@ -6,7 +6,7 @@
 //! | [`target`], [`harness`] | the brokers as data, and as the crate `conformance` wants them |
 //! | [`connecting`] | silent servers and wrong credentials |
 //! | [`wire`] | every field of `docs/wire.md`, as a plain client of each broker sees it |
-//! | [`foreign`] | what foreign producers send, as dead letters of an inbox |
+//! | [`foreign`] | what foreign producers and other libraries send, as effects or dead letters of an inbox |
 //! | [`record_time`] | the time of a Kafka record, by which Kafka deletes it |
 //! | [`queues`] | which queue of SQS a topic leads to |
 //! | [`kafka_group`] | what a member of a real Kafka group relies on: pauses, rebalances, lost sessions, beginnings |

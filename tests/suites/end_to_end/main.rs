@@ -8,6 +8,7 @@ mod commands;
 mod configuration;
 mod crashes;
 mod delivery;
+mod environments;
 mod fan_out;
 mod holding;
 mod inbox_dead;
@@ -140,6 +141,7 @@ fn of_the_night() -> Vec<Trial> {
         rotation::a_rotated_database_password_is_picked_up,
     ));
     trials.extend(commands::of_the_night());
+    trials.extend(environments::trials());
     trials.extend(inbox_dead::trials());
     trials.extend(keys::trials());
     trials.extend(lag::trials());

@@ -1,0 +1,351 @@
+//! Messages as other libraries write them, from `producers.json`: each is an effect where it has an
+//! id that the inbox can take, else a dead letter with all that arrived. None is lost or merged
+//! with another one, and none stops its neighbours.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use ::brokers::{kafka, rabbitmq, sqs};
+use async_trait::async_trait;
+use aws_sdk_sqs::primitives::Blob;
+use aws_sdk_sqs::types::MessageAttributeValue;
+use inbox::{Consumer, DeadLetter, DeadLetterQuery, Handler, HandlerError, Inbox, InboxOptions};
+use lapin::options::{BasicPublishOptions, ConfirmSelectOptions};
+use lapin::types::{AMQPValue, ByteArray, FieldArray, FieldTable, ShortString};
+use lapin::{BasicProperties, Connection, ConnectionProperties};
+use libtest_mimic::Trial;
+use message::{Message, MessageId, Subscriber};
+use rdkafka::ClientConfig;
+use rdkafka::message::{Header, OwnedHeaders};
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use sqlx::{Sqlite, Transaction};
+use tests::eventually::when;
+use tests::{Backend, Database, Failure, Outcome, Stage, eventually, trial};
+use uuid::Uuid;
+
+use super::{KafkaScene, queue, sqs_queue};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+pub(super) fn trials() -> Vec<Trial> {
+    let name = |backend| format!("foreign/{backend}/whatever_others_send_is_a_dead_letter_or_an_effect");
+    vec![
+        trial(name(Backend::Kafka), &[Backend::Kafka], from_kafka),
+        trial(name(Backend::Rabbitmq), &[Backend::Rabbitmq], from_rabbitmq),
+        trial(name(Backend::Sqs), &[Backend::Sqs], from_sqs),
+    ]
+}
+
+#[derive(Deserialize)]
+struct Corpus {
+    /// Bodies for producers without bodies of their own, by broker.
+    bodies: std::collections::BTreeMap<String, Vec<Value>>,
+    producers: Vec<Producer>,
+}
+
+/// An envelope, as a library writes it.
+#[derive(Deserialize)]
+struct Producer {
+    name: String,
+    broker: String,
+    key: Option<Value>,
+    #[serde(default)]
+    properties: Map<String, Value>,
+    #[serde(default)]
+    headers: Vec<(String, Value)>,
+    bodies: Option<Vec<Value>>,
+    /// Whether it has an id that the inbox takes.
+    #[serde(default)]
+    effect: bool,
+}
+
+/// One message to send: its values are filled in.
+struct Sent {
+    producer: String,
+    key: Option<Vec<u8>>,
+    properties: Map<String, Value>,
+    headers: Vec<(String, Value)>,
+    /// None is Kafka's tombstone.
+    body: Option<Vec<u8>>,
+    /// Its id, where it is to take effect.
+    effect: Option<String>,
+}
+
+/// All messages of a broker, in the order of the file: those of one producer follow each other, so
+/// that each stands between others.
+fn corpus(backend: Backend) -> Result<Vec<Sent>, Failure> {
+    let Corpus { bodies, producers } = serde_json::from_str(include_str!("producers.json"))?;
+    let mut sent = Vec::new();
+    for producer in producers.iter().filter(|producer| producer.broker == backend.as_str()) {
+        let default = bodies.get(backend.as_str()).ok_or("no bodies for this broker")?;
+        for body in producer.bodies.as_ref().unwrap_or(default) {
+            let mut id = None;
+            let headers = producer.headers.iter();
+            let message = Sent {
+                producer: producer.name.clone(),
+                key: producer.key.as_ref().and_then(|key| bytes(key, &mut id)),
+                properties: producer
+                    .properties
+                    .iter()
+                    .map(|(name, value)| (name.clone(), filled(value, &mut id)))
+                    .collect(),
+                headers: headers.map(|(name, value)| (name.clone(), filled(value, &mut id))).collect(),
+                body: bytes(body, &mut id),
+                effect: None,
+            };
+            sent.push(Sent { effect: id.filter(|_| producer.effect), ..message });
+        }
+    }
+    Ok(sent)
+}
+
+/// With fresh ids in the place of `$v4` and `$v7`; the latter is told.
+fn filled(value: &Value, id: &mut Option<String>) -> Value {
+    match value {
+        Value::String(text) if text.contains("$v7") => {
+            let fresh = MessageId::new().to_string();
+            let text = text.replace("$v7", &fresh);
+            *id = Some(fresh);
+            Value::String(text)
+        }
+        Value::String(text) => Value::String(text.replace("$v4", &Uuid::new_v4().to_string())),
+        Value::Array(values) => values.iter().map(|value| filled(value, id)).collect(),
+        Value::Object(fields) => {
+            fields.iter().map(|(name, value)| (name.clone(), filled(value, id))).collect()
+        }
+        other => other.clone(),
+    }
+}
+
+/// The bytes of a notation: a text as it is, `{"hex": …}`, `{"repeat": [text, count]}`, null as
+/// none, all else as JSON.
+fn bytes(notation: &Value, id: &mut Option<String>) -> Option<Vec<u8>> {
+    match filled(notation, id) {
+        Value::Null => None,
+        Value::String(text) => Some(text.into_bytes()),
+        value => Some(special(&value).unwrap_or_else(|| value.to_string().into_bytes())),
+    }
+}
+
+fn special(value: &Value) -> Option<Vec<u8>> {
+    if let Some(hex) = value["hex"].as_str() {
+        let digits = |at| u8::from_str_radix(&hex[at..at + 2], 16).expect("hexadecimal digits");
+        return Some((0..hex.len()).step_by(2).map(digits).collect());
+    }
+    let repeat = value["repeat"].as_array()?;
+    let count = usize::try_from(repeat[1].as_u64()?).ok()?;
+    Some(repeat[0].as_str()?.repeat(count).into_bytes())
+}
+
+/// Writes down which message took effect.
+struct WritesDown;
+
+#[async_trait]
+impl Handler<Sqlite> for WritesDown {
+    async fn handle(
+        &self,
+        tx: &mut Transaction<'static, Sqlite>,
+        message: &Message,
+    ) -> Result<Option<Vec<u8>>, HandlerError> {
+        let insert = sqlx::query("INSERT INTO effect VALUES ($1)").bind(message.id.to_string());
+        insert.execute(&mut **tx).await?;
+        Ok(None)
+    }
+}
+
+/// Consumes what was sent, and demands an effect or a dead letter of its own for each message.
+async fn consumed(stage: &Stage, sent: Vec<Sent>, subscriber: impl Subscriber) -> Outcome {
+    let database = Database::<Sqlite>::migrated(stage).await?;
+    database.execute("CREATE TABLE effect (id TEXT NOT NULL)").await?;
+    let inbox = Inbox::open(database.consumer.clone(), InboxOptions::default()).await?;
+    let consumer = Consumer::builder(inbox.clone(), "billing").handler(WritesDown).subscribe(subscriber);
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let running = tokio::spawn(consumer.run(async move { drop(stopped.await) }));
+    let count = i64::try_from(sent.len())?;
+    let all = "SELECT (SELECT count(*) FROM inbox_dead_letter) + (SELECT count(*) FROM effect)";
+    let waited = eventually("every message is an effect or a dead letter", || async {
+        Ok(when(database.integer(all).await? >= count))
+    });
+    let waited = waited.await;
+    drop(stop);
+    running.await??;
+    let mut query = DeadLetterQuery::default();
+    let mut letters = Vec::new();
+    loop {
+        let page = inbox.dead_letters(&query).await?;
+        let Some(last) = page.last() else { break };
+        query.after = Some(last.id);
+        letters.extend(page);
+    }
+    let effects: Vec<String> = database.texts("SELECT id FROM effect").await?;
+    compared(sent, letters, effects)?;
+    waited
+}
+
+fn compared(mut sent: Vec<Sent>, mut letters: Vec<DeadLetter>, effects: Vec<String>) -> Outcome {
+    let (applied, expected) = (effects.len(), sent.iter().filter_map(|sent| sent.effect.clone()));
+    assert_eq!(effects.into_iter().collect::<BTreeSet<_>>(), expected.clone().collect(), "effects");
+    assert_eq!(applied, expected.count(), "an effect was doubled");
+    // Those with the most headers choose first: what has none is kept in any letter of its body.
+    sent.sort_by_key(|sent| std::cmp::Reverse(sent.headers.len()));
+    for sent in sent.iter().filter(|sent| sent.effect.is_none()) {
+        let at = letters.iter().position(|letter| sent.is_kept_in(letter)).ok_or_else(|| {
+            let body = String::from_utf8_lossy(sent.body.as_deref().unwrap_or_default());
+            let body: String = body.chars().take(300).collect();
+            let letters: Vec<_> = letters.iter().map(|letter| (&letter.error, &letter.payload)).collect();
+            format!("no dead letter has all of {}, {:?}, {body}: {letters:?}", sent.producer, sent.headers)
+        })?;
+        let letter = letters.swap_remove(at);
+        assert_eq!(letter.deliveries, 1, "{}: merged with another delivery", sent.producer);
+    }
+    assert!(letters.is_empty(), "dead letters of nothing that was sent: {letters:?}");
+    Ok(())
+}
+
+impl Sent {
+    /// Whether the letter has its body, every header that is a text, and the key.
+    fn is_kept_in(&self, letter: &DeadLetter) -> bool {
+        let has = |name: &str, value: &str| {
+            letter.headers.iter().any(|(known, text)| known == name && text == value)
+        };
+        let keeps = |(name, value): &(String, Value)| match value {
+            Value::String(text) => has(name, text) || has(&name.replace("cloudEvents:", "ce_"), text),
+            value if value["repeat"].is_array() => {
+                special(value).is_some_and(|text| has(name, &String::from_utf8_lossy(&text)))
+            }
+            _ => true,
+        };
+        let key = match self.key.as_deref().map(std::str::from_utf8) {
+            Some(Ok(key)) => letter.key.as_deref() == Some(key),
+            _ => letter.key.is_none(),
+        };
+        self.is_payload(&letter.payload) && key && self.headers.iter().all(keeps)
+    }
+
+    /// Whether this is the body; of a CloudEvent in JSON its data, whose attributes are headers.
+    fn is_payload(&self, payload: &[u8]) -> bool {
+        let body = self.body.as_deref().unwrap_or_default();
+        let event: Value = serde_json::from_slice(body).unwrap_or_default();
+        let is_data = !event["specversion"].is_null() && event["data"].to_string().as_bytes() == payload;
+        payload == body || is_data
+    }
+}
+
+async fn from_kafka(stage: Stage) -> Outcome {
+    let sent = corpus(Backend::Kafka)?;
+    assert!(sent.len() >= 200, "{} messages", sent.len());
+    let scene = KafkaScene::open(&stage).await?;
+    let producer: BaseProducer = ClientConfig::new().set("bootstrap.servers", &scene.servers).create()?;
+    for message in &sent {
+        let mut headers = OwnedHeaders::new();
+        for (key, value) in &message.headers {
+            let value = bytes(value, &mut None);
+            headers = headers.insert(Header { key, value: value.as_deref() });
+        }
+        let mut record = BaseRecord::<[u8], [u8]>::to(&scene.topic).headers(headers);
+        (record.key, record.payload) = (message.key.as_deref(), message.body.as_deref());
+        producer.send(record).map_err(|(error, _)| error)?;
+    }
+    producer.flush(PATIENCE)?;
+    let group = kafka::GroupConfig::new(&scene.group, [&scene.topic]);
+    let config = kafka::Config::new(scene.servers.split(','));
+    consumed(&stage, sent, kafka::Subscriber::new(config, group)?).await
+}
+
+fn amqp(value: &Value) -> Result<AMQPValue, Failure> {
+    Ok(match value {
+        Value::Null => AMQPValue::Void,
+        Value::Bool(value) => AMQPValue::Boolean(*value),
+        Value::String(text) => AMQPValue::LongString(text.as_str().into()),
+        Value::Number(number) => match number.as_i64() {
+            Some(integer) => AMQPValue::LongLongInt(integer),
+            None => AMQPValue::Double(number.as_f64().ok_or("a number without a value")?),
+        },
+        Value::Array(values) => {
+            AMQPValue::FieldArray(FieldArray::from(values.iter().map(amqp).collect::<Result<Vec<_>, _>>()?))
+        }
+        Value::Object(fields) => match special(value) {
+            Some(bytes) if value["hex"].is_string() => AMQPValue::ByteArray(ByteArray::from(bytes)),
+            Some(text) => AMQPValue::LongString(text.into()),
+            None => AMQPValue::FieldTable(table(fields)?),
+        },
+    })
+}
+
+fn table<'a>(fields: impl IntoIterator<Item = (&'a String, &'a Value)>) -> Result<FieldTable, Failure> {
+    let mut table = FieldTable::default();
+    for (name, value) in fields {
+        table.insert(ShortString::try_new(name.as_str())?, amqp(value)?);
+    }
+    Ok(table)
+}
+
+fn amqp_properties(message: &Sent) -> Result<BasicProperties, Failure> {
+    let headers = table(message.headers.iter().map(|(name, value)| (name, value)))?;
+    let mut properties = BasicProperties::default().with_headers(headers);
+    for (name, value) in &message.properties {
+        let text = || ShortString::try_new(value.as_str().unwrap_or_default());
+        let number = value.as_u64().unwrap_or_default();
+        properties = match name.as_str() {
+            "content_type" => properties.with_content_type(text()?),
+            "content_encoding" => properties.with_content_encoding(text()?),
+            "correlation_id" => properties.with_correlation_id(text()?),
+            "reply_to" => properties.with_reply_to(text()?),
+            "expiration" => properties.with_expiration(text()?),
+            "message_id" => properties.with_message_id(text()?),
+            "type" => properties.with_type(text()?),
+            "app_id" => properties.with_app_id(text()?),
+            "cluster_id" => properties.with_cluster_id(text()?),
+            "delivery_mode" => properties.with_delivery_mode(u8::try_from(number)?),
+            "priority" => properties.with_priority(u8::try_from(number)?),
+            "timestamp" => properties.with_timestamp(number),
+            other => return Err(format!("no AMQP property is called {other}").into()),
+        };
+    }
+    Ok(properties)
+}
+
+async fn from_rabbitmq(stage: Stage) -> Outcome {
+    let sent = corpus(Backend::Rabbitmq)?;
+    let queue = queue(&stage, false).await?;
+    let url = Backend::Rabbitmq.address()?;
+    let connection = Connection::connect(&url, ConnectionProperties::default()).await?;
+    let channel = connection.create_channel().await?;
+    channel.confirm_select(ConfirmSelectOptions::default()).await?;
+    for message in &sent {
+        let (exchange, key) = (ShortString::default(), ShortString::try_new(queue.as_str())?);
+        let (options, body) = (BasicPublishOptions::default(), message.body.as_deref().unwrap_or_default());
+        channel.basic_publish(exchange, key, options, body, amqp_properties(message)?).await?.await?;
+    }
+    let config = rabbitmq::Config::new(url);
+    consumed(&stage, sent, rabbitmq::Subscriber::new(&config, [&queue])?).await
+}
+
+async fn from_sqs(stage: Stage) -> Outcome {
+    let sent = corpus(Backend::Sqs)?;
+    let queue = sqs_queue(&stage).await?;
+    let client = crate::sqs::plain().await?;
+    let url = crate::sqs::url(&client, &queue).await?;
+    for message in &sent {
+        let body = String::from_utf8(message.body.clone().unwrap_or_default())?;
+        let mut send = client.send_message().queue_url(&url).message_body(body);
+        for (name, value) in &message.headers {
+            let attribute = MessageAttributeValue::builder();
+            let attribute = match value {
+                Value::String(text) => attribute.data_type("String").string_value(text),
+                Value::Number(number) => attribute.data_type("Number").string_value(number.to_string()),
+                value => match value["number"].as_str() {
+                    Some(number) => attribute.data_type("Number").string_value(number),
+                    None => attribute
+                        .data_type("Binary")
+                        .binary_value(Blob::new(special(value).ok_or("no bytes")?)),
+                },
+            };
+            send = send.message_attributes(name, attribute.build()?);
+        }
+        send.send().await?;
+    }
+    consumed(&stage, sent, sqs::Subscriber::new(&crate::sqs::config(Backend::Sqs.address()?), &queue)?).await
+}

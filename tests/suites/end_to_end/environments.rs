@@ -1,0 +1,205 @@
+//! One short way through everything, on databases with the settings that people have: producer,
+//! relay, consumer, idempotency key, saga, and the proof that nothing is missing.
+
+use std::sync::Arc;
+
+use inbox::keys::{ClaimOptions, Claimed, Ending, IdempotencyKeys, KeyId, KeyOptions};
+use libtest_mimic::Trial;
+use message::Fingerprint;
+use migrations::{Line, Migrator};
+use outbox::Outbox;
+use saga::{Run, Sagas};
+use sqlx::Postgres;
+use tests::eventually::when;
+use tests::relay_process::Config;
+use tests::workload::Workload;
+use tests::{
+    Backend, Broker, Database, Failure, Outcome, RelayProcess, Role, Stage, brokers, eventually, trial,
+};
+
+use crate::verify::{self, verify};
+
+/// Orders of each round.
+const ORDERS: usize = 20;
+
+/// A database as somebody has it.
+struct Environment {
+    name: &'static str,
+    /// Options of `CREATE DATABASE`.
+    create: &'static str,
+    /// Its settings, which every session begins with.
+    settings: &'static [(&'static str, &'static str)],
+    /// Whether consumers, keys and sagas have their tables there, too.
+    has_every_line: bool,
+}
+
+/// With settings only.
+const fn set(name: &'static str, settings: &'static [(&'static str, &'static str)]) -> Environment {
+    Environment { name, create: "", settings, has_every_line: true }
+}
+
+/// With options of its creation only.
+const fn made(name: &'static str, create: &'static str) -> Environment {
+    Environment { name, create, settings: &[], has_every_line: true }
+}
+
+/// In an encoding in which others' texts cannot be stored: an outbox alone.
+const fn narrow(name: &'static str, create: &'static str) -> Environment {
+    Environment { name, create, settings: &[], has_every_line: false }
+}
+
+/// Each setting alone, so that a failure names its cause; limits are as tight as a careful
+/// administrator sets them.
+static ENVIRONMENTS: [Environment; 35] = [
+    set("as_it_is_installed", &[]),
+    set("read_uncommitted", &[("default_transaction_isolation", "read uncommitted")]),
+    set("read_committed", &[("default_transaction_isolation", "read committed")]),
+    set("repeatable_read", &[("default_transaction_isolation", "repeatable read")]),
+    set("serializable", &[("default_transaction_isolation", "serializable")]),
+    set("deferrable", &[("default_transaction_deferrable", "on")]),
+    made("sql_ascii", "TEMPLATE template0 ENCODING 'SQL_ASCII' LC_COLLATE 'C' LC_CTYPE 'C'"),
+    narrow("latin1", "TEMPLATE template0 ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C'"),
+    narrow("latin9", "TEMPLATE template0 ENCODING 'LATIN9' LC_COLLATE 'C' LC_CTYPE 'C'"),
+    narrow("win1252", "TEMPLATE template0 ENCODING 'WIN1252' LC_COLLATE 'C' LC_CTYPE 'C'"),
+    made("locale_c", "TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'"),
+    made("icu_english", "TEMPLATE template0 LOCALE_PROVIDER icu ICU_LOCALE 'en-US'"),
+    made("icu_turkish", "TEMPLATE template0 LOCALE_PROVIDER icu ICU_LOCALE 'tr-TR'"),
+    made("icu_numeric", "TEMPLATE template0 LOCALE_PROVIDER icu ICU_LOCALE 'en-u-kn-true'"),
+    set("statement_timeout", &[("statement_timeout", "3s")]),
+    set("lock_timeout", &[("lock_timeout", "500ms")]),
+    set("idle_in_transaction_session_timeout", &[("idle_in_transaction_session_timeout", "1s")]),
+    set("idle_session_timeout", &[("idle_session_timeout", "1s")]),
+    set("search_path", &[("search_path", "\"$user\", nowhere, public, pg_temp")]),
+    set("datestyle", &[("DateStyle", "SQL, DMY"), ("IntervalStyle", "sql_standard")]),
+    set("east", &[("TimeZone", "Pacific/Kiritimati")]),
+    set("west", &[("TimeZone", "America/St_Johns")]),
+    set("old_strings", &[("standard_conforming_strings", "off"), ("backslash_quote", "off")]),
+    set("old_bytes", &[("bytea_output", "escape"), ("extra_float_digits", "-15")]),
+    set("null_equals", &[("transform_null_equals", "on"), ("array_nulls", "off")]),
+    set("generic_plans", &[("plan_cache_mode", "force_generic_plan")]),
+    set("no_sequential_scans", &[("enable_seqscan", "off")]),
+    set("no_index_scans", &[("enable_indexscan", "off"), ("enable_bitmapscan", "off")]),
+    set("parallel", &[("force_parallel_mode", "on"), ("max_parallel_workers_per_gather", "4")]),
+    set("compiled", &[("jit", "on"), ("jit_above_cost", "0")]),
+    set("little_memory", &[("work_mem", "64kB"), ("temp_file_limit", "0")]),
+    set("synchronous_commit_off", &[("synchronous_commit", "off")]),
+    set("talkative", &[("client_min_messages", "debug1"), ("log_statement", "all")]),
+    set("row_security_off", &[("row_security", "off"), ("check_function_bodies", "off")]),
+    set("quoted", &[("quote_all_identifiers", "on"), ("escape_string_warning", "off")]),
+];
+
+pub(crate) fn trials() -> Vec<Trial> {
+    let needs = [Backend::Postgres, Backend::Rabbitmq];
+    let of = |environment: &'static Environment| {
+        let name = format!("environments/postgres/{}", environment.name);
+        trial(name, &needs, move |stage| async move {
+            runs(stage, environment, brokers::open(Backend::Rabbitmq).await?).await
+        })
+    };
+    ENVIRONMENTS.iter().map(of).collect()
+}
+
+impl Environment {
+    async fn database(&self, stage: &Stage) -> Result<Database<Postgres>, Failure> {
+        let database = Database::<Postgres>::empty_with(stage, self.create).await?;
+        for (setting, value) in self.settings {
+            let value = if *setting == "search_path" { (*value).to_owned() } else { format!("'{value}'") };
+            let set = format!("ALTER DATABASE {} SET {setting} = {value}", database.name()?);
+            database.execute(&set).await?;
+        }
+        // The first session began before.
+        database.admin.close().await;
+        let database = database.reopened(stage)?;
+        let mut connection = database.admin.acquire().await?;
+        let lines = if self.has_every_line { &Line::ALL[..] } else { &[Line::Outbox] };
+        for line in lines {
+            Migrator::<Postgres>::new(*line).up(&mut connection).await?;
+        }
+        tests::roles::grant(&mut connection, lines, None).await?;
+        drop(connection);
+        Ok(database)
+    }
+}
+
+/// Goal: every environment is served, whole, or as far as its encoding goes. Oracle: the checker,
+/// the answers of key and saga, and `relay verify`.
+async fn runs(stage: Stage, environment: &Environment, broker: Arc<dyn Broker>) -> Outcome {
+    let workload = Workload::<Postgres>::on(&stage, environment.database(&stage).await?, broker).await?;
+    let database = &workload.database;
+    workload.place_many(3, ORDERS).await?;
+    let config = Config::write(&stage, "orders", &database.relay_url()?, workload.broker.as_ref(), "")?;
+    let relay = RelayProcess::start(&stage, &config)?;
+    if !environment.has_every_line {
+        let records = workload.broker.drain(&workload.topic, ORDERS).await?;
+        assert_eq!(records.len(), ORDERS);
+        return relay.stop().await;
+    }
+    let consumer = workload.consume().await?;
+    workload.settled().await?;
+    if environment.settings.iter().any(|(setting, _)| *setting == "idle_session_timeout") {
+        rested(database).await?;
+    }
+    workload.place_many(3, ORDERS).await?;
+    workload.settled().await?;
+    key(database).await?;
+    saga(database).await?;
+    consumer.stop().await?;
+    relay.stop().await?;
+    let config = verify::config(&stage, &workload, &database.url, "")?;
+    let (code, report) = verify(&config, &["--grace", "1s"]).await?;
+    assert_eq!(code, Some(0), "{report:#}");
+    Ok(())
+}
+
+/// Until the server has ended the producer's sessions.
+async fn rested(database: &Database<Postgres>) -> Outcome {
+    let sessions = format!(
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = '{}' AND usename = '{}'",
+        database.name()?,
+        Role::Producer.user()
+    );
+    eventually("the server ends sessions that rest", || async {
+        Ok(when(database.integer(&sessions).await? == 0))
+    })
+    .await
+}
+
+/// A request with a key runs once, and is answered again from what was stored.
+async fn key(database: &Database<Postgres>) -> Outcome {
+    let keys = IdempotencyKeys::open(database.service.clone(), KeyOptions::default()).await?;
+    let id = KeyId::of_texts("tenant-1", "charge", "İ-ß-7")?;
+    let fingerprint = Fingerprint::of_parts("charge", "", b"1250");
+    let options = ClaimOptions::default();
+    let Claimed::Acquired(claim) = keys.claim(&id, fingerprint, &options).await? else {
+        return Err("the key was not free".into());
+    };
+    claim.complete(Ending::Succeeded, b"charged").await?;
+    match keys.claim(&id, fingerprint, &options).await? {
+        Claimed::Replay(replay) if replay.outcome == b"charged"[..] => Ok(()),
+        other => Err(format!("not the stored outcome: {other:?}").into()),
+    }
+}
+
+/// A saga of two steps comes to its end.
+async fn saga(database: &Database<Postgres>) -> Outcome {
+    let sagas = Sagas::builder(database.service.clone(), Outbox::new())
+        .saga("checkout", 1, async |saga: &mut Run<Postgres>, cents: i64| {
+            let paid: i64 = saga.step("pay", async |_| Ok(cents)).undo(async |_, _: &i64| Ok(())).await?;
+            let shipped: i64 = saga.step("ship", async |_| Ok(paid + 1)).await?;
+            Ok(shipped)
+        })
+        .open()
+        .await?;
+    let mut tx = Outbox::new().begin(&database.service).await?;
+    sagas.start(&mut tx, "checkout", "order-7", &1_i64).await?;
+    tx.commit().await?;
+    let running = sagas.clone();
+    let worker = tokio::spawn(async move { running.run(std::future::pending()).await });
+    let ended = eventually("the saga is finished", || async {
+        let finished = "SELECT count(*) FROM saga WHERE state = 'finished'";
+        Ok(when(database.integer(finished).await? == 1))
+    });
+    let ended = ended.await;
+    worker.abort();
+    ended
+}
