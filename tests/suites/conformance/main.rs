@@ -45,6 +45,7 @@ macro_rules! cases {
     };
 }
 
+mod features;
 mod inbox;
 mod keys;
 mod outbox;
@@ -69,6 +70,7 @@ fn case<F: Future<Output = ()>>(
 fn main() -> std::process::ExitCode {
     tests::log::keep("off,inbox=info");
     let mut trials = outbox::trials();
+    trials.extend(features::trials());
     trials.extend(inbox::trials());
     trials.extend(keys::trials());
     trials.extend(sagas::trials());

@@ -1,0 +1,63 @@
+//! Features that meet: each works alone, so every two of them run together, over the whole way from
+//! producer to effect.
+
+mod pairs;
+mod scene;
+
+use libtest_mimic::Trial;
+use sqlx::{Postgres, Sqlite};
+use tests::trial::at_night;
+use tests::{Backend, trial};
+
+/// A feature and its levels; the first one is its absence, or the default.
+type Factor = (&'static str, &'static [&'static str]);
+
+const FACTORS: [Factor; 16] = [
+    ("window of a key", &["one", "pipelined"]),
+    ("relays", &["one", "with a standby", "divided by filters"]),
+    ("after a dead message", &["hold", "pass"]),
+    ("large messages", &["none", "in chunks"]),
+    ("pause", &["none", "a topic", "a key"]),
+    ("message that the broker refuses", &["none", "requeued", "discarded"]),
+    ("scheduled messages", &["none", "some"]),
+    ("crash of a relay", &["none", "one"]),
+    ("batches", &["none", "of four"]),
+    ("consumers", &["one", "two"]),
+    ("after a dead letter", &["the key goes on", "the key is held"]),
+    ("unknown kinds", &["refused", "skipped"]),
+    ("message that its handler cannot do", &["none", "redriven", "discarded"]),
+    ("tenants", &["none", "two"]),
+    ("copies", &["none", "all again"]),
+    ("crash of a consumer", &["none", "one"]),
+];
+
+fn levels() -> Vec<usize> {
+    FACTORS.iter().map(|(_, levels)| levels.len()).collect()
+}
+
+pub(crate) fn trials() -> Vec<Trial> {
+    let mut trials = vec![trial("features/every_two_levels_meet", &[], |_| async {
+        let (rows, mut missing) = (pairs::rows(&levels()), pairs::pairs(&levels()));
+        let count = missing.len();
+        for pair in rows.iter().flat_map(|row| pairs::met(row)) {
+            missing.remove(&pair);
+        }
+        assert!(missing.is_empty(), "{missing:?}");
+        println!("{count} pairs meet in {} rows", rows.len());
+        Ok(())
+    })];
+    let mut on_postgres = Vec::new();
+    for (number, row) in pairs::rows(&levels()).into_iter().enumerate() {
+        let same = row.clone();
+        on_postgres.push(trial(
+            format!("features/postgres/{number:02}"),
+            &[Backend::Postgres],
+            |stage| async { scene::plays::<Postgres>(stage, row).await },
+        ));
+        trials.push(trial(format!("features/sqlite/{number:02}"), &[], |stage| async {
+            scene::plays::<Sqlite>(stage, same).await
+        }));
+    }
+    trials.extend(at_night(on_postgres));
+    trials
+}

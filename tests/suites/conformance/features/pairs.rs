@@ -1,0 +1,52 @@
+//! Rows in which every pair of levels of two factors occurs at least once: pairwise testing
+//! (Cohen et al., "The AETG system", 1997), chosen greedily and always the same.
+
+use std::collections::BTreeSet;
+
+/// Factor and level, twice.
+type Pair = ((usize, usize), (usize, usize));
+
+/// Every pair that factors with so many levels have.
+pub(super) fn pairs(levels: &[usize]) -> BTreeSet<Pair> {
+    let of = |factor: usize| (0..levels[factor]).map(move |level| (factor, level));
+    let later = |factor: usize| (factor + 1..levels.len()).flat_map(of);
+    (0..levels.len())
+        .flat_map(|one| of(one).flat_map(move |at| later(one).map(move |other| (at, other))))
+        .collect()
+}
+
+/// The pairs of one row.
+pub(super) fn met(row: &[usize]) -> impl Iterator<Item = Pair> {
+    let at = |factor: usize| (factor, row[factor]);
+    (0..row.len()).flat_map(move |one| (one + 1..row.len()).map(move |other| (at(one), at(other))))
+}
+
+/// Rows, a level for each factor.
+pub(super) fn rows(levels: &[usize]) -> Vec<Vec<usize>> {
+    let mut missing = pairs(levels);
+    let mut rows = Vec::new();
+    while let Some(((one, first), (other, second))) = missing.first().copied() {
+        let mut row: Vec<Option<usize>> = vec![None; levels.len()];
+        (row[one], row[other]) = (Some(first), Some(second));
+        for factor in 0..levels.len() {
+            if row[factor].is_none() {
+                let gain = |level: usize| {
+                    let with = |(at, chosen): (usize, &Option<usize>)| {
+                        let other = (at, (*chosen)?);
+                        let own = (factor, level);
+                        Some(missing.contains(&(own.min(other), own.max(other))))
+                    };
+                    row.iter().enumerate().filter_map(with).filter(|is_missing| *is_missing).count()
+                };
+                // The first of the best.
+                row[factor] = (0..levels[factor]).rev().max_by_key(|level| gain(*level));
+            }
+        }
+        let row: Vec<usize> = row.into_iter().flatten().collect();
+        for pair in met(&row) {
+            missing.remove(&pair);
+        }
+        rows.push(row);
+    }
+    rows
+}

@@ -1,0 +1,455 @@
+//! One row of features: a producer, relays, a broker in memory, consumers, and an operator of both
+//! sides. What becomes of each message follows from the row; the order of a key is demanded where
+//! no feature gives it up.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::time::Duration;
+
+use brokers::memory::Broker;
+use inbox::{
+    AfterDeadLetter, Backoff, Consumer, ConsumerBuilder, DeadLetterQuery, HandlerError, Inbox, InboxOptions,
+    Reason, RedriveOptions, Signature, Tenant, Tx, UnknownKinds,
+};
+use message::chunk::{Encoding, Splitter};
+use message::{Fault, FaultScope, MaxInFlightPerKey, Message, MessageId, SizeLimit, Topic};
+use outbox::admin::{Decision, LogAdmin, OperatorDecision};
+use outbox::log::{EntryId, ExceptionState, LogOptions, PauseScope, RelayName};
+use outbox::{NewMessage, Outbox};
+use outbox_toolkit::Relay;
+use relay::engine::{DeadPolicy, EngineOptions, Filter, RetryPolicy, Rule};
+use serde::{Deserialize, Serialize};
+use tests::eventually::when;
+use tests::{Database, Dialect, Failure, Outcome, Stage, eventually};
+use time::OffsetDateTime;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+use super::FACTORS;
+
+const KEYS: u32 = 4;
+const OF_EACH_KEY: u32 = 12;
+/// The message of this place in these keys is refused by the broker, and cannot be done by its
+/// handler.
+const PLACE: u32 = 4;
+const REFUSED_KEY: u32 = 2;
+const FAILING_KEY: u32 = 3;
+const LIMIT: SizeLimit = SizeLimit { destination: "the test", message_bytes_max: 1_500 };
+const SOON: Backoff = Backoff { first: Duration::from_millis(5), max: Duration::from_millis(20) };
+const CONSUMER: &str = "billing";
+
+/// The levels of a row, by the names of their factors.
+struct Row(Vec<usize>);
+
+impl Row {
+    fn is(&self, factor: &str, level: &str) -> bool {
+        let at = FACTORS.iter().position(|(name, _)| *name == factor).expect("a factor of this name");
+        let (_, levels) = FACTORS[at];
+        assert!(levels.contains(&level), "{factor} has no level {level}");
+        levels[self.0[at]] == level
+    }
+}
+
+impl fmt::Display for Row {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        FACTORS
+            .iter()
+            .zip(&self.0)
+            .try_for_each(|((name, levels), level)| write!(f, "{name}: {}; ", levels[*level]))
+    }
+}
+
+/// The payload of a message.
+#[derive(Serialize, Deserialize)]
+struct Order {
+    key: u32,
+    place: u32,
+    fails: bool,
+    padding: String,
+}
+
+/// The effect of a message that is not to fail, or no longer.
+async fn applied<DB: Dialect>(tx: &mut Tx<DB>, message: &Message) -> Result<(), HandlerError> {
+    let order: Order = serde_json::from_slice(&message.payload)?;
+    let healed = DB::integers(&mut **tx, "SELECT count(*) FROM healed").await?;
+    if order.fails && healed == [0] {
+        return Err(HandlerError::retry("there is no such price yet"));
+    }
+    let insert = format!(
+        "INSERT INTO effect (id, key, place) VALUES ('{}', {}, {})",
+        message.id, order.key, order.place
+    );
+    DB::execute(&mut **tx, &insert).await?;
+    Ok(())
+}
+
+struct Scene<DB: Dialect> {
+    row: Row,
+    database: Database<DB>,
+    broker: Broker,
+    inbox: Inbox<DB>,
+    /// Of each relay that has a name of its own.
+    admins: Vec<(RelayName, std::sync::Arc<dyn LogAdmin>)>,
+}
+
+/// A task, and how it is asked to stop.
+struct Running {
+    stop: Option<oneshot::Sender<()>>,
+    task: JoinHandle<()>,
+}
+
+impl Running {
+    async fn stop(mut self) -> Outcome {
+        drop(self.stop.take());
+        Ok(self.task.await?)
+    }
+
+    /// As a crash does it: nothing is told to anybody.
+    async fn crash(self) {
+        self.task.abort();
+        let _ = self.task.await;
+    }
+}
+
+/// Goal: features that work alone work together. Oracle: the effect of every message that is to
+/// have one, once; none of any other; the order of keys; nothing parked, dead or unsettled at the
+/// end; no violation that the broker saw.
+pub(super) async fn plays<DB: Dialect>(stage: Stage, row: Vec<usize>) -> Outcome {
+    let row = Row(row);
+    let told = row.to_string();
+    let scene = Scene::<DB>::open(&stage, row).await?;
+    match scene.play().await {
+        Ok(()) => Ok(()),
+        Err(failure) => Err(format!("{told}\n{failure}\n{}", scene.left().await?).into()),
+    }
+}
+
+impl<DB: Dialect> Scene<DB> {
+    async fn open(stage: &Stage, row: Row) -> Result<Self, Failure> {
+        let database = Database::<DB>::migrated(stage).await?;
+        let identity = match DB::BACKEND {
+            tests::Backend::Sqlite => "INTEGER PRIMARY KEY",
+            _ => "bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY",
+        };
+        database
+            .execute(&format!(
+                "CREATE TABLE effect (n {identity}, id text NOT NULL, key bigint NOT NULL, place bigint NOT NULL);
+                 CREATE TABLE healed (at text)"
+            ))
+            .await?;
+        let inbox = Inbox::open(database.admin.clone(), InboxOptions::default()).await?;
+        let names = if row.is("relays", "divided by filters") { &["a", "b"][..] } else { &["all"] };
+        let admins = names.iter().map(|name| {
+            let source = message::Source::new("/test")?;
+            Ok((RelayName::new(*name)?, outbox::admin::open(&database.url, source, LogOptions::default())?))
+        });
+        let admins = admins.collect::<Result<_, Failure>>()?;
+        let broker = Broker::new();
+        broker.create_group(CONSUMER, topics()?);
+        Ok(Self { row, database, broker, inbox, admins })
+    }
+
+    fn relay(&self, name: &RelayName) -> Result<Running, Failure> {
+        let window = if self.row.is("window of a key", "one") {
+            MaxInFlightPerKey::One
+        } else {
+            MaxInFlightPerKey::Pipelined
+        };
+        let in_chunks = self.row.is("large messages", "in chunks");
+        let passes = self.row.is("after a dead message", "pass");
+        let settings = move |settings: &mut EngineOptions| {
+            settings.lease_ttl = Duration::from_secs(2);
+            settings.retry = RetryPolicy { backoff: SOON, attempts_max: 2 };
+            settings.page_entries = 7;
+            settings.checkpoint_interval = Duration::from_millis(20);
+            settings.on_dead = if passes { DeadPolicy::Pass } else { DeadPolicy::Hold };
+            settings.chunking = in_chunks.then_some(Splitter {
+                limit: LIMIT,
+                encoding: Encoding::Raw,
+                chunked_bytes_max: 1 << 20,
+            });
+        };
+        let builder = Relay::builder(self.database.url.as_str()).name(name.as_str());
+        let mut builder = builder.connector(self.broker.connector(window), LIMIT).settings(settings);
+        if self.row.is("relays", "divided by filters") {
+            let topics = vec![name.as_str().to_owned()];
+            builder = builder.filter(Filter::any_of(vec![Rule { topics, ..Rule::default() }])?);
+        }
+        let relay = builder.build()?;
+        let (stop, stopped) = oneshot::channel::<()>();
+        let task = tokio::spawn(relay.run(async { drop(stopped.await) }));
+        Ok(Running { stop: Some(stop), task })
+    }
+
+    fn consumer(&self) -> Result<Running, Failure> {
+        let builder: ConsumerBuilder<DB> = Consumer::builder(self.inbox.clone(), CONSUMER);
+        let mut builder = builder
+            .on_message("wanted", applied::<DB>)
+            .subscribe(self.broker.subscriber(CONSUMER, topics()?))
+            .attempts_max(2)
+            .backoff(SOON)
+            .redrive_interval(Some(Duration::from_millis(50)));
+        if self.row.is("batches", "of four") {
+            builder = builder.batch(4.try_into()?);
+        }
+        if self.row.is("after a dead letter", "the key is held") {
+            builder = builder.after_dead_letter(AfterDeadLetter::HoldKey);
+        }
+        if self.row.is("unknown kinds", "skipped") {
+            builder = builder.unknown_kinds(UnknownKinds::Skip);
+        }
+        if self.row.is("tenants", "two") {
+            builder =
+                builder.try_tenant(|message| Tenant::new(message.headers.get("tenant").unwrap_or_default()));
+        }
+        let consumer = builder.build()?;
+        let (stop, stopped) = oneshot::channel::<()>();
+        let task = tokio::spawn(async move { drop(consumer.run(async { drop(stopped.await) }).await) });
+        Ok(Running { stop: Some(stop), task })
+    }
+
+    async fn play(&self) -> Outcome {
+        let expected = self.enqueue().await?;
+        self.pause().await?;
+        let mut relays = Vec::new();
+        for (name, _) in &self.admins {
+            relays.push(self.relay(name)?);
+        }
+        if self.row.is("relays", "with a standby") {
+            relays.push(self.relay(&self.admins[0].0)?);
+        }
+        let mut consumers = vec![self.consumer()?];
+        if self.row.is("consumers", "two") {
+            consumers.push(self.consumer()?);
+        }
+        eventually("effects begin", || async { Ok(when(!self.effects().await?.is_empty())) }).await?;
+        if self.row.is("crash of a relay", "one") {
+            relays.remove(0).crash().await;
+            relays.push(self.relay(&self.admins[0].0)?);
+        }
+        if self.row.is("crash of a consumer", "one") {
+            consumers.remove(0).crash().await;
+            consumers.push(self.consumer()?);
+        }
+        self.resume().await?;
+        self.decided_until_done(&expected).await?;
+        if self.row.is("copies", "all again") {
+            for topic in topics()? {
+                self.broker.replay(&topic);
+            }
+            self.decided_until_done(&expected).await?;
+        }
+        for running in consumers.into_iter().chain(relays) {
+            running.stop().await?;
+        }
+        self.compare(&expected).await
+    }
+
+    /// Enqueues everything; returns the ids of what is to take effect.
+    async fn enqueue(&self) -> Result<BTreeSet<String>, Failure> {
+        let outbox = Outbox::<DB>::builder().limit(SizeLimit::CHUNKED).build();
+        let is_refused = !self.row.is("message that the broker refuses", "none");
+        let fails = !self.row.is("message that its handler cannot do", "none");
+        let mut expected = BTreeSet::new();
+        for place in 0..OF_EACH_KEY {
+            let mut tx = outbox.begin(&self.database.admin).await?;
+            for key in 0..KEYS {
+                let is_wanted = place % 5 != 2;
+                let is_chosen = |chosen| (key, place) == (chosen, PLACE);
+                let is_large = self.row.is("large messages", "in chunks") && place % 4 == 3;
+                let order = Order {
+                    key,
+                    place,
+                    fails: fails && is_chosen(FAILING_KEY),
+                    padding: "x".repeat(if is_large { 5_000 } else { 10 }),
+                };
+                let id = MessageId::new();
+                let message = NewMessage::new(["a", "b"][key as usize % 2])
+                    .id(id)
+                    .key(format!("key-{key}"))
+                    .kind(if is_wanted { "wanted" } else { "unwanted" })
+                    .header("tenant", ["t1", "t2"][key as usize / 2])
+                    .json(&order);
+                if is_refused && is_chosen(REFUSED_KEY) {
+                    self.broker.faults().refuse_id(id, Fault::Message, FaultScope::Message);
+                }
+                let is_given_up = (self.row.is("message that the broker refuses", "discarded")
+                    && is_chosen(REFUSED_KEY))
+                    || (self.row.is("message that its handler cannot do", "discarded")
+                        && is_chosen(FAILING_KEY));
+                if is_wanted && !is_given_up {
+                    expected.insert(id.to_string());
+                }
+                tx.enqueue(message).await?;
+            }
+            if self.row.is("scheduled messages", "some") && place % 4 == 0 {
+                let order = Order { key: KEYS, place, fails: false, padding: String::new() };
+                let id = MessageId::new();
+                let at = OffsetDateTime::now_utc() + Duration::from_millis(300 + 50 * u64::from(place));
+                let message = NewMessage::new("a").id(id).kind("wanted").header("tenant", "t1").json(&order);
+                tx.enqueue(message.deliver_at(at)).await?;
+                expected.insert(id.to_string());
+            }
+            tx.commit().await?;
+        }
+        Ok(expected)
+    }
+
+    fn paused(&self) -> Option<PauseScope> {
+        if self.row.is("pause", "a topic") {
+            Some(PauseScope::Topic(String::from("b")))
+        } else {
+            self.row.is("pause", "a key").then(|| PauseScope::Key(String::from("key-1")))
+        }
+    }
+
+    async fn pause(&self) -> Outcome {
+        let Some(scope) = self.paused() else { return Ok(()) };
+        for (name, admin) in &self.admins {
+            admin.pause(name, &scope, "ann", "a test").await?;
+        }
+        Ok(())
+    }
+
+    async fn resume(&self) -> Outcome {
+        let Some(scope) = self.paused() else { return Ok(()) };
+        for (name, admin) in &self.admins {
+            admin.resume(name, &scope, None, "ann", "a test").await?;
+        }
+        Ok(())
+    }
+
+    /// An operator decides about whatever is dead, until everything is as it is to be.
+    async fn decided_until_done(&self, expected: &BTreeSet<String>) -> Outcome {
+        eventually("every message is done with", || async {
+            let is_quiet = self.decide_about_parked().await? && self.decide_about_letters().await?;
+            let is_done = self.effects().await?.iter().map(|(id, ..)| id).collect::<BTreeSet<_>>().len()
+                >= expected.len();
+            Ok(when(is_quiet && is_done && self.broker.is_drained() && self.is_passed().await?))
+        })
+        .await
+    }
+
+    /// Whether every relay has passed all that is in the outbox.
+    async fn is_passed(&self) -> Result<bool, Failure> {
+        for (name, admin) in &self.admins {
+            let relays = admin.relays().await?;
+            let relay = relays.iter().find(|relay| relay.relay == name.as_str());
+            if relay.ok_or("a relay without a row")?.exceptions.values().sum::<u64>() > 0 {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Requeues or discards what the broker refused. Whether there was nothing.
+    async fn decide_about_parked(&self) -> Result<bool, Failure> {
+        let mut is_quiet = true;
+        for (name, admin) in &self.admins {
+            for entry in admin.list(name, ExceptionState::Dead, EntryId(0), 100).await? {
+                is_quiet = false;
+                let decision = if self.row.is("message that the broker refuses", "discarded") {
+                    Decision::Discard
+                } else {
+                    self.broker.faults().heal();
+                    Decision::Requeue
+                };
+                let (actor, note) = (String::from("ann"), String::from("a test"));
+                let decree = OperatorDecision { decision, actor, note, selection: None };
+                admin.decide(name, entry.id, decree).await?;
+            }
+        }
+        Ok(is_quiet)
+    }
+
+    /// Redrives or discards dead letters that wait for somebody. Whether none is open.
+    async fn decide_about_letters(&self) -> Result<bool, Failure> {
+        let letters = self.inbox.dead_letters(&DeadLetterQuery::default()).await?;
+        let is_quiet = letters.is_empty();
+        let by = Signature { actor: String::from("ann"), note: String::from("a test"), selection: None };
+        for letter in &letters {
+            let is_wanted = letter.kind.as_deref() == Some("wanted");
+            // A held message has its turn by itself; a refused kind waits for a process that knows it.
+            if letter.reason == Reason::Held && (is_wanted || self.row.is("unknown kinds", "skipped")) {
+                continue;
+            }
+            if is_wanted && !self.row.is("message that its handler cannot do", "discarded") {
+                self.database.execute("INSERT INTO healed VALUES ('now')").await?;
+                drop(self.inbox.request_redrive(letter.id, RedriveOptions::default(), &by).await);
+            } else {
+                self.inbox.discard(letter.id, &by).await?;
+            }
+        }
+        Ok(is_quiet)
+    }
+
+    /// What is not done with, for whoever has to find out why.
+    async fn left(&self) -> Result<String, Failure> {
+        let mut left = format!("effects: {:?}\n", self.effects().await?);
+        for letter in self.inbox.dead_letters(&DeadLetterQuery::default()).await? {
+            let payload = String::from_utf8_lossy(&letter.payload);
+            let (kind, reason) = (&letter.kind, &letter.reason);
+            left.push_str(&format!("dead letter: {payload:.40} {kind:?} {reason:?} {}\n", letter.error));
+        }
+        for decision in self.inbox.decisions(20.try_into()?).await? {
+            left.push_str(&format!("{decision:?}\n"));
+        }
+        for (name, admin) in &self.admins {
+            let statuses = admin.relays().await?;
+            left.push_str(&format!(
+                "{name:?}: {:?}\n",
+                statuses.iter().map(|one| &one.exceptions).collect::<Vec<_>>()
+            ));
+        }
+        left.push_str(&format!("the broker is drained: {}", self.broker.is_drained()));
+        Ok(left)
+    }
+
+    /// Ids, keys and places, in the order of the effects.
+    async fn effects(&self) -> Result<Vec<(String, u32, u32)>, Failure> {
+        let rows =
+            self.database.texts("SELECT id || ' ' || key || ' ' || place FROM effect ORDER BY n").await?;
+        let parse = |row: &String| -> Result<_, Failure> {
+            let mut parts = row.split(' ');
+            let mut next = || parts.next().ok_or("a short row");
+            Ok((next()?.to_owned(), next()?.parse()?, next()?.parse()?))
+        };
+        rows.iter().map(parse).collect()
+    }
+
+    async fn compare(&self, expected: &BTreeSet<String>) -> Outcome {
+        let effects = self.effects().await?;
+        let mut times = BTreeMap::<&str, u32>::new();
+        for (id, ..) in &effects {
+            *times.entry(id).or_default() += 1;
+        }
+        let doubled: Vec<_> = times.iter().filter(|(_, times)| **times > 1).collect();
+        assert!(doubled.is_empty(), "effects of one message: {doubled:?}");
+        let found: BTreeSet<String> = effects.iter().map(|(id, ..)| id.clone()).collect();
+        assert_eq!(found, *expected, "effects, and messages that were to have one");
+        for key in 0..KEYS {
+            if self.keeps_order_of(key) {
+                let of_key = effects.iter().filter(|(_, other, _)| *other == key);
+                let places: Vec<u32> = of_key.map(|(_, _, place)| *place).collect();
+                assert!(places.is_sorted(), "key {key}: {places:?}");
+            }
+        }
+        assert_eq!(self.broker.violations(), Vec::<String>::new());
+        Ok(())
+    }
+
+    /// Whether no feature of the row gives up the order of this key.
+    fn keeps_order_of(&self, key: u32) -> bool {
+        let is_passed = self.row.is("after a dead message", "pass")
+            && self.row.is("message that the broker refuses", "requeued")
+            && key == REFUSED_KEY;
+        let is_left = self.row.is("after a dead letter", "the key goes on")
+            && self.row.is("message that its handler cannot do", "redriven")
+            && key == FAILING_KEY;
+        !is_passed && !is_left
+    }
+}
+
+fn topics() -> Result<Vec<Topic>, Failure> {
+    ["a", "b"].into_iter().map(|topic| Ok(Topic::new(topic)?)).collect()
+}
