@@ -25,6 +25,7 @@
 //! | [`publisher`] | [`Connector`], [`Publisher`], [`Receipt`]: the seam towards brokers |
 //! | [`subscription`] | [`Subscriber`], [`Subscription`], [`Delivery`], [`Settlement`]: the seam from brokers |
 //! | `runtime` (feature `testing`) | [`Runtime`]: where tasks run and random numbers come from |
+//! | [`steady_clock`] | [`SteadyClock`]: the second clock that must agree before something is forgotten |
 //! | [`transactions`] | [`Transactions`]: the seam towards brokers that publish in transactions |
 //! | [`proof`] | [`Committed`]: what an acknowledgement demands |
 
@@ -49,6 +50,7 @@ mod runtime;
 #[cfg(feature = "testing")]
 pub mod runtime;
 mod shield;
+pub mod steady_clock;
 pub mod subscription;
 pub mod text;
 pub mod token;
@@ -72,6 +74,7 @@ pub use publisher::{
 };
 pub use runtime::Runtime;
 pub use shield::{ToItsEnd, shield};
+pub use steady_clock::SteadyClock;
 pub use subscription::{
     Delivery, DeliveryToken, Disposition, Lag, Malformed, Settlement, Subscriber, Subscription,
     SubscriptionError,
