@@ -7,7 +7,9 @@
 //! later message of the key without the earlier one. Measured against a real one-node cluster:
 //! behind a refused first message, 4 of 20 messages of its key were stored by a gapless producer
 //! alone, and none of 99 with this rule. Once one message is confirmed, the broker knows the
-//! producer and refuses every gap. It costs one round trip per partition and session.
+//! producer and refuses every gap. It costs one round trip per partition and session, and again
+//! after an hour without a message: a broker forgets producers that were silent for long
+//! (`producer.id.expiration.ms`, a day by default).
 //!
 //! Why not before it can leave: while a partition of an idempotent producer has 5 messages in
 //! flight, librdkafka sends no further request for it, and its thread polls without pause for as
@@ -33,6 +35,9 @@ use crate::pending::Pending;
 /// Messages of a partition that are in flight when librdkafka sends no further request for it
 /// (`RD_KAFKA_IDEMP_MAX_INFLIGHT`, which it compares with messages).
 const IN_FLIGHT_MAX: usize = 5;
+
+/// How long after the last confirmation a partition is opened again by a single message.
+const FORGOTTEN_AFTER: Duration = Duration::from_secs(3_600);
 
 /// How messages are put together.
 #[derive(Debug, Clone, Copy, Default)]
@@ -83,8 +88,8 @@ pub(super) struct Partitions {
 /// Whether messages of a partition may go.
 #[derive(Debug, Default)]
 struct Gate {
-    /// Whether a message of it was confirmed: the broker knows the producer.
-    is_open: bool,
+    /// When a message of it was confirmed last: the broker knows the producer.
+    confirmed_at: Option<Instant>,
     /// Messages with a key that librdkafka has and nobody has confirmed.
     unconfirmed: usize,
     /// When the batch began to which others may be added, its payload bytes and messages.
@@ -100,13 +105,12 @@ impl Gate {
     fn may_go(&self, now: Instant, batches: &Batches) -> bool {
         // Half of the time: librdkafka must not have sent the batch by then.
         let is_young = |began_at: Instant| now < began_at + batches.linger / 2;
-        match self.is_open {
-            false => self.unconfirmed == 0,
-            true => {
-                self.unconfirmed < IN_FLIGHT_MAX
-                    || self.has_room(batches) && self.began_at.is_some_and(is_young)
-            }
+        if self.unconfirmed == 0 {
+            return true;
         }
+        self.confirmed_at.is_some()
+            && (self.unconfirmed < IN_FLIGHT_MAX
+                || self.has_room(batches) && self.began_at.is_some_and(is_young))
     }
 
     fn has_room(&self, batches: &Batches) -> bool {
@@ -114,6 +118,10 @@ impl Gate {
     }
 
     fn goes(&mut self, message: &Message, now: Instant, batches: &Batches) {
+        let is_forgotten = |at: Instant| now.duration_since(at) >= FORGOTTEN_AFTER;
+        if self.unconfirmed == 0 && self.confirmed_at.is_some_and(is_forgotten) {
+            self.confirmed_at = None;
+        }
         let has_left = |began_at: Instant| now >= began_at + batches.linger;
         if self.unconfirmed < IN_FLIGHT_MAX && (self.began_at.is_none_or(has_left) || !self.has_room(batches))
         {
@@ -173,7 +181,7 @@ impl Openings {
         if key.is_some_and(|key| partition_of(key, partitions.gates.len()) != place) {
             return false;
         }
-        gate.is_open = true;
+        gate.confirmed_at = Some(Instant::now());
         if key.is_some() {
             gate.unconfirmed = gate.unconfirmed.saturating_sub(1);
         }
@@ -308,6 +316,19 @@ mod tests {
         assert_eq!(gone, [Ticket(2), Ticket(3), Ticket(4)]);
         assert!(partitions.admit("a", waiting(5)).is_some());
         assert!(openings.get(&topic).is_some() && openings.abandon().is_empty());
+    }
+
+    #[test]
+    fn a_partition_that_was_silent_for_long_is_opened_by_a_single_message_again() {
+        let batches = Batches { linger: Duration::ZERO, bytes: 1_000, messages: 100 };
+        let (message, begin) = (waiting(1).message, Instant::now());
+        for (silent, expected) in [(FORGOTTEN_AFTER / 2, true), (FORGOTTEN_AFTER, false)] {
+            let mut gate = Gate { confirmed_at: Some(begin), ..Gate::default() };
+            let now = begin + silent;
+            assert!(gate.may_go(now, &batches));
+            gate.goes(&message, now, &batches);
+            assert_eq!(gate.may_go(now, &batches), expected, "after {silent:?}");
+        }
     }
 
     #[test]
