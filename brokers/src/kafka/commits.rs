@@ -33,6 +33,11 @@ impl Commits {
         *self = Self { moved_at: Some(now), repeated: 0 };
     }
 
+    /// Whether all positions were committed again as often as they are.
+    pub(super) fn are_repeated(&self) -> bool {
+        self.repeated == REPEAT_AFTER.len()
+    }
+
     /// Whether to commit all positions again. Answers once with yes for each time that is due.
     pub(super) fn repeat(&mut self, now: Instant) -> bool {
         let due = self.moved_at.zip(REPEAT_AFTER.get(self.repeated));
@@ -55,5 +60,8 @@ mod tests {
         commits.moved(start + Duration::from_millis(100));
         let repeats = (0..200_u64).filter(|second| commits.repeat(start + Duration::from_secs(*second)));
         assert_eq!(repeats.collect::<Vec<_>>(), [2, 11, 61]);
+        assert!(commits.are_repeated());
+        commits.moved(start + Duration::from_secs(300));
+        assert!(!commits.are_repeated());
     }
 }

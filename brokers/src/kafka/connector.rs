@@ -55,6 +55,7 @@ impl message::Connector for Connector {
             let mut client = producer(&config, batches).map_err(operator)?;
             // They tell when it has lost its brokers (`cut_off.rs`).
             client.set("statistics.interval.ms", STATISTICS_EVERY_MS);
+            outcomes.watch(&config, &mut client);
             let session = Session::open(&client, outcomes)?;
             session.reach(config.connect_timeout(), &destination)?;
             Ok::<Session, PublishError>(session)

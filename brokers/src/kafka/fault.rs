@@ -1,6 +1,6 @@
 //! librdkafka's errors classified: whose fault, and how far it reaches. Pure.
 
-use message::{Fault, FaultScope, PublishError, SubscriptionError};
+use message::{Fault, FaultScope, PublishError};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 
 /// Whose fault a code is, and how far it reaches. What librdkafka retries by itself (no leader, not
@@ -110,18 +110,6 @@ pub(super) fn session(code: Code, reason: &str) -> PublishError {
         .with_source(KafkaError::Global(code))
 }
 
-/// Why a subscription cannot go on; `None` when librdkafka recovers by itself.
-pub(super) fn consumption(error: KafkaError, origin: &str) -> Option<SubscriptionError> {
-    let code = error.rdkafka_error_code()?;
-    let fatal = matches!(error, KafkaError::MessageConsumptionFatal(_));
-    let text = format!("{origin}: {}", describe(code, "cannot consume"));
-    match classify(code) {
-        (Fault::Operator, _) => Some(SubscriptionError::operator(text).with_source(error)),
-        _ if fatal => Some(SubscriptionError::lost(text).with_source(error)),
-        _ => None,
-    }
-}
-
 /// A client that could not be made: its configuration is wrong. librdkafka's error repeats the
 /// value, which may be a secret, so only its description is taken over.
 pub(super) fn creation(error: &KafkaError) -> String {
@@ -182,17 +170,6 @@ mod tests {
         assert!(text.contains("\"orders\"") && text.contains("create it"), "{text}");
         let text = session(Code::Authentication, "wrong password").to_string();
         assert!(text.contains("wrong password") && text.contains("kafka.sasl"), "{text}");
-    }
-
-    #[test]
-    fn what_librdkafka_recovers_from_ends_no_subscription() {
-        for code in [Code::AllBrokersDown, Code::BrokerTransportFailure, Code::PollExceeded] {
-            assert!(consumption(KafkaError::MessageConsumption(code), "g").is_none(), "{code:?}");
-        }
-        let fatal = consumption(KafkaError::MessageConsumptionFatal(Code::FencedInstanceId), "g");
-        assert_eq!(fatal.unwrap().fault(), Fault::Broker);
-        let denied = consumption(KafkaError::MessageConsumption(Code::GroupAuthorizationFailed), "g");
-        assert_eq!(denied.unwrap().fault(), Fault::Operator);
     }
 
     #[test]

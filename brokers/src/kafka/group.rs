@@ -79,6 +79,11 @@ const GROUP_BYTES_MAX: usize = 255;
 /// The longest name of a topic (Kafka: `Topic.MAX_NAME_LENGTH`).
 const TOPIC_BYTES_MAX: usize = 249;
 
+/// How often the cluster is asked for its topics: a topic that was missing is read from then on, and
+/// one that was made anew is noticed even by a member that does not fetch.
+const METADATA_REFRESH: &str = "topic.metadata.refresh.interval.ms";
+const METADATA_REFRESH_MS: &str = "30000";
+
 /// Whether Kafka accepts this as a topic's name. librdkafka reads a leading `^` as a pattern.
 fn is_topic(name: &str) -> bool {
     let legal = |char: char| char.is_ascii_alphanumeric() || matches!(char, '.' | '_' | '-');
@@ -155,6 +160,9 @@ impl GroupConfig {
             .set("session.timeout.ms", self.session_timeout_ms.to_string())
             .set("queued.min.messages", self.prefetch_len.to_string())
             .set("allow.auto.create.topics", if config.create_topics { "true" } else { "false" });
+        if !config.properties.contains_key(METADATA_REFRESH) {
+            client.set(METADATA_REFRESH, METADATA_REFRESH_MS);
+        }
         Ok(client)
     }
 }

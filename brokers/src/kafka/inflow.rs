@@ -4,20 +4,23 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use message::{Delivery, Fault, Lag, SubscriptionError};
+use message::{Delivery, Fault, FaultScope, Lag, SubscriptionError};
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _, ConsumerContext, Rebalance};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::message::{BorrowedMessage, Message as _};
-use rdkafka::{ClientContext, Offset, Statistics, TopicPartitionList};
+use rdkafka::{ClientConfig, ClientContext, Offset, Statistics, TopicPartitionList};
 use tokio::sync::Notify;
 
 use super::ahead::Ahead;
+use super::availability::Availability;
+use super::config::Config;
 use super::cut_off::CutOff;
 use super::fault;
+use super::handshakes::Handshakes;
 use super::lag;
 use super::ledger::{Ledger, Place};
-use super::log;
+use super::log::{self, Lines};
 use super::reading::Reading;
 use super::starts::Starts;
 use super::status::{PartitionStatus, ReadStatus};
@@ -38,23 +41,38 @@ pub(super) struct State {
     pub(super) ahead: Ahead,
     pub(super) ledger: Ledger,
     pub(super) reading: Reading,
+    availability: Availability,
     starts: Starts,
     cut_off: CutOff,
+    handshakes: Handshakes,
+    anew: Anew,
     /// As librdkafka told last.
     lags: Vec<Lag>,
     failure: Option<(Fault, String)>,
     last_error: Option<String>,
 }
 
+/// Topics that were made anew while this client read them.
+#[derive(Debug, Default)]
+pub(super) struct Anew {
+    /// Their names, joined; nothing while there are none.
+    pub(super) topics: Option<String>,
+    /// This member's partitions of them.
+    pub(super) places: Vec<Place>,
+}
+
 impl Inflow {
-    /// Nothing yet, and room for so many fetched messages.
-    pub(super) fn new(prefetch_len: usize) -> Self {
+    /// Nothing yet of these topics, and room for so many fetched messages.
+    pub(super) fn new<'t>(prefetch_len: usize, topics: impl IntoIterator<Item = &'t str>) -> Self {
         let state = State {
             ahead: Ahead::new(prefetch_len),
             ledger: Ledger::default(),
             reading: Reading::default(),
+            availability: Availability::new(topics),
             starts: Starts::default(),
             cut_off: CutOff::default(),
+            handshakes: Handshakes::default(),
+            anew: Anew::default(),
             lags: Vec::new(),
             failure: None,
             last_error: None,
@@ -72,6 +90,10 @@ impl Inflow {
         let origin = format!("{}[{}]@{}", record.topic(), record.partition(), record.offset());
         let message = wire::read(record).map_err(|malformed| *malformed);
         let mut state = self.lock();
+        if state.failure.is_some() {
+            // Nobody takes it, and it must not move a position.
+            return;
+        }
         let (token, redelivered) = state.ledger.deliver(&place, record.offset());
         state.reading.read(&place, Instant::now());
         state.ahead.push(Delivery { token, message, redelivered, origin });
@@ -107,6 +129,7 @@ impl Inflow {
         partitions.sort_by(|a, b| (&a.topic, a.partition).cmp(&(&b.topic, b.partition)));
         ReadStatus {
             partitions,
+            unavailable: state.availability.unavailable().map(str::to_owned).collect(),
             paused_for: state.reading.paused_since().map(ago),
             ahead_len: state.ahead.len(),
             ahead_len_peak: state.ahead.len_peak(),
@@ -149,13 +172,45 @@ impl State {
     fn told(&mut self, statistics: &Statistics, now: Instant) -> Result<(), String> {
         self.lags = lag::lags(statistics);
         self.cut_off.check(statistics, now).map_err(|error| error.to_string())?;
+        self.handshakes.check(statistics, now).map_err(|error| error.to_string())?;
         self.starts.check(statistics, now).map_err(|error| error.to_string())
     }
 
     /// Partitions have come. Returns those that must be paused now.
     pub(super) fn assign(&mut self, places: Vec<Place>) -> Vec<Place> {
         self.starts.assign(&places);
+        places.iter().for_each(|(topic, _)| self.availability.found(topic));
         self.reading.assign(places)
+    }
+
+    /// A topic cannot be read. Returns whether none of the subscription can.
+    fn unavailable(&mut self, code: Code, reason: &str) -> bool {
+        let topic = self.availability.lost(reason);
+        if let Some(topic) = topic.filter(|_| code != Code::TopicAuthorizationFailed) {
+            // It may come back as another topic, where these positions mean nothing.
+            let places = self.places_of(&topic);
+            self.forget(&places);
+        }
+        self.availability.is_none_left()
+    }
+
+    /// A topic was made anew: what was read of the old one is not this group's to settle.
+    fn made_anew(&mut self, topic: &str) {
+        let places = self.places_of(topic);
+        self.forget(&places);
+        self.anew.places.extend(places);
+        let others = self.anew.topics.take().map(|others| format!("{others}, ")).unwrap_or_default();
+        self.anew.topics = Some(format!("{others}{topic}"));
+    }
+
+    /// Takes out the topics that were made anew.
+    pub(super) fn take_anew(&mut self) -> Anew {
+        std::mem::take(&mut self.anew)
+    }
+
+    fn places_of(&self, topic: &str) -> Vec<Place> {
+        let places = self.reading.partitions().map(|(place, _)| place);
+        places.filter(|(name, _)| &**name == topic).cloned().collect()
     }
 
     /// Forgets partitions. Returns how far each was done.
@@ -207,48 +262,68 @@ pub(super) fn offsets(positions: &[(Place, i64)]) -> Result<TopicPartitionList, 
 
 /// librdkafka's callbacks, all on the subscription's own thread.
 #[derive(Debug)]
-pub(super) struct Callbacks(pub(super) Arc<Inflow>);
+pub(super) struct Callbacks {
+    inflow: Arc<Inflow>,
+    lines: Lines,
+}
 
 impl ClientContext for Callbacks {
     fn stats(&self, statistics: Statistics) {
-        self.0.told(&statistics, Instant::now());
+        self.inflow.told(&statistics, Instant::now());
     }
 
     fn log(&self, level: RDKafkaLogLevel, facility: &str, text: &str) {
-        log::forward(level, facility, text);
+        if let Some(topic) = log::made_anew(facility, text) {
+            self.inflow.lock().made_anew(topic);
+        }
+        self.lines.forward(level, facility, text);
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
         let Some(code) = log::error(&error, reason) else { return };
-        let text = fault::describe(code, reason);
-        let settings = match code {
-            Code::SSL => !self.0.connected.load(Ordering::Acquire),
-            code => fault::classify(code) == (Fault::Operator, message::FaultScope::Session),
-        };
+        let (text, now) = (fault::describe(code, reason), Instant::now());
+        let is_connected = self.inflow.connected.load(Ordering::Acquire);
+        let mut state = self.inflow.lock();
         if code != Code::AllBrokersDown {
-            self.0.lock().last_error = Some(text.clone());
+            state.last_error = Some(text.clone());
         }
-        self.0.lock().starts.error(code, reason, Instant::now());
-        if settings {
-            self.0.fail(Fault::Operator, text);
+        state.starts.error(code, reason, now);
+        let is_over = match (fault::classify(code), code) {
+            (_, Code::SSL) => !is_connected,
+            ((Fault::Operator, FaultScope::Session), _) => true,
+            ((Fault::Operator, FaultScope::Topic), _) => state.unavailable(code, reason),
+            _ => false,
+        };
+        let stale = state.handshakes.failed(code, now).err().filter(|_| is_connected);
+        drop(state);
+        if is_over {
+            self.inflow.fail(Fault::Operator, text);
+        } else if let Some(stale) = stale {
+            self.inflow.fail(Fault::Broker, format!("{stale}; {text}"));
         }
     }
 }
 
 impl Callbacks {
+    /// Of a client with this configuration that is made next. Reads the certificate files.
+    pub(super) fn new(inflow: Arc<Inflow>, config: &Config, client: &mut ClientConfig) -> Self {
+        inflow.lock().handshakes = Handshakes::of(config);
+        Self { inflow, lines: Lines::of(client) }
+    }
+
     /// Tells librdkafka to pause or resume; a subscription that cannot is over, because its state
     /// is unknown.
     fn set_paused(&self, consumer: &BaseConsumer<Self>, places: &[Place], paused: bool) {
         if let Err(error) = set_paused(consumer, places, paused) {
             let verb = if paused { "pause" } else { "resume" };
-            self.0.fail(Fault::Broker, format!("cannot {verb} partitions: {error}"));
+            self.inflow.fail(Fault::Broker, format!("cannot {verb} partitions: {error}"));
         }
     }
 
     /// Partitions go: what is done is committed, the rest forgotten.
     fn revoke(&self, consumer: &BaseConsumer<Self>, places: Vec<Place>) {
         let is_lost = consumer.assignment_lost();
-        let (count, mut state) = (places.len(), self.0.lock());
+        let (count, mut state) = (places.len(), self.inflow.lock());
         let done = state.forget(&places);
         let resumed = state.reading.revoke(places);
         drop(state);
@@ -271,7 +346,7 @@ impl Callbacks {
     /// Partitions have come.
     fn assign(&self, consumer: &BaseConsumer<Self>, places: Vec<Place>) {
         tracing::info!(target: "brokers::kafka", partitions = places.len(), "partitions assigned");
-        let paused = self.0.lock().assign(places);
+        let paused = self.inflow.lock().assign(places);
         self.set_paused(consumer, &paused, true);
     }
 }

@@ -1,7 +1,46 @@
 //! The log lines of librdkafka itself, under the target `librdkafka`, and its clients' errors.
 
+use rdkafka::ClientConfig;
 use rdkafka::config::RDKafkaLogLevel as Level;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
+
+/// The lines of one client that a program wants to see.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Lines {
+    level: Level,
+}
+
+impl Lines {
+    /// Has a client tell of topics that are made anew, which is one of its debug lines; what else
+    /// that brings is not passed on.
+    pub(super) fn of(client: &mut ClientConfig) -> Self {
+        let level = client.log_level;
+        let others = client.get("debug").map(|others| format!("{others},")).unwrap_or_default();
+        client.set("debug", format!("{others}metadata"));
+        client.log_level = Level::Debug;
+        // Whoever sets `debug` wants its lines.
+        Self { level: if others.is_empty() { level } else { Level::Debug } }
+    }
+
+    /// Passes a line on, if it is wanted.
+    pub(super) fn forward(self, level: Level, facility: &str, text: &str) {
+        if level as i32 <= self.level as i32 {
+            forward(level, facility, text);
+        }
+    }
+}
+
+/// The id that librdkafka prints for a topic whose id it did not know.
+const NO_ID: &str = "AAAAAAAAAAAAAAAAAAAAAA";
+
+/// The topic that has another id than before, because it was deleted and made anew: librdkafka reads
+/// on in it from the old offset (2.12.1, `rd_kafka_topic_metadata_update0`).
+pub(super) fn made_anew<'t>(facility: &str, text: &'t str) -> Option<&'t str> {
+    let (named, ids) = text.split_once(" changed id from ").filter(|_| facility == "METADATA")?;
+    let (_, topic) = named.rsplit_once("Topic ")?;
+    let (before, _) = ids.split_once(" to ")?;
+    (before != NO_ID).then_some(topic)
+}
 
 /// Passes a line on.
 pub(super) fn forward(level: Level, facility: &str, text: &str) {
@@ -49,6 +88,27 @@ mod tests {
         let warning = "Configuration property enable.gapless.guarantee is experimental";
         assert!(is_expected("CONFWARN", warning));
         assert!(!is_expected("FAIL", warning) && !is_expected("CONFWARN", "Configuration property x"));
+    }
+
+    #[test]
+    fn a_topic_that_is_made_anew_has_another_id() {
+        let line = |before| {
+            format!("[thrd:main]: Topic or.ders_1 changed id from {before} to 2s8ZLbsZQvu8vC1fxYvUeA")
+        };
+        assert_eq!(made_anew("METADATA", &line("9RVHGTjMT1uPIpNUEqZyKg")), Some("or.ders_1"));
+        assert_eq!(made_anew("METADATA", &line(NO_ID)), None, "it is new to this client");
+        assert_eq!(made_anew("TOPIC", &line("9RVHGTjMT1uPIpNUEqZyKg")), None);
+    }
+
+    #[test]
+    fn lines_that_nobody_asked_for_are_not_passed_on() {
+        let mut client = ClientConfig::new();
+        client.log_level = Level::Warning;
+        assert_eq!(Lines::of(&mut client).level as i32, Level::Warning as i32);
+        assert_eq!(client.get("debug"), Some("metadata"));
+        client.set("debug", "fetch");
+        assert_eq!(Lines::of(&mut client).level as i32, Level::Debug as i32);
+        assert_eq!(client.get("debug"), Some("fetch,metadata"));
     }
 
     #[test]

@@ -9,6 +9,9 @@
 //! | a key lands where Java clients put it | `partitioner=murmur2_random` |
 //! | every assigned partition is read, and no more than there is room for | one place decides what is paused (`reading.rs`) |
 //! | nothing is skipped but by `start = "latest"`, once | `auto.offset.reset` is `earliest`; ends are committed before a new group joins (`beginning.rs`) |
+//! | a topic that is made anew is read from its beginning, and order in it is protected anew | librdkafka tells of the other topic id (`log.rs`), and a new client begins |
+//! | a topic that cannot be read stops no other | `availability.rs` |
+//! | a renewed certificate is taken up | `handshakes.rs` |
 //! | nothing is acknowledged before its effect | offsets are committed up to the first unsettled delivery of a partition (`ledger.rs`) |
 //!
 //! **Two kinds of session.** Normally messages go in batches and
@@ -40,6 +43,7 @@
 
 mod admin;
 mod ahead;
+mod availability;
 mod beginning;
 mod commits;
 mod committed;
@@ -49,6 +53,7 @@ mod cut_off;
 mod evidence;
 mod fault;
 mod group;
+mod handshakes;
 mod inflow;
 mod inspect;
 mod lag;

@@ -10,12 +10,14 @@ use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::message::Message as _;
 use rdkafka::producer::{BaseProducer, DeliveryResult, NoCustomPartitioner, ProducerContext};
-use rdkafka::{ClientContext, Statistics};
+use rdkafka::{ClientConfig, ClientContext, Statistics};
 use tokio::sync::Notify;
 
+use super::config::Config;
 use super::cut_off::CutOff;
 use super::fault;
-use super::log;
+use super::handshakes::Handshakes;
+use super::log::{self, Lines};
 use super::opening::{Batches, Flush, Openings, Waiting};
 use super::publisher::try_send;
 use super::suspects::Suspects;
@@ -36,6 +38,8 @@ pub(super) struct Outcomes {
     connected: AtomicBool,
     last_error: Mutex<Option<String>>,
     cut_off: Mutex<CutOff>,
+    handshakes: Mutex<Handshakes>,
+    lines: OnceLock<Lines>,
 }
 
 /// Why the session is over.
@@ -58,7 +62,16 @@ impl Outcomes {
             connected: AtomicBool::new(false),
             last_error: Mutex::new(None),
             cut_off: Mutex::default(),
+            handshakes: Mutex::default(),
+            lines: OnceLock::new(),
         }
+    }
+
+    /// Belong to a client with this configuration, which is made next. Reads the certificate files.
+    pub(super) fn watch(&self, config: &Config, client: &mut ClientConfig) {
+        *self.handshakes.lock().unwrap_or_else(PoisonError::into_inner) = Handshakes::of(config);
+        // Set once, where the session is made.
+        let _ = self.lines.set(Lines::of(client));
     }
 
     /// Names the producer that these outcomes belong to.
@@ -158,6 +171,10 @@ impl Outcomes {
         if let Err(cut_off) = told {
             self.fail(Fault::Broker, cut_off.to_string());
         }
+        let told = self.handshakes.lock().unwrap_or_else(PoisonError::into_inner).check(statistics, now);
+        if let Err(stale) = told {
+            self.fail(Fault::Broker, stale.to_string());
+        }
     }
 
     /// The last thing that librdkafka complained about.
@@ -238,14 +255,22 @@ impl ClientContext for Outcomes {
     }
 
     fn log(&self, level: RDKafkaLogLevel, facility: &str, text: &str) {
-        log::forward(level, facility, text);
+        if let Some(topic) = log::made_anew(facility, text) {
+            // To the new topic this producer is unknown: it would accept any message as the first.
+            let reason = format!("kafka topic {topic:?} was deleted and made anew");
+            self.fail(Fault::Broker, reason);
+        }
+        if let Some(lines) = self.lines.get() {
+            lines.forward(level, facility, text);
+        }
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
         let Some(code) = log::error(&error, reason) else { return };
         let text = fault::describe(code, reason);
+        let is_connected = self.connected.load(Ordering::Acquire);
         let settings = match code {
-            Code::SSL => !self.connected.load(Ordering::Acquire),
+            Code::SSL => !is_connected,
             // The session asks for the cause of a fatal error itself.
             Code::Fatal => false,
             _ => fault::classify(code) == (Fault::Operator, FaultScope::Session),
@@ -253,8 +278,12 @@ impl ClientContext for Outcomes {
         if code != Code::AllBrokersDown {
             *self.last_error.lock().unwrap_or_else(PoisonError::into_inner) = Some(text.clone());
         }
-        if settings {
-            self.fail(Fault::Operator, text);
+        let stale =
+            self.handshakes.lock().unwrap_or_else(PoisonError::into_inner).failed(code, Instant::now());
+        match stale {
+            _ if settings => self.fail(Fault::Operator, text),
+            Err(stale) if is_connected => self.fail(Fault::Broker, format!("{stale}; {text}")),
+            _ => {}
         }
     }
 }

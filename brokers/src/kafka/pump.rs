@@ -13,7 +13,6 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use tokio::sync::oneshot;
 
 use super::commits::Commits;
-use super::fault;
 use super::inflow::{Callbacks, Inflow, offsets, set_paused};
 use super::ledger::Place;
 use super::reading::Next;
@@ -90,6 +89,7 @@ impl Pump {
             }
             self.commit_moved();
             self.fill();
+            self.begin_anew();
         }
     }
 
@@ -112,7 +112,7 @@ impl Pump {
                     empty = 0;
                     self.inflow.push(&record);
                 }
-                Some(Err(error)) => self.fail(error),
+                Some(Err(error)) => self.fail(&error),
                 None => empty += 1,
             }
         }
@@ -148,11 +148,30 @@ impl Pump {
         true
     }
 
-    fn fail(&self, error: KafkaError) {
-        let text = error.to_string();
-        match fault::consumption(error, &self.origin) {
-            Some(error) => self.inflow.fail(error.fault(), error.to_string()),
-            None => tracing::debug!(target: "brokers::kafka", error = text, "librdkafka recovers by itself"),
+    /// An error that the callback has had before, with librdkafka's words: here only the end of the
+    /// client counts.
+    fn fail(&self, error: &KafkaError) {
+        match error {
+            KafkaError::MessageConsumptionFatal(code) => {
+                self.inflow.fail(message::Fault::Broker, format!("{}: cannot consume ({code})", self.origin));
+            }
+            error => tracing::debug!(target: "brokers::kafka", %error, "reported by the callback"),
+        }
+    }
+
+    /// Ends the subscription when topics of it were made anew, and lets the next one read them from
+    /// their beginning. This client would read on from the old offsets; and it may have committed
+    /// them in the new topic.
+    fn begin_anew(&self) {
+        let anew = self.inflow.lock().take_anew();
+        let (Some(topics), places) = (anew.topics, anew.places) else { return };
+        let text =
+            format!("{}: {topics} was deleted and made anew; it is read from its beginning", self.origin);
+        tracing::warn!(target: "brokers::kafka", "{text}");
+        self.inflow.fail(message::Fault::Broker, text);
+        let beginnings: Vec<_> = places.into_iter().map(|place| (place, 0)).collect();
+        if let Err(error) = self.commit(&beginnings, CommitMode::Sync) {
+            tracing::warn!(target: "brokers::kafka", %error, "the group may keep old offsets in a new topic");
         }
     }
 
@@ -224,8 +243,13 @@ impl Pump {
         }
     }
 
+    /// Commits what is not committed for certain. An old position may belong to a topic that was
+    /// made anew a moment ago.
     fn finish(&self) -> Result<(), SubscriptionError> {
-        let positions = self.inflow.lock().ledger.positions();
+        let mut state = self.inflow.lock();
+        let positions =
+            if self.commits.are_repeated() { state.ledger.moved() } else { state.ledger.positions() };
+        drop(state);
         self.commit(&positions, CommitMode::Sync)
     }
 }

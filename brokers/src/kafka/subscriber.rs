@@ -61,7 +61,7 @@ impl Subscriber {
     /// [`SubscriptionError`]: unreachable (the broker's fault), or wrong settings or credentials
     /// (the operator's). Cancel-safe: a dropped attempt leaves the group.
     pub async fn subscribe(&self) -> Result<Box<dyn message::Subscription>, SubscriptionError> {
-        let inflow = Arc::new(Inflow::new(self.group.prefetch_len));
+        let inflow = Arc::new(Inflow::new(self.group.prefetch_len, self.group.all_topics()));
         *self.latest.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(&inflow);
         let (sender, commands) = channel();
         let (opened, opening) = oneshot::channel();
@@ -89,11 +89,12 @@ impl Subscriber {
     /// Makes the consumer. Blocks: reads secrets and certificates, waits for the cluster's first
     /// answer.
     fn open(&self, inflow: Arc<Inflow>, waker: Sender<Command>) -> Result<Pump, SubscriptionError> {
-        let client = self
+        let mut client = self
             .group
             .consumer(&self.config)
             .map_err(|error| SubscriptionError::operator(error.to_string()).with_source(error))?;
-        let mut consumer = BaseConsumer::from_config_and_context(&client, Callbacks(Arc::clone(&inflow)))
+        let callbacks = Callbacks::new(Arc::clone(&inflow), &self.config, &mut client);
+        let mut consumer = BaseConsumer::from_config_and_context(&client, callbacks)
             .map_err(|error| SubscriptionError::operator(fault::creation(&error)))?;
         consumer.set_nonempty_callback(move || {
             // An error means that the subscription is gone, and nothing needs to wake up.

@@ -25,7 +25,7 @@ fn a_session_that_is_cut_off_ends() {
 
 #[test]
 fn a_subscription_that_is_cut_off_ends() {
-    let (inflow, begin) = (Inflow::new(1), Instant::now());
+    let (inflow, begin) = (Inflow::new(1, [TOPIC]), Instant::now());
     inflow.told(&Statistics::default(), begin);
     assert!(inflow.check().is_ok());
     inflow.told(&Statistics::default(), begin + TOO_LONG);

@@ -30,13 +30,18 @@ impl Group {
 
     /// As [`open`](Self::open), for another topic.
     pub(crate) async fn of(stage: &Stage, topic: &str, partitions: u16) -> Result<Self, Failure> {
+        Self::called(stage, &stage.unique(topic), partitions).await
+    }
+
+    /// As [`open`](Self::open), for a topic of this very name.
+    pub(crate) async fn called(stage: &Stage, topic: &str, partitions: u16) -> Result<Self, Failure> {
         let mut config = tests::brokers::patient_kafka(&Backend::Kafka.address()?);
         for (name, millis) in
             [("heartbeat.interval.ms", "200"), ("topic.metadata.refresh.interval.ms", "3000")]
         {
             config.properties.insert(name.to_owned(), millis.to_owned().into());
         }
-        let topic = stage.unique(topic);
+        let topic = topic.to_owned();
         Admin::new(&config)?.create_topics(&[TopicPlan::new(&topic, partitions)]).await?;
         let (admin, doomed) = (config.clone(), topic.clone());
         stage.afterwards(format!("topic {topic}"), async move {
@@ -76,7 +81,7 @@ impl Group {
 
 /// A member of the group.
 pub(crate) struct Member {
-    subscriber: Subscriber,
+    pub(crate) subscriber: Subscriber,
     pub(crate) subscription: Box<dyn Subscription>,
 }
 

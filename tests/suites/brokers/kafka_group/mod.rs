@@ -6,12 +6,14 @@
 //! | [`pausing`] | partitions that come and go while reading is paused |
 //! | [`beginning`] | groups that begin at the end, partitions that are added, offsets that are out of range |
 //! | [`member`] | a group of the test's own, its members, and the topic they read |
+//! | [`topics`] | topics that are made anew, or not there |
 //! | [`expel`] | a member that the coordinator is told has left |
 
 mod beginning;
 mod expel;
 mod member;
 mod pausing;
+mod topics;
 
 use libtest_mimic::Trial;
 use tests::{Backend, Outcome, Stage, trial};
@@ -24,6 +26,8 @@ pub(crate) fn trials() -> Vec<Trial> {
         case("a_latest_group_reads_added_partitions_from_their_beginning", beginning::added_partitions),
         case("a_latest_group_goes_to_the_oldest_message_when_out_of_range", beginning::out_of_range),
         case("a_latest_group_that_has_members_skips_nothing", beginning::with_members),
+        case("a_topic_that_is_made_anew_is_read_from_its_beginning", topics::made_anew),
+        case("a_missing_topic_stops_no_other", topics::missing),
     ]
 }
 
