@@ -13,6 +13,18 @@ pub(super) fn has_culprit(error: &Error) -> bool {
     error.is_amqp_soft_error()
 }
 
+/// Whether the broker closed a channel for want of permission.
+pub(super) fn is_refused_access(error: &Error) -> bool {
+    let ErrorKind::ProtocolError(protocol) = error.kind() else { return false };
+    *protocol.kind() == AMQPErrorKind::Soft(AMQPSoftError::ACCESSREFUSED)
+}
+
+/// Whether the broker closed a channel because what was asked does not fit what is there.
+pub(super) fn is_precondition(error: &Error) -> bool {
+    let ErrorKind::ProtocolError(protocol) = error.kind() else { return false };
+    *protocol.kind() == AMQPErrorKind::Soft(AMQPSoftError::PRECONDITIONFAILED)
+}
+
 /// Returns the error for a message that alone made the broker close the channel.
 pub(super) fn of_culprit(error: Error, topic: &Topic, exchange: &str) -> PublishError {
     let ErrorKind::ProtocolError(protocol) = error.kind() else {
@@ -116,7 +128,7 @@ fn classify_protocol(kind: &AMQPErrorKind) -> (Fault, &'static str) {
             (Fault::Operator, "check the virtual host, its permissions and its limits")
         }
         AMQPErrorKind::Hard(AMQPHardError::NOTIMPLEMENTED) => {
-            (Fault::Operator, "the server lacks publisher confirms or mandatory publishing")
+            (Fault::Operator, "the server or this type of queue lacks a feature that is needed")
         }
         _ => (Fault::Broker, "connecting again"),
     }

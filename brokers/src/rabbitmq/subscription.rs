@@ -1,5 +1,5 @@
-//! Consuming queues: one channel with a prefetch bound, manual acknowledgements, one consumer per
-//! queue.
+//! Consuming queues: for each a channel with a prefetch bound, one consumer, manual
+//! acknowledgements.
 
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,8 +29,8 @@ use super::wire;
 use crate::lag::LagWatch;
 use crate::settings::InvalidSetting;
 
-/// The lower bits of a token are the delivery tag, the upper ones the subscription: a token of an
-/// earlier subscription is recognised and skipped. At 100,000 deliveries per second 48 bits last
+/// The lower bits of a token are the delivery tag, the upper ones the channel, numbered over all
+/// subscriptions: a token of an earlier one is recognised and skipped. At 100,000 deliveries per second 48 bits last
 /// for 89 years.
 const TAG_BITS: u32 = 48;
 
@@ -38,7 +38,7 @@ const TAG_BITS: u32 = 48;
 /// default.
 const DELIVERIES_WARNED: i64 = 10;
 
-/// Counts the subscriptions of this process.
+/// Counts the consuming channels of this process.
 static GENERATION: AtomicU64 = AtomicU64::new(1);
 
 /// Subscribes to queues, again after every lost session.
@@ -81,77 +81,86 @@ impl Subscriber {
     /// queue.
     pub async fn subscribe(&self) -> Result<Box<dyn Subscription>, SubscriptionError> {
         let connection = self.endpoint.open("subscription").await?;
-        let channel = self.endpoint.in_time(connection.channel()).await?;
         // Before messages come: they would wait for it.
         let spare = self.endpoint.in_time(connection.channel()).await.ok();
-        let (tags, consumers) = self.consume(&connection, &channel).await?;
+        let (lanes, consumers) = self.consume(&connection).await?;
         let lag = lag::watch(spare, &self.queues, &self.origin);
-        let generation = GENERATION.fetch_add(1, Ordering::Relaxed) << TAG_BITS;
         Ok(Box::new(RabbitmqSubscription {
             origin: self.origin.clone(),
             connection,
-            channel,
-            tags,
+            lanes,
             consumers,
-            generation,
-            ledger: Ledger::default(),
             received: Vec::new(),
             deliveries_max: 0,
             lag,
         }))
     }
 
-    async fn consume(
-        &self,
-        connection: &Connection,
-        channel: &Channel,
-    ) -> Result<(Vec<ShortString>, Consumers), OpenFailure> {
-        // Over all consumers of the channel: RabbitMQ's meaning of `global`
-        // (rabbitmq.com/docs/consumer-prefetch). Quorum queues know only the per-consumer bound,
-        // which a single queue gets.
-        let global = self.queues.len() > 1;
-        let bounded = channel.basic_qos(self.prefetch, BasicQosOptions { global });
-        self.endpoint.in_time(connection.ask(bounded)).await?;
-        let (mut tags, mut consumers) = (Vec::new(), SelectAll::new());
-        for queue in &self.queues {
+    async fn consume(&self, connection: &Connection) -> Result<(Vec<Lane>, Consumers), OpenFailure> {
+        let mut channels = Vec::with_capacity(self.queues.len());
+        for _ in &self.queues {
+            let channel = self.endpoint.in_time(connection.channel()).await?;
+            let bounded = channel.basic_qos(self.prefetch, BasicQosOptions { global: false });
+            self.endpoint.in_time(connection.ask(bounded)).await?;
+            channels.push(channel);
+        }
+        let (mut lanes, mut consumers) = (Vec::with_capacity(channels.len()), SelectAll::new());
+        for (place, (queue, channel)) in self.queues.iter().zip(channels).enumerate() {
             let tag = ShortString::default();
             let (options, arguments) = (BasicConsumeOptions::default(), FieldTable::default());
             let consuming = channel.basic_consume(queue.clone(), tag, options, arguments);
             // Each by itself: those that are consumed already must not pay for many queues.
             let consumer = self.endpoint.in_time(connection.ask(consuming)).await?;
-            tags.push(consumer.tag());
-            let (name, ended) = (queue.clone(), queue.clone());
+            let generation = GENERATION.fetch_add(1, Ordering::Relaxed) << TAG_BITS;
+            let (queue, tag) = (queue.clone(), consumer.tag());
+            lanes.push(Lane { queue, channel, tag, generation, ledger: Ledger::default(), is_seen: false });
             let deliveries = consumer.map(move |delivery| match delivery {
-                Ok(delivery) => Event::Delivery(name.clone(), Box::new(delivery)),
+                Ok(delivery) => Event::Delivery(place, Box::new(delivery)),
                 Err(error) => Event::Failed(error),
             });
-            let end = stream::once(async move { Event::Ended(ended) });
+            let end = stream::once(async move { Event::Ended(place) });
             consumers.push(deliveries.chain(end).boxed());
         }
-        Ok((tags, consumers))
+        Ok((lanes, consumers))
     }
 }
 
 type Consumers = SelectAll<BoxStream<'static, Event>>;
 
-/// An event of a consumer.
+/// An event of a consumer, with the place of its lane.
 enum Event {
-    Delivery(ShortString, Box<lapin::message::Delivery>),
+    Delivery(usize, Box<lapin::message::Delivery>),
     Failed(Error),
     /// The broker cancelled it: its queue is deleted or lost its leader.
-    Ended(ShortString),
+    Ended(usize),
+}
+
+/// A queue and the channel that consumes it.
+struct Lane {
+    queue: ShortString,
+    channel: Channel,
+    /// Of the consumer.
+    tag: ShortString,
+    generation: u64,
+    ledger: Ledger,
+    /// Whether a delivery has come: the first one shows what is no queue.
+    is_seen: bool,
+}
+
+impl Lane {
+    /// The delivery tag of a token, if it is an unsettled one of this channel.
+    fn tag(&self, token: DeliveryToken) -> Option<u64> {
+        let tag = token.0 & ((1 << TAG_BITS) - 1);
+        (token.0 == self.generation | tag && self.ledger.is_outstanding(tag)).then_some(tag)
+    }
 }
 
 /// A session that consumes.
 struct RabbitmqSubscription {
     origin: String,
     connection: Connection,
-    channel: Channel,
-    /// Of the consumers.
-    tags: Vec<ShortString>,
+    lanes: Vec<Lane>,
     consumers: Consumers,
-    generation: u64,
-    ledger: Ledger,
     /// Received by a call whose future was dropped, or before an error.
     received: Vec<Delivery>,
     /// The most deliveries of one message that was warned of.
@@ -174,19 +183,21 @@ fn delivery_count(properties: &BasicProperties) -> i64 {
 }
 
 impl RabbitmqSubscription {
-    fn accept(&mut self, event: Event) -> Result<(), SubscriptionError> {
+    async fn accept(&mut self, event: Event) -> Result<(), SubscriptionError> {
         match event {
-            Event::Delivery(queue, delivery) => {
-                let delivery = self.open(&queue, *delivery);
-                self.received.push(delivery);
-                Ok(())
+            Event::Delivery(place, delivery) => {
+                let headers = delivery.properties.headers().as_ref().map(FieldTable::inner);
+                let has_offset = headers.is_some_and(|headers| headers.contains_key("x-stream-offset"));
+                self.open(place, *delivery);
+                self.refuse_stream(place, has_offset).await
             }
             Event::Failed(error) => {
                 self.consumers.clear();
                 Err(fault::of_subscription(error))
             }
-            Event::Ended(queue) => {
+            Event::Ended(place) => {
                 self.consumers.clear();
+                let queue = self.lanes.get(place).map(|lane| lane.queue.as_str()).unwrap_or_default();
                 let reason = "it was deleted, or it lost its leader";
                 Err(SubscriptionError::lost(format!(
                     "rabbitmq cancelled the consumer of queue {queue}: {reason}"
@@ -195,11 +206,47 @@ impl RabbitmqSubscription {
         }
     }
 
-    fn open(&mut self, queue: &ShortString, delivery: lapin::message::Delivery) -> Delivery {
-        let tag = delivery.delivery_tag;
-        self.ledger.hand_out(tag);
-        self.warn_of_limit(queue, &delivery.properties);
-        let topic = if delivery.routing_key.as_str().is_empty() { queue } else { &delivery.routing_key };
+    /// Ends the subscription when a queue is a stream: it is read from its end after every pause, so
+    /// that what comes meanwhile would be skipped. Looks at the first delivery of a queue.
+    async fn refuse_stream(&mut self, place: usize, has_offset: bool) -> Result<(), SubscriptionError> {
+        let Some(lane) = self.lanes.get_mut(place).filter(|lane| !lane.is_seen) else { return Ok(()) };
+        if !has_offset {
+            lane.is_seen = true;
+            return Ok(());
+        }
+        // A message that a shovel took out of a stream has the header, too. Only a stream refuses a
+        // consumer without a prefetch.
+        let (queue, connection) = (lane.queue.clone(), &self.connection);
+        let probe = async {
+            let channel = connection.channel().await?;
+            let (tag, options) = (ShortString::default(), BasicConsumeOptions::default());
+            connection.ask(channel.basic_consume(queue.clone(), tag, options, FieldTable::default())).await
+        };
+        match probe.await {
+            Err(error) if fault::is_precondition(&error) => {
+                self.consumers.clear();
+                self.received.clear();
+                Err(SubscriptionError::operator(format!(
+                    "{queue} is a stream, not a queue: what comes into it while this consumer is away would be skipped; \
+                     bind a quorum queue to the same exchange, and consume that"
+                )))
+            }
+            Err(error) => Err(fault::of_subscription(error)),
+            // Dropped with its channel: what it was given comes back.
+            Ok(_) => {
+                lane.is_seen = true;
+                Ok(())
+            }
+        }
+    }
+
+    /// Takes a delivery over.
+    fn open(&mut self, place: usize, delivery: lapin::message::Delivery) {
+        let Some(lane) = self.lanes.get_mut(place) else { return };
+        let (tag, queue, generation) = (delivery.delivery_tag, lane.queue.clone(), lane.generation);
+        lane.ledger.hand_out(tag);
+        self.warn_of_limit(&queue, &delivery.properties);
+        let topic = if delivery.routing_key.as_str().is_empty() { &queue } else { &delivery.routing_key };
         let message = wire::decode(topic.as_str(), &delivery.properties, delivery.data);
         let message = message.map_err(|mut malformed| {
             malformed.properties.push((String::from("amqp.exchange"), delivery.exchange.to_string()));
@@ -210,14 +257,14 @@ impl RabbitmqSubscription {
             }
             *malformed
         });
-        Delivery {
-            token: DeliveryToken(self.generation | tag),
+        self.received.push(Delivery {
+            token: DeliveryToken(generation | tag),
             message,
             redelivered: delivery.redelivered,
             // Without the tag: the hash of a malformed delivery must be the same when it comes
             // again.
             origin: format!("queue {queue}"),
-        }
+        });
     }
 
     /// Quorum queues count deliveries, and drop or dead-letter a message after a number that AMQP
@@ -229,11 +276,6 @@ impl RabbitmqSubscription {
             tracing::warn!(%queue, deliveries, "a message was delivered again and again; RabbitMQ 4 drops it after 20 \
                 deliveries: give the queue a dead-letter exchange or a higher delivery-limit");
         }
-    }
-
-    fn tag(&self, token: DeliveryToken) -> Option<u64> {
-        let tag = token.0 & ((1 << TAG_BITS) - 1);
-        (token.0 == self.generation | tag && self.ledger.is_outstanding(tag)).then_some(tag)
     }
 
     fn lost(&self) -> SubscriptionError {
@@ -269,48 +311,43 @@ impl Subscription for RabbitmqSubscription {
                     std::task::Poll::Pending => break,
                 }
             };
-            self.accept(next.ok_or_else(|| self.lost())?)?;
+            self.accept(next.ok_or_else(|| self.lost())?).await?;
         }
         let count = self.received.len().min(max.get());
         Ok(self.received.drain(..count).collect())
     }
 
     async fn settle(&mut self, settlements: Vec<Settlement>) -> Result<(), SubscriptionError> {
-        let (mut done, mut released) = (Vec::new(), Vec::new());
-        for settlement in &settlements {
-            let Some(tag) = self.tag(settlement.token()) else { continue };
-            match settlement.disposition() {
-                Disposition::Done => done.push(tag),
-                _ => released.push(tag),
+        let is_done = |one: &Settlement| *one.disposition() == Disposition::Done;
+        let mut tokens: Vec<_> = settlements.iter().map(|one| (one.token(), is_done(one))).collect();
+        // In ascending order, because the broker delivers what is released again at once.
+        tokens.sort_unstable_by_key(|(token, _)| token.0);
+        tokens.dedup_by_key(|(token, _)| token.0);
+        for lane in &mut self.lanes {
+            let tags = |wanted: bool| {
+                let of_lane = tokens.iter().filter(|(_, is_done)| *is_done == wanted);
+                of_lane.filter_map(|(token, _)| lane.tag(*token)).collect::<Vec<u64>>()
+            };
+            let (done, released) = (tags(true), tags(false));
+            // First what goes back, so that no acknowledgement for many covers it.
+            for tag in released {
+                lane.ledger.release(tag);
+                let requeue = BasicNackOptions { multiple: false, requeue: true };
+                let requeued = self.connection.ask(lane.channel.basic_nack(tag, requeue));
+                requeued.await.map_err(fault::of_subscription)?;
             }
+            let acks = lane.ledger.done(&done);
+            if let Some(tag) = acks.up_to {
+                let multiple = BasicAckOptions { multiple: true };
+                let acknowledged = self.connection.ask(lane.channel.basic_ack(tag, multiple));
+                acknowledged.await.map_err(fault::of_subscription)?;
+            }
+            let single = acks.single.into_iter().map(|tag| {
+                let one = BasicAckOptions { multiple: false };
+                lane.channel.basic_ack(tag, one)
+            });
+            self.connection.ask(try_join_all(single)).await.map_err(fault::of_subscription)?;
         }
-        done.sort_unstable();
-        done.dedup();
-        // First what goes back, so that no acknowledgement for many covers it; in ascending order,
-        // because the broker delivers each one again at once.
-        released.sort_unstable();
-        released.dedup();
-        for tag in released {
-            self.ledger.release(tag);
-            let requeue = BasicNackOptions { multiple: false, requeue: true };
-            self.connection
-                .ask(self.channel.basic_nack(tag, requeue))
-                .await
-                .map_err(fault::of_subscription)?;
-        }
-        let acks = self.ledger.done(&done);
-        if let Some(tag) = acks.up_to {
-            let multiple = BasicAckOptions { multiple: true };
-            self.connection
-                .ask(self.channel.basic_ack(tag, multiple))
-                .await
-                .map_err(fault::of_subscription)?;
-        }
-        let single = acks.single.into_iter().map(|tag| {
-            let one = BasicAckOptions { multiple: false };
-            self.channel.basic_ack(tag, one)
-        });
-        self.connection.ask(try_join_all(single)).await.map_err(fault::of_subscription)?;
         Ok(())
     }
 
@@ -324,8 +361,8 @@ impl Subscription for RabbitmqSubscription {
 
     /// Cancels the consumers, and hands back what waits in the client.
     async fn stop_receiving(&mut self) -> Result<(), SubscriptionError> {
-        let (channel, options) = (&self.channel, BasicCancelOptions::default());
-        let cancels = self.tags.drain(..).map(|tag| channel.basic_cancel(tag, options));
+        let options = BasicCancelOptions::default();
+        let cancels = self.lanes.iter().map(|lane| lane.channel.basic_cancel(lane.tag.clone(), options));
         match tokio::time::timeout(GOODBYE, self.connection.ask(try_join_all(cancels))).await {
             Ok(cancelled) => cancelled.map_err(fault::of_subscription)?,
             Err(_) => {
@@ -335,11 +372,10 @@ impl Subscription for RabbitmqSubscription {
                 return Err(SubscriptionError::lost(reason));
             }
         };
-        while let std::task::Poll::Ready(Some(Event::Delivery(queue, delivery))) =
+        while let std::task::Poll::Ready(Some(Event::Delivery(place, delivery))) =
             futures_util::poll!(self.consumers.next())
         {
-            let delivery = self.open(&queue, *delivery);
-            self.received.push(delivery);
+            self.open(place, *delivery);
         }
         self.consumers.clear();
         let waiting = std::mem::take(&mut self.received);

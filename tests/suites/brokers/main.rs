@@ -13,6 +13,7 @@
 //! | [`transactions`] | what a reader of committed records sees of Kafka's transactions, and what marks are found |
 //! | [`exactly_once`] | a whole relay that publishes in transactions, killed and stopped |
 //! | [`quorum`] | what RabbitMQ's quorum queues count against a message |
+//! | [`rabbitmq`] | several queues at once, streams, permissions that are withdrawn |
 //! | [`sqs`] | what the shared harness does not have: plain SQS |
 
 mod connecting;
@@ -22,6 +23,7 @@ mod harness;
 mod kafka_group;
 mod queues;
 mod quorum;
+mod rabbitmq;
 mod record_time;
 mod sqs;
 mod target;
@@ -45,6 +47,7 @@ fn main() -> std::process::ExitCode {
         record_time::trials(),
         queues::trials(),
         quorum::trials(),
+        rabbitmq::trials(),
         kafka_group::trials(),
         at_night,
     ];

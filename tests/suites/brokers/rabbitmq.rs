@@ -1,0 +1,174 @@
+//! Queues of RabbitMQ that the shared cases do not have: several at once, streams, and what a user
+//! who lost a permission sees.
+
+use std::collections::BTreeSet;
+use std::num::NonZeroUsize;
+
+use ::brokers::rabbitmq::{Admin, Config, Connector, QueueOptions, Subscriber};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use conformance::consuming::{WAIT, done, ids, receive, within};
+use conformance::{relaying, sample};
+use lapin::options::QueueDeclareOptions;
+use lapin::types::{AMQPValue, FieldTable, ShortString};
+use lapin::{Connection, ConnectionProperties};
+use libtest_mimic::Trial;
+use message::{Connector as _, Fault, FaultScope, Message, Receipts, Submission, Subscription, Ticket};
+use tests::{Backend, Failure, Outcome, Stage, brokers, trial};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
+pub(crate) fn trials() -> Vec<Trial> {
+    let (amqp, both) = ([Backend::Rabbitmq], [Backend::Rabbitmq, Backend::RabbitmqManagement]);
+    vec![
+        trial("rabbitmq/several_quorum_queues_are_read_side_by_side", &amqp, several),
+        trial("rabbitmq/a_stream_is_refused_by_name", &amqp, stream),
+        trial("rabbitmq/a_withdrawn_permission_ends_the_session", &both, withdrawn),
+    ]
+}
+
+const MESSAGES: i64 = 5;
+
+fn config() -> Result<Config, Failure> {
+    Ok(brokers::patient_rabbitmq(&Backend::Rabbitmq.address()?))
+}
+
+/// Removes a queue at the end of the test.
+fn remove(stage: &Stage, queue: &str) -> Outcome {
+    let (config, queue) = (config()?, queue.to_owned());
+    stage.afterwards(format!("queue {queue}"), async move {
+        let admin = Admin::connect(&config).await?;
+        admin.delete_queue(&queue).await?;
+        admin.close().await;
+        Ok(())
+    });
+    Ok(())
+}
+
+/// Goal: one subscription reads several quorum queues, and a delivery of one of them is settled in
+/// that one. Oracle: the ids that are received; the broker's count of each queue after one of them
+/// was settled.
+async fn several(stage: Stage) -> Outcome {
+    let config = config()?;
+    let admin = Admin::connect(&config).await?;
+    let (mut queues, mut sent) = (Vec::new(), Vec::new());
+    for name in ["first", "second"] {
+        let queue = stage.unique(name);
+        admin.declare_queue(&queue, QueueOptions { quorum: true, ..QueueOptions::default() }).await?;
+        remove(&stage, &queue)?;
+        let messages = sample::orders(&queue, 1, MESSAGES)?;
+        assert!(relaying::send(&Connector::new(&config)?, &messages).await?.refused.is_empty());
+        queues.push(queue);
+        sent.push(messages.iter().map(|message| message.id).collect::<BTreeSet<_>>());
+    }
+    let mut member: Box<dyn Subscription> = Subscriber::new(&config, queues.clone())?.subscribe().await?;
+    let received = receive(&mut member, sent.iter().map(BTreeSet::len).sum()).await?;
+    assert_eq!(ids(&received), sent.into_iter().flatten().collect());
+    let of_first = received.iter().filter(|delivery| delivery.origin.ends_with(&queues[0]));
+    member.settle(of_first.map(done).collect::<Result<_, _>>()?).await?;
+    member.close().await?;
+    for (queue, left) in queues.iter().zip([0, MESSAGES]) {
+        tests::eventually("the broker has settled", || async {
+            Ok((i64::from(admin.count(queue).await?) == left).then_some(()))
+        })
+        .await?;
+    }
+    admin.close().await;
+    Ok(())
+}
+
+/// Goal: a stream, which would be read from its end after every pause, is no queue. Oracle: the
+/// operator's fault, by the queue's name.
+async fn stream(stage: Stage) -> Outcome {
+    let (config, queue) = (config()?, stage.unique("stream"));
+    let connection =
+        Connection::connect(&Backend::Rabbitmq.address()?, ConnectionProperties::default()).await?;
+    let mut arguments = FieldTable::default();
+    arguments.insert(ShortString::try_new("x-queue-type")?, AMQPValue::LongString("stream".into()));
+    let durable = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
+    let channel = connection.create_channel().await?;
+    channel.queue_declare(ShortString::try_new(queue.as_str())?, durable, arguments).await?;
+    remove(&stage, &queue)?;
+    let mut member: Box<dyn Subscription> = Subscriber::new(&config, [queue.clone()])?.subscribe().await?;
+    let sent = relaying::send(&Connector::new(&config)?, &sample::orders(&queue, 1, 1)?).await?;
+    assert!(sent.refused.is_empty(), "{:?}", sent.refused);
+    let refused = within("the stream is refused", async {
+        loop {
+            match member.receive(NonZeroUsize::MIN, WAIT).await {
+                Ok(none) if none.is_empty() => {}
+                Ok(_) => return Err("a stream was read as a queue".into()),
+                Err(error) => return Ok(error),
+            }
+        }
+    });
+    let error = refused.await?;
+    assert_eq!(error.fault(), Fault::Operator, "{error}");
+    assert!(error.to_string().contains(&queue), "{error}");
+    Ok(())
+}
+
+/// Goal: what a token that expired does, and a permission that is withdrawn and given again: a topic
+/// that was published before ends the session, so that the next one logs in anew. Oracle: the scope
+/// of the refusal; what the next session publishes.
+async fn withdrawn(stage: Stage) -> Outcome {
+    let (admin, queue, user) = (Admin::connect(&config()?).await?, stage.unique("q"), stage.unique("relay"));
+    admin.declare_queue(&queue, QueueOptions::default()).await?;
+    remove(&stage, &queue)?;
+    manage("PUT", &format!("users/{user}"), r#"{"password":"relay","tags":""}"#).await?;
+    let doomed = user.clone();
+    stage.afterwards(format!("user {user}"), async move {
+        manage("DELETE", &format!("users/{doomed}"), "").await
+    });
+    let permit = async |write: &str| {
+        let rights = format!(r#"{{"configure":"","write":"{write}","read":""}}"#);
+        manage("PUT", &format!("permissions/%2f/{user}"), &rights).await
+    };
+    permit(".*").await?;
+    let mut own = Config::new(Backend::Rabbitmq.address()?.replace("guest:guest@", ""));
+    (own.username, own.password) = (Some(user.clone()), Some(String::from("relay").into()));
+    let connector = Connector::new(&own)?;
+    let (receipts, mut received) = Receipts::channel();
+    let mut publisher = connector.connect(receipts).await?;
+    let mut outcome = async |publisher: &mut Box<dyn message::Publisher>| {
+        let message: Message = sample::complete(&queue)?;
+        publisher.submit(vec![Submission { ticket: Ticket(1), message: message.into() }]).await;
+        Ok::<_, Failure>(received.recv().await.ok_or("no receipt")?.outcome)
+    };
+    outcome(&mut publisher).await??;
+    permit("").await?;
+    // A channel that has published goes on from its cache; the session has another one.
+    let refusal = within("a publish is refused", async {
+        loop {
+            if let Err(error) = outcome(&mut publisher).await? {
+                return Ok(error);
+            }
+        }
+    });
+    let error = refusal.await?;
+    assert_eq!((error.fault(), error.scope()), (Fault::Broker, FaultScope::Session), "{error}");
+    // To a session that has not published it yet it is the topic's, and an operator's to mend.
+    let sent = relaying::send(&connector, &[sample::complete(&queue)?]).await?;
+    let [(_, error)] = &sent.refused[..] else { return Err(format!("{:?}", sent.refused).into()) };
+    assert_eq!((error.fault(), error.scope()), (Fault::Operator, FaultScope::Topic), "{error}");
+    permit(".*").await?;
+    assert!(relaying::send(&connector, &[sample::complete(&queue)?]).await?.refused.is_empty());
+    admin.close().await;
+    Ok(())
+}
+
+/// A request to the broker's management API.
+async fn manage(method: &str, path: &str, body: &str) -> Outcome {
+    let address = Backend::RabbitmqManagement.address()?;
+    let host = address.strip_prefix("http://").ok_or("no http:// URL")?.trim_end_matches('/');
+    let login = STANDARD.encode("guest:guest");
+    let length = body.len();
+    let request = format!(
+        "{method} /api/{path} HTTP/1.1\r\nHost: {host}\r\nAuthorization: Basic {login}\r\n\
+         Content-Type: application/json\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}"
+    );
+    let mut stream = TcpStream::connect(host).await?;
+    stream.write_all(request.as_bytes()).await?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await?;
+    if answer.starts_with("HTTP/1.1 2") { Ok(()) } else { Err(answer.into()) }
+}
