@@ -38,6 +38,8 @@ pub(super) enum RecordOutcome {
 pub(super) enum Break {
     /// The channel or the connection failed.
     Client(Error),
+    /// The broker refused access to a topic that it gave before.
+    Revoked(Error),
     /// No confirm came in time.
     Timeout,
     /// The channel is not in confirm mode: an "ok" would mean nothing.

@@ -1,25 +1,29 @@
 //! A connection whose end is noticed by whoever waits for an answer on it.
 
+use std::sync::Arc;
+
 use lapin::options::ConfirmSelectOptions;
 use lapin::types::ShortString;
 use lapin::{Channel, Error};
 use tokio::time::Instant;
 
 use super::end::End;
+use super::renewal::Renewal;
 
 /// The reply code of a normal end (AMQP 0-9-1 specification, section 1.2).
 const REPLY_SUCCESS: u16 = 200;
 
 /// A connection to the broker. What is asked on its channels goes through [`ask`](Self::ask).
 pub(super) struct Connection {
-    client: lapin::Connection,
+    client: Arc<lapin::Connection>,
+    _renewal: Option<Renewal>,
     /// Dropped after the client, which says goodbye.
     end: End,
 }
 
 impl Connection {
-    pub(super) fn new(client: lapin::Connection, end: End) -> Self {
-        Self { client, end }
+    pub(super) fn new(client: Arc<lapin::Connection>, end: End, renewal: Option<Renewal>) -> Self {
+        Self { client, _renewal: renewal, end }
     }
 
     /// Waits for an answer on this connection or one of its channels. As cancel-safe as what it

@@ -95,6 +95,7 @@ impl message::Connector for Connector {
         let session = Arc::new(Session {
             backlog: Backlog::new(limit, WINDOWS_PER_TOPIC * connections.len()),
             confirmed_at: Mutex::default(),
+            published: Mutex::default(),
             broken: OnceLock::new(),
             exchange: self.exchange.clone(),
             app_id: self.app_id.clone(),

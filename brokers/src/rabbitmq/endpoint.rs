@@ -1,7 +1,7 @@
 //! Where the broker is and how to get in: URL, credentials and certificates made into connections.
 
 use std::io;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use lapin::tcp::{AMQPUriTcpExt as _, RustlsConnector, RustlsConnectorConfig};
@@ -16,10 +16,14 @@ use super::config::{Auth, Config, invalid};
 use super::connection::Connection;
 use super::end::End;
 use super::fault;
+use super::renewal::Renewal;
 use crate::plaintext;
 use crate::secret::Secret;
 use crate::settings::InvalidSetting;
 use crate::tls::Tls;
+
+/// The setting of the password.
+pub(super) const PASSWORD: &str = "rabbitmq.password";
 
 /// One broker. Has no `Debug`: the client's URI type prints passwords.
 #[derive(Clone)]
@@ -79,7 +83,7 @@ impl Endpoint {
                 return Err(invalid("password", problem));
             }
             let pair = (config.password.clone(), config.password_file.clone());
-            password = Some(Secret::from_pair("rabbitmq.password", pair.0, pair.1)?);
+            password = Some(Secret::from_pair(PASSWORD, pair.0, pair.1)?);
         }
         let tls = check_tls(&uri, config)?;
         if config.auth == Auth::External {
@@ -115,6 +119,7 @@ impl Endpoint {
     /// what to send again.
     pub(super) async fn open(&self, purpose: &str) -> Result<Connection, OpenFailure> {
         let (uri, tls) = self.with_secrets().map_err(OpenFailure::Setting)?;
+        let used = uri.authority.userinfo.password.clone();
         let name = format!("{} {purpose}", self.connection_name);
         let properties = ConnectionProperties::default().with_connection_name(name.into());
         let runtime = lapin::runtime::default_runtime().map_err(OpenFailure::Client)?;
@@ -140,7 +145,9 @@ impl Endpoint {
             Ok((end.bounds(client).await?, end))
         });
         let (client, end) = self.in_time(opening).await?;
-        Ok(Connection::new(client, end))
+        let client = Arc::new(client);
+        let renewal = Renewal::of(&client, self.password.as_ref(), &used);
+        Ok(Connection::new(client, end, renewal))
     }
 
     /// Does a part of opening a session, in the time that a connection may take to be ready.
@@ -168,10 +175,7 @@ impl Endpoint {
     fn with_secrets(&self) -> Result<(AMQPUri, Option<RustlsConnector>), InvalidSetting> {
         let mut uri = self.uri.clone();
         if let Some(password) = &self.password {
-            password
-                .load("rabbitmq.password")?
-                .expose_secret()
-                .clone_into(&mut uri.authority.userinfo.password);
+            password.load(PASSWORD)?.expose_secret().clone_into(&mut uri.authority.userinfo.password);
         }
         let connector = self.tls.as_ref().map(connector).transpose()?;
         Ok((uri, connector))

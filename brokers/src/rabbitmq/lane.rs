@@ -2,12 +2,14 @@
 //! overlap, so that the wire is busy while one of them waits for its last confirms, and so that a
 //! queue that confirms nothing delays only its topic.
 
+use std::collections::HashSet;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use lapin::types::ShortString;
 use lapin::{Channel, Error};
-use message::{Fault, FaultScope, PublishError};
+use message::{Fault, FaultScope, PublishError, Topic};
 use tokio::time::Instant;
 
 use super::backlog::Backlog;
@@ -18,12 +20,17 @@ use super::suspects::Suspects;
 use super::window::Item;
 use super::wire::{self, Bounds, Record};
 
+/// How long is waited at a time, to see whether the broker blocks publishers meanwhile.
+const SLICE: Duration = Duration::from_secs(1);
+
 /// The state that the lanes of a session share.
 pub(super) struct Session {
     /// Submitted and not yet taken by a lane.
     pub(super) backlog: Backlog,
     /// When a window was last confirmed.
     pub(super) confirmed_at: Mutex<Option<Instant>>,
+    /// The topics of which a message was stored.
+    pub(super) published: Mutex<HashSet<Topic>>,
     /// Why the session is over; then everything that is still submitted is answered with it.
     pub(super) broken: OnceLock<Broken>,
     pub(super) exchange: ShortString,
@@ -33,6 +40,17 @@ pub(super) struct Session {
 }
 
 impl Session {
+    fn stored(&self, topic: &Topic) {
+        let mut published = self.published.lock().unwrap_or_else(PoisonError::into_inner);
+        if !published.contains(topic) {
+            published.insert(topic.clone());
+        }
+    }
+
+    fn has_stored(&self, topic: &Topic) -> bool {
+        self.published.lock().unwrap_or_else(PoisonError::into_inner).contains(topic)
+    }
+
     fn confirmed(&self) {
         *self.confirmed_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
     }
@@ -62,6 +80,11 @@ impl Broken {
     fn error(&self) -> PublishError {
         match &self.cause {
             Break::Client(error) => fault::of_session(error.clone()),
+            Break::Revoked(error) => PublishError::session_lost(format!(
+                "rabbitmq refuses a topic that it took before on this session ({error}): a token expired, or a \
+                 permission was withdrawn; logging in anew"
+            ))
+            .with_source(error.clone()),
             Break::Timeout => {
                 let hint = if self.blocked { ": it blocks publishers (memory or disk alarm)" } else { "" };
                 let millis = self.confirm_timeout.as_millis();
@@ -118,8 +141,11 @@ impl Lane {
         let (items, records) = self.encode(items);
         let Session { exchange, confirm_timeout, .. } = &*self.session;
         let published = confirm::publish(&self.connection, &self.channel, exchange, &records);
-        match tokio::time::timeout(*confirm_timeout, published).await.unwrap_or(Err(Break::Timeout)) {
+        match self.in_time(published, *confirm_timeout).await.unwrap_or(Err(Break::Timeout)) {
             Ok(fates) => {
+                if let Some(item) = items.first().filter(|_| fates.contains(&RecordOutcome::Stored)) {
+                    self.session.stored(&item.message.topic);
+                }
                 for (item, fate) in items.into_iter().zip(fates) {
                     let topic = &item.message.topic;
                     let outcome = match fate {
@@ -133,6 +159,24 @@ impl Lane {
             }
             Err(cause) => Err((items, cause)),
         }
+    }
+
+    /// Waits for confirms. The time for them stands still while an alarm blocks publishers: a new
+    /// connection would publish the same messages again, of which the broker has read some.
+    async fn in_time<T>(&self, confirms: impl Future<Output = T>, timeout: Duration) -> Option<T> {
+        let (mut confirms, mut left, mut is_told) = (pin!(confirms), timeout, false);
+        while !left.is_zero() {
+            let slice = left.min(SLICE);
+            if let Ok(confirmed) = tokio::time::timeout(slice, &mut confirms).await {
+                return Some(confirmed);
+            }
+            left = if self.connection.is_blocked() { timeout } else { left - slice };
+            if left == timeout && !is_told {
+                tracing::warn!("rabbitmq blocks publishers (memory or disk alarm); waiting for its end");
+                is_told = true;
+            }
+        }
+        None
     }
 
     /// The records of a group; a message that cannot be one is answered at once.
@@ -173,6 +217,10 @@ impl Lane {
                 Break::Client(error) if fault::has_culprit(&error) => error,
                 cause => return self.fail(group.into_iter().chain(suspects.into_rest()), cause),
             };
+            let topic = group.first().map(|item| &item.message.topic);
+            if fault::is_refused_access(&error) && topic.is_some_and(|topic| self.session.has_stored(topic)) {
+                return self.fail(group.into_iter().chain(suspects.into_rest()), Break::Revoked(error));
+            }
             tracing::warn!(%error, messages = group.len(), "rabbitmq closed a channel; searching for the message");
             if group.len() == 1 {
                 self.condemn(group, &error, &mut suspects);

@@ -6,6 +6,7 @@
 //! | `endpoint.rs` | URL, credentials and certificates made into connections |
 //! | `connection.rs` | a connection whose end ends every wait for an answer on it |
 //! | `end.rs` | the end of a connection: noticed, and brought about |
+//! | `renewal.rs` | a password that is replaced while a connection lasts |
 //! | `connector.rs` | [`Connector`]: opens publishing sessions |
 //! | `publisher.rs` | one session: submissions, and as many lanes as they need |
 //! | `backlog.rs` | what waits to be published, by topic |
@@ -33,7 +34,9 @@
 //! | payload or headers too large, here or on the broker | message's fault; nobody else is affected |
 //! | exchange missing, no permission | operator's fault, topic stops (at connect: session) |
 //! | no confirm in time, but others got theirs | broker's fault, topic pauses; outcome unknown |
-//! | connection lost, no confirm for anybody in time, publishers blocked | broker's fault, session; outcome unknown |
+//! | connection lost, no confirm for anybody in time | broker's fault, session; outcome unknown |
+//! | publishers blocked by an alarm | none until it is over: a new connection would only publish the same again |
+//! | a topic refused for want of permission that was published before on this session (an expired token) | broker's fault, session: the next one logs in anew |
 //! | wrong credentials, unknown virtual host, untrusted certificate | operator's fault, session |
 //!
 //! Order per key holds because the relay keeps one unconfirmed message per key
@@ -57,8 +60,10 @@
 //!   dead-letter exchange or a higher `delivery-limit`.
 //! - A delivery that stays unsettled for 30 minutes makes the broker close the channel
 //!   (`consumer_timeout`).
-//! - With more than one queue per subscription the prefetch is shared over the channel, which
-//!   quorum queues do not support: subscribe to each quorum queue by itself.
+//! - Each queue of a subscription has a channel with a prefetch of its own: one bound over all of
+//!   them (`global`) is refused by quorum queues always, and by RabbitMQ 4.3 for every queue.
+//! - A stream that is consumed as a queue begins at its end after every pause, and acknowledgements
+//!   change nothing about that: a subscription refuses it at its first delivery.
 //! - The client library writes returned messages to its log, payload included: see
 //!   [`PAYLOAD_LOG_TARGET`].
 
@@ -78,6 +83,7 @@ mod lane;
 mod ledger;
 mod management;
 mod publisher;
+mod renewal;
 mod subscription;
 mod suspects;
 mod window;

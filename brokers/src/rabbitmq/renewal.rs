@@ -1,0 +1,68 @@
+//! A password that is replaced while a connection lasts, as the access tokens of OAuth 2 are.
+//!
+//! A token that expires ends no connection: the broker refuses every operation on it from then on
+//! (rabbitmq.com/docs/oauth2). So the file is looked at now and again, and the broker gets what is
+//! new. Users of RabbitMQ's own kind lose nothing: the broker takes their new password and asks for
+//! it nowhere.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use lapin::types::{LongString, ShortString};
+use secrecy::{ExposeSecret as _, SecretString};
+use tokio::task::JoinHandle;
+use tokio::time::{MissedTickBehavior, interval_at};
+
+use super::endpoint::PASSWORD;
+use crate::secret::Secret;
+
+/// How often the file is looked at: tokens are replaced a minute or more before they expire.
+const LOOK_EVERY: Duration = Duration::from_secs(15);
+/// How long the broker may take to answer.
+const ANSWER_MAX: Duration = Duration::from_secs(10);
+
+/// Looks at the password's file for as long as this lives.
+pub(super) struct Renewal {
+    task: JoinHandle<()>,
+}
+
+impl Renewal {
+    /// For a connection that was opened with this password. Nothing for one that is written in the
+    /// configuration.
+    pub(super) fn of(client: &Arc<lapin::Connection>, password: Option<&Secret>, used: &str) -> Option<Self> {
+        let password = password.filter(|password| matches!(password, Secret::File(_)))?.clone();
+        let (client, used) = (Arc::downgrade(client), SecretString::from(used));
+        Some(Self { task: tokio::spawn(look(client, password, used)) })
+    }
+}
+
+impl Drop for Renewal {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+async fn look(client: Weak<lapin::Connection>, password: Secret, mut used: SecretString) {
+    let mut tick = interval_at(tokio::time::Instant::now() + LOOK_EVERY, LOOK_EVERY);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tick.tick().await;
+        let read = password.clone();
+        // A file that is being replaced is looked at again.
+        let Ok(Ok(now)) = tokio::task::spawn_blocking(move || read.load(PASSWORD)).await else { continue };
+        if now.expose_secret() == used.expose_secret() {
+            continue;
+        }
+        let Some(client) = client.upgrade() else { return };
+        let secret = LongString::from(now.expose_secret().as_bytes());
+        let answer = client.update_secret(secret, ShortString::from("password file changed"));
+        match tokio::time::timeout(ANSWER_MAX, answer).await {
+            Ok(Ok(())) => tracing::info!("rabbitmq has the new password of a connection"),
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "rabbitmq does not take the new password of a connection")
+            }
+            Err(_) => tracing::warn!("rabbitmq does not answer to the new password of a connection"),
+        }
+        used = now;
+    }
+}
