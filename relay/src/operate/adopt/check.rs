@@ -3,7 +3,7 @@
 use migrations::{ForeignIdentifier, Identifier};
 
 use super::facts::{ColumnFacts, Facts, Home, INSERTED, PublicationFacts, TableFacts, function_name};
-use super::sql::{MARK_TRIGGER, Mark, PayloadType, Place, TRIGGER};
+use super::sql::{Mark, PayloadType, Place, TRIGGERS};
 use crate::config::{Adoption, Field, Pending, WhenSent};
 use crate::operate::{OperateError, OperateErrorKind};
 
@@ -30,7 +30,7 @@ pub(super) fn place_back(adoption: &Adoption, facts: &Facts) -> Result<Place, Op
     let table = found(adoption, facts)?;
     let home = home(facts)?;
     rights(adoption, facts, table)?;
-    let function = facts.trigger().or(facts.mark_trigger()).map(|trigger| trigger.function.clone());
+    let function = facts.any_trigger().map(|trigger| trigger.function.clone());
     let function = function.unwrap_or_else(|| function_name(adoption, table.oid));
     names(&home.schema, &table.schema, &function)
 }
@@ -307,7 +307,7 @@ fn mark(adoption: &Adoption, facts: &Facts, pending: &Pending) -> Result<Mark, O
 /// A row that two triggers hand over leaves twice.
 fn triggers(adoption: &Adoption, facts: &Facts) -> Result<(), OperateError> {
     for trigger in &facts.triggers {
-        let is_ours = trigger.name == TRIGGER || trigger.name == MARK_TRIGGER;
+        let is_ours = TRIGGERS.contains(&trigger.name.as_str());
         if is_ours && trigger.body.contains(super::sql::SIGN) {
             continue;
         }

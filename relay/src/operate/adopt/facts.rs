@@ -5,7 +5,7 @@ use serde::de::DeserializeOwned;
 use sqlx::PgConnection;
 use sqlx::types::Json;
 
-use super::sql::{MARK_TRIGGER, TRIGGER};
+use super::sql::{MARK_TRIGGER, TRIGGER, UPDATE_TRIGGER};
 use crate::config::{Adoption, WhenSent};
 
 /// The old table, and what an adoption needs to know around it.
@@ -260,8 +260,8 @@ impl Facts {
         let id = sqlx::query_scalar(UNIQUE).bind(oid).bind(adoption.id.column.as_str());
         let is_unique: bool = id.fetch_one(&mut *connection).await?;
         facts.id_is_unique = is_unique && adoption.id.path.is_empty();
-        let names = [TRIGGER, MARK_TRIGGER];
-        let triggers = sqlx::query_scalar(TRIGGERS).bind(oid).bind(names.map(String::from).to_vec());
+        let triggers =
+            sqlx::query_scalar(TRIGGERS).bind(oid).bind(super::sql::TRIGGERS.map(String::from).to_vec());
         facts.triggers = plain(triggers.fetch_all(&mut *connection).await?);
         facts.publications =
             plain(sqlx::query_scalar(PUBLICATIONS).bind(oid).fetch_all(&mut *connection).await?);
@@ -292,11 +292,24 @@ impl Facts {
 
     /// The trigger that hands rows over, if it is there.
     pub(super) fn trigger(&self) -> Option<&TriggerFacts> {
-        self.triggers.iter().find(|trigger| trigger.name == TRIGGER)
+        self.named(TRIGGER)
     }
 
     pub(super) fn mark_trigger(&self) -> Option<&TriggerFacts> {
-        self.triggers.iter().find(|trigger| trigger.name == MARK_TRIGGER)
+        self.named(MARK_TRIGGER)
+    }
+
+    pub(super) fn update_trigger(&self) -> Option<&TriggerFacts> {
+        self.named(UPDATE_TRIGGER)
+    }
+
+    /// Any trigger of an adoption.
+    pub(super) fn any_trigger(&self) -> Option<&TriggerFacts> {
+        super::sql::TRIGGERS.into_iter().find_map(|name| self.named(name))
+    }
+
+    fn named(&self, name: &str) -> Option<&TriggerFacts> {
+        self.triggers.iter().find(|trigger| trigger.name == name)
     }
 }
 

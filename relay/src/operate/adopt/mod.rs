@@ -61,7 +61,8 @@ pub struct Adopted {
     pub pipeline: String,
     /// The old table.
     pub table: String,
-    /// `adopted`, `replaced`, `given back`; `unchanged` when it was there, or was not.
+    /// `adopted`, `replaced`, `given back`; `imported` when it was there and rows waited that no
+    /// trigger has seen; `unchanged` when it was there, or was not.
     pub outcome: &'static str,
     /// Rows that waited and have places in the outbox now.
     pub imported: u64,
@@ -138,7 +139,8 @@ pub(crate) async fn over(
     signed.check("adopt tables")?;
     let mut connection = old.connect().await?;
     let (facts, place) = old.prepared(&mut connection).await?;
-    if status::is_whole(Sql { adoption: &old.adoption, place: &place }, &facts) && !old.leaves(&facts) {
+    let is_whole = old.is_whole(&facts, &place);
+    if is_whole && !old.waits(&mut connection, &place).await? {
         return Ok(old.outcome("unchanged"));
     }
     check::producers(&old.adoption, &facts)?;
@@ -151,11 +153,17 @@ pub(crate) async fn over(
     // Everything may have changed since it was looked at without the lock.
     let (facts, place) = old.prepared(&mut tx).await?;
     check::producers(&old.adoption, &facts)?;
-    let sql = Sql { adoption: &old.adoption, place: &place };
-    let replaces = facts.trigger().is_some();
-    if status::is_whole(sql, &facts) && !old.leaves(&facts) {
+    let is_whole = old.is_whole(&facts, &place);
+    if is_whole && !old.waits(&mut tx, &place).await? {
         return Ok(old.outcome("unchanged"));
     }
+    let sql = Sql { adoption: &old.adoption, place: &place };
+    let replaces = facts.trigger().is_some();
+    let outcome = match () {
+        () if is_whole => "imported",
+        () if replaces => "replaced",
+        () => "adopted",
+    };
     let lsn = sqlx::query_scalar("SELECT pg_current_wal_insert_lsn()::text").fetch_one(&mut *tx).await;
     let lsn = lsn.map_err(failed("read the position in the write-ahead log"))?;
     let remembers = old.remembers(&facts, Some(lsn));
@@ -172,7 +180,7 @@ pub(crate) async fn over(
         publication: remembers.publication.map(|name| name.to_string()),
         lsn: remembers.lsn,
         also_published_by: also_published_by.iter().map(|it| it.name.clone()).collect(),
-        ..old.outcome(if replaces { "replaced" } else { "adopted" })
+        ..old.outcome(outcome)
     })
 }
 
@@ -189,14 +197,14 @@ pub(crate) async fn back(
     signed.check("give tables back")?;
     let mut connection = old.connect().await?;
     let (facts, place) = old.prepared_back(&mut connection).await?;
-    if facts.trigger().is_none() && facts.mark_trigger().is_none() {
+    if facts.any_trigger().is_none() {
         return Ok(old.outcome("unchanged"));
     }
     let mut tx = connection.begin_with(BEGIN).await.map_err(failed("begin"))?;
     lock::take(&mut tx, Sql { adoption: &old.adoption, place: &place }, &facts, timeout).await?;
     let since = Instant::now();
     let (facts, place) = old.prepared_back(&mut tx).await?;
-    if facts.trigger().is_none() && facts.mark_trigger().is_none() {
+    if facts.any_trigger().is_none() {
         return Ok(old.outcome("unchanged"));
     }
     let remembered = old.remembered(&facts)?;
@@ -268,6 +276,17 @@ impl OldTable {
         let facts = self.facts(connection).await?;
         let place = check::place_back(&self.adoption, &facts)?;
         Ok((facts, place))
+    }
+
+    /// Whether new rows go over as they should, and leave no other way.
+    fn is_whole(&self, facts: &Facts, place: &Place) -> bool {
+        status::is_whole(Sql { adoption: &self.adoption, place }, facts) && !self.leaves(facts)
+    }
+
+    /// Whether rows wait: an adoption may be whole, and yet no trigger has seen them.
+    async fn waits(&self, connection: &mut PgConnection, place: &Place) -> Result<bool, OperateError> {
+        let waiting = rows::waiting(connection, Sql { adoption: &self.adoption, place }).await?;
+        Ok(waiting.is_some_and(|rows| rows > 0))
     }
 
     /// Whether the table has yet to leave its publication.
@@ -365,10 +384,14 @@ fn returns_to<'a>(facts: &Facts, remembered: &'a Remembered) -> Option<&'a Forei
 
 /// For `map_err`: what was being done when the database failed.
 fn failed(what: &'static str) -> impl FnOnce(sqlx::Error) -> OperateError {
-    move |error| match SqlErrorKind::of(&error) {
-        SqlErrorKind::Refused => {
-            OperateError::new(OperateErrorKind::Refused, format!("the database refused to {what}: {error}"))
+    move |error| {
+        let told = message::error_text::chain(&error);
+        match SqlErrorKind::of(&error) {
+            SqlErrorKind::Refused => OperateError::new(
+                OperateErrorKind::Refused,
+                format!("the database refused to {what}: {told}"),
+            ),
+            _ => OperateError::new(OperateErrorKind::Unavailable, format!("it could not {what}: {told}")),
         }
-        _ => OperateError::new(OperateErrorKind::Unavailable, format!("it could not {what}: {error}")),
     }
 }

@@ -12,8 +12,12 @@ use crate::operate::Signed;
 pub(super) const TRIGGER: &str = "outbox_adopt";
 /// The trigger that marks each new row as sent.
 pub(super) const MARK_TRIGGER: &str = "outbox_adopt_mark";
+/// The trigger that refuses changes of rows that were handed over.
+pub(super) const UPDATE_TRIGGER: &str = "outbox_adopt_update";
+/// All of them.
+pub(super) const TRIGGERS: [&str; 3] = [TRIGGER, MARK_TRIGGER, UPDATE_TRIGGER];
 /// A later version writes another function: `over` puts it in the place of this one.
-pub(super) const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 2;
 /// How comments and functions of an adoption begin.
 pub(super) const SIGN: &str = "outbox toolkit, adoption ";
 
@@ -68,6 +72,23 @@ pub(super) struct Sql<'a> {
     pub(super) place: &'a Place,
 }
 
+/// The part of the function that marks rows, and that refuses what would be lost, or sent twice.
+const MARKING: &str = "
+    IF TG_OP = 'UPDATE' THEN -- {unsent}
+        RAISE EXCEPTION 'row % of % was handed over to the outbox: no message tells of this change', NEW.{id},
+            TG_RELID::regclass USING ERRCODE = 'object_not_in_prerequisite_state',
+            HINT = 'Insert a row for each message, without ON CONFLICT DO UPDATE. `relay replay` sends one again.';
+    END IF;
+    IF TG_WHEN = 'BEFORE' THEN -- {waits}
+        NEW.{pending} := {mark};
+        RETURN NEW;
+    END IF;
+    IF {waits} THEN
+        RAISE EXCEPTION 'row % of % would be sent twice: a trigger has taken the mark of outbox_adopt_mark away',
+            NEW.{id}, TG_RELID::regclass USING ERRCODE = 'object_not_in_prerequisite_state',
+            HINT = 'Let no BEFORE INSERT trigger whose name sorts behind outbox_adopt_mark set the column.';
+    END IF;";
+
 fn step(what: &'static str, sql: Template) -> Step {
     Step { what, sql: sql.render(), imports: false }
 }
@@ -91,6 +112,10 @@ impl Sql<'_> {
     /// table is in its publication.
     pub(super) fn over(&self, replaces: bool, leaves: bool, remembered: &Remembered) -> Vec<Step> {
         let mut steps = Vec::new();
+        if replaces {
+            // Those of another mapping could refuse the marks of the import.
+            steps.extend(self.drop_triggers());
+        }
         if let Some(waits) = self.waits("r") {
             steps.push(Step { imports: true, ..step("import the rows that wait", self.import(&waits)) });
             steps.push(match (self.mark(), &self.adoption.pending) {
@@ -113,9 +138,6 @@ impl Sql<'_> {
             ));
         }
         steps.push(step("create the trigger's function", self.function()));
-        if replaces {
-            steps.extend(self.drop_triggers());
-        }
         if let Some(waits) = self.waits("NEW").filter(|_| self.marks()) {
             let create = "CREATE TRIGGER {trigger} BEFORE INSERT ON {table} FOR EACH ROW\n    \
                           WHEN ({waits}) EXECUTE FUNCTION {function}()";
@@ -123,6 +145,12 @@ impl Sql<'_> {
                 "create the trigger",
                 self.of_trigger(create, MARK_TRIGGER).statement("waits", &waits),
             ));
+        }
+        if let Some(unsent) = self.unsent() {
+            let create = "CREATE TRIGGER {trigger} AFTER UPDATE ON {table} FOR EACH ROW\n    \
+                          WHEN ({unsent}) EXECUTE FUNCTION {function}()";
+            let create = self.of_trigger(create, UPDATE_TRIGGER).statement("unsent", &unsent);
+            steps.push(step("create the trigger", create));
         }
         let create = "CREATE TRIGGER {trigger} AFTER INSERT ON {table} FOR EACH ROW\n    \
                       {when}EXECUTE FUNCTION {function}()";
@@ -220,6 +248,40 @@ impl Sql<'_> {
         Some(Template::new(mark).literal("value", pending.after.as_deref().unwrap_or_default()).render())
     }
 
+    /// A change of a row that no message tells of, as a condition on `OLD` and `NEW`: the content of
+    /// one that was handed over, or one that waits again. The update of an `INSERT … ON CONFLICT DO
+    /// UPDATE` is such a change, and the mark of its `EXCLUDED` would hide it. None where rows are
+    /// not marked.
+    fn unsent(&self) -> Option<Statement> {
+        self.mark()?;
+        let adoption = self.adoption;
+        let mut fields = vec![&adoption.id];
+        fields.extend(adoption.topic.field());
+        fields.extend(adoption.key.iter().chain(&adoption.kind));
+        fields.extend(adoption.headers.iter().map(|(_, field)| field));
+        // A header may tell the mark itself.
+        fields.retain(|field| Some(&field.column) != adoption.pending.as_ref().map(|it| &it.column));
+        let mut differs = Template::new("({old})::text IS DISTINCT FROM ({new})::text")
+            .statement("old", &self.raw_payload("OLD"))
+            .statement("new", &self.raw_payload("NEW"))
+            .render();
+        for field in fields {
+            differs = Template::new("{differs} OR {old} IS DISTINCT FROM {new}")
+                .statement("differs", &differs)
+                .statement("old", &self.text(Some(field), "OLD"))
+                .statement("new", &self.text(Some(field), "NEW"))
+                .render();
+        }
+        let is_meant = match self.only("OLD") {
+            Some(only) => Template::new("({only}) AND ").statement("only", &only).render(),
+            None => Template::new("").render(),
+        };
+        let unsent = "({before}) IS NOT TRUE AND (({after}) IS TRUE OR {is_meant}({differs}))";
+        let unsent = Template::new(unsent).statement("before", &self.waits("OLD")?);
+        let unsent = unsent.statement("after", &self.waits("NEW")?).statement("is_meant", &is_meant);
+        Some(unsent.statement("differs", &differs).render())
+    }
+
     /// `"schema"."table"`.
     pub(super) fn table(&self) -> Statement {
         let (schema, table) = (&self.place.schema, &self.adoption.table);
@@ -239,7 +301,7 @@ impl Sql<'_> {
 
     fn drop_triggers(&self) -> Vec<Step> {
         let drop = |trigger| self.of_trigger("DROP TRIGGER IF EXISTS {trigger} ON {table}", trigger);
-        vec![step("drop the trigger", drop(TRIGGER)), step("drop the trigger", drop(MARK_TRIGGER))]
+        TRIGGERS.map(|trigger| step("drop the trigger", drop(trigger))).into()
     }
 
     /// Rows get their places in the order in which they waited.
@@ -265,15 +327,14 @@ impl Sql<'_> {
     /// Marking comes before the row is stored, handing over after it: a row that `ON CONFLICT DO
     /// NOTHING` leaves out is never stored, and only triggers of the second kind know.
     pub(super) fn body(&self) -> Statement {
-        let marking = match (self.mark(), &self.adoption.pending) {
-            (Some(mark), Some(pending)) => Template::new(
-                "\n    IF TG_WHEN = 'BEFORE' THEN -- {waits}\n        NEW.{pending} := {mark};\n        \
-                 RETURN NEW;\n    END IF;",
-            )
-            .statement("waits", &self.waits("NEW").unwrap_or_else(|| Template::new("true").render()))
-            .identifier("pending", &pending.column)
-            .statement("mark", &mark)
-            .render(),
+        let marking = match (self.mark(), &self.adoption.pending, self.unsent()) {
+            (Some(mark), Some(pending), Some(unsent)) => Template::new(MARKING)
+                .statement("waits", &self.waits("NEW").unwrap_or_else(|| Template::new("true").render()))
+                .statement("unsent", &unsent)
+                .identifier("id", &self.adoption.id.column)
+                .identifier("pending", &pending.column)
+                .statement("mark", &mark)
+                .render(),
             _ => Template::new("").render(),
         };
         let only = match self.only("NEW") {

@@ -5,7 +5,7 @@ use sqlx::PgConnection;
 
 use super::facts::Facts;
 use super::slots::{self, Left, Slot};
-use super::sql::{Remembered, Sql};
+use super::sql::{Remembered, Sql, UPDATE_TRIGGER};
 use super::{OldTable, check, rows};
 use crate::operate::{OperateError, OperateErrorKind};
 
@@ -78,18 +78,22 @@ pub(super) fn is_whole(sql: Sql<'_>, facts: &Facts) -> bool {
 }
 
 fn state(sql: Sql<'_>, facts: &Facts) -> (AdoptState, Option<String>) {
-    let (trigger, mark) = (facts.trigger(), facts.mark_trigger());
-    let Some(trigger) = trigger else {
+    let (mark, update) = (facts.mark_trigger(), facts.update_trigger());
+    let Some(trigger) = facts.trigger() else {
         let problem = "new rows wait for the old relay: relay adopt over";
         return (AdoptState::NotAdopted, Some(problem.to_owned()));
     };
     let is_on = |enabled: &str| matches!(enabled, "O" | "A");
-    if let Some(off) = [Some(trigger), mark].into_iter().flatten().find(|it| !is_on(&it.enabled)) {
-        let problem = format!("new rows go no way: ALTER TABLE {} ENABLE TRIGGER {}", sql.table(), off.name);
+    if let Some(off) = [Some(trigger), mark, update].into_iter().flatten().find(|it| !is_on(&it.enabled)) {
+        let (table, name) = (sql.table(), &off.name);
+        let problem = match off.name == UPDATE_TRIGGER {
+            true => format!("changes of rows are lost: ALTER TABLE {table} ENABLE TRIGGER {name}"),
+            false => format!("new rows go no way: ALTER TABLE {table} ENABLE TRIGGER {name}"),
+        };
         return (AdoptState::Disabled, Some(problem));
     }
     let is_same = trigger.body == sql.body().as_str()
-        && mark.is_some() == sql.marks()
+        && [mark, update].iter().all(|it| it.is_some() == sql.marks())
         && trigger.comment.as_deref().is_some_and(|comment| Remembered::read(comment).is_some());
     if is_same {
         return (AdoptState::Adopted, None);
@@ -127,6 +131,10 @@ pub(super) async fn look(
                 Err(error) if error.kind() == OperateErrorKind::Refused => None,
                 waiting => waiting?,
             };
+            if status.state == AdoptState::Adopted && status.waiting.is_some_and(|rows| rows > 0) {
+                let problem = "no trigger has seen the rows that wait: relay adopt over imports them";
+                status.problem = Some(String::from(problem));
+            }
         }
         Err(error) => {
             let help = error.help().map(|help| format!(": {help}")).unwrap_or_default();

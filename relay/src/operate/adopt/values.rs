@@ -152,11 +152,21 @@ mod tests {
         assert_eq!(
             body.as_str(),
             r#"
--- outbox toolkit, adoption 1; `relay adopt status` compares this text
+-- outbox toolkit, adoption 2; `relay adopt status` compares this text
 BEGIN
+    IF TG_OP = 'UPDATE' THEN -- (OLD."sent_at" IS NULL) IS NOT TRUE AND ((NEW."sent_at" IS NULL) IS TRUE OR ((OLD."payload")::text IS DISTINCT FROM (NEW."payload")::text OR OLD."id"::text IS DISTINCT FROM NEW."id"::text OR OLD."topic"::text IS DISTINCT FROM NEW."topic"::text OR OLD."aggregate_id"::text IS DISTINCT FROM NEW."aggregate_id"::text OR OLD."type"::text IS DISTINCT FROM NEW."type"::text))
+        RAISE EXCEPTION 'row % of % was handed over to the outbox: no message tells of this change', NEW."id",
+            TG_RELID::regclass USING ERRCODE = 'object_not_in_prerequisite_state',
+            HINT = 'Insert a row for each message, without ON CONFLICT DO UPDATE. `relay replay` sends one again.';
+    END IF;
     IF TG_WHEN = 'BEFORE' THEN -- NEW."sent_at" IS NULL
         NEW."sent_at" := clock_timestamp();
         RETURN NEW;
+    END IF;
+    IF NEW."sent_at" IS NULL THEN
+        RAISE EXCEPTION 'row % of % would be sent twice: a trigger has taken the mark of outbox_adopt_mark away',
+            NEW."id", TG_RELID::regclass USING ERRCODE = 'object_not_in_prerequisite_state',
+            HINT = 'Let no BEFORE INSERT trigger whose name sorts behind outbox_adopt_mark set the column.';
     END IF;
     PERFORM "public".outbox_enqueue(
         topic => NEW."topic"::text,

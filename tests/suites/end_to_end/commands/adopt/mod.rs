@@ -7,6 +7,7 @@ mod debezium;
 mod frameworks;
 mod refused;
 mod status_column;
+mod unseen;
 
 use std::time::Duration;
 
@@ -63,6 +64,8 @@ pub(super) fn trials() -> Vec<Trial> {
         trial("adopt/what_cannot_be_adopted_is_left_as_it_is/postgres", &postgres, refused::refused),
         trial("adopt/an_open_writer_stops_the_move/postgres", &postgres, refused::an_open_writer),
         trial("adopt/the_printed_sql_does_the_same/postgres", &postgres, by_hand::the_printed_sql),
+        trial("adopt/a_change_that_nothing_sends_is_refused/postgres", &postgres, unseen::changes),
+        trial("adopt/rows_that_no_trigger_saw_are_imported/postgres", &postgres, unseen::rows),
     ]
 }
 
