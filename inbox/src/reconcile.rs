@@ -27,18 +27,26 @@ pub struct Remembered {
 }
 
 /// A message that a consumer knows and that took no effect so far.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+///
+/// The most pressing one is the greatest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Unfinished {
+    /// An operator gave its dead letter up, or closed it in another way.
+    Closed,
     /// It is tried again.
     Retrying,
-    /// It is among the dead letters, or an operator has decided about it there.
+    /// It is an open dead letter: an operator has to decide.
     DeadLetter,
 }
 
 impl Unfinished {
-    /// Reads the second column: whether the message is a dead letter.
-    pub(crate) fn of(dead: bool) -> Self {
-        if dead { Self::DeadLetter } else { Self::Retrying }
+    /// Reads the second column: null of an attempt, else whether the dead letter is open.
+    pub(crate) fn of(is_open: Option<bool>) -> Self {
+        match is_open {
+            None => Self::Retrying,
+            Some(false) => Self::Closed,
+            Some(true) => Self::DeadLetter,
+        }
     }
 }
 
@@ -59,7 +67,7 @@ pub trait AppliedIds: Send {
     /// Returns those of these messages that are remembered.
     async fn find(&mut self, ids: &[Uuid]) -> Result<Vec<Remembered>, StoreError>;
 
-    /// Which of these messages are known and unfinished.
+    /// Which of these messages are known and unfinished; one of them may come several times.
     async fn unfinished(&mut self, ids: &[Uuid]) -> Result<Vec<(Uuid, Unfinished)>, StoreError>;
 
     /// Where memory begins: of messages generated before, nothing is remembered any more.

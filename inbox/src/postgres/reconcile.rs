@@ -18,9 +18,9 @@ const PAGE: &str = "SELECT message_id, scope, fingerprint FROM {schema}inbox_mes
     AND (message_id, scope) > ($3, $4) AND message_id <= $5 ORDER BY message_id, scope LIMIT $6";
 const FIND: &str = "SELECT message_id, scope, fingerprint FROM {schema}inbox_message \
     WHERE dead_letter IS NULL AND consumer = $1 AND ($2::text IS NULL OR scope = $2) AND message_id = ANY ($3)";
-const UNFINISHED: &str = "SELECT message_id, false FROM {schema}inbox_attempt \
+const UNFINISHED: &str = "SELECT message_id, NULL::boolean FROM {schema}inbox_attempt \
     WHERE consumer = $1 AND ($2::text IS NULL OR scope = $2) AND message_id = ANY ($3) \
-    UNION SELECT subject, true FROM {schema}inbox_dead_letter \
+    UNION SELECT subject, resolution IS NULL FROM {schema}inbox_dead_letter \
     WHERE consumer = $1 AND ($2::text IS NULL OR scope = $2) AND subject = ANY ($3)";
 const RETAINED: &str = "SELECT retained_from FROM {schema}inbox_retention";
 
@@ -123,7 +123,7 @@ impl AppliedIds for PostgresMemory {
         let failed = || StoreError::during("look for attempts and dead letters");
         let scope = self.scope().map(str::to_owned);
         let mut tx = begin(&mut self.connection, self.statement_timeout).await.map_err(failed())?;
-        let rows: Vec<(Uuid, bool)> = sqlx::query_as(&self.unfinished)
+        let rows: Vec<(Uuid, Option<bool>)> = sqlx::query_as(&self.unfinished)
             .bind(self.whose.consumer.as_str().to_owned())
             .bind(scope)
             .bind(ids)
@@ -131,7 +131,7 @@ impl AppliedIds for PostgresMemory {
             .await
             .map_err(failed())?;
         tx.commit().await.map_err(failed())?;
-        Ok(rows.into_iter().map(|(id, dead)| (id, Unfinished::of(dead))).collect())
+        Ok(rows.into_iter().map(|(id, is_open)| (id, Unfinished::of(is_open))).collect())
     }
 
     async fn retained_from(&mut self) -> Result<Option<OffsetDateTime>, StoreError> {

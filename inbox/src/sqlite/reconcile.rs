@@ -17,9 +17,9 @@ const PAGE: &str = "SELECT message_id, scope, fingerprint FROM inbox_message \
     AND (message_id, scope) > (?3, ?4) AND message_id <= ?5 ORDER BY message_id, scope LIMIT ?6";
 const FIND: &str = "SELECT message_id, scope, fingerprint FROM inbox_message \
     WHERE dead_letter IS NULL AND consumer = ?1 AND (?2 IS NULL OR scope = ?2) AND message_id IN (SELECT value FROM json_each(?3))";
-const UNFINISHED: &str = "SELECT message_id, 0 FROM inbox_attempt \
+const UNFINISHED: &str = "SELECT message_id, NULL FROM inbox_attempt \
     WHERE consumer = ?1 AND (?2 IS NULL OR scope = ?2) AND message_id IN (SELECT value FROM json_each(?3)) \
-    UNION SELECT subject, 1 FROM inbox_dead_letter \
+    UNION SELECT subject, resolution IS NULL FROM inbox_dead_letter \
     WHERE consumer = ?1 AND (?2 IS NULL OR scope = ?2) AND subject IN (SELECT value FROM json_each(?3))";
 const RETAINED: &str = "SELECT retained_from FROM inbox_retention";
 
@@ -86,14 +86,14 @@ impl AppliedIds for SqliteMemory {
     }
 
     async fn unfinished(&mut self, ids: &[Uuid]) -> Result<Vec<(Uuid, Unfinished)>, StoreError> {
-        let rows: Vec<(Hyphenated, bool)> = sqlx::query_as(UNFINISHED)
+        let rows: Vec<(Hyphenated, Option<bool>)> = sqlx::query_as(UNFINISHED)
             .bind(self.whose.consumer.as_str().to_owned())
             .bind(self.scope())
             .bind(json(ids))
             .fetch_all(&mut self.connection)
             .await
             .map_err(StoreError::during("look for attempts and dead letters"))?;
-        Ok(rows.into_iter().map(|(id, dead)| (id.into_uuid(), Unfinished::of(dead))).collect())
+        Ok(rows.into_iter().map(|(id, is_open)| (id.into_uuid(), Unfinished::of(is_open))).collect())
     }
 
     async fn retained_from(&mut self) -> Result<Option<OffsetDateTime>, StoreError> {

@@ -63,6 +63,8 @@ pub(crate) struct InboxSection {
     #[serde(default)]
     pub(crate) pipelines: BTreeSet<String>,
     pub(crate) effects: Option<String>,
+    #[serde(default)]
+    pub(crate) effects_kinds: BTreeSet<String>,
     pub(crate) group: Option<String>,
 }
 

@@ -32,6 +32,8 @@ pub struct InboxConfig {
     pub pipelines: BTreeSet<String>,
     /// A SELECT of the message ids of all effects, one row for each effect.
     pub effects: Option<String>,
+    /// The event types whose effects that names; all where there are none.
+    pub effects_kinds: BTreeSet<String>,
     /// The consumer's Kafka group: what it has not come to yet is not missing.
     pub group: Option<String>,
 }
@@ -81,6 +83,10 @@ impl InboxConfig {
             let help = format!("known here: {}", pipelines.join(", "));
             problems.add(format!("{path}.pipelines"), format!("no pipeline is called {name:?}"), Some(&help));
         }
+        if section.effects.is_none() && !section.effects_kinds.is_empty() {
+            let help = Some("they say which event types the statement in `effects` covers");
+            problems.add(format!("{path}.effects_kinds"), "there is no `effects`", help);
+        }
         Some(Self {
             consumer: consumer?,
             scope: scope?,
@@ -90,6 +96,7 @@ impl InboxConfig {
             topics: section.topics,
             pipelines: section.pipelines,
             effects: section.effects,
+            effects_kinds: section.effects_kinds,
             group: section.group,
         })
     }

@@ -93,6 +93,7 @@ fn of_the_night() -> Vec<Trial> {
         verify::a_quiet_system_is_proven_and_each_damage_is_named,
         verify::a_running_system_gives_no_false_alarm,
         verify::what_was_discarded_is_not_missing,
+        verify::what_waits_for_an_operator_is_told_apart,
         verify::nothing_is_written,
     }
     trials.push(trial(

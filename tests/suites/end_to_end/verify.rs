@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use inbox::{ConsumerName, Inbox, InboxOptions, Reason, Signature, Tenant};
+use message::{Delivery, DeliveryToken, EventType, Message, Topic};
 use outbox::NewMessage;
 use serde_json::Value;
 use sqlx::Postgres;
@@ -102,6 +104,63 @@ pub(crate) async fn a_quiet_system_is_proven_and_each_damage_is_named<DB: Dialec
     let (code, report) = verify(&config, &["--grace", "1s"]).await?;
     let expected = expected.into_iter().map(|(found, id)| (found.to_owned(), id)).collect();
     assert_eq!((code, named(&report)), (Some(1), expected), "{report:#}");
+    Ok(())
+}
+
+/// Goal: what waits for an operator is told apart from what is wrong, and from what is fine; effects
+/// are missed only of the event types that the statement covers. Oracle: exit codes, counts and the
+/// hint, for a dead message, an open dead letter, one that was closed, and a statement that names
+/// no effect.
+pub(crate) async fn what_waits_for_an_operator_is_told_apart<DB: Dialect>(
+    stage: Stage,
+    broker: Arc<dyn Broker>,
+) -> Outcome {
+    let workload = quiet::<DB>(&stage, broker).await?;
+    let none = "effects = \"SELECT message_id FROM charge WHERE 1 = 0\"\n";
+    let covered = config(&stage, &workload, &workload.database.url, none)?;
+    let (code, report) = verify(&covered, &["--grace", "0s"]).await?;
+    assert_eq!((code, named(&report).len()), (Some(1), ORDERS), "{report:#}");
+    let path = covered.path().to_str().ok_or("a path that is no text")?;
+    let table = relay(&["verify", "--grace", "0s", "--config", path]).await?;
+    let table = String::from_utf8_lossy(&table.stdout).into_owned();
+    assert!(table.contains("UNION ALL") && table.contains("effects_kinds"), "{table}");
+    let others = format!("{none}effects_kinds = [\"another.type\"]\n");
+    let others = config(&stage, &workload, &workload.database.url, &others)?;
+    let (code, report) = verify(&others, &["--grace", "0s"]).await?;
+    assert_eq!((code, named(&report).len()), (Some(0), 0), "{report:#}");
+
+    // Three messages that took no effect: a dead letter, one that was closed, one in the outbox.
+    let config = config(&stage, &workload, &workload.database.url, "")?;
+    let ids = "SELECT CAST(message_id AS text) FROM outbox_message ORDER BY id";
+    let ids = workload.database.texts(ids).await?;
+    let inbox = Inbox::open(workload.database.consumer.clone(), InboxOptions::default()).await?;
+    for (id, is_closed) in [(&ids[0], false), (&ids[1], true)] {
+        for table in ["inbox_message", "charge"] {
+            workload.database.execute(&format!("DELETE FROM {table} WHERE message_id = '{id}'")).await?;
+        }
+        let mut message = Message::new(Topic::new(&*workload.topic)?, EventType::new("order.placed")?, "{}");
+        message.id = id.parse()?;
+        let delivery = Delivery {
+            token: DeliveryToken(1),
+            message: Ok(message),
+            redelivered: false,
+            origin: String::from("a test"),
+        };
+        let (consumer, cause) =
+            (ConsumerName::new("workload")?, (Reason::Poison, String::from("no price"), 1));
+        drop(inbox.dead_letter(&consumer, &Tenant::none(), &delivery, cause).await?);
+        if is_closed {
+            let signature = Signature { actor: "ann".into(), note: "a test".into(), selection: None };
+            let letter = format!("SELECT CAST(id AS text) FROM inbox_dead_letter WHERE subject = '{id}'");
+            let letter = workload.database.texts(&letter).await?.remove(0);
+            inbox.discard(letter.parse()?, &signature).await?;
+        }
+    }
+    let (code, report) = verify(&config, &["--grace", "1s"]).await?;
+    assert_eq!((code, &report["undecided"]), (Some(3), &1.into()), "{report:#}");
+    let found = ["retrying", "dead_letters", "given_up"]
+        .map(|count| report["pipelines"][0]["inboxes"][0][count].as_u64());
+    assert_eq!(found, [Some(0), Some(1), Some(1)], "{report:#}");
     Ok(())
 }
 

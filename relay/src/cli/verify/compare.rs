@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use inbox::reconcile::AppliedIds;
+use inbox::reconcile::{AppliedIds, Unfinished};
 use message::MessageId;
 use outbox::reconcile::Rows;
 use tokio::time::Instant;
@@ -116,6 +116,7 @@ impl Comparison<'_> {
                 topics: inbox.topics.clone(),
                 remembers_from: retained.and_then(|from| MessageId::floor(from).ok()),
                 has_effects: inbox.effects.is_some(),
+                effects_kinds: inbox.effects_kinds.clone(),
                 committed: None,
             });
             memories.push(memory);
@@ -203,6 +204,13 @@ impl Comparison<'_> {
             if wrong.len() < suspects.len() {
                 (deadline, pause) = (Instant::now() + self.grace, LOOK_INTERVAL);
             }
+            if is_first {
+                let grace = crate::cli::output::age(self.grace);
+                eprintln!(
+                    "{} messages may be on their way: waiting {grace} for each to arrive (--grace)",
+                    wrong.len()
+                );
+            }
             suspects = wrong.into_iter().map(|(seen, _)| seen.id).collect();
             tokio::time::sleep_until(deadline.min(Instant::now() + pause)).await;
             (is_first, pause) = (false, pause * 2);
@@ -256,7 +264,7 @@ impl Comparison<'_> {
         for (place, memory) in open.memories.iter_mut().enumerate() {
             for ids in suspects.chunks(PAGE_ROWS as usize) {
                 // Unfinished first: what is finished in between is remembered by then.
-                let unfinished = sources::unfinished(memory.as_mut(), ids).await?;
+                let unfinished = memory.unfinished(ids).await.map_err(sources::of_inbox)?;
                 let found = memory.find(ids).await.map_err(sources::of_inbox)?;
                 let found: Vec<_> =
                     found.iter().map(|row| (row.id, row.fingerprint.as_bytes().to_vec())).collect();
@@ -303,7 +311,12 @@ impl Compared {
         self.enqueued += 1;
         for (inbox, applied) in self.inboxes.iter_mut().zip(&seen.inboxes) {
             inbox.applied += u64::from(applied.remembered.is_some());
-            inbox.unfinished += u64::from(applied.unfinished && applied.remembered.is_none());
+            match applied.unfinished.filter(|_| applied.remembered.is_none()) {
+                Some(Unfinished::Retrying) => inbox.retrying += 1,
+                Some(Unfinished::DeadLetter) => inbox.dead_letters += 1,
+                Some(Unfinished::Closed) => inbox.closed += 1,
+                None => {}
+            }
         }
         for place in &reconciled.waits {
             self.inboxes[*place].waiting += 1;

@@ -114,7 +114,12 @@ impl Verify {
             report.add(compared.map_err(|failure| failure.about(format_args!("pipeline {name}")))?);
         }
         format.print(&report, Report::table)?;
-        Ok(if report.is_proven() { Exit::Success } else { Exit::Broken })
+        Ok(match (report.is_proven(), report.undecided()) {
+            (false, _) => Exit::Broken,
+            // As `relay status` says it.
+            (true, 1..) => Exit::Unavailable,
+            (true, 0) => Exit::Success,
+        })
     }
 
     fn range(&self) -> Result<Range, Failure> {

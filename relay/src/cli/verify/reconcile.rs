@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use inbox::reconcile::Unfinished;
 use outbox::log::ExceptionState;
 use outbox::reconcile::Stage;
 use uuid::Uuid;
@@ -24,6 +25,7 @@ pub(super) struct Seen {
 pub(super) struct Stored {
     pub(super) stage: Stage,
     pub(super) topic: String,
+    pub(super) kind: String,
     pub(super) fingerprint: Vec<u8>,
     pub(super) edited: bool,
 }
@@ -45,7 +47,7 @@ pub(super) struct Applied {
     pub(super) remembered: Option<Copies>,
     pub(super) effects: u64,
     /// It is tried again, or a dead letter: an operator can see it.
-    pub(super) unfinished: bool,
+    pub(super) unfinished: Option<Unfinished>,
 }
 
 /// The facts about the places that decide which findings count.
@@ -73,6 +75,8 @@ pub(super) struct InboxContext {
     pub(super) remembers_from: Option<Uuid>,
     /// Whether its effects were read.
     pub(super) has_effects: bool,
+    /// The event types whose effects were read; all where there are none.
+    pub(super) effects_kinds: BTreeSet<String>,
     /// By topic and partition, the next record that its consumer group reads: read before the
     /// inbox. Nothing when that cannot be told.
     pub(super) committed: Option<Committed>,
@@ -180,8 +184,9 @@ pub(super) fn reconcile(seen: &Seen, context: &Context) -> Option<Reconciled> {
     }
 }
 
-fn is_among(topics: &BTreeSet<String>, topic: &str) -> bool {
-    topics.is_empty() || topics.contains(topic)
+/// An empty set means everything.
+fn is_among(names: &BTreeSet<String>, name: &str) -> bool {
+    names.is_empty() || names.contains(name)
 }
 
 fn phantoms(seen: &Seen) -> Vec<(Place, Kind)> {
@@ -213,7 +218,8 @@ fn reconcile_stored(seen: &Seen, stored: &Stored, context: &Context) -> Reconcil
     for (place, (applied, inbox)) in seen.inboxes.iter().zip(&context.inboxes).enumerate() {
         let is_due = fate == MessageState::Published && !is_lost && is_among(&inbox.topics, &stored.topic);
         let remembers = inbox.remembers_from.is_none_or(|from| seen.id >= from);
-        let kinds = reconcile_inbox(applied, inbox, is_due, remembers).into_iter();
+        let is_covered = inbox.has_effects && is_among(&inbox.effects_kinds, &stored.kind);
+        let kinds = reconcile_inbox(applied, is_covered, is_due, remembers).into_iter();
         let altered = is_altered(applied.remembered.as_ref(), stored).then_some(Kind::Altered);
         for kind in kinds.flatten().chain(altered) {
             match kind {
@@ -225,18 +231,14 @@ fn reconcile_stored(seen: &Seen, stored: &Stored, context: &Context) -> Reconcil
     Reconciled { fate: Some(fate), wrong, waits }
 }
 
-/// At most one thing is wrong with presence, and one with number.
-fn reconcile_inbox(
-    applied: &Applied,
-    inbox: &InboxContext,
-    is_due: bool,
-    remembers: bool,
-) -> [Option<Kind>; 2] {
+/// At most one thing is wrong with presence, and one with number. `is_covered`: its effects were
+/// read.
+fn reconcile_inbox(applied: &Applied, is_covered: bool, is_due: bool, remembers: bool) -> [Option<Kind>; 2] {
     let scopes = applied.remembered.as_ref().map_or(0, |copies| copies.times);
     let presence = match (scopes, applied.effects) {
         (0, 1..) if remembers => Some(Kind::Unremembered),
-        (0, 0) if is_due && remembers && !applied.unfinished => Some(Kind::Unapplied),
-        (1.., 0) if inbox.has_effects => Some(Kind::Effectless),
+        (0, 0) if is_due && remembers && applied.unfinished.is_none() => Some(Kind::Unapplied),
+        (1.., 0) if is_covered => Some(Kind::Effectless),
         _ => None,
     };
     let number = (applied.effects > scopes.max(1)).then_some(Kind::Doubled);

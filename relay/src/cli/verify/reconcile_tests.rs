@@ -9,8 +9,14 @@ fn copies() -> Option<Copies> {
 }
 
 fn good() -> Seen {
-    let stored = Stored { stage: Stage::Passed, topic: "orders".into(), fingerprint: vec![1], edited: false };
-    let applied = Applied { remembered: copies(), effects: 1, unfinished: false };
+    let stored = Stored {
+        stage: Stage::Passed,
+        topic: "orders".into(),
+        kind: "placed".into(),
+        fingerprint: vec![1],
+        edited: false,
+    };
+    let applied = Applied { remembered: copies(), effects: 1, unfinished: None };
     Seen { id: ID, outbox: Some(stored), broker: copies(), position: Some((2, 7)), inboxes: vec![applied] }
 }
 
@@ -62,6 +68,19 @@ fn each_kind_of_damage_is_named_with_its_place() {
 }
 
 #[test]
+fn effects_are_missed_only_of_the_kinds_that_were_read() {
+    let mut seen = good();
+    seen.inboxes[0].effects = 0;
+    let of_kinds = |kinds: &[&str]| {
+        let mut context = context();
+        context.inboxes[0].effects_kinds = kinds.iter().map(|kind| String::from(*kind)).collect();
+        reconcile(&seen, &context).unwrap().wrong
+    };
+    assert_eq!(of_kinds(&["placed"]), [(Place::Inbox(0), Kind::Effectless)]);
+    assert_eq!(of_kinds(&["cancelled"]), []);
+}
+
+#[test]
 fn what_is_on_its_way_or_where_an_operator_sees_it_is_not_missing() {
     let nowhere = |stage| {
         wrong(|seen| {
@@ -75,7 +94,10 @@ fn what_is_on_its_way_or_where_an_operator_sees_it_is_not_missing() {
         assert_eq!(nowhere(stage), [], "{stage:?}");
     }
     assert_eq!(nowhere(Stage::Passed), [(Place::Broker, Kind::Unpublished)]);
-    assert_eq!(wrong(|seen| seen.inboxes[0] = Applied { unfinished: true, ..Applied::default() }), []);
+    assert_eq!(
+        wrong(|seen| seen.inboxes[0] = Applied { unfinished: Some(Unfinished::Closed), ..Applied::default() }),
+        []
+    );
 }
 
 #[test]

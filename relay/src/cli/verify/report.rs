@@ -18,6 +18,9 @@ const COLUMNS: [&str; 4] = ["missing", "doubled", "phantom", "altered"];
 pub(super) struct Report {
     /// Whether nothing is wrong. Each place lists what was not checked there.
     proven: bool,
+    /// Messages about which an operator has to decide: dead ones and those held behind them, and
+    /// open dead letters.
+    undecided: u64,
     /// Above which and up to which message id.
     after: Uuid,
     until: Uuid,
@@ -59,7 +62,12 @@ pub(super) struct InboxCounts {
     /// It has committed something.
     pub(super) is_group_known: bool,
     pub(super) applied: u64,
-    pub(super) unfinished: u64,
+    /// Messages that the consumer tries again.
+    pub(super) retrying: u64,
+    /// Open dead letters.
+    pub(super) dead_letters: u64,
+    /// Dead letters that operators gave up.
+    pub(super) closed: u64,
     pub(super) waiting: u64,
 }
 
@@ -101,9 +109,15 @@ struct ShownPlace {
     /// Messages that the inbox remembers.
     #[serde(skip_serializing_if = "Option::is_none")]
     applied: Option<u64>,
-    /// Messages that the consumer tries again or has put among its dead letters.
+    /// Messages that the consumer tries again.
     #[serde(skip_serializing_if = "Option::is_none")]
-    unfinished: Option<u64>,
+    retrying: Option<u64>,
+    /// Open dead letters: an operator has to decide.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dead_letters: Option<u64>,
+    /// Messages whose dead letters operators gave up.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    given_up: Option<u64>,
     /// Messages that the consumer has not come to yet; nothing where that cannot be told.
     #[serde(skip_serializing_if = "Option::is_none")]
     waiting: Option<u64>,
@@ -187,7 +201,9 @@ impl Compared {
             name: inbox.consumer.clone(),
             records: None,
             applied: Some(inbox.applied),
-            unfinished: Some(inbox.unfinished),
+            retrying: Some(inbox.retrying),
+            dead_letters: Some(inbox.dead_letters),
+            given_up: Some(inbox.closed),
             waiting: inbox.is_group_known.then_some(inbox.waiting),
             found: self.found(Place::Inbox(place)),
             not_checked: unknown.into_iter().chain(effects).collect(),
@@ -198,7 +214,16 @@ impl Compared {
 impl Report {
     pub(super) fn new(range: Range, limit: usize) -> Self {
         let Range { after, until, .. } = range;
-        Self { proven: true, after, until, pipelines: Vec::new(), messages: Vec::new(), unnamed: 0, limit }
+        Self {
+            proven: true,
+            undecided: 0,
+            after,
+            until,
+            pipelines: Vec::new(),
+            messages: Vec::new(),
+            unnamed: 0,
+            limit,
+        }
     }
 
     /// Adds a pipeline.
@@ -213,6 +238,8 @@ impl Report {
         let broker = compared.broker();
         let Compared { pipeline, enqueued, published, pending, parked, discarded, findings, .. } = compared;
         self.proven &= findings.is_empty();
+        self.undecided += parked.saturating_sub(discarded);
+        self.undecided += inboxes.iter().filter_map(|inbox| inbox.dead_letters).sum::<u64>();
         for Finding { id, topic, place, kind } in findings {
             if self.messages.len() == self.limit {
                 self.unnamed += 1;
@@ -231,6 +258,11 @@ impl Report {
 
     pub(super) fn is_proven(&self) -> bool {
         self.proven
+    }
+
+    /// Messages that wait for a decision.
+    pub(super) fn undecided(&self) -> u64 {
+        self.undecided
     }
 
     /// A row for each place, then what was not checked, then the messages.
@@ -286,12 +318,15 @@ impl Report {
                 for what in &place.not_checked {
                     let _ = writeln!(text, "not checked: {} {}: {what}", shown.pipeline, place.name);
                 }
-                if let Some(unfinished) = place.unfinished.filter(|count| *count > 0) {
-                    let (pipeline, name) = (&shown.pipeline, &place.name);
-                    let _ = writeln!(
-                        text,
-                        "unfinished: {pipeline} {name}: {unfinished} tried again, dead letters, or discarded"
-                    );
+                let (pipeline, name) = (&shown.pipeline, &place.name);
+                for (word, count, what) in [
+                    ("retrying", place.retrying, "the consumer tries them again"),
+                    ("dead letters", place.dead_letters, "an operator has to decide: relay dead list"),
+                    ("given up", place.given_up, "operators closed their dead letters"),
+                ] {
+                    if let Some(count) = count.filter(|count| *count > 0) {
+                        let _ = writeln!(text, "{word}: {pipeline} {name}: {count}; {what}");
+                    }
                 }
             }
         }
@@ -308,9 +343,21 @@ impl Report {
         if waiting > 0 {
             let _ = writeln!(text, "not consumed yet: {waiting}; their consumers have not come to them");
         }
-        let verdict =
-            if self.proven { "nothing is wrong with what was checked" } else { "something is wrong" };
-        let _ = write!(text, "{verdict}");
+        if self.messages.iter().any(|named| named.kind == Kind::Effectless.text()) {
+            let _ = writeln!(
+                text,
+                "without an effect: does verify.inbox.effects cover these event types? One SELECT for each with \
+                 UNION ALL, or effects_kinds = [\"...\"]"
+            );
+        }
+        let undecided = self.undecided;
+        let _ = match (self.proven, undecided) {
+            (true, 0) => write!(text, "nothing is wrong with what was checked"),
+            (true, _) => {
+                write!(text, "nothing is lost or doubled; {undecided} messages wait for an operator")
+            }
+            (false, _) => write!(text, "something is wrong"),
+        };
         text
     }
 }

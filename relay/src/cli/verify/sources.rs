@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures_util::TryStreamExt as _;
-use inbox::reconcile::{AppliedIds, Unfinished, Whose};
+use inbox::reconcile::{AppliedIds, Whose};
 use outbox::read_only::ReadOnly;
 use outbox::reconcile::{Row, Rows, Stage};
 use secrecy::ExposeSecret as _;
@@ -71,8 +71,7 @@ pub(super) async fn inbox(inbox: &InboxConfig, timeout: Duration) -> Result<Box<
 
 /// A failure of an inbox's database.
 pub(super) fn of_inbox(error: inbox::StoreError) -> Failure {
-    let source = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
-    Failure::new(exit_of(error.fault()), format_args!("{error}: {source}"))
+    Failure::new(exit_of(error.fault()), message::error_text::chain(&error))
 }
 
 /// Marks what a pipeline leaves to others. What is parked, or was given up, is its own, whatever
@@ -139,8 +138,9 @@ impl Reading {
         let failed = |error: sqlx::Error| {
             let help =
                 "verify.inbox.effects is one SELECT whose first column is the message id, as uuid or text";
+            let told = message::error_text::chain(&error);
             let message =
-                format_args!("the effects of {:?} could not be read: {error}", inbox.consumer.as_str());
+                format_args!("the effects of {:?} could not be read: {told}", inbox.consumer.as_str());
             Failure::with_help(Exit::Usage, message, help)
         };
         // The operator's own words, where nothing can be written.
@@ -194,12 +194,6 @@ impl Reading {
         self.pace.rows(count).await;
         Ok(())
     }
-}
-
-/// Returns those of these messages that the inbox knows and has not applied.
-pub(super) async fn unfinished(memory: &mut dyn AppliedIds, ids: &[Uuid]) -> Result<Vec<Uuid>, Failure> {
-    let found: Vec<(Uuid, Unfinished)> = memory.unfinished(ids).await.map_err(of_inbox)?;
-    Ok(found.into_iter().map(|(id, _)| id).collect())
 }
 
 /// The result of reading a broker.

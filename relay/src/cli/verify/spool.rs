@@ -6,6 +6,7 @@ use std::collections::HashMap;
 
 use futures_util::TryStreamExt as _;
 use futures_util::stream::BoxStream;
+use inbox::reconcile::Unfinished;
 use outbox::log::ExceptionState;
 use outbox::reconcile::{Row, Stage};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteRow, SqliteSynchronous};
@@ -24,21 +25,21 @@ const INBOXES: i64 = 2;
 
 const CREATE: [&str; 3] = [
     "CREATE TABLE sighting (id BLOB NOT NULL, place INTEGER NOT NULL, times INTEGER NOT NULL, fingerprint BLOB, \
-     differ INTEGER NOT NULL, stage TEXT, topic INTEGER, edited INTEGER, part INTEGER, nth INTEGER, PRIMARY KEY (id, place)) WITHOUT ROWID",
-    "CREATE TABLE unfinished (id BLOB NOT NULL, place INTEGER NOT NULL, PRIMARY KEY (id, place)) WITHOUT ROWID",
+     differ INTEGER NOT NULL, stage TEXT, topic INTEGER, edited INTEGER, part INTEGER, nth INTEGER, kind INTEGER, PRIMARY KEY (id, place)) WITHOUT ROWID",
+    "CREATE TABLE unfinished (id BLOB NOT NULL, place INTEGER NOT NULL, how INTEGER NOT NULL, PRIMARY KEY (id, place)) WITHOUT ROWID",
     "CREATE TABLE suspect (id BLOB PRIMARY KEY) WITHOUT ROWID",
 ];
-const ADD: &str = "INSERT INTO sighting (id, place, times, fingerprint, differ, stage, topic, edited, part, nth) \
-    VALUES (?1, ?2, 1, ?3, 0, ?4, ?5, ?6, ?7, ?8) ON CONFLICT (id, place) DO UPDATE SET times = times + 1, \
+const ADD: &str = "INSERT INTO sighting (id, place, times, fingerprint, differ, stage, topic, edited, part, nth, kind) \
+    VALUES (?1, ?2, 1, ?3, 0, ?4, ?5, ?6, ?7, ?8, ?9) ON CONFLICT (id, place) DO UPDATE SET times = times + 1, \
     differ = differ OR fingerprint IS NOT excluded.fingerprint";
 const ALL: &str = "SELECT s.id, s.place, s.times, s.fingerprint, s.differ, s.stage, s.topic, s.edited, \
-    s.part, s.nth, EXISTS (SELECT 1 FROM unfinished AS u WHERE u.id = s.id AND u.place = s.place) AS unfinished \
+    s.part, s.nth, s.kind, (SELECT u.how FROM unfinished AS u WHERE u.id = s.id AND u.place = s.place) AS unfinished \
     FROM sighting AS s ORDER BY s.id, s.place";
 /// A message that is only unfinished has no sighting in that inbox, so its mark is looked for as
 /// well.
-const SUSPECTS: &str = "SELECT s.id, s.place, s.times, s.fingerprint, s.differ, s.stage, s.topic, s.edited, s.part, s.nth, 0 AS unfinished \
+const SUSPECTS: &str = "SELECT s.id, s.place, s.times, s.fingerprint, s.differ, s.stage, s.topic, s.edited, s.part, s.nth, s.kind, NULL AS unfinished \
     FROM suspect JOIN sighting AS s USING (id) \
-    UNION ALL SELECT u.id, u.place, 0, NULL, 0, NULL, NULL, NULL, NULL, NULL, 1 FROM unfinished AS u ORDER BY 1, 2";
+    UNION ALL SELECT u.id, u.place, 0, NULL, 0, NULL, NULL, NULL, NULL, NULL, NULL, u.how FROM unfinished AS u ORDER BY 1, 2";
 
 /// Where something was seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,12 +61,50 @@ impl At {
     }
 }
 
+/// Names that are kept once, and stand in the file as numbers.
+#[derive(Default)]
+struct Names {
+    all: Vec<String>,
+    numbers: HashMap<String, i64>,
+}
+
+impl Names {
+    fn number(&mut self, name: &str) -> i64 {
+        if let Some(number) = self.numbers.get(name) {
+            return *number;
+        }
+        let number = self.all.len() as i64;
+        self.all.push(name.to_owned());
+        self.numbers.insert(name.to_owned(), number);
+        number
+    }
+
+    fn name(&self, number: Option<i64>) -> String {
+        number.and_then(|number| self.all.get(usize::try_from(number).ok()?)).cloned().unwrap_or_default()
+    }
+}
+
+fn number_of(unfinished: Unfinished) -> i64 {
+    match unfinished {
+        Unfinished::Closed => 0,
+        Unfinished::Retrying => 1,
+        Unfinished::DeadLetter => 2,
+    }
+}
+
+fn unfinished_of(number: i64) -> Unfinished {
+    match number {
+        0 => Unfinished::Closed,
+        1 => Unfinished::Retrying,
+        _ => Unfinished::DeadLetter,
+    }
+}
+
 /// See the module. Goes with its file.
 pub(super) struct Spool {
     connection: SqliteConnection,
-    /// Names of topics are kept once.
-    topics: Vec<String>,
-    numbers: HashMap<String, i64>,
+    topics: Names,
+    kinds: Names,
     inboxes: usize,
     _directory: TempDir,
 }
@@ -91,35 +130,37 @@ impl Spool {
         for statement in CREATE {
             sqlx::query(statement).execute(&mut connection).await.map_err(failed)?;
         }
-        Ok(Self { connection, topics: Vec::new(), numbers: HashMap::new(), inboxes, _directory: directory })
+        Ok(Self {
+            connection,
+            topics: Names::default(),
+            kinds: Names::default(),
+            inboxes,
+            _directory: directory,
+        })
     }
 
     /// Every topic of the rows so far.
     pub(super) fn topics(&self) -> &[String] {
-        &self.topics
-    }
-
-    fn topic(&mut self, name: &str) -> i64 {
-        if let Some(number) = self.numbers.get(name) {
-            return *number;
-        }
-        let number = self.topics.len() as i64;
-        self.topics.push(name.to_owned());
-        self.numbers.insert(name.to_owned(), number);
-        number
+        &self.topics.all
     }
 
     /// Rows of the outbox.
     pub(super) async fn add_rows(&mut self, rows: &[Row]) -> Result<(), Failure> {
         // A topic that is left to others is not read at this broker.
         let is_own = |row: &&Row| row.stage != Stage::LeftOut;
-        let topics: Vec<Option<i64>> =
-            rows.iter().map(|row| Some(row).filter(is_own).map(|row| self.topic(&row.topic))).collect();
+        let numbers: Vec<Option<(i64, i64)>> = rows
+            .iter()
+            .map(|row| {
+                let row = Some(row).filter(is_own)?;
+                Some((self.topics.number(&row.topic), self.kinds.number(&row.labels.kind)))
+            })
+            .collect();
         let mut tx = self.connection.begin().await.map_err(failed)?;
-        for (row, topic) in rows.iter().zip(topics) {
+        for (row, numbers) in rows.iter().zip(numbers) {
             let add = sqlx::query(ADD).bind(row.id.as_bytes().as_slice()).bind(OUTBOX);
-            let add = add.bind(row.fingerprint.as_bytes().as_slice()).bind(word(row.stage)).bind(topic);
-            let add = add.bind(row.edited).bind(None::<i32>).bind(None::<i64>);
+            let add = add.bind(row.fingerprint.as_bytes().as_slice()).bind(word(row.stage));
+            let add = add.bind(numbers.map(|(topic, _)| topic)).bind(row.edited);
+            let add = add.bind(None::<i32>).bind(None::<i64>).bind(numbers.map(|(_, kind)| kind));
             add.execute(&mut *tx).await.map_err(failed)?;
         }
         tx.commit().await.map_err(failed)
@@ -140,18 +181,26 @@ impl Spool {
         for (id, fingerprint, position) in seen {
             let add = sqlx::query(ADD).bind(id.as_bytes().as_slice()).bind(at.number()).bind(fingerprint);
             let add = add.bind(None::<&str>).bind(None::<i64>).bind(None::<bool>);
-            let add = add.bind(position.map(|(part, _)| part)).bind(position.map(|(_, nth)| nth));
+            let add =
+                add.bind(position.map(|(part, _)| part)).bind(position.map(|(_, nth)| nth)).bind(None::<i64>);
             add.execute(&mut *tx).await.map_err(failed)?;
         }
         tx.commit().await.map_err(failed)
     }
 
     /// Messages that an inbox knows and that took no effect so far.
-    pub(super) async fn add_unfinished(&mut self, inbox: usize, ids: &[Uuid]) -> Result<(), Failure> {
-        for id in ids {
-            sqlx::query("INSERT OR IGNORE INTO unfinished VALUES (?1, ?2)")
+    pub(super) async fn add_unfinished(
+        &mut self,
+        inbox: usize,
+        found: &[(Uuid, Unfinished)],
+    ) -> Result<(), Failure> {
+        let add = "INSERT INTO unfinished VALUES (?1, ?2, ?3) \
+                   ON CONFLICT (id, place) DO UPDATE SET how = max(how, excluded.how)";
+        for (id, how) in found {
+            sqlx::query(add)
                 .bind(id.as_bytes().as_slice())
                 .bind(At::Inbox(inbox).number())
+                .bind(number_of(*how))
                 .execute(&mut self.connection)
                 .await
                 .map_err(failed)?;
@@ -189,7 +238,7 @@ impl Spool {
 
     /// Shows every message with all its sightings, in the order of ids; or those of the suspects.
     pub(super) async fn each(&mut self, suspects: bool, mut show: impl FnMut(Seen)) -> Result<(), Failure> {
-        let (topics, inboxes) = (&self.topics, self.inboxes);
+        let (topics, kinds, inboxes) = (&self.topics, &self.kinds, self.inboxes);
         let sql = if suspects { SUSPECTS } else { ALL };
         let mut rows: BoxStream<'_, _> = sqlx::query(sql).fetch(&mut self.connection);
         let mut current: Option<Seen> = None;
@@ -202,7 +251,7 @@ impl Spool {
                 current = Some(Seen { id, inboxes, ..Seen::default() });
             }
             if let Some(seen) = &mut current {
-                put(seen, &row, topics).map_err(failed)?;
+                put(seen, &row, (topics, kinds)).map_err(failed)?;
             }
         }
         current.into_iter().for_each(show);
@@ -211,7 +260,7 @@ impl Spool {
 }
 
 /// One sighting into its place.
-fn put(seen: &mut Seen, row: &SqliteRow, topics: &[String]) -> sqlx::Result<()> {
+fn put(seen: &mut Seen, row: &SqliteRow, (topics, kinds): (&Names, &Names)) -> sqlx::Result<()> {
     let place: i64 = row.try_get(1)?;
     let times: i64 = row.try_get(2)?;
     let fingerprint: Option<Vec<u8>> = row.try_get(3)?;
@@ -223,11 +272,10 @@ fn put(seen: &mut Seen, row: &SqliteRow, topics: &[String]) -> sqlx::Result<()> 
     match place {
         OUTBOX => {
             let stage: Option<String> = row.try_get(5)?;
-            let topic: Option<i64> = row.try_get(6)?;
-            let topic = topic.and_then(|number| topics.get(usize::try_from(number).ok()?));
             seen.outbox = Some(Stored {
                 stage: stage_of(stage.as_deref()),
-                topic: topic.cloned().unwrap_or_default(),
+                topic: topics.name(row.try_get(6)?),
+                kind: kinds.name(row.try_get(10)?),
                 fingerprint: copies.fingerprint,
                 edited: row.try_get(7)?,
             });
@@ -239,8 +287,8 @@ fn put(seen: &mut Seen, row: &SqliteRow, topics: &[String]) -> sqlx::Result<()> 
         inbox => {
             let offset = usize::try_from(inbox - INBOXES).unwrap_or_default();
             let Some(applied) = seen.inboxes.get_mut(offset / 2) else { return Ok(()) };
-            let unfinished: bool = row.try_get(10)?;
-            applied.unfinished |= unfinished;
+            let unfinished: Option<i64> = row.try_get(11)?;
+            applied.unfinished = applied.unfinished.max(unfinished.map(unfinished_of));
             match (offset % 2, copies.times) {
                 (_, 0) => {}
                 (0, _) => applied.remembered = Some(copies),
@@ -328,11 +376,12 @@ mod tests {
         spool.suspect(&[id]).await.unwrap();
         spool.forget(At::Outbox, &[id]).await.unwrap();
         spool.add_rows(&[row(2, Stage::Ahead)]).await.unwrap();
-        spool.add_unfinished(0, &[id]).await.unwrap();
+        let found = [(id, Unfinished::DeadLetter), (id, Unfinished::Closed)];
+        spool.add_unfinished(0, &found).await.unwrap();
         let mut seen = Vec::new();
         spool.each(true, |next| seen.push(next)).await.unwrap();
         assert_eq!(seen.len(), 1, "{seen:?}");
         assert_eq!(seen[0].outbox.as_ref().unwrap().stage, Stage::Ahead);
-        assert!(seen[0].inboxes[0].unfinished);
+        assert_eq!(seen[0].inboxes[0].unfinished, Some(Unfinished::DeadLetter));
     }
 }

@@ -40,6 +40,7 @@ impl InboxFlag {
             topics: BTreeSet::new(),
             pipelines: BTreeSet::new(),
             effects: None,
+            effects_kinds: BTreeSet::new(),
             group: None,
         }
     }
