@@ -45,6 +45,36 @@ impl Cluster {
         Ok(cluster)
     }
 
+    /// As [`Cluster::start`], with a wall clock that [`Cluster::set_clock`] moves; it is right at
+    /// first.
+    ///
+    /// # Errors
+    /// The task runner's own words.
+    pub async fn start_with_clock(stage: &Stage) -> Result<Self, Failure> {
+        let mut cluster = Self::place(stage, &[])?;
+        cluster.set_clock(0)?;
+        cluster.settings.push(("OUTBOX_POSTGRES_CLOCK", cluster.clock().display().to_string()));
+        cluster.resume().await?;
+        roles::make_at(&cluster.url()).await?;
+        Ok(cluster)
+    }
+
+    /// Sets the server's wall clock ahead of the machine's, by seconds, or behind it. The server
+    /// notices within a second or two.
+    ///
+    /// # Errors
+    /// The file system's.
+    pub fn set_clock(&self, seconds: i64) -> Outcome {
+        // Renamed, so that nobody reads half of it.
+        let aside = self.folder.join("clock.new");
+        std::fs::write(&aside, format!("{seconds:+}\n"))?;
+        Ok(std::fs::rename(aside, self.clock())?)
+    }
+
+    fn clock(&self) -> PathBuf {
+        self.folder.join("clock")
+    }
+
     /// A place for a server: a folder that the server's user may enter, and ports that nobody uses.
     fn place(stage: &Stage, settings: &[(&'static str, &str)]) -> Result<Self, Failure> {
         let folder =

@@ -171,6 +171,14 @@ impl Database<Postgres> {
         Self::at(stage, create_with(stage, options).await?)
     }
 
+    /// The database of this administrator's URL, with every table of the toolkit.
+    ///
+    /// # Errors
+    /// The server refused or is away.
+    pub async fn migrated_at(stage: &Stage, url: String) -> Result<Self, Failure> {
+        Self::at(stage, url)?.with_tables().await
+    }
+
     /// Makes this database one of a cloud that refuses the functions of the write-ahead log, with
     /// the words of Aurora. A builtin function is called by its oid, so it gets another name, and
     /// one that refuses gets its own; both stay within this database.
@@ -220,14 +228,17 @@ impl<DB: Dialect> Database<DB> {
     /// # Errors
     /// The server refused or is away.
     pub async fn migrated(stage: &Stage) -> Result<Self, Failure> {
-        let database = Self::empty(stage).await?;
-        let mut connection = database.admin.acquire().await?;
+        Self::empty(stage).await?.with_tables().await
+    }
+
+    async fn with_tables(self) -> Result<Self, Failure> {
+        let mut connection = self.admin.acquire().await?;
         for line in Line::ALL {
             Migrator::<DB>::new(line).up(&mut connection).await?;
         }
         DB::grant(&mut connection).await?;
         drop(connection);
-        Ok(database)
+        Ok(self)
     }
 
     /// A database without tables.

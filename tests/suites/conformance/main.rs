@@ -45,6 +45,7 @@ macro_rules! cases {
     };
 }
 
+mod clocks;
 mod features;
 mod inbox;
 mod keys;
@@ -70,6 +71,7 @@ fn case<F: Future<Output = ()>>(
 fn main() -> std::process::ExitCode {
     tests::log::keep("off,inbox=info");
     let mut trials = outbox::trials();
+    trials.extend(clocks::trials());
     trials.extend(features::trials());
     trials.extend(inbox::trials());
     trials.extend(keys::trials());

@@ -1,7 +1,11 @@
-//! The library that gives one process another wall clock (libfaketime), for storms.
+//! The library that gives one process another wall clock (libfaketime): for storms, and for servers
+//! whose clock is wrong.
 
 use super::{fault::Fault, install};
-use std::path::PathBuf;
+use std::{
+    ffi::OsString,
+    path::{Path, PathBuf},
+};
 
 const PACKAGE: &str = "libfaketime";
 
@@ -20,6 +24,17 @@ const FOLDERS: [&str; 5] = [
 /// Its file; installs it if it is missing.
 pub(crate) fn library(phase: &dyn Fn(&str)) -> Result<PathBuf, Fault> {
     install::found(&[PACKAGE], find, phase)
+}
+
+/// The variables of a process whose wall clock is off by what the file says; its monotonic clock is
+/// not.
+pub(crate) fn variables(library: &Path, file: &Path) -> [(&'static str, OsString); 4] {
+    [
+        ("LD_PRELOAD", library.into()),
+        ("FAKETIME_TIMESTAMP_FILE", file.into()),
+        ("FAKETIME_CACHE_DURATION", "1".into()),
+        ("FAKETIME_DONT_FAKE_MONOTONIC", "1".into()),
+    ]
 }
 
 fn find() -> Option<PathBuf> {

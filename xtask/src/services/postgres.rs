@@ -3,6 +3,7 @@
 use super::{
     Installed, Secure, Service, Stop,
     certificates::Certificates,
+    faketime,
     fault::{Doing, Fault},
     home::{Home, remove},
     install, probe,
@@ -92,6 +93,9 @@ impl Service for Postgres {
             ("ssl_key_file", "outbox-server.key"),
         ] {
             command.arg("-c").arg(format!("{name}={value}"));
+        }
+        if let Some(clock) = std::env::var_os(settings::POSTGRES_CLOCK) {
+            command.envs(faketime::variables(&faketime::library(&|_| ())?, Path::new(&clock)));
         }
         Ok(command)
     }

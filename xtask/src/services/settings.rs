@@ -50,6 +50,10 @@ pub(crate) const WAL_SEGMENT_MB: &str = "OUTBOX_POSTGRES_WAL_SEGMENT_MB";
 /// the server starts.
 pub(crate) const WAL_LEVEL: &str = "OUTBOX_POSTGRES_WAL_LEVEL";
 
+/// A file with an offset such as `+86400`, in seconds: PostgreSQL's wall clock differs by it from
+/// the machine's. It is read again every second.
+pub(crate) const POSTGRES_CLOCK: &str = "OUTBOX_POSTGRES_CLOCK";
+
 /// The server behind `PgBouncer`, as `host:port`. Without it, our PostgreSQL.
 pub(crate) const PGBOUNCER_SERVER: &str = "OUTBOX_PGBOUNCER_SERVER";
 

@@ -1,0 +1,125 @@
+//! A database server whose clock is wrong by days, for a while.
+
+use inbox::keys::{ClaimOptions, Claimed, Ending, IdempotencyKeys, KeyId, KeyOptions};
+use inbox::{Admission, ConsumerName, Inbox, InboxOptions, Tenant};
+use libtest_mimic::Trial;
+use message::{EventType, Fingerprint, Message, Topic};
+use outbox::Outbox;
+use saga::{Run, Sagas};
+use sqlx::Postgres;
+use tests::eventually::when;
+use tests::trial::at_night;
+use tests::{Cluster, Database, Failure, Outcome, Stage, cluster, eventually, trial};
+
+const DAY: i64 = 86_400;
+
+pub(crate) fn trials() -> Vec<Trial> {
+    let name = "clocks/postgres/a_server_that_was_days_ahead_has_forgotten_nothing";
+    at_night(vec![trial(name, &cluster::NEEDS, days_ahead)])
+}
+
+/// The three memories of one process.
+struct Memories {
+    inbox: Inbox<Postgres>,
+    keys: IdempotencyKeys<Postgres>,
+    sagas: Sagas<Postgres>,
+}
+
+impl Memories {
+    async fn open(database: &Database<Postgres>) -> Result<Self, Failure> {
+        let saga = async |saga: &mut Run<Postgres>, cents: i64| {
+            let paid: i64 = saga.step("pay", async |_| Ok(cents)).await?;
+            Ok(paid)
+        };
+        Ok(Self {
+            inbox: Inbox::open(database.consumer.clone(), InboxOptions::default()).await?,
+            keys: IdempotencyKeys::open(database.service.clone(), KeyOptions::default()).await?,
+            sagas: Sagas::builder(database.service.clone(), Outbox::new())
+                .saga("checkout", 1, saga)
+                .open()
+                .await?,
+        })
+    }
+
+    /// Everything that forgets, and everything that prepares days to come.
+    async fn maintain(&self) -> Outcome {
+        // A part of it may fail while the clock is wrong; it has to lose nothing.
+        drop(self.inbox.maintain().await);
+        self.keys.maintain().await?;
+        self.sagas.forget().await?;
+        Ok(())
+    }
+
+    /// Whether the message is new to the inbox; if so, it is noted.
+    async fn is_new(&self, message: &Message) -> Result<bool, Failure> {
+        let mut tx = self.inbox.begin().await?;
+        let admission = tx.admit(&ConsumerName::new("billing")?, &Tenant::none(), message).await?;
+        let is_new = matches!(admission, Admission::Fresh(_));
+        drop(tx.commit().await?);
+        Ok(is_new)
+    }
+
+    /// Whether the request was free; if so, it has run.
+    async fn is_free(&self) -> Result<bool, Failure> {
+        let id = KeyId::of_texts("tenant-1", "charge", "order-7")?;
+        let fingerprint = Fingerprint::of_parts("charge", "", b"1250");
+        match self.keys.claim(&id, fingerprint, &ClaimOptions::default()).await? {
+            Claimed::Acquired(claim) => {
+                claim.complete(Ending::Succeeded, b"charged").await?;
+                Ok(true)
+            }
+            Claimed::Replay(_) => Ok(false),
+            other => Err(format!("{other:?}").into()),
+        }
+    }
+}
+
+async fn set_clock(cluster: &Cluster, database: &Database<Postgres>, seconds: i64) -> Outcome {
+    cluster.set_clock(seconds)?;
+    let off = "SELECT (extract(epoch FROM clock_timestamp()))::bigint";
+    eventually("the server's clock has moved", || async {
+        let here = time::OffsetDateTime::now_utc().unix_timestamp();
+        Ok(when((database.integer(off).await? - here - seconds).abs() < 60))
+    })
+    .await
+}
+
+fn order() -> Result<Message, Failure> {
+    Ok(Message::new(Topic::new("orders")?, EventType::new("order.placed")?, "{}"))
+}
+
+/// Goal: one wrong clock is no reason to forget. While the server's clock is ahead by more than
+/// every retention, a process that has been running and one that starts maintain everything; then
+/// the clock is set right. Oracle: the message, the request and the saga from before are known, and
+/// a new message takes effect.
+async fn days_ahead(stage: Stage) -> Outcome {
+    let cluster = Cluster::start_with_clock(&stage).await?;
+    let database = Database::<Postgres>::migrated_at(&stage, cluster.url()).await?;
+    let old = Memories::open(&database).await?;
+    let message = order()?;
+    assert!(old.is_new(&message).await?);
+    assert!(old.is_free().await?);
+    let mut tx = Outbox::new().begin(&database.service).await?;
+    old.sagas.start(&mut tx, "checkout", "order-7", &1_i64).await?;
+    tx.commit().await?;
+    let running = old.sagas.clone();
+    let worker = tokio::spawn(async move { running.run(std::future::pending()).await });
+    let finished = "SELECT count(*) FROM saga WHERE state = 'finished'";
+    eventually("the saga is finished", || async { Ok(when(database.integer(finished).await? == 1)) }).await?;
+
+    set_clock(&cluster, &database, 400 * DAY).await?;
+    old.maintain().await?;
+    let started = Memories::open(&database).await?;
+    started.maintain().await?;
+
+    set_clock(&cluster, &database, 0).await?;
+    worker.abort();
+    for memories in [&old, &started, &Memories::open(&database).await?] {
+        memories.maintain().await?;
+        assert!(!memories.is_new(&message).await?, "the message was forgotten");
+        assert!(!memories.is_free().await?, "the request was forgotten");
+        assert_eq!(database.integer(finished).await?, 1, "the saga was forgotten");
+        assert!(memories.is_new(&order()?).await?, "no new message is taken any more");
+    }
+    Ok(())
+}
