@@ -51,6 +51,7 @@ mod inbox;
 mod keys;
 mod outbox;
 mod sagas;
+mod statistics;
 
 use libtest_mimic::Trial;
 use tests::{Backend, trial};
@@ -76,5 +77,6 @@ fn main() -> std::process::ExitCode {
     trials.extend(inbox::trials());
     trials.extend(keys::trials());
     trials.extend(sagas::trials());
+    trials.extend(statistics::trials());
     tests::run(trials)
 }
