@@ -3,7 +3,7 @@
 use std::fmt;
 use std::future::Future;
 
-use sqlx::Transaction;
+use sqlx::{Pool, Transaction};
 
 use crate::error::MigrateError;
 use crate::identifier::Identifier;
@@ -62,6 +62,23 @@ pub trait Backend: sqlx::Database + sealed::Sealed {
     /// migrators.
     #[doc(hidden)]
     const BEGIN: &'static str;
+
+    /// Begins a transaction that can write, with a mark that ends with it
+    /// ([`own_transaction`](crate::own_transaction)).
+    #[doc(hidden)]
+    fn begin_marked(
+        pool: &Pool<Self>,
+    ) -> impl Future<Output = Result<Transaction<'static, Self>, sqlx::Error>> + Send;
+
+    /// Whether the client counts itself inside a transaction. Free on PostgreSQL.
+    #[doc(hidden)]
+    fn is_open(connection: &mut Self::Connection) -> impl Future<Output = Result<bool, sqlx::Error>> + Send;
+
+    /// Whether the mark of the transaction is still there. Fails in a transaction that has failed.
+    /// Ask after the caller's last statement: on SQLite it ends the savepoints of the caller's own.
+    #[doc(hidden)]
+    fn is_marked(connection: &mut Self::Connection)
+    -> impl Future<Output = Result<bool, sqlx::Error>> + Send;
 
     /// Begins a transaction that no other migrator can be in at the same time.
     #[doc(hidden)]

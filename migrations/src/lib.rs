@@ -9,6 +9,7 @@
 //! | [`sql_error_kind`] | [`SqlErrorKind`]: the meaning of a database client's error |
 //! | [`status`] | [`Status`], [`check`](status::Status::check): what a database has against what this build knows |
 //! | [`migrator`] | [`Migrator`]: brings a database up to date, prints the SQL, checks, describes |
+//! | [`own_transaction`] | whether a transaction is still the one that was begun |
 //! | [`roles`] | [`Roles`]: least privilege on PostgreSQL |
 //! | [`backend`] | [`Backend`]: what the dialects do differently |
 //! | [`error`] | [`MigrateError`], [`SchemaError`] |
@@ -20,6 +21,7 @@ pub mod error;
 pub mod identifier;
 pub mod line;
 pub mod migrator;
+pub mod own_transaction;
 #[cfg(feature = "postgres")]
 mod postgres;
 pub mod roles;

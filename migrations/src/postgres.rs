@@ -1,12 +1,13 @@
 //! PostgreSQL: an advisory lock of the transaction keeps migrators apart.
 
 use sqlx::types::time::OffsetDateTime;
-use sqlx::{Connection, PgConnection, Postgres, Transaction};
+use sqlx::{AssertSqlSafe, Connection, PgConnection, PgPool, Postgres, Transaction};
 
 use crate::backend::{Backend, Dialect};
 use crate::error::MigrateError;
 use crate::identifier::Identifier;
 use crate::line::{Line, Migration};
+use crate::own_transaction::MARK;
 use crate::snapshot;
 use crate::sql::{Statement, Template};
 use crate::status::Applied;
@@ -28,6 +29,21 @@ CREATE TABLE IF NOT EXISTS {schema}outbox_toolkit_migration (
 );";
 
     const BEGIN: &'static str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE;\nSELECT pg_advisory_xact_lock(8031170788430771316);";
+
+    /// In one message. BEGIN comes last: a statement that fails before it leaves no transaction.
+    async fn begin_marked(pool: &PgPool) -> Result<Transaction<'static, Self>, sqlx::Error> {
+        pool.begin_with(AssertSqlSafe(format!("{MARK}; BEGIN"))).await
+    }
+
+    async fn is_open(connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
+        Ok(connection.is_in_transaction())
+    }
+
+    async fn is_marked(connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
+        sqlx::query_scalar("SELECT coalesce(current_setting('outbox.transaction', true) = 'own', false)")
+            .fetch_one(connection)
+            .await
+    }
 
     async fn begin(connection: &mut PgConnection) -> Result<Transaction<'_, Self>, MigrateError> {
         // Independent of the defaults of role and database. With one snapshot for the whole

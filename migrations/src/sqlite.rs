@@ -2,7 +2,7 @@
 //! wait for it (sqlx: 5 s unless set).
 
 use sqlx::types::time::OffsetDateTime;
-use sqlx::{Connection, Sqlite, SqliteConnection, Transaction};
+use sqlx::{Connection, Sqlite, SqliteConnection, SqlitePool, Transaction};
 
 use crate::backend::{Backend, Dialect};
 use crate::error::MigrateError;
@@ -26,6 +26,28 @@ CREATE TABLE IF NOT EXISTS {schema}outbox_toolkit_migration (
 ) STRICT;";
 
     const BEGIN: &'static str = "BEGIN IMMEDIATE;";
+
+    /// IMMEDIATE waits for the write lock within the busy timeout; a deferred transaction that comes
+    /// to write later is refused at once when another has written since. The mark is a savepoint.
+    async fn begin_marked(pool: &SqlitePool) -> Result<Transaction<'static, Self>, sqlx::Error> {
+        pool.begin_with("BEGIN IMMEDIATE; SAVEPOINT outbox_transaction").await
+    }
+
+    /// The thread that runs the statements counts: what it was told before must have been done.
+    async fn is_open(connection: &mut SqliteConnection) -> Result<bool, sqlx::Error> {
+        connection.ping().await?;
+        Ok(connection.is_in_transaction())
+    }
+
+    async fn is_marked(connection: &mut SqliteConnection) -> Result<bool, sqlx::Error> {
+        const ASK: &str = "RELEASE outbox_transaction; SAVEPOINT outbox_transaction";
+        match sqlx::raw_sql(ASK).execute(connection).await {
+            Ok(_) => Ok(true),
+            // SQLITE_ERROR: there is no such savepoint.
+            Err(sqlx::Error::Database(error)) if error.code().as_deref() == Some("1") => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
 
     async fn begin(connection: &mut SqliteConnection) -> Result<Transaction<'_, Self>, MigrateError> {
         connection.begin_with("BEGIN IMMEDIATE").await.map_err(MigrateError::database("take the write lock"))

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use message::{Fingerprint, MessageId};
 use migrations::{Backend, Identifier};
+use sqlx::Pool;
 use sqlx::pool::PoolOptions;
-use sqlx::{Pool, Transaction};
 use time::OffsetDateTime;
 
 use crate::connect::InvalidUrl;
@@ -23,12 +23,6 @@ pub trait Dialect: Backend {
     #[doc(hidden)]
     fn statements(schema: Option<&Identifier>) -> Self::Statements;
 
-    /// Begins a transaction that may write.
-    #[doc(hidden)]
-    fn begin_writing(
-        pool: &Pool<Self>,
-    ) -> impl Future<Output = Result<Transaction<'static, Self>, sqlx::Error>> + Send;
-
     /// Inserts messages with different ids, in their order; those whose supplied id exists already
     /// are left out of the answer. A minted id that exists is a violation of a key.
     #[doc(hidden)]
@@ -45,13 +39,6 @@ pub trait Dialect: Backend {
         statements: &Self::Statements,
         ids: &[MessageId],
     ) -> impl Future<Output = Result<Vec<Stored>, sqlx::Error>> + Send;
-
-    /// Fails in a transaction that has failed; otherwise tells the transaction's id, if the
-    /// database has ids.
-    #[doc(hidden)]
-    fn probe(
-        connection: &mut Self::Connection,
-    ) -> impl Future<Output = Result<Option<String>, sqlx::Error>> + Send;
 
     /// The database's time.
     #[doc(hidden)]

@@ -71,6 +71,10 @@ pub enum EnqueueError {
         /// The first error.
         first: String,
     },
+    /// The transaction was ended before: by a `begin()` inside of it that was dropped before its
+    /// answer or refused. The message would have been stored by itself.
+    #[error("the message was not stored: {}", migrations::own_transaction::ENDED)]
+    Ended,
     /// The database has no tables of the outbox where it looks for them. The operator's fault.
     #[error(
         "the tables of the outbox are missing in this database, schema or search_path; run `relay migrate up --line outbox`"
@@ -100,7 +104,7 @@ impl EnqueueError {
                 Some(_) => Fault::Broker,
             },
             Self::Concurrent { .. } | Self::NoId(_) => Fault::Broker,
-            Self::NotUnique { .. } | Self::NoTables(_) => Fault::Operator,
+            Self::NotUnique { .. } | Self::Ended | Self::NoTables(_) => Fault::Operator,
             _ => Fault::Message,
         }
     }

@@ -49,6 +49,7 @@ pub(crate) async fn store_one<DB: Dialect>(
     prepared: &Prepared,
 ) -> Result<Single, EnqueueError> {
     let id = prepared.message.id;
+    check_open::<DB>(connection).await?;
     if prepared.is_supplied {
         settings.drift.validate::<DB>(connection, &[id]).await?;
     }
@@ -69,12 +70,18 @@ pub(crate) async fn store_one<DB: Dialect>(
     Ok(Single { answer, transaction })
 }
 
+/// Refuses to store what would commit by itself.
+async fn check_open<DB: Dialect>(connection: &mut DB::Connection) -> Result<(), EnqueueError> {
+    if DB::is_open(connection).await? { Ok(()) } else { Err(EnqueueError::Ended) }
+}
+
 /// Stores messages in their order.
 pub(crate) async fn store_all<DB: Dialect>(
     connection: &mut DB::Connection,
     settings: &ProducerOptions<DB>,
     messages: Vec<Prepared>,
 ) -> Result<Batch, EnqueueError> {
+    check_open::<DB>(connection).await?;
     let unique = without_repetitions(&messages, settings.on_duplicate)?;
     let supplied: Vec<MessageId> =
         unique.iter().filter(|prepared| prepared.is_supplied).map(|prepared| prepared.message.id).collect();

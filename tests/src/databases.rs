@@ -58,6 +58,13 @@ pub trait Dialect: outbox::Dialect + inbox::dialect::Dialect + inbox::keys::KeyS
     ) -> impl Future<Output = Result<i64, sqlx::Error>> + Send;
 }
 
+/// Ends a transaction as a timeout does that fires while a savepoint begins: sqlx rolls back the
+/// whole of it, and the handle stays usable.
+pub async fn drop_a_begin<C: sqlx::Connection>(connection: &mut C) {
+    // One that is begun at once is rolled back alone.
+    while futures_util::poll!(std::pin::pin!(connection.begin())).is_ready() {}
+}
+
 macro_rules! queries {
     ($connection:ty) => {
         async fn execute(connection: &mut $connection, sql: &str) -> Result<u64, sqlx::Error> {

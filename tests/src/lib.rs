@@ -44,7 +44,7 @@ pub use brokers::Broker;
 pub use cluster::Cluster;
 pub use conformance::{Failure, Outcome, eventually, facts, hostile};
 pub use counters::Counters;
-pub use databases::{Database, Dialect};
+pub use databases::{Database, Dialect, drop_a_begin};
 pub use relay_process::RelayProcess;
 pub use roles::Role;
 pub use stage::Stage;

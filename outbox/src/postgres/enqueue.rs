@@ -7,7 +7,7 @@ use migrations::Identifier;
 use sqlx::error::BoxDynError;
 use sqlx::postgres::{PgArguments, PgConnectOptions, PgPoolOptions};
 use sqlx::types::Uuid;
-use sqlx::{Arguments, Connection, Executor, PgConnection, PgPool, Postgres, Transaction};
+use sqlx::{Arguments, Connection, Executor, PgConnection, Postgres};
 use time::OffsetDateTime;
 
 use crate::connect::{InvalidUrl, postgres_options, set_own_defaults};
@@ -110,10 +110,6 @@ impl Dialect for Postgres {
         Statements::new(schema)
     }
 
-    async fn begin_writing(pool: &PgPool) -> Result<Transaction<'static, Self>, sqlx::Error> {
-        pool.begin().await
-    }
-
     async fn insert(
         connection: &mut PgConnection,
         statements: &Statements,
@@ -147,10 +143,6 @@ impl Dialect for Postgres {
         rows.into_iter()
             .map(|(uuid, fingerprint)| Ok(Stored { id: id(uuid)?, fingerprint: fingerprint.into() }))
             .collect()
-    }
-
-    async fn probe(connection: &mut PgConnection) -> Result<Option<String>, sqlx::Error> {
-        sqlx::query_scalar("SELECT pg_current_xact_id_if_assigned()::text").fetch_one(connection).await
     }
 
     async fn now(connection: &mut PgConnection) -> Result<OffsetDateTime, sqlx::Error> {

@@ -7,7 +7,7 @@ use message::{Fingerprint, MessageId};
 use migrations::Identifier;
 use migrations::SqlErrorKind;
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
-use sqlx::{Connection as _, Executor, Sqlite, SqliteConnection, SqlitePool, Transaction};
+use sqlx::{Connection as _, Executor, Sqlite, SqliteConnection, SqlitePool};
 use time::OffsetDateTime;
 
 use crate::connect::{InvalidUrl, opened_when_free, sqlite_options};
@@ -68,12 +68,6 @@ impl Dialect for Sqlite {
 
     fn statements(_: Option<&Identifier>) {}
 
-    async fn begin_writing(pool: &SqlitePool) -> Result<Transaction<'static, Self>, sqlx::Error> {
-        // A deferred transaction that comes to write later is refused at once when another has
-        // written since.
-        pool.begin_with("BEGIN IMMEDIATE").await
-    }
-
     /// In process, a round trip costs nothing: one statement per message.
     async fn insert(
         connection: &mut SqliteConnection,
@@ -104,12 +98,6 @@ impl Dialect for Sqlite {
             }));
         }
         Ok(stored)
-    }
-
-    /// A failed statement leaves the transaction as it was; one that ended it makes COMMIT itself
-    /// fail.
-    async fn probe(_: &mut SqliteConnection) -> Result<Option<String>, sqlx::Error> {
-        Ok(None)
     }
 
     async fn now(connection: &mut SqliteConnection) -> Result<OffsetDateTime, sqlx::Error> {

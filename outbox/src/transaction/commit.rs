@@ -35,10 +35,10 @@ pub enum CommitError {
     /// everything back.
     #[error("a statement of the transaction had failed before, so the database has rolled everything back")]
     Aborted(#[source] Box<dyn Error + Send + Sync>),
-    /// The transaction that the messages belong to was ended by a statement of the caller's own.
-    #[error(
-        "the transaction was ended by a COMMIT or ROLLBACK of the caller's own; use commit() and rollback()"
-    )]
+    /// The transaction was ended before: by a `begin()` inside of it that was dropped before its
+    /// answer or refused, or by a COMMIT or ROLLBACK in SQL. What was written until then is rolled
+    /// back (or was committed by that COMMIT), what was written after it is stored.
+    #[error("{}; await every begin(), and use commit() and rollback()", migrations::own_transaction::ENDED)]
     Ended,
     /// The database refused to commit. Everything is rolled back.
     #[error("the database refused to commit; everything is rolled back")]

@@ -140,7 +140,7 @@ impl<DB: Dialect> Runner<DB> {
         E: Error + Send + Sync + 'static,
         F: for<'t> Work<'t, DB, T, E> + Clone + Send,
     {
-        let tx = match DB::begin_writing(&self.pool).await.map_err(EnqueueError::from) {
+        let tx = match DB::begin_marked(&self.pool).await.map_err(EnqueueError::from) {
             Ok(tx) => tx,
             Err(error) if error.is_retryable() => return Attempt::Again(TransactionError::Begin(error)),
             Err(error) => return Attempt::Failed(TransactionError::Begin(error)),

@@ -23,6 +23,10 @@ use crate::transaction::ids::ReplayedIds;
 /// [`sqlx::Transaction`] does: business SQL runs on `&mut *tx`, a savepoint begins with
 /// `tx.begin()`.
 ///
+/// Await that `begin()`: when it is dropped before its answer (`timeout`, `select!`), or refused,
+/// sqlx ends the whole transaction. What follows is not stored with it, so [`commit`](Self::commit)
+/// and every enqueue refuse then.
+///
 /// Any error of its own `enqueue`, `enqueue_batch` or `stage` makes it unusable:
 /// [`commit`](Self::commit) refuses. (Not those of [`Outbox::enqueue`] on the inner transaction:
 /// they never pass through here.) Dropping it rolls back.
@@ -56,7 +60,7 @@ impl<DB: Dialect> Outbox<DB> {
     /// [`EnqueueError::Database`] when the database is not available or, on SQLite, busy for too
     /// long.
     pub async fn begin(&self, pool: &Pool<DB>) -> Result<OutboxTransaction<DB>, EnqueueError> {
-        Ok(OutboxTransaction::new(DB::begin_writing(pool).await?, self.clone(), ReplayedIds::default(), None))
+        Ok(OutboxTransaction::new(DB::begin_marked(pool).await?, self.clone(), ReplayedIds::default(), None))
     }
 }
 
@@ -166,15 +170,16 @@ impl<DB: Dialect> OutboxTransaction<DB> {
         if let Some(Poison { first, retryable }) = self.poison {
             return Err(CommitError::Poisoned { first, retryable });
         }
+        self.check_open().await?;
         let staged = std::mem::take(&mut self.staged);
         if staged.is_empty() {
-            // Messages name their transaction, and the answer must be the same.
             if !is_alive || self.transaction.is_some() {
                 self.probe().await?;
             }
         } else {
             let before = self.transaction.take();
             self.store_staged(staged).await.map_err(staged_error)?;
+            // The mark costs a round trip; messages name their transaction.
             if before.is_some() && self.transaction.is_some() && before != self.transaction {
                 return Err(CommitError::Ended);
             }
@@ -213,19 +218,23 @@ impl<DB: Dialect> OutboxTransaction<DB> {
         std::mem::take(&mut self.ids)
     }
 
-    /// A cheap statement that fails in an aborted transaction.
+    async fn check_open(&mut self) -> Result<(), CommitError> {
+        let is_open = DB::is_open(&mut self.tx).await.map_err(|error| CommitError::Lost(Box::new(error)))?;
+        if is_open { Ok(()) } else { Err(CommitError::Ended) }
+    }
+
+    /// A cheap statement that fails in an aborted transaction, and finds the mark of this one.
     async fn probe(&mut self) -> Result<(), CommitError> {
-        let now = DB::probe(&mut self.tx).await.map_err(|error| match SqlErrorKind::of(&error) {
-            _ if is_aborted_transaction(&error) => CommitError::Aborted(Box::new(error)),
-            SqlErrorKind::Lost => CommitError::Lost(Box::new(error)),
-            failure => {
-                CommitError::Refused { source: Box::new(error), retryable: failure == SqlErrorKind::Conflict }
-            }
-        })?;
-        if self.transaction.is_some() && now != self.transaction {
-            return Err(CommitError::Ended);
-        }
-        Ok(())
+        let is_marked =
+            DB::is_marked(&mut self.tx).await.map_err(|error| match SqlErrorKind::of(&error) {
+                _ if is_aborted_transaction(&error) => CommitError::Aborted(Box::new(error)),
+                SqlErrorKind::Lost => CommitError::Lost(Box::new(error)),
+                failure => CommitError::Refused {
+                    source: Box::new(error),
+                    retryable: failure == SqlErrorKind::Conflict,
+                },
+            })?;
+        if is_marked { Ok(()) } else { Err(CommitError::Ended) }
     }
 
     fn usable(&self) -> Result<(), EnqueueError> {

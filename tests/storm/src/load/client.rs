@@ -252,7 +252,7 @@ impl<DB: SettleIn> Client<DB> {
     }
 
     async fn raw(&self, shape: &Shape, given: &Given) -> Result<Told, Told> {
-        let mut tx = <DB as outbox::Dialect>::begin_writing(&self.pool).await.map_err(Told::failed)?;
+        let mut tx = <DB as migrations::Backend>::begin_marked(&self.pool).await.map_err(Told::failed)?;
         let sent = match self.write(Tx::Raw(&mut tx, &self.outbox), shape, given).await {
             Ok(sent) => sent,
             Err(error) => {

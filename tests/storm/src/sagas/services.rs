@@ -69,7 +69,7 @@ impl<DB: Shop> Bank<DB> {
     /// Takes cents from the customers.
     pub(super) async fn charge(&self, key: &str, cents: i64) -> Result<(), StepError> {
         chance(LOST, "the request to charge was lost")?;
-        let mut tx = <DB as outbox::Dialect>::begin_writing(&self.0).await?;
+        let mut tx = <DB as migrations::Backend>::begin_marked(&self.0).await?;
         let insert = "INSERT INTO bank_ledger (key, state, cents) VALUES ($1, 'charged', $2) \
                       ON CONFLICT (key) DO NOTHING";
         if DB::execute(&mut tx, insert, &[key], Some(cents)).await? == 0 {
@@ -87,7 +87,7 @@ impl<DB: Shop> Bank<DB> {
     /// Gives them back, if they were taken.
     pub(super) async fn refund(&self, key: &str, cents: i64) -> Result<(), StepError> {
         chance(LOST, "the request to refund was lost")?;
-        let mut tx = <DB as outbox::Dialect>::begin_writing(&self.0).await?;
+        let mut tx = <DB as migrations::Backend>::begin_marked(&self.0).await?;
         let never = "INSERT INTO bank_ledger (key, state, cents) VALUES ($1, 'refused', 0) \
                      ON CONFLICT (key) DO NOTHING";
         if DB::execute(&mut tx, never, &[key], None).await? == 0 {

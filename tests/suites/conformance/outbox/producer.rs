@@ -31,6 +31,7 @@ cases! { "outbox/producer":
         a_commit_wakes_the_relay,
         a_conflict_runs_again_with_the_same_ids,
         traces_are_captured_and_carried_into_the_task,
+        a_transaction_that_was_ended_by_a_dropped_begin_stores_nothing,
     }
     postgres {
         a_swallowed_error_does_not_turn_commit_into_a_silent_rollback,
@@ -379,6 +380,43 @@ async fn traces_are_captured_and_carried_into_the_task<DB: TestDialect>(db: Data
     });
     trace::scope(context.clone(), work).await.unwrap();
     assert_eq!(entries(&db).await[0].message.as_ref().unwrap().trace, Some(context));
+    db
+}
+
+/// Goal: after sqlx has ended a transaction behind the caller's back, no message is stored by
+/// itself, and no commit succeeds. Oracle: the rows, and every error.
+async fn a_transaction_that_was_ended_by_a_dropped_begin_stores_nothing<DB: TestDialect>(
+    db: Database<DB>,
+) -> Database<DB> {
+    for before in ["nothing", "enqueued", "staged"] {
+        let mut tx = db.outbox.begin(&db.pool).await.unwrap();
+        match before {
+            "enqueued" => drop(tx.enqueue(NewMessage::new("orders")).await.unwrap()),
+            "staged" => drop(tx.stage(NewMessage::new("orders")).unwrap()),
+            _ => {}
+        }
+        tests::drop_a_begin(tx.connection()).await;
+        let error = tx.commit().await.unwrap_err();
+        assert!(matches!(error, CommitError::Ended), "{before}: {error:?}");
+    }
+    let mut tx = db.outbox.begin(&db.pool).await.unwrap();
+    tests::drop_a_begin(tx.connection()).await;
+    let error = tx.enqueue(NewMessage::new("orders")).await.unwrap_err();
+    assert!(matches!(error, EnqueueError::Ended), "{error:?}");
+    assert!(matches!(tx.commit().await, Err(CommitError::Poisoned { .. })));
+    let mut tx = db.pool.begin().await.unwrap();
+    tests::drop_a_begin(&mut *tx).await;
+    let error = db.outbox.enqueue(&mut tx, NewMessage::new("orders")).await.unwrap_err();
+    assert!(matches!(error, EnqueueError::Ended), "{error:?}");
+    drop(tx);
+    assert_eq!(db.rows().await, 0);
+    // A savepoint that is begun and ended as it should be does no harm.
+    let mut tx = db.outbox.begin(&db.pool).await.unwrap();
+    let mut savepoint = sqlx::Connection::begin(tx.connection()).await.unwrap();
+    db.outbox.enqueue(&mut savepoint, NewMessage::new("orders")).await.unwrap();
+    savepoint.commit().await.unwrap();
+    tx.commit().await.unwrap();
+    assert_eq!(db.rows().await, 1);
     db
 }
 
