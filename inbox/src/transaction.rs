@@ -3,6 +3,8 @@
 use std::ops::{Deref, DerefMut};
 
 use message::{Chunk, Committed, Message, MessageId, shield};
+use migrations::SqlErrorKind;
+use migrations::own_transaction::ENDED;
 use sqlx::Transaction;
 use uuid::Uuid;
 
@@ -24,7 +26,8 @@ use crate::within::{no_answer, within};
 /// Only its `commit` makes the proofs that settle deliveries, and only if its own inbox rows are
 /// there in the very transaction that commits. That look is not a formality: with sqlx, `commit()`
 /// after a statement error that somebody swallowed returns `Ok` although PostgreSQL rolled
-/// everything back.
+/// everything back. Await every `begin()` (a savepoint) in it: one that is dropped before its
+/// answer, or refused, ends the whole transaction, and what is written after it commits by itself.
 #[derive(Debug)]
 #[must_use = "dropping it rolls it back"]
 pub struct InboxTransaction<DB: Dialect> {
@@ -80,6 +83,7 @@ impl<DB: Dialect> InboxTransaction<DB> {
         scope: &Tenant,
         message: &Message,
     ) -> Result<Admission<DB>, AdmitError> {
+        self.check_open().await?;
         let admission = self.inbox.admit_marked(&mut self.tx, consumer, scope, message, Mark::Yes).await?;
         self.note(consumer, scope, message, &admission);
         Ok(admission)
@@ -93,6 +97,7 @@ impl<DB: Dialect> InboxTransaction<DB> {
         scope: &Tenant,
         message: &Message,
     ) -> Result<Admission<DB>, AdmitError> {
+        self.check_open().await?;
         self.inbox.validate(&mut self.tx, message.id, true).await?;
         let admission = self.inbox.admit_validated(&mut self.tx, consumer, scope, message, Mark::Yes).await?;
         self.note(consumer, scope, message, &admission);
@@ -109,6 +114,7 @@ impl<DB: Dialect> InboxTransaction<DB> {
         letter: DeadLetterId,
     ) -> Result<Option<Guard<DB>>, StoreError> {
         let key = key(consumer, scope, message.id);
+        self.check_open().await?;
         let cleared = DB::clear_dead(&mut self.tx, self.inbox.statements(), key, letter)
             .await
             .map_err(StoreError::during("take over the inbox row of a dead letter"))?;
@@ -132,6 +138,7 @@ impl<DB: Dialect> InboxTransaction<DB> {
         scope: &Tenant,
         message: &Message,
     ) -> Result<Gathered, AdmitError> {
+        self.check_open().await?;
         let gathered = self.inbox.gather(&mut self.tx, consumer, scope, message).await?;
         let subject = message.id.as_uuid();
         match &gathered {
@@ -174,6 +181,7 @@ impl<DB: Dialect> InboxTransaction<DB> {
         consumer: &ConsumerName,
         candidates: &[Candidate<'_>],
     ) -> Result<Vec<Result<Admission<DB>, Refusal>>, AdmitError> {
+        self.check_open().await?;
         let admissions =
             self.inbox.admit_batch_uncounted(&mut self.tx, consumer, candidates, Mark::Yes).await?;
         for (candidate, admission) in candidates.iter().zip(&admissions) {
@@ -269,7 +277,19 @@ impl<DB: Dialect> InboxTransaction<DB> {
         }
     }
 
+    /// Refuses to go on after the transaction was ended: what is written would commit by itself.
+    async fn check_open(&mut self) -> Result<(), StoreError> {
+        let what = "go on in a transaction";
+        match DB::is_open(&mut self.tx).await.map_err(StoreError::during(what))? {
+            true => Ok(()),
+            false => Err(StoreError::new(what, SqlErrorKind::Refused, ENDED)),
+        }
+    }
+
     async fn finish(mut self) -> Result<(Vec<Committed>, Option<Self>), CommitError> {
+        if let Err(error) = self.check_open().await {
+            return Err(CommitError::RolledBack { reason: ENDED, source: Some(Box::new(error)) });
+        }
         self.check_chunks().await?;
         let Self { inbox, tx, admitted, .. } = self;
         let rows = admitted.iter().filter_map(|Admitted { subject, evidence }| match evidence {

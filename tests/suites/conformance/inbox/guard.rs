@@ -30,6 +30,7 @@ cases! { "inbox/guard":
         racing_batches_in_opposite_order_apply_once,
         an_open_transaction_of_the_caller_is_confirmed_only_after_its_commit,
         a_rolled_back_savepoint_gives_no_proof,
+        a_transaction_that_was_ended_by_a_dropped_begin_admits_nothing,
         a_chained_transaction_is_one_of_its_own,
         a_result_is_not_stored_from_another_transaction,
     }
@@ -493,4 +494,24 @@ async fn a_commit_without_an_answer_is_unknown_on_postgres() {
     assert!(!consume(&inbox, "billing", &message).await.0);
     assert_eq!(sqlx::Postgres::effects(&database.pool, "billing").await, ["unknown"]);
     database.drop_schema().await;
+}
+
+/// Goal: after sqlx has ended a transaction behind the handler's back, no inbox row is stored
+/// without its effect, and no proof is given. Oracle: what is admitted afterwards.
+async fn a_transaction_that_was_ended_by_a_dropped_begin_admits_nothing<DB: TestDatabase>(
+    database: &Database<DB>,
+) {
+    let inbox = database.inbox().await;
+    let messages = ["first", "second", "third"].map(message);
+    let mut tx = inbox.begin().await.unwrap();
+    assert!(matches!(admit(&mut tx, "billing", &messages[0]).await.unwrap(), Admission::Fresh(_)));
+    tests::drop_a_begin(&mut **tx).await;
+    assert!(matches!(admit(&mut tx, "billing", &messages[1]).await, Err(AdmitError::Store(_))));
+    let candidates = [Candidate { tenant: Tenant::none(), message: &messages[2] }];
+    assert!(tx.admit_batch(&consumer("billing"), &candidates).await.is_err());
+    let ended = tx.commit().await.unwrap_err();
+    assert!(ended.is_rolled_back() && ended.to_string().contains("begin()"), "{ended}");
+    for message in &messages {
+        assert!(consume(&inbox, "billing", message).await.0, "it is not there yet");
+    }
 }
