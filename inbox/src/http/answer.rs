@@ -122,8 +122,8 @@ pub(super) fn not_storable(limit: usize, took_effect: bool) -> Problem {
         "response_not_storable",
         "The service's response cannot be stored.",
         format!(
-            "{effect}, but the response is a stream of unknown length, or over {limit} bytes, and could not be repeated \
-             for the same Idempotency-Key."
+            "{effect}, but the response is a stream of unknown length, over {limit} bytes or has trailers, and could not be \
+             repeated for the same Idempotency-Key."
         ),
     )
 }

@@ -1,6 +1,5 @@
 //! One request, from its claim to its answer.
 
-use std::convert::Infallible;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -10,8 +9,10 @@ use http_body::Body;
 use http_body_util::BodyExt as _;
 use message::crash_points::reached;
 use message::{Backoff, Fingerprint};
+use migrations::own_transaction::ENDED;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 use tower_service::Service;
 
 use super::answer;
@@ -25,6 +26,7 @@ use crate::error::CommitError;
 use crate::keys::KeyStore;
 use crate::keys::{Claim, ClaimError, Claimed, CompleteError, Ending, KeyId, Replay, crash_points};
 use crate::transaction::classify_commit;
+use crate::within::Bounded;
 
 /// How often is asked for a key that somebody else holds.
 const WAIT_PAUSE: Backoff = Backoff { first: Duration::from_millis(10), max: Duration::from_millis(250) };
@@ -74,6 +76,8 @@ impl<S> Call<S> {
         // A body whose end is not known may never end.
         let fits = body.size_hint().exact().is_some_and(|bytes| bytes <= limit as u64);
         let whole = if fits { body.collect().await.ok() } else { None };
+        // They would be missing from this answer, and from every later one.
+        let whole = whole.filter(|whole| whole.trailers().is_none());
         let Some(whole) = whole else {
             let problem = answer::not_storable(limit, took_effect);
             return Ok(Answered { response: problem.response(), effect, storable: Some(Err(problem)) });
@@ -150,11 +154,10 @@ where
     let key = LeasedKey { id: id.clone(), attempt: claim.attempt(), lost: lost.clone() };
     call.parts.extensions.insert(key.clone());
     call.parts.extensions.insert(Some(key));
-    let answered = tokio::select! {
-        biased;
-        answered = call.answer(settings, true) => answered,
-        never = renewing(&claim, &lost) => match never {},
-    };
+    // In a task of its own: a handler that blocks its thread must not lose its lease by that.
+    let renewing = AbortOnDropHandle::new(tokio::spawn(renewing(claim.share(), lost)));
+    let answered = call.answer(settings, true).await;
+    drop(renewing);
     let Answered { response, effect, storable } = answered?;
     let completed = match (end_of_lease(effect, storable.is_some(), claim.on_expired()), storable) {
         (End::LeaveUnknown, _) => claim.leave_unknown().await,
@@ -192,7 +195,8 @@ where
         call.parts.extensions.insert(None::<LeasedKey>);
         return call.service.call(Request::from_parts(call.parts, B::from(call.body))).await;
     }
-    let tx = match DB::begin_plain(settings.keys.pool()).await {
+    let db = settings.keys.db();
+    let tx = match db.call(DB::begin_plain(db.pool())).await {
         Ok(tx) => tx,
         Err(error) => {
             let error =
@@ -206,24 +210,32 @@ where
     let Some(Held::Plain(tx)) = held.take() else { return Ok(answer::still_in_use().response()) };
     let effect = response.extensions_mut().remove::<Effect>();
     let is_kept = settings.is_stored(response.status()) && settings.keeps(effect, response.status());
-    let committed = commit(tx, is_kept).await;
+    if !is_kept {
+        if let Err(error) = db.call(tx.rollback()).await {
+            tracing::debug!(%error, "the database rolls back by itself");
+        }
+        return Ok(response);
+    }
+    let committed = commit(db, tx).await;
     Ok(committed.map_or_else(|error| answer::not_committed(&error).response(), |()| response))
 }
 
-/// Commits what a handler has written, or rolls it back.
+/// Commits what a handler has written.
 async fn commit<DB: KeyStore>(
+    db: &Bounded<DB>,
     mut tx: sqlx::Transaction<'static, DB>,
-    is_kept: bool,
 ) -> Result<(), CommitError> {
-    if !is_kept {
-        return tx.rollback().await.map_err(|error| CommitError::Unknown { source: Box::new(error) });
+    // One that is aborted would be rolled back in silence, one that is over would be no error.
+    let is_own = DB::is_open(&mut tx).await.is_ok_and(|is_open| is_open);
+    let is_own = is_own
+        && db.call(DB::is_marked(&mut tx)).await.map_err(|error| CommitError::RolledBack {
+            reason: "an earlier statement has aborted it",
+            source: Some(Box::new(error)),
+        })?;
+    if !is_own {
+        return Err(CommitError::RolledBack { reason: ENDED, source: None });
     }
-    // An aborted transaction would be rolled back in silence.
-    DB::probe(&mut tx).await.map_err(|error| CommitError::RolledBack {
-        reason: "an earlier statement has aborted it",
-        source: Some(Box::new(error)),
-    })?;
-    tx.commit().await.map_err(classify_commit)
+    db.call(tx.commit()).await.map_err(classify_commit)
 }
 
 /// Asks again while somebody else holds the key, for as long as the route allows.
@@ -273,7 +285,7 @@ fn replayed<R: From<Bytes>>(replay: Replay) -> Result<Response<R>, Problem> {
 }
 
 /// Keeps a lease alive for as long as the handler takes, and says when that has failed.
-async fn renewing<DB: KeyStore>(claim: &Claim<DB>, lost: &CancellationToken) -> Infallible {
+async fn renewing<DB: KeyStore>(claim: Claim<DB>, lost: CancellationToken) {
     let mut until = Instant::now() + claim.lease();
     loop {
         tokio::time::sleep(claim.lease() / 3).await;
@@ -294,7 +306,7 @@ async fn renewing<DB: KeyStore>(claim: &Claim<DB>, lost: &CancellationToken) -> 
         );
         if is_lost {
             lost.cancel();
-            return std::future::pending().await;
+            return;
         }
     }
 }

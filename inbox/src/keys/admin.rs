@@ -79,9 +79,8 @@ impl<DB: KeyStore> IdempotencyKeys<DB> {
     /// # Errors
     /// [`StoreError`] when the database refused or is away.
     pub async fn stuck(&self, limit: NonZeroU32) -> Result<Vec<StuckKey>, StoreError> {
-        DB::stuck(self.pool(), self.statements(), limit.get())
-            .await
-            .map_err(StoreError::during("list stuck idempotency keys"))
+        let stuck = DB::stuck(self.pool(), self.statements(), limit.get());
+        self.db().call(stuck).await.map_err(StoreError::during("list stuck idempotency keys"))
     }
 
     /// Decides about a stuck key; false when it is not stuck (any more), or, where a holder is
@@ -100,7 +99,7 @@ impl<DB: KeyStore> IdempotencyKeys<DB> {
     ) -> Result<bool, StoreError> {
         let (keys, id, signature) = (self.clone(), id.clone(), signature.clone());
         let work = async move {
-            again("decide about an idempotency key", || {
+            again(keys.db(), "decide about an idempotency key", || {
                 DB::decide(keys.pool(), keys.statements(), (&id, holder), decision, &signature)
             })
             .await
@@ -113,8 +112,7 @@ impl<DB: KeyStore> IdempotencyKeys<DB> {
     /// # Errors
     /// [`StoreError`] when the database refused or is away.
     pub async fn decisions(&self, limit: NonZeroU32) -> Result<Vec<Decided>, StoreError> {
-        DB::decisions(self.pool(), self.statements(), limit.get())
-            .await
-            .map_err(StoreError::during("list decisions about idempotency keys"))
+        let decisions = DB::decisions(self.pool(), self.statements(), limit.get());
+        self.db().call(decisions).await.map_err(StoreError::during("list decisions about idempotency keys"))
     }
 }

@@ -40,6 +40,14 @@ impl<DB: KeyStore> Claim<DB> {
         Self { keys, id, holder: asked.holder, attempt, lease, on_expired: asked.on_expired }
     }
 
+    /// The same claim, to be renewed elsewhere while this one is in use.
+    #[cfg(feature = "http")]
+    pub(crate) fn share(&self) -> Self {
+        let Self { keys, id, holder, attempt, lease, on_expired } = self;
+        let (keys, id) = (keys.clone(), id.clone());
+        Self { keys, id, holder: *holder, attempt: *attempt, lease: *lease, on_expired: *on_expired }
+    }
+
     /// Returns the key that is held. Pass [`KeyId::downstream`] on to the service that makes the
     /// effect.
     #[must_use]
@@ -132,7 +140,7 @@ impl<DB: KeyStore> Claim<DB> {
     }
 
     async fn change(&self, change: Change<'_>) -> Result<Option<Record>, StoreError> {
-        again("complete an idempotency key", || {
+        again(self.keys.db(), "complete an idempotency key", || {
             DB::change(self.keys.pool(), self.keys.statements(), &self.id, self.holder, change)
         })
         .await

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use message::Fingerprint;
 use time::OffsetDateTime;
 
-use super::decide::Decision;
+use super::decide::{BUSY_RETRY_AFTER, Decision};
 use super::record::Ending;
 
 /// The outcome of a claim.
@@ -78,6 +78,7 @@ impl<T> Claimed<T> {
     pub(crate) fn of(decision: Decision) -> Result<u32, Self> {
         Err(match decision {
             Decision::Take { attempt } | Decision::Held { attempt } => return Ok(attempt),
+            Decision::Busy => Self::InFlight { retry_after: BUSY_RETRY_AFTER },
             Decision::InFlight { retry_after } => Self::InFlight { retry_after },
             Decision::Stuck { since } => Self::Stuck { since },
             Decision::Replay { ending, outcome, processed_at } => {

@@ -18,6 +18,8 @@ pub(crate) struct Asked {
     pub(crate) fingerprint: Fingerprint,
     pub(crate) holder: Uuid,
     pub(crate) on_expired: OnExpired,
+    /// What expires after that has not expired, whatever the database's clock says.
+    pub(crate) expires_until: OffsetDateTime,
 }
 
 /// The decision about a claim.
@@ -28,7 +30,9 @@ pub(crate) enum Decision {
     /// The asker has it already, as this attempt: an earlier claim of its own, whose answer got
     /// lost.
     Held { attempt: u32 },
-    /// Somebody else has it.
+    /// A transaction has its lock.
+    Busy,
+    /// Somebody else has it on lease.
     InFlight { retry_after: Duration },
     /// Its holder is gone, and an operator has to decide.
     Stuck { since: OffsetDateTime },
@@ -43,14 +47,15 @@ pub(crate) enum Decision {
 /// Decides about a claim.
 pub(crate) fn decide(found: Found, asked: &Asked) -> Decision {
     let now = found.read_at;
-    let has_outcome = |record: &Record| matches!(record.state, State::Ended(_)) && !record.has_expired(now);
+    let has_expired = |record: &Record| record.has_expired(now.min(asked.expires_until));
+    let has_outcome = |record: &Record| matches!(record.state, State::Ended(_)) && !has_expired(record);
     if !found.is_held && !found.record.as_ref().is_some_and(has_outcome) {
-        return Decision::InFlight { retry_after: BUSY_RETRY_AFTER };
+        return Decision::Busy;
     }
     let Some(record) = found.record else { return Decision::Take { attempt: 1 } };
     let Record { fingerprint, state, attempt, holder, .. } = record;
     let next = Decision::Take { attempt: attempt.saturating_add(1) };
-    if record.has_expired(now) {
+    if has_expired(&record) {
         return next;
     }
     if fingerprint != asked.fingerprint {
@@ -107,12 +112,16 @@ mod tests {
         }
     }
 
+    fn asked(on_expired: OnExpired) -> Asked {
+        Asked { fingerprint: fingerprint(7), holder: MINE, on_expired, expires_until: NOW }
+    }
+
     fn found(record: Option<Record>) -> Found {
         Found { is_held: true, read_at: NOW, record }
     }
 
     fn decided(record: Option<Record>, on_expired: OnExpired) -> Decision {
-        decide(found(record), &Asked { fingerprint: fingerprint(7), holder: MINE, on_expired })
+        decide(found(record), &asked(on_expired))
     }
 
     #[test]
@@ -165,6 +174,16 @@ mod tests {
     }
 
     #[test]
+    fn one_clock_alone_makes_no_key_expire() {
+        let expiring = || Some(Record { expires_at: NOW, ..record(State::Ended(Ending::Succeeded), OTHER) });
+        let asked = |expires_until| Asked { expires_until, ..asked(OnExpired::TakeOver) };
+        assert!(matches!(decide(found(expiring()), &asked(BEFORE)), Decision::Replay { .. }));
+        let behind = Found { read_at: BEFORE, ..found(expiring()) };
+        assert!(matches!(decide(behind, &asked(NOW)), Decision::Replay { .. }));
+        assert_eq!(decide(found(expiring()), &asked(NOW)), Decision::Take { attempt: 4 });
+    }
+
+    #[test]
     fn what_an_operator_gave_up_is_never_run() {
         let record = Record { outcome: None, ..record(State::Ended(Ending::Failed), OTHER) };
         assert_eq!(decided(Some(record), OnExpired::TakeOver), Decision::Discarded { decided_at: BEFORE });
@@ -178,13 +197,12 @@ mod tests {
 
     #[test]
     fn of_a_key_that_a_transaction_holds_only_an_outcome_is_told() {
-        let asked = Asked { fingerprint: fingerprint(7), holder: MINE, on_expired: OnExpired::TakeOver };
+        let asked = asked(OnExpired::TakeOver);
         let busy = |record| decide(Found { is_held: false, ..found(record) }, &asked);
-        let in_flight = Decision::InFlight { retry_after: BUSY_RETRY_AFTER };
         let ended = record(State::Ended(Ending::Succeeded), OTHER);
         assert!(matches!(busy(Some(ended.clone())), Decision::Replay { .. }));
-        assert_eq!(busy(Some(Record { expires_at: NOW, ..ended })), in_flight);
-        assert_eq!(busy(Some(record(State::Released, OTHER))), in_flight);
-        assert_eq!(busy(None), in_flight);
+        assert_eq!(busy(Some(Record { expires_at: NOW, ..ended })), Decision::Busy);
+        assert_eq!(busy(Some(record(State::Released, OTHER))), Decision::Busy);
+        assert_eq!(busy(None), Decision::Busy);
     }
 }

@@ -7,18 +7,19 @@ use std::time::Duration;
 
 use message::crash_points::reached;
 use message::token::Drift;
-use message::{Backoff, Fingerprint, shield};
+use message::{Backoff, Fingerprint, SteadyClock, shield};
 use migrations::{Line, Migrator};
 use sqlx::Pool;
 use time::OffsetDateTime;
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
 
 use super::claim::Claim;
 use super::claimed::Claimed;
 use super::crash_points;
-use super::decide::Asked;
+use super::decide::{Asked, Decision};
 use super::error::ClaimError;
 use super::hold::{hold, lease};
 use super::id::KeyId;
@@ -32,6 +33,7 @@ use migrations::SqlErrorKind;
 use super::store::KeyStore;
 use super::telemetry;
 use crate::store_error::StoreError;
+use crate::within::{Bounded, within};
 
 /// How often a step is done again that lost against another one, or whose answer got lost. Every
 /// step may be: the holder's number tells whether an earlier try of it was carried out.
@@ -43,7 +45,9 @@ const PAUSE: Backoff = Backoff { first: Duration::from_millis(10), max: Duration
 pub struct IdempotencyKeys<DB: KeyStore>(Arc<Inner<DB>>);
 
 pub(super) struct Inner<DB: KeyStore> {
-    pool: Pool<DB>,
+    db: Bounded<DB>,
+    /// The second clock that must say that a key has expired.
+    clock: SteadyClock,
     statements: DB::KeyStatements,
     retention: Duration,
     _maintenance: AbortOnDropHandle<()>,
@@ -57,12 +61,17 @@ impl<DB: KeyStore> IdempotencyKeys<DB> {
     /// to run), or a database that is away. Run it to its end.
     pub async fn open(pool: Pool<DB>, options: KeyOptions) -> Result<Self, ClaimError> {
         options.check()?;
-        let mut connection = pool.acquire().await.map_err(StoreError::during("give a connection"))?;
-        Migrator::<DB>::new(Line::Idempotency).schema(options.schema.clone()).check(&mut connection).await?;
-        drop(connection);
-        let KeyOptions { retention, schema, maintain_every } = options;
+        let KeyOptions { retention, schema, maintain_every, call_timeout } = options;
+        let db = Bounded::new(pool, call_timeout);
+        within(call_timeout, "look at its tables", async {
+            let mut connection = db.acquire().await.map_err(StoreError::during("give a connection"))?;
+            let lines = Migrator::<DB>::new(Line::Idempotency).schema(schema.clone());
+            lines.check(&mut connection).await.map_err(ClaimError::from)
+        })
+        .await?;
         Ok(Self(Arc::new_cyclic(|keys| Inner {
-            pool,
+            db,
+            clock: SteadyClock::start(),
             statements: DB::key_statements(schema.as_ref()),
             retention,
             _maintenance: maintenance::spawn(Weak::clone(keys), maintain_every),
@@ -76,7 +85,16 @@ impl<DB: KeyStore> IdempotencyKeys<DB> {
     /// Where its table is.
     #[must_use]
     pub fn pool(&self) -> &Pool<DB> {
-        &self.0.pool
+        self.0.db.pool()
+    }
+
+    pub(crate) fn db(&self) -> &Bounded<DB> {
+        &self.0.db
+    }
+
+    /// The time up to which a key may be forgotten, if the database's clock says so too.
+    pub(super) fn forgets_until(&self) -> OffsetDateTime {
+        self.0.clock.now()
     }
 
     /// Claims a key on lease: for effects outside this database. Cancel-safe: a claim whose caller
@@ -128,16 +146,20 @@ impl<DB: KeyStore> IdempotencyKeys<DB> {
         options: &ClaimOptions,
     ) -> Result<Claimed<KeyTransaction<DB>>, ClaimError> {
         let (ask, dated) = self.ask(id, fingerprint, options)?;
-        let mut tx = DB::begin_holding(&self.0.pool, &self.0.statements, &ask)
-            .await
-            .map_err(StoreError::during("begin a transaction"))?;
-        let (decision, read_at) = hold::<DB>(&mut tx, &self.0.statements, &ask, false)
+        let (tx, (decision, read_at)) = self
+            .0
+            .db
+            .call(async {
+                let mut tx = DB::begin_holding(self.pool(), &self.0.statements, &ask).await?;
+                let held = hold::<DB>(&mut tx, &self.0.statements, &ask, false).await?;
+                Ok((tx, held))
+            })
             .await
             .map_err(StoreError::during("hold an idempotency key"))?;
         let claimed = match Claimed::of(decision) {
             Ok(attempt) => {
                 if let Err(drift) = validate_time(dated, read_at) {
-                    tx.rollback().await.map_err(StoreError::during("roll back"))?;
+                    self.0.db.call(tx.rollback()).await.map_err(StoreError::during("roll back"))?;
                     return Err(refused(&ask.id, drift));
                 }
                 reached(crash_points::AFTER_CLAIM);
@@ -152,7 +174,7 @@ impl<DB: KeyStore> IdempotencyKeys<DB> {
             Err(refused) => {
                 // The key may be locked: whoever asks next would find it in flight, although nobody
                 // works on it.
-                tx.rollback().await.map_err(StoreError::during("roll back"))?;
+                self.0.db.call(tx.rollback()).await.map_err(StoreError::during("roll back"))?;
                 refused
             }
         };
@@ -172,13 +194,18 @@ impl<DB: KeyStore> IdempotencyKeys<DB> {
         if let Err(ClaimError::NotAToken(_)) = dated {
             telemetry::claimed(id.operation(), "not_a_token");
         }
-        let asked = Asked { fingerprint, holder: Uuid::now_v7(), on_expired: options.on_expired };
+        let asked = Asked {
+            fingerprint,
+            holder: Uuid::now_v7(),
+            on_expired: options.on_expired,
+            expires_until: self.forgets_until(),
+        };
         Ok((Ask { id: id.clone(), asked, lease: options.lease, retention }, dated?))
     }
 
     async fn claim_now(&self, ask: Ask, dated: Option<Dated>) -> Result<Claimed<Claim<DB>>, ClaimError> {
         let (decision, read_at) =
-            again("claim an idempotency key", || lease::<DB>(&self.0.pool, &self.0.statements, &ask)).await?;
+            self.lease(&ask).await.map_err(StoreError::during("claim an idempotency key"))?;
         let id = ask.id.clone();
         let claimed = match Claimed::of(decision) {
             Ok(attempt) => {
@@ -194,6 +221,33 @@ impl<DB: KeyStore> IdempotencyKeys<DB> {
         };
         tell(&id, &claimed, if let Claimed::Acquired(claim) = &claimed { claim.attempt() } else { 0 });
         Ok(claimed)
+    }
+
+    /// Claims a key on lease, again as long as it may. An answer that got lost is found out: until
+    /// the session of the lost try has ended, it holds the lock of the key, and may have it yet.
+    async fn lease(&self, ask: &Ask) -> Result<(Decision, OffsetDateTime), sqlx::Error> {
+        let until = Instant::now() + self.0.db.limit();
+        let (mut attempt, mut lost) = (1, None);
+        loop {
+            let error = match self.0.db.call(lease::<DB>(self.pool(), &self.0.statements, ask)).await {
+                Ok(busy @ (Decision::Busy, _)) => match lost.take() {
+                    Some(error) => error,
+                    None => return Ok(busy),
+                },
+                Err(error) if may_try_again(&error, attempt) => error,
+                done => return done,
+            };
+            let pause = PAUSE.delay(attempt, rand::random());
+            if Instant::now() + pause >= until {
+                return Err(error);
+            }
+            tracing::debug!(attempt, %error, "claiming an idempotency key again");
+            if SqlErrorKind::of(&error) == SqlErrorKind::Lost {
+                lost = Some(error);
+            }
+            tokio::time::sleep(pause).await;
+            attempt += 1;
+        }
     }
 
     pub(super) fn statements(&self) -> &DB::KeyStatements {
@@ -237,22 +291,33 @@ async fn give_back<DB: KeyStore>(claim: Claim<DB>) {
 }
 
 /// Does a step that may be done again, until it neither lost against another one nor lost its
-/// answer.
-pub(super) async fn again<T, F>(what: &'static str, mut step: impl FnMut() -> F) -> Result<T, StoreError>
+/// answer. All tries together take no longer than one call may.
+pub(super) async fn again<DB: KeyStore, T, F>(
+    db: &Bounded<DB>,
+    what: &'static str,
+    mut step: impl FnMut() -> F,
+) -> Result<T, StoreError>
 where
     F: Future<Output = Result<T, sqlx::Error>>,
 {
-    let mut attempt = 1;
-    loop {
-        match step().await {
-            Err(error) if SqlErrorKind::of(&error) != SqlErrorKind::Refused && attempt < TRIES => {
-                tracing::debug!(attempt, %error, what, "trying again");
-                tokio::time::sleep(PAUSE.delay(attempt, rand::random())).await;
-                attempt += 1;
+    let tries = async {
+        let mut attempt = 1;
+        loop {
+            match step().await {
+                Err(error) if may_try_again(&error, attempt) => {
+                    tracing::debug!(attempt, %error, what, "trying again");
+                    tokio::time::sleep(PAUSE.delay(attempt, rand::random())).await;
+                    attempt += 1;
+                }
+                done => return done,
             }
-            done => return done.map_err(StoreError::during(what)),
         }
-    }
+    };
+    db.call(tries).await.map_err(StoreError::during(what))
+}
+
+fn may_try_again(error: &sqlx::Error, attempt: u32) -> bool {
+    SqlErrorKind::of(error) != SqlErrorKind::Refused && attempt < TRIES
 }
 
 impl<DB: KeyStore> Clone for IdempotencyKeys<DB> {

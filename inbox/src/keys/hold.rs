@@ -12,7 +12,7 @@
 use sqlx::Pool;
 use time::OffsetDateTime;
 
-use super::decide::{BUSY_RETRY_AFTER, Decision, decide};
+use super::decide::{Decision, decide};
 use super::store::Ask;
 use super::store::KeyStore;
 
@@ -46,7 +46,7 @@ pub(super) async fn hold<DB: KeyStore>(
             return Ok((decision, read_at));
         }
         if looks == LOOKS_MAX {
-            return Ok((Decision::InFlight { retry_after: BUSY_RETRY_AFTER }, read_at));
+            return Ok((Decision::Busy, read_at));
         }
     }
 }

@@ -13,7 +13,6 @@ use super::options::OnExpired;
 use super::store::KeyStore;
 use super::telemetry;
 use crate::store_error::StoreError;
-use crate::within::{MAINTENANCE_MAX, within};
 
 /// Rows of one statement: a few milliseconds, for which it holds nothing but the rows it deletes.
 const BATCH: u32 = 1_000;
@@ -40,16 +39,15 @@ impl<DB: KeyStore> IdempotencyKeys<DB> {
     /// [`StoreError`]; what was done until then stays done.
     pub async fn maintain(&self) -> Result<Maintained, StoreError> {
         let keys = self.clone();
-        let work = async move { within(MAINTENANCE_MAX, "maintain the keys", keys.maintain_now()).await };
-        shield(work).await
+        shield(async move { keys.maintain_now().await }).await
     }
 
     async fn maintain_now(&self) -> Result<Maintained, StoreError> {
         let mut done = Maintained::default();
         loop {
-            let expired = DB::report(self.pool(), self.statements(), BATCH)
-                .await
-                .map_err(StoreError::during("look for expired leases"))?;
+            let expired = DB::report(self.pool(), self.statements(), BATCH);
+            let expired =
+                self.db().call(expired).await.map_err(StoreError::during("look for expired leases"))?;
             for key in &expired {
                 let (id, holder, attempt) = (&key.id, key.holder, key.attempt);
                 match key.on_expired {
@@ -70,7 +68,10 @@ impl<DB: KeyStore> IdempotencyKeys<DB> {
             }
         }
         loop {
-            let forgotten = DB::forget(self.pool(), self.statements(), BATCH)
+            let forgotten = DB::forget(self.pool(), self.statements(), self.forgets_until(), BATCH);
+            let forgotten = self
+                .db()
+                .call(forgotten)
                 .await
                 .map_err(StoreError::during("forget expired idempotency keys"))?;
             telemetry::forgotten(forgotten);

@@ -71,8 +71,8 @@ pub use handle::IdempotencyKeys;
 pub use id::{IdempotencyKey, KeyId, Operation};
 pub use maintenance::Maintained;
 pub use options::{
-    ClaimOptions, KEY_RETENTION_DEFAULT, KEY_RETENTION_MAX, KEY_RETENTION_MIN, KeyOptions, LEASE_DEFAULT,
-    LEASE_MAX, LEASE_MIN, MAINTAIN_EVERY_DEFAULT, OnExpired, OptionOutOfBounds,
+    ClaimOptions, KEY_CALL_TIMEOUT_DEFAULT, KEY_RETENTION_DEFAULT, KEY_RETENTION_MAX, KEY_RETENTION_MIN,
+    KeyOptions, LEASE_DEFAULT, LEASE_MAX, LEASE_MIN, MAINTAIN_EVERY_DEFAULT, OnExpired, OptionOutOfBounds,
 };
 pub use record::Ending;
 pub use store::KeyStore;

@@ -5,6 +5,8 @@ use std::time::Duration;
 use message::token::{DriftWindow, InvalidWindow};
 use migrations::Identifier;
 
+use crate::within::{CALL_TIMEOUT_MAX, CALL_TIMEOUT_MIN};
+
 /// How long outcomes are kept by default.
 pub const KEY_RETENTION_DEFAULT: Duration = Duration::from_secs(86_400);
 /// The shortest retention.
@@ -23,6 +25,9 @@ pub const MAINTAIN_EVERY_DEFAULT: Duration = Duration::from_secs(30);
 const MAINTAIN_EVERY_MIN: Duration = Duration::from_secs(1);
 const MAINTAIN_EVERY_MAX: Duration = Duration::from_secs(3_600);
 
+/// How long a request waits for an answer of the database by default.
+pub const KEY_CALL_TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
+
 /// Options with which the handle is opened.
 #[derive(Debug, Clone)]
 pub struct KeyOptions {
@@ -36,11 +41,22 @@ pub struct KeyOptions {
     /// background: 1 s to 1 h, 30 s by default. See
     /// [`IdempotencyKeys::maintain`](super::IdempotencyKeys::maintain).
     pub maintain_every: Duration,
+    /// How long a call to the database may take, the wait for a connection included:
+    /// [`CALL_TIMEOUT_MIN`](crate::CALL_TIMEOUT_MIN) to
+    /// [`CALL_TIMEOUT_MAX`](crate::CALL_TIMEOUT_MAX), 30 s by default. Then the connection is given
+    /// up, and the caller gets an error: over HTTP 503. It does not bound the statements of the
+    /// caller's own.
+    pub call_timeout: Duration,
 }
 
 impl Default for KeyOptions {
     fn default() -> Self {
-        Self { retention: KEY_RETENTION_DEFAULT, schema: None, maintain_every: MAINTAIN_EVERY_DEFAULT }
+        Self {
+            retention: KEY_RETENTION_DEFAULT,
+            schema: None,
+            maintain_every: MAINTAIN_EVERY_DEFAULT,
+            call_timeout: KEY_CALL_TIMEOUT_DEFAULT,
+        }
     }
 }
 
@@ -147,7 +163,8 @@ impl ClaimOptions {
 impl KeyOptions {
     pub(crate) fn check(&self) -> Result<(), OptionOutOfBounds> {
         bounded("retention of idempotency keys", self.retention, KEY_RETENTION_MIN, KEY_RETENTION_MAX)?;
-        bounded("pause of maintenance", self.maintain_every, MAINTAIN_EVERY_MIN, MAINTAIN_EVERY_MAX)
+        bounded("pause of maintenance", self.maintain_every, MAINTAIN_EVERY_MIN, MAINTAIN_EVERY_MAX)?;
+        bounded("call timeout", self.call_timeout, CALL_TIMEOUT_MIN, CALL_TIMEOUT_MAX)
     }
 }
 

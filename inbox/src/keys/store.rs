@@ -57,11 +57,9 @@ pub trait KeyStore: Backend {
         ask: &Ask,
     ) -> impl Future<Output = Result<Transaction<'static, Self>>> + Send;
 
-    /// Begins a transaction of the same kind that holds no key.
+    /// Begins a transaction of the same kind that holds no key, with the mark of
+    /// [`own_transaction`](migrations::own_transaction).
     fn begin_plain(pool: &Pool<Self>) -> impl Future<Output = Result<Transaction<'static, Self>>> + Send;
-
-    /// Fails in a transaction that has failed.
-    fn probe(connection: &mut Self::Connection) -> impl Future<Output = Result<()>> + Send;
 
     /// Claims a key that has no row, if the transaction has its lock. When it was claimed.
     fn insert_key(
@@ -143,10 +141,12 @@ pub trait KeyStore: Backend {
         limit: u32,
     ) -> impl Future<Output = Result<Vec<StuckKey>>> + Send;
 
-    /// Deletes keys that have expired, at most so many; how many.
+    /// Deletes keys that have expired by the database's clock, and before `until`, at most `limit`;
+    /// how many.
     fn forget(
         pool: &Pool<Self>,
         statements: &Self::KeyStatements,
+        until: OffsetDateTime,
         limit: u32,
     ) -> impl Future<Output = Result<u64>> + Send;
 }

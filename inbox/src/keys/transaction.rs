@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use message::crash_points::reached;
 use message::{Backoff, shield};
+use migrations::own_transaction::ENDED;
 use sqlx::Transaction;
 use tokio::time::Instant;
 
@@ -25,7 +26,8 @@ const RESOLVE_PAUSE: Backoff = Backoff { first: Duration::from_millis(20), max: 
 
 /// A transaction that holds a key. It derefs to the sqlx transaction: whatever is written through
 /// it, business rows and outbox rows, commits together with the key and its outcome. Dropped
-/// without [`commit`](Self::commit), it rolls back, and the key is free.
+/// without [`commit`](Self::commit), it rolls back, and the key is free. Await every `begin()` (a
+/// savepoint) in it: one that is dropped before its answer, or refused, ends the whole transaction.
 #[derive(Debug)]
 #[must_use = "dropping it rolls it back"]
 pub struct KeyTransaction<DB: KeyStore> {
@@ -78,7 +80,11 @@ impl<DB: KeyStore> KeyTransaction<DB> {
     /// # Errors
     /// [`StoreError`]; roll back then.
     pub async fn undo(&mut self) -> Result<(), StoreError> {
-        DB::undo(&mut self.tx).await.map_err(StoreError::during("roll back to the claim of the key"))
+        self.keys
+            .db()
+            .call(DB::undo(&mut self.tx))
+            .await
+            .map_err(StoreError::during("roll back to the claim of the key"))
     }
 
     /// Rolls back, and frees the key. Dropping does the same, later.
@@ -87,21 +93,24 @@ impl<DB: KeyStore> KeyTransaction<DB> {
     /// [`StoreError`] when the database did not answer; it rolls back when it notices the lost
     /// connection.
     pub async fn rollback(self) -> Result<(), StoreError> {
-        let tx = self.tx;
-        shield(async move { tx.rollback().await.map_err(StoreError::during("roll back")) }).await
+        let Self { keys, tx, .. } = self;
+        let work =
+            async move { keys.db().call(tx.rollback()).await.map_err(StoreError::during("roll back")) };
+        shield(work).await
     }
 
     /// As [`commit`](Self::commit), for a caller that runs to its end anyway. Not cancel-safe.
     pub(crate) async fn commit_here(mut self, ending: Ending, outcome: &[u8]) -> Result<(), CommitError> {
         let rolled_back = |reason, source| Err(CommitError::RolledBack { reason, source });
+        if !matches!(DB::is_open(&mut self.tx).await, Ok(true)) {
+            return rolled_back(ENDED, None);
+        }
         let end = (ending, outcome);
-        match DB::finish(&mut self.tx, self.keys.statements(), &self.ask, self.attempt, end).await {
+        let finish = DB::finish(&mut self.tx, self.keys.statements(), &self.ask, self.attempt, end);
+        match self.keys.db().call(finish).await {
             Ok(true) => {}
             Ok(false) => {
-                return rolled_back(
-                    "it does not hold its key any more: it was ended by a statement of its own",
-                    None,
-                );
+                return rolled_back(ENDED, None);
             }
             Err(error) => {
                 let reason = "the outcome of its key could not be written, so an earlier statement may have aborted it";
@@ -109,7 +118,7 @@ impl<DB: KeyStore> KeyTransaction<DB> {
             }
         }
         reached(crash_points::AFTER_OUTCOME);
-        let committed = match self.tx.commit().await.map_err(classify_commit) {
+        let committed = match self.keys.db().call(self.tx.commit()).await.map_err(classify_commit) {
             Err(CommitError::Unknown { source }) => {
                 tracing::warn!(error = %source, "the connection was lost during a commit; looking its key up");
                 resolve(&self.keys, &self.ask, source).await
@@ -134,7 +143,7 @@ async fn resolve<DB: KeyStore>(
     let mut attempt = 1;
     loop {
         let reason = "the connection was lost, and the key has no outcome of this holder";
-        match look(keys, ask).await {
+        match keys.db().call(look(keys, ask)).await {
             Ok(Found { record, .. }) if is_of(record.as_ref(), ask) => return Ok(()),
             Ok(Found { is_held: true, .. }) => {
                 return Err(CommitError::RolledBack { reason, source: Some(source) });

@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use message::Fingerprint;
+use migrations::own_transaction::MARK;
 use migrations::{Identifier, Template};
 use sqlx::postgres::PgRow;
 use sqlx::postgres::types::PgInterval;
-use sqlx::{FromRow, PgConnection, PgPool, Postgres, Row, Transaction};
+use sqlx::{AssertSqlSafe, FromRow, PgConnection, PgPool, Postgres, Row, Transaction};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
@@ -143,7 +144,7 @@ migrations::statements! {
             LIMIT $1 FOR UPDATE SKIP LOCKED)) RETURNING {stuck_columns}";
     forget = "
         DELETE FROM {schema}idempotency_key AS k WHERE k.ctid = ANY (ARRAY(SELECT f.ctid
-            FROM {schema}idempotency_key AS f WHERE f.expires_at <= statement_timestamp()
+            FROM {schema}idempotency_key AS f WHERE f.expires_at <= least(statement_timestamp(), $2)
             AND f.state <> 'in_progress' ORDER BY f.expires_at LIMIT $1 FOR UPDATE SKIP LOCKED))";
 }
 
@@ -170,11 +171,8 @@ impl KeyStore for Postgres {
     /// Sets the isolation itself, as a transaction that holds a key does: the role's default may
     /// differ.
     async fn begin_plain(pool: &PgPool) -> Result<Transaction<'static, Self>> {
-        pool.begin_with("BEGIN ISOLATION LEVEL READ COMMITTED").await
-    }
-
-    async fn probe(connection: &mut PgConnection) -> Result<()> {
-        sqlx::query("SELECT 1").execute(connection).await.map(drop)
+        let begin = format!("SET TRANSACTION ISOLATION LEVEL READ COMMITTED; {MARK}; BEGIN");
+        pool.begin_with(AssertSqlSafe(begin)).await
     }
 
     async fn insert_key(
@@ -304,8 +302,13 @@ impl KeyStore for Postgres {
         stuck_keys(&statements.sql.report, pool, limit).await
     }
 
-    async fn forget(pool: &PgPool, statements: &KeyStatements, limit: u32) -> Result<u64> {
-        let forget = sqlx::query(&statements.sql.forget).bind(i64::from(limit)).persistent(false);
+    async fn forget(
+        pool: &PgPool,
+        statements: &KeyStatements,
+        until: OffsetDateTime,
+        limit: u32,
+    ) -> Result<u64> {
+        let forget = sqlx::query(&statements.sql.forget).bind(i64::from(limit)).bind(until).persistent(false);
         Ok(forget.execute(pool).await?.rows_affected())
     }
 }

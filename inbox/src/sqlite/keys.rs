@@ -5,7 +5,7 @@ use sqlx::{FromRow, Row, Sqlite, SqliteConnection, SqlitePool, Transaction};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use migrations::Identifier;
+use migrations::{Backend as _, Identifier};
 
 use super::values;
 use crate::decision::Signature;
@@ -46,7 +46,7 @@ const NOTE: &str = "INSERT INTO idempotency_audit (scope, operation, key, actor,
 const DECISIONS: &str = "SELECT actor, note, action, scope, operation, key, at FROM idempotency_audit \
     ORDER BY seq DESC LIMIT $1";
 const FORGET: &str = "DELETE FROM idempotency_key WHERE rowid IN (SELECT rowid FROM idempotency_key \
-        WHERE expires_at <= CAST(unixepoch('subsec') * 1000000 AS INTEGER) AND state <> 'in_progress' \
+        WHERE expires_at <= min(CAST(unixepoch('subsec') * 1000000 AS INTEGER), $2) AND state <> 'in_progress' \
         ORDER BY expires_at LIMIT $1)";
 
 impl KeyStore for Sqlite {
@@ -64,14 +64,8 @@ impl KeyStore for Sqlite {
         Ok(tx)
     }
 
-    /// IMMEDIATE waits for the write lock within the busy timeout; upgrading later fails at once
-    /// with BUSY.
     async fn begin_plain(pool: &SqlitePool) -> Result<Transaction<'static, Self>> {
-        pool.begin_with("BEGIN IMMEDIATE").await
-    }
-
-    async fn probe(connection: &mut SqliteConnection) -> Result<()> {
-        sqlx::query("SELECT 1").execute(connection).await.map(drop)
+        Self::begin_marked(pool).await
     }
 
     async fn insert_key(
@@ -200,8 +194,8 @@ impl KeyStore for Sqlite {
         stuck_keys(REPORT, pool, limit).await
     }
 
-    async fn forget(pool: &SqlitePool, _statements: &(), limit: u32) -> Result<u64> {
-        Ok(sqlx::query(FORGET).bind(limit).execute(pool).await?.rows_affected())
+    async fn forget(pool: &SqlitePool, _statements: &(), until: OffsetDateTime, limit: u32) -> Result<u64> {
+        Ok(sqlx::query(FORGET).bind(limit).bind(values::micros(until)).execute(pool).await?.rows_affected())
     }
 }
 

@@ -50,6 +50,7 @@ mod features;
 mod inbox;
 mod keys;
 mod outbox;
+mod proxied;
 mod sagas;
 mod statistics;
 

@@ -7,11 +7,12 @@ use super::*;
 use axum::body::{Body, to_bytes};
 use axum::extract::State;
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, Request, Response, StatusCode};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
 use axum::response::IntoResponse;
 use axum::routing::{delete, post};
 use axum::{Extension, Router};
 use futures_util::stream;
+use http_body_util::BodyExt as _;
 use inbox::Tenant;
 use inbox::http::{HeldTransaction, IdempotencyLayer, LeasedKey};
 use tokio::sync::{Mutex, Semaphore};
@@ -28,10 +29,13 @@ key_cases! { "keys/http":
         another_tenants_key_never_replays,
         a_request_whose_client_is_gone_runs_to_its_end,
         a_leased_request_is_in_flight_then_replayed,
+        a_leased_handler_that_blocks_its_thread_keeps_its_lease,
         a_leased_request_that_failed_gives_its_key_back,
         a_request_waits_for_another_one_where_the_route_allows_it,
         without_a_key_an_optional_route_runs_each_time,
         a_transaction_that_outlives_its_handler_is_rolled_back,
+        a_transaction_that_its_handler_ended_is_an_error,
+        a_response_with_trailers_is_refused,
     }
     postgres {
         a_hundred_requests_at_once_run_once,
@@ -65,6 +69,13 @@ async fn place<DB: Keys>(
     match headers.get("x-do").map_or("", |value| value.to_str().unwrap()) {
         "wait" => shop.go.acquire().await.unwrap().forget(),
         "stream" => return endless(),
+        "trailers" => {
+            let sum =
+                HeaderMap::from_iter([(HeaderName::from_static("x-sum"), HeaderValue::from_static("7"))]);
+            let body = Body::from("done").with_trailers(std::future::ready(Some(Ok(sum))));
+            return Response::new(Body::new(body));
+        }
+        "drop a begin" => tests::drop_a_begin(&mut **tx).await,
         "leak" => {
             let held = held.clone();
             drop(tx);
@@ -98,6 +109,10 @@ async fn charge(
     shop.calls.lock().await.push(format!("{} {attempt}", id.key()));
     match headers.get("x-do").map_or("", |value| value.to_str().unwrap()) {
         "wait" => shop.go.acquire().await.unwrap().forget(),
+        "block" => {
+            let go = || tokio::runtime::Handle::current().block_on(shop.go.acquire()).unwrap().forget();
+            tokio::task::block_in_place(go);
+        }
         "stream" => return endless(),
         "" => {}
         status => return (status.parse::<StatusCode>().unwrap(), "no").into_response(),
@@ -375,6 +390,29 @@ async fn a_leased_request_is_in_flight_then_replayed<DB: Keys>(db: Database<DB>)
     assert_eq!(*app.shop.calls.lock().await, ["k 1"]);
 }
 
+/// Goal: a handler that blocks its thread does not keep its lease from being renewed. Oracle: the
+/// end of the lease, which moves while the handler blocks.
+async fn a_leased_handler_that_blocks_its_thread_keeps_its_lease<DB: Keys>(db: Database<DB>) {
+    let brief = ClaimOptions::default().lease(Duration::from_secs(1));
+    let app = app(&db, |(orders, charges)| (orders, charges.claim(brief))).await;
+    let blocking = tokio::spawn(app.send(Ask { order: "block", ..CHARGE }));
+    app.called().await;
+    let mut lease = column(&db, "k", "lease_until").await;
+    for _ in 0..4 {
+        lease = tests::eventually("the lease is renewed", async || {
+            let now = column(&db, "k", "lease_until").await;
+            Ok((now > lease).then_some(now))
+        })
+        .await
+        .unwrap();
+    }
+    let second = app.send(CHARGE).await;
+    assert_eq!((second.status, second.code().as_str()), (409, "idempotency_key_in_flight"));
+    app.shop.go.add_permits(1);
+    assert_eq!(blocking.await.unwrap().status, 200);
+    assert_eq!(*app.shop.calls.lock().await, ["k 1"]);
+}
+
 async fn a_leased_request_that_failed_gives_its_key_back<DB: Keys>(db: Database<DB>) {
     let app = app(&db, |layers| layers).await;
     assert_eq!(app.send(Ask { order: "503", ..CHARGE }).await.status, 503);
@@ -426,6 +464,24 @@ async fn a_transaction_that_outlives_its_handler_is_rolled_back<DB: Keys>(db: Da
         .await
         .unwrap();
     assert_eq!(all_effects(&db).await, 1, "only of the second one");
+}
+
+/// With a key or without one, an answer says that what it is about was stored.
+async fn a_transaction_that_its_handler_ended_is_an_error<DB: Keys>(db: Database<DB>) {
+    let app = app(&db, |(orders, charges)| (orders.optional(), charges)).await;
+    for key in ["\"k\"", ""] {
+        let answer = app.send(Ask { key, order: "drop a begin", ..ASK }).await;
+        assert_eq!((answer.status, answer.code().as_str()), (500, "idempotency_failed"), "{key}");
+    }
+    assert_eq!(all_effects(&db).await, 0);
+    assert_eq!((app.send(ASK).await.status, all_effects(&db).await), (201, 1));
+}
+
+async fn a_response_with_trailers_is_refused<DB: Keys>(db: Database<DB>) {
+    let app = app(&db, |layers| layers).await;
+    let answer = app.send(Ask { order: "trailers", ..ASK }).await;
+    assert_eq!((answer.status, answer.code().as_str()), (500, "response_not_storable"));
+    assert_eq!(all_effects(&db).await, 0);
 }
 
 async fn a_hundred_requests_at_once_run_once(db: Database<Postgres>) {

@@ -21,15 +21,23 @@ use tests::{Backend, Database, Dialect, Role, Stage, trial};
 
 /// One trial per case and database.
 macro_rules! key_cases {
-    ($suite:literal: every { $($every:ident),* $(,)? } $(postgres { $($postgres:ident),* $(,)? })?) => {
+    (
+        $suite:literal: every { $($every:ident),* $(,)? } $(postgres { $($postgres:ident),* $(,)? })?
+        $(postgres_at_night { $($night:ident),* $(,)? })?
+    ) => {
         pub(super) fn trials() -> Vec<libtest_mimic::Trial> {
-            vec![
+            #[allow(unused_mut, reason = "most suites have no case of the night")]
+            let mut trials = vec![
                 $(
                     super::case::<sqlx::Postgres, _>($suite, stringify!($every), async |db| $every(db).await),
                     super::case::<sqlx::Sqlite, _>($suite, stringify!($every), async |db| $every(db).await),
                 )*
                 $($(super::case::<sqlx::Postgres, _>($suite, stringify!($postgres), async |db| $postgres(db).await),)*)?
-            ]
+            ];
+            $(trials.extend(tests::trial::at_night(vec![
+                $(super::case::<sqlx::Postgres, _>($suite, stringify!($night), async |db| $night(db).await),)*
+            ]));)?
+            trials
         }
     };
 }

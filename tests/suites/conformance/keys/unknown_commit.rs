@@ -10,6 +10,10 @@ key_cases! { "keys/unknown_commit":
     postgres {
         a_commit_that_happened_is_recognised,
         a_commit_that_never_arrived_is_told_and_leaves_the_key_free,
+        a_claim_whose_lost_commit_still_runs_is_found_out,
+    }
+    postgres_at_night {
+        a_database_host_that_is_gone_keeps_no_request,
     }
 }
 
@@ -38,5 +42,73 @@ async fn a_commit_that_never_arrived_is_told_and_leaves_the_key_free(db: Databas
     let (committed, keys) = cut(&db, Cut::Before).await;
     assert!(committed.unwrap_err().is_rolled_back());
     assert_eq!((run(&keys, "k").await, effects(&db, "k").await), ("acquired", 1));
+    keys.pool().close().await;
+}
+
+/// Goal: a claim on lease whose answer is lost, while its session still commits, is this claim's.
+/// Oracle: it is acquired, as the first attempt, and not reported as in flight.
+async fn a_claim_whose_lost_commit_still_runs_is_found_out(db: Database<Postgres>) {
+    db.execute(
+        "CREATE FUNCTION wait_for_the_test() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+            PERFORM pg_advisory_xact_lock(4711); RETURN NULL; END $$;
+        CREATE CONSTRAINT TRIGGER slow_commit AFTER INSERT ON idempotency_key DEFERRABLE INITIALLY DEFERRED
+            FOR EACH ROW EXECUTE FUNCTION wait_for_the_test()",
+    )
+    .await
+    .unwrap();
+    let mut test = db.admin.acquire().await.unwrap();
+    Postgres::execute(&mut test, "SELECT pg_advisory_lock(4711)").await.unwrap();
+    let (pool, wire) = crate::proxied::pool(&Role::Service.url(&db.url).unwrap(), 2).await;
+    let keys = IdempotencyKeys::open(pool, KeyOptions::default()).await.unwrap();
+    let claiming = keys.clone();
+    let claiming = tokio::spawn(async move { claim(&claiming, "k", "k").await });
+    let waits = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = 4711 AND NOT granted \
+        AND database = (SELECT oid FROM pg_database WHERE datname = current_database())";
+    tests::eventually("it commits", async || Ok((db.integer(waits).await? == 1).then_some(())))
+        .await
+        .unwrap();
+    wire.cut();
+    let asked = format!(
+        "SELECT count(*) FROM pg_stat_activity WHERE application_name = '{}' AND state = 'idle' \
+            AND datname = current_database() AND query IN ('COMMIT', 'BEGIN; ROLLBACK')",
+        crate::proxied::PROXIED
+    );
+    tests::eventually("another session has found the key locked", async || {
+        Ok((db.integer(&asked).await? >= 1).then_some(()))
+    })
+    .await
+    .unwrap();
+    Postgres::execute(&mut test, "SELECT pg_advisory_unlock(4711)").await.unwrap();
+    let claimed = claiming.await.unwrap();
+    let Claimed::Acquired(mine) = claimed else { panic!("{}", claimed.as_str()) };
+    assert_eq!(mine.attempt(), 1);
+    mine.complete(Ending::Succeeded, b"done").await.unwrap();
+    assert_eq!(run(&keys, "k").await, "replay");
+    keys.pool().close().await;
+}
+
+/// Goal: a host that is gone without a word keeps no request for ever, and none after another host
+/// answers at its address. Oracle: each call returns, and then the key runs.
+async fn a_database_host_that_is_gone_keeps_no_request(db: Database<Postgres>) {
+    let (pool, wire) = crate::proxied::pool(&Role::Service.url(&db.url).unwrap(), 2).await;
+    let options = KeyOptions { call_timeout: std::time::Duration::from_secs(1), ..KeyOptions::default() };
+    let keys = IdempotencyKeys::open(pool, options).await.unwrap();
+    let Claimed::Acquired(lease) = claim(&keys, "lease", "lease").await else { panic!() };
+    let Claimed::Acquired(tx) =
+        keys.begin(&key("tx"), request("tx"), &ClaimOptions::default()).await.unwrap()
+    else {
+        panic!()
+    };
+    wire.abandon(proxy::End::Server);
+    lease.complete(Ending::Succeeded, b"done").await.unwrap_err();
+    tx.commit(Ending::Succeeded, b"tx").await.unwrap_err();
+    tests::eventually("requests run again", async || {
+        let claimed = keys.begin(&key("again"), request("again"), &ClaimOptions::default()).await;
+        let Ok(Claimed::Acquired(tx)) = claimed else { return Ok(None) };
+        Ok(Some(tx.commit(Ending::Succeeded, b"again").await?))
+    })
+    .await
+    .unwrap();
+    wire.end_abandonment();
     keys.pool().close().await;
 }
