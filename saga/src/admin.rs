@@ -233,9 +233,7 @@ impl<DB: Dialect> Sagas<DB> {
     /// [`StoreError`].
     pub async fn list(&self, query: &SagaQuery) -> Result<Vec<SagaRecord>, StoreError> {
         let mut connection = self.acquire().await?;
-        DB::list_sagas(&mut connection, &self.0.statements, query)
-            .await
-            .map_err(StoreError::during("list sagas"))
+        self.call("list sagas", DB::list_sagas(&mut connection, &self.0.statements, query)).await
     }
 
     /// Reads a saga and its steps, in the order in which they began. Cancel-safe.
@@ -245,8 +243,8 @@ impl<DB: Dialect> Sagas<DB> {
     pub async fn show(&self, id: &SagaId) -> Result<Option<(SagaRecord, Vec<StepRecord>)>, StoreError> {
         let Some(saga) = self.find(id).await? else { return Ok(None) };
         let mut connection = self.acquire().await?;
-        let steps = DB::steps(&mut connection, &self.0.statements, id).await;
-        Ok(Some((saga, steps.map_err(StoreError::during("read the steps of a saga"))?)))
+        let steps = DB::steps(&mut connection, &self.0.statements, id);
+        Ok(Some((saga, self.call("read the steps of a saga", steps).await?)))
     }
 
     /// Reads a saga and its steps without their contents: input is empty, and there is no output or
@@ -256,9 +254,7 @@ impl<DB: Dialect> Sagas<DB> {
     /// [`StoreError`].
     pub async fn look(&self, id: &SagaId) -> Result<Option<(SagaRecord, Vec<StepRecord>)>, StoreError> {
         let mut connection = self.acquire().await?;
-        DB::look_at_saga(&mut connection, &self.0.statements, id)
-            .await
-            .map_err(StoreError::during("look at a saga"))
+        self.call("look at a saga", DB::look_at_saga(&mut connection, &self.0.statements, id)).await
     }
 
     /// Counts sagas whose turn is overdue by more than this, by type and version. Cancel-safe.
@@ -267,9 +263,11 @@ impl<DB: Dialect> Sagas<DB> {
     /// [`StoreError`].
     pub async fn overdue(&self, by: Duration) -> Result<Vec<Overdue>, StoreError> {
         let mut connection = self.acquire().await?;
-        DB::overdue(&mut connection, &self.0.statements, by.min(crate::SPAN_MAX))
-            .await
-            .map_err(StoreError::during("count overdue sagas"))
+        self.call(
+            "count overdue sagas",
+            DB::overdue(&mut connection, &self.0.statements, by.min(crate::SPAN_MAX)),
+        )
+        .await
     }
 
     /// Lists the decisions, the latest first. Cancel-safe.
@@ -278,9 +276,11 @@ impl<DB: Dialect> Sagas<DB> {
     /// [`StoreError`].
     pub async fn decisions(&self, limit: NonZeroU32) -> Result<Vec<Decision>, StoreError> {
         let mut connection = self.acquire().await?;
-        DB::list_decisions(&mut connection, &self.0.statements, limit.get())
-            .await
-            .map_err(StoreError::during("list the decisions about sagas"))
+        self.call(
+            "list the decisions about sagas",
+            DB::list_decisions(&mut connection, &self.0.statements, limit.get()),
+        )
+        .await
     }
 
     /// Lets a stuck saga go on where it stopped, with its attempts counted from zero.
@@ -337,7 +337,11 @@ impl<DB: Dialect> Sagas<DB> {
             key::check("the name of a step", step, NAME_BYTES_MAX)?;
         }
         let (sagas, id, signature) = (self.clone(), id.clone(), signature.clone());
-        shield(async move { sagas.decide_now(id, choice, seen, signature).await }).await
+        shield(async move {
+            let decided = sagas.0.db.any(sagas.decide_now(id, choice, seen, signature)).await;
+            decided.map_err(StoreError::during("store a decision about a saga"))?
+        })
+        .await
     }
 
     async fn decide_now(
@@ -349,7 +353,7 @@ impl<DB: Dialect> Sagas<DB> {
     ) -> Result<(), DecideError> {
         let failed = StoreError::during;
         let statements = &self.0.statements;
-        let mut tx = DB::begin_saga(&self.0.pool).await.map_err(failed("begin a transaction"))?;
+        let mut tx = DB::begin_saga(self.pool()).await.map_err(failed("begin a transaction"))?;
         let found = DB::lock_saga(&mut tx, statements, &id).await.map_err(failed("look at a saga"))?;
         let Some(saga) = found else { return Err(DecideError::NotFound { id }) };
         let (state, is_stuck) = (saga.state, saga.stuck_at.is_some());

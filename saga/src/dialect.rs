@@ -1,16 +1,18 @@
 //! The differences between the databases. Sealed: implemented for `sqlx::Postgres` and
 //! `sqlx::Sqlite`.
 
+use std::collections::HashSet;
 use std::future::Future;
 use std::time::Duration;
 
 use inbox::Backoff;
 use migrations::{Backend, Identifier};
 use sqlx::{Pool, Transaction};
+use time::OffsetDateTime;
 
 use crate::admin::{Decision, Overdue, SagaQuery};
 use crate::key::SagaId;
-use crate::record::{Held, NewStep, SagaRecord, StepChange, StepRecord, Turn};
+use crate::record::{Commits, Held, NewStep, SagaRecord, StepChange, StepRecord, Turn};
 
 /// A database that sagas have tables in: PostgreSQL or SQLite.
 pub trait Dialect: outbox::Dialect + inbox::dialect::Dialect + Store {}
@@ -81,13 +83,21 @@ pub trait Store: Backend {
         pause: Backoff,
     ) -> impl Future<Output = Result<Vec<SagaRecord>>> + Send;
 
-    /// Makes a lease last so long from now; false when somebody else has the saga.
-    fn renew_saga(
+    /// Makes the leases of sagas last so long from now; returns those that are held and were not
+    /// locked at the moment.
+    fn renew_sagas(
         connection: &mut Self::Connection,
         statements: &Self::SagaStatements,
-        held: &Held,
+        held: &[Held],
         lease: Duration,
-    ) -> impl Future<Output = Result<bool>> + Send;
+    ) -> impl Future<Output = Result<HashSet<Held>>> + Send;
+
+    /// Returns for each kind whether a saga of it is due.
+    fn due_kinds(
+        connection: &mut Self::Connection,
+        statements: &Self::SagaStatements,
+        kinds: &[(String, u16)],
+    ) -> impl Future<Output = Result<Vec<bool>>> + Send;
 
     /// Forgets the failures of a saga, if it is held.
     fn got_on(
@@ -117,6 +127,7 @@ pub trait Store: Backend {
         statements: &Self::SagaStatements,
         held: &Held,
         step: &NewStep<'_>,
+        commits: Commits,
     ) -> impl Future<Output = Result<bool>> + Send;
 
     /// Changes a step, if the saga is held and the step is as expected; whether it did.
@@ -125,6 +136,7 @@ pub trait Store: Backend {
         statements: &Self::SagaStatements,
         held: &Held,
         change: &StepChange<'_>,
+        commits: Commits,
     ) -> impl Future<Output = Result<bool>> + Send;
 
     /// Takes a turn, if the saga is held; whether it did.
@@ -221,11 +233,12 @@ pub trait Store: Backend {
         by: Duration,
     ) -> impl Future<Output = Result<Vec<Overdue>>> + Send;
 
-    /// Deletes sagas that ended so long ago, with steps and replies, at most so many; how many.
+    /// Deletes sagas that ended a retention ago, by the database's clock and by another one's
+    /// reading, with steps and replies, at most `limit`; how many.
     fn forget_sagas(
         connection: &mut Self::Connection,
         statements: &Self::SagaStatements,
-        age: Duration,
+        ended: (Duration, OffsetDateTime),
         limit: u32,
     ) -> impl Future<Output = Result<u64>> + Send;
 }

@@ -20,6 +20,17 @@ impl Lease {
     }
 
     pub(crate) fn is_valid(&self) -> bool {
-        Instant::now() < *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        Instant::now() < self.until()
+    }
+
+    /// Waits until it has been over for so long.
+    pub(crate) async fn over_for(&self, span: Duration) {
+        while Instant::now() < self.until() + span {
+            tokio::time::sleep_until(self.until() + span).await;
+        }
+    }
+
+    fn until(&self) -> Instant {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

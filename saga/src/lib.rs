@@ -113,7 +113,7 @@ pub use inbox::Signature;
 pub use key::{ID_BYTES_MAX, InvalidKey, NAME_BYTES_MAX, SagaId, StepKey};
 pub use options::{SPAN_MAX, WorkerOptions};
 #[doc(hidden)]
-pub use record::{Held, NewStep, StepChange, Turn};
+pub use record::{Commits, Held, NewStep, StepChange, Turn};
 pub use record::{SagaRecord, Seen, State, StepKind, StepRecord, StepState, UndoState};
 #[doc(hidden)]
 pub use registry::SagaFunction;

@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use inbox::Backoff;
+use inbox::{Backoff, CALL_TIMEOUT_MAX, CALL_TIMEOUT_MIN};
 
 /// The shortest lease.
 const LEASE_MIN: Duration = Duration::from_secs(1);
@@ -19,7 +19,9 @@ pub const SPAN_MAX: Duration = Duration::from_secs(36_525 * 86_400);
 #[non_exhaustive]
 pub struct WorkerOptions {
     /// Sagas that run at once in this process. Default: 16. Each uses a connection of the pool
-    /// while a step with an effect in this database runs; a smaller pool makes them wait.
+    /// while a step with an effect in this database runs: as many steps as the pool has
+    /// connections, less two, run at once, and the others wait for their turn. The two are for the
+    /// renewal of the leases and for what is short.
     pub concurrency: NonZeroU32,
     /// How long a worker that died, or hangs, keeps its sagas: 1 s to 1 h. Default: 15 s. A living
     /// worker renews it every third of that.
@@ -36,6 +38,10 @@ pub struct WorkerOptions {
     pub backoff: Backoff,
     /// How long a saga that has ended is remembered; up to a century. Default: 14 days.
     pub retention: Duration,
+    /// How long a call to the database may take, the wait for a connection included: 1 s to 1 h.
+    /// Default: 30 s. Then the connection is given up, and the work tried again. It does not bound
+    /// the statements of a step: those are given up when the lease has been over for as long.
+    pub call_timeout: Duration,
     /// How long a stopping worker waits for its sagas to reach their next step. Default: 20 s.
     pub shutdown_grace: Duration,
 }
@@ -49,6 +55,7 @@ impl Default for WorkerOptions {
             attempts_max: 10,
             backoff: Backoff::MESSAGES,
             retention: Duration::from_secs(14 * 86_400),
+            call_timeout: Duration::from_secs(30),
             shutdown_grace: Duration::from_secs(20),
         }
     }
@@ -60,6 +67,7 @@ impl WorkerOptions {
             lease: self.lease.clamp(LEASE_MIN, LEASE_MAX),
             poll_max: self.poll_max.max(POLL_MIN),
             attempts_max: self.attempts_max.max(1),
+            call_timeout: self.call_timeout.clamp(CALL_TIMEOUT_MIN, CALL_TIMEOUT_MAX),
             retention: self.retention.min(SPAN_MAX),
             ..self
         }

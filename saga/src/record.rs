@@ -254,10 +254,21 @@ impl StepRecord {
 
 /// A saga that a worker owns: what fences its changes.
 #[doc(hidden)]
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Held {
     pub(crate) id: SagaId,
     pub(crate) epoch: i64,
+}
+
+/// What a change of a step commits with.
+#[doc(hidden)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Commits {
+    /// Alone.
+    Alone,
+    /// With the rows of its effect: only if the transaction still is the one that was begun for
+    /// both.
+    WithEffect,
 }
 
 /// A step that begins.

@@ -23,10 +23,10 @@ impl<DB: Dialect> Sagas<DB> {
             let mut forgotten = 0;
             loop {
                 let mut connection = sagas.acquire().await?;
-                let age = sagas.0.options.retention;
-                let batch = DB::forget_sagas(&mut connection, &sagas.0.statements, age, BATCH)
-                    .await
-                    .map_err(StoreError::during("forget ended sagas"))?;
+                // The database's clock alone must not decide what is gone for good.
+                let ended = (sagas.0.options.retention, sagas.0.clock.now());
+                let batch = DB::forget_sagas(&mut connection, &sagas.0.statements, ended, BATCH);
+                let batch = sagas.call("forget ended sagas", batch).await?;
                 forgotten += batch;
                 if batch < u64::from(BATCH) {
                     return Ok(forgotten);

@@ -1,8 +1,11 @@
 //! The handle to the tables of sagas.
 
 use std::fmt;
+use std::future::Future;
 use std::sync::Arc;
 
+use inbox::Bounded;
+use message::SteadyClock;
 use message::crash_points::reached;
 use migrations::{Identifier, Line, Migrator};
 use outbox::Outbox;
@@ -10,7 +13,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sqlx::Pool;
 use sqlx::pool::PoolConnection;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 
 use crate::dialect::Dialect;
 use crate::error::{OpenError, StartError, StoreError};
@@ -25,7 +28,11 @@ use crate::worker::Finishing;
 pub struct Sagas<DB: Dialect>(pub(crate) Arc<Inner<DB>>);
 
 pub(crate) struct Inner<DB: Dialect> {
-    pub(crate) pool: Pool<DB>,
+    pub(crate) db: Bounded<DB>,
+    /// The second clock that must say that a saga is to be forgotten.
+    pub(crate) clock: SteadyClock,
+    /// Turns of transactions with code of steps in them.
+    pub(crate) turns: Semaphore,
     pub(crate) outbox: Outbox<DB>,
     pub(crate) statements: DB::SagaStatements,
     pub(crate) registry: Registry<DB>,
@@ -134,18 +141,25 @@ impl<DB: Dialect> Sagas<DB> {
     /// Where the tables are.
     #[must_use]
     pub fn pool(&self) -> &Pool<DB> {
-        &self.0.pool
+        self.0.db.pool()
     }
 
     pub(crate) async fn acquire(&self) -> Result<PoolConnection<DB>, StoreError> {
-        self.0.pool.acquire().await.map_err(StoreError::during("give a connection"))
+        self.0.db.acquire().await.map_err(StoreError::during("give a connection"))
+    }
+
+    /// Waits for a call to the database as long as one may take.
+    pub(crate) async fn call<T>(
+        &self,
+        what: &'static str,
+        call: impl Future<Output = Result<T, sqlx::Error>>,
+    ) -> Result<T, StoreError> {
+        self.0.db.call(call).await.map_err(StoreError::during(what))
     }
 
     pub(crate) async fn find(&self, id: &SagaId) -> Result<Option<SagaRecord>, StoreError> {
         let mut connection = self.acquire().await?;
-        DB::find_saga(&mut connection, &self.0.statements, id)
-            .await
-            .map_err(StoreError::during("look for a saga"))
+        self.call("look for a saga", DB::find_saga(&mut connection, &self.0.statements, id)).await
     }
 }
 
@@ -206,14 +220,19 @@ impl<DB: Dialect> SagasBuilder<DB> {
         if let Some(wrong) = self.wrong {
             return Err(wrong);
         }
-        let mut connection = pool.acquire().await.map_err(StoreError::during("give a connection"))?;
-        Migrator::<DB>::new(Line::Saga).schema(schema.clone()).check(&mut connection).await?;
+        let options = options.bounded();
+        let turns = turns(pool.options().get_max_connections());
+        let db = Bounded::new(pool, options.call_timeout);
+        let mut connection = db.acquire().await.map_err(StoreError::during("give a connection"))?;
+        let lines = Migrator::<DB>::new(Line::Saga).schema(schema.clone());
+        db.any(lines.check(&mut connection)).await.map_err(StoreError::during("look at its tables"))??;
         drop(connection);
         let statements = DB::saga_statements(schema.as_ref());
         let notify = Notify::new();
-        let options = options.bounded();
         Ok(Sagas(Arc::new(Inner {
-            pool,
+            db,
+            clock: SteadyClock::start(),
+            turns: Semaphore::new(turns),
             outbox,
             statements,
             registry,
@@ -224,6 +243,15 @@ impl<DB: Dialect> SagasBuilder<DB> {
             hook: self.hook,
         })))
     }
+}
+
+/// Connections that steps leave to the renewal of the leases and to what is short.
+pub(crate) const KEPT_FREE: u32 = 2;
+
+/// How many transactions with code of steps in them run at once, with so many connections.
+fn turns(connections: u32) -> usize {
+    let turns = connections.saturating_sub(KEPT_FREE).max(1);
+    usize::try_from(turns).unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS)
 }
 
 impl<DB: Dialect> Inner<DB> {

@@ -60,8 +60,9 @@ impl Error for Stop {}
 /// Why a step or an undo failed, and what follows.
 ///
 /// Every error converts into one by `?` and means: try again. One of a database that says it is
-/// away, or that another transaction won, is tried again without being counted, as long as the
-/// database that holds the sagas does not answer either; while it does, each sixth in a row counts.
+/// away is tried again without being counted, as long as the database that holds the sagas does not
+/// answer either; while it does, each sixth in a row counts. One that says that another transaction
+/// won is tried again at once, and 20 of them in a row count as one failure.
 /// [`StepError::stop`] means that it can never succeed.
 #[derive(Debug)]
 pub struct StepError {
@@ -74,7 +75,7 @@ pub struct StepError {
 pub(crate) enum Next {
     /// Counted, and tried again after a pause.
     Retry,
-    /// Not counted: another transaction won.
+    /// Another transaction won: tried again at once.
     Again,
     /// Not counted: the database is away.
     Outage,
@@ -87,6 +88,11 @@ impl StepError {
     #[must_use]
     pub fn retry(reason: impl Into<String>) -> Self {
         Self { next: Next::Retry, reason: reason.into() }
+    }
+
+    /// The database that holds the sagas does not answer.
+    pub(crate) fn outage(reason: impl Into<String>) -> Self {
+        Self { next: Next::Outage, reason: reason.into() }
     }
 
     /// It did not happen, and never will: the step returns [`Stop`]. An undo that says so makes its

@@ -9,6 +9,8 @@ migrations::statements! {
         // before it counts.
         owned = "WITH owned AS MATERIALIZED (
             SELECT 1 FROM {schema}saga WHERE {held} AND {condition} FOR NO KEY UPDATE)";
+        // The transaction is the one that was begun for the effect and its record, if it must be.
+        own = "(NOT {must_be_own}::boolean OR current_setting('outbox.transaction', true) = 'own')";
         lost_again = "(s.worker IS NOT NULL AND s.attempts > 0 AND s.cancel IS NULL)";
         let_go = "worker = NULL, waits_for = NULL, waiting_since = NULL";
         // By name, not with a star: PostgreSQL refuses a statement that a connection has prepared
@@ -47,17 +49,30 @@ migrations::statements! {
         FROM due WHERE s.type = due_type AND s.id = due_id RETURNING {columns}";
     /// Its last failures are over: it got on.
     got_on = "UPDATE {schema}saga SET attempts = 0, error = NULL WHERE {held} AND attempts > 0";
-    renew = "UPDATE {schema}saga SET wake_at = clock_timestamp() + $4 * interval '1 microsecond' WHERE {held}";
+    /// One that is locked at the moment is left for the next time: it must not keep the others from
+    /// being renewed. Nobody takes it while it is locked.
+    renew = "
+        WITH mine (my_type, my_id) AS MATERIALIZED (SELECT s.type, s.id
+            FROM unnest($1::text[], $2::text[], $3::bigint[]) AS e (type, id, epoch)
+            CROSS JOIN LATERAL (SELECT type, id FROM {schema}saga AS s WHERE s.type = e.type AND s.id = e.id
+                AND s.epoch = e.epoch AND s.worker IS NOT NULL LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED) AS s)
+        UPDATE {schema}saga AS s SET wake_at = clock_timestamp() + $4 * interval '1 microsecond'
+        FROM mine WHERE s.type = my_type AND s.id = my_id RETURNING s.type, s.id, s.epoch";
+    /// Reads one entry of the index for each type and version, whatever the statistics say.
+    due_kinds = "SELECT kind.place FROM unnest($1::text[], $2::integer[]) WITH ORDINALITY AS kind (type, version, place) \
+        CROSS JOIN LATERAL (SELECT FROM {schema}saga AS s WHERE s.type = kind.type AND s.version = kind.version \
+            AND s.wake_at <= statement_timestamp() LIMIT 1) AS due";
     steps = "SELECT {step_columns}, result FROM {schema}saga_step WHERE type = $1 AND id = $2 ORDER BY position";
     look_steps = "SELECT {step_columns}, NULL::text AS result FROM {schema}saga_step WHERE type = $1 AND id = $2 \
         ORDER BY position";
     mailbox = "SELECT step, payload FROM {schema}saga_reply WHERE type = $1 AND id = $2";
-    insert_step(condition = "cancel IS NULL") = "
+    insert_step(condition = "cancel IS NULL AND {own}", must_be_own = "$12") = "
         {owned} INSERT INTO {schema}saga_step
             (type, id, name, position, kind, state, undo, result, error, due_at, ended_at)
         SELECT $1, $2, $4, $5, $6, $7, $8, $9, $10, clock_timestamp() + $11 * interval '1 microsecond',
             CASE WHEN $7 IN ('done', 'refused') THEN clock_timestamp() END FROM owned";
-    change_step(condition = "(NOT $13 OR cancel IS NULL) AND ($14::bigint IS NULL OR replies = $14)") = "
+    change_step(condition = "(NOT $13 OR cancel IS NULL) AND ($14::bigint IS NULL OR replies = $14) AND {own}",
+        must_be_own = "$15") = "
         {owned} UPDATE {schema}saga_step SET state = $7, undo = $8, result = coalesce($9, result),
             error = coalesce($10, error), attempts = attempts + $11,
             ended_at = CASE WHEN $12 THEN clock_timestamp() ELSE ended_at END,
@@ -153,7 +168,7 @@ migrations::statements! {
         WHERE wake_at <= statement_timestamp() - $1 * interval '1 microsecond' GROUP BY type, version";
     /// A saga that another transaction looks at is left for the next time.
     forget = "WITH gone AS (DELETE FROM {schema}saga AS s USING (SELECT type, id FROM {schema}saga \
-                WHERE ended_at <= statement_timestamp() - $1 * interval '1 microsecond' \
+                WHERE ended_at <= least(statement_timestamp(), $3) - $1 * interval '1 microsecond' \
                 ORDER BY ended_at LIMIT $2 FOR UPDATE SKIP LOCKED) AS old \
             WHERE s.type = old.type AND s.id = old.id RETURNING s.type, s.id), \
         steps AS (DELETE FROM {schema}saga_step AS t USING gone WHERE t.type = gone.type AND t.id = gone.id), \

@@ -8,13 +8,16 @@ use migrations::Identifier;
 use sqlx::postgres::PgArguments;
 use sqlx::query::Query;
 use sqlx::{PgConnection, PgPool, Postgres, Transaction};
+use time::OffsetDateTime;
 
 use super::rows;
 use super::statements::Statements;
 use crate::admin::{Decision, Overdue, SagaQuery};
 use crate::dialect::{Replied, Store};
 use crate::key::SagaId;
-use crate::record::{GIVEN, Held, LOST, NewStep, SagaRecord, State, StepChange, StepRecord, StepState, Turn};
+use crate::record::{
+    Commits, GIVEN, Held, LOST, NewStep, SagaRecord, State, StepChange, StepRecord, StepState, Turn,
+};
 
 type Result<T> = std::result::Result<T, sqlx::Error>;
 type Bound<'q> = Query<'q, Postgres, PgArguments>;
@@ -110,13 +113,34 @@ impl Store for Postgres {
         query.fetch_all(connection).await?.iter().map(rows::saga).collect()
     }
 
-    async fn renew_saga(
+    async fn renew_sagas(
         connection: &mut PgConnection,
         statements: &Statements,
-        held: &Held,
+        held: &[Held],
         lease: Duration,
-    ) -> Result<bool> {
-        one(fence(sqlx::query(&statements.renew), held).bind(micros(lease)), connection).await
+    ) -> Result<HashSet<Held>> {
+        let types: Vec<&str> = held.iter().map(|held| held.id.saga_type()).collect();
+        let ids: Vec<&str> = held.iter().map(|held| held.id.id()).collect();
+        let epochs: Vec<i64> = held.iter().map(|held| held.epoch).collect();
+        let query = sqlx::query_as(&statements.renew).bind(types).bind(ids).bind(epochs).bind(micros(lease));
+        let renewed: HashSet<(String, String, i64)> =
+            query.fetch_all(connection).await?.into_iter().collect();
+        let is_renewed = |held: &Held| {
+            renewed.contains(&(held.id.saga_type().to_owned(), held.id.id().to_owned(), held.epoch))
+        };
+        Ok(held.iter().filter(|held| is_renewed(held)).cloned().collect())
+    }
+
+    async fn due_kinds(
+        connection: &mut PgConnection,
+        statements: &Statements,
+        kinds: &[(String, u16)],
+    ) -> Result<Vec<bool>> {
+        let types: Vec<&str> = kinds.iter().map(|(saga_type, _)| saga_type.as_str()).collect();
+        let versions: Vec<i32> = kinds.iter().map(|(_, version)| i32::from(*version)).collect();
+        let query = sqlx::query_scalar(&statements.due_kinds).bind(types).bind(versions);
+        let due: HashSet<i64> = query.fetch_all(connection).await?.into_iter().collect();
+        Ok((1_i64..).zip(kinds).map(|(place, _)| due.contains(&place)).collect())
     }
 
     async fn got_on(connection: &mut PgConnection, statements: &Statements, held: &Held) -> Result<()> {
@@ -146,6 +170,7 @@ impl Store for Postgres {
         statements: &Statements,
         held: &Held,
         step: &NewStep<'_>,
+        commits: Commits,
     ) -> Result<bool> {
         let query = fence(sqlx::query(&statements.insert_step), held)
             .bind(step.name)
@@ -155,7 +180,8 @@ impl Store for Postgres {
             .bind(step.undo.as_str())
             .bind(step.result)
             .bind(step.error)
-            .bind(step.due_in.map(micros));
+            .bind(step.due_in.map(micros))
+            .bind(commits == Commits::WithEffect);
         one(query, connection).await
     }
 
@@ -164,6 +190,7 @@ impl Store for Postgres {
         statements: &Statements,
         held: &Held,
         change: &StepChange<'_>,
+        commits: Commits,
     ) -> Result<bool> {
         let query = fence(sqlx::query(&statements.change_step), held)
             .bind(change.name)
@@ -176,7 +203,8 @@ impl Store for Postgres {
             .bind(i32::from(change.is_attempt))
             .bind(change.from.0 != change.to.0)
             .bind(change.is_forward)
-            .bind(change.replies);
+            .bind(change.replies)
+            .bind(commits == Commits::WithEffect);
         one(query, connection).await
     }
 
@@ -346,10 +374,11 @@ impl Store for Postgres {
     async fn forget_sagas(
         connection: &mut PgConnection,
         statements: &Statements,
-        age: Duration,
+        (retention, until): (Duration, OffsetDateTime),
         limit: u32,
     ) -> Result<u64> {
-        let query = sqlx::query_scalar(&statements.forget).bind(micros(age)).bind(i64::from(limit));
+        let query = sqlx::query_scalar(&statements.forget).bind(micros(retention));
+        let query = query.bind(i64::from(limit)).bind(until);
         let gone: i64 = query.fetch_one(connection).await?;
         Ok(u64::try_from(gone).unwrap_or_default())
     }

@@ -26,6 +26,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use migrations::own_transaction::ENDED;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
@@ -41,7 +42,9 @@ use crate::dialect::Dialect;
 use crate::error::{StoreError, storable};
 use crate::key::{self, NAME_BYTES_MAX};
 use crate::lease::Lease;
-use crate::record::{Held, NewStep, SagaRecord, StepChange, StepKind, StepRecord, StepState, UndoState};
+use crate::record::{
+    Commits, Held, NewStep, SagaRecord, StepChange, StepKind, StepRecord, StepState, UndoState,
+};
 use crate::registry::problem;
 use crate::sagas::Inner;
 use crate::stop::{Next, StepError, Stop};
@@ -346,8 +349,8 @@ impl<DB: Dialect> Parts<DB> {
     /// Stores a step that begins, outside of a transaction.
     async fn begin_step(&mut self, step: &NewStep<'_>) -> Result<(), Stopped> {
         let sagas = Arc::clone(&self.sagas);
-        match sagas.pool.acquire().await {
-            Ok(mut connection) => self.insert_step(&mut connection, step).await?,
+        match sagas.db.acquire().await {
+            Ok(mut connection) => self.insert_step(&mut connection, step, Commits::Alone).await?,
             Err(error) => return self.failed_store("store a step", error),
         }
         self.has_progressed = true;
@@ -357,8 +360,8 @@ impl<DB: Dialect> Parts<DB> {
     /// Changes a step, outside of a transaction.
     async fn change_step(&mut self, change: &StepChange<'_>) -> Result<(), Stopped> {
         let sagas = Arc::clone(&self.sagas);
-        match sagas.pool.acquire().await {
-            Ok(mut connection) => self.change_step_in(&mut connection, change).await?,
+        match sagas.db.acquire().await {
+            Ok(mut connection) => self.change_step_in(&mut connection, change, Commits::Alone).await?,
             Err(error) => return self.failed_store("store the outcome of a step", error),
         }
         self.has_progressed |= change.from != change.to;
@@ -370,15 +373,17 @@ impl<DB: Dialect> Parts<DB> {
         &mut self,
         connection: &mut DB::Connection,
         step: &NewStep<'_>,
+        commits: Commits,
     ) -> Result<(), Stopped> {
         let sagas = Arc::clone(&self.sagas);
+        self.check_open(step.name, &mut *connection, commits).await?;
         let inserted = async {
             self.get_on(&mut *connection).await?;
-            DB::insert_step(connection, &sagas.statements, &self.held, step).await
+            DB::insert_step(&mut *connection, &sagas.statements, &self.held, step, commits).await
         };
-        match inserted.await {
+        match sagas.db.call(inserted).await {
             Ok(true) => Ok(()),
-            Ok(false) => self.halt(Halt::Changed),
+            Ok(false) => self.changed(step.name, connection, commits).await,
             Err(error) => self.failed_store("store a step", error),
         }
     }
@@ -388,18 +393,58 @@ impl<DB: Dialect> Parts<DB> {
         &mut self,
         connection: &mut DB::Connection,
         change: &StepChange<'_>,
+        commits: Commits,
     ) -> Result<(), Stopped> {
         let sagas = Arc::clone(&self.sagas);
+        self.check_open(change.name, &mut *connection, commits).await?;
         let changed = async {
             if change.from != change.to {
                 self.get_on(&mut *connection).await?;
             }
-            DB::change_step(connection, &sagas.statements, &self.held, change).await
+            DB::change_step(&mut *connection, &sagas.statements, &self.held, change, commits).await
         };
-        match changed.await {
+        match sagas.db.call(changed).await {
             Ok(true) => Ok(()),
-            Ok(false) => self.halt(Halt::Changed),
+            Ok(false) => self.changed(change.name, connection, commits).await,
             Err(error) => self.failed_store("store the outcome of a step", error),
+        }
+    }
+
+    /// Fails a step whose transaction is over: its record would be stored without its effect.
+    async fn check_open(
+        &mut self,
+        name: &str,
+        connection: &mut DB::Connection,
+        commits: Commits,
+    ) -> Result<(), Stopped> {
+        if commits == Commits::Alone {
+            return Ok(());
+        }
+        match DB::is_open(connection).await {
+            Ok(true) => Ok(()),
+            Ok(false) => self.failed_step(name, &StepError::retry(ENDED)),
+            Err(error) => self.failed_store("look at a step's transaction", error),
+        }
+    }
+
+    /// Ends the run after a change that found its saga otherwise, or its transaction over.
+    async fn changed(
+        &mut self,
+        name: &str,
+        connection: &mut DB::Connection,
+        commits: Commits,
+    ) -> Result<(), Stopped> {
+        let is_own = match commits {
+            Commits::Alone => Ok(true),
+            Commits::WithEffect => {
+                let sagas = Arc::clone(&self.sagas);
+                sagas.db.call(DB::is_marked(connection)).await
+            }
+        };
+        match is_own {
+            Ok(true) => self.halt(Halt::Changed),
+            Ok(false) => self.failed_step(name, &StepError::retry(ENDED)),
+            Err(error) => self.failed_store("look at a step's transaction", error),
         }
     }
 

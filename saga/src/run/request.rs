@@ -13,7 +13,7 @@ use super::undo::{NoUndo, UndoInTx, UndoRequest};
 use super::work::TxUndo;
 use super::{Halt, Parts, Run, Stopped, change};
 use crate::dialect::Dialect;
-use crate::record::{NewStep, StepChange, StepKind, StepRecord, StepState, UndoState};
+use crate::record::{Commits, NewStep, StepChange, StepKind, StepRecord, StepState, UndoState};
 use crate::replies::KEY_HEADER;
 use crate::stop::{StepError, Stop};
 
@@ -106,14 +106,13 @@ impl<DB: Dialect> Parts<DB> {
         undo: UndoState,
     ) -> Result<T, Stopped> {
         self.check_span(name, within)?;
-        let sagas = Arc::clone(&self.sagas);
-        let mut tx = match sagas.outbox.begin(&sagas.pool).await {
-            Ok(tx) => tx,
-            Err(error) => return self.failed_step(name, &error.into()),
-        };
+        let mut tx = self.begin(name).await?;
         let message = message.header(KEY_HEADER, self.held.id.key(name));
-        if let Err(error) = tx.enqueue(message).await {
-            return self.failed_step(name, &error.into());
+        let sagas = Arc::clone(&self.sagas);
+        match sagas.db.any(tx.enqueue(message)).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) => return self.failed_step(name, &error.into()),
+            Err(error) => return self.failed_store("enqueue a request", error),
         }
         let Some(reply) = self.mailbox.get(name).cloned() else {
             self.begin_wait(tx, (name, StepKind::Request), undo, within).await?;
@@ -132,7 +131,7 @@ impl<DB: Dialect> Parts<DB> {
             error: None,
             due_in: None,
         };
-        self.insert_step(&mut tx, &done).await?;
+        self.insert_step(&mut tx, &done, Commits::WithEffect).await?;
         self.commit(name, tx).await?;
         self.has_progressed = true;
         Ok(value)

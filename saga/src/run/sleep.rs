@@ -11,7 +11,7 @@ use super::{Halt, Parts, Run, Stopped, change};
 use crate::crash_points;
 use crate::dialect::Dialect;
 use crate::options::SPAN_MAX;
-use crate::record::{NewStep, StepChange, StepKind, StepRecord, StepState, Turn, UndoState};
+use crate::record::{Commits, NewStep, StepChange, StepKind, StepRecord, StepState, Turn, UndoState};
 use crate::stop::Stop;
 
 /// A pause that is about to begin: `.await` it.
@@ -57,11 +57,7 @@ impl<DB: Dialect> Parts<DB> {
         match row {
             None => {
                 self.check_span(name, Some(duration))?;
-                let sagas = Arc::clone(&self.sagas);
-                let tx = match sagas.outbox.begin(&sagas.pool).await {
-                    Ok(tx) => tx,
-                    Err(error) => return self.failed_step(name, &error.into()),
-                };
+                let tx = self.begin(name).await?;
                 self.begin_wait(tx, (name, StepKind::Sleep), UndoState::None, Some(duration)).await
             }
             Some(row) if row.state != StepState::Waiting || self.target.is_some() => self.replay(&row),
@@ -101,8 +97,8 @@ impl<DB: Dialect> Parts<DB> {
         let state = StepState::Waiting;
         let step = NewStep { name, position, kind, state, undo, result: None, error: None, due_in };
         let turn = Turn::Wait { step: name, replies: self.replies };
-        self.insert_step(&mut tx, &step).await?;
-        match DB::turn(&mut tx, &sagas.statements, &self.held, &turn).await {
+        self.insert_step(&mut tx, &step, Commits::WithEffect).await?;
+        match sagas.db.call(DB::turn(&mut tx, &sagas.statements, &self.held, &turn)).await {
             Ok(true) => {}
             Ok(false) => return self.halt(Halt::Changed),
             Err(error) => return self.failed_store("store a step that waits", error),
@@ -118,10 +114,10 @@ impl<DB: Dialect> Parts<DB> {
         let sagas = Arc::clone(&self.sagas);
         let turn = Turn::Wait { step: name, replies: self.replies };
         let waits = async {
-            let mut connection = sagas.pool.acquire().await?;
+            let mut connection = sagas.db.pool().acquire().await?;
             DB::turn(&mut connection, &sagas.statements, &self.held, &turn).await
         };
-        match waits.await {
+        match sagas.db.call(waits).await {
             Ok(true) => self.halt(Halt::Waiting),
             Ok(false) => self.halt(Halt::Changed),
             Err(error) => self.failed_store("let a saga wait", error),

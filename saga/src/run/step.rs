@@ -8,13 +8,15 @@ use std::sync::Arc;
 use outbox::{CommitError, OutboxTransaction};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use tokio::sync::SemaphorePermit;
 use tokio::time::Instant;
 
 use super::undo::{NoUndo, Undo, UndoInTx};
 use super::work::{StepUndo, StepWork};
 use super::{Halt, Parts, Run, Stopped};
 use crate::dialect::Dialect;
-use crate::record::{NewStep, StepKind, StepRecord, StepState, UndoState};
+use crate::record::{Commits, NewStep, StepKind, StepRecord, StepState, UndoState};
+use crate::sagas::Inner;
 use crate::stop::{Next, StepError, Stop};
 use crate::{crash_points, telemetry};
 
@@ -118,17 +120,16 @@ impl<DB: Dialect> Parts<DB> {
         T: Serialize + DeserializeOwned + Send,
         F: for<'t> StepWork<'t, DB, T>,
     {
-        let began = Instant::now();
         let sagas = Arc::clone(&self.sagas);
-        let mut tx = match sagas.outbox.begin(&sagas.pool).await {
-            Ok(tx) => tx,
-            Err(error) => return self.failed_step(name, &error.into()),
-        };
-        let value = match work.run(&mut tx).await {
+        let _turn = self.turn(&sagas).await?;
+        let began = Instant::now();
+        let mut tx = self.begin(name).await?;
+        let worked = self.while_held(work.run(&mut tx)).await;
+        let value = match worked {
             Ok(value) => value,
             Err(error) => {
                 // It has rolled back by itself, or will when the connection is given back.
-                let _ = tx.rollback().await;
+                let _ = sagas.db.any(tx.rollback()).await;
                 return self.refused(name, StepKind::Step, &error).await;
             }
         };
@@ -144,7 +145,7 @@ impl<DB: Dialect> Parts<DB> {
             error: None,
             due_in: None,
         };
-        self.insert_step(&mut tx, &done).await?;
+        self.insert_step(&mut tx, &done, Commits::WithEffect).await?;
         self.at(crash_points::BEFORE_STEP_COMMIT).await?;
         self.commit(name, tx).await?;
         self.at(crash_points::AFTER_STEP_COMMIT).await?;
@@ -177,10 +178,51 @@ impl<DB: Dialect> Parts<DB> {
     /// Commits, right after the statement that is fenced by the epoch. An answer that got lost is
     /// found out by looking at the saga again.
     pub(super) async fn commit(&mut self, name: &str, tx: OutboxTransaction<DB>) -> Result<(), Stopped> {
-        match tx.commit_alive().await {
-            Ok(()) => Ok(()),
-            Err(CommitError::Unknown { .. }) => self.halt(Halt::Changed),
-            Err(error) => self.failed_step(name, &error.into()),
+        let sagas = Arc::clone(&self.sagas);
+        match sagas.db.any(tx.commit_alive()).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(CommitError::Unknown { .. })) | Err(_) => self.halt(Halt::Changed),
+            Ok(Err(error)) => self.failed_step(name, &error.into()),
+        }
+    }
+
+    /// Begins the transaction of a step.
+    pub(super) async fn begin(&mut self, name: &str) -> Result<OutboxTransaction<DB>, Stopped> {
+        let sagas = Arc::clone(&self.sagas);
+        match sagas.db.any(sagas.outbox.begin(sagas.db.pool())).await {
+            Ok(Ok(tx)) => Ok(tx),
+            Ok(Err(error)) => self.failed_step(name, &error.into()),
+            Err(error) => self.failed_store("begin a step", error),
+        }
+    }
+
+    /// Waits until code of a step may have a connection: of those that there are, some stay free.
+    pub(super) async fn turn<'s>(
+        &mut self,
+        sagas: &'s Inner<DB>,
+    ) -> Result<Option<SemaphorePermit<'s>>, Stopped> {
+        let stopping = self.stopping.clone();
+        match stopping.run_until_cancelled(sagas.turns.acquire()).await {
+            // It is never closed.
+            Some(turn) => Ok(turn.ok()),
+            None => self.halt(Halt::Stopping),
+        }
+    }
+
+    /// Runs code of a step in its transaction, and gives it up when the lease has been over for as
+    /// long as a call may take: a database that is gone answers no statement, and says nothing of
+    /// it. Another worker may have the saga by then.
+    pub(super) async fn while_held<T>(
+        &self,
+        work: impl Future<Output = Result<T, StepError>>,
+    ) -> Result<T, StepError> {
+        let limit = self.sagas.db.limit();
+        tokio::select! {
+            biased;
+            worked = work => worked,
+            () = self.lease.over_for(limit) => Err(StepError::outage(format!(
+                "it was given up: the lease of the saga has been over for {limit:?}"
+            ))),
         }
     }
 }

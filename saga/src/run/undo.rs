@@ -10,7 +10,7 @@ use super::work::{CallUndo, StepUndo, TxUndo};
 use super::{Halt, Parts, Stopped, change};
 use crate::crash_points;
 use crate::dialect::Dialect;
-use crate::record::{StepRecord, StepState, UndoState};
+use crate::record::{Commits, StepRecord, StepState, UndoState};
 use crate::stop::{Next, StepError, Stop};
 
 /// A step without an undo.
@@ -114,17 +114,16 @@ impl<DB: Dialect> Parts<DB> {
     {
         let value = self.stored_value::<T>(row)?;
         let sagas = Arc::clone(&self.sagas);
-        let mut tx = match sagas.outbox.begin(&sagas.pool).await {
-            Ok(tx) => tx,
-            Err(error) => return self.failed_step(&row.name, &error.into()),
-        };
-        if let Err(error) = undo.undo(&mut tx, value.as_ref()).await {
+        let _turn = self.turn(&sagas).await?;
+        let mut tx = self.begin(&row.name).await?;
+        let undone = self.while_held(undo.undo(&mut tx, value.as_ref())).await;
+        if let Err(error) = undone {
             // It has rolled back by itself, or will when the connection is given back.
-            let _ = tx.rollback().await;
+            let _ = sagas.db.any(tx.rollback()).await;
             return self.failed_undo(row, &error);
         }
         let undone = change(row, (row.state, UndoState::Done), None, None);
-        self.change_step_in(&mut tx, &undone).await?;
+        self.change_step_in(&mut tx, &undone, Commits::WithEffect).await?;
         self.at(crash_points::BEFORE_UNDO_COMMIT).await?;
         self.commit(&row.name, tx).await?;
         self.at(crash_points::AFTER_UNDO_COMMIT).await?;

@@ -1,18 +1,22 @@
 //! Input and output of sagas on SQLite.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use inbox::Backoff;
-use migrations::Identifier;
+use migrations::{Backend as _, Identifier};
 use sqlx::query::Query;
 use sqlx::{Connection as _, Sqlite, SqliteConnection, SqlitePool, Transaction};
+use time::OffsetDateTime;
 
 use super::rows;
 use super::statements::SQL;
 use crate::admin::{Decision, Overdue, SagaQuery};
 use crate::dialect::{Replied, Store};
 use crate::key::SagaId;
-use crate::record::{GIVEN, Held, LOST, NewStep, SagaRecord, State, StepChange, StepRecord, StepState, Turn};
+use crate::record::{
+    Commits, GIVEN, Held, LOST, NewStep, SagaRecord, State, StepChange, StepRecord, StepState, Turn,
+};
 
 type Result<T> = std::result::Result<T, sqlx::Error>;
 type Bound<'q> = Query<'q, Sqlite, <Sqlite as sqlx::Database>::Arguments>;
@@ -102,13 +106,32 @@ impl Store for Sqlite {
         query.fetch_all(connection).await?.iter().map(rows::saga).collect()
     }
 
-    async fn renew_saga(
+    async fn renew_sagas(
         connection: &mut SqliteConnection,
         _statements: &(),
-        held: &Held,
+        held: &[Held],
         lease: Duration,
-    ) -> Result<bool> {
-        one(fence(sqlx::query(&SQL.renew), held).bind(micros(lease)), connection).await
+    ) -> Result<HashSet<Held>> {
+        let mut renewed = HashSet::new();
+        for held in held {
+            if one(fence(sqlx::query(&SQL.renew), held).bind(micros(lease)), &mut *connection).await? {
+                renewed.insert(held.clone());
+            }
+        }
+        Ok(renewed)
+    }
+
+    async fn due_kinds(
+        connection: &mut SqliteConnection,
+        _statements: &(),
+        kinds: &[(String, u16)],
+    ) -> Result<Vec<bool>> {
+        let mut due = Vec::with_capacity(kinds.len());
+        for (saga_type, version) in kinds {
+            let is_due = sqlx::query_scalar(&SQL.is_due).bind(saga_type).bind(i32::from(*version));
+            due.push(is_due.fetch_one(&mut *connection).await?);
+        }
+        Ok(due)
     }
 
     async fn got_on(connection: &mut SqliteConnection, _statements: &(), held: &Held) -> Result<()> {
@@ -138,7 +161,11 @@ impl Store for Sqlite {
         _statements: &(),
         held: &Held,
         step: &NewStep<'_>,
+        commits: Commits,
     ) -> Result<bool> {
+        if commits == Commits::WithEffect && !Sqlite::is_marked(&mut *connection).await? {
+            return Ok(false);
+        }
         let query = fence(sqlx::query(&SQL.insert_step), held)
             .bind(step.name)
             .bind(number(step.position))
@@ -156,7 +183,11 @@ impl Store for Sqlite {
         _statements: &(),
         held: &Held,
         change: &StepChange<'_>,
+        commits: Commits,
     ) -> Result<bool> {
+        if commits == Commits::WithEffect && !Sqlite::is_marked(&mut *connection).await? {
+            return Ok(false);
+        }
         let query = fence(sqlx::query(&SQL.change_step), held)
             .bind(change.name)
             .bind(change.from.0.as_str())
@@ -327,12 +358,17 @@ impl Store for Sqlite {
     async fn forget_sagas(
         connection: &mut SqliteConnection,
         _statements: &(),
-        age: Duration,
+        (retention, until): (Duration, OffsetDateTime),
         limit: u32,
     ) -> Result<u64> {
+        let until = i64::try_from(until.unix_timestamp_nanos() / 1_000).unwrap_or(i64::MAX);
         let mut tx = connection.begin_with("BEGIN IMMEDIATE").await?;
-        let old: Vec<(String, String)> =
-            sqlx::query_as(&SQL.old).bind(micros(age)).bind(i64::from(limit)).fetch_all(&mut *tx).await?;
+        let old: Vec<(String, String)> = sqlx::query_as(&SQL.old)
+            .bind(micros(retention))
+            .bind(i64::from(limit))
+            .bind(until)
+            .fetch_all(&mut *tx)
+            .await?;
         for (saga_type, id) in &old {
             for statement in [&SQL.forget, &SQL.forget_steps, &SQL.forget_replies] {
                 sqlx::query(statement).bind(saga_type).bind(id).execute(&mut *tx).await?;

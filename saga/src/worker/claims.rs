@@ -34,10 +34,13 @@ impl<'a, DB: Dialect> Claims<'a, DB> {
         }
         let inner = &self.sagas.0;
         let mut connection = self.sagas.acquire().await?;
+        let due = self.due(&mut connection).await?;
         self.first = (self.first + 1) % self.kinds.len();
-        for turn in 0..self.kinds.len() {
-            let (saga_type, version) = &self.kinds[(self.first + turn) % self.kinds.len()];
-            let share = share(free.saturating_sub(taken.len()), self.kinds.len() - turn);
+        let turns = (0..self.kinds.len()).map(|turn| (self.first + turn) % self.kinds.len());
+        let due: Vec<usize> = turns.filter(|place| due[*place]).collect();
+        for (turn, place) in due.iter().enumerate() {
+            let (saga_type, version) = &self.kinds[*place];
+            let share = share(free.saturating_sub(taken.len()), due.len() - turn);
             if share == 0 {
                 break;
             }
@@ -46,8 +49,7 @@ impl<'a, DB: Dialect> Claims<'a, DB> {
             let pause = inner.options.backoff;
             let claimed =
                 DB::claim_sagas(&mut connection, &inner.statements, kind, share, worker, lease, pause);
-            let claimed = claimed.await.map_err(StoreError::during("take sagas that are due"));
-            match claimed {
+            match self.sagas.call("take sagas that are due", claimed).await {
                 Ok(sagas) => {
                     for saga in sagas {
                         if saga.worker.is_some() {
@@ -65,6 +67,15 @@ impl<'a, DB: Dialect> Claims<'a, DB> {
             }
         }
         Ok(taken)
+    }
+
+    /// Which kinds have a saga that is due: an idle worker asks once for all of them.
+    async fn due(&self, connection: &mut DB::Connection) -> Result<Vec<bool>, StoreError> {
+        if self.kinds.len() == 1 {
+            return Ok(vec![true]);
+        }
+        let due = DB::due_kinds(connection, &self.sagas.0.statements, &self.kinds);
+        self.sagas.call("look for sagas that are due", due).await
     }
 }
 

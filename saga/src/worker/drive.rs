@@ -6,11 +6,10 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use inbox::Backoff;
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::AbortOnDropHandle;
 
 use super::finishing;
+use super::renewal::InHand;
 use crate::dialect::Dialect;
 use crate::error::{StoreError, chain, storable};
 use crate::lease::Lease;
@@ -21,7 +20,7 @@ use crate::run::{Halt, Run};
 use crate::sagas::{Inner, Sagas};
 use crate::{crash_points, telemetry};
 
-/// Conflicts in a row after which a saga is let go for a while.
+/// Conflicts in a row that are one failure: a lock that nobody gives back must not go unnoticed.
 const CONFLICTS_MAX: u32 = 20;
 /// The pauses between them.
 const CONFLICTS: Backoff = Backoff { first: Duration::from_millis(10), max: Duration::from_millis(250) };
@@ -68,21 +67,19 @@ struct Driver<DB: Dialect> {
 /// Runs a saga that was taken.
 pub(super) async fn drive<DB: Dialect>(
     sagas: Arc<Inner<DB>>,
+    in_hand: Arc<InHand>,
     stopping: CancellationToken,
-    saga: SagaRecord,
-    lease: Lease,
+    (saga, lease): (SagaRecord, Lease),
 ) {
     if sagas.vanishes_at(&saga.id, crash_points::AFTER_CLAIM).await {
         return;
     }
     let held = Held { id: saga.id.clone(), epoch: saga.epoch };
-    let renewal = renew(Arc::clone(&sagas), held.clone(), lease.clone());
-    let renewal = AbortOnDropHandle::new(tokio::spawn(renewal));
+    let _renewed = in_hand.add(held.clone(), lease.clone());
     let (attempts, is_fresh) = (saga.attempts, saga.epoch == 1 && saga.state == State::Running);
     let (conflicts, uncounted, step) = (0, 0, None);
     let mut driver = Driver { sagas, stopping, lease, held, attempts, conflicts, uncounted, is_fresh, step };
     driver.run(saga).await;
-    drop(renewal);
 }
 
 /// Lets a saga go that has not begun here: this process has no time for it.
@@ -90,29 +87,11 @@ pub(super) async fn give_back<DB: Dialect>(sagas: &Arc<Inner<DB>>, saga: &SagaRe
     let held = Held { id: saga.id.clone(), epoch: saga.epoch };
     let turn = Turn::Postpone { attempts: saga.attempts, delay: Duration::ZERO, error: None };
     let given = async {
-        let mut connection = sagas.pool.acquire().await?;
+        let mut connection = sagas.db.pool().acquire().await?;
         DB::turn(&mut connection, &sagas.statements, &held, &turn).await
     };
-    if let Err(error) = given.await {
+    if let Err(error) = sagas.db.call(given).await {
         tracing::warn!(saga = %saga.id, %error, "a saga was not given back; its lease expires");
-    }
-}
-
-/// Keeps the lease, until the saga is somebody else's.
-async fn renew<DB: Dialect>(sagas: Arc<Inner<DB>>, held: Held, lease: Lease) {
-    let span = sagas.options.lease;
-    loop {
-        tokio::time::sleep(span / 3).await;
-        let asked_at = Instant::now();
-        let renewed = async {
-            let mut connection = sagas.pool.acquire().await?;
-            DB::renew_saga(&mut connection, &sagas.statements, &held, span).await
-        };
-        match renewed.await {
-            Ok(true) => lease.renewed(asked_at, span),
-            Ok(false) => return,
-            Err(error) => tracing::warn!(saga = %held.id, %error, "the lease of a saga was not renewed"),
-        }
     }
 }
 
@@ -183,7 +162,8 @@ impl<DB: Dialect> Driver<DB> {
         let mut run = Run::new(context, saga, self.lease.clone(), steps, mailbox, target.clone(), worn_out);
         let ended = AssertUnwindSafe(function.run(&mut run, &saga.input)).catch_unwind().await;
         let halt = run.take_halt(ended.is_err());
-        self.step = run.ended_at();
+        // While it is undone, an operator may skip the undo that is due, wherever the run ended.
+        self.step = target.clone().or_else(|| run.ended_at());
         if run.parts().has_progressed {
             self.attempts = 0;
             self.conflicts = 0;
@@ -215,10 +195,10 @@ impl<DB: Dialect> Driver<DB> {
             Halt::Failed { error, is_counted, delay } => self.failed(&error, is_counted, delay).await,
             Halt::Conflict(error) => {
                 self.conflicts += 1;
-                if self.conflicts > CONFLICTS_MAX {
+                if self.conflicts >= CONFLICTS_MAX {
                     self.conflicts = 0;
-                    let delay = self.sagas.options.backoff.delay(1, rand::random());
-                    return self.failed(&error, false, Some(delay)).await;
+                    let error = format!("it lost against other transactions {CONFLICTS_MAX} times: {error}");
+                    return self.failed(&error, true, None).await;
                 }
                 tracing::debug!(saga = %self.held.id, %error, "the step is run again");
                 tokio::time::sleep(CONFLICTS.delay(self.conflicts, rand::random())).await;
@@ -250,14 +230,13 @@ impl<DB: Dialect> Driver<DB> {
         }
         let sagas = Sagas(Arc::clone(&self.sagas));
         let mut connection = sagas.acquire().await?;
-        let failed = StoreError::during;
-        let steps = DB::steps(&mut connection, &self.sagas.statements, &saga.id).await;
-        let steps = steps.map_err(failed("read the steps of a saga"))?;
+        let steps = DB::steps(&mut connection, &self.sagas.statements, &saga.id);
+        let steps = sagas.call("read the steps of a saga", steps).await?;
         let mailbox = if saga.replies == 0 {
             Vec::new()
         } else {
-            let mailbox = DB::mailbox(&mut connection, &self.sagas.statements, &saga.id).await;
-            mailbox.map_err(failed("read the replies to a saga"))?
+            let mailbox = DB::mailbox(&mut connection, &self.sagas.statements, &saga.id);
+            sagas.call("read the replies to a saga", mailbox).await?
         };
         Ok((steps, mailbox))
     }
@@ -265,9 +244,8 @@ impl<DB: Dialect> Driver<DB> {
     async fn turn(&self, turn: &Turn<'_>) -> Result<bool, StoreError> {
         let sagas = Sagas(Arc::clone(&self.sagas));
         let mut connection = sagas.acquire().await?;
-        DB::turn(&mut connection, &self.sagas.statements, &self.held, turn)
-            .await
-            .map_err(StoreError::during("store the state of a saga"))
+        let turn = DB::turn(&mut connection, &self.sagas.statements, &self.held, turn);
+        sagas.call("store the state of a saga", turn).await
     }
 
     async fn finish(&self, output: &str, saga: &SagaRecord) -> Result<Next, StoreError> {

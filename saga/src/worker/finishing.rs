@@ -84,12 +84,13 @@ async fn together<DB: Dialect>(
     all: &[(&Held, &str)],
 ) -> Result<Vec<bool>, StoreError> {
     let mut connection = Sagas(Arc::clone(sagas)).acquire().await?;
-    let finished = DB::finish_sagas(&mut connection, &sagas.statements, all).await;
-    finished.map_err(StoreError::during("store the ends of sagas"))
+    let finished = DB::finish_sagas(&mut connection, &sagas.statements, all);
+    sagas.db.call(finished).await.map_err(StoreError::during("store the ends of sagas"))
 }
 
 async fn alone<DB: Dialect>(sagas: &Arc<Inner<DB>>, held: &Held, output: &str) -> Result<bool, StoreError> {
     let mut connection = Sagas(Arc::clone(sagas)).acquire().await?;
-    let finished = DB::turn(&mut connection, &sagas.statements, held, &Turn::Finish { output }).await;
-    finished.map_err(StoreError::during("store the end of a saga"))
+    let finish = Turn::Finish { output };
+    let finished = DB::turn(&mut connection, &sagas.statements, held, &finish);
+    sagas.db.call(finished).await.map_err(StoreError::during("store the end of a saga"))
 }

@@ -6,12 +6,14 @@
 //! | `drive` | one saga, from the claim to its next pause |
 //! | `finishing` | ends sagas, many in one statement |
 //! | `maintenance` | forgets what ended long ago, and reports what nobody runs |
+//! | `renewal` | keeps the leases of all sagas in hand, with one statement |
 //! | `room` | how many more are taken, and when |
 
 mod claims;
 mod drive;
 mod finishing;
 mod maintenance;
+mod renewal;
 mod room;
 
 use std::future::Future;
@@ -31,6 +33,7 @@ use crate::options::POLL_MIN;
 use crate::sagas::Sagas;
 use claims::Claims;
 pub(crate) use finishing::Finishing;
+use renewal::InHand;
 use room::Room;
 
 impl<DB: Dialect> Sagas<DB> {
@@ -43,9 +46,12 @@ impl<DB: Dialect> Sagas<DB> {
     pub async fn run(&self, shutdown: impl Future<Output = ()>) {
         let stopping = CancellationToken::new();
         let maintenance = AbortOnDropHandle::new(tokio::spawn(maintenance::keep_running(self.clone())));
+        let in_hand = Arc::new(InHand::default());
+        let renewal = renewal::keep_renewing(self.clone(), Arc::clone(&in_hand));
+        let _renewal = AbortOnDropHandle::new(tokio::spawn(renewal));
         let mut running = JoinSet::new();
         let stopped_at = {
-            let working = self.work(&mut running, &stopping);
+            let working = self.work(&mut running, &in_hand, &stopping);
             tokio::pin!(working, shutdown);
             tokio::select! {
                 // It ends when it is told to, which only this function does.
@@ -68,7 +74,7 @@ impl<DB: Dialect> Sagas<DB> {
     }
 
     /// Takes and runs sagas until it stops; those that the last claim took are given back.
-    async fn work(&self, running: &mut JoinSet<()>, stopping: &CancellationToken) {
+    async fn work(&self, running: &mut JoinSet<()>, in_hand: &Arc<InHand>, stopping: &CancellationToken) {
         let worker = Uuid::now_v7().to_string();
         let mut claims = Claims::new(self);
         let mut room = Room::new(self.0.options.concurrency);
@@ -93,9 +99,10 @@ impl<DB: Dialect> Sagas<DB> {
             idle = POLL_MIN;
             for (saga, lease) in taken {
                 let (sagas, stopping, slot) = (Arc::clone(&self.0), stopping.clone(), room.slot());
+                let in_hand = Arc::clone(in_hand);
                 running.spawn(async move {
                     match stopping.run_until_cancelled(slot).await.flatten() {
-                        Some(_slot) => drive::drive(sagas, stopping, saga, lease).await,
+                        Some(_slot) => drive::drive(sagas, in_hand, stopping, (saga, lease)).await,
                         None => drive::give_back(&sagas, &saga).await,
                     }
                 });

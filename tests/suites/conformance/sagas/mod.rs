@@ -29,11 +29,21 @@ use tokio_util::sync::CancellationToken;
 /// One trial per case and database.
 macro_rules! saga_cases {
     ($suite:literal: $($case:ident),* $(,)?) => {
+        saga_cases! { $suite: $($case),*; postgres {} postgres_at_night {} }
+    };
+    ($suite:literal: $($case:ident),*; postgres { $($postgres:ident),* } postgres_at_night { $($night:ident),* }) => {
         pub(super) fn trials() -> Vec<libtest_mimic::Trial> {
-            vec![$(
-                super::case::<sqlx::Postgres, _>($suite, stringify!($case), async |db| $case(db).await),
-                super::case::<sqlx::Sqlite, _>($suite, stringify!($case), async |db| $case(db).await),
-            )*]
+            let mut trials = vec![
+                $(
+                    super::case::<sqlx::Postgres, _>($suite, stringify!($case), async |db| $case(db).await),
+                    super::case::<sqlx::Sqlite, _>($suite, stringify!($case), async |db| $case(db).await),
+                )*
+                $(super::case::<sqlx::Postgres, _>($suite, stringify!($postgres), async |db| $postgres(db).await),)*
+            ];
+            trials.extend(trial::at_night(vec![
+                $(super::case::<sqlx::Postgres, _>($suite, stringify!($night), async |db| $night(db).await),)*
+            ]));
+            trials
         }
     };
 }

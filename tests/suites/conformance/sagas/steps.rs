@@ -10,6 +10,8 @@ saga_cases! { "saga/steps":
     steps_are_found_by_name_and_may_be_reordered,
     a_failure_is_tried_again_and_then_stuck,
     a_conflict_is_tried_again_and_not_counted,
+    a_step_that_always_loses_a_conflict_is_counted_and_then_stuck,
+    a_step_whose_transaction_was_ended_is_not_done,
     a_step_that_fails_as_an_outage_does_is_let_go_and_counted,
     a_refused_step_may_be_caught,
     a_step_that_is_dropped_fails_the_run,
@@ -150,6 +152,81 @@ async fn a_conflict_is_tried_again_and_not_counted<DB: Tables>(db: Database<DB>)
     worker.stop().await;
     assert_eq!(tries.get(), 8);
     assert_eq!(effects(&db).await, ["once"]);
+}
+
+/// A lock that somebody holds and never gives back must come to an operator's eyes.
+async fn a_step_that_always_loses_a_conflict_is_counted_and_then_stuck<DB: Tables>(db: Database<DB>) {
+    let tries = Counter::default();
+    let counter = tries.clone();
+    let mut options = fast();
+    options.attempts_max = 1;
+    let sagas = sagas(&db)
+        .options(options)
+        .saga("checkout", 1, async move |saga: &mut Run<DB>, _: i64| {
+            saga.step::<(), _>("hot", async |_| {
+                counter.up();
+                Err(outbox::EnqueueError::Concurrent { id: message::MessageId::new() }.into())
+            })
+            .await
+        })
+        .open()
+        .await
+        .unwrap();
+    start(&db, &sagas, "a", 0).await;
+    let worker = Worker::of(&sagas);
+    let told = stuck(&sagas, "a").await;
+    assert!(told.contains("hot") && told.contains("lost against other transactions"), "{told}");
+    worker.stop().await;
+    let saga = show(&sagas, "a").await.0;
+    assert_eq!((saga.attempts, saga.waits_for.as_deref(), tries.get()), (1, Some("hot"), 20));
+}
+
+/// Goal: a step and an undo whose transaction was ended inside of them fail, and leave no record
+/// without its effect. Oracle: the effects, each once.
+async fn a_step_whose_transaction_was_ended_is_not_done<DB: Tables>(db: Database<DB>) {
+    let tries = [Counter::default(), Counter::default()];
+    let sagas = sagas(&db)
+        .saga("checkout", 1, async move |saga: &mut Run<DB>, is_sql: bool| {
+            let tries = &tries[usize::from(is_sql)];
+            saga.step("reserve", async |tx| {
+                DB::apply(tx, String::from("reserved")).await?;
+                if tries.up() == 1 {
+                    end::<DB>(tx, is_sql).await;
+                }
+                Ok(())
+            })
+            .undo(async |tx, (): &()| {
+                DB::apply(tx, String::from("released")).await?;
+                if tries.up() == 3 {
+                    end::<DB>(tx, is_sql).await;
+                }
+                Ok(())
+            })
+            .await?;
+            Err::<(), _>(Stop::because("closed"))
+        })
+        .open()
+        .await
+        .unwrap();
+    let worker = Worker::of(&sagas);
+    for (name, is_sql) in [("dropped", false), ("sql", true)] {
+        let mut tx = Outbox::new().begin(&db.service).await.unwrap();
+        sagas.start(&mut tx, "checkout", name, &is_sql).await.unwrap();
+        tx.commit().await.unwrap();
+        assert_eq!(undone(&sagas, name).await, "closed");
+        assert_eq!(effects(&db).await, ["reserved", "released"], "{name}");
+        db.execute("DELETE FROM effect").await.unwrap();
+    }
+    worker.stop().await;
+}
+
+/// Ends the transaction of a step, as code of a step must not.
+async fn end<DB: Tables>(connection: &mut DB::Connection, is_sql: bool) {
+    if is_sql {
+        DB::execute(connection, "ROLLBACK").await.unwrap();
+    } else {
+        tests::drop_a_begin(connection).await;
+    }
 }
 
 /// Another database is away, or a statement always takes too long, while this one answers.

@@ -11,6 +11,7 @@ saga_cases! { "saga/undoing":
     an_undo_whose_commit_fails_is_tried_again_and_then_stuck,
     an_undo_that_cannot_be_done_is_stuck_at_once,
     a_step_that_the_code_lost_is_stuck_and_not_forgotten,
+    while_it_is_undone_a_saga_is_stuck_at_the_undo_that_is_due,
 }
 
 /// Three steps and a call, then a reason to stop.
@@ -205,4 +206,53 @@ async fn a_step_that_the_code_lost_is_stuck_and_not_forgotten<DB: Tables>(db: Da
     undone(&fixed, "a").await;
     worker.stop().await;
     assert_eq!(effects(&db).await, ["one", "two", "undo two", "undo one"]);
+}
+
+/// Goal: code that cannot read the result of an earlier step, or panics before any, leaves the saga
+/// stuck at the undo that is due, so that an operator skips that one and no other. Oracle: which
+/// undos were made.
+async fn while_it_is_undone_a_saga_is_stuck_at_the_undo_that_is_due<DB: Tables>(db: Database<DB>) {
+    let now = Arc::new(Mutex::new("stop"));
+    let here = Arc::clone(&now);
+    let sagas = sagas(&db)
+        .saga("checkout", 1, async move |saga: &mut Run<DB>, _: i64| {
+            let now = *here.lock().unwrap();
+            assert_ne!(now, "panic", "expected by a test");
+            if now == "unreadable" {
+                saga.step("one", async |_| Ok(String::new())).await?;
+            }
+            saga.step("one", async |_| Ok(1_i64))
+                .undo(async |tx, _: &i64| Ok(DB::apply(tx, String::from("undo one")).await?))
+                .await?;
+            saga.step("two", async |_| Ok(()))
+                .undo(async |tx, (): &()| Ok(DB::apply(tx, String::from("undo two")).await?))
+                .await?;
+            saga.step("three", async |_| Ok(()))
+                .undo(async |_, (): &()| Err(StepError::stop("the shelf is gone")))
+                .await?;
+            Err::<(), _>(Stop::because("closed"))
+        })
+        .open()
+        .await
+        .unwrap();
+    start(&db, &sagas, "a", 0).await;
+    let operator = operators::operator(&db).await;
+    let worker = Worker::of(&sagas);
+    stuck(&sagas, "a").await;
+    for code in ["unreadable", "panic"] {
+        *now.lock().unwrap() = code;
+        operator.retry(&id("a"), &operators::alice()).await.unwrap();
+        let told = stuck(&sagas, "a").await;
+        let expected = if code == "panic" { "panicked" } else { "result of the step one" };
+        assert!(told.contains(expected), "{told}");
+        assert_eq!(show(&sagas, "a").await.0.waits_for.as_deref(), Some("three"), "{code}");
+        operator.skip(&id("a"), "one", None, &operators::alice()).await.unwrap_err();
+    }
+    *now.lock().unwrap() = "stop";
+    operator.skip(&id("a"), "three", None, &operators::alice()).await.unwrap();
+    undone(&sagas, "a").await;
+    worker.stop().await;
+    let undo: Vec<_> = show(&sagas, "a").await.1.iter().map(|step| step.undo).collect();
+    assert_eq!(undo, [UndoState::Done, UndoState::Done, UndoState::Skipped]);
+    assert_eq!(effects(&db).await, ["undo two", "undo one"]);
 }

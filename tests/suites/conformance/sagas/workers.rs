@@ -17,7 +17,9 @@ saga_cases! { "saga/workers":
     a_stopping_worker_lets_its_sagas_go,
     a_busy_type_leaves_room_for_the_others,
     concurrency_is_bounded,
-    a_worker_goes_on_when_columns_are_added,
+    a_worker_goes_on_when_columns_are_added;
+    postgres { long_steps_that_use_up_the_pool_cost_no_lease }
+    postgres_at_night { a_database_host_that_is_gone_stops_no_worker }
 }
 
 async fn no_saga_is_run_by_two_at_once<DB: Tables>(db: Database<DB>) {
@@ -408,4 +410,101 @@ async fn a_worker_goes_on_when_columns_are_added<DB: Tables>(db: Database<DB>) {
         finished(&sagas, name).await;
     }
     worker.stop().await;
+}
+
+/// Goal: steps that hold every connection they may have, for longer than the lease, keep their
+/// sagas. Oracle: the leases are renewed more often than they would last, and nobody else takes a
+/// saga.
+async fn long_steps_that_use_up_the_pool_cost_no_lease(db: Database<Postgres>) {
+    let url = Role::Service.url(&db.url).unwrap();
+    let pool = outbox::pool_options::<Postgres>().max_connections(4).connect(&url).await.unwrap();
+    let mut options = fast();
+    options.lease = Duration::from_secs(1);
+    let go_on = CancellationToken::new();
+    let (here, begun) = (go_on.clone(), Counter::default());
+    let count = begun.clone();
+    let sagas = Sagas::builder(pool, Outbox::new())
+        .options(options)
+        .saga("checkout", 1, async move |saga: &mut Run<Postgres>, _: i64| {
+            saga.step("long", async |tx| {
+                Postgres::apply(tx, String::from("long")).await?;
+                count.up();
+                here.cancelled().await;
+                Ok(())
+            })
+            .await
+        })
+        .open()
+        .await
+        .unwrap();
+    let names: Vec<String> = (0..6).map(|n| format!("s-{n}")).collect();
+    for name in &names {
+        start(&db, &sagas, name, 0).await;
+    }
+    let worker = Worker::of(&sagas);
+    eventually("two steps hold the connections they may have", async || Ok((begun.get() == 2).then_some(())))
+        .await
+        .unwrap();
+    let ends = "SELECT wake_at::text FROM saga ORDER BY id";
+    let (mut last, mut renewals) = (db.texts(ends).await.unwrap(), 0);
+    while renewals < 5 {
+        let now = eventually("the leases are renewed", async || {
+            let now = db.texts(ends).await?;
+            Ok((now != last).then_some(now))
+        });
+        last = now.await.unwrap();
+        renewals += 1;
+    }
+    assert_eq!(db.integer("SELECT max(epoch) FROM saga").await.unwrap(), 1, "nobody else took one");
+    go_on.cancel();
+    for name in &names {
+        finished(&sagas, name).await;
+    }
+    worker.stop().await;
+    assert_eq!((effects(&db).await.len(), begun.get()), (6, 6), "each step ran once");
+}
+
+/// Goal: a host that is gone without a word, with requests on their way to it, stops no worker once
+/// another host answers at its address. Oracle: the effects of every saga, once.
+async fn a_database_host_that_is_gone_stops_no_worker(db: Database<Postgres>) {
+    let (pool, wire) = crate::proxied::pool(&Role::Service.url(&db.url).unwrap(), 4).await;
+    let (wire, tries) = (Arc::new(wire), Counter::default());
+    let gone = Arc::clone(&wire);
+    let mut options = fast();
+    options.attempts_max = 10;
+    options.lease = Duration::from_secs(2);
+    options.call_timeout = Duration::from_secs(1);
+    let sagas = Sagas::builder(pool, Outbox::new())
+        .options(options)
+        .saga("checkout", 1, async move |saga: &mut Run<Postgres>, _: i64| {
+            let name = saga.id().to_owned();
+            for step in ["one", "two", "three"] {
+                let work = saga.step(step, async |tx| {
+                    if step == "two" && [3, 7].contains(&tries.up()) {
+                        // Nobody answers what any session asks for next, and nobody says so.
+                        gone.abandon(proxy::End::Server);
+                    }
+                    Ok(Postgres::apply(tx, format!("{name} {step}")).await?)
+                });
+                work.await?;
+            }
+            Ok(())
+        })
+        .open()
+        .await
+        .unwrap();
+    let names: Vec<String> = (0..12).map(|n| format!("s-{n}")).collect();
+    for name in &names {
+        start(&db, &sagas, name, 0).await;
+    }
+    let (worker, looking) = (Worker::of(&sagas), operators::operator(&db).await);
+    for name in &names {
+        finished(&looking, name).await;
+    }
+    worker.stop().await;
+    let (mut all, count) = (effects(&db).await, names.len() * 3);
+    assert_eq!(all.len(), count);
+    all.sort();
+    all.dedup();
+    assert_eq!(all.len(), count, "each step took effect once");
 }
