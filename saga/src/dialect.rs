@@ -24,6 +24,10 @@ impl Dialect for sqlx::Sqlite {}
 
 type Result<T> = std::result::Result<T, sqlx::Error>;
 
+/// How many replies are kept for steps of a saga that have not begun: who replies to what was never
+/// asked must not fill its mailbox.
+pub(crate) const EARLY_MAX: i64 = 100;
+
 /// The outcome of putting a reply into the mailbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Replied {
@@ -31,7 +35,8 @@ pub enum Replied {
     Kept,
     /// A reply to the same request was kept before.
     Duplicate,
-    /// The request has its outcome without a reply, or the saga is being undone, or was.
+    /// The request has its outcome without a reply, or the saga is being undone, or was; or 100
+    /// replies are kept already for steps of it that have not begun, and this is another one.
     Late,
     /// There is no such saga.
     Nobody,

@@ -76,8 +76,8 @@ pub struct Record {
 }
 
 impl Record {
-    /// Whether it is as if it were not there. A key in progress never expires by itself: whether
-    /// its effect happened is not known.
+    /// Whether it is as if it were not there. A key in progress never is, as long as its row is
+    /// there: whether its effect happened is not known.
     pub(crate) fn has_expired(&self, now: OffsetDateTime) -> bool {
         !matches!(self.state, State::InProgress { .. }) && self.expires_at <= now
     }

@@ -142,10 +142,13 @@ migrations::statements! {
             WHERE k.ctid = ANY (ARRAY(SELECT k.ctid FROM {schema}idempotency_key AS k WHERE {is_stuck}
             AND k.reported_at IS NULL ORDER BY coalesce(k.lease_until, k.claimed_at)
             LIMIT $1 FOR UPDATE SKIP LOCKED)) RETURNING {stuck_columns}";
+    /// Of keys in progress those that the next request may take over anyway.
     forget = "
         DELETE FROM {schema}idempotency_key AS k WHERE k.ctid = ANY (ARRAY(SELECT f.ctid
             FROM {schema}idempotency_key AS f WHERE f.expires_at <= least(statement_timestamp(), $2)
-            AND f.state <> 'in_progress' ORDER BY f.expires_at LIMIT $1 FOR UPDATE SKIP LOCKED))";
+            AND (f.state <> 'in_progress'
+                OR (NOT f.refuses AND coalesce(f.lease_until, f.claimed_at) <= statement_timestamp()))
+            ORDER BY f.expires_at LIMIT $1 FOR UPDATE SKIP LOCKED))";
 }
 
 impl KeyStore for Postgres {

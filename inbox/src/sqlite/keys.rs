@@ -46,7 +46,8 @@ const NOTE: &str = "INSERT INTO idempotency_audit (scope, operation, key, actor,
 const DECISIONS: &str = "SELECT actor, note, action, scope, operation, key, at FROM idempotency_audit \
     ORDER BY seq DESC LIMIT $1";
 const FORGET: &str = "DELETE FROM idempotency_key WHERE rowid IN (SELECT rowid FROM idempotency_key \
-        WHERE expires_at <= min(CAST(unixepoch('subsec') * 1000000 AS INTEGER), $2) AND state <> 'in_progress' \
+        WHERE expires_at <= min(CAST(unixepoch('subsec') * 1000000 AS INTEGER), $2) AND (state <> 'in_progress' \
+            OR (NOT refuses AND lease_until <= CAST(unixepoch('subsec') * 1000000 AS INTEGER))) \
         ORDER BY expires_at LIMIT $1)";
 
 impl KeyStore for Sqlite {

@@ -124,6 +124,11 @@ migrations::statements! {
     step_state = "SELECT state FROM {schema}saga_step WHERE type = $1 AND id = $2 AND name = $3";
     insert_reply = "INSERT INTO {schema}saga_reply (type, id, step, payload) VALUES ($1, $2, $3, $4) \
         ON CONFLICT (type, id, step) DO NOTHING";
+    insert_early_reply = "
+        INSERT INTO {schema}saga_reply (type, id, step, payload) SELECT $1, $2, $3, $4
+        WHERE (SELECT count(*) FROM {schema}saga_reply AS r WHERE r.type = $1 AND r.id = $2 AND NOT EXISTS (
+            SELECT FROM {schema}saga_step AS s WHERE s.type = $1 AND s.id = $2 AND s.name = r.step)) < $5
+        ON CONFLICT (type, id, step) DO NOTHING";
     list = "SELECT {outline} FROM {schema}saga \
         WHERE ($1::text IS NULL OR type = $1) AND ($2::text IS NULL OR state = $2) \
             AND (NOT $3 OR stuck_at IS NOT NULL) AND ($4 OR ended_at IS NULL) \

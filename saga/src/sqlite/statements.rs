@@ -95,6 +95,11 @@ migrations::statements! {
     step_state = "SELECT state FROM saga_step WHERE type = $1 AND id = $2 AND name = $3";
     insert_reply = "
         INSERT INTO saga_reply (type, id, step, payload) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING";
+    insert_early_reply = "
+        INSERT INTO saga_reply (type, id, step, payload) SELECT $1, $2, $3, $4
+            WHERE (SELECT count(*) FROM saga_reply AS r WHERE r.type = $1 AND r.id = $2 AND NOT EXISTS (
+            SELECT 1 FROM saga_step AS s WHERE s.type = $1 AND s.id = $2 AND s.name = r.step)) < $5
+            ON CONFLICT DO NOTHING";
     list = "
         SELECT {outline} FROM saga
             WHERE ($1 IS NULL OR type = $1) AND ($2 IS NULL OR state = $2) AND (NOT $3 OR stuck_at IS NOT

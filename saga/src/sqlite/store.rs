@@ -12,7 +12,7 @@ use time::OffsetDateTime;
 use super::rows;
 use super::statements::SQL;
 use crate::admin::{Decision, Overdue, SagaQuery};
-use crate::dialect::{Replied, Store};
+use crate::dialect::{EARLY_MAX, Replied, Store};
 use crate::key::SagaId;
 use crate::record::{
     Commits, GIVEN, Held, LOST, NewStep, SagaRecord, State, StepChange, StepRecord, StepState, Turn,
@@ -258,11 +258,19 @@ impl Store for Sqlite {
         }
         let state = sqlx::query_scalar(&SQL.step_state).bind(id.saga_type()).bind(id.id()).bind(step);
         let state: Option<String> = state.fetch_optional(&mut *connection).await?;
-        if state.is_some_and(|state| state != StepState::Waiting.as_str()) {
+        if state.as_deref().is_some_and(|state| state != StepState::Waiting.as_str()) {
             return unawaited(connection, id, step).await;
         }
-        let query = name(sqlx::query(&SQL.insert_reply), id).bind(step).bind(payload);
-        Ok(if one(query, connection).await? { Replied::Kept } else { Replied::Duplicate })
+        let (insert, is_early) = match state {
+            Some(_) => (&SQL.insert_reply, false),
+            None => (&SQL.insert_early_reply, true),
+        };
+        let query = name(sqlx::query(insert), id).bind(step).bind(payload);
+        let query = if is_early { query.bind(EARLY_MAX) } else { query };
+        if one(query, &mut *connection).await? {
+            return Ok(Replied::Kept);
+        }
+        unawaited(connection, id, step).await
     }
 
     async fn list_sagas(

@@ -13,7 +13,8 @@ key_cases! { "keys/forgetting":
         an_expired_key_is_free_whether_or_not_it_was_deleted,
         requests_that_race_over_the_boundary_take_effect_once,
         leases_that_race_over_the_boundary_are_granted_once,
-        what_nobody_completed_is_never_forgotten,
+        what_somebody_may_still_complete_is_not_forgotten,
+        what_was_abandoned_is_forgotten_unless_an_operator_decides,
         a_late_ending_is_kept_for_the_whole_retention,
         an_operation_keeps_its_keys_no_longer_than_the_handle_allows,
         expired_keys_are_deleted_in_batches_and_others_stay,
@@ -158,7 +159,7 @@ async fn leases_that_race_over_the_boundary_are_granted_once<DB: Keys>(db: Datab
     }
 }
 
-async fn what_nobody_completed_is_never_forgotten<DB: Keys>(db: Database<DB>) {
+async fn what_somebody_may_still_complete_is_not_forgotten<DB: Keys>(db: Database<DB>) {
     let keys = open(&db).await;
     let Claimed::Acquired(holder) = claim(&keys, "k", "a").await else { panic!() };
     db.execute(DB::AGE).await.unwrap();
@@ -168,6 +169,21 @@ async fn what_nobody_completed_is_never_forgotten<DB: Keys>(db: Database<DB>) {
     holder.complete(Ending::Succeeded, b"done").await.unwrap();
     assert_eq!(keys.maintain().await.unwrap().forgotten, 0);
     assert!(matches!(claim(&keys, "k", "a").await, Claimed::Replay(_)));
+}
+
+async fn what_was_abandoned_is_forgotten_unless_an_operator_decides<DB: Keys>(db: Database<DB>) {
+    let keys = open(&db).await;
+    let refuse = ClaimOptions::default().on_expired(OnExpired::Refuse);
+    for (name, options) in [("abandoned", ClaimOptions::default()), ("kept", refuse)] {
+        assert!(keys.claim(&key(name), request("a"), &options).await.unwrap().acquired().is_some());
+    }
+    db.execute(DB::LAPSE).await.unwrap();
+    assert_eq!(keys.maintain().await.unwrap().forgotten, 0, "within its retention it tells its attempts");
+    db.execute(DB::EXPIRE).await.unwrap();
+    assert_eq!(keys.maintain().await.unwrap().forgotten, 1);
+    assert!(matches!(claim(&keys, "kept", "a").await, Claimed::Stuck { .. }));
+    let Claimed::Acquired(new) = claim(&keys, "abandoned", "b").await else { panic!() };
+    assert_eq!(new.attempt(), 1, "a new key");
 }
 
 async fn a_late_ending_is_kept_for_the_whole_retention<DB: Keys>(db: Database<DB>) {

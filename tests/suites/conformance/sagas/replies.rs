@@ -19,6 +19,7 @@ saga_cases! { "saga/replies":
     a_request_without_a_reply_in_time_is_undone,
     a_reply_that_does_not_fit_is_stuck_and_stays,
     a_message_that_is_no_reply_is_rejected,
+    replies_that_nobody_asked_for_fill_no_mailbox,
 }
 
 #[derive(serde::Serialize, serde::Deserialize)]
@@ -322,4 +323,24 @@ async fn a_message_that_is_no_reply_is_rejected<DB: Tables>(db: Database<DB>) {
         assert_eq!(error.next(), inbox::Next::Reject, "{error}");
         assert!(error.to_string().contains(part), "{error}");
     }
+}
+
+/// Goal: a service that replies under names of steps that never begin cannot fill a mailbox, which
+/// every run reads, and keeps no request from being answered. Oracle: the rows, and the saga's end.
+async fn replies_that_nobody_asked_for_fill_no_mailbox<DB: Tables>(db: Database<DB>) {
+    let sagas = sagas(&db).saga("checkout", 1, ship::<DB>).open().await.unwrap();
+    start(&db, &sagas, "a", 7).await;
+    let mut tx = Outbox::new().begin(&db.service).await.unwrap();
+    for n in 0..105 {
+        let key: StepKey = format!("checkout/a/none-{n}").parse().unwrap();
+        let replied = sagas.reply(&mut tx, &key, &serde_json::Value::Null).await.unwrap();
+        assert_eq!(replied, if n < 100 { Replied::Kept } else { Replied::Late }, "{n}");
+    }
+    tx.commit().await.unwrap();
+    let worker = Worker::of(&sagas);
+    waits(&sagas, "a").await;
+    assert_eq!(reply(&db, &sagas, "a", "parcel 7").await, Replied::Kept);
+    assert_eq!(finished(&sagas, "a").await, "\"parcel 7\"");
+    worker.stop().await;
+    assert_eq!(db.integer("SELECT count(*) FROM saga_reply").await.unwrap(), 101);
 }
