@@ -47,12 +47,9 @@ impl Monitor {
     }
 
     async fn look(&mut self) {
-        let asked = async { Ok((self.log.relays().await?, self.log.blocker().await?)) };
+        let asked = async { Ok((self.log.relay(&self.name).await?, self.log.blocker().await?)) };
         match asked.await {
-            Ok((relays, blocker)) => {
-                let relay = relays.iter().find(|relay| relay.relay == self.name.as_str());
-                self.looks.seen(relay, blocker.as_ref());
-            }
+            Ok((relay, blocker)) => self.looks.seen(relay.as_ref(), blocker.as_ref()),
             Err(failure) => self.looks.failed(&failure),
         }
     }

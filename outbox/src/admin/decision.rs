@@ -6,7 +6,8 @@ use bytes::Bytes;
 use message::{Fault, Headers};
 use sha2::{Digest, Sha256};
 
-use crate::log::{EntryId, LogError};
+use crate::admin::entry::ListedEntry;
+use crate::log::{EntryId, ExceptionState, LogError, RelayName};
 
 /// A decision about a dead entry.
 #[derive(Clone, PartialEq, Eq)]
@@ -38,6 +39,26 @@ pub struct OperatorDecision {
     /// The filter by which the entry was chosen, and how many it chose; `None` when that is not
     /// told. For the audit.
     pub selection: Option<String>,
+}
+
+/// Entries that are decided about in one transaction at most: the relay's own checkpoints wait for
+/// its end.
+pub const DECIDED_MAX: usize = 500;
+
+/// An entry as the operator has seen it. A place in the log can get another message, when a sequence
+/// was set back; a decision about the one that was seen must not reach the other one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChosenEntry {
+    /// Its place in the log.
+    pub id: EntryId,
+    /// Its message id, as [`ListedEntry::message_id`] has it.
+    pub message_id: String,
+}
+
+impl From<&ListedEntry> for ChosenEntry {
+    fn from(entry: &ListedEntry) -> Self {
+        Self { id: entry.id, message_id: entry.message_id.clone() }
+    }
 }
 
 impl fmt::Debug for Decision {
@@ -88,7 +109,7 @@ impl Decision {
     }
 }
 
-/// Why a decision could not be carried out; nothing is changed.
+/// Why a decision was not carried out; nothing is changed, but for [`DecideError::Unknown`].
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DecideError {
@@ -110,12 +131,23 @@ pub enum DecideError {
         /// The action that was asked for.
         action: Action,
     },
+    /// Its place in the log holds another message than the one that was chosen.
+    #[error("entry {id} is another message now, {message_id}: list the messages again")]
+    AnotherMessage {
+        /// The entry.
+        id: EntryId,
+        /// The message that is parked there.
+        message_id: String,
+    },
     /// The audit needs to know who decides.
     #[error("a decision needs an actor and a note of why; {0} is empty")]
     Unsigned(&'static str),
     /// The edit changes nothing.
     #[error("the edit holds neither a payload nor headers; give one of them")]
     EmptyEdit,
+    /// The answer to the commit was lost: the decision may be in force.
+    #[error("it is unknown whether this was done: {0}; list the messages again")]
+    Unknown(#[source] LogError),
     /// The database could not be asked.
     #[error(transparent)]
     Log(#[from] LogError),
@@ -126,9 +158,42 @@ impl DecideError {
     #[must_use]
     pub fn fault(&self) -> Fault {
         match self {
-            Self::Log(error) => error.fault(),
+            Self::Log(error) | Self::Unknown(error) => error.fault(),
             _ => Fault::Operator,
         }
+    }
+}
+
+/// A parked entry as a transaction of decisions finds it.
+pub(crate) struct EntryNow {
+    pub(crate) state: String,
+    pub(crate) message_id: String,
+    /// Whether the transaction has locked it, as a dead one.
+    pub(crate) is_locked: bool,
+}
+
+impl ChosenEntry {
+    /// Whether this entry may be decided about, as it was found.
+    pub(crate) fn verdict(
+        &self,
+        relay: &RelayName,
+        found: Option<&EntryNow>,
+        action: Action,
+    ) -> Result<(), DecideError> {
+        let id = self.id;
+        let Some(found) = found else {
+            return Err(DecideError::NoSuchEntry { relay: relay.to_string(), id });
+        };
+        if found.message_id != self.message_id {
+            return Err(DecideError::AnotherMessage { id, message_id: found.message_id.clone() });
+        }
+        if found.is_locked {
+            return Ok(());
+        }
+        // One that died again between two looks is not the one that was chosen.
+        let is_dead = found.state == ExceptionState::Dead.as_str();
+        let state = if is_dead { String::from("changing") } else { found.state.clone() };
+        Err(DecideError::NotDead { id, state, action })
     }
 }
 

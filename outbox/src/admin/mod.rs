@@ -1,7 +1,7 @@
 //! Questions and decisions of operators.
 //!
-//! Decisions are made about dead entries only, each in one transaction with its line in
-//! `outbox_audit`: who, when, what, why, and the digests of the content before and after. The relay
+//! Decisions are made about dead entries only, some hundred in one transaction, each with its line
+//! in `outbox_audit`: who, when, what, why, and the digests of the content before and after. The relay
 //! finds a requeued or discarded entry by its due time, within a poll.
 //!
 //! | module | what it holds |
@@ -9,7 +9,7 @@
 //! | [`status`] | [`RelayStatus`], [`Holder`], [`Blocker`], [`Backlog`], [`ParkedCount`] |
 //! | [`entry`] | [`ListedEntry`], [`AuditRecord`] |
 //! | [`operation`] | [`Operation`]: what operators do besides |
-//! | [`decision`] | [`Decision`], [`OperatorDecision`], [`DecideError`] |
+//! | [`decision`] | [`Decision`], [`OperatorDecision`], [`ChosenEntry`], [`DecideError`] |
 
 pub mod decision;
 pub mod entry;
@@ -22,7 +22,7 @@ use async_trait::async_trait;
 use message::Source;
 use time::OffsetDateTime;
 
-pub use decision::{Action, DecideError, Decision, OperatorDecision};
+pub use decision::{Action, ChosenEntry, DECIDED_MAX, DecideError, Decision, OperatorDecision};
 pub use entry::{AuditRecord, ListedEntry};
 pub use operation::Operation;
 pub use status::{Backlog, Blocker, COUNTED_MAX, CursorHistory, Holder, ParkedCount, RelayStatus};
@@ -39,6 +39,12 @@ pub trait LogAdmin: Send + Sync + 'static {
     /// # Errors
     /// [`LogError`]: unreachable, wrong credentials, schema missing.
     async fn relays(&self) -> Result<Vec<RelayStatus>, LogError>;
+
+    /// One relay; `None` without a cursor. The others cost nothing.
+    ///
+    /// # Errors
+    /// As for [`LogAdmin::relays`].
+    async fn relay(&self, relay: &RelayName) -> Result<Option<RelayStatus>, LogError>;
 
     /// The oldest transaction that has written to the outbox and is still open: its rows cannot be
     /// read yet. Always `None` on SQLite.
@@ -60,17 +66,20 @@ pub trait LogAdmin: Send + Sync + 'static {
         entries_max: u32,
     ) -> Result<Vec<ListedEntry>, LogError>;
 
-    /// Decides about one dead entry: requeue, discard or edit. Not cancel-safe: the outcome of a
-    /// dropped call is unknown; look at the entry.
+    /// Decides about dead entries: requeue, discard or edit. All of them in one transaction, so at
+    /// most [`DECIDED_MAX`] at once. Returns a verdict on each, in their order: one that is not
+    /// dead, or another message by now, is left as it is. Not cancel-safe: the outcome of a dropped
+    /// call is unknown; list the entries.
     ///
     /// # Errors
-    /// [`DecideError`] says what stands in the way; nothing is changed then.
+    /// [`DecideError`] says what stands in the way of all; nothing is changed then, but for
+    /// [`DecideError::Unknown`].
     async fn decide(
         &self,
         relay: &RelayName,
-        id: EntryId,
+        entries: &[ChosenEntry],
         decree: OperatorDecision,
-    ) -> Result<(), DecideError>;
+    ) -> Result<Vec<Result<(), DecideError>>, DecideError>;
 
     /// The decisions about a relay's entries, the latest first, at most `records_max`.
     ///

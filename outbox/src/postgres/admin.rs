@@ -1,13 +1,15 @@
 //! Questions and decisions of operators, in PostgreSQL.
 
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use sqlx::types::Uuid;
+use migrations::SqlErrorKind;
 use sqlx::{Connection, Executor as _, PgConnection, Row as _};
 use time::OffsetDateTime;
 
-use crate::admin::decision::{DecideError, Decision, OperatorDecision, edited};
+use crate::admin::decision::{ChosenEntry, DecideError, Decision, EntryNow, OperatorDecision, edited};
 use crate::admin::entry::{AuditRecord, ListedEntry, due};
 use crate::admin::status::{
     Backlog, Blocker, COUNTED_MAX, CursorHistory, Holder, ParkedSummary, RelayStatus,
@@ -22,10 +24,11 @@ use crate::postgres::row::text;
 use crate::postgres::statements::{GIVEN_UP, SAME_SEGMENT, UNBOUNDED};
 use crate::postgres::store::{ONE_PLAN_HERE, PostgresLog};
 
+// $1 relay, or null for all.
 pub(super) const RELAYS: &str = "
 SELECT relay, epoch, holder, extract(epoch FROM lease_until - clock_timestamp())::float8 AS expires_in,
     extract(epoch FROM clock_timestamp() - checkpoint_at)::float8 AS age, cursor
-FROM {schema}outbox_relay WHERE shard = 0 ORDER BY relay";
+FROM {schema}outbox_relay WHERE shard = 0 AND ($1::text IS NULL OR relay = $1) ORDER BY relay";
 
 /// The server that answers, and its timeline, which is 0 where it is not told.
 pub(super) const PRESENT: &str = "
@@ -147,18 +150,34 @@ migrations::statements! {
                 AND octet_length(payload) <= 536870912 AND NOT {unbounded} OFFSET 0) AS c";
 }
 
-pub(super) const LOCK_ENTRY: &str = "
-SELECT state, message_id FROM {schema}outbox_exception WHERE relay = $1 AND shard = 0 AND id = $2 FOR UPDATE";
+// $1 relay, $2 ids, ascending, so that two operators never wait for each other; the relay's own
+// rows are those that are not dead. Each is looked up by itself, here and below.
+pub(super) const LOCK_ENTRIES: &str = "
+SELECT e.id, e.state, e.message_id::text FROM unnest($2::bigint[]) AS chosen(id) CROSS JOIN LATERAL (
+    SELECT id, state, message_id FROM {schema}outbox_exception
+    WHERE relay = $1 AND shard = 0 AND id = chosen.id AND state = 'dead' LIMIT 1 FOR UPDATE) AS e";
 
+pub(super) const LOOK_AT_ENTRIES: &str = "
+SELECT e.id, e.state, e.message_id::text FROM unnest($2::bigint[]) AS chosen(id) CROSS JOIN LATERAL (
+    SELECT id, state, message_id FROM {schema}outbox_exception
+    WHERE relay = $1 AND shard = 0 AND id = chosen.id LIMIT 1) AS e";
+
+// They are locked: their places do not change.
 pub(super) const REQUEUE: &str = "
 UPDATE {schema}outbox_exception
 SET state = 'retrying', attempts = 0, due_at = clock_timestamp(), updated_at = clock_timestamp()
-WHERE relay = $1 AND shard = 0 AND id = $2";
+WHERE ctid = ANY(ARRAY(
+    SELECT e.place FROM unnest($2::bigint[]) AS chosen(id) CROSS JOIN LATERAL (
+        SELECT ctid AS place FROM {schema}outbox_exception
+        WHERE relay = $1 AND shard = 0 AND id = chosen.id LIMIT 1) AS e))";
 
 pub(super) const DISCARD: &str = "
 UPDATE {schema}outbox_exception
 SET state = 'discarded', due_at = clock_timestamp(), updated_at = clock_timestamp()
-WHERE relay = $1 AND shard = 0 AND id = $2";
+WHERE ctid = ANY(ARRAY(
+    SELECT e.place FROM unnest($2::bigint[]) AS chosen(id) CROSS JOIN LATERAL (
+        SELECT ctid AS place FROM {schema}outbox_exception
+        WHERE relay = $1 AND shard = 0 AND id = chosen.id LIMIT 1) AS e))";
 
 pub(super) const EDIT: &str = "
 UPDATE {schema}outbox_parked
@@ -166,9 +185,12 @@ SET payload = coalesce($3, payload), headers = coalesce($4::jsonb, headers), edi
 WHERE relay = $1 AND shard = 0 AND id = $2";
 
 pub(super) const AUDIT: &str = "
-INSERT INTO {schema}outbox_audit (actor, relay, id, message_id, action, note, digest_before, digest_after,
-    selection)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)";
+INSERT INTO {schema}outbox_audit (actor, relay, action, note, selection, id, message_id, digest_before,
+    digest_after)
+SELECT $1, $2, $3, $4, $5, e.id, e.message_id, e.digest_before, e.digest_after
+FROM unnest($6::bigint[], $7::text[]::uuid[], $8::text[], $9::text[])
+    WITH ORDINALITY AS e(id, message_id, digest_before, digest_after, place)
+ORDER BY e.place";
 
 pub(super) const RECORDS: &str = "
 SELECT at, actor, id, message_id::text AS message_id, action, note, digest_before, digest_after, selection
@@ -239,10 +261,13 @@ impl PostgresLog {
         Ok((summary, age.and_then(row::wait)))
     }
 
-    async fn status(&self) -> Result<Vec<RelayStatus>, LogError> {
+    /// All relays, or one.
+    async fn status(&self, only: Option<&RelayName>) -> Result<Vec<RelayStatus>, LogError> {
         let failed = || LogError::during("describe the relays");
         let mut connection = self.look().await?;
-        let rows = sqlx::query(&self.render(RELAYS)).fetch_all(&mut *connection).await.map_err(failed())?;
+        let relays = self.render(RELAYS);
+        let rows = sqlx::query(&relays).bind(only.map(RelayName::as_str));
+        let rows = rows.fetch_all(&mut *connection).await.map_err(failed())?;
         let present: (String, i64) =
             sqlx::query_as(&self.render(PRESENT)).fetch_one(&mut *connection).await.map_err(failed())?;
         let mut relays = Vec::new();
@@ -289,69 +314,109 @@ impl PostgresLog {
             .map_err(LogError::during("look at the entry"))
     }
 
+    /// The chosen entries as they are; those that are dead are locked.
+    async fn lock(
+        &self,
+        connection: &mut PgConnection,
+        relay: &RelayName,
+        entries: &[ChosenEntry],
+    ) -> Result<HashMap<i64, EntryNow>, LogError> {
+        let mut ids: Vec<i64> = entries.iter().map(|entry| entry.id.0).collect();
+        ids.sort_unstable();
+        let mut found = HashMap::new();
+        for (statement, is_locked) in [(LOCK_ENTRIES, true), (LOOK_AT_ENTRIES, false)] {
+            let missing: Vec<i64> = ids.iter().copied().filter(|id| !found.contains_key(id)).collect();
+            if missing.is_empty() {
+                break;
+            }
+            let rows: Vec<(i64, String, String)> = sqlx::query_as(&self.render(statement))
+                .bind(relay.as_str())
+                .bind(missing)
+                .fetch_all(&mut *connection)
+                .await
+                .map_err(LogError::during("look at the entries"))?;
+            let entry = |(id, state, message_id)| (id, EntryNow { state, message_id, is_locked });
+            found.extend(rows.into_iter().map(entry));
+        }
+        Ok(found)
+    }
+
+    /// `is_committing` is set before the commit is asked for: until then, whatever ends this ends
+    /// the transaction.
     async fn carry_out(
         &self,
         relay: &RelayName,
-        id: EntryId,
+        entries: &[ChosenEntry],
         decree: &OperatorDecision,
-    ) -> Result<(), DecideError> {
+        is_committing: &AtomicBool,
+    ) -> Result<Vec<Result<(), DecideError>>, DecideError> {
         let failed = || LogError::during("carry out the decision");
         let mut connection = self.admin().await?;
         let mut tx = connection.begin().await.map_err(failed())?;
-        let found: Option<(String, Uuid)> = sqlx::query_as(&self.render(LOCK_ENTRY))
-            .bind(relay.as_str())
-            .bind(id.0)
-            .fetch_optional(&mut *tx)
-            .await
-            .map_err(failed())?;
-        let (state, message_id) =
-            found.ok_or_else(|| DecideError::NoSuchEntry { relay: relay.to_string(), id })?;
+        tx.execute(ONE_PLAN_HERE).await.map_err(failed())?;
+        let found = self.lock(&mut tx, relay, entries).await?;
         let action = decree.decision.action();
-        if state != ExceptionState::Dead.as_str() {
-            return Err(DecideError::NotDead { id, state, action });
+        let verdicts: Vec<Result<(), DecideError>> =
+            entries.iter().map(|entry| entry.verdict(relay, found.get(&entry.id.0), action)).collect();
+        let accepted = entries.iter().zip(&verdicts).filter(|(_, verdict)| verdict.is_ok());
+        let accepted: Vec<&ChosenEntry> = accepted.map(|(entry, _)| entry).collect();
+        if accepted.is_empty() {
+            return Ok(verdicts);
         }
-        let mut digests = (None, None);
+        let ids: Vec<i64> = accepted.iter().map(|entry| entry.id.0).collect();
+        let mut digests: (Vec<Option<String>>, Vec<Option<String>>) =
+            (vec![None; ids.len()], vec![None; ids.len()]);
         match &decree.decision {
             Decision::Requeue | Decision::Discard => {
                 let text = if decree.decision == Decision::Requeue { REQUEUE } else { DISCARD };
                 let update = self.render(text);
-                let query = sqlx::query(&update).bind(relay.as_str()).bind(id.0);
+                let query = sqlx::query(&update).bind(relay.as_str()).bind(&ids);
                 query.execute(&mut *tx).await.map_err(failed())?;
             }
             Decision::Edit { .. } => {
                 let (payload, headers) = edited(&decree.decision)?;
-                digests.0 = self.digest(&mut tx, relay, id).await?;
-                let edit = self.render(EDIT);
-                let edit = sqlx::query(&edit).bind(relay.as_str()).bind(id.0).bind(payload).bind(headers);
-                let done = edit.execute(&mut *tx).await.map_err(failed())?;
-                if done.rows_affected() == 0 {
-                    return Err(failed()(sqlx::Error::RowNotFound).into());
+                for (place, entry) in accepted.iter().enumerate() {
+                    digests.0[place] = self.digest(&mut tx, relay, entry.id).await?;
+                    let edit = self.render(EDIT);
+                    let edit = sqlx::query(&edit).bind(relay.as_str()).bind(entry.id.0);
+                    let done = edit.bind(&payload).bind(&headers).execute(&mut *tx).await.map_err(failed())?;
+                    if done.rows_affected() == 0 {
+                        return Err(failed()(sqlx::Error::RowNotFound).into());
+                    }
+                    digests.1[place] = self.digest(&mut tx, relay, entry.id).await?;
                 }
-                digests.1 = self.digest(&mut tx, relay, id).await?;
             }
         }
         sqlx::query(&self.render(AUDIT))
             .bind(&decree.actor)
             .bind(relay.as_str())
-            .bind(id.0)
-            .bind(message_id)
             .bind(action.as_str())
             .bind(&decree.note)
+            .bind(&decree.selection)
+            .bind(ids)
+            .bind(accepted.iter().map(|entry| entry.message_id.as_str()).collect::<Vec<_>>())
             .bind(digests.0)
             .bind(digests.1)
-            .bind(&decree.selection)
             .execute(&mut *tx)
             .await
             .map_err(failed())?;
-        tx.commit().await.map_err(failed())?;
-        Ok(())
+        is_committing.store(true, Ordering::Relaxed);
+        tx.commit().await.map_err(|error| match SqlErrorKind::of(&error) {
+            SqlErrorKind::Refused | SqlErrorKind::Conflict => DecideError::Log(failed()(error)),
+            SqlErrorKind::Lost | SqlErrorKind::Unavailable => DecideError::Unknown(failed()(error)),
+        })?;
+        Ok(verdicts)
     }
 }
 
 #[async_trait]
 impl LogAdmin for PostgresLog {
     async fn relays(&self) -> Result<Vec<RelayStatus>, LogError> {
-        within(self.options.call_timeout, self.status()).await
+        within(self.options.call_timeout, self.status(None)).await
+    }
+
+    async fn relay(&self, relay: &RelayName) -> Result<Option<RelayStatus>, LogError> {
+        Ok(within(self.options.call_timeout, self.status(Some(relay))).await?.pop())
     }
 
     async fn blocker(&self) -> Result<Option<Blocker>, LogError> {
@@ -396,13 +461,18 @@ impl LogAdmin for PostgresLog {
     async fn decide(
         &self,
         relay: &RelayName,
-        id: EntryId,
+        entries: &[ChosenEntry],
         decree: OperatorDecision,
-    ) -> Result<(), DecideError> {
+    ) -> Result<Vec<Result<(), DecideError>>, DecideError> {
         decree.check()?;
         let limit = self.options.call_timeout;
-        match tokio::time::timeout(limit, self.carry_out(relay, id, &decree)).await {
+        let is_committing = AtomicBool::new(false);
+        let done = self.carry_out(relay, entries, &decree, &is_committing);
+        match tokio::time::timeout(limit, done).await {
             Ok(done) => done,
+            Err(_) if is_committing.load(Ordering::Relaxed) => {
+                Err(DecideError::Unknown(LogError::Timeout { waited: limit }))
+            }
             Err(_) => Err(LogError::Timeout { waited: limit }.into()),
         }
     }

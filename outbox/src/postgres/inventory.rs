@@ -21,14 +21,15 @@ pub struct Listed {
 pub const ONE_PLAN: &str = ONE_PLAN_HERE;
 
 /// Texts that are constants of their modules.
-const CONSTANTS: [(&str, &str); 23] = [
+const CONSTANTS: [(&str, &str); 24] = [
     ("admin.RELAYS", admin::RELAYS),
     ("admin.PRESENT", admin::PRESENT),
     ("admin.COUNTS", admin::COUNTS),
     ("admin.PARKED_AGE", admin::PARKED_AGE),
     ("admin.BACKLOG", admin::BACKLOG),
     ("admin.BLOCKER", admin::BLOCKER),
-    ("admin.LOCK_ENTRY", admin::LOCK_ENTRY),
+    ("admin.LOCK_ENTRIES", admin::LOCK_ENTRIES),
+    ("admin.LOOK_AT_ENTRIES", admin::LOOK_AT_ENTRIES),
     ("admin.REQUEUE", admin::REQUEUE),
     ("admin.DISCARD", admin::DISCARD),
     ("admin.EDIT", admin::EDIT),

@@ -8,7 +8,9 @@ use sqlx::sqlite::SqliteRow;
 use sqlx::{Connection, Row as _, SqliteConnection};
 use time::OffsetDateTime;
 
-use crate::admin::decision::{Content, DecideError, Decision, OperatorDecision, edited};
+use crate::admin::decision::{
+    ChosenEntry, Content, DecideError, Decision, EntryNow, OperatorDecision, edited,
+};
 use crate::admin::entry::{AuditRecord, ListedEntry, at_micros, due};
 use crate::admin::status::{Backlog, Blocker, COUNTED_MAX, Holder, ParkedSummary, RelayStatus};
 use crate::admin::{LogAdmin, Operation};
@@ -20,10 +22,11 @@ use crate::sqlite::store::SqliteLog;
 migrations::statements! {
     parts { now = NOW; }
 
+    /// ?1 relay, or null for all.
     relays = "
         SELECT relay, epoch, holder, (lease_until - {now}) / 1e6 AS expires_in, ({now} - checkpoint_at) /
             1e6 AS age, cursor
-            FROM outbox_relay WHERE shard = 0 ORDER BY relay";
+            FROM outbox_relay WHERE shard = 0 AND (?1 IS NULL OR relay = ?1) ORDER BY relay";
     counts = "
         SELECT state, fault, is_due, count(*), min(id), max(since_due), max(longest) FROM
             (SELECT state, fault, id, coalesce(due_at <= {now}, 0) AS is_due, ({now} - due_at) / 1e6 AS
@@ -168,12 +171,13 @@ async fn parked(
     Ok((summary, age.and_then(row::wait)))
 }
 
-#[async_trait]
-impl LogAdmin for SqliteLog {
-    async fn relays(&self) -> Result<Vec<RelayStatus>, LogError> {
+impl SqliteLog {
+    /// All relays, or one.
+    async fn status(&self, only: Option<&RelayName>) -> Result<Vec<RelayStatus>, LogError> {
         let failed = || LogError::during("describe the relays");
         let mut connection = self.connect().await?;
-        let rows = sqlx::query(&SQL.relays).fetch_all(&mut connection).await.map_err(failed())?;
+        let rows = sqlx::query(&SQL.relays).bind(only.map(RelayName::as_str));
+        let rows = rows.fetch_all(&mut connection).await.map_err(failed())?;
         let mut relays = Vec::new();
         for row in rows {
             let relay: String = row.try_get("relay").map_err(failed())?;
@@ -196,6 +200,77 @@ impl LogAdmin for SqliteLog {
             });
         }
         Ok(relays)
+    }
+
+    /// Decides about one entry, in an open transaction.
+    async fn decide_one(
+        connection: &mut SqliteConnection,
+        relay: &RelayName,
+        entry: &ChosenEntry,
+        decree: &OperatorDecision,
+    ) -> Result<Result<(), DecideError>, LogError> {
+        let failed = || LogError::during("carry out the decision");
+        let id = entry.id;
+        let found: Option<(String, String)> = sqlx::query_as(&SQL.found)
+            .bind(relay.as_str())
+            .bind(id.0)
+            .fetch_optional(&mut *connection)
+            .await
+            .map_err(failed())?;
+        let found = found.map(|(state, message_id)| EntryNow {
+            is_locked: state == ExceptionState::Dead.as_str(),
+            state,
+            message_id,
+        });
+        let action = decree.decision.action();
+        let verdict = entry.verdict(relay, found.as_ref(), action);
+        if verdict.is_err() {
+            return Ok(verdict);
+        }
+        let mut digests = (None, None);
+        match &decree.decision {
+            Decision::Requeue | Decision::Discard => {
+                let is_requeue = decree.decision == Decision::Requeue;
+                let update = if is_requeue { &SQL.requeue } else { &SQL.discard };
+                let update = sqlx::query(update).bind(relay.as_str()).bind(id.0);
+                update.execute(&mut *connection).await.map_err(failed())?;
+            }
+            Decision::Edit { .. } => {
+                let (payload, headers) = edited(&decree.decision)?;
+                digests.0 = digest(&mut *connection, relay, id).await?;
+                for update in [&SQL.copy_edited, &SQL.edit] {
+                    let update = sqlx::query(update).bind(relay.as_str()).bind(id.0);
+                    let update = update.bind(&payload).bind(&headers);
+                    update.execute(&mut *connection).await.map_err(failed())?;
+                }
+                digests.1 = digest(&mut *connection, relay, id).await?;
+            }
+        }
+        sqlx::query(&SQL.audit)
+            .bind(&decree.actor)
+            .bind(relay.as_str())
+            .bind(id.0)
+            .bind(&entry.message_id)
+            .bind(action.as_str())
+            .bind(&decree.note)
+            .bind(digests.0)
+            .bind(digests.1)
+            .bind(&decree.selection)
+            .execute(connection)
+            .await
+            .map_err(failed())?;
+        Ok(Ok(()))
+    }
+}
+
+#[async_trait]
+impl LogAdmin for SqliteLog {
+    async fn relays(&self) -> Result<Vec<RelayStatus>, LogError> {
+        self.status(None).await
+    }
+
+    async fn relay(&self, relay: &RelayName) -> Result<Option<RelayStatus>, LogError> {
+        Ok(self.status(Some(relay)).await?.pop())
     }
 
     async fn blocker(&self) -> Result<Option<Blocker>, LogError> {
@@ -225,58 +300,19 @@ impl LogAdmin for SqliteLog {
     async fn decide(
         &self,
         relay: &RelayName,
-        id: EntryId,
+        entries: &[ChosenEntry],
         decree: OperatorDecision,
-    ) -> Result<(), DecideError> {
+    ) -> Result<Vec<Result<(), DecideError>>, DecideError> {
         decree.check()?;
         let failed = || LogError::during("carry out the decision");
         let mut connection = self.connect().await?;
         let mut tx = connection.begin_with("BEGIN IMMEDIATE").await.map_err(failed())?;
-        let found: Option<(String, String)> = sqlx::query_as(&SQL.found)
-            .bind(relay.as_str())
-            .bind(id.0)
-            .fetch_optional(&mut *tx)
-            .await
-            .map_err(failed())?;
-        let (state, message_id) =
-            found.ok_or_else(|| DecideError::NoSuchEntry { relay: relay.to_string(), id })?;
-        let action = decree.decision.action();
-        if state != ExceptionState::Dead.as_str() {
-            return Err(DecideError::NotDead { id, state, action });
+        let mut verdicts = Vec::with_capacity(entries.len());
+        for entry in entries {
+            verdicts.push(Self::decide_one(&mut tx, relay, entry, &decree).await?);
         }
-        let mut digests = (None, None);
-        match &decree.decision {
-            Decision::Requeue | Decision::Discard => {
-                let is_requeue = decree.decision == Decision::Requeue;
-                let update = if is_requeue { &SQL.requeue } else { &SQL.discard };
-                let update = sqlx::query(update).bind(relay.as_str()).bind(id.0);
-                update.execute(&mut *tx).await.map_err(failed())?;
-            }
-            Decision::Edit { .. } => {
-                let (payload, headers) = edited(&decree.decision)?;
-                digests.0 = digest(&mut tx, relay, id).await?;
-                for update in [&SQL.copy_edited, &SQL.edit] {
-                    let update = sqlx::query(update).bind(relay.as_str()).bind(id.0);
-                    let update = update.bind(&payload).bind(&headers);
-                    update.execute(&mut *tx).await.map_err(failed())?;
-                }
-                digests.1 = digest(&mut tx, relay, id).await?;
-            }
-        }
-        sqlx::query(&SQL.audit)
-            .bind(&decree.actor)
-            .bind(relay.as_str())
-            .bind(id.0)
-            .bind(message_id)
-            .bind(action.as_str())
-            .bind(&decree.note)
-            .bind(digests.0)
-            .bind(digests.1)
-            .bind(&decree.selection)
-            .execute(&mut *tx)
-            .await
-            .map_err(failed())?;
-        Ok(tx.commit().await.map_err(failed())?)
+        tx.commit().await.map_err(failed())?;
+        Ok(verdicts)
     }
 
     async fn audit(&self, relay: &RelayName, records_max: u32) -> Result<Vec<AuditRecord>, LogError> {

@@ -47,7 +47,10 @@ fn text(lines: &[LagLine]) -> String {
         [
             line.pipeline.clone(),
             line.topic.clone(),
-            line.unread.to_string(),
+            match line.unread_is_at_least {
+                true => format!(">= {}", line.unread),
+                false => line.unread.to_string(),
+            },
             parked("held"),
             parked("retrying"),
             parked("scheduled"),

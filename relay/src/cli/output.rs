@@ -46,7 +46,7 @@ pub(crate) fn print(text: &str) -> Result<(), Failure> {
 
 /// The same on one line.
 pub(crate) fn one_line(text: &str) -> String {
-    harmless(text).replace('\n', "\\n")
+    harmless(text).replace('\n', "\\n").replace('\t', "\\t")
 }
 
 /// A table without lines, so that `grep` and `awk` work on it. Wrapped only for a terminal.
@@ -90,8 +90,8 @@ mod tests {
     #[test]
     fn what_came_from_outside_cannot_steer_the_terminal() {
         assert_eq!(harmless("ä\t1\n\u{1b}[2J\u{9b}2J\r"), "ä\t1\n\\u{1b}[2J\\u{9b}2J\\r");
-        let row = [String::from("a\nb  dead"), String::from("\u{1b}]0;x\u{7}")];
+        let row = [String::from("a\nb\tdead"), String::from("\u{1b}]0;\u{202e}x\u{7}")];
         let text = table(["key", "error"], [row]);
-        assert_eq!(text, "KEY         ERROR\na\\nb  dead  \\u{1b}]0;x\\u{7}");
+        assert_eq!(text, "KEY         ERROR\na\\nb\\tdead  \\u{1b}]0;\\u{202e}x\\u{7}");
     }
 }

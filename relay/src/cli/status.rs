@@ -102,7 +102,10 @@ fn rows(shown: &[PipelineStatus]) -> String {
             .exceptions
             .iter()
             .filter(|(_, count)| **count > 0)
-            .map(|(state, count)| format!("{count} {state}"))
+            .map(|(state, count)| match shown.exceptions_are_at_least {
+                true => format!(">= {count} {state}"),
+                false => format!("{count} {state}"),
+            })
             .collect();
         let held_back = shown.held_back_by.as_ref();
         let held_back =

@@ -12,7 +12,7 @@ use super::exit::Exit;
 use super::failure::Failure;
 use super::output::{self, Format, one_line, or_dash};
 use crate::operate::tail::{Tail as Following, TailFilter, TailLine};
-use crate::operate::{OperateErrorKind, Operator, Places, Role, Signed, seconds};
+use crate::operate::{Operator, Places, Role, Signed, seconds};
 
 /// How often the outbox is asked.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
@@ -64,17 +64,24 @@ impl Tail {
         eprintln!("{}: what the relay passes from now on", pipeline.name);
         let mut left = self.limit.unwrap_or(usize::MAX);
         let mut ended = pin!(tokio::signal::ctrl_c());
+        let mut told = String::new();
         loop {
             match tail.next().await {
                 Ok(lines) => {
+                    told.clear();
                     for line in lines.iter().take(left) {
                         output::print(&text(line, format)?)?;
                     }
                     left = left.saturating_sub(lines.len());
                 }
-                // It may come back, and nothing is missed then.
-                Err(error) if error.kind() == OperateErrorKind::Unavailable => eprintln!("{error}"),
-                Err(error) => return Err(error.into()),
+                // It answered before, so it may come back, and nothing is missed then.
+                Err(error) => {
+                    let now = error.to_string();
+                    if told != now {
+                        eprintln!("{now}");
+                    }
+                    told = now;
+                }
             }
             if left == 0 {
                 return Ok(Exit::Success);

@@ -281,8 +281,7 @@ async fn transactions(
 async fn known_transaction(pipeline: &PipelineConfig) -> Option<super::transactions::Known> {
     let options = pipeline.database.options().clone();
     let log = outbox::admin::open(pipeline.database.address(), pipeline.source.clone(), options).ok()?;
-    let relays = timeout(DATABASE_TIME_LIMIT, log.relays()).await.ok()?.ok()?;
-    let own = relays.into_iter().find(|status| status.relay == pipeline.name.as_str())?;
+    let own = timeout(DATABASE_TIME_LIMIT, log.relay(&pipeline.name)).await.ok()?.ok()??;
     let transaction = own.cursor.transaction?;
     let topic = brokers::kafka::marks_topic(&transaction.log, &own.relay);
     Some(super::transactions::Known { topic, number: transaction.number })

@@ -32,12 +32,13 @@ pub struct OperateError {
     kind: OperateErrorKind,
     message: String,
     help: Option<String>,
+    is_unknown: bool,
 }
 
 impl OperateError {
     /// An error with its text.
     pub(crate) fn new(kind: OperateErrorKind, message: impl Display) -> Self {
-        Self { kind, message: message.to_string(), help: None }
+        Self { kind, message: message.to_string(), help: None, is_unknown: false }
     }
 
     /// Something that makes no sense as it was asked, and what to do instead.
@@ -61,6 +62,12 @@ impl OperateError {
     #[must_use]
     pub fn kind(&self) -> OperateErrorKind {
         self.kind
+    }
+
+    /// Whether it may have been done nevertheless: the answer was lost.
+    #[must_use]
+    pub fn is_unknown(&self) -> bool {
+        self.is_unknown
     }
 
     /// The next thing to do, where there is more to say than the error itself.
@@ -97,8 +104,12 @@ impl From<LogError> for OperateError {
 impl From<DecideError> for OperateError {
     fn from(error: DecideError) -> Self {
         match error {
-            DecideError::NotDead { .. } | DecideError::NoSuchEntry { .. } => {
-                Self::new(OperateErrorKind::Conflict, error)
+            DecideError::NotDead { .. }
+            | DecideError::NoSuchEntry { .. }
+            | DecideError::AnotherMessage { .. } => Self::new(OperateErrorKind::Conflict, error),
+            DecideError::Unknown(_) => {
+                let error = Self::new(OperateErrorKind::Unavailable, error);
+                Self { is_unknown: true, ..error }
             }
             error => Self::by_fault(error.fault(), error),
         }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use outbox::entries::UNREAD_COUNTED_MAX;
 use serde::Serialize;
 
 use super::error::OperateError;
@@ -15,9 +16,12 @@ pub struct LagLine {
     pub pipeline: String,
     /// The topic.
     pub topic: String,
-    /// Messages that the relay has not passed; counted up to
-    /// [`UNREAD_COUNTED_MAX`](outbox::entries::UNREAD_COUNTED_MAX) over all topics.
+    /// Messages that the relay has not passed.
     pub unread: u64,
+    /// Whether `unread` is a lower bound: the pipeline has more than the
+    /// [`UNREAD_COUNTED_MAX`](outbox::entries::UNREAD_COUNTED_MAX) messages that are counted over
+    /// all topics.
+    pub unread_is_at_least: bool,
     /// Parked messages, by their state.
     pub parked: BTreeMap<&'static str, u64>,
     /// The age of the oldest that waits to leave: unread, held or retrying.
@@ -38,12 +42,15 @@ pub async fn lag(
     for place in &places.outboxes {
         match place.entries.lag(&place.pipeline).await {
             Ok(mut topics) => {
+                let counted: u64 = topics.iter().map(|topic| topic.unread).sum();
+                let is_cut = counted >= u64::from(UNREAD_COUNTED_MAX);
                 // Messages that the pipeline leaves to others do not lag.
                 topics.retain(|of| !of.parked.is_empty() || place.filter.can_take_topic(&of.topic));
                 lines.extend(topics.into_iter().map(|topic| LagLine {
                     pipeline: place.pipeline.to_string(),
                     topic: topic.topic,
                     unread: topic.unread,
+                    unread_is_at_least: is_cut,
                     parked: topic.parked,
                     oldest_age_seconds: topic.oldest.map(|age| age.as_secs_f64()),
                 }));

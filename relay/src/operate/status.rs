@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use futures_util::future::{join_all, try_join3};
-use outbox::admin::{self, Blocker, RelayStatus};
+use outbox::admin::{COUNTED_MAX, self, Blocker, RelayStatus};
 use outbox::log::LogError;
 use outbox::retention::{self, HeldBack, Segment};
 use serde::Serialize;
@@ -51,6 +51,8 @@ pub struct PipelineStatus {
     pub oldest_pending_age_seconds: Option<f64>,
     /// Parked messages, by state.
     pub exceptions: BTreeMap<&'static str, u64>,
+    /// Whether these are lower bounds: more are parked than the [`COUNTED_MAX`] that are counted.
+    pub exceptions_are_at_least: bool,
     /// How long the first of them has been parked, or dead; of states that have some.
     pub exceptions_age_seconds: BTreeMap<&'static str, f64>,
     /// The pauses in force, by whom and why.
@@ -140,16 +142,18 @@ async fn look(pipeline: &PipelineConfig, operator: &Operator) -> PipelineStatus 
         let history = retention::open(address, pipeline.source.clone(), options)?;
         // Where nothing goes, everything is young.
         let keep = pipeline.retention.keep().unwrap_or(FOREVER);
-        let all = try_join3(admin.relays(), admin.blocker(), history.segments(keep)).await;
-        let (relays, blocker, segments) = all.map_err(|error: LogError| OperateError::from(error))?;
+        let all = try_join3(admin.relay(&pipeline.name), admin.blocker(), history.segments(keep)).await;
+        let (relay, blocker, segments) = all.map_err(|error: LogError| OperateError::from(error))?;
+        let problem = match relay {
+            Some(_) => None,
+            None => unknown(&admin.relays().await?),
+        };
         let paused = pauses(&Places::new().outbox(pipeline), operator).await?;
-        Ok::<_, OperateError>((relays, blocker, segments, paused))
+        Ok::<_, OperateError>((relay, problem, blocker, segments, paused))
     };
     let is_transactional = pipeline.broker.is_transactional();
     match asked.await {
-        Ok((relays, blocker, segments, paused)) => {
-            let problem = unknown(name, &relays);
-            let relay = relays.into_iter().find(|relay| relay.relay == name);
+        Ok((relay, problem, blocker, segments, paused)) => {
             PipelineStatus { is_transactional, paused, problem, ..PipelineStatus::of(name, relay, blocker) }
                 .with(&segments)
         }
@@ -164,9 +168,9 @@ async fn look(pipeline: &PipelineConfig, operator: &Operator) -> PipelineStatus 
 }
 
 /// A name under which no relay has led, where others have: it may be misspelt.
-fn unknown(name: &str, relays: &[RelayStatus]) -> Option<String> {
-    let known: Vec<&str> = relays.iter().map(|relay| relay.relay.as_str()).collect();
-    (!known.is_empty() && !known.contains(&name)).then(|| {
+fn unknown(others: &[RelayStatus]) -> Option<String> {
+    let known: Vec<&str> = others.iter().map(|relay| relay.relay.as_str()).collect();
+    (!known.is_empty()).then(|| {
         format!("no relay has led under this name; this outbox knows {}: is it misspelt?", known.join(", "))
     })
 }
@@ -202,6 +206,7 @@ impl PipelineStatus {
             ),
             unread_max: relay.as_ref().map(|relay| relay.backlog.entries_max),
             exceptions_age_seconds: relay.as_ref().map(ages).unwrap_or_default(),
+            exceptions_are_at_least: relay.as_ref().is_some_and(is_cut),
             exceptions: relay.map(|relay| relay.exceptions).unwrap_or_default(),
             paused: Vec::new(),
             held_back_by: blocker.map(|blocker| OpenTransaction {
@@ -331,6 +336,11 @@ impl Wait {
             None => self.why.clone(),
         }
     }
+}
+
+/// Whether the parked messages of a relay were not all counted.
+fn is_cut(relay: &RelayStatus) -> bool {
+    relay.exceptions.values().sum::<u64>() >= u64::from(COUNTED_MAX)
 }
 
 /// Of each state, how long the first is there.

@@ -16,7 +16,7 @@ use uuid::Uuid;
 
 use super::dead::decide::LOOK_BACK;
 use super::dead::list::{NAMED_SCANNED_MAX, States, find};
-use super::dead::{AuditLine, DeadMessage, DeadSource, Filter, MessageRef, audit};
+use super::dead::{AuditLine, DeadMessage, DeadSource, Filter, MessageRef, audit_of_messages};
 use super::error::OperateError;
 use super::operator::{Operator, Role};
 use super::places::{InboxPlace, OutboxPlace, Places};
@@ -328,8 +328,11 @@ async fn decisions(
     let here =
         Places { outboxes: places.outboxes.clone(), inboxes: places.inboxes.clone(), away: Vec::new() };
     let look_back = NonZeroU32::new(LOOK_BACK).unwrap_or(NonZeroU32::MIN);
-    let lines = match audit(&here, operator, look_back).await {
-        Ok(lines) => lines,
+    let lines = match audit_of_messages(&here, operator, look_back).await {
+        Ok(audited) => {
+            away.extend(audited.away);
+            audited.lines
+        }
         Err(error) => {
             away.push(error);
             return Vec::new();

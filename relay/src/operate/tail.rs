@@ -1,8 +1,8 @@
 //! Messages as the relay passes them: what is being published now.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
-use outbox::entries::{Extent, SelectedEntry, Standing};
+use outbox::entries::{Extent, SelectedEntry, Selection, Standing};
 use outbox::log::{EntryId, LogError};
 use serde::Serialize;
 use time::OffsetDateTime;
@@ -13,6 +13,8 @@ use super::payload::{SHOWN, SHOWN_BYTES_MAX};
 use super::places::{OutboxPlace, Places};
 use super::seconds;
 
+/// Parked messages that are looked at again; of more, the first ones.
+const PARKED_MAX: usize = 1_000;
 /// Bytes of payloads and headers that are read at once.
 const BATCH_BYTES: u64 = 8 << 20;
 
@@ -55,6 +57,8 @@ pub struct Tail<'a> {
     filter: TailFilter,
     with_payloads: bool,
     extent: Extent,
+    /// Those that were told as parked: they are told again when they have left.
+    parked: BTreeMap<EntryId, TailLine>,
 }
 
 impl<'a> Tail<'a> {
@@ -87,10 +91,11 @@ impl<'a> Tail<'a> {
                 .map_err(about)?;
         }
         let extent = place.entries.extent(&place.pipeline).await.map_err(about)?;
-        Ok(Self { place, filter, with_payloads: payloads.is_some(), extent })
+        Ok(Self { place, filter, with_payloads: payloads.is_some(), extent, parked: BTreeMap::new() })
     }
 
-    /// Returns the messages that the relay has passed since the last call, in the order of the log.
+    /// Returns the messages that the relay has passed since the last call, in the order of the log;
+    /// then those that were parked, and have left or were given up since.
     /// Not cancel-safe: messages can be missed.
     ///
     /// # Errors
@@ -117,8 +122,48 @@ impl<'a> Tail<'a> {
                 break;
             }
         }
+        let left = self.left(&now).await.map_err(about)?;
+        for line in lines.iter().filter(|line| line.is_parked()).take(PARKED_MAX - self.parked.len()) {
+            self.parked.insert(EntryId(line.id), TailLine { payload: None, ..line.clone() });
+        }
+        for line in &left {
+            self.parked.remove(&EntryId(line.id));
+        }
+        lines.extend(left);
         self.extent = now;
         Ok(lines)
+    }
+
+    /// Those of the parked messages that are parked no longer.
+    async fn left(&self, now: &Extent) -> Result<Vec<TailLine>, LogError> {
+        let (mut left, mut after) = (Vec::new(), EntryId::default());
+        if self.parked.is_empty() {
+            return Ok(left);
+        }
+        let selection = Selection { ids: self.parked.keys().copied().collect(), ..Selection::default() };
+        loop {
+            let page = self.place.entries.select(&self.place.pipeline, now, &selection, after).await?;
+            for entry in page.entries {
+                let before = self.parked.get(&entry.id);
+                let Some(before) = before.filter(|it| it.message_id == entry.message_id.to_string()) else {
+                    continue;
+                };
+                let state = line(entry, None).state;
+                if matches!(state, "published" | "discarded") {
+                    left.push(TailLine { state, ..before.clone() });
+                }
+            }
+            after = page.seen_to;
+            if page.exhausted {
+                return Ok(left);
+            }
+        }
+    }
+}
+
+impl TailLine {
+    fn is_parked(&self) -> bool {
+        !matches!(self.state, "published" | "discarded" | "waiting")
     }
 }
 

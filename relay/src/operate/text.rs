@@ -1,8 +1,20 @@
 //! Texts from outside, made harmless for people who read them.
 
-/// A text without characters that steer a terminal, but for line breaks and tabs. Keys and errors
-/// of dead letters come from outside.
+/// A text without characters that steer a terminal (but for line breaks and tabs), that turn the
+/// direction of a line around, or that nobody sees. Keys and errors of dead letters come from
+/// outside.
 pub(crate) fn harmless(text: &str) -> String {
-    let escaped = |c: char| c.is_control() && c != '\n' && c != '\t';
-    text.chars().flat_map(|c| if escaped(c) { c.escape_default().collect() } else { vec![c] }).collect()
+    let steers = |c: char| c.is_control() && c != '\n' && c != '\t';
+    let escaped = |c: char| match c {
+        c if steers(c) => c.escape_default().collect(),
+        c if hides(c) => c.escape_unicode().collect(),
+        c => vec![c],
+    };
+    text.chars().flat_map(escaped).collect()
+}
+
+/// Whether it has no width, or changes the direction of what follows.
+fn hides(c: char) -> bool {
+    matches!(c, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+        | '\u{2060}'..='\u{206f}' | '\u{feff}')
 }

@@ -1,15 +1,7 @@
 //! Texts from outside, made harmless for people who read them in a browser. What they mean as HTML
 //! is the templates' work: they escape everything.
 
-use crate::operate::text::harmless;
-
-/// A text without characters that steer a terminal it is copied to, that turn the direction of a
-/// line around, or that nobody sees.
-pub(crate) fn plain(text: &str) -> String {
-    let hides = |c: char| matches!(c, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}');
-    let text = harmless(text);
-    text.chars().flat_map(|c| if hides(c) { c.escape_unicode().collect() } else { vec![c] }).collect()
-}
+pub(crate) use crate::operate::text::harmless as plain;
 
 /// The first characters of a text, marked where something is left out.
 pub(crate) fn beginning(text: &str, chars_max: usize) -> String {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use outbox::admin::{
-    AuditRecord, Backlog, Blocker, CursorHistory, DecideError, ListedEntry, LogAdmin, Operation,
+    AuditRecord, Backlog, Blocker, ChosenEntry, CursorHistory, DecideError, ListedEntry, LogAdmin, Operation,
     OperatorDecision, RelayStatus,
 };
 use outbox::log::{Cursor, EntryId, ExceptionState, LogError, Mark, Pause, PauseScope, RelayName};
@@ -83,7 +83,11 @@ struct OneRelay;
 #[async_trait]
 impl LogAdmin for OneRelay {
     async fn relays(&self) -> Result<Vec<RelayStatus>, LogError> {
-        Ok(vec![RelayStatus {
+        unreachable!("the monitor asks for its own relay")
+    }
+
+    async fn relay(&self, _: &RelayName) -> Result<Option<RelayStatus>, LogError> {
+        Ok(Some(RelayStatus {
             relay: String::from("orders"),
             epoch: 1,
             holder: None,
@@ -97,7 +101,7 @@ impl LogAdmin for OneRelay {
             backlog: Backlog { entries_max: 0, oldest: None, parked: 0, oldest_parked: None },
             exceptions: BTreeMap::new(),
             parked: Vec::new(),
-        }])
+        }))
     }
 
     async fn blocker(&self) -> Result<Option<Blocker>, LogError> {
@@ -114,7 +118,12 @@ impl LogAdmin for OneRelay {
         unreachable!("the monitor lists nothing")
     }
 
-    async fn decide(&self, _: &RelayName, _: EntryId, _: OperatorDecision) -> Result<(), DecideError> {
+    async fn decide(
+        &self,
+        _: &RelayName,
+        _: &[ChosenEntry],
+        _: OperatorDecision,
+    ) -> Result<Vec<Result<(), DecideError>>, DecideError> {
         unreachable!("the monitor decides nothing")
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use outbox::NewMessage;
-use outbox::admin::{self, Decision, OperatorDecision};
+use outbox::admin::{self, ChosenEntry, Decision, OperatorDecision};
 use outbox::log::{EntryId, ExceptionState, LogOptions, RelayName};
 use serde_json::json;
 use tests::facts::Fact;
@@ -52,7 +52,8 @@ pub(crate) async fn a_poisoned_message_holds_its_key_only<DB: Dialect>(
             note: String::from("shortened"),
             selection: None,
         };
-        admin.decide(&name, dead[0].id, decree).await?;
+        let verdicts = admin.decide(&name, &[ChosenEntry::from(&dead[0])], decree).await?;
+        assert!(verdicts.iter().all(Result::is_ok), "{verdicts:?}");
     }
     workload.settled().await?;
     assert_eq!(admin.audit(&name, 10).await?.len(), 2);

@@ -58,7 +58,7 @@ async fn key_in_order<DB: Dialect>(stage: Stage) -> Outcome {
     let discarded = json(&database.url, &[&["discard", "--yes"][..], &decide].concat()).await?;
     assert_eq!((outcomes(&discarded), ids(&discarded["messages"])), (vec!["discarded"; 3], plan.clone()));
     // The audit tells the newest decision first: that about the first letter of the key.
-    assert_eq!(ids(&json(&database.url, &["audit"]).await?), plan);
+    assert_eq!(ids(&json(&database.url, &["audit", "--each"]).await?), plan);
     Ok(())
 }
 
@@ -121,6 +121,9 @@ async fn decides<DB: Dialect>(stage: Stage) -> Outcome {
     let redrive = [&redrive[..], &["--yes"]].concat();
     assert_eq!(outcomes(&json(&database.url, &redrive).await?), ["requested", "requested"]);
     assert_eq!(outcomes(&json(&database.url, &redrive).await?), ["requested before by ann"; 2]);
+    let listed_now = json(&database.url, &["list", "--consumer", "billing"]).await?;
+    let waits = |line: &Value| line["redrive_requested_by"] == "ann";
+    assert_eq!(listed_now.as_array().map(|lines| lines.iter().filter(|line| waits(line)).count()), Some(2));
 
     let last = text(&listed[2]["id"])?;
     let discard = [&["discard", "--id", last][..], &signed].concat();
@@ -182,7 +185,7 @@ fn outcomes(lines: &Value) -> Vec<&str> {
 }
 
 async fn audit(url: &str) -> Result<Vec<Value>, Failure> {
-    Ok(json(url, &["audit"]).await?.as_array().cloned().unwrap_or_default())
+    Ok(json(url, &["audit", "--each"]).await?.as_array().cloned().unwrap_or_default())
 }
 
 async fn json(url: &str, arguments: &[&str]) -> Result<Value, Failure> {

@@ -114,6 +114,10 @@ pub(crate) async fn a_second_signal_ends_the_relay_at_once(stage: Stage) -> Outc
     workload.applied(21).await?;
     relay.signal("TERM").await?;
     relay.tells("waiting for outstanding confirmations").await?;
+    // At once it is the same signal, as `timeout` sends it.
+    relay.signal("TERM").await?;
+    tokio::time::sleep(Duration::from_millis(1_200)).await;
+    assert!(relay.has_ended()?.is_none(), "{}", relay.log()?);
     relay.signal("TERM").await?;
     let asked = Instant::now();
     assert_eq!(relay.ended().await?.code(), Some(130));

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use outbox::admin::{self, Decision, LogAdmin, OperatorDecision};
+use outbox::admin::{self, ChosenEntry, Decision, LogAdmin, OperatorDecision};
 use outbox::log::{EntryId, ExceptionState, LogOptions, RelayName};
 use tests::relay_process::Config;
 use tests::workload::Workload;
@@ -94,7 +94,13 @@ async fn dead(admin: &dyn LogAdmin, count: usize) -> Outcome {
 async fn decide(admin: &dyn LogAdmin, id: EntryId, decision: Decision) -> Outcome {
     let (actor, note) = (String::from("test"), String::from("a test"));
     let decree = OperatorDecision { decision, actor, note, selection: None };
-    Ok(admin.decide(&RelayName::new(RELAY)?, id, decree).await?)
+    let name = RelayName::new(RELAY)?;
+    let dead = admin.list(&name, ExceptionState::Dead, EntryId(id.0 - 1), 1).await?;
+    let chosen = ChosenEntry::from(dead.first().ok_or("it is not dead")?);
+    for verdict in admin.decide(&name, &[chosen], decree).await? {
+        verdict?;
+    }
+    Ok(())
 }
 
 /// The relay runs, and never had room for one of the payloads.

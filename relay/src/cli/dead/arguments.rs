@@ -133,11 +133,11 @@ impl Conditions {
 /// Who decides, and why.
 #[derive(Debug, Args)]
 pub(crate) struct Signature {
-    /// Who decides, for the audit.
+    /// Who decides, for the audit. Required, unless USER is set or nothing is decided (--dry-run).
     #[arg(long, value_name = "NAME", env = "USER", required_unless_present = "dry_run")]
     actor: Option<String>,
 
-    /// Why, for the audit.
+    /// Why, for the audit. Required, unless nothing is decided (--dry-run).
     #[arg(long, value_name = "TEXT", required_unless_present = "dry_run")]
     note: Option<String>,
 }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::{ArgGroup, Args};
 use message::{HeaderName, HeaderValue, Headers};
+use outbox::admin::DECIDED_MAX;
 
 use super::super::exit::Exit;
 use super::super::failure::Failure;
@@ -112,7 +113,16 @@ impl Decide {
                 return Err(Failure::new(Exit::Usage, "not confirmed; nothing was decided"));
             }
         }
-        Ok(plan.carry_out(places, &signed, change).await?)
+        let total = plan.messages.len();
+        let done = plan.carry_out(places, &signed, change, |so_far| progress(so_far, total)).await?;
+        Ok(done)
+    }
+}
+
+/// Reports how far a long decision has come.
+fn progress(so_far: usize, total: usize) {
+    if so_far.is_multiple_of(DECIDED_MAX) && so_far < total {
+        eprintln!("{so_far} of {total} messages so far");
     }
 }
 
@@ -133,13 +143,19 @@ impl Edit {
             if self.dry_run {
                 return Ok(plan.dry_run(&change));
             }
-            Ok::<_, Failure>(plan.carry_out(&places, &signed, &change).await?)
+            Ok::<_, Failure>(plan.carry_out(&places, &signed, &change, |_| ()).await?)
         };
         let report = report.await;
         places.close().await;
-        let exit = told(report?, format)?;
+        let report = report?;
+        // As it can be typed, also where several pipelines have a message of this number.
+        let owner = report.messages.first().map(|edited| edited.owner.clone()).unwrap_or_default();
+        let exit = told(report, format)?;
         if !self.dry_run {
-            eprintln!("it stays dead until it is requeued: relay dead requeue --id {}", self.id);
+            let id = &self.id;
+            eprintln!(
+                "it stays dead until it is requeued: relay dead requeue --pipeline {owner} --id {id} --note WHY"
+            );
         }
         Ok(exit)
     }

@@ -83,7 +83,11 @@ pub struct Audit {
     #[command(flatten)]
     place: Where,
 
-    /// At most so many.
+    /// A line for each message, not for each decision.
+    #[arg(long)]
+    each: bool,
+
+    /// Show at most COUNT lines.
     #[arg(long, value_name = "COUNT", default_value = "100")]
     limit: NonZeroU32,
 }
@@ -160,8 +164,15 @@ impl Show {
 impl Audit {
     async fn execute(self, format: Format) -> Result<Exit, Failure> {
         let places = self.place.open().await?;
-        let lines = dead::audit(&places, &viewer(), self.limit).await;
+        let audited = match self.each {
+            true => dead::audit_of_messages(&places, &viewer(), self.limit).await,
+            false => dead::audit(&places, &viewer(), self.limit).await,
+        };
         places.close().await;
-        show::audit(&lines?, format)
+        let audited = audited?;
+        show::audit(&audited.lines, audited.away.is_empty(), format)?;
+        // A place that is away does not hide what was decided in the others.
+        let away = audited.away.into_iter().map(Failure::from).fold(None, super::failure::first);
+        away.map_or(Ok(Exit::Success), Err)
     }
 }

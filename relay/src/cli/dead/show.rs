@@ -44,10 +44,13 @@ pub(super) fn report(report: &Report, format: Format) -> Result<(), Failure> {
 }
 
 /// Prints decisions.
-pub(super) fn audit(lines: &[AuditLine], format: Format) -> Result<Exit, Failure> {
+pub(super) fn audit(lines: &[AuditLine], is_whole: bool, format: Format) -> Result<(), Failure> {
     format.print(&lines, |lines| {
         if lines.is_empty() {
-            return String::from("nothing was decided so far");
+            return String::from(match is_whole {
+                true => "nothing was decided so far",
+                false => "no decision was found, but not every place answered",
+            });
         }
         let rows = lines.iter().map(|line| {
             [
@@ -56,15 +59,17 @@ pub(super) fn audit(lines: &[AuditLine], format: Format) -> Result<Exit, Failure
                 line.action.clone(),
                 line.source.to_string(),
                 line.owner.clone(),
-                or_dash(line.id.as_ref()),
+                match line.messages {
+                    2.. => format!("{} messages", line.messages),
+                    _ => or_dash(line.id.as_ref()),
+                },
                 or_dash(line.outcome.as_ref()),
                 or_dash(line.selection.as_ref()),
                 line.note.clone(),
             ]
         });
         table(["at", "actor", "action", "source", "of", "id", "outcome", "selection", "note"], rows)
-    })?;
-    Ok(Exit::Success)
+    })
 }
 
 fn rows(messages: &[DeadMessage]) -> String {
@@ -76,17 +81,36 @@ fn rows(messages: &[DeadMessage]) -> String {
             message.topic.clone(),
             or_dash(message.key.as_ref()),
             or_dash(message.kind.as_ref()),
-            message.state.to_owned(),
+            state(message),
             or_dash(message.cause.as_ref()),
             message.attempts.to_string(),
             seconds::text(message.since),
+            // One that was requeued and died again has waited since before.
+            seconds::text(message.changed_at),
             or_dash(message.error.as_ref()),
         ]
     });
-    table(
-        ["source", "of", "id", "topic", "key", "kind", "state", "cause", "attempts", "since", "error"],
-        rows,
-    )
+    let headers = [
+        "source", "of", "id", "topic", "key", "kind", "state", "cause", "attempts", "since", "changed",
+        "error",
+    ];
+    table(headers, rows)
+}
+
+/// The state, and a request that no consumer has taken up.
+fn state(message: &DeadMessage) -> String {
+    match &message.redrive_requested_by {
+        Some(actor) => format!("{}, redrive requested by {actor}", message.state),
+        None => message.state.to_owned(),
+    }
+}
+
+/// Failures that are not the message's own do not count.
+fn attempts(message: &DeadMessage) -> String {
+    match (message.attempts, message.error.is_some() && message.state == "retrying") {
+        (0, true) => String::from("0 that count: outages and missing destinations do not"),
+        (attempts, _) => attempts.to_string(),
+    }
 }
 
 /// One message, a line for each thing known of it.
@@ -101,13 +125,13 @@ fn card(message: &DeadMessage) -> String {
         ("scope", message.scope.clone().filter(|scope| !scope.is_empty())),
         ("id", Some(message.id.clone())),
         ("message id", Some(or_dash(message.message_id.as_ref()))),
-        ("state", Some(message.state.to_owned())),
+        ("state", Some(state(message))),
         ("topic", Some(message.topic.clone())),
         ("key", Some(or_dash(message.key.as_ref()))),
         ("kind", message.kind.clone()),
         ("cause", Some(or_dash(message.cause.as_ref()))),
         ("error", Some(or_dash(message.error.as_ref()))),
-        ("attempts", Some(message.attempts.to_string())),
+        ("attempts", Some(attempts(message))),
         ("deliveries", message.deliveries.map(|deliveries| deliveries.to_string())),
         ("origin", message.origin.clone()),
         ("due in", due_in),

@@ -1,11 +1,11 @@
-//! Decisions about dead messages, each carried out in a transaction with its line in the audit.
+//! Decisions about dead messages, carried out with their lines in the audit: about entries of an
+//! outbox some hundred in a transaction, about dead letters one by one.
 
 use std::num::NonZeroU32;
 
 use inbox::{DeadLetterId, RedriveOptions, Redriven, Requested};
 use message::Headers;
-use outbox::admin::{DecideError, Decision, OperatorDecision};
-use outbox::log::EntryId;
+use outbox::admin::{ChosenEntry, DECIDED_MAX, DecideError, Decision, OperatorDecision};
 use serde::Serialize;
 
 use super::filter::MessageRef;
@@ -19,6 +19,10 @@ use crate::operate::seconds;
 
 /// How far back the audit is read to name who was faster.
 pub(crate) const LOOK_BACK: u32 = 1_000;
+
+/// Entries of a batch whose present state is looked up, when somebody else was faster: two questions
+/// to the database for each.
+const EXPLAINED_MAX: usize = 20;
 
 /// A decision.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -68,9 +72,14 @@ pub struct Decided {
     pub key: Option<String>,
     /// Whether it is as it was asked for now.
     pub done: bool,
+    /// Whether nobody knows: the answer of the database was lost. List the messages again.
+    pub is_unknown: bool,
     /// `requeued`, `requested` (its consumer carries it out), `discarded`, `edited`; `requested
-    /// before`, who was faster, or why it was not done.
+    /// before`, who was faster, why it was not done, or that it is unknown whether it was.
     pub outcome: String,
+    /// Why it was not done.
+    #[serde(skip)]
+    pub(crate) error: Option<OperateError>,
 }
 
 /// The outcome of a decision.
@@ -102,10 +111,11 @@ impl Plan {
         Report { action: change.as_str(), selection: self.selection, dry_run: true, messages, error: None }
     }
 
-    /// Carries the decision out, message by message: a discard from the last one of the plan to the
-    /// first, anything else in the order of the plan. A message about which somebody else has
-    /// decided meanwhile is left as it is and told; after an outage nothing more is decided. Not
-    /// cancel-safe: list the messages again.
+    /// Carries the decision out: a discard from the last message of the plan to the first, anything
+    /// else in the order of the plan. `progress` is called after each part with the number of
+    /// messages that it has come to. A message about which somebody else has decided meanwhile is
+    /// left as it is and reported; after an outage nothing more is decided. Not cancel-safe: list
+    /// the messages again.
     ///
     /// # Errors
     /// [`OperateError`] when nothing may be decided; nothing was, then. What is the matter with
@@ -115,6 +125,7 @@ impl Plan {
         places: &Places,
         signed: &Signed,
         change: &Change,
+        mut progress: impl FnMut(usize),
     ) -> Result<Report, OperateError> {
         signed.check(change.as_str())?;
         let is_edit = matches!(change, Change::Edit { .. });
@@ -129,27 +140,25 @@ impl Plan {
             return Err(OperateError::refused(text, help));
         }
         let mut order: Vec<&DeadMessage> = self.messages.iter().collect();
-        // Each is a transaction of its own, and once the first one of a key is discarded, the next
-        // one may take effect. From the last one on, none does that is to be discarded as well.
+        // Each part is a transaction of its own, and once the first message of a key is discarded,
+        // the next one may take effect. From the last one on, none does that is to be discarded as
+        // well.
         let is_backwards = *change == Change::Discard;
         if is_backwards {
             order.reverse();
         }
         let (mut messages, mut error): (Vec<Decided>, Option<OperateError>) = (Vec::new(), None);
-        for message in order {
-            if self.follows(message, change) {
-                messages.push(Decided::following(message));
-                continue;
-            }
-            let outcome = decide(places, message, signed, change, &self.selection).await;
-            let failed = outcome.as_ref().err().cloned();
-            messages.push(Decided::of(message, outcome));
-            if let Some(failed) = failed {
-                let is_away = failed.kind() == OperateErrorKind::Unavailable;
-                error = Some(error.filter(|_| !is_away).unwrap_or(failed));
-                if is_away {
-                    break;
-                }
+        for part in parts(&order) {
+            let outcomes = self.decide(places, part, signed, change).await;
+            let is_away = |error: &&OperateError| error.kind() == OperateErrorKind::Unavailable;
+            let away = outcomes.iter().find_map(|decided| decided.error.as_ref().filter(is_away));
+            let first = away.or_else(|| outcomes.iter().find_map(|decided| decided.error.as_ref()));
+            let (is_over, first) = (away.is_some(), first.cloned());
+            messages.extend(outcomes);
+            progress(messages.len());
+            error = if is_over { first } else { error.or(first) };
+            if is_over {
+                break;
             }
         }
         if is_backwards {
@@ -157,10 +166,53 @@ impl Plan {
         }
         let error = error.map(|error| {
             let done = messages.iter().filter(|message| message.done).count();
-            error.with_help(format_args!("{done} of {} were decided about", self.messages.len()))
+            let unknown = messages.iter().filter(|message| message.is_unknown).count();
+            let of = self.messages.len();
+            error.with_help(match unknown {
+                0 => format!("{done} of {of} were decided about"),
+                _ => format!(
+                    "{done} of {of} were decided about; of {unknown} it is unknown: list the messages again"
+                ),
+            })
         });
         Ok(Report { action: change.as_str(), selection: self.selection, dry_run: false, messages, error })
     }
+
+    /// Decides about one part.
+    async fn decide(
+        &self,
+        places: &Places,
+        part: &[&DeadMessage],
+        signed: &Signed,
+        change: &Change,
+    ) -> Vec<Decided> {
+        let unknown = || OperateError::new(OperateErrorKind::Refused, "the plan was made for other places");
+        let Some(first) = part.first() else { return Vec::new() };
+        let outcomes = match first.row {
+            Row::Inbox(..) if self.follows(first, change) => return vec![Decided::following(first)],
+            Row::Inbox(place, id) => match places.inboxes.get(place).ok_or_else(unknown) {
+                Ok(place) => vec![decide_letter(place, id, signed, change, &self.selection).await],
+                Err(error) => vec![Err(error)],
+            },
+            Row::Outbox(place, _) => {
+                let decided = match places.outboxes.get(place).ok_or_else(unknown) {
+                    Ok(place) => decide_entries(place, part, signed, change, &self.selection).await,
+                    Err(error) => Err(error),
+                };
+                decided.unwrap_or_else(|error| part.iter().map(|_| Err(error.clone())).collect())
+            }
+        };
+        part.iter().zip(outcomes).map(|(message, outcome)| Decided::of(message, outcome)).collect()
+    }
+}
+
+/// Cuts a list where another transaction begins: entries of one outbox go together.
+fn parts<'a, 'b>(order: &'a [&'b DeadMessage]) -> impl Iterator<Item = &'a [&'b DeadMessage]> {
+    let together = |one: &&DeadMessage, other: &&DeadMessage| match (one.row, other.row) {
+        (Row::Outbox(one, _), Row::Outbox(other, _)) => one == other,
+        _ => false,
+    };
+    order.chunk_by(together).flat_map(|run| run.chunks(DECIDED_MAX))
 }
 
 impl Plan {
@@ -180,6 +232,12 @@ impl Decided {
     }
 
     fn of(message: &DeadMessage, outcome: Result<String, OperateError>) -> Self {
+        let (outcome, error) = match outcome {
+            Ok(outcome) => (outcome, None),
+            // It says so itself.
+            Err(error) if error.is_unknown() => (error.to_string(), Some(error)),
+            Err(error) => (format!("not done: {error}"), Some(error)),
+        };
         Self {
             source: message.source,
             owner: message.owner().to_owned(),
@@ -187,41 +245,22 @@ impl Decided {
             message_id: message.message_id.clone(),
             topic: message.topic.clone(),
             key: message.key.clone(),
-            done: outcome.is_ok(),
-            outcome: outcome.unwrap_or_else(|error| format!("not done: {error}")),
+            done: error.is_none(),
+            is_unknown: error.as_ref().is_some_and(OperateError::is_unknown),
+            outcome,
+            error,
         }
     }
 }
 
-async fn decide(
-    places: &Places,
-    message: &DeadMessage,
-    signed: &Signed,
-    change: &Change,
-    selection: &str,
-) -> Result<String, OperateError> {
-    let unknown = || OperateError::new(OperateErrorKind::Refused, "the plan was made for other places");
-    match message.row {
-        Row::Outbox(place, id) => {
-            let place = places.outboxes.get(place).ok_or_else(unknown)?;
-            let named = message.message_id.as_deref().unwrap_or(&message.id);
-            let named = named.parse().map_err(|problem| OperateError::refused(problem, ""))?;
-            decide_entry(place, (id, &named), signed, change, selection).await
-        }
-        Row::Inbox(place, id) => {
-            let place = places.inboxes.get(place).ok_or_else(unknown)?;
-            decide_letter(place, id, signed, change, selection).await
-        }
-    }
-}
-
-async fn decide_entry(
+/// Decides about entries of one outbox in one transaction; an outcome for each.
+async fn decide_entries(
     place: &OutboxPlace,
-    (id, named): (EntryId, &MessageRef),
+    messages: &[&DeadMessage],
     signed: &Signed,
     change: &Change,
     selection: &str,
-) -> Result<String, OperateError> {
+) -> Result<Vec<Result<String, OperateError>>, OperateError> {
     let (decision, done) = match change {
         Change::Requeue { .. } => (Decision::Requeue, "requeued"),
         Change::Discard => (Decision::Discard, "discarded"),
@@ -235,16 +274,38 @@ async fn decide_entry(
         note: signed.reason.clone(),
         selection: Some(selection.to_owned()),
     };
-    match place.log.decide(&place.pipeline, id, decision).await {
-        Ok(()) => Ok(done.to_owned()),
-        Err(error @ (DecideError::NotDead { .. } | DecideError::NoSuchEntry { .. })) => {
-            let error = OperateError::from(error);
-            Err(match outcome(place, named).await? {
-                Some(outcome) => OperateError::new(error.kind(), outcome),
-                None => error,
-            })
-        }
-        Err(error) => Err(error.into()),
+    let entries: Vec<ChosenEntry> = messages.iter().filter_map(|message| chosen(message)).collect();
+    let verdicts = place.log.decide(&place.pipeline, &entries, decision).await?;
+    let mut outcomes = Vec::with_capacity(verdicts.len());
+    let mut explained = 0;
+    for (entry, verdict) in entries.iter().zip(verdicts) {
+        outcomes.push(match verdict {
+            Ok(()) => Ok(done.to_owned()),
+            Err(error @ (DecideError::NotDead { .. } | DecideError::NoSuchEntry { .. }))
+                if explained < EXPLAINED_MAX =>
+            {
+                explained += 1;
+                Err(explain(place, entry, error).await)
+            }
+            Err(error) => Err(error.into()),
+        });
+    }
+    Ok(outcomes)
+}
+
+/// As a decision names the entry; `None` of a dead letter.
+fn chosen(message: &DeadMessage) -> Option<ChosenEntry> {
+    let Row::Outbox(_, id) = message.row else { return None };
+    Some(ChosenEntry { id, message_id: message.message_id.clone().unwrap_or_default() })
+}
+
+/// Who was faster, and what became of the entry, where the database tells; else the error itself.
+async fn explain(place: &OutboxPlace, entry: &ChosenEntry, error: DecideError) -> OperateError {
+    let error = OperateError::from(error);
+    let Ok(named) = entry.message_id.parse::<MessageRef>() else { return error };
+    match outcome(place, &named).await {
+        Ok(Some(outcome)) => OperateError::new(error.kind(), outcome),
+        _ => error,
     }
 }
 

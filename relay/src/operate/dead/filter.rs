@@ -167,6 +167,7 @@ pub(crate) mod tests {
             header_names: Vec::new(),
             payload_bytes: 2,
             edited: false,
+            redrive_requested_by: None,
             since: OffsetDateTime::UNIX_EPOCH,
             changed_at: OffsetDateTime::UNIX_EPOCH,
             row: Row::Outbox(0, EntryId(id)),

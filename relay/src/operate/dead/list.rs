@@ -1,7 +1,7 @@
 //! Finds messages that wait.
 
 use std::cmp::Ordering;
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt;
 use std::num::NonZeroU32;
 use std::ops::Bound;
@@ -13,6 +13,7 @@ use outbox::log::{EntryId, ExceptionState};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
+use super::decide::LOOK_BACK;
 use super::filter::Filter;
 use super::message::{DeadMessage, Row};
 use crate::operate::error::OperateError;
@@ -379,13 +380,15 @@ impl<'a> Reading<'a> {
         let Some(resolved_too) = self.states.of_inbox() else { return Ok(()) };
         let (filter, now) = (self.filter, self.now);
         let consumer = place.consumer.as_ref().or(filter.consumer.as_ref()).cloned();
+        let requested = requested(place).await;
         let found = &mut self.found;
         let mut take = |letter: DeadLetter| {
             let is_here = consumer.as_ref().is_none_or(|consumer| consumer.as_str() == letter.consumer)
                 && place.scope.as_ref().is_none_or(|scope| scope.as_str() == letter.scope)
                 && (resolved_too || letter.resolved.is_none());
             let id = letter.id;
-            let message = DeadMessage::of_letter(number, letter);
+            let mut message = DeadMessage::of_letter(number, letter);
+            message.redrive_requested_by = requested.get(&id).cloned().filter(|_| message.is_dead());
             // One database may stand in the configuration several times.
             if is_here && filter.takes(&message, now) && seen.insert(id) {
                 found.push(message);
@@ -440,6 +443,15 @@ impl<'a> Reading<'a> {
             }
         }
     }
+}
+
+/// Who has asked for redrives that no consumer has carried out yet; nothing where the decisions
+/// cannot be read.
+async fn requested(place: &InboxPlace) -> HashMap<DeadLetterId, String> {
+    let look_back = NonZeroU32::new(LOOK_BACK).unwrap_or(NonZeroU32::MIN);
+    let decisions = place.database.decisions(look_back).await.unwrap_or_default();
+    let open = decisions.into_iter().filter(|decision| decision.outcome.is_none());
+    open.map(|decision| (decision.dead_letter, decision.signature.actor)).collect()
 }
 
 #[cfg(test)]

@@ -102,6 +102,8 @@ pub struct DeadMessage {
     pub payload_bytes: u64,
     /// Whether an operator has edited it.
     pub edited: bool,
+    /// Who has asked for its redrive, which no consumer has carried out yet; of a dead letter.
+    pub redrive_requested_by: Option<String>,
     /// Since when it waits.
     #[serde(serialize_with = "seconds::serialize")]
     pub since: OffsetDateTime,
@@ -141,6 +143,7 @@ impl DeadMessage {
             header_names: Vec::new(),
             payload_bytes: entry.payload_bytes,
             edited: entry.edited,
+            redrive_requested_by: None,
             since: entry.created_at,
             changed_at: entry.updated_at,
             row: Row::Outbox(place, entry.id),
@@ -169,6 +172,7 @@ impl DeadMessage {
             header_names: letter.headers.into_iter().map(|(name, _)| name).collect(),
             payload_bytes: letter.payload_bytes,
             edited: false,
+            redrive_requested_by: None,
             since: letter.dead_at,
             changed_at: letter.resolved.map_or(letter.dead_at, |(_, at)| at),
             row: Row::Inbox(place, letter.id),

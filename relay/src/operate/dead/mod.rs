@@ -7,7 +7,7 @@
 //! | [`filter`] | [`Filter`]: which are meant |
 //! | [`list`](mod@list) | [`list()`](list::list), [`page()`](list::page), [`show()`](list::show) |
 //! | [`plan`](mod@plan) | [`Plan`]: what a decision is about, before it is taken |
-//! | [`decide`] | [`Change`], [`Report`]: a decision carried out, one transaction for each message |
+//! | [`decide`] | [`Change`], [`Report`]: a decision carried out |
 //! | `outcome` | what became of an entry that somebody has decided about |
 //! | [`audit`](mod@audit) | [`audit`](audit::audit): the decisions taken so far |
 
@@ -19,7 +19,7 @@ pub mod message;
 mod outcome;
 pub mod plan;
 
-pub use audit::{AuditLine, audit};
+pub use audit::{AuditLine, Audited, audit, audit_of_messages};
 pub use decide::{Change, Decided, Report};
 pub use filter::{Filter, MessageRef};
 pub use list::{Bookmark, Listed, States, list, page, show};

@@ -1,5 +1,7 @@
 //! The subject of a decision, before it is taken.
 
+use outbox::entries::EntryRef;
+use outbox::log::EntryId;
 use serde::Serialize;
 
 use super::filter::{Filter, MessageRef};
@@ -114,7 +116,10 @@ async fn check_named(
             }
             _ => match last_decision(places, id).await? {
                 Some(decision) => format!("{id} ({decision})"),
-                None => id.to_string(),
+                None => match standing(places, id).await? {
+                    Some(standing) => format!("{id} ({standing})"),
+                    None => format!("{id} (no such message: it never was here, or retention has removed it)"),
+                },
             },
         });
     }
@@ -128,6 +133,19 @@ async fn last_decision(places: &Places, id: &MessageRef) -> Result<Option<String
     for place in &places.outboxes {
         if let Some(outcome) = outcome(place, id).await? {
             return Ok(Some(outcome));
+        }
+    }
+    Ok(None)
+}
+
+/// How a message that is not parked stands in the outboxes; `None` where none of them has it.
+async fn standing(places: &Places, id: &MessageRef) -> Result<Option<&'static str>, OperateError> {
+    let which = id.place().map(|id| EntryRef::Id(EntryId(id))).or(id.uuid().map(EntryRef::MessageId));
+    let Some(which) = which else { return Ok(None) };
+    for place in &places.outboxes {
+        let found = place.entries.find(&place.pipeline, which.clone()).await?;
+        if let Some(entry) = found.first() {
+            return Ok(Some(if entry.is_passed { "published" } else { "the relay has yet to read it" }));
         }
     }
     Ok(None)

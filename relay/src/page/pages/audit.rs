@@ -17,7 +17,7 @@ use super::super::gate::Asker;
 use super::super::layout::{Frame, Tab, away, cell, count, maybe, since};
 use super::pieces::piece;
 use super::tables::{self, NamedTables};
-use crate::operate::dead::{AuditLine, audit};
+use crate::operate::dead::{AuditLine, Audited, audit};
 use crate::operate::error::OperateErrorKind;
 use crate::operate::keys::{self, DecidedLine};
 use crate::operate::sagas::SagaDatabase;
@@ -36,12 +36,12 @@ pub(crate) async fn show(
 ) -> Result<Html, Problem> {
     query.check()?;
     let turn = app.turn().await?;
-    let mut places = app.with_inboxes(app.outboxes("")?, "").await;
-    // A place that is away does not hide the others.
-    let mut errors = std::mem::take(&mut places.away);
-    let lines = audit(&places, &operator, LINES_MAX).await;
+    let places = app.with_inboxes(app.outboxes("")?, "").await;
+    let audited = audit(&places, &operator, LINES_MAX).await;
     places.close().await;
-    let lines = lines.map_err(|error| Problem::from(error).shown_to(&operator))?;
+    // A place that is away does not hide the others.
+    let Audited { lines, away: mut errors } =
+        audited.map_err(|error| Problem::from(error).shown_to(&operator))?;
     let mut lines: Vec<Line> = lines.into_iter().map(Line::from).collect();
     for NamedTables { tables, .. } in tables::all(&app) {
         // A configuration without an address is told by the pages of that database.
@@ -93,8 +93,9 @@ pub(crate) struct Line {
 
 impl From<AuditLine> for Line {
     fn from(line: AuditLine) -> Self {
-        let AuditLine { at, actor, action, owner, id, outcome, selection, note, .. } = line;
-        Self { at, actor, action, owner, subject: id, outcome, selection, note }
+        let AuditLine { at, actor, action, owner, messages, id, outcome, selection, note, .. } = line;
+        let subject = id.or_else(|| (messages > 1).then(|| format!("{} messages", count(messages))));
+        Self { at, actor, action, owner, subject, outcome, selection, note }
     }
 }
 

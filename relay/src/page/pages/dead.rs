@@ -188,14 +188,21 @@ fn row(message: &DeadMessage, with_choice: bool) -> Markup {
             td { (cell(message.owner())) }
             td { (cell(&message.topic)) }
             td { (maybe(message.key.as_deref())) }
-            td { (badge(message.state)) }
+            td { (badge(message.state)) @if let Some(actor) = &message.redrive_requested_by {
+                " redrive requested by " (cell(actor))
+            } }
             td { (maybe(message.cause.as_deref())) }
             td class="wide" { (maybe(message.error.as_deref())) }
             td class="number" { (count(message.attempts.into())) }
             td class="number" { (bytes(message.payload_bytes)) }
-            td { (since(message.since)) }
+            td { (since(message.since)) @if is_again(message) { ", again " (since(message.changed_at)) } }
         }
     }
+}
+
+/// Whether it was parked long before it died: it was requeued and failed again, or tried for long.
+fn is_again(message: &DeadMessage) -> bool {
+    message.is_dead() && message.changed_at - message.since > time::Duration::MINUTE
 }
 
 fn links(query: &Fields, state: &str, from: Option<Bookmark>, listed: &Listed) -> Markup {

@@ -21,7 +21,7 @@ use super::dead::{filter, kept, places, row_name};
 use crate::operate::dead::{Change, DeadMessage, DeadSource, Decided, Filter, Plan, Report, plan_at_most};
 use crate::operate::{OperateError, Operator, Places, Role, Signed};
 
-/// Messages that are decided about at once; each takes a transaction of its own.
+/// Messages that are decided about at once.
 const DECIDED_MAX: usize = 500;
 /// Messages that are shown before a decision.
 const SHOWN_MAX: usize = 25;
@@ -110,7 +110,7 @@ pub(crate) async fn carry_out(
         }
         let mut reports = Vec::new();
         for (places, plan) in plans {
-            let report = plan.carry_out(&places, &signed, &change).await;
+            let report = plan.carry_out(&places, &signed, &change, |_| ()).await;
             places.close().await;
             reports.push(report?);
         }
@@ -244,7 +244,11 @@ fn outcome(reports: &[Report]) -> Markup {
                     td { (cell(&message.owner)) }
                     td { (cell(&message.topic)) }
                     td { (maybe(message.key.as_deref())) }
-                    td { (badge(if message.done { "done" } else { "not done" })) }
+                    td { (badge(match (message.done, message.is_unknown) {
+                        (true, _) => "done",
+                        (_, true) => "unknown",
+                        _ => "not done",
+                    })) }
                     td class="wide" { (cell(&message.outcome)) }
                 } } }
             }

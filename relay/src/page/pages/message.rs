@@ -114,7 +114,7 @@ fn outbox(operator: &Operator, part: &OutboxPart) -> Markup {
                 (fact("Enqueued", &maybe_since(part.enqueued_at)))
                 (fact("Transaction", &maybe(part.transaction.as_deref())))
                 (fact("Not before", &maybe_since(part.deliver_at)))
-                (fact("Published, at the latest", &maybe_since(part.published_by)))
+                (fact("Published before", &maybe_since(part.published_by)))
                 (fact("Parked since", &maybe_since(part.parked_since)))
                 (fact("Failed attempts", &maybe(number.as_deref())))
                 (fact("Content type", &maybe(part.content_type.as_deref())))

@@ -69,7 +69,7 @@ fn row(operator: &Operator, line: &LagLine) -> Markup {
         tr {
             th scope="row" { (cell(&line.topic)) }
             td { (cell(&line.pipeline)) }
-            td class="number" { (count(line.unread)) }
+            td class="number" { @if line.unread_is_at_least { "≥ " } (count(line.unread)) }
             @for state in ["held", "retrying", "scheduled"] { td class="number" { (count(parked(state))) } }
             td class="number" { @if parked("dead") > 0 { a href=(dead) { (count(parked("dead"))) } } @else { "0" } }
             td class="number" { (maybe(line.oldest_age_seconds.map(lasting).as_deref())) }

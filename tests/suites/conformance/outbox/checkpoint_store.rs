@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::outbox::support::{Database, Follower, SMALL, TTL, TestDialect, granted, relay, source};
 use outbox::NewMessage;
-use outbox::admin::{self, DecideError, Decision, OperatorDecision};
+use outbox::admin::{self, ChosenEntry, DecideError, Decision, OperatorDecision};
 use outbox::log::{
     Acquired, Cursor, EntryId, ExceptionChange, ExceptionState, Fenced, HeldAsk, LogOptions, PageLimit,
     Parked, PauseScope,
@@ -27,11 +27,13 @@ cases! { "outbox/checkpoint_store":
         a_scheduled_entry_is_due_at_its_own_time_however_late_it_is_parked,
         the_last_change_of_an_entry_counts,
         operators_decide_about_dead_entries_only,
+        a_decision_reaches_the_messages_that_were_chosen_and_no_others,
         what_was_given_up_stays_known_and_nothing_else_does,
         only_the_pause_that_was_meant_ends,
         status_tells_holder_backlog_and_exceptions,
     }
     postgres {
+        a_decision_whose_answer_is_lost_is_unknown,
         the_transaction_that_holds_rows_back_is_named,
     }
 }
@@ -284,7 +286,8 @@ async fn operators_decide_about_dead_entries_only<DB: TestDialect>(db: Database<
         note: "topic repaired".into(),
         selection: None,
     };
-    let decide = async |id, decision| admin.decide(&relay(), EntryId(id), decree(decision)).await;
+    let decide =
+        async |id, decision| admin.decide(&relay(), &[chosen(id)], decree(decision)).await.unwrap().remove(0);
 
     let dead = admin.list(&relay(), ExceptionState::Dead, EntryId(1), 10).await.unwrap();
     assert_eq!(dead.iter().map(|e| (e.id.0, e.payload_bytes)).collect::<Vec<_>>(), [(2, 1), (3, 1)]);
@@ -318,6 +321,79 @@ async fn operators_decide_about_dead_entries_only<DB: TestDialect>(db: Database<
     db
 }
 
+/// Goal: when the session breaks at the commit, nobody says that nothing was done. Oracle: the
+/// error, of a commit in which the server ends the session.
+async fn a_decision_whose_answer_is_lost_is_unknown() {
+    crate::outbox::support::on("a_lost_decision", |db: Database<sqlx::Postgres>| async move {
+        let dead = [1, 2].map(|id| ExceptionChange::Park(parked(id, ExceptionState::Dead, None)));
+        with_parked(&db, &dead).await;
+        db.run(
+            "CREATE FUNCTION ends() RETURNS trigger LANGUAGE plpgsql AS \
+                'BEGIN PERFORM pg_terminate_backend(pg_backend_pid()); RETURN NULL; END'",
+        )
+        .await;
+        db.run(
+            "CREATE CONSTRAINT TRIGGER ends AFTER INSERT ON outbox_audit DEFERRABLE INITIALLY DEFERRED \
+                FOR EACH ROW EXECUTE FUNCTION ends()",
+        )
+        .await;
+        let admin = admin::open(&db.relay_url(), source(), LogOptions::default()).unwrap();
+        let decree = OperatorDecision {
+            decision: Decision::Requeue,
+            actor: "ops".into(),
+            note: "a test".into(),
+            selection: None,
+        };
+        let error = admin.decide(&relay(), &[chosen(1), chosen(2)], decree).await.unwrap_err();
+        assert!(matches!(error, DecideError::Unknown(_)), "{error}");
+        assert!(error.to_string().contains("list the messages again"), "{error}");
+        assert_eq!(error.fault(), message::Fault::Broker);
+        db
+    })
+    .await;
+}
+
+/// As an operator names an entry that was parked here.
+fn chosen(id: i64) -> ChosenEntry {
+    ChosenEntry { id: EntryId(id), message_id: message_id(id).to_string() }
+}
+
+/// Goal: of many entries, each that is dead and still the message that was seen is decided about,
+/// in one transaction; a place that holds another message by now is left alone. Oracle: the verdict
+/// on each, the states, and one line of the audit for each that was done.
+async fn a_decision_reaches_the_messages_that_were_chosen_and_no_others<DB: TestDialect>(
+    db: Database<DB>,
+) -> Database<DB> {
+    let park = |id, state| ExceptionChange::Park(parked(id, state, None));
+    let changes = [1, 2, 3].map(|id| park(id, ExceptionState::Dead));
+    let (mut checkpoint_store, epoch, cursor) = with_parked(&db, &changes).await;
+    let held = [park(4, ExceptionState::Held)];
+    assert_eq!(checkpoint_store.checkpoint(epoch, &cursor, &held).await.unwrap(), Fenced::Held);
+    let admin = admin::open(&db.relay_url(), source(), LogOptions::default()).unwrap();
+    let decree = OperatorDecision {
+        decision: Decision::Discard,
+        actor: "ops".into(),
+        note: "sent by hand".into(),
+        selection: None,
+    };
+    let moved = ChosenEntry { message_id: message_id(77).to_string(), ..chosen(2) };
+    let entries = [chosen(3), moved, chosen(1), chosen(4), chosen(77)];
+    let verdicts = admin.decide(&relay(), &entries, decree).await.unwrap();
+    let [Ok(()), Err(moved), Ok(()), Err(held), Err(absent)] = &verdicts[..] else {
+        panic!("{verdicts:?}");
+    };
+    let now = message_id(2).to_string();
+    assert!(matches!(moved, DecideError::AnotherMessage { message_id, .. } if *message_id == now), "{moved}");
+    assert!(matches!(held, DecideError::NotDead { state, .. } if state == "held"), "{held}");
+    assert!(matches!(absent, DecideError::NoSuchEntry { .. }), "{absent}");
+    let dead = admin.list(&relay(), ExceptionState::Dead, EntryId(0), 10).await.unwrap();
+    assert_eq!(dead.iter().map(|entry| entry.id.0).collect::<Vec<_>>(), [2]);
+    let audit = admin.audit(&relay(), 10).await.unwrap();
+    let lines: Vec<_> = audit.iter().map(|line| (line.id.0, line.message_id.clone())).collect();
+    assert_eq!(lines, [1, 3].map(|id| (id, message_id(id).to_string())), "the latest first");
+    db
+}
+
 /// Goal: once the relay has taken a discard up, its message is known as given up, and no other one
 /// is. Oracle: the stage of each row and the list, for entries that were discarded; taken back;
 /// discarded by another relay only; in the place of another message that was discarded.
@@ -333,8 +409,8 @@ async fn what_was_given_up_stays_known_and_nothing_else_does<DB: TestDialect>(
         note: "sent by hand".into(),
         selection: None,
     };
-    for id in [1, 2] {
-        admin.decide(&relay(), EntryId(id), decree.clone()).await.unwrap();
+    for verdict in admin.decide(&relay(), &[chosen(1), chosen(2)], decree).await.unwrap() {
+        verdict.unwrap();
     }
     let listed = async || {
         let listed = admin.list(&relay(), ExceptionState::Discarded, EntryId(0), 10).await.unwrap();

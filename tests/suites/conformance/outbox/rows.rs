@@ -9,7 +9,7 @@ use crate::outbox::support::{
 };
 use message::{Headers, SizeLimit};
 use outbox::NewMessage;
-use outbox::admin::{Decision, OperatorDecision};
+use outbox::admin::{ChosenEntry, Decision, OperatorDecision};
 use outbox::entries::{EntryRef, Selection, Standing};
 use outbox::log::{
     Cursor, Entry, EntryId, Exception, ExceptionChange, ExceptionState, Fenced, HeldAsk, Lease, LogOptions,
@@ -228,12 +228,12 @@ async fn an_edit_mends_a_row_that_is_too_large<DB: TestDialect>(db: Database<DB>
     write_large(&db).await;
     park_all(&db, |_| ExceptionState::Dead).await;
     let (admin, _) = outbox::entries::open(db.url.as_str(), source(), LogOptions::default()).unwrap();
-    let decide = async |id, decision| {
+    let decide = async |id: i64, decision| {
         let (actor, note) = (String::from("ann"), String::from("a test"));
-        admin
-            .decide(&relay(), EntryId(id), OperatorDecision { decision, actor, note, selection: None })
-            .await
-            .unwrap();
+        let dead = admin.list(&relay(), ExceptionState::Dead, EntryId(id - 1), 1).await.unwrap();
+        let decree = OperatorDecision { decision, actor, note, selection: None };
+        let verdicts = admin.decide(&relay(), &[ChosenEntry::from(&dead[0])], decree).await.unwrap();
+        assert!(verdicts.iter().all(Result::is_ok), "{verdicts:?}");
     };
     let listed = admin.list(&relay(), ExceptionState::Dead, EntryId(0), 100).await.unwrap();
     assert_eq!(listed.iter().map(|entry| entry.payload_bytes).max(), Some(40 << 20));
@@ -344,7 +344,9 @@ async fn headers_that_the_server_cannot_write_are_refused() {
             }
             let (actor, note) = (String::from("ann"), String::from("a test"));
             let decree = OperatorDecision { decision, actor, note, selection: None };
-            admin.decide(&relay(), EntryId(1), decree).await.unwrap();
+            let dead = admin.list(&relay(), ExceptionState::Dead, EntryId(0), 1).await.unwrap();
+            let verdicts = admin.decide(&relay(), &[ChosenEntry::from(&dead[0])], decree).await.unwrap();
+            assert!(verdicts.iter().all(Result::is_ok), "{verdicts:?}");
         }
         db
     })

@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use outbox::NewMessage;
 use serde_json::{Value, json};
+use sqlx::Postgres;
 use tests::relay_process::Config;
 use tests::workload::Workload;
-use tests::{Broker, Dialect, Failure, Outcome, Stage};
+use tests::{Broker, Database, Dialect, Failure, Outcome, Stage};
 
 use super::{Ran, column};
 
@@ -150,7 +151,7 @@ pub(super) async fn of_two_operators_one_wins_and_the_other_is_told<DB: Dialect>
         [&["discard", "--all"][..], &as_("bob")].concat(),
     );
     let (ann, bob) = tokio::try_join!(scene.dead(&requeue), scene.dead(&discard))?;
-    let audit = scene.dead(&["audit", "--output", "json"]).await?.done()?.json()?;
+    let audit = scene.dead(&["audit", "--each", "--output", "json"]).await?.done()?.json()?;
     let decided: BTreeSet<&str> = column(&audit, "id").into_iter().collect();
     assert_eq!((decided.len(), column(&audit, "id").len()), (keys.len(), keys.len()), "{audit}");
     let mut won = 0;
@@ -189,7 +190,7 @@ pub(super) async fn a_wrong_selection_decides_about_nothing<DB: Dialect>(
     std::fs::write(&payload, "x")?;
     let payload = payload.to_str().ok_or("a path that is no text")?;
     let cases: [(&[&str], &[&str]); 13] = [
-        (&["requeue", "--id", known, "--id", "999"], &["not dead: 999", "relay dead list"]),
+        (&["requeue", "--id", known, "--id", "999"], &["not dead: 999 (no such message", "relay dead list"]),
         (&["discard", "--id", "no-id"], &["not dead: no-id"]),
         (&["discard", "--id", ""], &["--id"]),
         (&["discard", "--all"], &["2 dead messages", "--yes"]),
@@ -240,5 +241,49 @@ pub(super) async fn a_relay_is_forgotten_with_its_dead_messages_when_asked<DB: D
     let done = Ran::with(&scene.config, &["forget", RELAY, "--discard-parked"]).await?.done()?;
     assert!(done.err.contains("relay orders is forgotten"), "{done:?}");
     assert_eq!(rows().await?, [0, 0, 0]);
+    Ok(())
+}
+
+/// Goal: a decision about a thousand messages opens a handful of sessions, tells how far it has
+/// come, and is one line of the audit; where one database is away, the audit shows the other.
+/// Oracle: the server's count of sessions, standard error, and the audit.
+pub(super) async fn many_are_decided_about_in_few_sessions(stage: Stage) -> Outcome {
+    let database = Database::<Postgres>::migrated(&stage).await?;
+    for insert in [
+        "outbox_relay (relay, epoch, cursor) VALUES ('orders', 0, '{}')",
+        "outbox_message (topic, key, payload) SELECT 'orders', 'k' || n, '\\x00' FROM generate_series(1, 1200) AS n",
+        "outbox_exception (relay, id, message_id, topic, key, state) \
+         SELECT 'orders', id, message_id, topic, key, 'dead' FROM outbox_message",
+    ] {
+        database.execute(&format!("INSERT INTO {insert}")).await?;
+    }
+    let pipeline = |name: &str, url: &str| {
+        format!(
+            "[[pipeline]]\nname = {name:?}\n[pipeline.database]\nurl = {url:?}\n\
+             [pipeline.kafka]\nbootstrap_servers = [\"127.0.0.1:1\"]\n"
+        )
+    };
+    let away = "postgres://relay@127.0.0.1:1/nowhere";
+    let file = stage.folder().join("relay.toml");
+    std::fs::write(&file, pipeline(RELAY, &database.relay_url()?) + &pipeline("away", away))?;
+    let file = file.to_str().ok_or("a path that is no text")?;
+    let run = async |arguments: &[&str]| Ran::of(&[arguments, &["--config", file]].concat()).await;
+
+    let sessions = "SELECT sessions FROM pg_stat_database WHERE datname = current_database()";
+    let before = database.integer(sessions).await?;
+    let requeue = ["dead", "requeue", "--pipeline", RELAY, "--topic", "orders", "--yes", "--output", "json"];
+    let ran = run(&[&requeue[..], &SIGNED].concat()).await?.done()?;
+    let opened = database.integer(sessions).await? - before;
+    assert!(opened < 30, "{opened} sessions");
+    assert!(ran.err.contains("500 of 1200") && ran.err.contains("1000 of 1200"), "{}", ran.err);
+    assert_eq!(column(&ran.json()?["messages"], "outcome"), ["requeued"; 1200]);
+
+    let audit = run(&["dead", "audit", "--output", "json"]).await?.ended(3)?;
+    let lines = audit.json()?;
+    assert_eq!(lines.as_array().map(Vec::len), Some(1), "{lines}");
+    assert_eq!((&lines[0]["messages"], &lines[0]["id"]), (&json!(1200), &Value::Null), "{lines}");
+    assert!(audit.err.contains("away"), "{}", audit.err);
+    let each = ["dead", "audit", "--pipeline", RELAY, "--each", "--limit", "2000", "--output", "json"];
+    assert_eq!(run(&each).await?.done()?.json()?.as_array().map(Vec::len), Some(1200));
     Ok(())
 }

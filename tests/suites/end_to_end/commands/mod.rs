@@ -79,6 +79,11 @@ pub(crate) fn of_the_night() -> Vec<Trial> {
     let needs = [Backend::Postgres, Backend::Kafka];
     let name = "a_run_ends_when_an_operator_has_to_act/postgres/kafka";
     trials.push(trial(name, &needs, once::a_run_ends_when_an_operator_has_to_act));
+    let rabbitmq = [Backend::Postgres, Backend::Rabbitmq];
+    let name = "a_run_ends_when_a_queue_is_missing/postgres/rabbitmq";
+    trials.push(trial(name, &rabbitmq, once::a_run_ends_when_a_queue_is_missing));
+    let name = "many_messages_are_decided_about_in_few_sessions/postgres";
+    trials.push(trial(name, &[Backend::Postgres], dead::many_are_decided_about_in_few_sessions));
     trials.extend(adopt::trials());
     trials.extend(doctor::trials());
     trials

@@ -7,7 +7,7 @@ use outbox::NewMessage;
 use sqlx::Postgres;
 use tests::relay_process::Config;
 use tests::workload::Workload;
-use tests::{Backend, Broker, Dialect, Outcome, Stage, brokers};
+use tests::{Backend, Broker, Dialect, Outcome, RelayProcess, Stage, brokers};
 
 use super::Ran;
 
@@ -51,5 +51,21 @@ pub(super) async fn a_run_ends_when_an_operator_has_to_act(stage: Stage) -> Outc
     workload.database.execute(relay).await?;
     let ran = Ran::with(&config, &["run", "--once"]).await?.ended(3)?;
     assert!(ran.err.contains("before an operator acts") && ran.err.contains("permission denied"), "{ran:?}");
+    Ok(())
+}
+
+/// Goal: a run whose last messages wait for an operator ends, and says so; one that a signal ends
+/// before that claims nothing. Oracle: exit codes and the log, with a queue that is not there.
+pub(super) async fn a_run_ends_when_a_queue_is_missing(stage: Stage) -> Outcome {
+    let workload = Workload::<Postgres>::open(&stage, brokers::open(Backend::Rabbitmq).await?).await?;
+    let url = workload.database.relay_url()?;
+    let config = Config::write(&stage, "orders", &url, workload.broker.as_ref(), "")?;
+    workload.database.append("no-such-queue", "a", "{}").await?;
+    let mut signalled = RelayProcess::start_command(&stage, &config, &["run", "--once"])?;
+    signalled.tells("topic stopped").await?;
+    signalled.signal("TERM").await?;
+    assert_eq!(signalled.ended().await?.code(), Some(3), "{}", signalled.log()?);
+    let ran = Ran::with(&config, &["run", "--once"]).await?.ended(3)?;
+    assert!(ran.err.contains("blocked=1") && ran.err.contains("--state retrying"), "{ran:?}");
     Ok(())
 }

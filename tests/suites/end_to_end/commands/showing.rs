@@ -50,7 +50,7 @@ pub(super) async fn the_story_of_a_message_is_told<DB: Dialect>(
         assert!(!story.to_string().contains("\"seq\""), "no payload: {story}");
     }
     let text = Ran::with(&config, &["show", &id]).await?.done()?.out;
-    for part in [id.as_str(), "published by", "CONSUMER", "workload", "applied", "outbox of"] {
+    for part in [id.as_str(), "published before", "CONSUMER", "workload", "applied", "outbox of"] {
         assert!(text.contains(part), "{part:?} is not in {text}");
     }
 
@@ -200,5 +200,32 @@ pub(super) async fn what_is_published_now_is_told<DB: Dialect>(
         (vec!["tail"], vec!["ticket 7"]),
         "{audit}"
     );
+    parked_ones_are_told_again(&stage, &workload, &config).await?;
     relay.stop().await
+}
+
+/// A message that is parked is told, and once more when an operator has given it up.
+async fn parked_ones_are_told_again<DB: Dialect>(
+    stage: &Stage,
+    workload: &Workload<DB>,
+    config: &Config,
+) -> Outcome {
+    let mut tail = RelayProcess::start_command(
+        stage,
+        config,
+        &["tail", "--key", "large", "--limit", "2", "--output", "json"],
+    )?;
+    tail.tells("what the relay passes from now on").await?;
+    let bytes = workload.broker.oversize_bytes().ok_or("every message fits")?;
+    let mut tx = workload.begin().await?;
+    let message = NewMessage::new(&workload.topic).key("large").payload("x".repeat(bytes));
+    workload.outbox().enqueue(&mut tx, message).await?;
+    tx.commit().await?;
+    tail.tells("\"state\":\"dead\"").await?;
+    let discard = ["dead", "discard", "--key", "large", "--yes", "--actor", "ann", "--note", "too large"];
+    Ran::with(config, &discard).await?.done()?;
+    assert_eq!(tail.ended().await?.code(), Some(0));
+    let told = tail.log()?;
+    assert!(told.contains("\"state\":\"discarded\""), "{told}");
+    Ok(())
 }

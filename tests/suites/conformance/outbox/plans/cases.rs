@@ -28,9 +28,9 @@ pub(super) const EXCLUDED: [(&str, &str); 6] = [
 /// How the planner is set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Session {
-    /// A reader, a checkpoint_store, or a question of an operator.
+    /// A reader, a checkpoint_store, or a question or decision of an operator.
     Relay,
-    /// As the server gives it: a producer, or a decision of an operator.
+    /// As the server gives it: a producer, or a pause.
     Plain,
 }
 
@@ -223,7 +223,8 @@ pub(super) fn cases(f: &Fixture) -> Vec<Case> {
     add(Plain, "enqueue.release_node", "", 1, 0, s("1,1"));
     add(Plain, "transaction_ids.TAKE", "", 1, 0, s("5"));
 
-    add(Relay, "admin.RELAYS", "", 1, 0, s(""));
+    add(Relay, "admin.RELAYS", "all", 1, 0, s("NULL"));
+    add(Relay, "admin.RELAYS", "one", 1, 0, s("'main'"));
     add(Relay, "admin.PRESENT", "", 1, 0, s(""));
     add(Relay, "admin.COUNTS", "", MANY, 0, format!("'main',{MANY}"));
     add(Relay, "admin.PARKED_AGE", "", 1, 0, s("'main',4000"));
@@ -233,12 +234,12 @@ pub(super) fn cases(f: &Fixture) -> Vec<Case> {
     add(Relay, "admin.list_stuck", "", 100, 0, s("'main','dead',0,100"));
     // All decisions are read twice, and each entry that was discarded is looked up.
     add(Relay, "admin.list_discarded", "", PARKED / 3, 2 * PARKED, s("'main',0,100"));
-    add(Plain, "admin.digest", "", 1, 0, s("'main',4000"));
-    add(Plain, "admin.LOCK_ENTRY", "", 1, 0, s("'main',4000"));
-    add(Plain, "admin.REQUEUE", "", 1, 0, s("'main',4000"));
-    add(Plain, "admin.DISCARD", "", 1, 0, s("'main',4000"));
-    add(Plain, "admin.EDIT", "", 1, 0, s("'main',4000,'\\x01',NULL"));
-    add(Plain, "admin.AUDIT", "", 1, 0, format!("'ann','main',4000,{one},'discard','test',NULL,NULL,NULL"));
+    add(Relay, "admin.digest", "", 1, 0, s("'main',4000"));
+    for statement in ["admin.LOCK_ENTRIES", "admin.LOOK_AT_ENTRIES", "admin.REQUEUE", "admin.DISCARD"] {
+        add(Relay, statement, "", 100, 0, format!("'main',{}", array(4_001..=4_100)));
+    }
+    add(Relay, "admin.EDIT", "", 1, 0, s("'main',4000,'\\x01',NULL"));
+    add(Relay, "admin.AUDIT", "", 1, 0, format!("'ann','main','discard','test',NULL,ARRAY[4000],ARRAY[{one}],NULL,NULL"));
     // Backwards from the last one; those of other relays are passed.
     add(Relay, "admin.RECORDS", "", 100, PARKED, s("'main',100"));
     add(Relay, "operations.OPERATIONS", "", 100, PARKED, s("'main',100"));
