@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use message::{Backoff, Fault};
+use message::Backoff;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::error;
 
 use super::exit::Exit;
-use crate::engine::{Pipeline, Role};
+use crate::engine::Pipeline;
 
 /// After a fault of this program. The next try may meet the same row.
 const RESTARTS: Backoff = Backoff { first: Duration::from_secs(1), max: Duration::from_secs(60) };
@@ -22,14 +22,14 @@ const WELL_AFTER: Duration = Duration::from_secs(600);
 /// fault, unless a run of ten minutes followed. Not cancel-safe, as [`Pipeline::run`].
 pub(crate) async fn attend(pipeline: Pipeline, name: &str, stop: CancellationToken, is_once: bool) -> Exit {
     let run = || pipeline.clone().run(stop.clone());
-    let report = |reason: String| pipeline.report(Role::Waiting { fault: Fault::Operator, reason });
+    let report = |fault| pipeline.report_faults(fault);
     keep_running(name, run, report, &stop, is_once).await
 }
 
 async fn keep_running<F>(
     name: &str,
     run: impl Fn() -> F,
-    report: impl Fn(String),
+    report: impl Fn(Option<(u32, String)>),
     stop: &CancellationToken,
     is_once: bool,
 ) -> Exit
@@ -40,7 +40,18 @@ where
     loop {
         let begun = Instant::now();
         // A task of its own: its panic stays there.
-        let Err(fault) = AbortOnDropHandle::new(tokio::spawn(run())).await else {
+        let mut running = AbortOnDropHandle::new(tokio::spawn(run()));
+        let ended = tokio::select! {
+            biased;
+            ended = &mut running => ended,
+            () = tokio::time::sleep(WELL_AFTER) => {
+                if faults > 0 {
+                    report(None);
+                }
+                running.await
+            }
+        };
+        let Err(fault) = ended else {
             let is_well = faults == 0 || begun.elapsed() > WELL_AFTER;
             return if is_well { Exit::Success } else { Exit::Broken };
         };
@@ -53,7 +64,7 @@ where
             stop.cancel();
         } else {
             error!(relay = name, "{reason}; it is started again in {pause:.1?}, other pipelines go on");
-            report(reason);
+            report(Some((faults, reason)));
         }
         if stop.run_until_cancelled(tokio::time::sleep(pause)).await.is_none() {
             return Exit::Broken;
@@ -70,18 +81,21 @@ mod tests {
 
     /// Runs a pipeline that ends by a panic `faults` times, and from then on runs until it is
     /// stopped. Returns how it ended, how often it ran, and what was reported.
-    async fn ran(faults: u32, is_once: bool) -> (Exit, u32, Vec<String>) {
+    async fn ran(faults: u32, is_once: bool) -> (Exit, u32, Vec<u32>) {
         let (runs, reports) = (Arc::new(AtomicU32::new(0)), Mutex::new(Vec::new()));
         let stop = CancellationToken::new();
         let run = || {
             let (number, stop) = (runs.fetch_add(1, Ordering::Relaxed), stop.clone());
             async move {
                 assert!(number >= faults, "run {number}");
-                // It has run well: asked to stop.
+                // It runs well until it is asked to stop.
+                tokio::time::sleep(WELL_AFTER * 2).await;
                 stop.cancel();
             }
         };
-        let report = |reason| reports.lock().unwrap().push(reason);
+        let report = |fault: Option<(u32, String)>| {
+            reports.lock().unwrap().push(fault.map_or(0, |(faults, _)| faults));
+        };
         let exit = keep_running("orders", run, report, &stop, is_once).await;
         (exit, runs.load(Ordering::Relaxed), reports.into_inner().unwrap())
     }
@@ -90,8 +104,8 @@ mod tests {
     async fn a_fault_of_the_program_is_followed_by_another_run() {
         assert_eq!(ran(0, false).await, (Exit::Success, 1, Vec::new()));
         let (exit, runs, reports) = ran(3, false).await;
-        assert_eq!((exit, runs), (Exit::Broken, 4));
-        assert!(reports.len() == 3 && reports[0].contains("run 0"), "{reports:?}");
+        assert_eq!((exit, runs), (Exit::Success, 4));
+        assert_eq!(reports, [1, 2, 3, 0], "it is said to be well only once it has run for long");
     }
 
     #[tokio::test(start_paused = true)]

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use message::Fault;
-use outbox::admin::{LogAdmin, RelayStatus};
-use outbox::log::{LogError, Pause, PauseScope, RelayName};
+use outbox::admin::{LogAdmin, ParkedCount, RelayStatus};
+use outbox::log::{ExceptionState, LogError, Pause, PauseScope, RelayName};
 use tokio::sync::watch;
+use tokio::time::Instant;
 use tracing::warn;
 
 use crate::engine::{Role, Status};
@@ -14,6 +15,9 @@ use crate::engine::{Role, Status};
 const LOOK_INTERVAL: Duration = Duration::from_millis(200);
 /// After a failed look: the pipeline itself reports what is wrong and waits as well.
 const FAILED_INTERVAL: Duration = Duration::from_secs(2);
+/// For how long nothing may move but messages that wait for an operator: each of them was tried
+/// again by then, and a topic that is made by its first message is there.
+const BLOCKED_MAX: Duration = Duration::from_secs(20);
 /// It is quiet when nothing was found this often in a row.
 const QUIET_LOOKS: u32 = 2;
 
@@ -23,6 +27,9 @@ pub(crate) struct Left {
     pub(crate) dead: u64,
     pub(crate) held: u64,
     pub(crate) scheduled: u64,
+    /// Those that are tried again and again, and wait for an operator: their destination is not
+    /// there, or refuses them.
+    pub(crate) blocked: u64,
     /// Whether something is paused: what waits for that stays, too.
     pub(crate) is_paused: bool,
 }
@@ -30,7 +37,7 @@ pub(crate) struct Left {
 impl Left {
     /// Whether it stays until an operator decides.
     pub(crate) fn needs_an_operator(self) -> bool {
-        self.dead > 0 || self.is_paused
+        self.dead > 0 || self.blocked > 0 || self.is_paused
     }
 }
 
@@ -69,12 +76,20 @@ async fn reaches(mut status: watch::Receiver<Status>, is_reached: impl Fn(&Role)
 /// end while database or broker are away. Cancel-safe.
 async fn drained(log: &dyn LogAdmin, name: &RelayName) -> Left {
     let mut quiet = 0;
+    let mut blocked_since: Option<Instant> = None;
     loop {
-        let asked = async { Ok::<_, LogError>((log.relays().await?, log.pauses(name).await?)) };
+        let asked = async { Ok::<_, LogError>((log.relay(name).await?, log.pauses(name).await?)) };
         let pause = match asked.await {
-            Ok((relays, pauses)) => {
-                let relay = relays.iter().find(|relay| relay.relay == name.as_str());
-                match relay.and_then(|relay| left(relay, &pauses)) {
+            Ok((relay, pauses)) => {
+                if let Some(left) = relay.as_ref().and_then(blocked) {
+                    let since = *blocked_since.get_or_insert_with(Instant::now);
+                    if since.elapsed() >= BLOCKED_MAX {
+                        return left;
+                    }
+                } else {
+                    blocked_since = None;
+                }
+                match relay.and_then(|relay| left(&relay, &pauses)) {
                     Some(left) => {
                         quiet += 1;
                         if quiet >= QUIET_LOOKS {
@@ -102,6 +117,7 @@ fn left(relay: &RelayStatus, pauses: &[Pause]) -> Option<Left> {
         dead: count("dead"),
         held: count("held"),
         scheduled: count("scheduled"),
+        blocked: 0,
         is_paused: !pauses.is_empty(),
     };
     if pauses.iter().any(|pause| pause.scope == PauseScope::Pipeline) {
@@ -111,6 +127,23 @@ fn left(relay: &RelayStatus, pauses: &[Pause]) -> Option<Left> {
         || count("retrying") + count("discarded") > 0
         || (left.held > 0 && left.dead == 0 && !left.is_paused);
     (!moves).then_some(left)
+}
+
+/// What is left where nothing moves but messages that fail by an operator's fault.
+fn blocked(relay: &RelayStatus) -> Option<Left> {
+    let count = |state: &str| relay.exceptions.get(state).copied().unwrap_or_default();
+    let by_operator = |parked: &&ParkedCount| {
+        parked.state == ExceptionState::Retrying && parked.cause == Fault::Operator.as_str()
+    };
+    let blocked: u64 = relay.parked.iter().filter(by_operator).map(|parked| parked.count).sum();
+    let moves = relay.backlog.oldest.is_some() || count("retrying") > blocked || count("discarded") > 0;
+    (blocked > 0 && !moves).then(|| Left {
+        dead: count("dead"),
+        held: count("held"),
+        scheduled: count("scheduled"),
+        blocked,
+        is_paused: false,
+    })
 }
 
 #[cfg(test)]
@@ -149,8 +182,27 @@ mod tests {
         assert_eq!(left(&relay(None, &[("discarded", 1)]), &[]), None);
         // A topic that an operator has to repair holds its messages, too.
         assert_eq!(left(&relay(None, &[("held", 2)]), &[]), None);
-        let parked = Left { dead: 1, held: 2, scheduled: 3, is_paused: false };
+        let parked = Left { dead: 1, held: 2, scheduled: 3, ..Left::default() };
         assert_eq!(left(&relay(None, &[("dead", 1), ("held", 2), ("scheduled", 3)]), &[]), Some(parked));
+    }
+
+    #[test]
+    fn what_only_an_operator_can_free_is_not_waited_for_without_end() {
+        let parked = |cause, count| ParkedCount {
+            state: ExceptionState::Retrying,
+            cause,
+            count,
+            longest: Duration::ZERO,
+        };
+        let mut relay = relay(None, &[("retrying", 2), ("held", 3)]);
+        relay.parked = vec![parked("operator", 2)];
+        assert_eq!(blocked(&relay), Some(Left { blocked: 2, held: 3, ..Left::default() }));
+        assert!(blocked(&relay).is_some_and(Left::needs_an_operator));
+        relay.parked = vec![parked("operator", 1), parked("broker", 1)];
+        assert_eq!(blocked(&relay), None, "the broker may come back");
+        relay.exceptions.clear();
+        relay.parked.clear();
+        assert_eq!(blocked(&relay), None);
     }
 
     #[test]

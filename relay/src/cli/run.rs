@@ -1,10 +1,12 @@
 //! `relay run`: the daemon.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use clap::Args;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::{JoinError, JoinSet};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
@@ -16,7 +18,7 @@ use super::preflight::{self, Candidate, Patience};
 use super::reload::Reload;
 use super::{database, log, observe, once, systemd};
 use crate::config::{Config, LogFormat, Override, Overrides, PipelineConfig};
-use crate::engine::{Pipeline, Role};
+use crate::engine::Pipeline;
 #[cfg(feature = "metrics-endpoint")]
 use crate::http::Health;
 use crate::maintenance::{self, Maintenance};
@@ -29,9 +31,10 @@ pub struct Run {
     #[command(flatten)]
     config: ConfigFile,
 
-    /// Stop when everything that had committed has left; exits with 3 when dead messages, or others
-    /// held behind them, remain, and with 2 when a database refuses its pipeline. Scheduled
-    /// messages wait for the next run.
+    /// Stop when everything that had committed has left. Exits with 3 when messages remain that wait
+    /// for an operator (dead ones, or those whose topic or queue is missing), or when a signal came
+    /// first, and with 2 when a database refuses its pipeline. Scheduled messages wait for the next
+    /// run.
     #[arg(long)]
     once: bool,
 
@@ -100,7 +103,7 @@ impl Run {
         let file = self.config.shown();
         let Prepared { ready, refused } = tokio::select! {
             prepared = self.prepare(pipelines, &file) => prepared?,
-            () = signals.stop.next() => return Ok(Exit::Success),
+            () = signals.stop.next() => return Ok(if self.once { Exit::Unavailable } else { Exit::Success }),
         };
         info!(version = env!("CARGO_PKG_VERSION"), pipelines = ready.len(), "starting");
         let watches = if self.once { watch_all(&ready) } else { JoinSet::new() };
@@ -149,7 +152,7 @@ impl Run {
             };
             let reason = preflight::told(candidate, &error);
             error!(relay = %candidate.name, "refused, and not tried again; other pipelines run: {reason}");
-            ready.pipeline.report(Role::Refused { reason });
+            ready.pipeline.report_refusal(reason);
             prepared.refused.push(ready);
         }
         Ok(prepared)
@@ -192,7 +195,7 @@ fn open(config: &Config, stop: &CancellationToken) -> Result<Vec<Opened>, Failur
 }
 
 /// For each pipeline a task that stops it when everything has left, or nothing more can, and says
-/// what is left; whether that needs an operator.
+/// what is left. Returns whether that needs an operator, or a signal came first.
 fn watch_all(ready: &[Ready]) -> JoinSet<bool> {
     let mut watches = JoinSet::new();
     for Ready { config, pipeline, stop } in ready {
@@ -203,13 +206,20 @@ fn watch_all(ready: &[Ready]) -> JoinSet<bool> {
                 let admin = database::when_open(|| database::administration(&config)).await;
                 once::ended(admin.as_ref(), &name, status).await
             };
-            let Some(ended) = stop.run_until_cancelled(ended).await else { return false };
+            let Some(ended) = stop.run_until_cancelled(ended).await else {
+                warn!(relay = %name, "it was ended before everything had left");
+                return true;
+            };
             stop.cancel();
             match ended {
-                Ok(left) => {
-                    let once::Left { dead, held, scheduled, .. } = left;
+                Ok(left @ once::Left { dead, held, scheduled, blocked: 0, .. }) => {
                     info!(relay = %name, dead, held, scheduled, "everything has left");
                     left.needs_an_operator()
+                }
+                Ok(once::Left { dead, held, scheduled, blocked, .. }) => {
+                    warn!(relay = %name, dead, held, scheduled, blocked, "it ends: their destination does not take \
+                        what is left before an operator acts; `relay dead list --state retrying` says why");
+                    true
                 }
                 Err(reason) => {
                     warn!(relay = %name, "it ends: nothing leaves before an operator acts: {reason}");
@@ -257,6 +267,10 @@ fn monitor_all(config: &Config, ready: &[Ready], stop: &CancellationToken) -> Jo
     tasks
 }
 
+/// A signal that follows another one within this time is the same one: `timeout` and some shells
+/// send it to the process and to its group.
+const SAME_SIGNAL: Duration = Duration::from_secs(1);
+
 /// Waits for the pipelines, and passes signals on to them.
 async fn supervise(
     mut running: JoinSet<Exit>,
@@ -267,6 +281,7 @@ async fn supervise(
     reload: &mut Reload,
 ) -> Exit {
     let mut exit = Exit::Success;
+    let mut stopping_since: Option<Instant> = None;
     loop {
         tokio::select! {
             ended = running.join_next() => match ended {
@@ -279,15 +294,19 @@ async fn supervise(
                 reload.run();
                 systemd::ready();
             }
-            () = signals.stop.next() => {
-                if stop.is_cancelled() {
+            () = signals.stop.next() => match stopping_since {
+                None => {
+                    stopping_since = Some(Instant::now());
+                    systemd::stopping();
+                    info!("stopping; a second signal ends the process at once");
+                    stop.cancel();
+                }
+                Some(since) if since.elapsed() < SAME_SIGNAL => {}
+                Some(_) => {
                     eprintln!("{}", interrupted(config));
                     return Exit::Interrupted;
                 }
-                systemd::stopping();
-                info!("stopping; a second signal ends the process at once");
-                stop.cancel();
-            }
+            },
         }
     }
     while let Some(left) = watches.join_next().await {

@@ -63,6 +63,17 @@ pub enum Role {
 pub struct Status {
     /// The role.
     pub role: Role,
+    /// How often in a row a fault of this program has ended it shortly after it began; 0 once it
+    /// has run well. With more than one, its role says little: it may lead for a moment only.
+    pub faults: u32,
+}
+
+impl Status {
+    /// Of a pipeline without a fault.
+    #[must_use]
+    pub fn of(role: Role) -> Self {
+        Self { role, faults: 0 }
+    }
 }
 
 /// Reads one outbox and publishes to one broker. Also usable inside a service, without the `relay`
@@ -87,7 +98,7 @@ struct Stopped<'a>(&'a watch::Sender<Status>);
 
 impl Drop for Stopped<'_> {
     fn drop(&mut self) {
-        self.0.send_replace(Status { role: Role::Stopped });
+        self.0.send_modify(|status| status.role = Role::Stopped);
     }
 }
 
@@ -106,7 +117,7 @@ impl Pipeline {
             Some(splitter) => Arc::new(Chunking::new(publishing.connector(), splitter)),
             None => publishing.connector(),
         };
-        let (status, _) = watch::channel(Status { role: Role::Starting });
+        let (status, _) = watch::channel(Status::of(Role::Starting));
         Self {
             name,
             holder,
@@ -151,11 +162,27 @@ impl Pipeline {
         self.status.subscribe()
     }
 
-    /// Reports a role that its owner found out: it was refused before it ran, or ended by a fault
-    /// of this program.
+    /// Reports that it was refused before it ran.
     #[cfg(feature = "program")]
-    pub(crate) fn report(&self, role: Role) {
-        self.status.send_replace(Status { role });
+    pub(crate) fn report_refusal(&self, reason: String) {
+        self.enter(Role::Refused { reason });
+    }
+
+    /// Reports that a fault of this program has ended it, for the how manieth time in a row; or
+    /// that it has run well since (`None`).
+    #[cfg(feature = "program")]
+    pub(crate) fn report_faults(&self, fault: Option<(u32, String)>) {
+        let Some((faults, reason)) = fault else {
+            self.status.send_modify(|status| status.faults = 0);
+            return;
+        };
+        crate::telemetry::pipeline_fault(&self.name);
+        let role = Role::Waiting { fault: Fault::Operator, reason };
+        self.status.send_replace(Status { role, faults });
+    }
+
+    fn enter(&self, role: Role) {
+        self.status.send_modify(|status| status.role = role);
     }
 
     /// Runs until `stop` is cancelled: then it stops reading, waits for outstanding confirmations
@@ -197,7 +224,7 @@ impl Pipeline {
                     let pause = pause(failures, self.host.uniform());
                     telemetry.database_failed(&error, pause);
                     let role = Role::Waiting { fault: error.fault(), reason: error.to_string() };
-                    self.status.send_replace(Status { role });
+                    self.enter(role);
                     pause
                 }
             };
@@ -268,7 +295,7 @@ impl Pipeline {
                 Recovery::LeaseLost => return Ok(Ended::LeaseLost),
             }
         };
-        self.status.send_replace(Status { role: Role::Leading { epoch: lease.epoch } });
+        self.enter(Role::Leading { epoch: lease.epoch });
         let mut takeover = Takeover::new(checkpointer, lease, asked_at, self.settings.renew_interval());
         let mut reader = self.store.reader(&self.name).await?;
         let Some(blocks) = takeover.blocks(&mut *reader, self.settings.on_dead).await? else {
@@ -313,7 +340,7 @@ impl Pipeline {
                     let role = Role::Standby { holder: holder.clone() };
                     if self.status.borrow().role != role {
                         telemetry.standby(&holder);
-                        self.status.send_replace(Status { role });
+                        self.enter(role);
                     }
                     // Soon after it can have expired, and often enough to notice that it was given
                     // back.

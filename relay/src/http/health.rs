@@ -24,23 +24,31 @@ pub struct Health {
 struct Watched {
     name: RelayName,
     role: Role,
+    /// Faults of this program in a row.
+    faults: u32,
     /// Since when it has waited for what it needs to lead.
     waiting_since: Option<Instant>,
 }
 
 impl Watched {
-    fn change(&mut self, role: Role) {
+    fn change(&mut self, Status { role, faults }: Status) {
         self.waiting_since = match role {
             Role::Waiting { .. } => self.waiting_since.or_else(|| Some(Instant::now())),
             _ => None,
         };
-        self.role = role;
+        (self.role, self.faults) = (role, faults);
     }
 
     /// The state in a word, and whether it is ready. Reasons are in the log: a
     /// reader of this need not be allowed to read those.
     fn state(&self, unready_after: Duration) -> (&'static str, bool) {
         match &self.role {
+            // Between two faults it leads for a moment.
+            Role::Leading { .. } | Role::Standby { .. } | Role::Starting | Role::Waiting { .. }
+                if self.faults > 1 =>
+            {
+                ("ended by faults of this program again and again: the log says which", false)
+            }
             Role::Starting => ("starting", false),
             Role::Standby { .. } => ("standby", true),
             Role::Leading { .. } => ("leading", true),
@@ -76,6 +84,7 @@ impl Health {
         let watched = pipelines.iter().map(|(name, status)| Watched {
             name: name.clone(),
             role: status.borrow().role.clone(),
+            faults: 0,
             waiting_since: None,
         });
         *self.pipelines.lock().unwrap_or_else(PoisonError::into_inner) = Some(watched.collect());
@@ -83,8 +92,8 @@ impl Health {
             let health = self.clone();
             tokio::spawn(async move {
                 loop {
-                    let role = status.borrow_and_update().role.clone();
-                    health.change(index, role);
+                    let now = status.borrow_and_update().clone();
+                    health.change(index, now);
                     if status.changed().await.is_err() {
                         return;
                     }
@@ -93,10 +102,10 @@ impl Health {
         }
     }
 
-    fn change(&self, index: usize, role: Role) {
+    fn change(&self, index: usize, status: Status) {
         let mut pipelines = self.pipelines.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(watched) = pipelines.as_mut().and_then(|all| all.get_mut(index)) {
-            watched.change(role);
+            watched.change(status);
         }
     }
 
@@ -124,11 +133,11 @@ mod tests {
     use super::*;
 
     async fn after(role: Role, wait: Duration) -> (bool, String) {
-        let (sender, receiver) = watch::channel(Status { role: Role::Starting });
+        let (sender, receiver) = watch::channel(Status::of(Role::Starting));
         let health = Health::new(Duration::from_secs(30));
         assert!(!health.ready().0, "ready before there are pipelines");
         health.watch(vec![(RelayName::new("orders").unwrap(), receiver)]);
-        sender.send_replace(Status { role });
+        sender.send_replace(Status::of(role));
         tokio::time::sleep(wait).await;
         health.ready()
     }
@@ -146,7 +155,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_page_that_cannot_be_served_is_told_and_does_not_make_unready() {
-        let (_sender, receiver) = watch::channel(Status { role: Role::Leading { epoch: 1 } });
+        let (_sender, receiver) = watch::channel(Status::of(Role::Leading { epoch: 1 }));
         let health = Health::new(Duration::from_secs(30));
         health.watch(vec![(RelayName::new("orders").unwrap(), receiver)]);
         health.set_page_missing(true);
@@ -154,6 +163,18 @@ mod tests {
         assert!(is_ready && text.contains("(page): not served"), "{text}");
         health.set_page_missing(false);
         assert_eq!(health.ready(), (true, String::from("orders: leading\n")));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pipeline_that_ends_again_and_again_is_not_ready_in_between() {
+        let (sender, receiver) = watch::channel(Status::of(Role::Starting));
+        let health = Health::new(Duration::from_secs(30));
+        health.watch(vec![(RelayName::new("orders").unwrap(), receiver)]);
+        for (faults, is_ready) in [(1, true), (2, false), (0, true)] {
+            sender.send_replace(Status { role: Role::Leading { epoch: 1 }, faults });
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            assert_eq!(health.ready().0, is_ready, "after {faults} faults: {}", health.ready().1);
+        }
     }
 
     #[tokio::test(start_paused = true)]

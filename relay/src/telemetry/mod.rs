@@ -86,6 +86,16 @@ impl Series {
     }
 }
 
+fn faults(name: &RelayName) -> Counter {
+    counter!("relay_pipeline_faults_total", "relay" => name.as_str().to_owned())
+}
+
+/// A fault of this program has ended a pipeline.
+#[cfg(feature = "program")]
+pub(crate) fn pipeline_fault(name: &RelayName) {
+    faults(name).increment(1);
+}
+
 impl fmt::Debug for Telemetry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Telemetry").field("relay", &self.relay).finish_non_exhaustive()
@@ -100,6 +110,8 @@ impl Telemetry {
         let relay: Arc<str> = name.as_str().into();
         let series = Series::new(&relay);
         series.leading.set(0.0);
+        // From the start: the first fault is an increase.
+        faults(name).increment(0);
         Self {
             topics: Arc::new(Mutex::new(Topics::new(&relay, topics_max))),
             series: Arc::new(series),

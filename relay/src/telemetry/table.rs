@@ -56,6 +56,11 @@ pub const METRICS: &[Metric] = &[
         &["relay", "fault"],
         "failures of the database that ended a term or kept one from beginning",
     ),
+    Metric::counter(
+        "relay_pipeline_faults_total",
+        &["relay"],
+        "faults of this program that ended the pipeline, which began anew",
+    ),
     Metric::gauge("relay_in_flight_messages", &["relay"], "handed to the broker's client and not answered"),
     Metric::gauge("relay_window_entries", &["relay"], "entries read and not settled"),
     Metric::gauge("relay_window_bytes", &["relay"], "bytes of the entries read and not settled"),
