@@ -2,11 +2,31 @@
 
 use std::error::Error;
 
-/// An error and its sources in one line.
+/// An error and its sources in one line. A source that the text before it ends with is not
+/// repeated, and of a database's error only the database's own words are kept.
 #[must_use]
 pub fn chain(error: &(dyn Error + 'static)) -> String {
-    let chain = std::iter::successors(Some(error), |error| (*error).source());
-    chain.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+    let (mut told, mut before) = (Vec::new(), String::new());
+    for error in std::iter::successors(Some(error), |error| (*error).source()) {
+        let text = error.to_string();
+        if told.is_empty() || !before.ends_with(&text) {
+            told.push(plain(&text).to_owned());
+        }
+        before = text;
+    }
+    told.join(": ")
+}
+
+/// How sqlx begins an error that a database has answered with.
+const ANSWERED: &str = "error returned from database: ";
+
+/// The text without the line of PostgreSQL's source that raised the error, which sqlx adds.
+fn plain(text: &str) -> &str {
+    let is_number = |line: &str| !line.is_empty() && line.bytes().all(|byte| byte.is_ascii_digit());
+    match text.rsplit_once(" at line ") {
+        Some((rest, line)) if text.contains(ANSWERED) && is_number(line) => rest,
+        _ => text,
+    }
 }
 
 /// A text cut to `bytes_max` at a character, without the NUL characters that PostgreSQL does not
@@ -17,4 +37,26 @@ pub fn storable(text: &str, bytes_max: usize) -> String {
     let cut = (0..=bytes_max.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
     text.truncate(cut.unwrap_or(0));
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("{0}")]
+    struct Link(&'static str, #[source] Option<Box<Link>>);
+
+    #[test]
+    fn a_database_is_quoted_once_and_without_the_line_of_its_source() {
+        let answer = Link("permission denied for table t at line 3650", None);
+        let client = Link(
+            "error returned from database: permission denied for table t at line 3650",
+            Some(Box::new(answer)),
+        );
+        let told = chain(&Link("the inbox was not read", Some(Box::new(client))));
+        let expected = "the inbox was not read: error returned from database: permission denied for table t";
+        assert_eq!(told, expected);
+        assert_eq!(chain(&Link("no JSON at line 1", None)), "no JSON at line 1");
+    }
 }

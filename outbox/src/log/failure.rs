@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use message::MessageId;
+use message::{MessageId, error_text};
 use migrations::MigrateError;
 use migrations::SqlErrorKind;
 
@@ -20,17 +20,18 @@ impl LogError {
     /// For `map_err`: what was being done when the client library failed.
     pub(crate) fn during(what: &'static str) -> impl FnOnce(sqlx::Error) -> Self {
         move |error| {
-            let reason = format!("it could not {what}: {error}");
+            let told = error_text::chain(&error);
+            let reason = format!("it could not {what}: {told}");
             match (&error, SqlErrorKind::of(&error)) {
                 (sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_), _) => {
                     Self::Corrupt { what: "row", problem: reason }
                 }
                 (_, SqlErrorKind::Refused) if is_of_shared_session(&error) => Self::Operator {
-                    reason: format!("the database refused to {what}: {error}: {SHARED_SESSIONS}"),
+                    reason: format!("the database refused to {what}: {told}: {SHARED_SESSIONS}"),
                     source: Some(Box::new(error)),
                 },
                 (_, SqlErrorKind::Refused) => Self::Operator {
-                    reason: format!("the database refused to {what}: {error}"),
+                    reason: format!("the database refused to {what}: {told}"),
                     source: Some(Box::new(error)),
                 },
                 (_, SqlErrorKind::Lost | SqlErrorKind::Conflict | SqlErrorKind::Unavailable) => {
@@ -72,10 +73,7 @@ impl From<MigrateError> for LogError {
         let lost = std::error::Error::source(&error)
             .and_then(|source| source.downcast_ref::<sqlx::Error>())
             .is_some_and(|source| SqlErrorKind::of(source) != SqlErrorKind::Refused);
-        let reason = match std::error::Error::source(&error) {
-            Some(source) => format!("{error}: {source}"),
-            None => error.to_string(),
-        };
+        let reason = error_text::chain(&error);
         match lost {
             true => Self::Unavailable { reason, source: Some(Box::new(error)) },
             false => Self::Operator { reason, source: Some(Box::new(error)) },

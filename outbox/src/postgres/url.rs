@@ -126,9 +126,12 @@ fn verdict(pair: &Pair<'_>, is_verified: bool) -> Verdict {
     use Verdict::{Honoured, Kept, Refused};
     let value = pair.value.as_str();
     match pair.name.as_str() {
-        "sslmode"
-        | "ssl-mode"
-        | "sslrootcert"
+        // The client library would quote another word, and it may be a secret in the wrong place.
+        "sslmode" | "ssl-mode" => match value.to_ascii_lowercase().as_str() {
+            "disable" | "allow" | "prefer" | "require" | "verify-ca" | "verify-full" => Honoured,
+            _ => Refused("use verify-full; disable, allow, prefer, require and verify-ca are known as well"),
+        },
+        "sslrootcert"
         | "ssl-root-cert"
         | "ssl-ca"
         | "sslcert"
@@ -259,6 +262,7 @@ mod tests {
             ("ssl%70assword=CANARY", "\"sslpassword\"", "openssl"),
             ("SSLPASSWORD=CANARY", "\"SSLPASSWORD\"", "unknown"),
             ("sslmode=require&channel_binding=require", "\"channel_binding\"", "verify-full"),
+            ("sslmode=CANARY", "\"sslmode\"", "verify-full"),
             ("target_session_attrs=standby", "\"target_session_attrs\"", "primary"),
             ("gssencmode=require", "\"gssencmode\"", "TLS"),
             ("ssl_min_protocol_version=TLSv1.3", "\"ssl_min_protocol_version\"", "at the server"),

@@ -31,7 +31,7 @@ pub struct Pause {
     all: bool,
 
     /// Why: `relay status` shows it.
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, visible_alias = "note", value_name = "TEXT")]
     reason: String,
 
     /// Who, for the audit.
@@ -79,7 +79,19 @@ impl Pause {
             reason: self.reason,
         };
         format.print(&done, |done| format!("{}: {} is {}", done.pipeline, done.scope, done.action))?;
-        eprintln!("a running relay takes it up within a second; what the broker has been given arrives");
+        match action {
+            "paused" => {
+                eprintln!(
+                    "takes effect within a second; messages already handed to the broker are still delivered"
+                );
+                if pause::is_unknown(&places, &scope).await {
+                    eprintln!(
+                        "no message of {scope} is in the outbox: is the name right? it is paused all the same"
+                    );
+                }
+            }
+            _ => eprintln!("takes effect within a second"),
+        }
         Ok(Exit::Success)
     }
 }

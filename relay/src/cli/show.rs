@@ -65,7 +65,7 @@ fn text(story: &Story) -> String {
 fn in_outbox(part: &OutboxPart) -> String {
     let time = |at: &Option<time::OffsetDateTime>| at.map(seconds::text);
     let state = match &part.published_by {
-        Some(by) => format!("{} by {}", part.state, seconds::text(*by)),
+        Some(by) => format!("{} before {}", part.state, seconds::text(*by)),
         None => part.state.to_owned(),
     };
     let payload = match part.payload_bytes {

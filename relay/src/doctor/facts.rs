@@ -177,6 +177,15 @@ pub struct InboxFacts {
     pub consumer: String,
     /// The topics that it applies; all where there are none.
     pub topics: std::collections::BTreeSet<String>,
-    /// How far back it remembers; nothing before its first message. Or why that is not known.
-    pub remembers: Result<Option<Duration>, String>,
+    /// How far back it remembers; nothing before its first message. Or why it cannot be read.
+    pub remembers: Result<Option<Duration>, UnreadInbox>,
+}
+
+/// Why an inbox cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnreadInbox {
+    /// The reason.
+    pub reason: String,
+    /// Whether it may pass by itself.
+    pub unavailable: bool,
 }

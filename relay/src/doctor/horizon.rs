@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::facts::InboxFacts;
+use super::facts::{InboxFacts, UnreadInbox};
 use super::report::{CheckState, Finding};
 use super::text::age;
 
@@ -50,9 +50,10 @@ pub fn check(horizons: &[Horizon], inboxes: &[InboxFacts]) -> Vec<Finding> {
                 findings.push(Finding::unknown(name, subject, "it has no memory yet", remedy));
                 continue;
             }
-            Err(problem) => {
-                let remedy = "check url and rights of this [[verify.inbox]]";
-                findings.push(Finding::unknown(name, subject, problem.clone(), remedy));
+            Err(UnreadInbox { reason, unavailable }) => {
+                let remedy = "check url and rights of this [[verify.inbox]]: verify, dead and show cannot read it either";
+                let finding = Finding::fail(name, subject, reason.clone(), remedy);
+                findings.push(finding.because_unavailable(*unavailable));
                 continue;
             }
         };
@@ -123,5 +124,12 @@ mod tests {
         assert_eq!(state(14 * DAY, Redelivers::Forever), CheckState::Warn);
         assert_eq!(state(14 * DAY, Redelivers::Unknown), CheckState::Unknown);
         assert_eq!(check(&[], &[])[0].state, CheckState::Unknown);
+        let unread = UnreadInbox { reason: String::from("permission denied"), unavailable: false };
+        let inbox = InboxFacts {
+            consumer: String::from("billing"),
+            topics: std::collections::BTreeSet::new(),
+            remembers: Err(unread),
+        };
+        assert_eq!(check(&[], &[inbox])[0].state, CheckState::Fail);
     }
 }

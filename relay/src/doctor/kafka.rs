@@ -88,7 +88,7 @@ fn partitions(subject: &str, facts: &TopicFacts, recorded: Option<usize>) -> Fin
             subject,
             format!("{count}, none is recorded"),
             format!(
-                "record it, and check with --partitions {}={count}",
+                "note the number where this command is run, and add --partitions {}={count} to it",
                 subject.trim_start_matches("topic ")
             ),
         ),

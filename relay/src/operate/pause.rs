@@ -4,7 +4,8 @@
 //! does the next one that leads. Messages of a paused topic or key are held; the order of keys is
 //! kept, so later messages of a key wait behind a held one, whatever their topic.
 
-use outbox::log::{Pause, PauseScope};
+use outbox::entries::Selection;
+use outbox::log::{EntryId, LogError, Pause, PauseScope};
 use serde::Serialize;
 use time::OffsetDateTime;
 
@@ -118,6 +119,36 @@ pub async fn resume(
         return Err(about(place, error.with_help(format_args!("paused here: {others}"))));
     }
     Ok(())
+}
+
+/// Entries among which a topic or key is looked for.
+const LOOKED_AT_MAX: i64 = 10_000;
+
+/// Whether nothing of a topic or key is among the newest entries of the outboxes, or parked: the
+/// name may be misspelt. False where that could not be found out. Cancel-safe.
+pub(crate) async fn is_unknown(places: &Places, scope: &PauseScope) -> bool {
+    let (topic, key) = match scope {
+        PauseScope::Topic(topic) => (Some(topic.clone()), None),
+        PauseScope::Key(key) => (None, Some(key.clone())),
+        PauseScope::Pipeline => return false,
+    };
+    for place in &places.outboxes {
+        let found = async {
+            let extent = place.entries.extent(&place.pipeline).await?;
+            let newest = extent.newest.map_or(0, |newest| newest.0);
+            let first = Some(EntryId(newest.saturating_sub(LOOKED_AT_MAX)));
+            let selection =
+                Selection { topic: topic.clone(), key: key.clone(), first, ..Selection::default() };
+            let page = place.entries.select(&place.pipeline, &extent, &selection, EntryId::default()).await?;
+            let lag = place.entries.lag(&place.pipeline).await?;
+            let is_behind = lag.iter().any(|of| Some(&of.topic) == topic.as_ref());
+            Ok::<_, LogError>(!page.entries.is_empty() || is_behind)
+        };
+        if found.await.unwrap_or(true) {
+            return false;
+        }
+    }
+    true
 }
 
 fn outboxes(places: &Places) -> Result<&[OutboxPlace], OperateError> {

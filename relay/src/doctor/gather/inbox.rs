@@ -9,7 +9,7 @@ use secrecy::ExposeSecret as _;
 
 use super::Unreachable;
 use crate::config::InboxConfig;
-use crate::doctor::facts::InboxFacts;
+use crate::doctor::facts::{InboxFacts, UnreadInbox};
 
 #[cfg(feature = "postgres")]
 const REMEMBERS: &str = include_str!("../sql/inbox.sql");
@@ -19,7 +19,8 @@ const REMEMBERS_SQLITE: &str =
 
 /// Asks one inbox.
 pub(in crate::doctor) async fn gather(inbox: &InboxConfig) -> InboxFacts {
-    let remembers = ask(inbox).await.map_err(|unreachable| unreachable.reason);
+    let remembers =
+        ask(inbox).await.map_err(|Unreachable { reason, unavailable }| UnreadInbox { reason, unavailable });
     InboxFacts { consumer: inbox.consumer.to_string(), topics: inbox.topics.clone(), remembers }
 }
 

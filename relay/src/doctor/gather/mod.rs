@@ -47,7 +47,8 @@ impl Unreachable {
     /// Something was asked and failed.
     fn asking(error: sqlx::Error) -> Self {
         let unavailable = error.as_database_error().is_none();
-        Self { reason: format!("it could not be asked: {error}"), unavailable }
+        let told = message::error_text::chain(&error);
+        Self { reason: format!("it could not be asked: {told}"), unavailable }
     }
 
     #[cfg(feature = "postgres")]
