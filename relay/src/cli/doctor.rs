@@ -8,7 +8,9 @@ use super::config::{ConfigFile, find};
 use super::exit::Exit;
 use super::failure::Failure;
 use super::output::{Format, or_dash, table};
-use crate::doctor::{CheckState, ChecklistItem, DoctorOptions, PipelineReport, checklist, examine};
+use crate::doctor::{
+    CheckState, ChecklistItem, DoctorOptions, PipelineReport, ServiceRoles, checklist, examine,
+};
 
 /// The arguments of `relay doctor`.
 #[derive(Debug, Args)]
@@ -27,6 +29,14 @@ pub struct Doctor {
     /// The number of partitions that a topic of Kafka was given when it was made; may be repeated.
     #[arg(long = "partitions", value_name = "TOPIC=COUNT", value_parser = recorded)]
     partitions: Vec<(String, usize)>,
+
+    /// The role of the services that enqueue.
+    #[arg(long, value_name = "ROLE", default_value = "outbox_producer")]
+    producer: String,
+
+    /// The role of the services that consume.
+    #[arg(long, value_name = "ROLE", default_value = "inbox_consumer")]
+    consumer: String,
 
     /// Exit with 2 on warnings, too.
     #[arg(long)]
@@ -56,6 +66,7 @@ impl Doctor {
         let options = DoctorOptions {
             topics: self.topics.iter().cloned().collect(),
             partitions: self.partitions.iter().cloned().collect(),
+            services: ServiceRoles { producer: self.producer.clone(), consumer: self.consumer.clone() },
         };
         let looks = pipelines.into_iter().map(|pipeline| examine(pipeline, &config.verify, &options));
         let pipelines = join_all(looks).await;

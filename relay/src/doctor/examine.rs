@@ -34,6 +34,8 @@ pub struct DoctorOptions {
     pub topics: BTreeSet<String>,
     /// The number of partitions that a topic should have.
     pub partitions: BTreeMap<String, usize>,
+    /// The names of the services' roles.
+    pub services: facts::ServiceRoles,
 }
 
 /// Looks at a pipeline: its database, its broker, and the inboxes that apply its messages. Writes
@@ -43,7 +45,7 @@ pub async fn examine(
     inboxes: &[InboxConfig],
     options: &DoctorOptions,
 ) -> PipelineReport {
-    let (mut checks, sent) = database(pipeline).await;
+    let (mut checks, sent) = database(pipeline, &options.services).await;
     checks.push(history(pipeline));
     #[cfg(feature = "postgres")]
     checks.extend(adopted_table(pipeline).await);
@@ -84,7 +86,10 @@ pub async fn examine(
 }
 
 /// Checks the database; also tells the topics of its latest messages.
-async fn database(pipeline: &PipelineConfig) -> (Vec<Finding>, Vec<String>) {
+async fn database(pipeline: &PipelineConfig, services: &facts::ServiceRoles) -> (Vec<Finding>, Vec<String>) {
+    // SQLite has no roles.
+    #[cfg(not(feature = "postgres"))]
+    let _ = services;
     let reached = |url: &str| {
         let place = crate::config::redact::url(url);
         Finding::pass("connection", "database", place)
@@ -102,7 +107,8 @@ async fn database(pipeline: &PipelineConfig) -> (Vec<Finding>, Vec<String>) {
             #[cfg(feature = "postgres")]
             Dialect::Postgres => {
                 let allow = pipeline.database.options().allow_plaintext;
-                let mut told = gather::postgres::gather(url, allow, pipeline.database.schema()).await?;
+                let mut told =
+                    gather::postgres::gather(url, allow, pipeline.database.schema(), services).await?;
                 told.facts.refused = refusal(pipeline).await?;
                 Ok((super::postgres::check(&told.facts), told.topics))
             }

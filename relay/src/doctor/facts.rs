@@ -46,6 +46,22 @@ pub struct RoleFacts {
     pub wrong: Vec<WrongGrant>,
 }
 
+/// The names of the roles whose members are the services.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServiceRoles {
+    /// Of those that enqueue.
+    pub producer: String,
+    /// Of those that consume.
+    pub consumer: String,
+}
+
+impl Default for ServiceRoles {
+    /// The names that `relay migrate roles` gives unless others are asked for.
+    fn default() -> Self {
+        Self { producer: String::from("outbox_producer"), consumer: String::from("inbox_consumer") }
+    }
+}
+
 /// An open transaction.
 #[derive(Debug, Clone, PartialEq)]
 pub struct OpenTransaction {
@@ -102,6 +118,8 @@ pub struct PostgresFacts {
     pub verified: bool,
     /// The role that asks.
     pub role: String,
+    /// The names of the services' roles that were looked at.
+    pub services: ServiceRoles,
     /// Whether it is a superuser.
     pub superuser: bool,
     /// Whether it sees what other sessions do.

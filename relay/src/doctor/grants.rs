@@ -1,5 +1,4 @@
-//! Checks of PostgreSQL's rights: of the relay's role, and of the services' roles with the standard
-//! names. Pure.
+//! Checks of PostgreSQL's rights: of the relay's role, and of the services' roles. Pure.
 
 use super::facts::{PostgresFacts, RoleFacts, WrongGrant};
 use super::report::{CheckState, Finding};
@@ -8,13 +7,13 @@ const REMEDY: &str = "run the output of `relay migrate roles` as the owner of th
 
 pub(super) fn check(facts: &PostgresFacts) -> Vec<Finding> {
     let mut findings: Vec<Finding> = facts.roles.iter().map(|role| of_role(role, facts)).collect();
-    let standard = [("producer", "outbox_producer"), ("consumer", "inbox_consumer")];
-    for (part, name) in standard {
+    for (part, name) in [("producer", &facts.services.producer), ("consumer", &facts.services.consumer)] {
         let is_here = facts.roles.iter().any(|role| role.part == part);
         let line = if part == "consumer" { "inbox" } else { "outbox" };
         let has_tables = facts.lines.iter().any(|facts| facts.line == line && facts.version > 0);
         if !is_here && has_tables {
-            let remedy = format!("{REMEDY}, and make the services' users members");
+            let remedy =
+                format!("{REMEDY}, and make the services' users members; or name yours with --{part}");
             let measured = format!("there is no role {name}");
             findings.push(Finding::unknown("grants", format!("role of the {part}"), measured, remedy));
         }

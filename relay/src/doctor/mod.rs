@@ -45,5 +45,6 @@ pub mod transactions;
 
 pub use checklist::{ChecklistItem, checklist};
 pub use examine::{DoctorOptions, examine};
+pub use facts::ServiceRoles;
 pub use reach::{reach, reach_broker, reach_database};
 pub use report::{CheckState, Finding, PipelineReport};

@@ -232,6 +232,7 @@ pub(crate) mod tests {
             cipher: Some(String::from("TLSv1.3")),
             verified: true,
             role: String::from("outbox_relay"),
+            services: crate::doctor::facts::ServiceRoles::default(),
             superuser: false,
             sees_sessions: true,
             shared_session: false,

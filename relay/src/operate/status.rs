@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use futures_util::future::{join_all, try_join3};
-use outbox::admin::{COUNTED_MAX, self, Blocker, RelayStatus};
+use outbox::admin::{self, Blocker, COUNTED_MAX, RelayStatus};
 use outbox::log::LogError;
 use outbox::retention::{self, HeldBack, Segment};
 use serde::Serialize;

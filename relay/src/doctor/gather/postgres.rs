@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use message::loopback::is_loopback;
-use migrations::{Identifier, MigrateError};
+use migrations::{Identifier, MigrateError, Template};
 use outbox::connect::postgres_options;
 use outbox::log::LogError;
 use sqlx::postgres::{PgConnectOptions, PgRow, PgSslMode};
@@ -15,7 +15,8 @@ use super::asked::rows;
 use super::lines::lines;
 use super::{TIME_LIMIT, Unreachable};
 use crate::doctor::facts::{
-    OpenTransaction, PostgresFacts, PreparedTransaction, RoleFacts, Skew, Slot, Timeline, WrongGrant,
+    OpenTransaction, PostgresFacts, PreparedTransaction, RoleFacts, ServiceRoles, Skew, Slot, Timeline,
+    WrongGrant,
 };
 
 const SERVER: &str = include_str!("../sql/server.sql");
@@ -45,11 +46,12 @@ pub(in crate::doctor) async fn gather(
     url: &str,
     allow_plaintext: bool,
     schema: Option<&Identifier>,
+    services: &ServiceRoles,
 ) -> Result<Gathered, Unreachable> {
     let options = postgres_options(url, allow_plaintext).map_err(LogError::from)?;
     let options = options.application_name("relay doctor");
     let mut connection = connect(&options).await?;
-    let gathered = ask(&mut connection, &options, schema).await?;
+    let gathered = ask(&mut connection, &options, schema, services).await?;
     // Nothing depends on it.
     let _ = timeout(TIME_LIMIT, connection.close()).await;
     Ok(gathered)
@@ -65,6 +67,7 @@ async fn ask(
     connection: &mut PgConnection,
     options: &PgConnectOptions,
     schema: Option<&Identifier>,
+    services: &ServiceRoles,
 ) -> Result<Gathered, Unreachable> {
     let (before, asked) = (SystemTime::now(), Instant::now());
     let row = rows(connection, None, SERVER).await?.into_iter().next();
@@ -92,7 +95,9 @@ async fn ask(
     let (mut sequence_cache, mut topics, mut roles, mut public) = (None, Vec::new(), Vec::new(), Vec::new());
     if has_outbox {
         sequence_cache = rows(connection, schema, SEQUENCE).await?.first().map(first).transpose()?;
-        roles = grants(&rows(connection, schema, GRANTS).await?)?;
+        let granted = Template::new(GRANTS).schema(schema);
+        let granted = granted.literal("producer", &services.producer).literal("consumer", &services.consumer);
+        roles = grants(&super::asked::run(connection, granted).await?)?;
         public = texts(&rows(connection, schema, PUBLIC).await?)?;
         // A role that may not read the log is told by its grants.
         topics = match rows(connection, schema, TOPICS).await {
@@ -117,6 +122,7 @@ async fn ask(
         },
         verified: matches!(options.get_ssl_mode(), PgSslMode::VerifyFull | PgSslMode::VerifyCa),
         role: get(&row, "role_name")?,
+        services: services.clone(),
         superuser: get::<Option<bool>>(&row, "superuser")?.unwrap_or_default(),
         sees_sessions: get(&row, "sees_sessions")?,
         shared_session: shares_session(options, pid).await?,

@@ -1,11 +1,11 @@
 -- Rights that the roles of least privilege need or must not have (migrations/sql/postgres/roles): of
--- the role that asks, and of those with the standard names, where they exist. A right on some columns
+-- the role that asks, and of those of the services, where they exist. A right on some columns
 -- counts as the right.
 WITH roles (part, role_name) AS (
     SELECT 'relay', current_user::text
     UNION ALL
     SELECT part, role_name
-    FROM (VALUES ('producer', 'outbox_producer'), ('consumer', 'inbox_consumer'), ('claimant', 'idempotency_claimant'))
+    FROM (VALUES ('producer', {producer}), ('consumer', {consumer}), ('claimant', 'idempotency_claimant'))
         AS standard (part, role_name)
     WHERE to_regrole(role_name) IS NOT NULL
 ), rules (part, object, privilege, wanted) AS (VALUES

@@ -143,7 +143,7 @@ async fn standing(places: &Places, id: &MessageRef) -> Result<Option<&'static st
     let which = id.place().map(|id| EntryRef::Id(EntryId(id))).or(id.uuid().map(EntryRef::MessageId));
     let Some(which) = which else { return Ok(None) };
     for place in &places.outboxes {
-        let found = place.entries.find(&place.pipeline, which.clone()).await?;
+        let found = place.entries.find(&place.pipeline, which).await?;
         if let Some(entry) = found.first() {
             return Ok(Some(if entry.is_passed { "published" } else { "the relay has yet to read it" }));
         }
