@@ -1,5 +1,5 @@
-//! A transaction that refuses to commit after a failed enqueue, and checks that its commit
-//! happened.
+//! A transaction that refuses to commit after an enqueue that failed or was dropped half-way, and
+//! checks that its commit happened.
 
 use std::ops::{Deref, DerefMut};
 
@@ -27,9 +27,10 @@ use crate::transaction::ids::ReplayedIds;
 /// sqlx ends the whole transaction. What follows is not stored with it, so [`commit`](Self::commit)
 /// and every enqueue refuse then.
 ///
-/// Any error of its own `enqueue`, `enqueue_batch` or `stage` makes it unusable:
-/// [`commit`](Self::commit) refuses. (Not those of [`Outbox::enqueue`] on the inner transaction:
-/// they never pass through here.) Dropping it rolls back.
+/// Any error of its own `enqueue`, `enqueue_batch` or `stage` makes it unusable, and so does a call
+/// of these that is dropped before it ends: [`commit`](Self::commit) refuses. (Not those of
+/// [`Outbox::enqueue`] on the inner transaction: they never pass through here.) Dropping it rolls
+/// back.
 #[derive(Debug)]
 #[must_use = "dropping a transaction rolls it back"]
 pub struct OutboxTransaction<DB: Dialect> {
@@ -48,6 +49,10 @@ struct Poison {
     first: String,
     retryable: bool,
 }
+
+/// Stays behind when a call is dropped between two of its statements: part of a batch may be
+/// stored.
+const DROPPED: &str = "a call that enqueues was dropped before it ended";
 
 impl<DB: Dialect> Outbox<DB> {
     /// Begins a transaction on a connection of the pool; on SQLite with the write lock (`BEGIN
@@ -97,15 +102,15 @@ impl<DB: Dialect> OutboxTransaction<DB> {
     /// Enqueues a message now.
     ///
     /// # Errors
-    /// [`EnqueueError`]; the transaction is unusable then. Not cancel-safe: drop the transaction
-    /// with the call.
+    /// [`EnqueueError`]; the transaction is unusable then. Not cancel-safe: a call that is dropped
+    /// makes it unusable as well.
     pub async fn enqueue(&mut self, message: impl IntoMessage) -> Result<Enqueued, EnqueueError> {
-        self.usable()?;
+        self.begin_call()?;
         let done = match self.prepare(message.into_message()) {
             Ok(prepared) => self.store_one(&prepared).await,
             Err(error) => Err(error),
         };
-        self.poison_by(done)
+        self.end_call(done)
     }
 
     /// Enqueues many messages in one round trip; the answers are in the order of the messages. All
@@ -117,14 +122,14 @@ impl<DB: Dialect> OutboxTransaction<DB> {
         &mut self,
         messages: impl IntoIterator<Item: IntoMessage> + Send,
     ) -> Result<Vec<Enqueued>, EnqueueError> {
-        self.usable()?;
+        self.begin_call()?;
         let prepared: Result<Vec<_>, _> =
             messages.into_iter().map(|message| self.prepare(message.into_message())).collect();
         let done = match prepared {
             Ok(prepared) => self.store_all(prepared).await.map(|batch| batch.answers),
             Err(error) => Err(error),
         };
-        self.poison_by(done)
+        self.end_call(done)
     }
 
     /// Checks a message and keeps it; all staged messages are stored in one statement right before
@@ -135,9 +140,9 @@ impl<DB: Dialect> OutboxTransaction<DB> {
     /// # Errors
     /// [`EnqueueError::Invalid`] or [`EnqueueError::Oversize`]; the transaction is unusable then.
     pub fn stage(&mut self, message: impl IntoMessage) -> Result<MessageId, EnqueueError> {
-        self.usable()?;
+        self.begin_call()?;
         let prepared = self.prepare(message.into_message());
-        let prepared = self.poison_by(prepared)?;
+        let prepared = self.end_call(prepared)?;
         let id = prepared.message.id;
         self.staged.push(prepared);
         Ok(id)
@@ -237,11 +242,20 @@ impl<DB: Dialect> OutboxTransaction<DB> {
         if is_marked { Ok(()) } else { Err(CommitError::Ended) }
     }
 
-    fn usable(&self) -> Result<(), EnqueueError> {
-        match &self.poison {
-            Some(Poison { first, .. }) => Err(EnqueueError::Poisoned { first: first.clone() }),
-            None => Ok(()),
+    /// Refuses where a call has failed before, and poisons the transaction until this one ends.
+    fn begin_call(&mut self) -> Result<(), EnqueueError> {
+        if let Some(Poison { first, .. }) = &self.poison {
+            return Err(EnqueueError::Poisoned { first: first.clone() });
         }
+        self.poison = Some(Poison { first: DROPPED.to_owned(), retryable: false });
+        Ok(())
+    }
+
+    fn end_call<T>(&mut self, done: Result<T, EnqueueError>) -> Result<T, EnqueueError> {
+        let failed = done.as_ref().err();
+        self.poison =
+            failed.map(|error| Poison { first: error.to_string(), retryable: error.is_retryable() });
+        done
     }
 
     fn prepare(&mut self, message: NewMessage) -> Result<Prepared, EnqueueError> {
@@ -271,14 +285,6 @@ impl<DB: Dialect> OutboxTransaction<DB> {
         self.stored.extend(batch.stored());
         self.transaction = self.transaction.take().or_else(|| batch.transaction.clone());
         Ok(batch)
-    }
-
-    fn poison_by<T>(&mut self, done: Result<T, EnqueueError>) -> Result<T, EnqueueError> {
-        if let Err(error) = &done {
-            let retryable = error.is_retryable();
-            self.poison.get_or_insert_with(|| Poison { first: error.to_string(), retryable });
-        }
-        done
     }
 }
 

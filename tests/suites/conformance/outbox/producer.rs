@@ -25,6 +25,7 @@ cases! { "outbox/producer":
         a_business_reason_rolls_back,
         sizes_are_checked_per_topic,
         a_failed_enqueue_makes_commit_refuse,
+        an_enqueue_that_is_dropped_makes_commit_refuse,
         staged_messages_are_stored_at_commit,
         a_dropped_caller_does_not_stop_its_transaction,
         an_error_of_the_work_rolls_back,
@@ -248,6 +249,25 @@ async fn a_failed_enqueue_makes_commit_refuse<DB: TestDialect>(db: Database<DB>)
         "{error}"
     );
     assert_eq!(db.number("SELECT count(*) FROM business").await, 0);
+    db
+}
+
+/// A batch is several statements. What is dropped in between has stored some of it.
+async fn an_enqueue_that_is_dropped_makes_commit_refuse<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
+    let orders = |count: usize| std::iter::repeat_with(|| NewMessage::new("orders")).take(count);
+    let mut tx = db.outbox.begin(&db.pool).await.unwrap();
+    tx.enqueue_batch(orders(2)).await.unwrap();
+    {
+        let mut batch = std::pin::pin!(tx.enqueue_batch(orders(6_000)));
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        assert!(batch.as_mut().poll(&mut context).is_pending());
+    }
+    let error = tx.enqueue(NewMessage::new("orders")).await.unwrap_err();
+    assert!(matches!(error, EnqueueError::Poisoned { .. }), "{error}");
+    let refused = tx.commit().await.unwrap_err();
+    assert!(matches!(refused, CommitError::Poisoned { retryable: false, .. }), "{refused}");
+    assert!(refused.to_string().contains("dropped"), "{refused}");
+    assert_eq!(db.rows().await, 0);
     db
 }
 
