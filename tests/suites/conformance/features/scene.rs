@@ -13,7 +13,7 @@ use inbox::{
 };
 use message::chunk::{Encoding, Splitter};
 use message::{Fault, FaultScope, MaxInFlightPerKey, Message, MessageId, SizeLimit, Topic};
-use outbox::admin::{Decision, LogAdmin, OperatorDecision};
+use outbox::admin::{ChosenEntry, Decision, LogAdmin, OperatorDecision};
 use outbox::log::{EntryId, ExceptionState, LogOptions, PauseScope, RelayName};
 use outbox::{NewMessage, Outbox};
 use outbox_toolkit::Relay;
@@ -346,17 +346,22 @@ impl<DB: Dialect> Scene<DB> {
     async fn decide_about_parked(&self) -> Result<bool, Failure> {
         let mut is_quiet = true;
         for (name, admin) in &self.admins {
-            for entry in admin.list(name, ExceptionState::Dead, EntryId(0), 100).await? {
-                is_quiet = false;
-                let decision = if self.row.is("message that the broker refuses", "discarded") {
-                    Decision::Discard
-                } else {
-                    self.broker.faults().heal();
-                    Decision::Requeue
-                };
-                let (actor, note) = (String::from("ann"), String::from("a test"));
-                let decree = OperatorDecision { decision, actor, note, selection: None };
-                admin.decide(name, entry.id, decree).await?;
+            let dead = admin.list(name, ExceptionState::Dead, EntryId(0), 100).await?;
+            if dead.is_empty() {
+                continue;
+            }
+            is_quiet = false;
+            let decision = if self.row.is("message that the broker refuses", "discarded") {
+                Decision::Discard
+            } else {
+                self.broker.faults().heal();
+                Decision::Requeue
+            };
+            let (actor, note) = (String::from("ann"), String::from("a test"));
+            let decree = OperatorDecision { decision, actor, note, selection: None };
+            let chosen: Vec<_> = dead.iter().map(ChosenEntry::from).collect();
+            for verdict in admin.decide(name, &chosen, decree).await? {
+                verdict?;
             }
         }
         Ok(is_quiet)
