@@ -45,11 +45,12 @@ migrations::statements! {
     /// Fingerprints, because a producer may append and not read what others have written.
     stored = "SELECT message_id, fingerprint FROM {schema}outbox_stored($1)";
     /// With the xid: the same id may have been enqueued by somebody else since. pg_xact_status
-    /// refuses an xid that is not given out (again) after a crash.
+    /// refuses an xid that is not given out (again) after a crash: then the transaction is gone. Of
+    /// one whose status the server has removed it says null.
     fate = "
         SELECT EXISTS (SELECT FROM {schema}outbox_message WHERE message_id = ANY($1) AND xid = $2::text::xid8),
             CASE WHEN $2::text::xid8 < pg_snapshot_xmax(pg_current_snapshot())
-                THEN pg_xact_status($2::text::xid8) END";
+                THEN coalesce(pg_xact_status($2::text::xid8), 'forgotten') ELSE 'aborted' END";
     take_node = "SELECT number::bigint, epoch FROM {schema}outbox_take_node($1, make_interval(secs => $2))";
     renew_node = "SELECT {schema}outbox_renew_node($1::integer, $2, make_interval(secs => $3))";
     release_node = "SELECT {schema}outbox_release_node($1::integer, $2)";
@@ -160,17 +161,19 @@ impl Dialect for Postgres {
             return Ok(TransactionStatus::Running);
         }
         let ids: Vec<Uuid> = commit.message_ids.iter().map(|id| id.as_uuid()).collect();
-        let (found, status): (bool, Option<String>) = sqlx::query_as(&statements.fate)
+        let (found, status): (bool, String) = sqlx::query_as(&statements.fate)
             .bind(ids)
             .bind(&commit.transaction)
             .fetch_one(connection)
             .await?;
-        Ok(match status.as_deref() {
+        Ok(match status.as_str() {
             _ if found => TransactionStatus::Committed,
-            // After a crash another transaction may have got its xid, so this alone proves nothing.
-            Some("committed") => TransactionStatus::Unclear,
             _ if commit.transaction.is_none() => TransactionStatus::Unclear,
-            _ => TransactionStatus::RolledBack,
+            "aborted" => TransactionStatus::RolledBack,
+            "in progress" => TransactionStatus::Running,
+            // After a crash another transaction may have got its xid: "committed" alone proves
+            // nothing. Nor does a status that is gone, since retention may have removed the rows.
+            _ => TransactionStatus::Unclear,
         })
     }
 

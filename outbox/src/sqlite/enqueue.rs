@@ -14,12 +14,13 @@ use crate::connect::{InvalidUrl, opened_when_free, sqlite_options};
 use crate::dialect::{Dialect, Inserted, Stored, TransactionStatus};
 use crate::new_message::Prepared;
 use crate::sqlite::nodes;
-use crate::sqlite::statements::NOW;
+use crate::sqlite::statements::{ID_OF_NOW, NOW};
 use crate::transaction::UnknownCommit;
 
 migrations::statements! {
     parts {
         now = NOW;
+        id_of_now = ID_OF_NOW;
         into = "INSERT INTO outbox_message (message_id, topic, key, kind, content_type, headers, traceparent,
                 tracestate, payload, deliver_at)
             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)";
@@ -28,6 +29,12 @@ migrations::statements! {
     append = "{into}";
     insert = "{into} ON CONFLICT (message_id) DO NOTHING";
     stored = "SELECT coalesce(kind, topic), content_type, payload FROM outbox_message WHERE message_id = ?1";
+    is_stored = "SELECT EXISTS (SELECT 1 FROM outbox_message WHERE message_id = ?1)";
+    /// Whether retention may have removed the message ?1. An id that is ahead of the clock is above
+    /// all that it notes.
+    may_be_removed = "
+        SELECT EXISTS (SELECT 1 FROM outbox_retention WHERE expired_through IS NOT NULL
+            AND (?1 <= expired_through OR ?1 > {id_of_now}))";
     clock = "SELECT {now}";
 }
 
@@ -117,8 +124,19 @@ impl Dialect for Sqlite {
             }
             done => done?,
         };
-        let found = Self::stored(connection, &(), &commit.message_ids).await?;
-        Ok(if found.is_empty() { TransactionStatus::RolledBack } else { TransactionStatus::Committed })
+        for id in &commit.message_ids {
+            let id = id.to_string();
+            if sqlx::query_scalar(&SQL.is_stored).bind(&id).fetch_one(&mut *connection).await? {
+                return Ok(TransactionStatus::Committed);
+            }
+        }
+        for id in &commit.message_ids {
+            let id = id.to_string();
+            if sqlx::query_scalar(&SQL.may_be_removed).bind(&id).fetch_one(&mut *connection).await? {
+                return Ok(TransactionStatus::Unclear);
+            }
+        }
+        Ok(TransactionStatus::RolledBack)
     }
 
     async fn take_node(

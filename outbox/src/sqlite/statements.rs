@@ -5,6 +5,10 @@ use std::sync::LazyLock;
 /// This moment in microseconds. The clock is that of the machine: a SQLite file has no server.
 pub(super) const NOW: &str = "CAST(unixepoch('subsec') * 1000000 AS INTEGER)";
 
+/// The largest message id of this moment.
+pub(super) const ID_OF_NOW: &str = "printf('%08x-%04x-7fff-bfff-ffffffffffff',
+    CAST(unixepoch('subsec') * 1000 AS INTEGER) >> 16, CAST(unixepoch('subsec') * 1000 AS INTEGER) & 65535)";
+
 /// Whether the content of a row of the log is too large to be copied when it is parked (1 MiB).
 pub(super) const IS_LARGE: &str =
     "(octet_length(payload) + coalesce(octet_length(headers), 0) + coalesce(octet_length(tracestate), 0)

@@ -6,11 +6,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::outbox::support::{Database, on};
+use crate::outbox::support::{Database, Follower, granted, on, source};
+use message::MessageId;
+use outbox::log::{Fenced, LogOptions};
 use outbox::{
     CommitError, CommitOutcome, EnqueueError, NewMessage, Outbox, OutboxTransaction, TransactionError,
+    UnknownCommit,
 };
-use sqlx::{PgPool, Postgres};
+use sqlx::{PgPool, Postgres, Sqlite};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -21,6 +24,10 @@ cases! { "outbox/unknown_commit":
         without_a_message_the_outcome_stays_unknown,
         a_caller_with_its_own_transaction_resolves_it_itself,
         messages_rolled_back_to_a_savepoint_prove_nothing,
+        a_transaction_whose_status_is_gone_is_not_said_to_have_failed,
+    }
+    sqlite {
+        what_retention_may_have_removed_is_not_said_to_have_failed,
     }
 }
 
@@ -187,6 +194,52 @@ async fn messages_rolled_back_to_a_savepoint_prove_nothing() {
             assert_eq!(db.outbox.resolve(&db.pool, &commit).await.unwrap(), expected);
             pool.close().await;
         }
+        db
+    })
+    .await;
+}
+
+/// Retention has removed the rows, and the server what it knew of the transaction.
+async fn a_transaction_whose_status_is_gone_is_not_said_to_have_failed() {
+    on("a_transaction_whose_status_is_gone", |db: Database<Postgres>| async move {
+        // Before every transaction that the server knows of: it has removed what was older.
+        let commit =
+            UnknownCommit { message_ids: vec![MessageId::new()], transaction: Some(String::from("4")) };
+        let known = "SELECT count(pg_xact_status('4'::xid8))";
+        assert_eq!(db.number(known).await, 0, "the cluster was made with a log that begins later");
+        let outcome = db.outbox.resolve(&db.pool, &commit).await.unwrap();
+        assert_eq!(outcome, CommitOutcome::Unrecognisable);
+        // Not given out: it was lost in a crash.
+        let ahead = UnknownCommit { transaction: Some(String::from("4000000000")), ..commit };
+        assert_eq!(db.outbox.resolve(&db.pool, &ahead).await.unwrap(), CommitOutcome::NotCommitted);
+        db
+    })
+    .await;
+}
+
+/// A commit is asked about when its messages have left and are gone.
+async fn what_retention_may_have_removed_is_not_said_to_have_failed() {
+    on("what_retention_may_have_removed", |db: Database<Sqlite>| async move {
+        let old: MessageId = "0190b5a2-0000-7000-8000-000000000001".parse().unwrap();
+        let ahead: MessageId = "0f90b5a2-0000-7000-8000-000000000001".parse().unwrap();
+        let commit = |id| UnknownCommit { message_ids: vec![id], transaction: None };
+        let outcome = async |id| db.outbox.resolve(&db.pool, &commit(id)).await.unwrap();
+        for id in [old, ahead, MessageId::new()] {
+            assert_eq!(outcome(id).await, CommitOutcome::NotCommitted, "nothing was ever removed");
+        }
+        db.enqueue([NewMessage::new("orders").payload("removed")]).await;
+        let mut store = db.checkpoint_store("a").await;
+        let (lease, cursor) = granted(&mut store).await;
+        let mut follower = Follower::new(db.reader().await, cursor);
+        assert_eq!(follower.all().await.len(), 1);
+        let stored = store.checkpoint(lease.epoch, &follower.cursor(), &[]).await.unwrap();
+        assert_eq!(stored, Fenced::Held);
+        let retention =
+            outbox::retention::open(db.relay_url().as_str(), source(), LogOptions::default()).unwrap();
+        assert_eq!(retention.expire(std::time::Duration::ZERO).await.unwrap().rows, Some(1));
+        assert_eq!(outcome(old).await, CommitOutcome::Unrecognisable);
+        assert_eq!(outcome(ahead).await, CommitOutcome::Unrecognisable, "above all that is noted");
+        assert_eq!(outcome(MessageId::new()).await, CommitOutcome::NotCommitted);
         db
     })
     .await;
