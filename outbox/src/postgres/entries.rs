@@ -37,7 +37,7 @@ migrations::statements! {
         shown = "m.id, m.message_id, m.topic, m.key, m.kind, m.headers, octet_length(m.payload)::bigint AS payload_bytes,
             m.enqueued_at, m.xid";
         // The entries that were `chosen`, with what stands beside the log; $1 is the relay, $2 to
-        // $6 the cursor. They are chosen first, and each is then looked up by itself: as a join,
+        // $5 the cursor. They are chosen first, and each is then looked up by itself: as a join,
         // 100 entries beside 50,000 exceptions took 5,000,000 comparisons.
         selected = "
             SELECT m.id, m.message_id, m.topic, m.key, coalesce(m.kind, m.topic) AS kind, {labels} AS headers,
@@ -77,20 +77,20 @@ migrations::statements! {
         LEFT JOIN {schema}outbox_retention AS t ON true
         LEFT JOIN LATERAL (SELECT id, enqueued_at FROM {schema}outbox_message ORDER BY id LIMIT 1) AS oldest ON true
         LEFT JOIN LATERAL (SELECT id FROM {schema}outbox_message ORDER BY id DESC LIMIT 1) AS newest ON true";
-    /// $1 relay, $2 to $6 the cursor, $7 id or null, $8 message id or null. A parked entry has a
+    /// $1 relay, $2 to $5 the cursor, $6 id or null, $7 message id or null. A parked entry has a
     /// copy of its content, which an operator may have edited. A message id is looked for among all
     /// that is parked; whatever is found is then looked up by itself. An id can stand once in each
     /// of the eight segments.
     find(of = "c", message_id = "n.message_id") = "
         WITH named AS MATERIALIZED (
-            (SELECT id, message_id FROM {schema}outbox_message WHERE id >= $7 AND id <= $7 ORDER BY id LIMIT 8)
+            (SELECT id, message_id FROM {schema}outbox_message WHERE id >= $6 AND id <= $6 ORDER BY id LIMIT 8)
             UNION
-            SELECT id, message_id FROM {schema}outbox_message WHERE message_id = $8
+            SELECT id, message_id FROM {schema}outbox_message WHERE message_id = $7
             UNION
-            SELECT id, message_id FROM {schema}outbox_exception WHERE relay = $1 AND shard = 0 AND id = $7
+            SELECT id, message_id FROM {schema}outbox_exception WHERE relay = $1 AND shard = 0 AND id = $6
             UNION
             SELECT id, message_id FROM {schema}outbox_exception
-            WHERE relay = $1 AND shard = 0 AND $8::uuid IS NOT NULL AND message_id = $8)
+            WHERE relay = $1 AND shard = 0 AND $7::uuid IS NOT NULL AND message_id = $7)
         SELECT n.id, n.message_id::text AS message_id, coalesce(m.topic, e.topic) AS topic, coalesce(m.key, e.key) AS key,
             coalesce(m.kind, p.kind, m.topic, e.topic) AS kind, coalesce(m.content_type, p.content_type) AS content_type,
             {labels} AS headers, left(coalesce(m.traceparent, p.traceparent), 64) AS traceparent,
@@ -118,40 +118,40 @@ migrations::statements! {
                 AND (o.key = e.key AND o.id < e.id OR o.topic = e.topic AND o.state = 'retrying')
             ORDER BY o.id LIMIT 1) AS b ON true
         ORDER BY n.id";
-    /// $7 above this id, $8 up to this one, $9 ids or null, $10 topic, $11 key, $12 and $13 when
-    /// enqueued, $14 rows.
+    /// $6 above this id, $7 up to this one, $8 ids or null, $9 topic, $10 key, $11 and $12 when
+    /// enqueued, $13 rows.
     select(
         of = "m",
-        wanted = "m.id > $7 AND m.id <= $8
-            AND ($10::text IS NULL OR m.topic = $10) AND ($11::text IS NULL OR m.key = $11)
-            AND ($12::timestamptz IS NULL OR m.enqueued_at >= $12)
-            AND ($13::timestamptz IS NULL OR m.enqueued_at <= $13)",
+        wanted = "m.id > $6 AND m.id <= $7
+            AND ($9::text IS NULL OR m.topic = $9) AND ($10::text IS NULL OR m.key = $10)
+            AND ($11::timestamptz IS NULL OR m.enqueued_at >= $11)
+            AND ($12::timestamptz IS NULL OR m.enqueued_at <= $12)",
         chosen = "
-            (SELECT {shown} FROM {schema}outbox_message AS m WHERE $9::bigint[] IS NULL AND {wanted}
-            ORDER BY m.id LIMIT $14::bigint)
+            (SELECT {shown} FROM {schema}outbox_message AS m WHERE $8::bigint[] IS NULL AND {wanted}
+            ORDER BY m.id LIMIT $13::bigint)
             UNION ALL
-            SELECT named.* FROM (SELECT DISTINCT id FROM unnest($9::bigint[]) AS ids(id)) AS asked
+            SELECT named.* FROM (SELECT DISTINCT id FROM unnest($8::bigint[]) AS ids(id)) AS asked
             CROSS JOIN LATERAL (SELECT {shown} FROM {schema}outbox_message AS m
                 WHERE m.id >= asked.id AND m.id <= asked.id AND {wanted} ORDER BY m.id LIMIT 8) AS named
-            ORDER BY id LIMIT $14::bigint",
+            ORDER BY id LIMIT $13::bigint",
     ) = "{cut}";
-    /// $7 to $11 an earlier cursor, $12 above this id, $13 rows. What that one had not passed
+    /// $6 to $10 an earlier cursor, $11 above this id, $12 rows. What that one had not passed
     /// stands above its floor, or belongs to a transaction that was in flight.
     passed_between(
         of = "m",
         since = "{passed}
-            AND NOT (coalesce(pg_visible_in_snapshot(m.xid, (SELECT $7::text::pg_snapshot)), false)
-                OR (m.id <= $8 AND m.xid <> ALL ($9::text::xid8[]))
-                OR (m.id <= $11 AND coalesce(pg_visible_in_snapshot(m.xid, (SELECT $10::text::pg_snapshot)), false)))",
+            AND NOT (coalesce(pg_visible_in_snapshot(m.xid, (SELECT $6::text::pg_snapshot)), false)
+                OR (m.id <= $7 AND (SELECT pg_snapshot_xmax($6::text::pg_snapshot) <= '1'))
+                OR (m.id <= $10 AND coalesce(pg_visible_in_snapshot(m.xid, (SELECT $9::text::pg_snapshot)), false)))",
         chosen = "
-            (SELECT {shown} FROM {schema}outbox_message AS m WHERE m.id > greatest($8, $12::bigint) AND {since}
-            ORDER BY m.id LIMIT $13::bigint)
+            (SELECT {shown} FROM {schema}outbox_message AS m WHERE m.id > greatest($7, $11::bigint) AND {since}
+            ORDER BY m.id LIMIT $12::bigint)
             UNION ALL
-            SELECT late.* FROM unnest($9::text::xid8[]) AS flight(xid) CROSS JOIN LATERAL (
+            SELECT late.* FROM unnest($8::text::xid8[]) AS flight(xid) CROSS JOIN LATERAL (
                 SELECT {shown} FROM {schema}outbox_message AS m
-                WHERE (m.xid, m.id) > (flight.xid, $12::bigint) AND (m.xid, m.id) <= (flight.xid, $8) AND {since}
-                ORDER BY m.xid, m.id LIMIT $13::bigint) AS late
-            ORDER BY id LIMIT $13::bigint",
+                WHERE (m.xid, m.id) > (flight.xid, $11::bigint) AND (m.xid, m.id) <= (flight.xid, $7) AND {since}
+                ORDER BY m.xid, m.id LIMIT $12::bigint) AS late
+            ORDER BY id LIMIT $12::bigint",
     ) = "{cut}";
     /// $1 ids, $2 their message ids, $3 bytes of a payload and $4 of headers that are read.
     contents(
@@ -180,12 +180,13 @@ migrations::statements! {
             CROSS JOIN LATERAL (SELECT content_type, payload FROM {schema}outbox_parked
                 WHERE relay = $1 AND shard = 0 AND id = e.id LIMIT 1) AS p) AS stored
         ORDER BY nth LIMIT 1";
-    /// $1 relay, $2 to $6 the cursor, $7 unread and $8 parked entries that are counted. What is not
-    /// passed stands above the floor, or belongs to a transaction that was in flight.
+    /// $1 relay, $2 to $5 the cursor, $6 what was in flight at its base, $7 unread and $8 parked
+    /// entries that are counted. What is not passed stands above the floor, or belongs to a
+    /// transaction that was in flight.
     lag = "
         SELECT topic, NULL::text, count(*), coalesce(max(extract(epoch FROM clock_timestamp() - enqueued_at)), 0)::float8
         FROM (
-            (SELECT late.topic, late.enqueued_at FROM unnest($4::text::xid8[]) AS flight(xid) CROSS JOIN LATERAL (
+            (SELECT late.topic, late.enqueued_at FROM unnest($6::text::xid8[]) AS flight(xid) CROSS JOIN LATERAL (
                 SELECT m.topic, m.enqueued_at FROM {schema}outbox_message AS m
                 WHERE (m.xid, m.id) > (flight.xid, 0::bigint) AND (m.xid, m.id) <= (flight.xid, $3) AND NOT {passed}
                 ORDER BY m.xid, m.id LIMIT $7::bigint) AS late)
@@ -220,9 +221,9 @@ impl PostgresLog {
             .bind(relay.as_str())
             .bind(&passed.base.snapshot)
             .bind(passed.base.floor)
-            .bind(array(&passed.base.in_flight))
             .bind(&passed.head)
             .bind(passed.after)
+            .bind(array(&passed.base.in_flight))
             .bind(i64::from(UNREAD_COUNTED_MAX))
             .bind(i64::from(COUNTED_MAX))
             .fetch_all(&mut *self.look().await?)
@@ -279,7 +280,6 @@ impl PostgresLog {
             .bind(relay.as_str())
             .bind(&passed.base.snapshot)
             .bind(passed.base.floor)
-            .bind(array(&passed.base.in_flight))
             .bind(&passed.head)
             .bind(passed.after)
             .bind(id)
@@ -306,7 +306,6 @@ impl PostgresLog {
             .bind(relay.as_str())
             .bind(&passed.base.snapshot)
             .bind(passed.base.floor)
-            .bind(array(&passed.base.in_flight))
             .bind(&passed.head)
             .bind(passed.after)
             .bind(range.0)
@@ -337,7 +336,6 @@ impl PostgresLog {
             .bind(relay.as_str())
             .bind(&passed.base.snapshot)
             .bind(passed.base.floor)
-            .bind(array(&passed.base.in_flight))
             .bind(&passed.head)
             .bind(passed.after)
             .bind(&earlier.base.snapshot)

@@ -12,7 +12,7 @@ use sqlx::{Executor as _, PgConnection, Postgres, Row as _};
 use crate::entries::Labels;
 use crate::log::{LogError, RelayName, stored};
 use crate::postgres::entries::LABELS;
-use crate::postgres::mark::{PgMark, array};
+use crate::postgres::mark::PgMark;
 use crate::postgres::row::text;
 use crate::postgres::statements::{GIVEN_UP, PASSED, SAME_SEGMENT, UNBOUNDED};
 use crate::postgres::store::ONE_PLAN_HERE;
@@ -45,8 +45,8 @@ migrations::statements! {
     }
 
     page(chosen = "(SELECT * FROM {schema}outbox_message
-        WHERE message_id > $7 AND message_id <= $8 ORDER BY message_id LIMIT $9::bigint) AS m") = "{rows}";
-    find(message_id = "asked.message_id", chosen = "(SELECT DISTINCT message_id FROM unnest($7::uuid[]) AS ids(message_id)) AS asked
+        WHERE message_id > $6 AND message_id <= $7 ORDER BY message_id LIMIT $8::bigint) AS m") = "{rows}";
+    find(message_id = "asked.message_id", chosen = "(SELECT DISTINCT message_id FROM unnest($6::uuid[]) AS ids(message_id)) AS asked
         CROSS JOIN LATERAL (SELECT * FROM {schema}outbox_message
             WHERE message_id = asked.message_id AND {same_segment} LIMIT 1) AS m") = "{rows}";
     cursor = "SELECT cursor FROM {schema}outbox_relay WHERE relay = $1 AND shard = 0";
@@ -114,7 +114,6 @@ impl PostgresRows {
             .bind(self.relay.as_str())
             .bind(&passed.base.snapshot)
             .bind(passed.base.floor)
-            .bind(array(&passed.base.in_flight))
             .bind(&passed.head)
             .bind(passed.after);
         let query = match which {

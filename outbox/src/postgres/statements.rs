@@ -355,13 +355,15 @@ pub(super) const TRACE: &str = "CASE WHEN octet_length({of}.traceparent) <= 64
 pub(super) const SAME_SEGMENT: &str =
     "(get_byte(uuid_send(message_id), 2) >> 2) & 7 = (get_byte(uuid_send({message_id}), 2) >> 2) & 7";
 
-/// The cursor has passed the row `m`: what was visible at its base ($2) or stands up to its floor
-/// ($3) and was not in flight ($4), and of the difference that is open what is visible at its head
-/// ($5) up to the settled id ($6).
+/// The cursor has passed the row `m`: what is visible at its base ($2), which a sound one says of
+/// all rows up to its floor but for those in flight; where the base sees nothing, what stands up to
+/// its floor ($3); and of the difference that is open what is visible at its head ($4) up to the
+/// settled id ($5). A row with a low id that the base does not see was written after the sequence
+/// was set back.
 pub(super) const PASSED: &str =
     "(coalesce(pg_visible_in_snapshot(m.xid, (SELECT $2::text::pg_snapshot)), false)
-    OR (m.id <= $3 AND m.xid <> ALL ($4::text::xid8[]))
-    OR (m.id <= $6 AND coalesce(pg_visible_in_snapshot(m.xid, (SELECT $5::text::pg_snapshot)), false)))";
+    OR (m.id <= $3 AND (SELECT pg_snapshot_xmax($2::text::pg_snapshot) <= '1'))
+    OR (m.id <= $5 AND coalesce(pg_visible_in_snapshot(m.xid, (SELECT $4::text::pg_snapshot)), false)))";
 
 /// The run of the server that lasts now; no row before the first one has begun.
 pub(super) const PRESENT_RUN: &str =

@@ -96,9 +96,9 @@ impl Fixture {
         format!("'{{{}}}'", self.flight)
     }
 
-    /// Relay and cursor as statements of operators take them, $1 to $6.
+    /// Relay and cursor as statements of operators take them, $1 to $5.
     fn cursor(&self) -> String {
-        format!("'main',{},{PARKED},{},'{}',{}", self.base(), self.flight(), self.now, PARKED + MANY)
+        format!("'main',{},{PARKED},'{}',{}", self.base(), self.now, PARKED + MANY)
     }
 }
 
@@ -259,7 +259,7 @@ pub(super) fn cases(f: &Fixture) -> Vec<Case> {
     add(Relay, "entries.passed_between", "", 100, decided + LOG, format!("{cursor},{base},{},{flight},NULL,0,{},100", PARKED - MANY, PARKED - MANY));
     add(Relay, "entries.contents", "", 100, 0, format!("{},{},1000000,1000000", array(4_001..=4_100), some(&f.parked)));
     add(Relay, "entries.payload", "", 1, 0, format!("'main',4001,{one},1000000"));
-    add(Relay, "entries.lag", "", MANY, 0, format!("{cursor},{MANY},{MANY}"));
+    add(Relay, "entries.lag", "", MANY, 0, format!("{cursor},{flight},{MANY},{MANY}"));
     add(Relay, "entries.FIRSTS", "", 10, 0, array(f.parked.iter().take(10)));
     add(Relay, "reconcile.page", "", MANY, decided, format!("{cursor},{first},{last},{MANY}"));
     add(Relay, "reconcile.find", "", MANY, decided, format!("{cursor},{parked}"));
