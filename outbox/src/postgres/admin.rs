@@ -90,13 +90,17 @@ migrations::statements! {
         listed = "
             SELECT e.id, e.message_id::text AS message_id, e.topic, e.key, coalesce(p.kind, e.topic) AS kind,
                 e.attempts, extract(epoch FROM e.due_at - clock_timestamp())::float8 AS due_in, e.fault, e.error,
-                e.created_at, e.updated_at, octet_length(coalesce(p.payload, ''))::bigint AS payload_bytes,
+                e.created_at, e.updated_at,
+                coalesce(octet_length(p.payload), octet_length(m.payload), 0)::bigint AS payload_bytes,
                 p.edited_at IS NOT NULL AS edited
             FROM (SELECT * FROM {schema}outbox_exception
                 WHERE relay = $1 AND shard = 0 AND state = $2 AND {is_indexed} AND id > $3
                 ORDER BY id LIMIT $4::bigint) AS e
             LEFT JOIN LATERAL (SELECT kind, payload, edited_at FROM {schema}outbox_parked
                 WHERE relay = $1 AND shard = 0 AND id = e.id LIMIT 1) AS p ON true
+            LEFT JOIN LATERAL (SELECT payload FROM {schema}outbox_message
+                WHERE p.payload IS NULL AND id >= e.id AND id <= e.id AND message_id = e.message_id AND {same_segment}
+                ORDER BY id LIMIT 1) AS m ON true
             ORDER BY e.id";
         given_up = GIVEN_UP;
         same_segment = SAME_SEGMENT;
@@ -104,10 +108,10 @@ migrations::statements! {
     }
 
     /// $1 relay, $2 state, $3 above this id, $4 rows. Walks all that is parked.
-    list(is_indexed = "true") = "{listed}";
+    list(is_indexed = "true", message_id = "e.message_id") = "{listed}";
     /// As `list`, for one of the states that have an index of their own: the literals let the
     /// server use it, whatever $2 is.
-    list_stuck(is_indexed = "state IN ('retrying', 'dead')") = "{listed}";
+    list_stuck(is_indexed = "state IN ('retrying', 'dead')", message_id = "e.message_id") = "{listed}";
     /// Those whose decision the relay has yet to take up, and those that it has taken up, as long
     /// as the log has them. $1 relay, $2 above this id, $3 rows. No index leads to what was
     /// discarded: all decisions are read, each message whose last one is to discard is looked up by
@@ -179,10 +183,22 @@ WHERE ctid = ANY(ARRAY(
         SELECT ctid AS place FROM {schema}outbox_exception
         WHERE relay = $1 AND shard = 0 AND id = chosen.id LIMIT 1) AS e))";
 
+// A part that stays of what was too large to be copied is read from the log.
 pub(super) const EDIT: &str = "
 UPDATE {schema}outbox_parked
-SET payload = coalesce($3, payload), headers = coalesce($4::jsonb, headers), edited_at = clock_timestamp()
-WHERE relay = $1 AND shard = 0 AND id = $2";
+SET payload = coalesce($3, c.payload), headers = coalesce($4::jsonb, c.headers), edited_at = clock_timestamp()
+FROM (
+    SELECT p.place, coalesce(p.payload, m.payload) AS payload,
+        CASE WHEN p.payload IS NULL THEN m.headers ELSE p.headers END AS headers
+    FROM (SELECT id, message_id FROM {schema}outbox_exception
+        WHERE relay = $1 AND shard = 0 AND id = $2 LIMIT 1) AS e
+    CROSS JOIN LATERAL (SELECT ctid AS place, payload, headers FROM {schema}outbox_parked
+        WHERE relay = $1 AND shard = 0 AND id = e.id LIMIT 1) AS p
+    LEFT JOIN LATERAL (SELECT payload, headers FROM {schema}outbox_message
+        WHERE p.payload IS NULL AND id >= e.id AND id <= e.id AND message_id = e.message_id
+            AND (get_byte(uuid_send(message_id), 2) >> 2) & 7 = (get_byte(uuid_send(e.message_id), 2) >> 2) & 7
+        ORDER BY id LIMIT 1) AS m ON true) AS c
+WHERE ctid = c.place";
 
 pub(super) const AUDIT: &str = "
 INSERT INTO {schema}outbox_audit (actor, relay, action, note, selection, id, message_id, digest_before,

@@ -83,6 +83,7 @@ fn held_back(reason: &str, culprit: Option<String>) -> HeldBack {
         "young" => HeldBack::Young,
         "unread" => HeldBack::Unread,
         "relay" => HeldBack::Relay(culprit),
+        "parked" => HeldBack::Parked(culprit),
         "restored" => HeldBack::Restored,
         _ => HeldBack::Busy,
     }

@@ -37,9 +37,12 @@ migrations::statements! {
                 p.enqueued_at, NULL::float8 AS deliver_in, e.state, e.attempts, chosen.place
                 FROM chosen CROSS JOIN LATERAL (SELECT * FROM {schema}outbox_exception
                     WHERE relay = $3 AND shard = 0 AND id = chosen.id LIMIT 1) AS e
-                LEFT JOIN LATERAL (SELECT * FROM {schema}outbox_parked
-                    WHERE relay = $3 AND shard = 0 AND id = chosen.id LIMIT 1) AS p ON true OFFSET 0)
+                LEFT JOIN LATERAL ({copy}) AS p ON true OFFSET 0)
             SELECT {bounded}, run.state, run.attempts, run.place FROM run ORDER BY {order}";
+        copy = COPY;
+        // A single content, and all of a checkpoint: 16 MiB and 64 MiB.
+        copy_max = "16777216";
+        copies_max = "67108864";
         // The queue of a held entry, as the index on it has it.
         queue = "(coalesce('k' || key, 't' || topic) COLLATE \"C\")";
         // The first held entry of the first queue behind a name.
@@ -116,11 +119,10 @@ migrations::statements! {
             WHERE id >= wanted.id AND id <= wanted.id AND message_id = wanted.message_id AND {same_segment}
             ORDER BY id LIMIT 1) AS m";
     /// As `contents`, for copies of the relay $3.
-    copies(of = "p") = "
+    copies(of = "p", message_id = "wanted.message_id", copied = "wanted.id") = "
         SELECT wanted.message_id, p.payload, {headers} AS headers
         FROM unnest($1::bigint[], $2::uuid[]) AS wanted(id, message_id)
-        CROSS JOIN LATERAL (SELECT payload, headers FROM {schema}outbox_parked
-            WHERE relay = $3 AND shard = 0 AND id = wanted.id LIMIT 1) AS p";
+        CROSS JOIN LATERAL ({copy}) AS p";
     /// $1 rows, $2 bytes of a content that comes with its row, $3 above this id, $4 floor, $5
     /// transactions, $6 run of the server: a huge one still costs a page only. Pairs are compared,
     /// and not `xid = …`, because then only the index on both can serve the order: with statistics
@@ -141,6 +143,8 @@ migrations::statements! {
         of = "p",
         chosen = "SELECT id, due_at AS place FROM {schema}outbox_exception WHERE relay = $3 AND shard = 0
             AND state IN ('scheduled', 'retrying', 'discarded') AND due_at <= statement_timestamp()
+        message_id = "e.message_id",
+        copied = "chosen.id",
             AND (due_at, id) > ($4::timestamptz, $5::bigint) AND {same_run}
             ORDER BY due_at, id LIMIT $1::bigint + 1",
         run = "$6",
@@ -159,6 +163,8 @@ migrations::statements! {
         of = "p",
         chosen = "SELECT held.id, asked.place FROM unnest($4::text[], $5::bigint[])
                 WITH ORDINALITY AS asked(queue, first, place)
+        message_id = "e.message_id",
+        copied = "chosen.id",
             CROSS JOIN LATERAL (SELECT id FROM {schema}outbox_exception
                 WHERE relay = $3 AND shard = 0 AND state = 'held' AND ({queue}, id) >= (asked.queue, asked.first)
                     AND ({queue}, id) <= (asked.queue, 9223372036854775807) AND {same_run}
@@ -227,8 +233,10 @@ migrations::statements! {
     /// As `checkpoint`, then the changes as arrays. One statement is one transaction.
     ///
     /// The content is copied aside with the first change of an entry; afterwards its segment does
-    /// not wait for it. A scheduled entry is due at its message's own time, so that it does not
-    /// become later by as long as the cursor had to wait.
+    /// not wait for it. What is too large to be copied in a moment, by itself or beside the others,
+    /// gets a row without a payload: its content stays in the log, which keeps its segment. So a
+    /// checkpoint takes no longer than a lease. A scheduled entry is due at its message's own time,
+    /// so that it does not become later by as long as the cursor had to wait.
     ///
     /// Null, which the table refuses, in place of the message id of another message: that one would
     /// be lost under an id that was given out twice. A rebase gives it another id.
@@ -258,15 +266,24 @@ migrations::statements! {
         copied AS (
             INSERT INTO {schema}outbox_parked
                 (relay, id, kind, content_type, headers, traceparent, tracestate, payload, enqueued_at)
-            SELECT changed.relay, changed.id, m.kind, m.content_type, m.headers, m.traceparent, m.tracestate,
-                m.payload, m.enqueued_at
-            FROM changed CROSS JOIN LATERAL (
-                SELECT * FROM {schema}outbox_message
-                WHERE id >= changed.id AND id <= changed.id AND message_id = changed.message_id AND {same_segment}
-                ORDER BY id LIMIT 1) AS m
-            WHERE NOT EXISTS (
-                SELECT FROM {schema}outbox_parked AS p
-                WHERE p.relay = $1 AND p.shard = 0 AND p.id = changed.id OFFSET 0)
+            SELECT relay, id, kind, content_type, CASE WHEN fits THEN headers END,
+                CASE WHEN fits THEN traceparent END, CASE WHEN fits THEN tracestate END,
+                CASE WHEN fits THEN payload END, enqueued_at
+            FROM (
+                SELECT measured.*, bytes <= {copy_max} AND sum(bytes) FILTER (WHERE bytes <= {copy_max})
+                    OVER (ROWS UNBOUNDED PRECEDING) <= {copies_max} AS fits
+                FROM (
+                    SELECT changed.relay, changed.id, m.kind, m.content_type, m.headers, m.traceparent, m.tracestate,
+                        m.payload, m.enqueued_at, octet_length(m.payload)::bigint + coalesce(pg_column_size(m.headers), 0)
+                            + coalesce(octet_length(m.traceparent), 0) + coalesce(octet_length(m.tracestate), 0) AS bytes
+                    FROM changed CROSS JOIN LATERAL (
+                        SELECT * FROM {schema}outbox_message
+                        WHERE id >= changed.id AND id <= changed.id AND message_id = changed.message_id
+                            AND {same_segment}
+                        ORDER BY id LIMIT 1) AS m
+                    WHERE NOT EXISTS (
+                        SELECT FROM {schema}outbox_parked AS p
+                        WHERE p.relay = $1 AND p.shard = 0 AND p.id = changed.id OFFSET 0)) AS measured) AS content
             ON CONFLICT (relay, shard, id) DO NOTHING),
         parked AS (
             INSERT INTO {schema}outbox_exception AS e
@@ -354,6 +371,16 @@ pub(super) const TRACE: &str = "CASE WHEN octet_length({of}.traceparent) <= 64
 /// both sides, so that one segment is looked into.
 pub(super) const SAME_SEGMENT: &str =
     "(get_byte(uuid_send(message_id), 2) >> 2) & 7 = (get_byte(uuid_send({message_id}), 2) >> 2) & 7";
+
+/// The content of the relay $3 that is `copied` under this id: its copy, or the row of the log that
+/// was too large to be copied.
+pub(super) const COPY: &str = "
+    (SELECT kind, content_type, headers, traceparent, tracestate, payload, enqueued_at FROM {schema}outbox_parked
+    WHERE relay = $3 AND shard = 0 AND id = {copied} AND payload IS NOT NULL LIMIT 1)
+    UNION ALL
+    (SELECT kind, content_type, headers, traceparent, tracestate, payload, enqueued_at FROM {schema}outbox_message
+    WHERE id >= {copied} AND id <= {copied} AND message_id = {message_id} AND {same_segment} ORDER BY id LIMIT 1)
+    LIMIT 1";
 
 /// The cursor has passed the row `m`: what is visible at its base ($2), which a sound one says of
 /// all rows up to its floor but for those in flight; where the base sees nothing, what stands up to

@@ -34,6 +34,8 @@ pub enum HeldBack {
     Unread,
     /// A relay has not passed it: this one is the furthest behind.
     Relay(String),
+    /// This relay has parked a message of it that is too large to be copied.
+    Parked(String),
     /// The log was restored from another cluster and no relay has taken it up yet.
     Restored,
     /// It was in use at the moment.
@@ -44,7 +46,7 @@ impl HeldBack {
     /// Whether somebody should do something about it.
     #[must_use]
     pub fn needs_attention(&self) -> bool {
-        matches!(self, Self::Unread | Self::Relay(_) | Self::Restored)
+        matches!(self, Self::Unread | Self::Relay(_) | Self::Parked(_) | Self::Restored)
     }
 }
 
@@ -55,6 +57,9 @@ impl fmt::Display for HeldBack {
             Self::Young => f.write_str("young"),
             Self::Unread => f.write_str("no relay has read this outbox"),
             Self::Relay(name) => write!(f, "relay {name} has not passed it"),
+            Self::Parked(name) => {
+                write!(f, "relay {name} has parked a message of it that is too large to be copied")
+            }
             Self::Restored => f.write_str("restored from another cluster, and no relay has taken it up"),
             Self::Busy => f.write_str("in use, tried again"),
         }

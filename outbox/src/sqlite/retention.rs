@@ -10,7 +10,7 @@ use sqlx::{Connection as _, SqliteConnection};
 use crate::log::{EntryId, LogError, RelayName, stored};
 use crate::retention::{Expired, ForgetError, HeldBack, LogRetention, Segment};
 use crate::sqlite::reader::id_of;
-use crate::sqlite::statements::{IS_LARGE, NOW};
+use crate::sqlite::statements::{ID_OF_NOW, IS_LARGE, NOW};
 use crate::sqlite::store::SqliteLog;
 
 /// Rows of one transaction: a few milliseconds.
@@ -21,6 +21,7 @@ const PAUSE: Duration = Duration::from_millis(5);
 migrations::statements! {
     parts {
         now = NOW;
+        id_of_now = ID_OF_NOW;
         is_large = IS_LARGE;
         // Up to the id ?1, but for what is parked without a copy because it is large.
         removable = "id <= ?1 AND NOT ({is_large} AND EXISTS (
@@ -44,10 +45,11 @@ migrations::statements! {
     run = "
         DELETE FROM outbox_message WHERE id IN (SELECT id FROM outbox_message WHERE {removable} ORDER BY id
             LIMIT ?2) RETURNING CAST(message_id AS BLOB)";
-    /// ?1 the largest message id that went.
+    /// ?1 the largest message id that went. Not above this moment: one id from a clock that is ahead
+    /// would hide for years what is older than it.
     expired = "
         UPDATE outbox_retention
-            SET expired_through = max(coalesce(expired_through, ''), ?1), expired_at = {now}";
+            SET expired_through = min(max(coalesce(expired_through, ''), ?1), {id_of_now}), expired_at = {now}";
     leader = "
         SELECT CASE WHEN lease_until > {now} THEN holder END FROM outbox_relay WHERE relay = ?1
             AND shard = 0";
@@ -57,10 +59,16 @@ migrations::statements! {
 /// Without a schema.
 static SQL: LazyLock<Statements> = LazyLock::new(|| Statements::new(None));
 
-const FORGET: [&str; 3] = [
+/// The last one takes back what was decided to be discarded: a relay that has this name next publishes
+/// it.
+const FORGET: [&str; 4] = [
     "DELETE FROM outbox_exception WHERE relay = ?1 AND shard = 0",
     "DELETE FROM outbox_parked WHERE relay = ?1 AND shard = 0",
     "DELETE FROM outbox_relay WHERE relay = ?1 AND shard = 0",
+    "INSERT INTO outbox_audit (actor, relay, id, message_id, action, note)
+     SELECT 'relay forget', ?1, max(a.id), a.message_id, 'requeue', 'the relay was forgotten'
+     FROM outbox_audit AS a WHERE a.relay = ?1 GROUP BY a.message_id
+     HAVING max(a.seq) FILTER (WHERE a.action = 'discard') > coalesce(max(a.seq) FILTER (WHERE a.action = 'requeue'), 0)",
 ];
 
 /// Up to where every relay has passed, and which one is the furthest behind.

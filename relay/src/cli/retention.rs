@@ -114,6 +114,7 @@ fn remedy(pipeline: &str, reason: &HeldBack) -> String {
         HeldBack::Relay(relay) => {
             format!("; if it is gone for good: relay forget --pipeline {pipeline} {relay}")
         }
+        HeldBack::Parked(_) => format!("; decide about it: relay dead list --pipeline {pipeline}"),
         _ => String::new(),
     }
 }

@@ -57,6 +57,10 @@ async fn prepare(db: &Database<Postgres>, sql: &str) {
     db.run(&format!("{sql}; SELECT pg_stat_force_next_flush()")).await;
 }
 
+/// Buffers of the log for a plan that names it and does not read it: one for each of 24 indexes, and
+/// room for a few.
+const PLANNED: i64 = 30;
+
 /// Autovacuum reads the tables too, and whenever it likes.
 async fn without_autovacuum(db: &Database<Postgres>) {
     let segments = (0..8).map(|number| format!("outbox_message_{number}"));
@@ -204,7 +208,7 @@ async fn what_is_due_costs_the_same_however_much_waits() {
         })
         .await;
         eprintln!("buffers of 2, of 1 and of 1 due among 100,000: {exceptions} + {messages} of the log");
-        assert!(exceptions < 80 && messages < 10, "{exceptions} {messages}");
+        assert!(exceptions < 80 && messages < PLANNED, "{exceptions} {messages}");
         db
     })
     .await;
@@ -230,7 +234,7 @@ async fn held_entries_of_a_key_cost_the_same_however_much_another_key_holds() {
         })
         .await;
         eprintln!("buffers of 9 held entries among 100,000: {exceptions} + {messages} of the log");
-        assert!(exceptions < 100 && messages < 10, "{exceptions} {messages}");
+        assert!(exceptions < 100 && messages < PLANNED, "{exceptions} {messages}");
         let (names, _) = parked_reads(&db, async |reader| {
             let page = reader.held_queues(None, 100).await.unwrap();
             let names: Vec<&str> = page.queues.iter().map(|queue| queue.name.as_str()).collect();

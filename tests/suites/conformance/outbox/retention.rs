@@ -6,11 +6,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::outbox::support::{Database, Follower, TTL, TestDialect, granted, ids, on, relay, source};
+use crate::outbox::support::{Database, Follower, SMALL, TTL, TestDialect, granted, ids, on, relay, source};
+use outbox::admin::{self, Decision, OperatorDecision};
 use outbox::log::{
     CheckpointStore, Cursor, Entry, EntryId, ExceptionChange, ExceptionState, Fenced, HeldAsk, LogError,
-    LogOptions, Mark, Parked, QueueName, RelayName,
+    LogOptions, Mark, PageLimit, Parked, QueueName, RelayName,
 };
+use outbox::read_only::ReadOnly;
+use outbox::reconcile::{self, Rows, Stage};
 use outbox::retention::{self, Expired, ForgetError, HeldBack, LogRetention, Segment};
 use outbox::{Enqueued, NewMessage};
 use proxy::{Conditions, Flow, Pass, Proxy};
@@ -24,8 +27,11 @@ cases! { "outbox/retention":
         what_is_parked_keeps_its_content_and_no_segment,
         a_derived_id_is_known_as_long_as_its_row,
         writers_a_reader_and_retention_at_once_lose_nothing,
+        an_id_that_is_ahead_of_the_clock_hides_nothing,
+        what_was_discarded_counts_as_published_by_the_next_relay_of_its_name,
     }
     postgres {
+        a_checkpoint_copies_no_more_than_a_lease_has_time_for,
         a_transaction_that_is_open_while_its_segment_expires_loses_nothing,
         a_commit_while_the_segments_lock_is_waited_for_is_seen,
         a_row_that_is_written_into_an_emptied_segment_is_read,
@@ -194,7 +200,7 @@ async fn what_is_parked_keeps_its_content_and_no_segment<DB: TestDialect>(db: Da
     assert_eq!(db.rows().await, 0);
     assert_eq!(db.number("SELECT count(*) FROM outbox_parked").await, i64::from(count));
     let ask = HeldAsk { queue: QueueName::of("orders", Some("key-2")), from: EntryId(1) };
-    let held = db.reader().await.read_held(&[ask], crate::outbox::support::SMALL).await.unwrap().remove(0);
+    let held = db.reader().await.read_held(&[ask], SMALL).await.unwrap().remove(0);
     assert_eq!(held.exceptions.len(), 1);
     let entry = &held.exceptions[0].entry;
     assert_eq!(entry.message.as_ref().unwrap().payload, "2");
@@ -203,6 +209,131 @@ async fn what_is_parked_keeps_its_content_and_no_segment<DB: TestDialect>(db: Da
     assert_eq!(main.pass(&resolve).await.len(), 0);
     assert_eq!(db.number("SELECT count(*) FROM outbox_parked").await, i64::from(count) - 1);
     db
+}
+
+/// The outbox as `relay verify` reads it.
+async fn rows<DB: TestDialect>(db: &Database<DB>) -> Box<dyn Rows> {
+    match ReadOnly::open(&db.url, true, "a test").await.unwrap() {
+        ReadOnly::Postgres(connection) => reconcile::postgres(connection, None, &relay()).await.unwrap(),
+        ReadOnly::Sqlite(connection) => reconcile::sqlite(connection, &relay()).await.unwrap(),
+    }
+}
+
+/// A host whose clock was years ahead has enqueued a message, and it is gone.
+async fn an_id_that_is_ahead_of_the_clock_hides_nothing<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
+    let retention = open(&db);
+    let payload = if DB::NAME == "SQLite" { "x'00'" } else { "'\\x00'" };
+    db.produce(&format!(
+        "INSERT INTO outbox_message (message_id, topic, payload) \
+         VALUES ('0f90b5a2-0000-7000-8000-000000000001', 'orders', {payload})"
+    ))
+    .await;
+    let mut main = Relay::new(&db, &relay()).await;
+    assert_eq!(main.pass(&[]).await.len(), 1);
+    assert_eq!(retention.expire(AT_ONCE).await.unwrap().segments, 1);
+    assert_eq!(db.rows().await, 0);
+    // Of another millisecond than the pass.
+    tokio::time::sleep(Duration::from_millis(5)).await;
+    db.enqueue(messages(1)).await;
+    let later = main.pass(&[]).await.remove(0).message_id();
+    let first = rows(&db).await.first().await.unwrap();
+    assert_eq!(first.map(|id| id.to_string()), Some(later), "of everything since then it can be told");
+    db
+}
+
+/// Goal: a loss is not taken for a discard of before the relay was forgotten. Oracle: the stage of
+/// the row, which the second relay of the name has published.
+async fn what_was_discarded_counts_as_published_by_the_next_relay_of_its_name<DB: TestDialect>(
+    db: Database<DB>,
+) -> Database<DB> {
+    db.enqueue(messages(1)).await;
+    let mut main = Relay::new(&db, &relay()).await;
+    let entry = main.follower.all().await.remove(0);
+    main.pass(&[ExceptionChange::Park(parked(&entry, ExceptionState::Dead))]).await;
+    let admin = admin::open(&db.relay_url(), source(), LogOptions::default()).unwrap();
+    let decree = OperatorDecision {
+        decision: Decision::Discard,
+        actor: "ops".into(),
+        note: "sent by hand".into(),
+        selection: None,
+    };
+    admin.decide(&relay(), entry.id, decree).await.unwrap();
+    main.pass(&[ExceptionChange::Resolve(entry.id)]).await;
+    let id = [uuid::Uuid::parse_str(&entry.message_id()).unwrap()];
+    let stage = async || rows(&db).await.find(&id).await.unwrap().remove(0).stage;
+    assert_eq!(stage().await, Stage::Discarded);
+
+    assert_eq!(main.checkpoint_store.release(main.epoch).await.unwrap(), Fenced::Held);
+    open(&db).forget(&relay(), false).await.unwrap();
+    let mut next = Relay::new(&db, &relay()).await;
+    assert_eq!(stage().await, Stage::Ahead);
+    assert_eq!(next.pass(&[]).await.len(), 1);
+    assert_eq!(stage().await, Stage::Passed);
+    let told = admin.audit(&relay(), 1).await.unwrap().remove(0);
+    assert_eq!((told.action.as_str(), told.actor.as_str()), ("requeue", "relay forget"));
+    db
+}
+
+/// Goal: a checkpoint copies no row of more than 16 MiB, and no more than 64 MiB in all; what it
+/// does not copy is read from the log, which keeps it. Oracle: lengths of copies and of what is
+/// read, what retention says, and an edit of the headers alone.
+async fn a_checkpoint_copies_no_more_than_a_lease_has_time_for() {
+    on("a_checkpoint_copies", |db: Database<Postgres>| async move {
+        const MIB: [usize; 7] = [17, 15, 15, 15, 15, 15, 1];
+        for mib in MIB {
+            db.produce(&format!(
+                "INSERT INTO outbox_message (topic, key, payload) \
+                 VALUES ('orders', 'k', repeat('x', {mib} * 1048576)::bytea)"
+            ))
+            .await;
+        }
+        let mut main = Relay::new(&db, &relay()).await;
+        main.follower.limit.bytes_max = 256 << 20;
+        let entries = main.follower.all().await;
+        let park = |entry| ExceptionChange::Park(parked(entry, ExceptionState::Held));
+        main.pass(&entries.iter().map(park).collect::<Vec<_>>()).await;
+        let copied: Vec<Option<i32>> =
+            sqlx::query_scalar("SELECT octet_length(payload) / 1048576 FROM outbox_parked ORDER BY id")
+                .fetch_all(&db.admin)
+                .await
+                .unwrap();
+        assert_eq!(copied, [None, Some(15), Some(15), Some(15), Some(15), None, None]);
+
+        let retention = open(&db);
+        assert_eq!(held_back(&retention, AT_ONCE).await, [HeldBack::Parked(String::from("main"))]);
+        assert_eq!(retention.expire(AT_ONCE).await.unwrap().segments, 0);
+        let ask = HeldAsk { queue: QueueName::of("orders", Some("k")), from: EntryId(1) };
+        let limit = PageLimit { bytes_max: 256 << 20, ..SMALL };
+        let read =
+            async || db.reader().await.read_held(std::slice::from_ref(&ask), limit).await.unwrap().remove(0);
+        let lengths: Vec<usize> = read()
+            .await
+            .exceptions
+            .iter()
+            .map(|it| it.entry.message.as_ref().unwrap().payload.len() >> 20)
+            .collect();
+        assert_eq!(lengths, MIB);
+
+        main.pass(&[ExceptionChange::Park(parked(&entries[6], ExceptionState::Dead))]).await;
+        let admin = admin::open(&db.relay_url(), source(), LogOptions::default()).unwrap();
+        let listed = admin.list(&relay(), ExceptionState::Dead, EntryId(0), 10).await.unwrap();
+        assert_eq!(listed[0].payload_bytes, 1 << 20);
+        let mut headers = message::Headers::new();
+        headers.insert("repaired", "yes").unwrap();
+        let decision = Decision::Edit { payload: None, headers: Some(headers) };
+        let decree =
+            OperatorDecision { decision, actor: "ops".into(), note: "a test".into(), selection: None };
+        admin.decide(&relay(), entries[6].id, decree).await.unwrap();
+        main.pass(&[ExceptionChange::Park(parked(&entries[6], ExceptionState::Held))]).await;
+        let edited = read().await.exceptions.remove(6).entry.message.unwrap();
+        assert_eq!((edited.payload.len(), edited.headers.get("repaired")), (1 << 20, Some("yes")));
+
+        let resolve: Vec<_> = entries.iter().map(|entry| ExceptionChange::Resolve(entry.id)).collect();
+        main.pass(&resolve).await;
+        assert_eq!(retention.expire(AT_ONCE).await.unwrap().segments, 1);
+        db
+    })
+    .await;
 }
 
 async fn a_month_of_scheduled_messages_keeps_no_segment<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
