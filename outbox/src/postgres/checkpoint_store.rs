@@ -81,7 +81,7 @@ impl PgCheckpointStore {
     /// Looks the cursor up in the log, and keeps the lease meanwhile; nothing when it was lost.
     async fn facts(&mut self, cursor: &Cursor, lease: Lease) -> Result<Option<CursorFacts>, LogError> {
         let mut again = None;
-        if let Some(mut rows) = YoungRows::of(&PgMark::read(&cursor.base)?) {
+        if let Some(mut rows) = YoungRows::of_cursor(cursor)? {
             loop {
                 let look = self.questions.look(&mut self.connection, &mut rows);
                 if let Looked::Done(found) = within(self.call_timeout, look).await? {

@@ -36,16 +36,17 @@ migrations::statements! {
             (SELECT m.xid::text FROM {schema}outbox_message AS m ORDER BY m.xid DESC LIMIT 1),
             coalesce(pg_sequence_last_value('{schema}outbox_message_id_seq'::regclass), 0),
             (SELECT id FROM {schema}outbox_message ORDER BY id DESC LIMIT 1)";
-    /// $1 and $2 behind this transaction id and id, $3 floor, $4 rows: a row below the floor that
-    /// is too young for it. A sequence that was set back gives low ids out again, and pages of the
-    /// log do not meet them. Walks one index.
+    /// $1 and $2 behind this transaction id and id, $3 floor, $4 rows, $5 xmax of the head of the
+    /// open difference or null, $6 its floor: a row below the floor that is too young for it. A
+    /// sequence that was set back gives low ids out again, and pages of the log do not meet them.
+    /// Walks one index.
     young = "
         WITH young AS MATERIALIZED (
             SELECT xid, id FROM {schema}outbox_message WHERE (xid, id) > ($1::text::xid8, $2::bigint)
             ORDER BY xid, id LIMIT $4),
         last AS (SELECT xid, id FROM young ORDER BY xid DESC, id DESC LIMIT 1)
-        SELECT (SELECT min(id) FROM young WHERE id <= $3), (SELECT xid::text FROM last), (SELECT id FROM last),
-            (SELECT count(*) FROM young)";
+        SELECT (SELECT min(id) FROM young WHERE id <= $3 OR xid >= $5::text::xid8 AND id <= $6),
+            (SELECT xid::text FROM last), (SELECT id FROM last), (SELECT count(*) FROM young)";
 }
 
 /// Rows that are looked at in one call.
@@ -54,6 +55,8 @@ const YOUNG_AT_ONCE: i64 = 200_000;
 /// How far the young rows of a cursor were looked at.
 pub(super) struct YoungRows {
     floor: i64,
+    /// xmax and floor of the head of the open difference: a row may be too young for that alone.
+    head: Option<(String, i64)>,
     behind: (String, i64),
 }
 
@@ -66,10 +69,25 @@ pub(super) enum Looked {
 }
 
 impl YoungRows {
-    /// Those of a cursor; nothing for a snapshot that sees nothing, which says nothing about the
-    /// rows below its floor.
+    /// Those of a mark; nothing for a snapshot that sees nothing, which says nothing about the rows
+    /// below its floor.
     pub(super) fn of(base: &PgMark) -> Option<Self> {
-        (!base.sees_nothing()).then(|| Self { floor: base.floor, behind: (base.xmax.to_string(), 0) })
+        Self::between(base, None)
+    }
+
+    /// Those of a cursor.
+    pub(super) fn of_cursor(cursor: &Cursor) -> Result<Option<Self>, LogError> {
+        let head = cursor.progress.as_ref().map(|progress| PgMark::read(&progress.head)).transpose()?;
+        Ok(Self::between(&PgMark::read(&cursor.base)?, head.as_ref()))
+    }
+
+    fn between(base: &PgMark, head: Option<&PgMark>) -> Option<Self> {
+        let bounds = |mark: &PgMark| (!mark.sees_nothing()).then(|| (mark.xmax.to_string(), mark.floor));
+        let (base, head) = (bounds(base), head.and_then(bounds));
+        let (xmax, _) = base.as_ref().or(head.as_ref())?;
+        // No row has an id of 0.
+        let floor = base.as_ref().map_or(0, |(_, floor)| *floor);
+        Some(Self { floor, behind: (xmax.clone(), 0), head })
     }
 }
 
@@ -116,6 +134,8 @@ impl Statements {
             .bind(rows.behind.1)
             .bind(rows.floor)
             .bind(YOUNG_AT_ONCE)
+            .bind(rows.head.as_ref().map(|(xmax, _)| xmax))
+            .bind(rows.head.as_ref().map(|(_, floor)| *floor))
             .fetch_one(connection)
             .await
             .map_err(LogError::during("look for ids that were given out again"))?;
@@ -132,10 +152,10 @@ impl Statements {
     pub(super) async fn look_at_all(
         &self,
         connection: &mut PgConnection,
-        base: &PgMark,
+        rows: Option<YoungRows>,
         limit: Duration,
     ) -> Result<Option<i64>, LogError> {
-        let Some(mut rows) = YoungRows::of(base) else { return Ok(None) };
+        let Some(mut rows) = rows else { return Ok(None) };
         loop {
             if let Looked::Done(again) = within(limit, self.look(connection, &mut rows)).await? {
                 return Ok(again);

@@ -92,8 +92,8 @@ pub(super) struct CursorFacts {
     pub(super) head: Option<PgMark>,
     /// Rows of that difference up to this id are settled.
     pub(super) after: i64,
-    /// A row up to the base's floor whose transaction began after the base was taken. There is none
-    /// unless the sequence gave out an id twice.
+    /// A row up to the floor of the base or the head whose transaction began after that mark was
+    /// taken. There is none unless the sequence gave out an id twice.
     pub(super) given_out_again: Option<i64>,
 }
 
@@ -186,7 +186,7 @@ impl ServerFacts {
             return Decision::Rebase(Cause::SequenceBehindCursor { position: self.position, reached });
         }
         match cursor.given_out_again {
-            Some(id) => Decision::Rebase(Cause::IdGivenOutAgain { id, floor: cursor.base.floor }),
+            Some(id) => Decision::Rebase(Cause::IdGivenOutAgain { id, floor: reached }),
             None => server,
         }
     }

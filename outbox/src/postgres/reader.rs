@@ -17,7 +17,7 @@ use crate::log::lease::RelayName;
 use crate::log::queue::{DuePage, DuePosition, HeldAsk, HeldPage, HeldQueues, QueueName};
 use crate::log::row::{Names, wait};
 use crate::log::{LogError, LogReader, Pause};
-use crate::postgres::facts;
+use crate::postgres::facts::{self, YoungRows};
 use crate::postgres::mark::{PgMark, array};
 use crate::postgres::page::{Cut, Pace, Place, short_max};
 use crate::postgres::row::{self, Column};
@@ -27,6 +27,11 @@ use crate::postgres::statements::{Statements, YOUNG_LOOKED_AT};
 /// then walks at most this many ids (about 30 buffers) that it knows already or that are not
 /// committed.
 const STALE_AFTER_IDS: i64 = 1_000;
+
+/// How many ids one statement walks in search of a page: one second, if each has a row that is left
+/// out, and those come from a disk. After a sequence was set back a difference may hold few rows
+/// among many millions.
+const WALKED_IDS: i64 = 1_000_000;
 
 /// How often a mark is taken anew when many commits fall between its two halves.
 const MARK_ATTEMPTS: usize = 4;
@@ -140,26 +145,29 @@ impl PgReader {
         // A snapshot that sees nothing says nothing about the rows below its floor.
         let xmax = (!base.sees_nothing()).then(|| base.xmax.to_string());
         let mut attempt = 1;
-        loop {
-            let (floor, snapshot, ceiling, astray) =
-                within(self.call_timeout, self.halves(&xmax, base.floor)).await?;
-            let astray = match astray {
-                None if ceiling - base.floor >= YOUNG_LOOKED_AT => {
-                    self.questions.look_at_all(&mut self.connection, base, self.call_timeout).await?
-                }
-                astray => astray,
-            };
-            if let Some(id) = astray {
-                return Err(other_history(format!(
-                    "the row {id} does not lie between the ids {} and {ceiling} of new rows: outbox_message_id_seq was \
-                     set back",
-                    base.floor
-                )));
-            }
-            if ceiling - floor <= STALE_AFTER_IDS || attempt == MARK_ATTEMPTS {
-                return Ok((PgMark::new(floor, snapshot)?, ceiling));
+        let (floor, snapshot, ceiling, astray) = loop {
+            let halves = within(self.call_timeout, self.halves(&xmax, base.floor)).await?;
+            let (floor, _, ceiling, astray) = &halves;
+            if astray.is_some() || ceiling - floor <= STALE_AFTER_IDS || attempt == MARK_ATTEMPTS {
+                break halves;
             }
             attempt += 1;
+        };
+        // Of the mark that is kept: a look at a backlog of days takes its time.
+        let astray = match astray {
+            None if ceiling - base.floor >= YOUNG_LOOKED_AT => {
+                let rows = YoungRows::of(base);
+                self.questions.look_at_all(&mut self.connection, rows, self.call_timeout).await?
+            }
+            astray => astray,
+        };
+        match astray {
+            None => Ok((PgMark::new(floor, snapshot)?, ceiling)),
+            Some(id) => Err(other_history(format!(
+                "the row {id} does not lie between the ids {} and {ceiling} of new rows: outbox_message_id_seq was set \
+                 back",
+                base.floor
+            ))),
         }
     }
 
@@ -202,7 +210,7 @@ impl PgReader {
         }
         let head = PgMark { history: mark.history.clone(), ..head };
         let difference = Difference { base: mark.write(), head: head.write(), ceiling };
-        if polled.found || !within(limit, self.is_empty(&difference)).await? {
+        if polled.found || !self.is_empty(&difference).await? {
             return Ok(Some(difference));
         }
         self.advanced = Some((base.clone(), head));
@@ -221,7 +229,7 @@ impl PgReader {
 
     /// First the rows of transactions that were in flight at the base: they have the smaller ids.
     /// Each statement asks for the run of the server, so what it brings is of the difference's
-    /// history.
+    /// history. Each has its own time, and none walks more than [`WALKED_IDS`].
     async fn page(
         &mut self,
         difference: &Difference,
@@ -233,21 +241,7 @@ impl PgReader {
         let ended = base.settled_by(&head);
         let mut first = Page { entries: Vec::new(), exhausted: true };
         if after.0 < base.floor && !ended.is_empty() {
-            let asked = self.pace.rows(limit);
-            let query = sqlx::query(&self.statements.stragglers)
-                .bind(rows_max(asked))
-                .bind(short_max(limit, asked))
-                .bind(after.0)
-                .bind(base.floor)
-                .bind(array(&ended))
-                .bind(&self.run);
-            let read = async || -> Result<Cut, sqlx::Error> {
-                let rows = query.fetch_all(&mut self.connection).await?;
-                let mut cut = Cut::of(rows, limit, asked, false, &mut self.pace)?;
-                cut.complete(Place::Log, limit, &self.statements, &mut self.connection).await?;
-                Ok(cut)
-            };
-            let cut = read().await.map_err(LogError::during("read entries"))?;
+            let cut = within(self.call_timeout, self.stragglers(&base, &ended, after, limit)).await?;
             self.add(&mut first, &cut, limit)?;
         }
         if !first.exhausted {
@@ -259,25 +253,88 @@ impl PgReader {
             bytes_max: limit.bytes_max.saturating_sub(used),
             row: limit.row,
         };
-        let asked = self.pace.rows(left);
+        let mut from = after.0.max(base.floor);
+        let call_timeout = self.call_timeout;
+        loop {
+            let until = from.saturating_add(WALKED_IDS).min(difference.ceiling);
+            let is_beside = !first.entries.is_empty();
+            let walked = self.walk(&base, &head, (from, until), left, is_beside);
+            let cut = within(call_timeout, walked).await?;
+            let is_last = until >= difference.ceiling;
+            if is_last || is_beside || !cut.rows.is_empty() || !cut.exhausted {
+                self.add(&mut first, &cut, limit)?;
+                first.exhausted &= is_last;
+                return Ok(first);
+            }
+            // The ids of a sequence may make a leap.
+            let next = within(call_timeout, self.next_id(until, difference.ceiling)).await?;
+            let Some(next) = next else { return Ok(first) };
+            from = next - 1;
+        }
+    }
+
+    async fn stragglers(
+        &mut self,
+        base: &PgMark,
+        ended: &[u64],
+        after: EntryId,
+        limit: PageLimit,
+    ) -> Result<Cut, LogError> {
+        let asked = self.pace.rows(limit);
+        let query = sqlx::query(&self.statements.stragglers)
+            .bind(rows_max(asked))
+            .bind(short_max(limit, asked))
+            .bind(after.0)
+            .bind(base.floor)
+            .bind(array(ended))
+            .bind(&self.run);
+        let read = async || -> Result<Cut, sqlx::Error> {
+            let rows = query.fetch_all(&mut self.connection).await?;
+            let mut cut = Cut::of(rows, limit, asked, false, &mut self.pace)?;
+            cut.complete(Place::Log, limit, &self.statements, &mut self.connection).await?;
+            Ok(cut)
+        };
+        read().await.map_err(LogError::during("read entries"))
+    }
+
+    /// The rows of a difference above one id and up to another.
+    async fn walk(
+        &mut self,
+        base: &PgMark,
+        head: &PgMark,
+        (from, until): (i64, i64),
+        limit: PageLimit,
+        is_beside_others: bool,
+    ) -> Result<Cut, LogError> {
+        let asked = self.pace.rows(limit);
         let query = sqlx::query(&self.statements.page)
             .bind(rows_max(asked))
-            .bind(short_max(left, asked))
-            .bind(after.0.max(base.floor))
-            .bind(difference.ceiling)
+            .bind(short_max(limit, asked))
+            .bind(from)
+            .bind(until)
             .bind(&base.snapshot)
             .bind(&head.snapshot)
             .bind(&self.run);
         let read = async || -> Result<Cut, sqlx::Error> {
             let rows = query.fetch_all(&mut self.connection).await?;
-            let mut cut = Cut::of(rows, left, asked, !first.entries.is_empty(), &mut self.pace)?;
-            cut.complete(Place::Log, left, &self.statements, &mut self.connection).await?;
+            let mut cut = Cut::of(rows, limit, asked, is_beside_others, &mut self.pace)?;
+            cut.complete(Place::Log, limit, &self.statements, &mut self.connection).await?;
             Ok(cut)
         };
         let cut = read().await.map_err(LogError::during("read entries"))?;
         self.check_run(cut.rows.len()).await?;
-        self.add(&mut first, &cut, limit)?;
-        Ok(first)
+        Ok(cut)
+    }
+
+    async fn next_id(&mut self, above: i64, ceiling: i64) -> Result<Option<i64>, LogError> {
+        let found: Option<i64> = sqlx::query_scalar(&self.statements.next_id)
+            .bind(above)
+            .bind(ceiling)
+            .fetch_optional(&mut self.connection)
+            .await
+            .map_err(LogError::during("look for the next entry"))?;
+        self.check_run(usize::from(found.is_some())).await?;
+        Ok(found)
     }
 
     /// Adds rows of the log to a page.
@@ -303,14 +360,14 @@ impl PgReader {
             let mut page = self.page(difference, after, limit).await?;
             let Some(last) = page.entries.last().map(|entry| entry.id) else { return Ok(page) };
             let message_ids: Vec<String> = page.entries.iter().map(Entry::message_id).collect();
-            let left_out: HashSet<String> = sqlx::query_scalar(&self.statements.left_out)
+            let asked = sqlx::query_scalar(&self.statements.left_out)
                 .bind(self.relay.as_str())
                 .bind(message_ids)
-                .fetch_all(&mut self.connection)
-                .await
-                .map_err(LogError::during("tell what was parked"))?
-                .into_iter()
-                .collect();
+                .fetch_all(&mut self.connection);
+            let failed = LogError::during("tell what was parked");
+            let left_out: Vec<String> =
+                within(self.call_timeout, async { asked.await.map_err(failed) }).await?;
+            let left_out: HashSet<String> = left_out.into_iter().collect();
             if !left_out.is_empty() {
                 page.entries.retain(|entry| !left_out.contains(&entry.message_id()));
             }
@@ -471,8 +528,8 @@ impl LogReader for PgReader {
         limit: PageLimit,
     ) -> Result<Page, LogError> {
         match PgMark::read(&difference.base)?.is_rebased {
-            true => within(self.call_timeout, self.page_without(difference, after, limit)).await,
-            false => within(self.call_timeout, self.page(difference, after, limit)).await,
+            true => self.page_without(difference, after, limit).await,
+            false => self.page(difference, after, limit).await,
         }
     }
 

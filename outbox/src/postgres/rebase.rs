@@ -26,11 +26,14 @@
 //!
 //! Another function sets a sequence forwards. Its lock waits for every open transaction that has
 //! enqueued, and other producers queue behind it: so it is tried for moments, with pauses in which
-//! nothing is locked. The same lock is taken when a cursor of this server gives up its snapshot:
-//! what was in flight in it may be open still, with ids below the floor.
+//! nothing is locked. It is kept for a moment only, too, in a transaction of its own: whatever has a
+//! low id is committed then, and is found while producers go on. The same lock is taken when a
+//! cursor of this server gives up its snapshot: what was in flight in it may be open still, with
+//! ids below the floor.
 //!
 //! Exceptions stay as they are: those above the new floor are listed in `outbox_rebased`, and the
-//! reader leaves them out. Entries that leave again have the ids they had; the inbox drops them.
+//! reader leaves them out; so is what an operator discarded before. Entries that leave again have
+//! the ids they had; the inbox drops them.
 //!
 //! Everything is known by its id, so no two rows that a relay has before it may share one. A
 //! sequence that was set back gives ids out again, and the key of a segment knows nothing of the
@@ -49,18 +52,21 @@ use sqlx::{Connection, PgConnection, Postgres, Transaction};
 
 use crate::log::failure::within;
 use crate::log::{BrokerTransaction, Cursor, LogError, Progress, stored};
-use crate::postgres::facts;
+use crate::postgres::facts::{self, YoungRows};
 use crate::postgres::history::{Cause, CursorFacts, Decision, ServerFacts};
 use crate::postgres::mark::{PgMark, array};
 use crate::postgres::retention::is_in_use;
+use crate::postgres::statements::{GIVEN_UP, SAME_SEGMENT};
 
 /// How long a rebase may take: rewriting the rows of a restored log takes longer than any other
 /// call.
 const REBASE_MAX: Duration = Duration::from_secs(1_800);
 
-/// How often the lock of the sequence is tried, and the pause in between: 5 s in all.
+/// How often the locks are tried, and the pause in between: 5 s in all. Others queue behind a lock
+/// that is waited for.
 const TRIES: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(225);
+const MOMENT: &str = "25ms";
 
 /// A warning for causes in which a sequence was set back: rows that are not read yet may leave out
 /// of order.
@@ -78,6 +84,7 @@ pub(super) struct Rebase {
     unseen: Statement,
     in_flight: Statement,
     own: Statement,
+    first: Statement,
     beside: Statement,
     store: Statement,
     rows: Statement,
@@ -106,8 +113,37 @@ pub(super) enum Search {
 /// The outcome of a try.
 enum Tried {
     Mended,
-    /// Somebody who may have taken an id has not ended.
+    /// Somebody who may have taken an id, or has a row of a relay, has not ended.
     InUse,
+}
+
+/// What was found out by tries before.
+#[derive(Debug, Clone, Copy)]
+struct Known {
+    search: Search,
+    /// Where the sequence stood before it was set forwards.
+    position: i64,
+    is_again: bool,
+}
+
+/// A relay and its cursor.
+struct Stored {
+    relay: String,
+    shard: i16,
+    cursor: Cursor,
+}
+
+/// The largest id that a cursor knows to be given out.
+fn reached(cursor: &Cursor) -> Result<i64, LogError> {
+    let base = PgMark::read(&cursor.base)?.floor;
+    let Some(progress) = &cursor.progress else { return Ok(base) };
+    Ok(base.max(PgMark::read(&progress.head)?.floor).max(progress.after))
+}
+
+/// Whether ids are known that the sequence has yet to give out.
+fn is_behind(relays: &[Stored], server: &ServerFacts) -> Result<bool, LogError> {
+    let known = relays.iter().map(|stored| reached(&stored.cursor)).collect::<Result<Vec<_>, _>>()?;
+    Ok(known.into_iter().max().max(server.newest_id).unwrap_or_default() > server.position)
 }
 
 /// A cursor at its new base. It remembers that a broker's transactions may be ahead of it.
@@ -138,7 +174,8 @@ impl Rebase {
     pub(super) fn new(schema: Option<&Identifier>) -> Self {
         let render = |text| Template::new(text).schema(schema).render();
         Self {
-            lock: render("LOCK TABLE {schema}outbox_relay IN ACCESS EXCLUSIVE MODE"),
+            // Everybody else's lease, checkpoint and forgetting waits for it, and no reader.
+            lock: render("LOCK TABLE {schema}outbox_relay IN EXCLUSIVE MODE"),
             cursors: render("SELECT relay, shard, cursor FROM {schema}outbox_relay"),
             advance: render("SELECT {schema}outbox_advance_sequence()"),
             // $1 floor, $2 xmax.
@@ -162,14 +199,27 @@ impl Rebase {
                      WHERE id <= $1 AND enqueued_at >
                          (SELECT recorded_at FROM {schema}outbox_identity) - interval '1 hour'))",
             ),
+            // $1 floor: below every row.
+            first: render(
+                "SELECT least($1, (SELECT id - 1 FROM {schema}outbox_message ORDER BY id LIMIT 1))",
+            ),
             // $1 relay, $2 shard, $3 floor, $4 in flight: rows of transactions in flight may lie
-            // below the floor.
-            beside: render(
+            // below the floor. What is parked, and what an operator gave up: that must not leave,
+            // and counts as discarded for ever.
+            beside: Template::new(
                 "INSERT INTO {schema}outbox_rebased (relay, shard, id, message_id)
                  SELECT e.relay, e.shard, e.id, e.message_id FROM {schema}outbox_exception AS e
                  WHERE e.relay = $1 AND e.shard = $2 AND (e.id > $3 OR cardinality($4::text::xid8[]) > 0)
+                 UNION ALL
+                 SELECT $1, $2, m.id, m.message_id FROM (SELECT a.message_id {given_up}) AS g
+                 CROSS JOIN LATERAL (SELECT id, message_id FROM {schema}outbox_message
+                     WHERE message_id = g.message_id AND {same_segment} LIMIT 1) AS m
+                 WHERE m.id > $3 OR cardinality($4::text::xid8[]) > 0
                  ON CONFLICT DO NOTHING",
-            ),
+            )
+            .parts(&[("given_up", GIVEN_UP), ("same_segment", SAME_SEGMENT), ("message_id", "g.message_id")])
+            .schema(schema)
+            .render(),
             store: render(
                 "UPDATE {schema}outbox_relay SET cursor = $3, epoch = epoch + 1, holder = NULL, lease_until = NULL
                  WHERE relay = $1 AND shard = $2",
@@ -244,15 +294,16 @@ impl Rebase {
                      WHERE e.ctid = s.place RETURNING e.id)
                  SELECT count(*) FROM renumbered",
             ),
-            // Who keeps the sequence's lock away, the oldest transactions first.
+            // Who keeps the locks away, the oldest transactions first.
             waited_for: render(
                 "SELECT string_agg(who, ', ') FROM (
                      SELECT coalesce('session ' || l.pid || coalesce(' (' || a.usename || ')', ''),
                          'a prepared transaction') AS who
                      FROM pg_locks AS l LEFT JOIN pg_stat_activity AS a USING (pid)
-                     WHERE l.granted AND l.relation = '{schema}outbox_message'::regclass
-                         AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
-                         AND l.mode NOT IN ('AccessShareLock', 'RowShareLock')
+                     WHERE l.granted AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+                         AND (l.relation = '{schema}outbox_message'::regclass
+                                 AND l.mode NOT IN ('AccessShareLock', 'RowShareLock')
+                             OR l.relation = '{schema}outbox_relay'::regclass AND l.mode <> 'AccessShareLock')
                          AND l.pid IS DISTINCT FROM pg_backend_pid()
                      ORDER BY a.backend_xid IS NULL, age(a.backend_xid) DESC, l.pid LIMIT 5) AS oldest",
             ),
@@ -269,6 +320,7 @@ impl Rebase {
             ("unseen", &self.unseen),
             ("in_flight", &self.in_flight),
             ("own", &self.own),
+            ("first", &self.first),
             ("beside", &self.beside),
             ("store", &self.store),
             ("rows", &self.rows),
@@ -294,8 +346,10 @@ impl Rebase {
         search: Search,
     ) -> Result<(), LogError> {
         within(REBASE_MAX, async {
+            let mut known = Known { search, position: i64::MAX, is_again: false };
             for attempt in 1..=TRIES {
-                match self.attempt(connection, questions, (search, attempt > 1)).await? {
+                known.is_again = attempt > 1;
+                match self.attempt(connection, questions, &mut known).await? {
                     Tried::Mended => return Ok(()),
                     Tried::InUse if attempt < TRIES => tokio::time::sleep(PAUSE).await,
                     Tried::InUse => {}
@@ -306,7 +360,7 @@ impl Rebase {
             Err(LogError::Unavailable {
                 reason: format!(
                     "cursors are not of this server's history, or rows share an id, and they are not mended before these \
-                     transactions end, which have taken ids of outbox_message_id_seq: {}",
+                     transactions end, which have taken ids of outbox_message_id_seq or locked rows of outbox_relay: {}",
                     who.as_deref().unwrap_or("none at this moment")
                 ),
                 source: None,
@@ -319,25 +373,13 @@ impl Rebase {
         &self,
         connection: &mut PgConnection,
         questions: &facts::Statements,
-        (search, needs_producers): (Search, bool),
+        known: &mut Known,
     ) -> Result<Tried, LogError> {
-        // Each statement sees what committed while a lock was waited for.
-        let begin = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE";
-        let mut tx = connection.begin_with(begin).await.map_err(failed())?;
-        let limit = format!("{}s", REBASE_MAX.as_secs());
-        sqlx::query(
-            "SELECT set_config('statement_timeout', $1, true), set_config('lock_timeout', '5s', true)",
-        )
-        .bind(limit)
-        .execute(&mut *tx)
-        .await
-        .map_err(failed())?;
-        sqlx::query(&self.lock).execute(&mut *tx).await.map_err(failed())?;
-        // The search took time, and is not made in vain once more.
-        let tried = match needs_producers && self.lock_producers_out(&mut tx).await?.is_none() {
-            true => Tried::InUse,
-            false => self.mend(&mut tx, questions, search).await?,
-        };
+        if let Tried::InUse = self.set_forwards(connection, questions, known).await? {
+            return Ok(Tried::InUse);
+        }
+        let Some(mut tx) = self.begin(connection).await? else { return Ok(Tried::InUse) };
+        let tried = self.mend(&mut tx, questions, known).await?;
         match tried {
             Tried::Mended => tx.commit().await.map_err(failed())?,
             Tried::InUse => tx.rollback().await.map_err(failed())?,
@@ -345,37 +387,106 @@ impl Rebase {
         Ok(tried)
     }
 
+    /// Begins a transaction that keeps every relay out; nothing where somebody holds its row.
+    async fn begin<'c>(
+        &self,
+        connection: &'c mut PgConnection,
+    ) -> Result<Option<Transaction<'c, Postgres>>, LogError> {
+        // Each statement sees what committed while a lock was waited for.
+        let begin = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE";
+        let mut tx = connection.begin_with(begin).await.map_err(failed())?;
+        let limits = "SELECT set_config('statement_timeout', $1, true), set_config('lock_timeout', $2, true)";
+        let statement_timeout = format!("{}s", REBASE_MAX.as_secs());
+        for lock_timeout in [MOMENT, "5s"] {
+            let set = sqlx::query(limits).bind(&statement_timeout).bind(lock_timeout);
+            set.execute(&mut *tx).await.map_err(failed())?;
+            if lock_timeout == MOMENT
+                && unless_in_use(sqlx::query(&self.lock).execute(&mut *tx).await)?.is_none()
+            {
+                tx.rollback().await.map_err(failed())?;
+                return Ok(None);
+            }
+        }
+        Ok(Some(tx))
+    }
+
+    async fn stored(&self, tx: &mut Transaction<'_, Postgres>) -> Result<Vec<Stored>, LogError> {
+        let rows: Vec<(String, i16, String)> =
+            sqlx::query_as(&self.cursors).fetch_all(&mut **tx).await.map_err(failed())?;
+        let read = |(relay, shard, cursor): (String, i16, String)| {
+            Ok(Stored { relay, shard, cursor: stored::read(&cursor)? })
+        };
+        rows.into_iter().map(read).collect()
+    }
+
+    /// Sets a sequence that was set back above every known id, in a transaction of its own: what
+    /// has a low id is committed then, and is compared while producers go on. Every relay loses its
+    /// lease, since what it remembers may hide such a row. In later tries it makes sure that the
+    /// producers' lock can be had, before everything is looked at once more.
+    ///
+    /// Not in a log of another server, whose cursors are compared with where the sequence stood.
+    async fn set_forwards(
+        &self,
+        connection: &mut PgConnection,
+        questions: &facts::Statements,
+        known: &mut Known,
+    ) -> Result<Tried, LogError> {
+        let Some(mut tx) = self.begin(connection).await? else { return Ok(Tried::InUse) };
+        let relays = self.stored(&mut tx).await?;
+        let server = questions.server(&mut tx).await?;
+        known.position = known.position.min(server.position);
+        let is_foreign = matches!(server.decide(), Decision::Rebase(cause) if !cause.keeps_transaction_ids());
+        let is_behind = is_behind(&relays, &server)?;
+        if is_behind && is_foreign || !is_behind && !known.is_again {
+            tx.rollback().await.map_err(failed())?;
+            return Ok(Tried::Mended);
+        }
+        let Some(now) = self.lock_producers_out(&mut tx).await? else {
+            tx.rollback().await.map_err(failed())?;
+            return Ok(Tried::InUse);
+        };
+        if is_behind {
+            let from = server.position;
+            tracing::warn!(from, to = now, "the sequence outbox_message_id_seq is set forwards");
+            known.search = Search::Always;
+            for Stored { relay, shard, cursor } in &relays {
+                let base = PgMark::read(&cursor.base)?;
+                if base.sees_nothing() && base.floor > from {
+                    // It tells no row from another one, so no comparison finds the low ids.
+                    let floor = sqlx::query_scalar(&self.first).bind(base.floor);
+                    let floor = floor.fetch_one(&mut *tx).await.map_err(failed())?;
+                    let base = PgMark { floor, is_rebased: true, ..base };
+                    self.replace(&mut tx, relay, *shard, &[], &base, &moved_back(cursor, &base)).await?;
+                } else {
+                    let query = sqlx::query(&self.fence).bind(relay).bind(shard);
+                    query.execute(&mut *tx).await.map_err(failed())?;
+                }
+            }
+        }
+        tx.commit().await.map_err(failed())?;
+        Ok(Tried::Mended)
+    }
+
     async fn mend(
         &self,
         tx: &mut Transaction<'_, Postgres>,
         questions: &facts::Statements,
-        mut search: Search,
+        known: &Known,
     ) -> Result<Tried, LogError> {
-        let relays: Vec<(String, i16, String)> =
-            sqlx::query_as(&self.cursors).fetch_all(&mut **tx).await.map_err(failed())?;
-        let cursors: Vec<Cursor> =
-            relays.iter().map(|(_, _, cursor)| stored::read(cursor)).collect::<Result<_, _>>()?;
+        let mut search = known.search;
+        let relays = self.stored(tx).await?;
         let mut server = questions.server(tx).await?;
-        let reached = |cursor: &Cursor| -> Result<i64, LogError> {
-            let head =
-                cursor.progress.as_ref().map(|progress| (PgMark::read(&progress.head), progress.after));
-            let base = PgMark::read(&cursor.base)?.floor;
-            Ok(match head {
-                Some((head, after)) => base.max(head?.floor).max(after),
-                None => base,
-            })
-        };
-        let known = cursors.iter().map(reached).collect::<Result<Vec<_>, _>>()?.into_iter().max();
-        let position = server.position;
-        if known.max(server.newest_id).unwrap_or_default() > position {
-            let Some(now) = self.lock_producers_out(tx).await? else { return Ok(Tried::InUse) };
-            tracing::warn!(from = position, to = now, "the sequence outbox_message_id_seq is set forwards");
-            server = ServerFacts { position, ..questions.server(tx).await? };
+        if is_behind(&relays, &server)? && self.lock_producers_out(tx).await?.is_none() {
+            return Ok(Tried::InUse);
+        }
+        let is_foreign = matches!(server.decide(), Decision::Rebase(cause) if !cause.keeps_transaction_ids());
+        if is_foreign {
+            server = ServerFacts { position: known.position, ..questions.server(tx).await? };
         }
         let mut rebased = Vec::new();
-        for ((relay, shard, _), cursor) in relays.iter().zip(&cursors) {
-            let base = PgMark::read(&cursor.base)?;
-            let facts = CursorFacts::of(cursor, questions.look_at_all(tx, &base, REBASE_MAX).await?)?;
+        for Stored { relay, shard, cursor } in &relays {
+            let again = questions.look_at_all(tx, YoungRows::of_cursor(cursor)?, REBASE_MAX).await?;
+            let facts = CursorFacts::of(cursor, again)?;
             let Decision::Rebase(cause) = server.decide_about(&facts) else { continue };
             if cause.keeps_transaction_ids() {
                 search = Search::Always;
@@ -420,18 +531,15 @@ impl Rebase {
     /// Gives new ids to the later ones of rows that share an id and that some cursor has not
     /// passed. They lie behind everything then: a difference that is open is prolonged up to there.
     async fn renumber_rows(&self, tx: &mut Transaction<'_, Postgres>) -> Result<Tried, LogError> {
-        let relays: Vec<(String, i16, String)> =
-            sqlx::query_as(&self.cursors).fetch_all(&mut **tx).await.map_err(failed())?;
         let mut cursors = Vec::new();
         let mut renumbered = 0_i64;
-        for (relay, shard, cursor) in &relays {
-            let cursor: Cursor = stored::read(cursor)?;
+        for Stored { relay, shard, cursor } in self.stored(tx).await? {
             let base = PgMark::read(&cursor.base)?;
             let rows = sqlx::query_scalar(&self.renumber_rows).bind(&base.snapshot).bind(base.floor);
             let rows: Option<i64> = unless_in_use(rows.fetch_one(&mut **tx).await)?;
             let Some(rows) = rows else { return Ok(Tried::InUse) };
             renumbered += rows;
-            cursors.push((relay, *shard, base, cursor));
+            cursors.push((relay, shard, base, cursor));
         }
         if renumbered == 0 {
             return Ok(Tried::Mended);
@@ -443,7 +551,7 @@ impl Rebase {
             let has_moved = sqlx::query_scalar(&self.has_moved).bind(before).bind(&base.snapshot);
             if !has_moved.fetch_one(&mut **tx).await.map_err(failed())? {
                 // Exceptions have moved with their rows all the same.
-                let query = sqlx::query(&self.fence).bind(relay).bind(shard);
+                let query = sqlx::query(&self.fence).bind(&relay).bind(shard);
                 query.execute(&mut **tx).await.map_err(failed())?;
                 continue;
             }
@@ -452,7 +560,7 @@ impl Rebase {
             let progress =
                 progress.map(|progress| Progress { ceiling: progress.ceiling.max(behind), ..progress });
             let cursor = Cursor { progress, ..moved_back(&cursor, &base) };
-            self.replace(tx, relay, shard, &base.in_flight, &base, &cursor).await?;
+            self.replace(tx, &relay, shard, &base.in_flight, &base, &cursor).await?;
         }
         self.part_from_transactions(tx, before).await?;
         tracing::warn!(

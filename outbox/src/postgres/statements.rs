@@ -110,6 +110,8 @@ migrations::statements! {
                 AND pg_visible_in_snapshot(m.xid, (SELECT $6::text::pg_snapshot)) AND {same_run}
             ORDER BY m.id LIMIT $1::bigint + 1) AS run
         ORDER BY run.id";
+    /// $1 above this id, $2 ceiling: where the next row stands.
+    next_id = "SELECT id FROM {schema}outbox_message WHERE id > $1 AND id <= $2 ORDER BY id LIMIT 1";
     /// $1 ids, $2 their message ids, which tell the segment: the contents that did not come with
     /// their rows.
     contents(of = "m", message_id = "wanted.message_id") = "
@@ -141,10 +143,10 @@ migrations::statements! {
     /// serves.
     due(
         of = "p",
-        chosen = "SELECT id, due_at AS place FROM {schema}outbox_exception WHERE relay = $3 AND shard = 0
-            AND state IN ('scheduled', 'retrying', 'discarded') AND due_at <= statement_timestamp()
         message_id = "e.message_id",
         copied = "chosen.id",
+        chosen = "SELECT id, due_at AS place FROM {schema}outbox_exception WHERE relay = $3 AND shard = 0
+            AND state IN ('scheduled', 'retrying', 'discarded') AND due_at <= statement_timestamp()
             AND (due_at, id) > ($4::timestamptz, $5::bigint) AND {same_run}
             ORDER BY due_at, id LIMIT $1::bigint + 1",
         run = "$6",
@@ -161,10 +163,10 @@ migrations::statements! {
     /// also walked the primary key (53,000 rows for 1,000).
     held(
         of = "p",
-        chosen = "SELECT held.id, asked.place FROM unnest($4::text[], $5::bigint[])
-                WITH ORDINALITY AS asked(queue, first, place)
         message_id = "e.message_id",
         copied = "chosen.id",
+        chosen = "SELECT held.id, asked.place FROM unnest($4::text[], $5::bigint[])
+                WITH ORDINALITY AS asked(queue, first, place)
             CROSS JOIN LATERAL (SELECT id FROM {schema}outbox_exception
                 WHERE relay = $3 AND shard = 0 AND state = 'held' AND ({queue}, id) >= (asked.queue, asked.first)
                     AND ({queue}, id) <= (asked.queue, 9223372036854775807) AND {same_run}
@@ -326,12 +328,15 @@ migrations::statements! {
             SELECT message_id FROM {schema}outbox_rebased
             WHERE relay = $1 AND shard = 0 AND message_id >= asked.message_id AND message_id <= asked.message_id
             ORDER BY message_id LIMIT 1) AS found";
-    /// $1 relay, $2 epoch: they are passed. A rebase keeps everybody out of `outbox_relay` from
-    /// before it writes the list until it has raised the epoch: this is over before, or finds
-    /// another epoch.
-    forget_left_out = "DELETE FROM {schema}outbox_rebased AS l USING {schema}outbox_relay AS r
-        WHERE l.relay = $1 AND l.shard = 0 AND r.relay = l.relay AND r.shard = l.shard AND r.epoch = $2
-            AND r.holder IS NOT NULL";
+    /// $1 relay, $2 epoch: they are passed. The relay's row is locked: a rebase keeps everybody from
+    /// it from before it writes the list until it has raised the epoch, so this is over before, or
+    /// finds another epoch.
+    forget_left_out = "
+        WITH held AS MATERIALIZED (
+            SELECT relay FROM {schema}outbox_relay
+            WHERE relay = $1 AND shard = 0 AND epoch = $2 AND holder IS NOT NULL FOR UPDATE)
+        DELETE FROM {schema}outbox_rebased
+        WHERE relay = (SELECT relay FROM held) AND shard = 0";
 }
 
 /// The columns of a message, for [`BOUNDED`].
@@ -367,11 +372,6 @@ pub(super) const TRACE: &str = "CASE WHEN octet_length({of}.traceparent) <= 64
         AND coalesce(octet_length({of}.tracestate), 0) <= 8192 THEN {of}.traceparent END AS traceparent,
     CASE WHEN octet_length({of}.tracestate) <= 8192 THEN {of}.tracestate END AS tracestate";
 
-/// The row lies where this message id puts it: the expression that the log is partitioned by, on
-/// both sides, so that one segment is looked into.
-pub(super) const SAME_SEGMENT: &str =
-    "(get_byte(uuid_send(message_id), 2) >> 2) & 7 = (get_byte(uuid_send({message_id}), 2) >> 2) & 7";
-
 /// The content of the relay $3 that is `copied` under this id: its copy, or the row of the log that
 /// was too large to be copied.
 pub(super) const COPY: &str = "
@@ -381,6 +381,11 @@ pub(super) const COPY: &str = "
     (SELECT kind, content_type, headers, traceparent, tracestate, payload, enqueued_at FROM {schema}outbox_message
     WHERE id >= {copied} AND id <= {copied} AND message_id = {message_id} AND {same_segment} ORDER BY id LIMIT 1)
     LIMIT 1";
+
+/// The row lies where this message id puts it: the expression that the log is partitioned by, on
+/// both sides, so that one segment is looked into.
+pub(super) const SAME_SEGMENT: &str =
+    "(get_byte(uuid_send(message_id), 2) >> 2) & 7 = (get_byte(uuid_send({message_id}), 2) >> 2) & 7";
 
 /// The cursor has passed the row `m`: what is visible at its base ($2), which a sound one says of
 /// all rows up to its floor but for those in flight; where the base sees nothing, what stands up to

@@ -8,9 +8,11 @@ use outbox::log::{
     Acquired, CheckpointStore, Cursor, EntryId, ExceptionChange, ExceptionState, Fenced, LogError,
     LogOptions, Mark, Parked,
 };
+use outbox::read_only::ReadOnly;
+use outbox::reconcile::{self, Rows, Stage};
 use sqlx::{Postgres, Sqlite};
 
-use crate::outbox::support::{Database, Follower, TTL, each, granted, source};
+use crate::outbox::support::{Database, Follower, TTL, each, granted, relay, source};
 
 cases! { "outbox/histories":
     postgres {
@@ -29,7 +31,13 @@ cases! { "outbox/histories":
         a_parked_message_whose_id_is_given_out_again_gets_a_new_one,
         no_message_is_parked_under_the_id_of_another_one,
         a_relay_that_was_held_up_forgets_nothing_that_is_left_out,
+        a_row_below_the_head_of_an_open_difference_is_read_after_a_sequence_was_set_back,
+        what_was_never_read_counts_as_ahead_after_a_sequence_was_set_back,
+        what_was_discarded_does_not_leave_again_after_a_restore,
         producers_go_on_while_the_sequence_waits_for_a_long_transaction,
+        producers_go_on_while_cursors_are_compared,
+        who_reads_the_cursors_keeps_no_rebase_waiting,
+        a_cursor_that_says_too_much_stops_no_producer,
         a_server_that_recovered_from_a_crash_takes_no_checkpoint_of_before,
         a_reader_of_another_server_refuses_the_cursor,
         status_tells_which_server_a_cursor_belongs_to,
@@ -422,6 +430,156 @@ async fn producers_go_on_while_the_sequence_waits_for_a_long_transaction() {
         assert!(error.to_string().contains("session "), "{error}");
         long.commit().await.unwrap();
         assert_eq!(read_anew(&db).await, ["long"]);
+        db
+    })
+    .await;
+}
+
+/// The sequence is set forward again before the relay looks, by another one that did not live to
+/// mend the cursors.
+async fn a_row_below_the_head_of_an_open_difference_is_read_after_a_sequence_was_set_back() {
+    each(async |db: Database<Postgres>| {
+        db.enqueue(orders(0..5)).await;
+        // The ids 6 and 7 are given out to nobody.
+        db.run("SELECT setval('outbox_message_id_seq', 7)").await;
+        db.enqueue(orders(5..10)).await;
+        let mut checkpoint_store = db.checkpoint_store("a").await;
+        let (lease, cursor) = granted(&mut checkpoint_store).await;
+        let mut follower = Follower::new(db.reader().await, cursor);
+        let first = keys(&follower.next().await.unwrap());
+        let stored = checkpoint_store.checkpoint(lease.epoch, &follower.cursor(), &[]).await;
+        assert_eq!((stored.unwrap(), first.len()), (Fenced::Held, 7));
+        drop((checkpoint_store, follower));
+        db.run("SELECT setval('outbox_message_id_seq', 5)").await;
+        db.enqueue(orders(10..12)).await;
+        db.run("SELECT setval('outbox_message_id_seq', 12)").await;
+        let read = read_anew(&db).await;
+        for key in ["7", "8", "9", "10", "11"] {
+            assert!(
+                read.iter().any(|found| found == key),
+                "{key} in {read:?}: {}",
+                log_and_cursor(&db).await
+            );
+        }
+        db
+    })
+    .await;
+}
+
+/// Before a relay has mended its cursor, nothing but the rows tells that they are new.
+async fn what_was_never_read_counts_as_ahead_after_a_sequence_was_set_back() {
+    each(async |db: Database<Postgres>| {
+        drop(after_ten(&db).await);
+        db.run("TRUNCATE outbox_message RESTART IDENTITY").await;
+        db.enqueue(orders(10..15)).await;
+        let ReadOnly::Postgres(connection) = ReadOnly::open(&db.url, true, "a test").await.unwrap() else {
+            panic!("not PostgreSQL")
+        };
+        let mut rows = reconcile::postgres(connection, None, &relay()).await.unwrap();
+        let (first, last) = (uuid::Uuid::nil(), uuid::Uuid::max());
+        let stages = async |rows: &mut Box<dyn Rows>| -> Vec<Stage> {
+            rows.page(first, last, 10).await.unwrap().into_iter().map(|row| row.stage).collect()
+        };
+        assert_eq!(stages(&mut rows).await, [Stage::Ahead; 5]);
+        let mut checkpoint_store = db.checkpoint_store("a").await;
+        let (lease, cursor) = granted(&mut checkpoint_store).await;
+        let mut follower = Follower::new(db.reader().await, cursor);
+        assert_eq!(follower.all().await.len(), 5);
+        let stored = checkpoint_store.checkpoint(lease.epoch, &follower.cursor(), &[]).await;
+        assert_eq!(stored.unwrap(), Fenced::Held);
+        assert_eq!(stages(&mut rows).await, [Stage::Passed; 5]);
+        db
+    })
+    .await;
+}
+
+/// Of two messages that an operator has discarded, one was taken back.
+async fn what_was_discarded_does_not_leave_again_after_a_restore() {
+    each(async |db: Database<Postgres>| {
+        db.enqueue(orders(0..10)).await;
+        let mut checkpoint_store = db.checkpoint_store("a").await;
+        let (lease, cursor) = granted(&mut checkpoint_store).await;
+        let mut follower = Follower::new(db.reader().await, cursor);
+        let page = follower.next().await.unwrap();
+        let changes = [dead(&page[1]), dead(&page[2])];
+        let stored = checkpoint_store.checkpoint(lease.epoch, &follower.cursor(), &changes).await;
+        assert_eq!(stored.unwrap(), Fenced::Held);
+        for (entry, actions) in
+            [(&page[1], vec!["requeue", "discard"]), (&page[2], vec!["discard", "requeue"])]
+        {
+            for action in actions {
+                db.run(&format!(
+                    "INSERT INTO outbox_audit (actor, relay, id, message_id, action, note) \
+                     VALUES ('ops', 'main', {}, '{}', '{action}', 'a test')",
+                    entry.id,
+                    entry.message_id()
+                ))
+                .await;
+            }
+        }
+        let resolve = [1, 2].map(|at: usize| ExceptionChange::Resolve(page[at].id));
+        let stored = checkpoint_store.checkpoint(lease.epoch, &follower.cursor(), &resolve).await;
+        assert_eq!(stored.unwrap(), Fenced::Held);
+        drop((checkpoint_store, follower));
+        db.run("UPDATE outbox_identity SET system_identifier = '1'").await;
+        assert_eq!(read_anew(&db).await, ["0", "2", "3", "4", "5", "6", "7", "8", "9"]);
+        db
+    })
+    .await;
+}
+
+/// Goal: producers go on while cursors are compared with the log and lists are written. Oracle: one
+/// enqueues, and waits for no lock, while the rebase is made to wait in the middle.
+async fn producers_go_on_while_cursors_are_compared() {
+    each(async |db: Database<Postgres>| {
+        drop(after_ten(&db).await);
+        db.run("TRUNCATE outbox_message RESTART IDENTITY").await;
+        db.enqueue(orders(10..15)).await;
+        let mut reader = db.admin.begin().await.unwrap();
+        sqlx::query("LOCK TABLE outbox_rebased IN SHARE MODE").execute(&mut *reader).await.unwrap();
+        let mut checkpoint_store = db.checkpoint_store("a").await;
+        let rebased = async { granted(&mut checkpoint_store).await.1 };
+        let meanwhile = async {
+            somebody_waits_for(&db, "outbox_rebased").await;
+            let mut tx = db.pool.begin().await.unwrap();
+            sqlx::query("SET LOCAL lock_timeout = '1s'").execute(&mut *tx).await.unwrap();
+            let enqueued = db.outbox.enqueue_batch(&mut tx, orders(15..16)).await;
+            reader.rollback().await.unwrap();
+            enqueued.unwrap();
+            tx.commit().await.unwrap();
+        };
+        let (cursor, ()) = tokio::join!(rebased, meanwhile);
+        let read = keys(&Follower::new(db.reader().await, cursor).all().await);
+        assert_eq!(read, ["10", "11", "12", "13", "14", "15"]);
+        db
+    })
+    .await;
+}
+
+/// As a dump reads them, for hours.
+async fn who_reads_the_cursors_keeps_no_rebase_waiting() {
+    each(async |db: Database<Postgres>| {
+        drop(after_ten(&db).await);
+        db.run("TRUNCATE outbox_message RESTART IDENTITY").await;
+        db.enqueue(orders(10..15)).await;
+        let mut dump = db.admin.begin().await.unwrap();
+        sqlx::query("SELECT * FROM outbox_relay").execute(&mut *dump).await.unwrap();
+        assert_eq!(read_anew(&db).await, ["10", "11", "12", "13", "14"]);
+        dump.rollback().await.unwrap();
+        db
+    })
+    .await;
+}
+
+async fn a_cursor_that_says_too_much_stops_no_producer() {
+    each(async |db: Database<Postgres>| {
+        drop(after_ten(&db).await);
+        db.run("UPDATE outbox_relay SET cursor = '{\"base\":\"9223372036854775806@1:1:\"}'").await;
+        let error = db.checkpoint_store("a").await.acquire(TTL).await.unwrap_err();
+        assert!(matches!(error, LogError::Operator { .. }), "{error}");
+        assert!(error.to_string().contains("the relay main says that the id 9223372036854775806"), "{error}");
+        db.enqueue(orders(10..12)).await;
+        assert_eq!(db.number("SELECT max(id) FROM outbox_message").await, 12);
         db
     })
     .await;

@@ -2,9 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use crate::outbox::support::{Database, Follower, SMALL, TestDialect, granted, ids};
+use crate::outbox::support::{Database, Follower, SMALL, TestDialect, each, granted, ids};
 use outbox::NewMessage;
 use outbox::log::PageLimit;
+use sqlx::Postgres;
 
 cases! { "outbox/log":
     every {
@@ -14,6 +15,9 @@ cases! { "outbox/log":
         a_cursor_inside_a_difference_goes_on_where_it_stood,
         a_rollback_and_a_savepoint_leave_nothing,
         rows_of_plain_sql_are_read,
+    }
+    postgres {
+        a_difference_with_few_rows_among_many_ids_is_read,
     }
 }
 
@@ -114,6 +118,38 @@ async fn a_rollback_and_a_savepoint_leave_nothing<DB: TestDialect>(db: Database<
     let entries = Follower::new(db.reader().await, cursor).all().await;
     assert_eq!(entries.iter().map(|e| e.key().unwrap()).collect::<Vec<_>>(), ["kept"]);
     db
+}
+
+/// Goal: no page walks the whole of a difference in one statement, and none ends before its last
+/// row. Oracle: rows before and behind gaps of many walks, one of which no number of walks would
+/// cross.
+async fn a_difference_with_few_rows_among_many_ids_is_read() {
+    each(async |db: Database<Postgres>| {
+        let mut late = db.outbox.begin(&db.pool).await.unwrap();
+        late.enqueue(NewMessage::new("orders").json(&0)).await.unwrap();
+        db.enqueue([NewMessage::new("orders").json(&1)]).await;
+        let (_, cursor) = granted(&mut db.checkpoint_store("a").await).await;
+        let mut follower = Follower::new(db.reader().await, cursor);
+        assert_eq!(ids(&follower.all().await), [2]);
+        late.commit().await.unwrap();
+        let mut expected = vec![1];
+        for id in [3, 2_500_000, 2_500_001, 1 << 41, (1 << 41) + 10_000_000] {
+            db.run(&format!("SELECT setval('outbox_message_id_seq', {}, true)", id - 1)).await;
+            db.enqueue([NewMessage::new("orders").json(&id)]).await;
+            expected.push(id);
+        }
+        // Ids that were given out to nobody.
+        db.run(&format!("SELECT setval('outbox_message_id_seq', {}, true)", 1_i64 << 42)).await;
+        let cursor = follower.cursor();
+        assert_eq!(ids(&follower.all().await), expected);
+        for entries_max in [1, 2] {
+            let mut follower = Follower::new(db.reader().await, cursor.clone());
+            follower.limit.entries_max = entries_max;
+            assert_eq!(ids(&follower.all().await), expected, "{entries_max}");
+        }
+        db
+    })
+    .await;
 }
 
 async fn rows_of_plain_sql_are_read<DB: TestDialect>(db: Database<DB>) -> Database<DB> {

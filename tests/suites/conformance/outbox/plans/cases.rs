@@ -162,6 +162,7 @@ pub(super) fn cases(f: &Fixture) -> Vec<Case> {
     add(Relay, "statements.poll", "nothing new", 1, 0, format!("{LOG},{now},'{{}}',NULL"));
     add(Relay, "statements.run", "", 1, 0, s(""));
     add(Relay, "statements.page", "", MANY, 0, format!("{MANY},8192,{},{LOG},{base},{now},NULL", PARKED + MANY));
+    add(Relay, "statements.next_id", "", 1, 0, format!("{PARKED},{LOG}"));
     add(Relay, "statements.contents", "", MANY, 0, format!("{},{unread}", array(24_001..=25_000)));
     add(Relay, "statements.copies", "", MANY, 0, format!("{},{parked},'main'", array(4_001..=5_000)));
     add(Relay, "statements.stragglers", "", MANY, 0, format!("{MANY},1000000000,0,{PARKED},{flight},NULL"));
@@ -190,7 +191,7 @@ pub(super) fn cases(f: &Fixture) -> Vec<Case> {
     add(Relay, "facts.begin_run", "", 1, 0, s(""));
     add(Relay, "facts.unlogged", "", 1, 0, s(""));
     add(Relay, "facts.server", "", 1, 0, s(""));
-    add(Relay, "facts.young", "", MANY, 0, format!("'{xmax}',0,{PARKED},{MANY}"));
+    add(Relay, "facts.young", "", MANY, 0, format!("'{xmax}',0,{PARKED},{MANY},'{xmax}',{PARKED}"));
 
     add(Relay, "rebase.cursors", "", 1, 0, s(""));
     // The largest id of what is parked, by all relays: no index has it.
@@ -200,7 +201,9 @@ pub(super) fn cases(f: &Fixture) -> Vec<Case> {
     add(Relay, "rebase.in_flight", "", 1, 0, format!("{PARKED},{flight}"));
     // Rows by the time at which they were written, which no index has.
     add(Relay, "rebase.own", "", 1, LOG, PARKED.to_string());
-    add(Relay, "rebase.beside", "", 100, PARKED, format!("'main',0,{},'{{}}'", PARKED - 100));
+    add(Relay, "rebase.first", "", 1, 0, PARKED.to_string());
+    // All decisions are read, and each message that was given up is looked up.
+    add(Relay, "rebase.beside", "", PARKED / 3, 2 * PARKED, format!("'main',0,{},'{{}}'", PARKED - 100));
     add(Relay, "rebase.store", "", 1, 0, s("'main',0,'{}'"));
     // Rows below the base, and then those that are counted.
     add(Relay, "rebase.settled", "", MANY, LOG, format!("{},{base},{now},{MANY}", PARKED + MANY));
