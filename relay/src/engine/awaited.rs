@@ -29,7 +29,7 @@ pub struct Awaited {
     tickets: HashMap<Ticket, Unanswered>,
     ids: HashMap<EntryId, Submitted>,
     /// How many of each topic.
-    topics: HashMap<message::Topic, usize>,
+    topics: HashMap<String, usize>,
     bytes: usize,
 }
 
@@ -38,7 +38,7 @@ impl Awaited {
     pub fn insert(&mut self, ticket: Ticket, unanswered: Unanswered) {
         self.bytes += unanswered.message.wire_bytes();
         self.ids.insert(unanswered.id, unanswered.submitted);
-        *self.topics.entry(unanswered.message.topic.clone()).or_default() += 1;
+        *self.topics.entry(unanswered.message.topic.as_str().to_owned()).or_default() += 1;
         self.tickets.insert(ticket, unanswered);
     }
 
@@ -47,10 +47,11 @@ impl Awaited {
         let unanswered = self.tickets.remove(&ticket)?;
         self.bytes -= unanswered.message.wire_bytes();
         self.ids.remove(&unanswered.id);
-        if let Some(count) = self.topics.get_mut(&unanswered.message.topic) {
+        let topic = unanswered.message.topic.as_str();
+        if let Some(count) = self.topics.get_mut(topic) {
             *count -= 1;
             if *count == 0 {
-                self.topics.remove(&unanswered.message.topic);
+                self.topics.remove(topic);
             }
         }
         Some(unanswered)
@@ -77,7 +78,7 @@ impl Awaited {
     /// Whether any message of the topic is waited for.
     #[must_use]
     pub fn has_topic(&self, topic: &str) -> bool {
-        self.topics.keys().any(|name| name.as_str() == topic)
+        self.topics.contains_key(topic)
     }
 
     /// How many are waited for.

@@ -39,6 +39,12 @@ impl Submitted {
     pub fn at(self) -> Duration {
         self.at
     }
+
+    /// How many were submitted before it.
+    #[must_use]
+    pub fn order(self) -> u64 {
+        self.order
+    }
 }
 
 /// The confirmations of one topic.
@@ -49,6 +55,9 @@ struct Answers {
     /// The submission that was made last among the confirmed ones.
     newest: Submitted,
 }
+
+/// Topics above which those are forgotten that say nothing any more.
+const TOPICS_MIN: usize = 1_000;
 
 /// The next step when nothing at all is confirmed although the window is full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,8 +88,13 @@ pub struct Silence {
     now: Duration,
     submissions: u64,
     topics: HashMap<Topic, Answers>,
-    /// The last confirmation of any topic.
-    answered_at: Option<Duration>,
+    /// How many of them are worth a look at which ones may be forgotten.
+    topics_max: usize,
+    /// The topic that was confirmed last.
+    last: Option<(Topic, Duration)>,
+    /// The last confirmation of any other topic: together they tell for each topic whether others
+    /// are answered.
+    last_of_others: Option<Duration>,
     session_at: Duration,
     /// When it was told that nothing is confirmed.
     told_at: Option<Duration>,
@@ -100,7 +114,9 @@ impl Silence {
             now: Duration::ZERO,
             submissions: 0,
             topics: HashMap::new(),
-            answered_at: None,
+            topics_max: TOPICS_MIN,
+            last: None,
+            last_of_others: None,
             session_at: Duration::ZERO,
             told_at: None,
             guessed: false,
@@ -127,8 +143,15 @@ impl Silence {
     /// A message is answered: confirmed, or refused by itself.
     pub fn answered(&mut self, topic: &Topic, submitted: Submitted) {
         let at = self.now;
-        self.answered_at = Some(at);
         self.guessed = false;
+        match &mut self.last {
+            Some((last, last_at)) if last == topic => *last_at = at,
+            last => {
+                if let Some((_, last_at)) = last.replace((topic.clone(), at)) {
+                    self.last_of_others = Some(last_at);
+                }
+            }
+        }
         match self.topics.get_mut(topic) {
             Some(answers) => {
                 answers.at = at;
@@ -140,17 +163,43 @@ impl Silence {
         }
     }
 
+    /// When anything was confirmed last.
+    fn answered_at(&self) -> Option<Duration> {
+        self.last.as_ref().map(|(_, at)| *at)
+    }
+
+    /// When any other topic was confirmed last.
+    fn others_answered_at(&self, topic: &Topic) -> Option<Duration> {
+        let (last, at) = self.last.as_ref()?;
+        if last == topic { self.last_of_others } else { Some(*at) }
+    }
+
+    /// Whether it is time to [`forget`](Self::forget).
+    #[must_use]
+    pub fn is_large(&self) -> bool {
+        self.topics.len() > self.topics_max
+    }
+
+    /// Forgets topics that tell nothing about what is in flight: nothing that was submitted before
+    /// their last confirmation. `oldest` is the first submission that is in flight.
+    pub fn forget(&mut self, oldest: Option<Submitted>) {
+        self.topics.retain(|_, answers| {
+            oldest.is_some_and(|oldest| answers.newest.order > oldest.order || answers.at > oldest.at)
+        });
+        self.topics_max = TOPICS_MIN.max(2 * self.topics.len());
+    }
+
     /// Returns once when nothing at all has been confirmed for long, from the oldest message in
     /// flight, and once when that is over.
     pub fn news(&mut self, oldest: Option<Submitted>) -> Option<News> {
         if let Some(told_at) = self.told_at {
-            let is_over = self.answered_at.is_some_and(|at| at >= told_at);
+            let is_over = self.answered_at().is_some_and(|at| at >= told_at);
             return is_over.then(|| {
                 self.told_at = None;
                 News::Answers
             });
         }
-        let since = oldest?.at.max(self.answered_at.unwrap_or_default());
+        let since = oldest?.at.max(self.answered_at().unwrap_or_default());
         let silent = self.now.saturating_sub(since);
         (silent >= TOLD_AFTER).then(|| {
             self.told_at = Some(self.now);
@@ -200,25 +249,23 @@ impl Silence {
     /// Whether another topic was confirmed after the submission, and lately: an outage of
     /// everything has begun with confirmations, too.
     fn others_answer(&self, topic: &Topic, submitted: Submitted, quiet_max: Duration) -> bool {
-        let lately = |answers: &Answers| {
-            answers.at >= submitted.at && self.now.saturating_sub(answers.at) < quiet_max / 2
-        };
-        self.topics.iter().any(|(name, answers)| name != topic && lately(answers))
+        self.others_answered_at(topic)
+            .is_some_and(|at| at >= submitted.at && self.now.saturating_sub(at) < quiet_max / 2)
     }
 
     /// Decides the next step while the window is full and nothing is confirmed, from the oldest
     /// submission and its topic.
     #[must_use]
     pub fn stall(&mut self, topic: &Topic, submitted: Submitted) -> Option<Stall> {
-        let since = self.answered_at?.max(self.session_at);
+        let since = self.answered_at()?.max(self.session_at);
         if self.guessed || self.now.saturating_sub(since) < self.patience {
             return None;
         }
-        if self.answered_at.is_some_and(|at| at >= self.session_at) {
+        if self.answered_at().is_some_and(|at| at >= self.session_at) {
             let newest = self.topics.get(topic).map(|own| own.newest.order);
             self.partly = newest.is_some_and(|newest| newest > submitted.order);
             // Without anybody to protect, waiting is as good.
-            let has_others = self.partly || self.topics.keys().any(|name| name != topic);
+            let has_others = self.partly || self.others_answered_at(topic).is_some();
             return has_others.then_some(Stall::Reconnect);
         }
         self.guessed = true;
@@ -277,6 +324,47 @@ mod tests {
         scene.confirm(6_010, "other", other);
         assert_eq!(scene.reach(6_020, silent), Some(FaultScope::Topic));
         assert_eq!(scene.reach(9_000, silent), None, "the other one is silent by now as well");
+    }
+
+    #[test]
+    fn what_the_last_two_topics_say_is_what_all_would_say() {
+        let mut scene = Scene::new();
+        let silent = scene.submit(0);
+        for (at, name) in [(1_000, "a"), (2_000, "t"), (3_000, "b"), (3_500, "t"), (4_000, "t")] {
+            let submitted = scene.submit(at);
+            scene.confirm(at, name, submitted);
+        }
+        let answered = |name: &str| scene.0.others_answered_at(&topic(name)).map(|at| at.as_millis());
+        assert_eq!((answered("t"), answered("b"), answered("c")), (Some(3_000), Some(4_000), Some(4_000)));
+        assert_eq!(scene.reach(5_400, silent), Some(FaultScope::Message));
+    }
+
+    /// Goal: topics that come and go take no memory, and nothing is decided otherwise. Oracle: the
+    /// same course of events without forgetting.
+    #[test]
+    fn topics_that_tell_nothing_about_what_is_in_flight_are_forgotten() {
+        let (mut forgets, mut keeps) = (Scene::new(), Scene::new());
+        let silent = [&mut forgets, &mut keeps].map(|scene| scene.submit(0));
+        for n in 0..5_000_u64 {
+            for scene in [&mut forgets, &mut keeps] {
+                let submitted = scene.submit(n);
+                scene.confirm(n, &format!("topic-{n}"), submitted);
+            }
+        }
+        assert!(forgets.0.is_large());
+        // The silent one is older than all answers: each may tell that it was overtaken.
+        forgets.0.forget(Some(silent[0]));
+        assert_eq!(forgets.0.topics.len(), 5_000);
+        let later = [&mut forgets, &mut keeps].map(|scene| scene.submit(6_000));
+        forgets.0.forget(Some(later[0]));
+        assert_eq!(forgets.0.topics.len(), 0);
+        for at in (6_000..20_000).step_by(100) {
+            for name in ["topic-0", "topic-4999", "other"] {
+                let decide =
+                    |scene: &mut Scene, submitted| scene.at(at).reach(&topic(name), submitted, false, false);
+                assert_eq!(decide(&mut forgets, later[0]), decide(&mut keeps, later[1]), "{name} at {at}");
+            }
+        }
     }
 
     #[test]

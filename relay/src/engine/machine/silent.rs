@@ -31,6 +31,11 @@ impl Machine {
     pub fn look_for_silence(&mut self, uniform: f64) {
         let news = self.silence.news(self.oldest_in_flight().map(|(_, submitted)| submitted));
         self.events.extend(news.map(Event::Session));
+        if self.silence.is_large() {
+            let in_flight = self.window.open().filter_map(|(_, item)| item.in_flight);
+            let oldest = in_flight.min_by_key(|submitted| submitted.order());
+            self.silence.forget(oldest);
+        }
         if self.end.is_some() || self.in_flight == 0 {
             return;
         }
