@@ -144,6 +144,8 @@ pub struct PostgresFacts {
     pub isolation_of_others: Vec<String>,
     /// Settings on which durability rests, that are not as they should be: name and value.
     pub unsafe_settings: Vec<(&'static str, String)>,
+    /// Roles and databases whose commits do not wait for the disk.
+    pub asynchronous: Vec<String>,
     /// The rights of the roles.
     pub roles: Vec<RoleFacts>,
     /// Tables in which everybody may do something.

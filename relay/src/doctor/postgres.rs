@@ -183,14 +183,15 @@ fn isolation(facts: &PostgresFacts) -> Finding {
 }
 
 fn durability(facts: &PostgresFacts) -> Finding {
-    if facts.unsafe_settings.is_empty() {
+    if facts.unsafe_settings.is_empty() && facts.asynchronous.is_empty() {
         return Finding::pass("durability", DATABASE, "a commit is on disk when it returns");
     }
     let named = |(name, value): &(&str, String)| format!("{name} = {value}");
-    let measured = facts.unsafe_settings.iter().map(named).collect::<Vec<_>>().join(", ");
+    let named = facts.unsafe_settings.iter().map(named).chain(facts.asynchronous.iter().cloned());
+    let measured = named.collect::<Vec<_>>().join(", ");
     // Without the first two a crash damages the database; without the third it loses commits.
     let is_fatal = facts.unsafe_settings.iter().any(|(name, _)| *name != "synchronous_commit");
-    let remedy = "a crash of the server loses committed messages: set it to on";
+    let remedy = "a crash of the server loses committed messages, also such as were published: set it to on";
     let state = if is_fatal { CheckState::Fail } else { CheckState::Warn };
     Finding::unless("durability", DATABASE, measured, Some((state, remedy.to_owned())))
 }
@@ -245,6 +246,7 @@ pub(crate) mod tests {
             isolation: String::from("read committed"),
             isolation_of_others: Vec::new(),
             unsafe_settings: Vec::new(),
+            asynchronous: Vec::new(),
             roles: Vec::new(),
             public: Vec::new(),
             transactions: Vec::new(),
@@ -272,7 +274,7 @@ pub(crate) mod tests {
     fn each_fact_that_is_wrong_has_its_check() {
         use CheckState::{Fail, Warn};
         type Break = fn(&mut PostgresFacts);
-        let table: [(&str, CheckState, Break); 16] = [
+        let table: [(&str, CheckState, Break); 17] = [
             ("tls", Fail, |facts| facts.cipher = None),
             ("tls", Warn, |facts| facts.verified = false),
             ("server", Fail, |facts| facts.version_number = 120_000),
@@ -287,6 +289,9 @@ pub(crate) mod tests {
             ("collation", Warn, |facts| facts.stale_collation = Some((String::from("1"), String::from("2")))),
             ("isolation", Warn, |facts| facts.isolation = String::from("serializable")),
             ("durability", Fail, |facts| facts.unsafe_settings = vec![("fsync", String::from("off"))]),
+            ("durability", Warn, |facts| {
+                facts.asynchronous = vec![String::from("shop: synchronous_commit=off")]
+            }),
             ("clock", Warn, |facts| facts.clock.by = Duration::from_secs(5)),
             ("clock", Fail, |facts| facts.clock.by = Duration::from_secs(900)),
         ];

@@ -21,6 +21,7 @@ use crate::doctor::facts::{
 
 const SERVER: &str = include_str!("../sql/server.sql");
 const ISOLATION: &str = include_str!("../sql/isolation.sql");
+const ASYNCHRONOUS: &str = include_str!("../sql/asynchronous.sql");
 const TRANSACTIONS: &str = include_str!("../sql/transactions.sql");
 const PREPARED: &str = include_str!("../sql/prepared.sql");
 const SLOTS: &str = include_str!("../sql/slots.sql");
@@ -135,6 +136,7 @@ async fn ask(
         isolation: get(&row, "isolation")?,
         isolation_of_others: texts(&rows(connection, None, ISOLATION).await?)?,
         unsafe_settings,
+        asynchronous: texts(&rows(connection, None, ASYNCHRONOUS).await?)?,
         roles,
         public,
         transactions: transactions(&rows(connection, None, TRANSACTIONS).await?)?,

@@ -164,6 +164,7 @@ async fn what_is_wrong_in_postgres(stage: Stage) -> Outcome {
     report.has("grants", "warn", "a superuser");
     report.has("isolation", "warn", "serializable");
     report.has("durability", "warn", "synchronous_commit = off");
+    report.has("durability", "warn", "all roles in ");
     report.has("prepared-transactions", "pass", &gid);
     report.has("replication-slots", "warn", "nobody reads it");
     report.has("schema", "fail", "inbox version 4");
