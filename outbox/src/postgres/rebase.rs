@@ -26,10 +26,10 @@
 //!
 //! Another function sets a sequence forwards. Its lock waits for every open transaction that has
 //! enqueued, and other producers queue behind it: so it is tried for moments, with pauses in which
-//! nothing is locked. It is kept for a moment only, too, in a transaction of its own: whatever has a
-//! low id is committed then, and is found while producers go on. The same lock is taken when a
-//! cursor of this server gives up its snapshot: what was in flight in it may be open still, with
-//! ids below the floor.
+//! nothing is locked. It is kept for a moment only, in a transaction of its own: whatever has a low
+//! id is committed then, and is found while producers go on. The same lock is taken when a cursor
+//! of this server gives up its snapshot: what was in flight in it may be open still, with ids below
+//! the floor.
 //!
 //! Exceptions stay as they are: those above the new floor are listed in `outbox_rebased`, and the
 //! reader leaves them out; so is what an operator discarded before. Entries that leave again have
@@ -117,7 +117,7 @@ enum Tried {
     InUse,
 }
 
-/// What was found out by tries before.
+/// Findings of earlier tries.
 #[derive(Debug, Clone, Copy)]
 struct Known {
     search: Search,

@@ -328,7 +328,7 @@ migrations::statements! {
             SELECT message_id FROM {schema}outbox_rebased
             WHERE relay = $1 AND shard = 0 AND message_id >= asked.message_id AND message_id <= asked.message_id
             ORDER BY message_id LIMIT 1) AS found";
-    /// $1 relay, $2 epoch: they are passed. The relay's row is locked: a rebase keeps everybody from
+    /// $1 relay, $2 epoch: they are passed. The relay's row is locked: a rebase keeps everybody off
     /// it from before it writes the list until it has raised the epoch, so this is over before, or
     /// finds another epoch.
     forget_left_out = "

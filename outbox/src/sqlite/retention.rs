@@ -45,7 +45,7 @@ migrations::statements! {
     run = "
         DELETE FROM outbox_message WHERE id IN (SELECT id FROM outbox_message WHERE {removable} ORDER BY id
             LIMIT ?2) RETURNING CAST(message_id AS BLOB)";
-    /// ?1 the largest message id that went. Not above this moment: one id from a clock that is ahead
+    /// ?1 the largest message id that went. Not above this moment: one id of a clock that is ahead
     /// would hide for years what is older than it.
     expired = "
         UPDATE outbox_retention
@@ -59,8 +59,8 @@ migrations::statements! {
 /// Without a schema.
 static SQL: LazyLock<Statements> = LazyLock::new(|| Statements::new(None));
 
-/// The last one takes back what was decided to be discarded: a relay that has this name next publishes
-/// it.
+/// The last one takes decisions to discard back: the next relay of this name publishes the
+/// messages.
 const FORGET: [&str; 4] = [
     "DELETE FROM outbox_exception WHERE relay = ?1 AND shard = 0",
     "DELETE FROM outbox_parked WHERE relay = ?1 AND shard = 0",

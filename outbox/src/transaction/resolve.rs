@@ -21,8 +21,8 @@ pub enum CommitOutcome {
     Committed,
     /// It did not, and cannot any more: running it again is safe.
     NotCommitted,
-    /// It left no message by which it could be recognised: it added none, rolled all of them back to
-    /// a savepoint, or committed so long ago that retention may have removed them.
+    /// It left no message by which it could be recognised: it added none, rolled all of them back
+    /// to a savepoint, or committed so long ago that retention may have removed them.
     Unrecognisable,
 }
 

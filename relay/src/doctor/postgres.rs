@@ -290,7 +290,7 @@ pub(crate) mod tests {
             ("isolation", Warn, |facts| facts.isolation = String::from("serializable")),
             ("durability", Fail, |facts| facts.unsafe_settings = vec![("fsync", String::from("off"))]),
             ("durability", Warn, |facts| {
-                facts.asynchronous = vec![String::from("shop: synchronous_commit=off")]
+                facts.asynchronous = vec![String::from("shop: synchronous_commit=off")];
             }),
             ("clock", Warn, |facts| facts.clock.by = Duration::from_secs(5)),
             ("clock", Fail, |facts| facts.clock.by = Duration::from_secs(900)),

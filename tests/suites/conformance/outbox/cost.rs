@@ -57,8 +57,8 @@ async fn prepare(db: &Database<Postgres>, sql: &str) {
     db.run(&format!("{sql}; SELECT pg_stat_force_next_flush()")).await;
 }
 
-/// Buffers of the log for a plan that names it and does not read it: one for each of 24 indexes, and
-/// room for a few.
+/// Buffers of the log for a plan that names it and does not read it: one for each of 24 indexes,
+/// and room for a few.
 const PLANNED: i64 = 30;
 
 /// Autovacuum reads the tables too, and whenever it likes.
