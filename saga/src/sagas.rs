@@ -225,7 +225,9 @@ impl<DB: Dialect> SagasBuilder<DB> {
         let db = Bounded::new(pool, options.call_timeout);
         let mut connection = db.acquire().await.map_err(StoreError::during("give a connection"))?;
         let lines = Migrator::<DB>::new(Line::Saga).schema(schema.clone());
-        db.any(lines.check(&mut connection)).await.map_err(StoreError::during("look at its tables"))??;
+        db.any(Box::pin(lines.check(&mut connection)))
+            .await
+            .map_err(StoreError::during("look at its tables"))??;
         drop(connection);
         let statements = DB::saga_statements(schema.as_ref());
         let notify = Notify::new();
@@ -246,7 +248,7 @@ impl<DB: Dialect> SagasBuilder<DB> {
 }
 
 /// Connections that steps leave to the renewal of the leases and to what is short.
-pub(crate) const KEPT_FREE: u32 = 2;
+const KEPT_FREE: u32 = 2;
 
 /// How many transactions with code of steps in them run at once, with so many connections.
 fn turns(connections: u32) -> usize {
@@ -255,6 +257,13 @@ fn turns(connections: u32) -> usize {
 }
 
 impl<DB: Dialect> Inner<DB> {
+    /// Whether leases are renewed whatever steps do: not in a pool that is too small to keep a
+    /// connection for it, and not on SQLite, where a step is the one writer.
+    pub(crate) fn renews_beside_steps(&self) -> bool {
+        let connections = self.db.pool().options().get_max_connections();
+        connections > KEPT_FREE && DB::DIALECT == migrations::Dialect::Postgres
+    }
+
     /// A crash point is reached; whether the worker vanishes here, which it does in tests alone.
     pub(crate) async fn vanishes_at(&self, saga: &SagaId, place: &'static str) -> bool {
         reached(place);

@@ -63,12 +63,13 @@ impl<DB: KeyStore> IdempotencyKeys<DB> {
         options.check()?;
         let KeyOptions { retention, schema, maintain_every, call_timeout } = options;
         let db = Bounded::new(pool, call_timeout);
-        within(call_timeout, "look at its tables", async {
+        // Boxed, or every caller's future would hold it twice.
+        let look = Box::pin(async {
             let mut connection = db.acquire().await.map_err(StoreError::during("give a connection"))?;
             let lines = Migrator::<DB>::new(Line::Idempotency).schema(schema.clone());
             lines.check(&mut connection).await.map_err(ClaimError::from)
-        })
-        .await?;
+        });
+        within(call_timeout, "look at its tables", look).await?;
         Ok(Self(Arc::new_cyclic(|keys| Inner {
             db,
             clock: SteadyClock::start(),

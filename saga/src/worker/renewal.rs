@@ -13,7 +13,7 @@ use crate::dialect::Dialect;
 use crate::error::{StoreError, chain};
 use crate::lease::Lease;
 use crate::record::Held;
-use crate::sagas::{KEPT_FREE, Sagas};
+use crate::sagas::Sagas;
 
 /// The sagas that a worker has in hand.
 #[derive(Debug, Default)]
@@ -88,8 +88,8 @@ impl<DB: Dialect> Renewal<DB> {
                 lease_of.renewed(asked_at, lease);
             }
         }
-        // A pool that is too small for that lends it for each renewal.
-        if inner.db.pool().options().get_max_connections() > KEPT_FREE {
+        // Elsewhere the pool lends it for each renewal.
+        if inner.renews_beside_steps() {
             self.connection = Some(connection);
         }
         Ok(())
