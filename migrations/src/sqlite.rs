@@ -27,8 +27,9 @@ CREATE TABLE IF NOT EXISTS {schema}outbox_toolkit_migration (
 
     const BEGIN: &'static str = "BEGIN IMMEDIATE;";
 
-    /// IMMEDIATE waits for the write lock within the busy timeout; a deferred transaction that comes
-    /// to write later is refused at once when another has written since. The mark is a savepoint.
+    /// IMMEDIATE waits for the write lock within the busy timeout; a deferred transaction that
+    /// comes to write later is refused at once when another has written since. The mark is a
+    /// savepoint.
     async fn begin_marked(pool: &SqlitePool) -> Result<Transaction<'static, Self>, sqlx::Error> {
         pool.begin_with("BEGIN IMMEDIATE; SAVEPOINT outbox_transaction").await
     }

@@ -260,7 +260,7 @@ pub struct Held {
     pub(crate) epoch: i64,
 }
 
-/// What a change of a step commits with.
+/// The company in which a change of a step commits.
 #[doc(hidden)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Commits {

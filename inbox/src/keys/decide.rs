@@ -18,7 +18,7 @@ pub(crate) struct Asked {
     pub(crate) fingerprint: Fingerprint,
     pub(crate) holder: Uuid,
     pub(crate) on_expired: OnExpired,
-    /// What expires after that has not expired, whatever the database's clock says.
+    /// The time up to which keys have expired, if the database's clock says so too.
     pub(crate) expires_until: OffsetDateTime,
 }
 

@@ -30,10 +30,10 @@ pub struct Maintained {
 impl<DB: KeyStore> IdempotencyKeys<DB> {
     /// Deletes expired keys, a thousand rows at a time, and reports every lease that has expired
     /// since the last time: a log line with key, holder and policy, and a count. A key in progress
-    /// is deleted when its lease is over, too, unless it waits for an operator. An open handle does it by itself
-    /// ([`KeyOptions::maintain_every`](super::KeyOptions::maintain_every)). Any number of processes
-    /// may at once. Nobody waits for it, except a request that takes over an expired key of the
-    /// very batch.
+    /// is deleted when its lease is over, too, unless it waits for an operator. An open handle does
+    /// it by itself ([`KeyOptions::maintain_every`](super::KeyOptions::maintain_every)). Any number
+    /// of processes may at once. Nobody waits for it, except a request that takes over an expired
+    /// key of the very batch.
     ///
     /// # Errors
     /// [`StoreError`]; what was done until then stays done.
