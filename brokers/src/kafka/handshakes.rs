@@ -60,8 +60,8 @@ impl Handshakes {
             self.refused_since.get_or_insert(now);
         }
         // A file that is being replaced is looked at again with the next error.
-        let is_new = read(&self.files).is_some_and(|read| Some(read) != self.read);
-        if is_new { Err(Stale::Renewed) } else { Ok(()) }
+        let changed = self.read.zip(read(&self.files)).is_some_and(|(before, now)| before != now);
+        if changed { Err(Stale::Renewed) } else { Ok(()) }
     }
 
     /// Takes over what librdkafka tells about its brokers.
