@@ -31,6 +31,8 @@ mod pending;
 mod plaintext;
 mod secret;
 mod settings;
+#[cfg(any(feature = "kafka", feature = "rabbitmq", feature = "sqs"))]
+mod structured;
 mod tls;
 
 #[cfg(feature = "kafka")]

@@ -11,6 +11,9 @@
 //! | header `content-type` | content type |
 //! | header `traceparent`, `tracestate` | trace context |
 //! | any other header | free header |
+//!
+//! An event in structured mode (`content-type: application/cloudevents+json`, as other producers
+//! send it) is read as well.
 
 use bytes::Bytes;
 use message::cloudevents::{self, Envelope};
@@ -18,6 +21,7 @@ use message::{Malformed, Message};
 use rdkafka::message::{Header, Headers as _, OwnedHeaders};
 
 use super::evidence;
+use crate::structured;
 
 const PREFIX: &str = "ce_";
 /// The attributes and their headers: none of the names is put together for each message.
@@ -73,10 +77,10 @@ pub(crate) fn read(record: &impl rdkafka::Message) -> Result<Message, Box<Malfor
     }
     let read = match problem {
         Some(problem) => Err(Box::new(envelope.into_malformed(problem.to_owned()))),
-        None => envelope.open(),
+        None => structured::open(envelope, "kafka"),
     };
     read.map_err(|mut malformed| {
-        malformed.properties = evidence::properties(record);
+        malformed.properties.extend(evidence::properties(record));
         malformed
     })
 }

@@ -17,7 +17,7 @@ const DEPTH_MAX: usize = 16;
 /// Adds what `malformed` lacks: the protocol's properties, headers without a plain text, and which
 /// headers are the broker's own.
 pub(super) fn complete(malformed: &mut Malformed, properties: &BasicProperties) {
-    malformed.properties = of_protocol(properties);
+    malformed.properties.extend(of_protocol(properties));
     malformed.headers.retain(|(name, _)| !is_of_broker(name));
     for (name, value) in properties.headers().iter().flat_map(FieldTable::inner) {
         let name = name.as_str();

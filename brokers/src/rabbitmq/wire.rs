@@ -3,7 +3,8 @@
 //! Attributes travel as `cloudEvents_*` headers (`cloudEvents:` is read as well), `datacontenttype`
 //! as the property `content_type`, trace context and free headers under their own names. The id is
 //! also the property `message_id` and the event type the property `type`, where AMQP tools look for
-//! them.
+//! them. An event in structured mode (content type `application/cloudevents+json`, as other
+//! producers send it) is read as well.
 
 use bytes::Bytes;
 use lapin::BasicProperties;
@@ -12,6 +13,7 @@ use message::cloudevents::{Envelope, attributes, trace_headers};
 use message::{Malformed, Message, PublishError};
 
 use super::evidence;
+use crate::structured;
 
 /// The spellings of the prefix that are read; the first one is written.
 pub(super) const PREFIXES: [&str; 2] = ["cloudEvents_", "cloudEvents:"];
@@ -136,7 +138,7 @@ pub(crate) fn decode(
     {
         envelope.attributes.push((String::from("type"), kind));
     }
-    envelope.open().map_err(|mut malformed| {
+    structured::open(envelope, "amqp").map_err(|mut malformed| {
         evidence::complete(&mut malformed, properties);
         malformed
     })

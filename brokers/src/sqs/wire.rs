@@ -11,8 +11,6 @@
 //! attributes `ce_id`, `ce_type`, `ce_source`, `traceparent`, `content-type` and, of a chunk,
 //! `ce_chunkindex` and `ce_chunkcount` repeat what filters and tools want to see.
 
-use std::collections::BTreeMap;
-
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
@@ -20,19 +18,10 @@ use message::cloudevents::{Envelope, attributes, trace_headers};
 use message::{Malformed, Message, PublishError};
 use serde_json::value::RawValue;
 
+use crate::structured::{Event, HEADERS};
+
 /// The media type of the body.
 const STRUCTURED: &str = "application/cloudevents+json; charset=utf-8";
-
-/// The attribute that holds the free headers.
-const HEADERS: &str = "headers";
-
-/// The event's own attributes; every other member of the event becomes a header.
-const ATTRIBUTES: [&str; 7] = ["specversion", "id", "source", "type", "time", "subject", "datacontenttype"];
-
-/// Whether a member of the event is an attribute of ours.
-fn is_attribute(name: &str) -> bool {
-    ATTRIBUTES.contains(&name) || message::chunk::ATTRIBUTES.contains(&name)
-}
 
 /// The prefix of CloudEvents attributes among the message attributes.
 const PREFIX: &str = "ce_";
@@ -147,10 +136,10 @@ pub(crate) fn decode(
 ) -> Result<Message, Box<Malformed>> {
     let mut envelope = Envelope { topic: queue.to_owned(), ..Envelope::default() };
     let binary = attributes.iter().any(|(name, _)| name == "ce_id");
-    match structured(&body) {
-        Ok(event) => match read_event(&mut envelope, &event) {
+    match Event::parse(&body) {
+        Ok(event) => match event.fill(&mut envelope) {
             Ok(()) => envelope.open().map_err(|mut malformed| {
-                malformed.properties.extend(unread(&event));
+                malformed.properties.extend(event.unread("sqs"));
                 malformed.properties.extend(beside(attributes));
                 malformed
             }),
@@ -169,104 +158,18 @@ pub(crate) fn decode(
                 }
             }
             envelope.payload = Bytes::from(body);
-            if binary { envelope.open() } else { Err(Box::new(envelope.into_malformed(problem))) }
-        }
-    }
-}
-
-type Event<'a> = BTreeMap<String, &'a RawValue>;
-
-fn structured(body: &str) -> Result<Event<'_>, String> {
-    let advice = "send a CloudEvent as JSON, or the attribute ce_id beside the payload";
-    let event: Event<'_> = serde_json::from_str(body)
-        .map_err(|error| format!("the body is not a CloudEvent in JSON ({error}); {advice}"))?;
-    if event.contains_key("specversion") {
-        Ok(event)
-    } else {
-        Err(format!("the body has no specversion, so it is not a CloudEvent; {advice}"))
-    }
-}
-
-fn read_event(envelope: &mut Envelope, event: &Event<'_>) -> Result<(), String> {
-    for (name, value) in event {
-        match name.as_str() {
-            "data" | "data_base64" => {}
-            HEADERS => read_headers(envelope, value)?,
-            name => {
-                let Some(text) = plain_text(value) else { continue };
-                let target =
-                    if is_attribute(name) { &mut envelope.attributes } else { &mut envelope.headers };
-                target.push((name.to_owned(), text));
+            if binary {
+                return envelope.open();
             }
+            let advice = "send a CloudEvent as JSON, or the attribute ce_id beside the payload";
+            Err(Box::new(envelope.into_malformed(format!("{problem}; {advice}"))))
         }
     }
-    envelope.payload = read_payload(envelope, event)?;
-    Ok(())
-}
-
-/// Our own `headers`; another producer's attribute of this name is a header like any other.
-fn read_headers(envelope: &mut Envelope, value: &RawValue) -> Result<(), String> {
-    let text: String = serde_json::from_str(value.get())
-        .map_err(|error| format!("the CloudEvents attribute headers is not a text: {error}"))?;
-    match serde_json::from_str::<BTreeMap<String, String>>(&text) {
-        Ok(headers) => envelope.headers.extend(headers),
-        Err(_) => envelope.headers.push((HEADERS.to_owned(), text)),
-    }
-    Ok(())
-}
-
-fn read_payload(envelope: &mut Envelope, event: &Event<'_>) -> Result<Bytes, String> {
-    if let Some(encoded) = event.get("data_base64") {
-        let text: String = serde_json::from_str(encoded.get())
-            .map_err(|error| format!("the CloudEvents member data_base64 is not a text: {error}"))?;
-        return STANDARD
-            .decode(&text)
-            .map(Bytes::from)
-            .map_err(|error| format!("the CloudEvents member data_base64 is not base64: {error}"));
-    }
-    let Some(data) = event.get("data") else { return Ok(Bytes::new()) };
-    let declared = envelope.attributes.iter().find(|(name, _)| name == "datacontenttype");
-    let json = match declared {
-        Some((_, declared)) => {
-            message::ContentType::new(declared.as_str()).is_ok_and(|content_type| content_type.is_json())
-        }
-        None => {
-            // JSON by default (CloudEvents JSON event format 1.0.2, section 3.1).
-            envelope.content_type = Some(String::from("application/json"));
-            true
-        }
-    };
-    // A JSON string with another content type is that text.
-    match serde_json::from_str::<String>(data.get()) {
-        Ok(text) if !json => Ok(Bytes::from(text)),
-        _ => Ok(Bytes::copy_from_slice(data.get().as_bytes())),
-    }
-}
-
-/// Members of an event that are neither payload nor text, as they stand in it.
-fn unread(event: &Event<'_>) -> Vec<(String, String)> {
-    let is_unread = |name: &str, value: &RawValue| match name {
-        "data_base64" => false,
-        "data" => event.contains_key("data_base64"),
-        _ => plain_text(value).is_none(),
-    };
-    let members = event.iter().filter(|(name, value)| is_unread(name, value));
-    members.map(|(name, value)| (format!("sqs.event.{name}"), value.get().to_owned())).collect()
 }
 
 /// Message attributes beside an event, which has headers of its own.
 fn beside(attributes: Vec<(String, String)>) -> impl Iterator<Item = (String, String)> {
     attributes.into_iter().map(|(name, value)| (format!("sqs.attribute.{name}"), value))
-}
-
-/// A string, number or boolean as text; `null` and everything nested have none.
-fn plain_text(value: &RawValue) -> Option<String> {
-    match serde_json::from_str(value.get()).ok()? {
-        serde_json::Value::String(text) => Some(text),
-        serde_json::Value::Number(number) => Some(number.to_string()),
-        serde_json::Value::Bool(value) => Some(value.to_string()),
-        _ => None,
-    }
 }
 
 #[cfg(test)]

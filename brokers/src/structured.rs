@@ -1,0 +1,206 @@
+//! CloudEvents in the JSON event format, where the event is the whole body
+//! (<https://github.com/cloudevents/spec/blob/v1.0.2/cloudevents/formats/json-format.md>).
+
+use std::collections::BTreeMap;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use message::cloudevents::Envelope;
+#[cfg(any(feature = "kafka", feature = "rabbitmq"))]
+use message::{Malformed, Message};
+use serde_json::value::RawValue;
+
+/// The attribute that holds the free headers of our own events.
+pub(crate) const HEADERS: &str = "headers";
+
+/// The media type of one event. One with several, `application/cloudevents-batch+json`, is none.
+#[cfg(any(feature = "kafka", feature = "rabbitmq"))]
+const MEDIA_TYPE: &str = "application/cloudevents+json";
+
+/// The event's own attributes; every other member of the event becomes a header.
+const ATTRIBUTES: [&str; 7] = ["specversion", "id", "source", "type", "time", "subject", "datacontenttype"];
+
+/// Whether a member of the event is an attribute of ours.
+fn is_attribute(name: &str) -> bool {
+    ATTRIBUTES.contains(&name) || message::chunk::ATTRIBUTES.contains(&name)
+}
+
+/// The members of an event.
+#[derive(Debug)]
+pub(crate) struct Event<'a>(BTreeMap<String, &'a RawValue>);
+
+impl<'a> Event<'a> {
+    /// Reads a body.
+    ///
+    /// # Errors
+    /// Why it is no event.
+    pub(crate) fn parse(body: &'a str) -> Result<Self, String> {
+        let event: BTreeMap<String, &RawValue> = serde_json::from_str(body)
+            .map_err(|error| format!("the body is not a CloudEvent in JSON ({error})"))?;
+        if event.contains_key("specversion") {
+            Ok(Self(event))
+        } else {
+            Err(String::from("the body has no specversion, so it is not a CloudEvent"))
+        }
+    }
+
+    /// Fills an envelope: attributes, extensions as headers, and the payload.
+    ///
+    /// # Errors
+    /// Which member cannot be read.
+    pub(crate) fn fill(&self, envelope: &mut Envelope) -> Result<(), String> {
+        for (name, value) in &self.0 {
+            match name.as_str() {
+                "data" | "data_base64" => {}
+                HEADERS => read_headers(envelope, value)?,
+                name => {
+                    let Some(text) = plain_text(value) else { continue };
+                    let target =
+                        if is_attribute(name) { &mut envelope.attributes } else { &mut envelope.headers };
+                    target.push((name.to_owned(), text));
+                }
+            }
+        }
+        envelope.payload = self.payload(envelope)?;
+        Ok(())
+    }
+
+    fn payload(&self, envelope: &mut Envelope) -> Result<Bytes, String> {
+        if let Some(encoded) = self.0.get("data_base64") {
+            let text: String = serde_json::from_str(encoded.get())
+                .map_err(|error| format!("the CloudEvents member data_base64 is not a text: {error}"))?;
+            return STANDARD
+                .decode(&text)
+                .map(Bytes::from)
+                .map_err(|error| format!("the CloudEvents member data_base64 is not base64: {error}"));
+        }
+        let Some(data) = self.0.get("data") else { return Ok(Bytes::new()) };
+        let declared = envelope.attributes.iter().find(|(name, _)| name == "datacontenttype");
+        let json = match declared {
+            Some((_, declared)) => {
+                message::ContentType::new(declared.as_str()).is_ok_and(|content_type| content_type.is_json())
+            }
+            None => {
+                // JSON by default (CloudEvents JSON event format 1.0.2, section 3.1).
+                envelope.content_type = Some(String::from("application/json"));
+                true
+            }
+        };
+        // A JSON string with another content type is that text.
+        match serde_json::from_str::<String>(data.get()) {
+            Ok(text) if !json => Ok(Bytes::from(text)),
+            _ => Ok(Bytes::copy_from_slice(data.get().as_bytes())),
+        }
+    }
+
+    /// Members that are neither payload nor text, as they stand in the event.
+    pub(crate) fn unread(&self, broker: &str) -> impl Iterator<Item = (String, String)> {
+        let is_unread = |name: &str, value: &RawValue| match name {
+            "data_base64" => false,
+            "data" => self.0.contains_key("data_base64"),
+            _ => plain_text(value).is_none(),
+        };
+        let members = self.0.iter().filter(move |(name, value)| is_unread(name, value));
+        members.map(move |(name, value)| (format!("{broker}.event.{name}"), value.get().to_owned()))
+    }
+}
+
+/// Our own `headers`; another producer's attribute of this name is a header like any other.
+fn read_headers(envelope: &mut Envelope, value: &RawValue) -> Result<(), String> {
+    let text: String = serde_json::from_str(value.get())
+        .map_err(|error| format!("the CloudEvents attribute headers is not a text: {error}"))?;
+    match serde_json::from_str::<BTreeMap<String, String>>(&text) {
+        Ok(headers) => envelope.headers.extend(headers),
+        Err(_) => envelope.headers.push((HEADERS.to_owned(), text)),
+    }
+    Ok(())
+}
+
+/// A string, number or boolean as text; `null` and everything nested have none.
+fn plain_text(value: &RawValue) -> Option<String> {
+    match serde_json::from_str(value.get()).ok()? {
+        serde_json::Value::String(text) => Some(text),
+        serde_json::Value::Number(number) => Some(number.to_string()),
+        serde_json::Value::Bool(value) => Some(value.to_string()),
+        _ => None,
+    }
+}
+
+/// Opens an envelope in either mode: the event is the body where the content type says so and no
+/// header gives an id, which a payload that happens to be an event has.
+///
+/// # Errors
+/// [`Malformed`] with everything that arrived.
+#[cfg(any(feature = "kafka", feature = "rabbitmq"))]
+pub(crate) fn open(mut envelope: Envelope, broker: &str) -> Result<Message, Box<Malformed>> {
+    let media_type = envelope.content_type.as_deref().and_then(|text| text.split(';').next());
+    let is_event = media_type.is_some_and(|text| text.trim().eq_ignore_ascii_case(MEDIA_TYPE));
+    if !is_event || envelope.attributes.iter().any(|(name, _)| name == "id") {
+        return envelope.open();
+    }
+    let (whole, body) = (envelope.clone(), envelope.payload.clone());
+    envelope.content_type = None;
+    let beside = std::mem::take(&mut envelope.attributes);
+    let read = std::str::from_utf8(&body).map_err(|_| String::from("the CloudEvent is not UTF-8"));
+    let event = read.and_then(Event::parse).and_then(|event| event.fill(&mut envelope).map(|()| event));
+    match event {
+        Err(problem) => Err(Box::new(whole.into_malformed(problem))),
+        Ok(event) => {
+            // The event's own come first, and count.
+            envelope.attributes.extend(beside);
+            envelope.open().map_err(|mut malformed| {
+                malformed.properties.extend(event.unread(broker));
+                malformed
+            })
+        }
+    }
+}
+
+#[cfg(all(test, any(feature = "kafka", feature = "rabbitmq")))]
+mod tests {
+    use super::*;
+    use message::MessageId;
+
+    fn envelope(body: &str) -> Envelope {
+        Envelope {
+            topic: String::from("orders"),
+            key: Some(String::from("order-7")),
+            content_type: Some(String::from("Application/CloudEvents+json; charset=utf-8")),
+            payload: Bytes::copy_from_slice(body.as_bytes()),
+            ..Envelope::default()
+        }
+    }
+
+    #[test]
+    fn an_event_in_the_body_is_read() {
+        let id = MessageId::new();
+        let body = format!(
+            r#"{{"specversion":"1.0","id":"{id}","source":"/s","type":"order.placed","topic":"o","data":{{"n": 1}}}}"#
+        );
+        let message = open(envelope(&body), "kafka").unwrap();
+        assert_eq!((message.id, message.kind.as_str(), message.source.as_str()), (id, "order.placed", "/s"));
+        assert_eq!((&message.payload[..], message.content_type.is_json()), (&br#"{"n": 1}"#[..], true));
+        assert_eq!((message.key.unwrap().as_str(), message.headers.get("topic")), ("order-7", Some("o")));
+    }
+
+    #[test]
+    fn a_payload_that_is_an_event_stays_one() {
+        let (id, body) = (MessageId::new(), r#"{"specversion":"1.0","id":"17"}"#);
+        let mut binary = envelope(body);
+        binary.attributes.push((String::from("id"), id.to_string()));
+        let message = open(binary, "kafka").unwrap();
+        assert_eq!((message.id, &message.payload[..]), (id, body.as_bytes()));
+    }
+
+    #[test]
+    fn what_is_no_event_or_has_a_foreign_id_keeps_its_evidence() {
+        let malformed = open(envelope("{}"), "kafka").unwrap_err();
+        assert!(malformed.problem.contains("no specversion"), "{malformed}");
+        assert_eq!(&malformed.payload[..], b"{}");
+        let malformed =
+            open(envelope(r#"{"specversion":"1.0","id":"17","tags":[1],"data":2}"#), "amqp").unwrap_err();
+        assert_eq!((malformed.find("ce_id"), malformed.find("amqp.event.tags")), (Some("17"), Some("[1]")));
+        assert_eq!(&malformed.payload[..], b"2");
+    }
+}
