@@ -26,6 +26,10 @@ pub(super) enum Kind {
     Credentials,
     /// SQS does not take it for now.
     Busy,
+    /// Too many requests: the same one is taken a little later.
+    Throttled,
+    /// An error that this version does not know: nobody says that a message is to blame.
+    Unknown,
     /// No answer: unreachable, or too late. The outcome is unknown.
     Lost,
     /// Nobody listens at the address any more: no queue there is merely silent. The outcome is
@@ -76,7 +80,8 @@ impl Failure {
     fn of_status(status: u16) -> Self {
         let kind = match status {
             413 => Kind::Refused,
-            408 | 425 | 429 | 500.. => Kind::Busy,
+            429 => Kind::Throttled,
+            408 | 425 | 500.. => Kind::Busy,
             _ => Kind::Intercepted,
         };
         Self { kind, text: format!("status {status} without an error code of sqs") }
@@ -103,7 +108,11 @@ impl Failure {
                 "sqs does not let us send to queue {queue} for {topic}: {text}; grant sqs:GetQueueUrl, \
                  sqs:SendMessage and the use of its key"
             )),
-            Kind::Busy => {
+            Kind::Unknown => PublishError::topic_unavailable(format!(
+                "sqs refuses requests for queue {queue} with an error that is not known here: {text}; see what it \
+                 means for this account and queue"
+            )),
+            Kind::Busy | Kind::Throttled => {
                 PublishError::topic_busy(format!("sqs does not take messages for queue {queue} now: {text}"))
             }
             Kind::Intercepted => PublishError::topic_unavailable(format!(
@@ -142,7 +151,7 @@ impl Failure {
     }
 
     fn is_operators(&self) -> bool {
-        !matches!(self.kind, Kind::Busy | Kind::Lost | Kind::Away)
+        !matches!(self.kind, Kind::Busy | Kind::Throttled | Kind::Lost | Kind::Away)
     }
 
     fn session_text(&self) -> String {
@@ -160,11 +169,11 @@ impl Failure {
                 "the sqs server did not prove who it is: {text}; check endpoint_url and the certificate authority \
                  in sqs.tls.ca_file"
             ),
-            Kind::Refused => format!("sqs refused the request: {text}"),
+            Kind::Refused | Kind::Unknown => format!("sqs refused the request: {text}"),
             Kind::Intercepted => {
                 format!("a request did not reach sqs: {text}; let the proxy or gateway in between pass it")
             }
-            Kind::Busy => format!("sqs cannot answer now: {text}"),
+            Kind::Busy | Kind::Throttled => format!("sqs cannot answer now: {text}"),
             Kind::Lost | Kind::Away => format!("sqs did not answer: {text}"),
         }
     }
@@ -213,7 +222,7 @@ pub(super) fn chain(error: &dyn Error) -> String {
 fn kind(code: &str, client_fault: bool) -> Kind {
     // The queue's key is nobody's message, whatever is wrong with it.
     if let Some(problem) = code.strip_prefix("KMS.") {
-        return if problem.starts_with("Throttl") { Kind::Busy } else { Kind::Forbidden };
+        return if problem.starts_with("Throttl") { Kind::Throttled } else { Kind::Forbidden };
     }
     match code.rsplit(['.', '#']).next().unwrap_or_default() {
         "QueueDoesNotExist" | "NonExistentQueue" | "QueueDeletedRecently" => Kind::Missing,
@@ -235,6 +244,7 @@ fn kind(code: &str, client_fault: bool) -> Kind {
         | "SignatureDoesNotMatch"
         | "InvalidSignatureException"
         | "IncompleteSignature"
+        | "IncompleteSignatureException"
         | "MissingAuthenticationToken"
         | "MissingAuthenticationTokenException"
         | "InvalidAccessKeyId"
@@ -248,13 +258,29 @@ fn kind(code: &str, client_fault: bool) -> Kind {
         | "ThrottlingException"
         | "ThrottledException"
         | "KmsThrottled"
-        | "OverLimit"
         | "TooManyRequestsException"
-        | "RequestLimitExceeded"
-        | "ServiceUnavailable"
-        | "InternalError"
-        | "InternalFailure" => Kind::Busy,
-        _ if client_fault => Kind::Refused,
+        | "RequestLimitExceeded" => Kind::Throttled,
+        "OverLimit" | "ServiceUnavailable" | "InternalError" | "InternalFailure" => Kind::Busy,
+        // What is in an entry: its body, attributes and ids. `Incomplete` is our own.
+        "InvalidMessageContents"
+        | "InvalidParameterValue"
+        | "InvalidParameterCombination"
+        | "InvalidAttributeName"
+        | "InvalidAttributeValue"
+        | "MissingParameter"
+        | "BatchRequestTooLong"
+        | "BatchEntryIdsNotDistinct"
+        | "InvalidBatchEntryId"
+        | "SerializationException"
+        | "ValidationError"
+        | "ValidationException"
+        // What is in the entry of a settlement.
+        | "ReceiptHandleIsInvalid"
+        | "InvalidIdFormat"
+        | "MessageNotInflight"
+        | "Incomplete" => Kind::Refused,
+        // A policy, a quota, a suspended account: every message would be blamed for it.
+        _ if client_fault => Kind::Unknown,
         _ => Kind::Busy,
     }
 }
@@ -283,6 +309,10 @@ mod tests {
             ("RequestThrottled", true, Fault::Broker, FaultScope::Topic),
             ("InternalError", false, Fault::Broker, FaultScope::Topic),
             ("SomethingNew", false, Fault::Broker, FaultScope::Topic),
+            ("SomethingNew", true, Fault::Operator, FaultScope::Topic),
+            ("com.amazon.coral.service#AccountSuspendedException", true, Fault::Operator, FaultScope::Topic),
+            ("IncompleteSignatureException", true, Fault::Operator, FaultScope::Session),
+            ("AWS.SimpleQueueService.BatchRequestTooLong", true, Fault::Message, FaultScope::Message),
             ("InvalidMessageContents", true, Fault::Message, FaultScope::Message),
             ("com.amazonaws.sqs#InvalidParameterValue", true, Fault::Message, FaultScope::Message),
         ] {

@@ -1,6 +1,8 @@
 //! One batch to one queue, and an answer for each of its messages.
 
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::sync::Arc;
+use std::time::Duration;
 
 use aws_sdk_sqs::Client;
 use aws_sdk_sqs::types::{MessageAttributeValue, SendMessageBatchRequestEntry};
@@ -23,11 +25,24 @@ pub(super) struct Sender {
 
 type Outcome = Result<(), Failure>;
 
+/// How long a batch that SQS throttles is sent again, and the pauses between: at first, at most. The
+/// client has tried a few times itself by then.
+const THROTTLED_MAX: Duration = Duration::from_secs(30);
+const PAUSE_MIN: Duration = Duration::from_millis(200);
+const PAUSE_MAX: Duration = Duration::from_secs(5);
+
+/// Half of a pause to all of it, so that requests that were refused together do not come back
+/// together.
+fn jittered(pause: Duration) -> Duration {
+    let random = RandomState::new().build_hasher().finish();
+    pause / 2 + pause.mul_f64((random % 1_000) as f64 / 2_000.0)
+}
+
 impl Sender {
     /// Sends a batch and answers its messages.
     pub(super) async fn send(self: Arc<Self>, queue: String, batch: Vec<Item>) {
         let begun_at = Instant::now();
-        let outcomes = self.outcomes(&queue, &batch).await;
+        let outcomes = self.outcomes_in_time(&queue, &batch).await;
         let is_answered = |outcome: &Outcome| {
             outcome.as_ref().err().is_none_or(|failure| !matches!(failure.kind, Kind::Lost | Kind::Away))
         };
@@ -52,7 +67,33 @@ impl Sender {
         failure.to_publish_error(&item.topic, queue)
     }
 
-    async fn outcomes(&self, queue: &str, batch: &[Item]) -> Vec<Outcome> {
+    /// Sends what SQS throttles again, each time a little later. Meanwhile its groups are busy, the
+    /// request keeps its place among those in flight, and the queue stays open to others.
+    async fn outcomes_in_time(&self, queue: &str, batch: &[Item]) -> Vec<Outcome> {
+        let deadline = Instant::now() + THROTTLED_MAX;
+        let mut outcomes = self.outcomes(queue, &batch.iter().collect::<Vec<_>>()).await;
+        let mut pause = PAUSE_MIN;
+        loop {
+            let is_throttled =
+                |outcome: &Outcome| outcome.as_ref().is_err_and(|failure| failure.kind == Kind::Throttled);
+            let again: Vec<usize> =
+                (0..batch.len()).filter(|at| outcomes.get(*at).is_some_and(is_throttled)).collect();
+            if again.is_empty() || Instant::now() + pause >= deadline {
+                return outcomes;
+            }
+            tokio::time::sleep(jittered(pause)).await;
+            pause = (pause * 2).min(PAUSE_MAX);
+            let left: Vec<&Item> = again.iter().filter_map(|at| batch.get(*at)).collect();
+            let answers = self.outcomes(queue, &left).await;
+            for (at, outcome) in again.into_iter().zip(answers) {
+                if let Some(slot) = outcomes.get_mut(at) {
+                    *slot = outcome;
+                }
+            }
+        }
+    }
+
+    async fn outcomes(&self, queue: &str, batch: &[&Item]) -> Vec<Outcome> {
         let url = match self.queues.url(&self.client, queue).await {
             Ok(url) => url,
             Err(failure) => return vec![Err(failure); batch.len()],
@@ -64,7 +105,7 @@ impl Sender {
             Err(failure) if failure.kind == Kind::Refused && batch.len() > 1 => {
                 let mut outcomes = Vec::with_capacity(batch.len());
                 for item in batch {
-                    let alone = self.request(&url, std::slice::from_ref(item)).await;
+                    let alone = self.request(&url, &[*item]).await;
                     outcomes.push(alone.and_then(|mut outcomes| outcomes.remove(0)));
                 }
                 outcomes
@@ -75,7 +116,7 @@ impl Sender {
 
     /// One request: an outcome for each entry, or why the whole of it failed. The status 200 means
     /// only that SQS has looked at every entry.
-    async fn request(&self, url: &str, batch: &[Item]) -> Result<Vec<Outcome>, Failure> {
+    async fn request(&self, url: &str, batch: &[&Item]) -> Result<Vec<Outcome>, Failure> {
         let entries =
             batch.iter().enumerate().map(|(index, item)| entry(index, item)).collect::<Result<_, _>>()?;
         let sent = self.client.send_message_batch().queue_url(url).set_entries(Some(entries)).send().await;
@@ -110,4 +151,81 @@ fn entry(index: usize, item: &Item) -> Result<SendMessageBatchRequestEntry, Fail
         entry = entry.message_attributes(*name, text.build().map_err(incomplete)?);
     }
     entry.build().map_err(incomplete)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use message::{Connector as _, EventType, Message, Receipts, Submission, Ticket, Topic};
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::{TcpListener, TcpStream};
+
+    use super::*;
+    use crate::sqs::{Config, Connector};
+
+    /// Reads a request of HTTP 1.1. Returns what it asks for, in lower case.
+    async fn read(stream: &mut TcpStream) -> std::io::Result<String> {
+        let (mut request, mut some) = (Vec::new(), [0; 4_096]);
+        loop {
+            let count = stream.read(&mut some).await?;
+            request.extend_from_slice(some.get(..count).unwrap_or_default());
+            let text = String::from_utf8_lossy(&request).to_ascii_lowercase();
+            let length =
+                text.split_once("content-length: ").and_then(|(_, rest)| rest.lines().next()?.parse().ok());
+            let body = text.split_once("\r\n\r\n").map_or(0, |(_, body)| body.len());
+            if count == 0 || length.is_some_and(|length: usize| body >= length) {
+                return Ok(text);
+            }
+        }
+    }
+
+    async fn answer(stream: &mut TcpStream, status: &str, body: &str) -> std::io::Result<()> {
+        let head = "content-type: application/x-amz-json-1.0\r\nconnection: close";
+        let length = body.len();
+        let text = format!("HTTP/1.1 {status}\r\n{head}\r\ncontent-length: {length}\r\n\r\n{body}");
+        stream.write_all(text.as_bytes()).await
+    }
+
+    /// Goal: what SQS throttles for longer than the client tries is stored all the same, with one
+    /// receipt and no failure. Oracle: the receipt; how often a server of the test's own was asked.
+    #[tokio::test]
+    async fn what_is_throttled_is_sent_again_a_little_later() {
+        const THROTTLED: usize = 3;
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let endpoint = format!("http://{}", listener.local_addr().unwrap());
+        let (asked, url) = (Arc::new(AtomicUsize::new(0)), endpoint.clone());
+        let counter = Arc::clone(&asked);
+        let server = tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let request = read(&mut stream).await.unwrap();
+                let answered = if request.contains("getqueueurl") {
+                    answer(&mut stream, "200 OK", &format!(r#"{{"QueueUrl":"{url}/orders"}}"#)).await
+                } else if counter.fetch_add(1, Ordering::Relaxed) < THROTTLED {
+                    let body = r#"{"__type":"com.amazonaws.sqs#RequestThrottled","message":"slow down"}"#;
+                    answer(&mut stream, "400 Bad Request", body).await
+                } else {
+                    let body =
+                        r#"{"Successful":[{"Id":"0","MessageId":"m","MD5OfMessageBody":"x"}],"Failed":[]}"#;
+                    answer(&mut stream, "200 OK", body).await
+                };
+                answered.unwrap();
+            }
+        });
+        let config = Config {
+            region: Some(String::from("r")),
+            endpoint_url: Some(endpoint),
+            access_key_id: Some(String::from("a")),
+            secret_access_key: Some(String::from("s").into()),
+            attempts: 1,
+            ..Config::default()
+        };
+        let (receipts, mut received) = Receipts::channel();
+        let mut publisher = Connector::new(&config).unwrap().connect(receipts).await.unwrap();
+        let message = Message::new(Topic::new("orders").unwrap(), EventType::new("e").unwrap(), "{}");
+        publisher.submit(vec![Submission { ticket: Ticket(1), message: message.into() }]).await;
+        received.recv().await.unwrap().outcome.unwrap();
+        assert_eq!(asked.load(Ordering::Relaxed), THROTTLED + 1);
+        server.abort();
+    }
 }
