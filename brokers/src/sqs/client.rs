@@ -13,7 +13,7 @@ use message::loopback::is_loopback;
 use message::{Fault, FaultScope, PublishError, SubscriptionError};
 use secrecy::ExposeSecret;
 
-use super::config::Config;
+use super::config::{ACCESS_KEY, Config, SECRET_KEY};
 use super::encrypted::{EncryptedOnly, plaintext_host};
 use super::fault;
 use crate::plaintext;
@@ -25,7 +25,7 @@ use crate::tls::Tls;
 #[derive(Debug, Clone)]
 pub(super) struct ClientFactory {
     config: Config,
-    key: Option<(String, Secret)>,
+    key: Option<(Secret, Secret)>,
     destination: String,
 }
 
@@ -98,9 +98,12 @@ impl ClientFactory {
 
     /// Reads nothing from the environment, so that no lookup of an absent instance role delays the
     /// start.
-    fn with_static_key(&self, key: &str, secret: &Secret) -> Result<Builder, NoClient> {
-        let secret = secret.load("sqs.secret_access_key").map_err(|error| NoClient(error.to_string()))?;
-        let credentials = Credentials::new(key, secret.expose_secret(), None, None, "settings");
+    fn with_static_key(&self, key: &Secret, secret: &Secret) -> Result<Builder, NoClient> {
+        let unreadable = |error: InvalidSetting| NoClient(error.to_string());
+        let key = key.load(ACCESS_KEY).map_err(unreadable)?;
+        let secret = secret.load(SECRET_KEY).map_err(unreadable)?;
+        let credentials =
+            Credentials::new(key.expose_secret(), secret.expose_secret(), None, None, "settings");
         let mut builder = Builder::new()
             .behavior_version(BehaviorVersion::latest())
             .region(self.config.region.clone().map(Region::new))

@@ -41,6 +41,8 @@ pub struct Config {
     /// A static access key; needs `secret_access_key` or its file, and `region`. Nothing is read
     /// from the environment then.
     pub access_key_id: Option<String>,
+    /// The file that holds the access key, read at every connect: a rotation changes both halves.
+    pub access_key_id_file: Option<PathBuf>,
     /// The secret of the access key.
     #[cfg_attr(feature = "schema", schemars(with = "Option<String>"))]
     pub secret_access_key: Option<SecretString>,
@@ -89,6 +91,7 @@ impl Default for Config {
             allow_plaintext: false,
             profile: None,
             access_key_id: None,
+            access_key_id_file: None,
             secret_access_key: None,
             secret_access_key_file: None,
             queues: BTreeMap::new(),
@@ -114,7 +117,7 @@ impl Config {
     }
 
     /// Checks every setting; answers the access key with its secret, if one is configured.
-    pub(super) fn check(&self) -> Result<Option<(String, Secret)>, InvalidSetting> {
+    pub(super) fn check(&self) -> Result<Option<(Secret, Secret)>, InvalidSetting> {
         within("concurrency", self.concurrency, 1..=256)?;
         within("linger_ms", self.linger_ms, 0..=100)?;
         within("message_bytes_max", self.message_bytes_max, 1_024..=1 << 20)?;
@@ -174,14 +177,16 @@ impl Config {
         tls.check_settings("sqs.tls")
     }
 
-    fn check_credentials(&self) -> Result<Option<(String, Secret)>, InvalidSetting> {
+    fn check_credentials(&self) -> Result<Option<(Secret, Secret)>, InvalidSetting> {
         let secret = (self.secret_access_key.clone(), self.secret_access_key_file.clone());
-        let Some(key) = &self.access_key_id else {
+        let key = (self.access_key_id.clone().map(SecretString::from), self.access_key_id_file.clone());
+        if let (None, None) = key {
             return match secret {
                 (None, None) => Ok(None),
                 _ => Err(invalid("access_key_id", "missing; a secret is given")),
             };
-        };
+        }
+        let key = Secret::from_pair(ACCESS_KEY, key.0, key.1)?;
         if self.profile.is_some() {
             return Err(invalid("profile", "cannot be combined with access_key_id"));
         }
@@ -191,10 +196,13 @@ impl Config {
                 "missing; a static access key needs it (any name for other servers)",
             ));
         }
-        let secret = Secret::from_pair("sqs.secret_access_key", secret.0, secret.1)?;
-        Ok(Some((key.clone(), secret)))
+        Ok(Some((key, Secret::from_pair(SECRET_KEY, secret.0, secret.1)?)))
     }
 }
+
+/// The settings of the two halves of a static access key.
+pub(super) const ACCESS_KEY: &str = "sqs.access_key_id";
+pub(super) const SECRET_KEY: &str = "sqs.secret_access_key";
 
 /// The problem of a setting that should name a queue and does not.
 const NOT_A_QUEUE: &str = "is neither a URL nor a queue name: 1 to 80 letters, digits, - and _, with .fifo at the end for a FIFO queue";
@@ -250,6 +258,7 @@ mod tests {
             (r#"{"secret_access_key": "s"}"#, "sqs.access_key_id"),
             (r#"{"access_key_id": "a", "secret_access_key": "s"}"#, "sqs.region"),
             (r#"{"access_key_id": "a", "region": "r"}"#, "sqs.secret_access_key"),
+            (r#"{"access_key_id": "a", "access_key_id_file": "/a", "region": "r"}"#, "sqs.access_key_id"),
         ] {
             let config: Config = serde_json::from_str(json).unwrap();
             assert_eq!(config.check().unwrap_err().setting, setting, "{json}");
