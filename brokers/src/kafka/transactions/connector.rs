@@ -9,6 +9,7 @@ use message::{ClosedTransaction, PublishError, Receipts, TransactionMark, Transa
 use tokio::runtime::Handle;
 
 use super::opening::{Opening, blocking};
+use super::pace::Pace;
 use super::session::{Session, lost};
 use crate::kafka::config::Config;
 use crate::kafka::suspects::Suspects;
@@ -28,6 +29,7 @@ pub struct TransactionalConnector {
     config: Config,
     destination: String,
     suspects: Arc<Suspects>,
+    pace: Arc<Pace>,
     sessions: AtomicU64,
     is_superseded: AtomicBool,
     state: Mutex<State>,
@@ -67,6 +69,7 @@ impl TransactionalConnector {
             config,
             destination,
             suspects: Arc::default(),
+            pace: Arc::default(),
             sessions: AtomicU64::new(0),
             is_superseded: AtomicBool::new(false),
             state: Mutex::default(),
@@ -84,10 +87,10 @@ impl TransactionalConnector {
         scope: &TransactionScope,
     ) -> Result<(Session, Option<TransactionMark>), PublishError> {
         let (config, suspects, scope) = (self.config.clone(), Arc::clone(&self.suspects), scope.clone());
-        let (singles, runtime) = (suspects.take(), Handle::current());
+        let (singles, pace, runtime) = (suspects.take(), Arc::clone(&self.pace), Handle::current());
         // When this future is dropped, a session that has shut nobody out yet does not do so any
         // more.
-        blocking(move |asker| Opening { asker, config, suspects, singles, scope }.run(&runtime)).await
+        blocking(move |asker| Opening { asker, config, suspects, pace, singles, scope }.run(&runtime)).await
     }
 }
 

@@ -1,6 +1,7 @@
 //! The outcome of every record that a session has handed over since its last batch.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use rdkafka::ClientContext;
 use rdkafka::config::RDKafkaLogLevel;
@@ -19,6 +20,8 @@ struct Outcomes {
     records: Vec<Option<Result<(), Code>>>,
     left: usize,
     failed: bool,
+    /// When the last outcome came.
+    came_at: Option<Instant>,
     /// The last thing that librdkafka complained about.
     complaint: Option<String>,
 }
@@ -28,6 +31,7 @@ impl Deliveries {
     pub(super) fn begin(&self, records: usize) {
         let mut outcomes = self.lock();
         (outcomes.records, outcomes.left, outcomes.failed) = (vec![None; records], records, false);
+        outcomes.came_at = None;
     }
 
     /// How many records have no outcome yet.
@@ -45,6 +49,11 @@ impl Deliveries {
     pub(super) fn has_all(&self) -> bool {
         let outcomes = self.lock();
         outcomes.left == 0 && !outcomes.failed
+    }
+
+    /// When the last outcome came, since records were handed over.
+    pub(super) fn came_at(&self) -> Option<Instant> {
+        self.lock().came_at
     }
 
     /// The outcomes by place.
@@ -89,6 +98,7 @@ impl ProducerContext<NoCustomPartitioner> for Deliveries {
         };
         let mut outcomes = self.lock();
         outcomes.failed |= outcome.is_err();
+        outcomes.came_at = Some(Instant::now());
         // A record of a batch that was given up has no place any more.
         if let Some(record) = outcomes.records.get_mut(place)
             && record.replace(outcome).is_none()

@@ -7,6 +7,7 @@
 //! | `session.rs` | two producers that take turns |
 //! | `publisher.rs` | the engine's end of a session |
 //! | `worker.rs` | the thread that owns a producer and its open transaction |
+//! | `pace.rs` | how many messages a transaction takes |
 //! | `deliveries.rs` | what became of each record of a batch |
 //! | `marks.rs` | the topic of the marks, and the last one in it |
 //! | `inspect.rs` | what transactions rest on in the cluster |
@@ -26,6 +27,7 @@ mod deliveries;
 mod inspect;
 mod marks;
 mod opening;
+mod pace;
 mod parts;
 mod probe;
 mod publisher;

@@ -18,6 +18,7 @@ use super::connector::TransactionalConnector;
 use super::deliveries::Deliveries;
 use super::inspect::marks_topic;
 use super::marks::Marks;
+use super::pace::Pace;
 use super::session::{PRODUCERS, Session, SessionEnd, lost};
 use super::worker::{Command, Worker};
 use crate::kafka::config::Config;
@@ -39,6 +40,7 @@ pub(super) struct Opening {
     pub(super) asker: Weak<()>,
     pub(super) config: Config,
     pub(super) suspects: Arc<Suspects>,
+    pub(super) pace: Arc<Pace>,
     pub(super) singles: Option<Singles>,
     pub(super) scope: TransactionScope,
 }
@@ -75,7 +77,7 @@ impl Opening {
         let mark = Marks { config: &self.config, topic: &marks_topic }.last()?;
         let end = SessionEnd::default();
         let singles = self.singles.map(Arc::new);
-        let is_single = singles.is_some();
+        let batch_len = self.pace.batch_len(singles.is_some());
         let start = |producer| -> Result<Sender<Command>, PublishError> {
             let (commands, received) = channel();
             let worker = Worker {
@@ -85,6 +87,7 @@ impl Opening {
                 config: self.config.clone(),
                 marks_topic: marks_topic.clone(),
                 suspects: Arc::clone(&self.suspects),
+                pace: Arc::clone(&self.pace),
                 singles: singles.clone(),
                 topics: HashSet::new(),
                 is_open: false,
@@ -98,7 +101,7 @@ impl Opening {
         };
         let [first, second] = producers;
         let producers = [start(first)?, start(second)?];
-        Ok((Session { producers, turn: Arc::new(AtomicUsize::new(0)), is_single, end }, mark))
+        Ok((Session { producers, turn: Arc::new(AtomicUsize::new(0)), batch_len, end }, mark))
     }
 
     /// The producers, after those of the session before are shut out.

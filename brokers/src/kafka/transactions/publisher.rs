@@ -8,11 +8,6 @@ use message::{Capabilities, MaxInFlightPerKey, PublishError, Receipts, Submissio
 use super::session::Session;
 use super::worker::Command;
 
-/// Messages of a transaction at most: some 50 ms of what two cores publish.
-const BATCH_LEN: usize = 10_000;
-/// Messages at once while a culprit is looked for.
-const SINGLES_LEN: usize = 500;
-
 /// The engine's hold on a session that publishes in transactions.
 pub(super) struct TransactionalPublisher {
     session: Session,
@@ -28,8 +23,8 @@ impl TransactionalPublisher {
 #[async_trait]
 impl message::Publisher for TransactionalPublisher {
     fn profile(&self) -> Capabilities {
-        let batch_len = if self.session.is_single { SINGLES_LEN } else { BATCH_LEN };
-        Capabilities { max_in_flight_per_key: MaxInFlightPerKey::Pipelined, batch_len }
+        let max_in_flight_per_key = MaxInFlightPerKey::Pipelined;
+        Capabilities { max_in_flight_per_key, batch_len: self.session.batch_len }
     }
 
     async fn submit(&mut self, batch: Vec<Submission>) {

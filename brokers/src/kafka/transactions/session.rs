@@ -26,7 +26,8 @@ pub(super) struct Session {
     pub(super) producers: [Sender<Command>; PRODUCERS],
     /// Whose turn it is.
     pub(super) turn: Arc<AtomicUsize>,
-    pub(super) is_single: bool,
+    /// Messages of a transaction at most.
+    pub(super) batch_len: usize,
     pub(super) end: SessionEnd,
 }
 

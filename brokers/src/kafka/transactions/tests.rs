@@ -12,6 +12,7 @@ use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::opening::Opening;
+use super::pace::Pace;
 use super::probe::probe;
 use super::publisher::TransactionalPublisher;
 use super::session::Session;
@@ -29,6 +30,7 @@ const LATE: Duration = Duration::from_secs(30);
 struct Cluster {
     mock: Mock,
     suspects: Arc<Suspects>,
+    pace: Arc<Pace>,
     scope: TransactionScope,
 }
 
@@ -44,7 +46,7 @@ impl Cluster {
             mock.lead(topic, 0, Some(leader)).unwrap();
         }
         let scope = TransactionScope { log, relay, is_new: false, timeout: TIMEOUT };
-        Self { mock, suspects: Arc::default(), scope }
+        Self { mock, suspects: Arc::default(), pace: Arc::default(), scope }
     }
 
     /// A session that has shut out the one before.
@@ -54,6 +56,7 @@ impl Cluster {
             asker: Arc::downgrade(&asker),
             config: Config::new(self.mock.bootstrap_servers()),
             suspects: Arc::clone(&self.suspects),
+            pace: Arc::clone(&self.pace),
             singles: self.suspects.take(),
             scope: self.scope.clone(),
         };
@@ -142,4 +145,40 @@ async fn the_right_to_begin_transactions_is_probed_beside_the_relay() {
     let outcomes = publish(&mut publisher, &mut received, &["alive"]).await;
     assert!(outcomes.iter().all(Result::is_ok), "{outcomes:?}");
     session.commit(session.turn(), mark(1)).await.unwrap();
+}
+
+/// Goal: suspects that go one by one over a slow network leave, in transactions that are as small as
+/// it takes, and no topic is blamed for it. Oracle: the receipts.
+#[tokio::test(flavor = "multi_thread")]
+async fn suspects_leave_also_where_each_takes_its_time() {
+    const SUSPECTS: usize = 60;
+    let mut cluster = Cluster::start();
+    // The patience is 500 ms.
+    cluster.scope.timeout = Duration::from_secs(1);
+    cluster.suspects.raise(SUSPECTS);
+    cluster.mock.answer_late(1, Duration::from_millis(15)).unwrap();
+    let (mut left, mut number, mut failed) = (SUSPECTS, 0, 0);
+    while left > 0 {
+        let (session, mut publisher, mut received) = cluster.session().await;
+        loop {
+            let batch = left.min(publisher.profile().batch_len);
+            let outcomes = publish(&mut publisher, &mut received, &vec!["alive"; batch]).await;
+            if let Some(error) = outcomes.into_iter().find_map(Result::err) {
+                assert_eq!(error.scope(), FaultScope::Session, "{error}");
+                failed += 1;
+                break;
+            }
+            number += 1;
+            if session.commit(session.turn(), mark(number)).await.is_err() {
+                failed += 1;
+                break;
+            }
+            left -= batch;
+            if left == 0 {
+                break;
+            }
+        }
+        assert!(failed < 20, "{left} of {SUSPECTS} are left");
+    }
+    assert!(cluster.suspects.take().is_none());
 }

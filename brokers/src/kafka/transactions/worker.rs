@@ -15,6 +15,7 @@ use tokio::sync::oneshot;
 
 use super::crash_points;
 use super::deliveries::Deliveries;
+use super::pace::Pace;
 use super::parts;
 use super::session::SessionEnd;
 use crate::kafka::config::Config;
@@ -57,6 +58,7 @@ pub(super) struct Worker {
     /// How long a batch or a commit may take.
     pub(super) patience: Duration,
     pub(super) suspects: Arc<Suspects>,
+    pub(super) pace: Arc<Pace>,
     /// Shared by the producers of a session.
     pub(super) singles: Option<Arc<Singles>>,
     pub(super) topics: HashSet<String>,
@@ -221,7 +223,8 @@ impl Worker {
     /// Sends a batch and waits until the brokers have all of it. The error is nothing when the
     /// outcomes of the records tell more.
     fn send(&mut self, batch: &[Submission]) -> Result<(), Option<PublishError>> {
-        let deadline = Instant::now() + self.patience;
+        let begun_at = Instant::now();
+        let deadline = begun_at + self.patience;
         self.open()?;
         let Some(producer) = &self.producer else { return Err(Some(self.lost())) };
         producer.context().begin(batch.len());
@@ -237,7 +240,11 @@ impl Worker {
                 }
             }
         }
-        arrive(producer, deadline).map_err(|()| None)
+        arrive(producer, deadline).map_err(|()| None)?;
+        if begun_at.elapsed() < self.patience / 4 {
+            self.pace.quick(self.singles.is_some(), batch.len());
+        }
+        Ok(())
     }
 
     fn open(&mut self) -> Result<(), Option<PublishError>> {
@@ -262,12 +269,24 @@ impl Worker {
     fn blame(&mut self, batch: &[Submission]) -> Blamed {
         let mut blamed = Blamed::new();
         let Some(producer) = &self.producer else { return blamed };
-        let mut reason = None;
+        let mut reason: Option<String> = None;
         let mut session = Fault::Broker;
         let fatal = producer.client().fatal_error();
+        // Others went on until the end: slow, and nobody's silence.
+        let went_on = |came_at: Instant| came_at.elapsed() < self.patience / 2;
+        let is_slow = producer.context().came_at().is_some_and(went_on);
         let outcomes = producer.context().take();
         let is_silence = fatal.is_none() && !outcomes.iter().flatten().any(Result::is_err);
-        let is_heard = outcomes.iter().any(Option::is_some);
+        let arrived = outcomes.iter().flatten().count();
+        let is_heard = arrived > 0 && !is_slow;
+        if is_silence && is_slow {
+            self.pace.slow(self.singles.is_some(), arrived);
+            let all = batch.len();
+            reason = Some(format!(
+                "kafka took {arrived} of {all} messages of a transaction within {:?}; the next ones are smaller",
+                self.patience
+            ));
+        }
         let mut silent = HashMap::new();
         for (place, (outcome, submission)) in outcomes.into_iter().zip(batch).enumerate() {
             let topic = submission.message.topic.as_str();
