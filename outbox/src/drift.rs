@@ -9,6 +9,7 @@ use time::OffsetDateTime;
 
 use crate::dialect::Dialect;
 use crate::enqueue_error::EnqueueError;
+use crate::new_message::Prepared;
 use crate::telemetry;
 
 /// How long a reading of the database's clock is gone on from. A refusal always has one of its own.
@@ -45,6 +46,18 @@ impl DriftGuard {
         Err(EnqueueError::Drift(Box::new(drift)))
     }
 
+    /// Refuses a message whose id will not be accepted any more when it is delivered: an id is made
+    /// when a message is enqueued, and consumers judge its age.
+    pub(crate) fn at_delivery(&self, prepared: &Prepared) -> Result<(), EnqueueError> {
+        let Some(deliver_at) = prepared.deliver_at else { return Ok(()) };
+        let id = prepared.message.id;
+        let age_max = id.generated_at() - self.window.at(id.generated_at()).oldest_accepted_at;
+        if deliver_at - id.generated_at() <= age_max {
+            return Ok(());
+        }
+        Err(EnqueueError::ScheduledTooFar { id, deliver_at, latest_at: id.generated_at() + age_max })
+    }
+
     fn first_drift(&self, supplied: &[MessageId], now: OffsetDateTime) -> Option<Drift> {
         let accepted = self.window.at(now);
         supplied.iter().find_map(|id| accepted.validate(*id).err())
@@ -58,5 +71,34 @@ impl DriftGuard {
 
     fn lock(&self) -> MutexGuard<'_, Option<(Instant, OffsetDateTime)>> {
         self.reading.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use message::{EventType, Message, Topic};
+
+    #[test]
+    fn a_message_is_scheduled_as_far_ahead_as_its_id_is_accepted() {
+        let message =
+            Message::new(Topic::new("orders").unwrap(), EventType::new("order.placed").unwrap(), "{}");
+        let made_at = message.id.generated_at();
+        let days = time::Duration::days;
+        let latest_at = made_at + days(14);
+        for (window, ahead, is_accepted) in [
+            (DriftWindow::DEFAULT, days(14), true),
+            (DriftWindow::DEFAULT, days(15), false),
+            (DriftWindow::WIDEST, days(366), true),
+            (DriftWindow::DEFAULT, days(-1), true),
+        ] {
+            let deliver_at = Some(made_at + ahead);
+            let prepared = Prepared { message: message.clone(), deliver_at, is_supplied: false };
+            let answer = DriftGuard::new(window).at_delivery(&prepared);
+            assert_eq!(answer.is_ok(), is_accepted, "{window:?}, {ahead}");
+            if let Err(error) = answer {
+                assert!(error.to_string().contains(&latest_at.to_string()), "{error}");
+            }
+        }
     }
 }

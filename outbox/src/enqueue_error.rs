@@ -6,6 +6,7 @@ use message::limits::Oversize;
 use message::token::{Drift, MintError};
 use message::{Fault, MessageId, Topic};
 use migrations::SqlErrorKind;
+use time::OffsetDateTime;
 
 use crate::new_message::InvalidMessage;
 
@@ -25,6 +26,21 @@ pub enum EnqueueError {
     /// refuse it.
     #[error(transparent)]
     Drift(Box<Drift>),
+    /// The message would be delivered when its id, which is made now, is older than consumers accept
+    /// ([`OutboxBuilder::ids_accepted`](crate::OutboxBuilder::ids_accepted)): each of them would
+    /// refuse it. Nothing was sent to the database.
+    #[error(
+        "message {id} is to be delivered at {deliver_at}; consumers accept its id until {latest_at}, so none would apply \
+         it: enqueue it later, or give the inboxes a longer retention and the outbox the same with ids_accepted"
+    )]
+    ScheduledTooFar {
+        /// The id.
+        id: MessageId,
+        /// When it should be delivered.
+        deliver_at: OffsetDateTime,
+        /// The latest time at which it may be.
+        latest_at: OffsetDateTime,
+    },
     /// No id could be made for the message ([`OutboxBuilder::ids`](crate::OutboxBuilder::ids)).
     #[error(transparent)]
     NoId(#[from] MintError),

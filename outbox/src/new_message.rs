@@ -176,7 +176,8 @@ impl NewMessage {
     }
 
     /// The message leaves at this time or soon after, by the database's clock. It does not wait for
-    /// others of its key, and others do not wait for it.
+    /// others of its key, and others do not wait for it. At most 14 days ahead, unless the outbox
+    /// accepts older ids ([`OutboxBuilder::ids_accepted`](crate::OutboxBuilder::ids_accepted)).
     pub fn deliver_at(mut self, at: OffsetDateTime) -> Self {
         if (1970..=9999).contains(&at.to_offset(time::UtcOffset::UTC).year()) {
             self.deliver_at = Some(at);

@@ -50,6 +50,7 @@ pub(crate) async fn store_one<DB: Dialect>(
 ) -> Result<Single, EnqueueError> {
     let id = prepared.message.id;
     check_open::<DB>(connection).await?;
+    settings.drift.at_delivery(prepared)?;
     if prepared.is_supplied {
         settings.drift.validate::<DB>(connection, &[id]).await?;
     }
@@ -82,6 +83,7 @@ pub(crate) async fn store_all<DB: Dialect>(
     messages: Vec<Prepared>,
 ) -> Result<Batch, EnqueueError> {
     check_open::<DB>(connection).await?;
+    messages.iter().try_for_each(|prepared| settings.drift.at_delivery(prepared))?;
     let unique = without_repetitions(&messages, settings.on_duplicate)?;
     let supplied: Vec<MessageId> =
         unique.iter().filter(|prepared| prepared.is_supplied).map(|prepared| prepared.message.id).collect();

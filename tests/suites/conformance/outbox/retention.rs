@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::outbox::support::{Database, Follower, SMALL, TTL, TestDialect, granted, ids, on, relay, source};
+use message::token::DriftWindow;
 use outbox::admin::{self, Decision, OperatorDecision};
 use outbox::log::{
     CheckpointStore, Cursor, Entry, EntryId, ExceptionChange, ExceptionState, Fenced, HeldAsk, LogError,
@@ -15,7 +16,7 @@ use outbox::log::{
 use outbox::read_only::ReadOnly;
 use outbox::reconcile::{self, Rows, Stage};
 use outbox::retention::{self, Expired, ForgetError, HeldBack, LogRetention, Segment};
-use outbox::{Enqueued, NewMessage};
+use outbox::{Enqueued, NewMessage, Outbox};
 use proxy::{Conditions, Flow, Pass, Proxy};
 use sqlx::{Connection, Executor, PgConnection, Postgres};
 use time::OffsetDateTime;
@@ -344,8 +345,12 @@ async fn a_month_of_scheduled_messages_keeps_no_segment<DB: TestDialect>(db: Dat
     let mut main = Relay::new(&db, &relay()).await;
     main.follower.limit.entries_max = 1_000;
     let next_month = OffsetDateTime::now_utc() + 30 * 24 * HOUR;
+    let wide = Outbox::<DB>::builder().ids_accepted(DriftWindow::WIDEST).build();
     for pass in 1..=PASSES {
-        db.enqueue(messages(MESSAGES).map(|message| message.deliver_at(next_month))).await;
+        let mut tx = wide.begin(&db.pool).await.unwrap();
+        let scheduled = messages(MESSAGES).map(|message| message.deliver_at(next_month));
+        tx.enqueue_batch(scheduled).await.unwrap();
+        tx.commit().await.unwrap();
         let entries = main.follower.all().await;
         assert!(entries.iter().all(|entry| entry.deliver_in > Some(HOUR)));
         let park = |entry| ExceptionChange::Park(parked(entry, ExceptionState::Scheduled));
