@@ -38,8 +38,8 @@ pub enum Migrate {
     /// Print the SQL that makes PostgreSQL roles of least privilege: producer, relay, consumer,
     /// claimant, observer, migrator.
     ///
-    /// Run it as the owner of the tables, after `migrate up` and again after each upgrade. The
-    /// roles cannot log in: make your services' users members of them.
+    /// Run it as the owner of the tables, after `migrate up` and again after each upgrade, or have
+    /// it run (--apply). The roles cannot log in: make your services' users members of them.
     Roles(RolesScript),
 }
 
@@ -140,7 +140,7 @@ impl Migrate {
                 Ok(if fits { Exit::Success } else { Exit::Usage })
             }
             Self::Sql(script) => script.print(),
-            Self::Roles(script) => script.print(),
+            Self::Roles(script) => script.execute().await,
         }
     }
 }
@@ -258,6 +258,28 @@ impl Goal {
         }
         Ok(())
     }
+}
+
+/// Carries out a script of SQL on PostgreSQL.
+#[cfg(feature = "postgres")]
+pub(crate) async fn run_script(goal: &Goal, script: String) -> Result<(), Failure> {
+    if goal.dialect()? != Dialect::Postgres {
+        return Err(Failure::new(Exit::Usage, "SQLite has no roles"));
+    }
+    let invalid = |error| Failure::from(LogError::from(error));
+    let options = postgres_options(goal.url(), goal.options.allow_plaintext).map_err(invalid)?;
+    let name = options.get_database().unwrap_or_else(|| options.get_username());
+    let database = format!("postgresql {}:{}/{name}", options.get_host(), options.get_port());
+    let mut connection = connect(&options.application_name("relay migrate"), &database).await?;
+    let ran = sqlx::raw_sql(sqlx::AssertSqlSafe(script)).execute(&mut connection).await;
+    ran.map_err(|error| failed("make the roles", error).about(&database))?;
+    close(connection).await
+}
+
+/// Carries out a script of SQL on PostgreSQL.
+#[cfg(not(feature = "postgres"))]
+pub(crate) async fn run_script(_: &Goal, _: String) -> Result<(), Failure> {
+    Err(without_postgres())
 }
 
 fn outcome(database: &str, status: &Status, applied: Option<&'static [migrations::Migration]>) -> Outcome {

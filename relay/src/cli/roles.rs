@@ -1,11 +1,14 @@
-//! `relay migrate roles`: least privilege on PostgreSQL, as a script.
+//! `relay migrate roles`: least privilege on PostgreSQL, as a script or carried out.
 
 use clap::Args;
 use migrations::{Identifier, Line, Roles};
+use outbox::log::LogOptions;
+use secrecy::SecretString;
 
+use super::database::Goal;
 use super::exit::Exit;
 use super::failure::Failure;
-use super::migrate::LineName;
+use super::migrate::{LineName, run_script};
 use super::output;
 
 /// Which roles, and what they are called.
@@ -20,6 +23,19 @@ pub struct RolesScript {
     /// unless another is given. Name the lines with --line where it has not all three.
     #[arg(long, value_name = "NAME")]
     service: Option<Identifier>,
+
+    /// Carry the script out instead of printing it, on the database of RELAY_DATABASE_URL or
+    /// --database, as the owner of the tables.
+    #[arg(long)]
+    apply: bool,
+
+    /// The database, with --apply. Better given by the variable, where it holds a password.
+    #[arg(long, value_name = "URL", env = "RELAY_DATABASE_URL", hide_env_values = true)]
+    database: Option<String>,
+
+    /// Accept an unencrypted connection to another machine (with --apply).
+    #[arg(long, requires = "apply")]
+    allow_plaintext: bool,
 
     /// The PostgreSQL schema of the tables. Default: the search_path's of whoever runs the script.
     #[arg(long, value_name = "NAME")]
@@ -55,7 +71,25 @@ pub struct RolesScript {
 }
 
 impl RolesScript {
-    pub(crate) fn print(self) -> Result<Exit, Failure> {
+    /// Prints the script, or carries it out.
+    pub(crate) async fn execute(self) -> Result<Exit, Failure> {
+        if !self.apply {
+            output::print(&self.scripts()?.join("\n"))?;
+            return Ok(Exit::Success);
+        }
+        let url = self.database.clone().ok_or_else(|| {
+            Failure::new(Exit::Usage, "--apply needs a database: set RELAY_DATABASE_URL, or give --database")
+        })?;
+        let options = LogOptions::default().allow_plaintext(self.allow_plaintext);
+        let goal = Goal::new(SecretString::from(url), options);
+        for script in self.scripts()? {
+            run_script(&goal, script).await?;
+        }
+        Ok(Exit::Success)
+    }
+
+    /// The script of each line.
+    fn scripts(self) -> Result<Vec<String>, Failure> {
         let mut roles = match &self.service {
             Some(service) => Roles::of_service(service).map_err(|error| Failure::new(Exit::Usage, error))?,
             None => Roles::standard(),
@@ -73,8 +107,6 @@ impl RolesScript {
         };
         let schema = self.schema.or(self.service);
         let script = |line: Line| roles.script(line, schema.as_ref()).to_string();
-        let scripts: Vec<String> = lines.into_iter().map(script).collect();
-        output::print(&scripts.join("\n"))?;
-        Ok(Exit::Success)
+        Ok(lines.into_iter().map(script).collect())
     }
 }

@@ -1,6 +1,7 @@
 //! `relay migrate up`, `status` and `sql`.
 
 use migrations::Line;
+use sqlx::Postgres;
 use tests::relay_process::Config;
 use tests::{Backend, Database, Dialect, Outcome, Stage};
 
@@ -53,6 +54,33 @@ pub(super) async fn what_is_missing_is_applied_once<DB: Dialect>(stage: Stage) -
     let known: usize = Line::ALL.iter().map(|line| line.migrations(DB::DIALECT).len()).sum();
     assert_eq!(usize::try_from(applied)?, known);
     Ok(())
+}
+
+/// Goal: what the image holds is enough for an installation: roles and grants are made by the
+/// program, and made again without harm. Oracle: PostgreSQL's own answer about the relay's rights,
+/// before and after.
+pub(super) async fn roles_are_made_without_another_client(stage: Stage) -> Outcome {
+    let database = Database::<Postgres>::empty(&stage).await?;
+    let url = url(&database);
+    let roles = ["migrator", "producer", "relay", "observer"].map(|role| (role, stage.unique(role)));
+    let flags: Vec<String> = roles.iter().map(|(role, name)| format!("--{role}={name}")).collect();
+    Ran::of(&["migrate", "up", "--line", "outbox", "--database", &url]).await?.done()?;
+    let apply = ["migrate", "roles", "--line", "outbox", "--apply", "--database", &url];
+    let arguments: Vec<&str> = apply.into_iter().chain(flags.iter().map(String::as_str)).collect();
+    for _ in 0..2 {
+        assert_eq!(Ran::of(&arguments).await?.done()?.out, "");
+    }
+    let relay = &roles[2].1;
+    for (right, expected) in [("SELECT", 1), ("TRUNCATE", 0)] {
+        let asked =
+            format!("SELECT has_table_privilege('{relay}', 'outbox_message', '{right}')::int::bigint");
+        assert_eq!(database.integer(&asked).await?, expected, "{right}");
+    }
+    for (_, role) in &roles {
+        database.execute(&format!("DROP OWNED BY {role}")).await?;
+        database.execute(&format!("DROP ROLE {role}")).await?;
+    }
+    Ran::of(&["migrate", "roles", "--apply", "--database", "sqlite:none.db"]).await?.refused(2, &["no roles"])
 }
 
 /// Goal: an administrator can run the SQL by hand. Oracle: what `migrate sql` prints, carried out

@@ -76,6 +76,8 @@ pub(crate) fn of_the_night() -> Vec<Trial> {
         showing::what_is_published_now_is_told,
         several::pipelines_of_one_process_do_not_wait_for_each_other,
     }
+    let name = "roles_are_made_without_another_client/postgres";
+    trials.push(trial(name, &[Backend::Postgres], migrate::roles_are_made_without_another_client));
     let needs = [Backend::Postgres, Backend::Kafka];
     let name = "a_run_ends_when_an_operator_has_to_act/postgres/kafka";
     trials.push(trial(name, &needs, once::a_run_ends_when_an_operator_has_to_act));
