@@ -35,3 +35,20 @@ readOnlyRootFilesystem: true
 capabilities:
   drop: [ALL]
 {{- end -}}
+
+{{- define "relay.migrateStep" -}}
+env:
+  - name: RELAY_DATABASE_URL
+    valueFrom:
+      secretKeyRef:
+        name: {{ .Values.migrate.secret }}
+        key: url
+resources:
+  requests:
+    cpu: 50m
+    memory: 64Mi
+  limits:
+    memory: 128Mi
+securityContext:
+  {{- include "relay.containerSecurity" . | nindent 2 }}
+{{- end -}}
