@@ -9,7 +9,7 @@ use super::doctor::exit_of;
 use super::exit::Exit;
 use super::failure::Failure;
 use super::output::{Format, or_dash, table};
-use crate::doctor::{PipelineReport, reach};
+use crate::doctor::{PipelineReport, reach, reach_inbox};
 
 /// The arguments of `relay check`.
 #[derive(Debug, Args)]
@@ -35,7 +35,10 @@ impl Check {
             None => config.pipelines.iter().collect(),
         };
         let looks = pipelines.into_iter().map(|pipeline| async {
-            PipelineReport { pipeline: pipeline.name.to_string(), checks: reach(pipeline).await }
+            let inboxes = config.verify.iter().filter(|inbox| inbox.is_of(pipeline.name.as_str()));
+            let (mut checks, inboxes) = tokio::join!(reach(pipeline), join_all(inboxes.map(reach_inbox)));
+            checks.extend(inboxes);
+            PipelineReport { pipeline: pipeline.name.to_string(), checks }
         });
         let reports = join_all(looks).await;
         format.print(&reports, |reports| shown(reports))?;

@@ -46,5 +46,5 @@ pub mod transactions;
 pub use checklist::{ChecklistItem, checklist};
 pub use examine::{DoctorOptions, examine};
 pub use facts::ServiceRoles;
-pub use reach::{reach, reach_broker, reach_database};
+pub use reach::{reach, reach_broker, reach_database, reach_inbox};
 pub use report::{CheckState, Finding, PipelineReport};

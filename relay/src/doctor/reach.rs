@@ -5,8 +5,9 @@ use std::time::Duration;
 use message::{Fault, Receipts};
 use tokio::time::timeout;
 
+use super::facts::UnreadInbox;
 use super::report::Finding;
-use crate::config::PipelineConfig;
+use crate::config::{InboxConfig, PipelineConfig};
 
 /// How long each of them may take.
 const TIME_LIMIT: Duration = Duration::from_secs(30);
@@ -46,6 +47,19 @@ pub async fn reach_broker(pipeline: &PipelineConfig) -> Finding {
         Ok(Ok(_)) => Finding::pass(CHECK, "broker", connector.destination()),
         Ok(Err(error)) => failed("broker", format!("{}: {error}", connector.destination()), error.fault()),
         Err(_) => late("broker", connector.destination()),
+    }
+}
+
+/// Reads the inbox of `[[verify.inbox]]`. A warning where that fails: the relay publishes without
+/// it. Cancel-safe.
+pub async fn reach_inbox(inbox: &InboxConfig) -> Finding {
+    let subject = format!("inbox {}", inbox.consumer);
+    match super::gather::inbox::gather(inbox).await.remembers {
+        Ok(_) => Finding::pass(CHECK, subject, "it answers"),
+        Err(UnreadInbox { reason, .. }) => {
+            let remedy = "check url and rights of this [[verify.inbox]]: verify, dead and show cannot read it";
+            Finding::warn(CHECK, subject, reason, remedy)
+        }
     }
 }
 

@@ -6,6 +6,8 @@
 pub(crate) fn harmless(text: &str) -> String {
     let steers = |c: char| c.is_control() && c != '\n' && c != '\t';
     let escaped = |c: char| match c {
+        // With the two digits behind it, a byte that is not UTF-8, as errors quote it.
+        '\u{1a}' => vec!['\\', 'x'],
         c if steers(c) => c.escape_default().collect(),
         c if hides(c) => c.escape_unicode().collect(),
         c => vec![c],
@@ -17,4 +19,14 @@ pub(crate) fn harmless(text: &str) -> String {
 fn hides(c: char) -> bool {
     matches!(c, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
         | '\u{2060}'..='\u{206f}' | '\u{feff}')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_steers_or_hides_is_escaped_and_a_bad_byte_is_spelled_as_in_errors() {
+        assert_eq!(harmless("caf\u{1a}e9 \u{7}\u{200b}\u{2066}"), "caf\\xe9 \\u{7}\\u{200b}\\u{2066}");
+    }
 }

@@ -1,12 +1,21 @@
 //! The progress that a person sees, on standard error.
 
 use std::io::IsTerminal as _;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// Rows read so far; drawn on a terminal only.
+/// Between two lines where nothing can be drawn.
+const LINE_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Rows read so far: drawn on a terminal, a line now and then elsewhere.
 pub(super) struct Progress {
     bar: ProgressBar,
+    rows: AtomicU64,
+    begun_at: Instant,
+    /// Lines so far.
+    lines: AtomicU64,
 }
 
 impl Progress {
@@ -16,7 +25,7 @@ impl Progress {
         if let Ok(style) = ProgressStyle::with_template("{spinner} {msg}: {human_pos} rows read, {per_sec}") {
             bar.set_style(style);
         }
-        Self { bar }
+        Self { bar, rows: AtomicU64::new(0), begun_at: Instant::now(), lines: AtomicU64::new(0) }
     }
 
     /// Shows what is going on.
@@ -28,6 +37,11 @@ impl Progress {
     pub(super) fn rows(&self, from: &'static str, count: usize) {
         self.bar.set_message(from);
         self.bar.inc(count as u64);
+        let rows = self.rows.fetch_add(count as u64, Ordering::Relaxed) + count as u64;
+        let due = self.begun_at.elapsed().as_secs() / LINE_INTERVAL.as_secs();
+        if self.bar.is_hidden() && self.lines.swap(due, Ordering::Relaxed) < due {
+            eprintln!("{from}: {rows} rows read so far");
+        }
     }
 }
 

@@ -107,6 +107,12 @@ pub(super) async fn what_is_paused_waits_in_order_and_others_flow<DB: Dialect>(
     scene.refused("resume", &key, &["key a is not paused", "nothing"]).await?;
     scene.until_effects("a", 7).await?;
 
+    // A name that is misspelt.
+    let misspelt = ["--topic", "no-such-topic", "--note", "a test", "--actor", "ann"];
+    let paused = Ran::with(&scene.config, &[&["pause"], &misspelt[..]].concat()).await?.done()?;
+    assert!(paused.err.contains("no message of topic no-such-topic is in the outbox"), "{paused:?}");
+    scene.command("resume", &misspelt[..2]).await?;
+
     // A topic.
     let topic = scene.workload.topic.to_string();
     let topic = ["--topic", topic.as_str()];
@@ -136,9 +142,9 @@ pub(super) async fn what_is_paused_waits_in_order_and_others_flow<DB: Dialect>(
     assert_eq!((scene.effects("a").await?, scene.effects("b").await?), (12, 7));
 
     let audit = Ran::with(&scene.config, &["dead", "audit", "--output", "json"]).await?.done()?.json()?;
-    assert_eq!(column(&audit, "action"), ["resume", "pause"].repeat(3), "{audit}");
-    assert_eq!(column(&audit, "selection")[4..], ["key a"; 2]);
-    assert_eq!((column(&audit, "actor"), column(&audit, "note")), (vec!["ann"; 6], vec!["a test"; 6]));
+    assert_eq!(column(&audit, "action"), ["resume", "pause"].repeat(4), "{audit}");
+    assert_eq!(column(&audit, "selection")[6..], ["key a"; 2]);
+    assert_eq!((column(&audit, "actor"), column(&audit, "note")), (vec!["ann"; 8], vec!["a test"; 8]));
     consumer.stop().await?;
     relay.stop().await
 }
