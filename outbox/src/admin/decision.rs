@@ -45,8 +45,8 @@ pub struct OperatorDecision {
 /// its end.
 pub const DECIDED_MAX: usize = 500;
 
-/// An entry as the operator has seen it. A place in the log can get another message, when a sequence
-/// was set back; a decision about the one that was seen must not reach the other one.
+/// An entry as the operator has seen it. A place in the log can get another message, when a
+/// sequence was set back; a decision about the one that was seen must not reach the other one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChosenEntry {
     /// Its place in the log.

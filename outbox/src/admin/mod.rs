@@ -1,7 +1,7 @@
 //! Questions and decisions of operators.
 //!
-//! Decisions are made about dead entries only, some hundred in one transaction, each with its line
-//! in `outbox_audit`: who, when, what, why, and the digests of the content before and after. The relay
+//! Decisions are made about dead entries only, up to 500 in one transaction, each with its line in
+//! `outbox_audit`: who, when, what, why, and the digests of the content before and after. The relay
 //! finds a requeued or discarded entry by its due time, within a poll.
 //!
 //! | module | what it holds |

@@ -129,7 +129,7 @@ fn left(relay: &RelayStatus, pauses: &[Pause]) -> Option<Left> {
     (!moves).then_some(left)
 }
 
-/// What is left where nothing moves but messages that fail by an operator's fault.
+/// Counts what is left where nothing moves but messages that fail by an operator's fault.
 fn blocked(relay: &RelayStatus) -> Option<Left> {
     let count = |state: &str| relay.exceptions.get(state).copied().unwrap_or_default();
     let by_operator = |parked: &&ParkedCount| {

@@ -31,10 +31,10 @@ pub struct Run {
     #[command(flatten)]
     config: ConfigFile,
 
-    /// Stop when everything that had committed has left. Exits with 3 when messages remain that wait
-    /// for an operator (dead ones, or those whose topic or queue is missing), or when a signal came
-    /// first, and with 2 when a database refuses its pipeline. Scheduled messages wait for the next
-    /// run.
+    /// Stop when everything that had committed has left. Exits with 3 when messages remain that
+    /// wait for an operator (dead ones, or those whose topic or queue is missing), or when a signal
+    /// came first, and with 2 when a database refuses its pipeline. Scheduled messages wait for the
+    /// next run.
     #[arg(long)]
     once: bool,
 

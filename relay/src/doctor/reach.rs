@@ -57,7 +57,8 @@ pub async fn reach_inbox(inbox: &InboxConfig) -> Finding {
     match super::gather::inbox::gather(inbox).await.remembers {
         Ok(_) => Finding::pass(CHECK, subject, "it answers"),
         Err(UnreadInbox { reason, .. }) => {
-            let remedy = "check url and rights of this [[verify.inbox]]: verify, dead and show cannot read it";
+            let remedy =
+                "check url and rights of this [[verify.inbox]]: verify, dead and show cannot read it";
             Finding::warn(CHECK, subject, reason, remedy)
         }
     }

@@ -107,10 +107,9 @@ pub(crate) async fn a_quiet_system_is_proven_and_each_damage_is_named<DB: Dialec
     Ok(())
 }
 
-/// Goal: what waits for an operator is told apart from what is wrong, and from what is fine; effects
-/// are missed only of the event types that the statement covers. Oracle: exit codes, counts and the
-/// hint, for a dead message, an open dead letter, one that was closed, and a statement that names
-/// no effect.
+/// Goal: what waits for an operator is told apart from what is wrong, and from what is fine;
+/// effects are missed only of the event types that the statement covers. Oracle: exit codes, counts
+/// and the hint, for an open dead letter, a closed one, and a statement that names no effect.
 pub(crate) async fn what_waits_for_an_operator_is_told_apart<DB: Dialect>(
     stage: Stage,
     broker: Arc<dyn Broker>,

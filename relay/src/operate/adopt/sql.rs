@@ -248,10 +248,10 @@ impl Sql<'_> {
         Some(Template::new(mark).literal("value", pending.after.as_deref().unwrap_or_default()).render())
     }
 
-    /// A change of a row that no message tells of, as a condition on `OLD` and `NEW`: the content of
-    /// one that was handed over, or one that waits again. The update of an `INSERT … ON CONFLICT DO
-    /// UPDATE` is such a change, and the mark of its `EXCLUDED` would hide it. None where rows are
-    /// not marked.
+    /// A change of a row that no message tells of, as a condition on `OLD` and `NEW`: the content
+    /// of one that was handed over, or one that waits again. The update of an `INSERT … ON CONFLICT
+    /// DO UPDATE` is such a change, and the mark of its `EXCLUDED` would hide it. None where rows
+    /// are not marked.
     fn unsent(&self) -> Option<Statement> {
         self.mark()?;
         let adoption = self.adoption;

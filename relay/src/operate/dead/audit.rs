@@ -66,8 +66,8 @@ pub struct Audited {
     pub away: Vec<OperateError>,
 }
 
-/// The decisions about messages in all places, the latest first, at most `limit`: one line for each,
-/// however many messages it is about. Cancel-safe.
+/// The decisions about messages in all places, the latest first, at most `limit`: one line for
+/// each, however many messages it is about. Cancel-safe.
 ///
 /// # Errors
 /// [`OperateError`] when the operator may not look. [`Audited::away`] tells which places are away.
@@ -193,7 +193,7 @@ fn grouped(lines: Vec<AuditLine>) -> Vec<AuditLine> {
         let of = |line: &AuditLine| {
             (line.source, line.owner.clone(), line.actor.clone(), line.action.clone(), line.accept_late)
         };
-        // What nobody chose by a filter was decided about by itself.
+        // Without a filter, each was decided about by itself.
         one.selection.is_some()
             && of(one) == of(other)
             && (&one.selection, &one.note) == (&other.selection, &other.note)

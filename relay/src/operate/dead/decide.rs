@@ -20,8 +20,8 @@ use crate::operate::seconds;
 /// How far back the audit is read to name who was faster.
 pub(crate) const LOOK_BACK: u32 = 1_000;
 
-/// Entries of a batch whose present state is looked up, when somebody else was faster: two questions
-/// to the database for each.
+/// Entries of a batch whose present state is looked up, when somebody else was faster: two
+/// questions to the database for each.
 const EXPLAINED_MAX: usize = 20;
 
 /// A decision.

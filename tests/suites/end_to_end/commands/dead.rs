@@ -82,8 +82,13 @@ pub(super) async fn dead_messages_are_edited_requeued_and_discarded<DB: Dialect>
     let file = stage.folder().join("payload");
     std::fs::write(&file, json!({ "key": "a", "seq": 1 }).to_string())?;
     let file = file.to_str().ok_or("a path that is no text")?;
-    let edited =
-        scene.decide(&["edit", "--id", message, "--payload-file", file, "--header", "by=ann"]).await?;
+    let edit = ["edit", "--id", message, "--payload-file", file, "--header", "by=ann", "--output", "json"];
+    let edited = scene.dead(&[&edit, &SIGNED[..]].concat()).await?.done()?;
+    assert!(
+        edited.err.contains(&format!("requeue --pipeline {RELAY} --id {message} --note WHY")),
+        "{edited:?}"
+    );
+    let edited = edited.json()?;
     assert_eq!(outcomes(&edited), [(entry, "edited")], "{edited}");
     assert_eq!(scene.listed("dead").await?[0]["edited"], json!(true), "it stays dead until it is requeued");
     let requeued = scene.decide(&["requeue", "--id", entry]).await?;

@@ -84,6 +84,8 @@ pub(crate) fn of_the_night() -> Vec<Trial> {
     let rabbitmq = [Backend::Postgres, Backend::Rabbitmq];
     let name = "a_run_ends_when_a_queue_is_missing/postgres/rabbitmq";
     trials.push(trial(name, &rabbitmq, once::a_run_ends_when_a_queue_is_missing));
+    let name = "a_count_that_stops_is_a_lower_bound/postgres";
+    trials.push(trial(name, &[Backend::Postgres], showing::a_count_that_stops_is_a_lower_bound));
     let name = "many_messages_are_decided_about_in_few_sessions/postgres";
     trials.push(trial(name, &[Backend::Postgres], dead::many_are_decided_about_in_few_sessions));
     trials.extend(adopt::trials());

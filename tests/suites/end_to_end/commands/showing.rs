@@ -4,10 +4,12 @@
 use std::sync::Arc;
 
 use outbox::NewMessage;
+use outbox::entries::UNREAD_COUNTED_MAX;
 use serde_json::{Value, json};
+use sqlx::Postgres;
 use tests::relay_process::Config;
 use tests::workload::Workload;
-use tests::{Broker, Dialect, Failure, Outcome, RelayProcess, Stage};
+use tests::{Broker, Database, Dialect, Failure, Outcome, RelayProcess, Stage};
 
 use super::{Ran, column};
 use crate::verify;
@@ -227,5 +229,26 @@ async fn parked_ones_are_told_again<DB: Dialect>(
     assert_eq!(tail.ended().await?.code(), Some(0));
     let told = tail.log()?;
     assert!(told.contains("\"state\":\"discarded\""), "{told}");
+    Ok(())
+}
+
+/// Goal: a count that is cut short is no exact number. Oracle: the table and the JSON, with as many
+/// unread messages as are counted.
+pub(super) async fn a_count_that_stops_is_a_lower_bound(stage: Stage) -> Outcome {
+    let database = Database::<Postgres>::migrated(&stage).await?;
+    let broker = "[pipeline.kafka]\nbootstrap_servers = [\"127.0.0.1:1\"]\n";
+    let config = Config::with_section(&stage, "orders", &database.relay_url()?, broker, "")?;
+    let insert = |count: u32| {
+        format!(
+            "INSERT INTO outbox_message (topic, payload) SELECT 'orders', '\\x00' FROM generate_series(1, {count})"
+        )
+    };
+    for (count, is_cut, shown) in [(7, false, " 7 "), (UNREAD_COUNTED_MAX, true, " >= 100000 ")] {
+        database.execute(&insert(count)).await?;
+        let table = Ran::with(&config, &["lag"]).await?.done()?.out;
+        assert!(table.contains(shown), "{table}");
+        let lines = Ran::with(&config, &["lag", "--output", "json"]).await?.done()?.json()?;
+        assert_eq!(lines[0]["unread_is_at_least"], json!(is_cut), "{lines}");
+    }
     Ok(())
 }
