@@ -13,7 +13,8 @@ use outbox::log::ExceptionState;
 use super::exit::Exit;
 use super::failure::Failure;
 use super::output::Format;
-use crate::operate::dead::{self, Change, Filter, MessageRef, States};
+use crate::operate::dead::{self, Change, Filter, Listed, MessageRef, States};
+use crate::operate::{OperateError, Places};
 use arguments::Conditions;
 pub(crate) use arguments::{Signature, Where, viewer};
 pub(crate) use decide::confirm;
@@ -52,13 +53,17 @@ pub struct List {
     #[command(flatten)]
     conditions: Conditions,
 
-    /// The state; others than dead are those of outboxes.
-    #[arg(long, value_enum, value_name = "STATE", default_value_t)]
-    state: State,
+    /// The state; others than dead are those of outboxes. May be repeated.
+    #[arg(long = "state", value_enum, value_name = "STATE", default_value = "dead")]
+    states: Vec<State>,
 
     /// Also dead letters that are closed.
-    #[arg(long, conflicts_with = "state")]
+    #[arg(long, conflicts_with = "states")]
     closed: bool,
+
+    /// Show how many there are, by topic and cause, and not each of them. Counts up to 100,000.
+    #[arg(long, conflicts_with = "limit")]
+    count: bool,
 
     /// At most so many.
     #[arg(long, value_name = "COUNT", default_value_t = 100)]
@@ -93,10 +98,9 @@ pub struct Audit {
 }
 
 /// Why a message is parked.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum State {
     /// It failed too often, or was refused; an operator decides.
-    #[default]
     Dead,
     /// An earlier message of its key, or its whole topic, is blocked.
     Held,
@@ -136,20 +140,51 @@ impl Dead {
 impl List {
     async fn execute(self, format: Format) -> Result<Exit, Failure> {
         let places = self.place.open().await?;
-        let states = if self.closed { States::Closed } else { self.state.of_log() };
-        let filter = self.conditions.filter(&[], &self.place);
-        let listed = dead::list(&places, &viewer(), &filter, states, self.limit).await;
+        let listed = self.look(&places).await;
         places.close().await;
         let listed = listed?;
-        show::list(&listed.messages, listed.away.is_empty(), format)?;
-        if listed.more {
-            eprintln!("there are more than {}; show more with --limit", self.limit);
+        if self.count {
+            show::counts(&listed.messages, listed.more, listed.away.is_empty(), format)?;
+        } else {
+            show::list(&listed.messages, listed.away.is_empty(), format)?;
+            if listed.more {
+                eprintln!("there are more than {}: --limit shows more, --count how many", self.limit);
+            }
         }
         // A place that is away does not hide what waits in the others.
         let away = listed.away.into_iter().map(Failure::from).fold(None, super::failure::first);
         away.map_or(Ok(Exit::Success), Err)
     }
 }
+
+impl List {
+    /// The messages of all states that were asked for, in the order of these.
+    async fn look(&self, places: &Places) -> Result<Listed, OperateError> {
+        let filter = self.conditions.filter(&[], &self.place);
+        let states = match self.closed {
+            true => vec![States::Closed],
+            false => self.states.iter().map(|state| state.of_log()).collect(),
+        };
+        let limit = if self.count { COUNTED_MAX } else { self.limit };
+        let mut all: Option<Listed> = None;
+        for state in states {
+            let so_far = all.as_ref().map_or(0, |all| all.messages.len());
+            let next = dead::list(places, &viewer(), &filter, state, limit - so_far).await?;
+            all = Some(match all {
+                None => next,
+                Some(mut all) => {
+                    all.messages.extend(next.messages);
+                    all.more |= next.more;
+                    all
+                }
+            });
+        }
+        all.ok_or_else(|| OperateError::refused("no state is asked for", "add --state dead"))
+    }
+}
+
+/// Messages that are counted.
+const COUNTED_MAX: usize = 100_000;
 
 impl Show {
     async fn execute(self, format: Format) -> Result<Exit, Failure> {

@@ -1,11 +1,14 @@
 //! Messages that wait, and decisions, as they are printed.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
+
+use serde::Serialize;
 
 use super::super::exit::Exit;
 use super::super::failure::Failure;
 use super::super::output::{Format, age, nothing_waits, or_dash, table};
-use crate::operate::dead::{AuditLine, DeadMessage, Report};
+use crate::operate::dead::{AuditLine, DeadMessage, DeadSource, Report};
 use crate::operate::seconds;
 
 /// Prints a list; `is_whole` unless a place did not answer.
@@ -15,6 +18,60 @@ pub(super) fn list(messages: &[DeadMessage], is_whole: bool, format: Format) -> 
         false => rows(messages),
     })?;
     Ok(Exit::Success)
+}
+
+/// How many messages of one place, topic, state and cause there are.
+#[derive(Debug, Serialize)]
+struct Count<'a> {
+    source: DeadSource,
+    of: &'a str,
+    topic: &'a str,
+    state: &'a str,
+    cause: Option<&'a str>,
+    messages: u64,
+    /// Whether there are more.
+    is_at_least: bool,
+}
+
+/// Prints how many there are; `more` where not all were counted.
+pub(super) fn counts(
+    messages: &[DeadMessage],
+    more: bool,
+    is_whole: bool,
+    format: Format,
+) -> Result<(), Failure> {
+    let mut counts: BTreeMap<_, u64> = BTreeMap::new();
+    for message in messages {
+        let of = (message.source, message.owner(), &*message.topic, message.state, message.cause.as_deref());
+        *counts.entry(of).or_default() += 1;
+    }
+    let counts = counts.into_iter().map(|((source, of, topic, state, cause), messages)| Count {
+        source,
+        of,
+        topic,
+        state,
+        cause,
+        messages,
+        is_at_least: more,
+    });
+    let mut counts: Vec<Count<'_>> = counts.collect();
+    counts.sort_by_key(|count| std::cmp::Reverse(count.messages));
+    format.print(&counts, |counts| {
+        if counts.is_empty() {
+            return nothing_waits(is_whole);
+        }
+        let rows = counts.iter().map(|count| {
+            [
+                count.source.to_string(),
+                count.of.to_owned(),
+                count.topic.to_owned(),
+                count.state.to_owned(),
+                or_dash(count.cause),
+                format!("{}{}", if count.is_at_least { ">= " } else { "" }, count.messages),
+            ]
+        });
+        table(["source", "of", "topic", "state", "cause", "messages"], rows)
+    })
 }
 
 /// Prints everything known of single messages.

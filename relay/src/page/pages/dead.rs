@@ -195,7 +195,7 @@ fn row(message: &DeadMessage, with_choice: bool) -> Markup {
             td class="wide" { (maybe(message.error.as_deref())) }
             td class="number" { (count(message.attempts.into())) }
             td class="number" { (bytes(message.payload_bytes)) }
-            td { (since(message.since)) @if is_again(message) { ", again " (since(message.changed_at)) } }
+            td { (since(message.since)) @if is_again(message) { ", last change " (since(message.changed_at)) } }
         }
     }
 }

@@ -76,6 +76,9 @@ pub(super) async fn dead_messages_are_edited_requeued_and_discarded<DB: Dialect>
         (dead[0]["id"].as_str().ok_or("no id")?, dead[0]["message_id"].as_str().ok_or("no id")?);
     let limited = scene.dead(&["list", "--limit", "2"]).await?.done()?;
     assert!(limited.out.lines().count() == 3 && limited.err.contains("--limit"), "{limited:?}");
+    let count = ["list", "--count", "--state", "dead", "--state", "held", "--output", "json"];
+    let count = scene.dead(&count).await?.done()?.json()?;
+    assert_eq!((&count[0]["messages"], &count[0]["is_at_least"]), (&json!(3), &json!(false)), "{count}");
     let shown = scene.dead(&["show", "--id", message]).await?.done()?.out;
     assert!(shown.contains(message) && shown.contains("attempts"), "{shown}");
 
