@@ -3,12 +3,12 @@
 use std::collections::HashMap;
 
 use message::crash_points::reached;
-use message::{Fingerprint, Message, MessageId};
+use message::{Message, MessageId};
 use sqlx::Transaction;
 
 use crate::crash_points;
 use crate::day::Day;
-use crate::dialect::{Dialect, Inserted, Key, Mark, Stored};
+use crate::dialect::{Content, Dialect, Inserted, Key, Mark, Stored};
 use crate::error::AdmitError;
 use crate::guard::{Admission, Guard, key};
 use crate::inbox::Inbox;
@@ -28,7 +28,7 @@ pub struct Candidate<'a> {
 
 /// Which of the candidates are sent to the database: the first of each key.
 struct Plan<'a> {
-    rows: Vec<(Key<'a>, Fingerprint)>,
+    rows: Vec<(Key<'a>, Content<'a>)>,
     /// For each candidate: the index of its row, and whether it is the one that the row was made
     /// from.
     places: Vec<Result<(usize, bool), Refusal>>,
@@ -39,7 +39,7 @@ fn plan<'a>(
     candidates: &'a [Candidate<'a>],
     refusals: &mut HashMap<MessageId, Refusal>,
 ) -> Plan<'a> {
-    let mut rows: Vec<(Key<'a>, Fingerprint)> = Vec::with_capacity(candidates.len());
+    let mut rows: Vec<(Key<'a>, Content<'a>)> = Vec::with_capacity(candidates.len());
     let mut known: HashMap<Key<'a>, usize> = HashMap::with_capacity(candidates.len());
     let places = candidates
         .iter()
@@ -54,7 +54,7 @@ fn plan<'a>(
             let next = rows.len();
             let row = *known.entry(key).or_insert(next);
             if row == next {
-                rows.push((key, Fingerprint::of(message)));
+                rows.push((key, Content::of(message)));
             }
             Ok((row, row == next))
         })
@@ -124,7 +124,8 @@ impl<DB: Dialect> Inbox<DB> {
                     continue;
                 }
                 Inserted::New { processed_at, .. } => Stored {
-                    fingerprint: rows[row].1,
+                    fingerprint: rows[row].1.fingerprint,
+                    source: Some(rows[row].1.source.to_owned()),
                     result: None,
                     processed_at: *processed_at,
                     dead_letter: None,

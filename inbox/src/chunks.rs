@@ -168,7 +168,7 @@ impl<DB: Dialect> Inbox<DB> {
         let stored = DB::find(tx, statements, set.key).await.map_err(failed("look for an inbox row"))?;
         if let Some(stored) = stored {
             DB::remove_set(tx, statements, set).await.map_err(failed("remove late chunks"))?;
-            return Ok(Gathered::Duplicate(compare(stored, consumer, message)?));
+            return Ok(Gathered::Duplicate(compare(stored, consumer, message, self.options().sources)?));
         }
         if promised_bytes != chunk.bytes() {
             let problem = format!(

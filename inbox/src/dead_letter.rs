@@ -109,7 +109,7 @@ words!(
 impl From<&Refusal> for Reason {
     fn from(refusal: &Refusal) -> Self {
         match refusal {
-            Refusal::KeyReused { .. } => Self::KeyReused,
+            Refusal::KeyReused { .. } | Refusal::OtherSource { .. } => Self::KeyReused,
             Refusal::TooOld { .. } => Self::TooOld,
             Refusal::FromTheFuture { .. } => Self::FromTheFuture,
             Refusal::Fragment { .. } | Refusal::Chunk { .. } => Self::Malformed,
@@ -257,7 +257,7 @@ impl DeadLetter {
             seq: 0,
         };
         match &delivery.message {
-            Ok(message) => blank.with_message(message),
+            Ok(message) => blank.with_message(message).told_apart(),
             Err(malformed) => blank.with_malformed(malformed),
         }
     }
@@ -343,6 +343,15 @@ impl DeadLetter {
 }
 
 impl DeadLetter {
+    /// Tells the letter of a reused id from that of the message which had the id before: with equal
+    /// contents from two sources both would be one letter.
+    pub(crate) fn told_apart(self) -> Self {
+        let Some(source) = self.source.as_deref().filter(|_| self.reason == Reason::KeyReused) else {
+            return self;
+        };
+        Self { fingerprint: Fingerprint::of_parts(source, "", self.fingerprint.as_bytes()), ..self }
+    }
+
     /// Whether nothing but its subject says which delivery it is of.
     pub(crate) fn is_nameless(&self) -> bool {
         self.message_id.is_none() && self.fingerprint == Fingerprint::from([0; 32])

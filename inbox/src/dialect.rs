@@ -74,11 +74,28 @@ pub(crate) fn group_splits(numbers: impl IntoIterator<Item = (u32, u32)>) -> Vec
     splits
 }
 
+/// Tells messages under one id apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Content<'a> {
+    /// The fingerprint of the whole message.
+    pub fingerprint: Fingerprint,
+    /// The outbox that it comes from.
+    pub source: &'a str,
+}
+
+impl<'a> Content<'a> {
+    pub(crate) fn of(message: &'a Message) -> Self {
+        Self { fingerprint: Fingerprint::of(message), source: message.source.as_str() }
+    }
+}
+
 /// The content of an inbox row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stored {
     /// The fingerprint of the message that was processed.
     pub fingerprint: Fingerprint,
+    /// Its source; nothing in a row that another program or an earlier version made.
+    pub source: Option<String>,
     /// The result that the handler returned.
     pub result: Option<Vec<u8>>,
     /// When.
@@ -165,7 +182,7 @@ pub mod parts {
             connection: &mut Self::Connection,
             statements: &Self::Statements,
             key: Key<'_>,
-            fingerprint: &Fingerprint,
+            content: Content<'_>,
             mark: Mark,
         ) -> impl Future<Output = Result<Inserted>> + Send;
 
@@ -173,7 +190,7 @@ pub mod parts {
         fn insert_batch(
             connection: &mut Self::Connection,
             statements: &Self::Statements,
-            rows: &[(Key<'_>, Fingerprint)],
+            rows: &[(Key<'_>, Content<'_>)],
             mark: Mark,
         ) -> impl Future<Output = Result<Vec<Inserted>>> + Send;
 
@@ -485,7 +502,7 @@ pub mod parts {
             connection: &mut Self::Connection,
             statements: &Self::Statements,
             key: Key<'_>,
-            fingerprint: &Fingerprint,
+            content: Content<'_>,
             id: DeadLetterId,
         ) -> impl Future<Output = Result<Inserted>> + Send;
 

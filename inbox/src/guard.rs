@@ -16,9 +16,9 @@ use crate::canonical_json::canonical;
 use crate::crash_points;
 use crate::day::Day;
 use crate::dead_letter::DeadLetterId;
-use crate::dialect::{Dialect, Inserted, Key, Mark, Session, Stored};
+use crate::dialect::{Content, Dialect, Inserted, Key, Mark, Session, Stored};
 use crate::error::{AdmitError, ConfirmError};
-use crate::inbox::{Inbox, PayloadComparison};
+use crate::inbox::{Inbox, PayloadComparison, SourceComparison};
 use crate::name::{ConsumerName, Tenant};
 use crate::refusal::Refusal;
 use crate::store_error::StoreError;
@@ -131,7 +131,20 @@ pub(crate) fn compare(
     stored: Stored,
     consumer: &ConsumerName,
     message: &Message,
+    sources: SourceComparison,
 ) -> Result<Duplicate, Refusal> {
+    let source = message.source.as_str();
+    if let (SourceComparison::Compared, Some(other)) = (sources, &stored.source)
+        && other != source
+    {
+        return Err(Refusal::OtherSource {
+            id: message.id,
+            consumer: consumer.clone(),
+            stored: other.clone(),
+            received: source.to_owned(),
+            processed_at: stored.processed_at,
+        });
+    }
     let received = identity(message);
     if stored.fingerprint == received {
         return Ok(stored.into());
@@ -198,7 +211,7 @@ impl<DB: Dialect> Inbox<DB> {
                 stored.fingerprint = received;
             }
         }
-        Ok(compare(stored, consumer, message))
+        Ok(compare(stored, consumer, message, self.options().sources))
     }
 
     /// Admits a message in the caller's own transaction. Apply the effect in the same transaction
@@ -253,7 +266,7 @@ impl<DB: Dialect> Inbox<DB> {
             return Err(refusal.into());
         }
         let key = key(consumer, scope, message.id);
-        let inserted = DB::insert(tx, self.statements(), key, &Fingerprint::of(message), mark)
+        let inserted = DB::insert(tx, self.statements(), key, Content::of(message), mark)
             .await
             .map_err(StoreError::during("admit a message"))?;
         match inserted {

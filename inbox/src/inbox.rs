@@ -50,6 +50,18 @@ pub enum PayloadComparison {
     CanonicalJson,
 }
 
+/// Whether the same id from another source is the same message.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SourceComparison {
+    /// No: it is refused ([`Refusal::OtherSource`](crate::Refusal::OtherSource)). CloudEvents are
+    /// identified by source and id; producers that derive ids can make equal ones.
+    #[default]
+    Compared,
+    /// Yes: for one outbox whose pipelines have different sources.
+    Ignored,
+}
+
 /// Options with which an inbox is opened.
 #[derive(Debug, Clone)]
 pub struct InboxOptions {
@@ -76,6 +88,8 @@ pub struct InboxOptions {
     pub call_timeout: Duration,
     /// When two payloads under one id are the same: [`PayloadComparison::Bytes`] by default.
     pub payloads: PayloadComparison,
+    /// Whether the same id from another source is the same message: by default it is refused.
+    pub sources: SourceComparison,
     /// The PostgreSQL schema of the tables; without one the `search_path` finds them. SQLite has
     /// none.
     pub schema: Option<Identifier>,
@@ -91,6 +105,7 @@ impl Default for InboxOptions {
             chunked_bytes_max: CHUNKED_BYTES_MAX_DEFAULT,
             call_timeout: CALL_TIMEOUT_DEFAULT,
             payloads: PayloadComparison::Bytes,
+            sources: SourceComparison::Compared,
             schema: None,
         }
     }

@@ -29,6 +29,26 @@ pub enum Refusal {
         /// When the first took effect.
         processed_at: OffsetDateTime,
     },
+    /// The id was used before by another source, with the same or another payload: ids that two
+    /// producers derived from equal parts, or one outbox that leaves through two pipelines. Taking
+    /// the second for a copy would lose its effect in silence.
+    #[error(
+        "message {id} of source {stored} was processed at {processed_at} by consumer {consumer}, and source {received} \
+         sent its id too: where both derive ids, put the source into the parts and send the message under an id of its \
+         own; where they are pipelines of one outbox, give both one `source`"
+    )]
+    OtherSource {
+        /// The id.
+        id: MessageId,
+        /// The consumer.
+        consumer: ConsumerName,
+        /// The source of the message that took effect.
+        stored: String,
+        /// The source of the message that came now.
+        received: String,
+        /// When the first took effect.
+        processed_at: OffsetDateTime,
+    },
     /// The id is older than what the inbox remembers, so nobody can tell whether it took effect.
     #[error(
         "message {id} was generated at {generated_at}; the inbox remembers ids from {oldest_accepted_at} on, so it \
@@ -85,6 +105,7 @@ impl Refusal {
     pub fn id(&self) -> MessageId {
         match self {
             Self::KeyReused { id, .. }
+            | Self::OtherSource { id, .. }
             | Self::TooOld { id, .. }
             | Self::FromTheFuture { id, .. }
             | Self::Fragment { id, .. }

@@ -5,7 +5,7 @@ use sqlx::Transaction;
 
 use crate::day::Day;
 use crate::dead_letter::{DeadLetter, DeadLetterId, Reason, Resolution};
-use crate::dialect::{ChunkSet, Dialect, Inserted, Key};
+use crate::dialect::{ChunkSet, Content, Dialect, Inserted, Key};
 use crate::guard::{Duplicate, identity};
 use crate::inbox::Inbox;
 use crate::name::{ConsumerName, Tenant};
@@ -98,6 +98,7 @@ impl<DB: Dialect> Inbox<DB> {
                 Outcome::Forgotten => letter,
                 Outcome::Reused(refusal) => {
                     DeadLetter { reason: Reason::from(&refusal), error: refusal.to_string(), ..letter }
+                        .told_apart()
                 }
             };
             inbox.store_letter_alone(&without_row, chunks).await
@@ -201,8 +202,7 @@ impl<DB: Dialect> Inbox<DB> {
         (key, id): (Key<'_>, DeadLetterId),
         message: &Message,
     ) -> Result<Inserted, StoreError> {
-        let fingerprint = Fingerprint::of(message);
-        let inserted = DB::insert_dead(tx, self.statements(), key, &fingerprint, id)
+        let inserted = DB::insert_dead(tx, self.statements(), key, Content::of(message), id)
             .await
             .map_err(StoreError::during("store the inbox row of a dead letter"))?;
         if matches!(inserted, Inserted::New { .. }) {

@@ -11,7 +11,7 @@ use uuid::Uuid;
 use super::guard::inserted_or_found;
 use super::statements::Statements;
 use crate::dead_letter::{DeadLetter, DeadLetterId, DeadLetterQuery, Reason, Resolution};
-use crate::dialect::{Inserted, Key, parts};
+use crate::dialect::{Content, Inserted, Key, parts};
 
 impl parts::DeadLetters for Postgres {
     async fn store_dead_letter(
@@ -91,15 +91,16 @@ impl parts::DeadLetters for Postgres {
         connection: &mut PgConnection,
         statements: &Statements,
         key: Key<'_>,
-        fingerprint: &Fingerprint,
+        content: Content<'_>,
         id: DeadLetterId,
     ) -> Result<Inserted, sqlx::Error> {
         let inserted = sqlx::query_as(&statements.insert_dead)
             .bind(key.id)
             .bind(key.consumer)
             .bind(key.scope)
-            .bind(&fingerprint.as_bytes()[..])
+            .bind(&content.fingerprint.as_bytes()[..])
             .bind(id.0)
+            .bind(content.source)
             .fetch_optional(&mut *connection)
             .await;
         inserted_or_found(connection, statements, key, inserted).await

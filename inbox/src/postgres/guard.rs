@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use super::statements::Statements;
 use crate::dead_letter::DeadLetterId;
-use crate::dialect::{Inserted, Key, Mark, Outcome, Session, Stored, parts};
+use crate::dialect::{Content, Inserted, Key, Mark, Outcome, Session, Stored, parts};
 
 impl parts::Guards for Postgres {
     type Statements = Statements;
@@ -28,15 +28,16 @@ impl parts::Guards for Postgres {
         connection: &mut PgConnection,
         statements: &Statements,
         key: Key<'_>,
-        fingerprint: &Fingerprint,
+        content: Content<'_>,
         mark: Mark,
     ) -> Result<Inserted, sqlx::Error> {
         let inserted = sqlx::query_as(&statements.insert)
             .bind(key.id)
             .bind(key.consumer)
             .bind(key.scope)
-            .bind(&fingerprint.as_bytes()[..])
+            .bind(&content.fingerprint.as_bytes()[..])
             .bind(mark == Mark::Yes)
+            .bind(content.source)
             .fetch_optional(&mut *connection)
             .await;
         inserted_or_found(connection, statements, key, inserted).await
@@ -45,7 +46,7 @@ impl parts::Guards for Postgres {
     async fn insert_batch(
         connection: &mut PgConnection,
         statements: &Statements,
-        rows: &[(Key<'_>, Fingerprint)],
+        rows: &[(Key<'_>, Content<'_>)],
         mark: Mark,
     ) -> Result<Vec<Inserted>, sqlx::Error> {
         let keys: Vec<_> = rows.iter().map(|(key, _)| *key).collect();
@@ -194,19 +195,21 @@ const INSERTED_MAX: usize = 200;
 async fn insert_some(
     connection: &mut PgConnection,
     statements: &Statements,
-    rows: &[&(Key<'_>, Fingerprint)],
+    rows: &[&(Key<'_>, Content<'_>)],
     mark: Mark,
 ) -> Result<Vec<(Uuid, String, OffsetDateTime, i32, i64)>, sqlx::Error> {
     let Some((Key { consumer, .. }, _)) = rows.first() else { return Ok(Vec::new()) };
     let keys: Vec<_> = rows.iter().map(|(key, _)| *key).collect();
     let Columns { ids, scopes } = Columns::of(&keys);
-    let fingerprints: Vec<_> = rows.iter().map(|(_, fingerprint)| &fingerprint.as_bytes()[..]).collect();
+    let fingerprints: Vec<_> = rows.iter().map(|(_, content)| &content.fingerprint.as_bytes()[..]).collect();
+    let sources: Vec<_> = rows.iter().map(|(_, content)| content.source).collect();
     sqlx::query_as(&statements.insert_batch)
         .bind(consumer)
         .bind(&ids)
         .bind(&scopes)
         .bind(&fingerprints)
         .bind(mark == Mark::Yes)
+        .bind(&sources)
         .fetch_all(connection)
         .await
 }
@@ -274,6 +277,7 @@ fn stored(row: &PgRow) -> Result<Stored, sqlx::Error> {
     let bytes: [u8; 32] = row.try_get("fingerprint")?;
     Ok(Stored {
         fingerprint: Fingerprint::from(bytes),
+        source: row.try_get("source")?,
         result: row.try_get("result")?,
         processed_at: row.try_get("processed_at")?,
         dead_letter: row.try_get::<Option<Uuid>, _>("dead_letter")?.map(DeadLetterId),

@@ -32,14 +32,14 @@ migrations::statements! {
     /// The guard. It waits for a racing transaction with the same key and then sees a duplicate or
     /// takes over.
     insert(is_marked = "$5") = "
-        INSERT INTO {schema}inbox_message (message_id, consumer, scope, fingerprint) VALUES ($1, $2, $3, $4)
+        INSERT INTO {schema}inbox_message (message_id, consumer, scope, fingerprint, source) VALUES ($1, $2, $3, $4, $6)
         {new_rows} RETURNING {admitted}";
     /// The guard for many, ordered so that two racing batches wait for each other and do not
     /// deadlock.
     insert_batch(is_marked = "$5") = "
-        INSERT INTO {schema}inbox_message (message_id, consumer, scope, fingerprint)
-        SELECT id, $1, scope, fingerprint
-        FROM UNNEST($2::uuid[], $3::text[], $4::bytea[]) AS u (id, scope, fingerprint)
+        INSERT INTO {schema}inbox_message (message_id, consumer, scope, fingerprint, source)
+        SELECT id, $1, scope, fingerprint, source
+        FROM UNNEST($2::uuid[], $3::text[], $4::bytea[], $6::text[]) AS u (id, scope, fingerprint, source)
         ORDER BY id, scope COLLATE pg_catalog.\"C\"
         {new_rows} RETURNING message_id, scope, {admitted}";
     note_canonical = "UPDATE {schema}inbox_message AS m SET canonical_fingerprint = u.fingerprint \
@@ -47,13 +47,13 @@ migrations::statements! {
         WHERE m.message_id = u.id AND m.consumer = $1 AND m.scope = u.scope";
     canonical = "SELECT canonical_fingerprint FROM {schema}inbox_message \
         WHERE message_id = $1 AND consumer = $2 AND scope = $3";
-    find = "SELECT fingerprint, result, processed_at, dead_letter FROM {schema}inbox_message \
+    find = "SELECT fingerprint, source, result, processed_at, dead_letter FROM {schema}inbox_message \
         WHERE message_id = $1 AND consumer = $2 AND scope = $3";
     /// The rows of a consumer `$1` by ids `$2` and scopes `$3`, all of whose ids lie from `$4` to
     /// `$5`, which lets the planner skip the partitions of other days. OFFSET keeps each lookup one
     /// by the index: joined freely, the planner would rather read whole days (of ids from anywhere
     /// in a day, 100 at once, 3,300 a second were admitted, and 11,100 are this way).
-    find_batch = "SELECT m.message_id, m.scope, m.fingerprint, m.result, m.processed_at, m.dead_letter FROM UNNEST($2::uuid[], $3::text[]) \
+    find_batch = "SELECT m.message_id, m.scope, m.fingerprint, m.source, m.result, m.processed_at, m.dead_letter FROM UNNEST($2::uuid[], $3::text[]) \
         AS u (id, scope) CROSS JOIN LATERAL (SELECT * FROM {schema}inbox_message k WHERE k.message_id = u.id AND \
         k.consumer = $1 AND k.scope = u.scope AND k.message_id BETWEEN $4 AND $5 OFFSET 0) AS m";
     complete = "UPDATE {schema}inbox_message SET result = $4 \
@@ -152,8 +152,8 @@ migrations::statements! {
     lock_dead_letter = "SELECT {letter}, payload FROM {schema}inbox_dead_letter WHERE id = $1 FOR UPDATE";
     dead_letters = "SELECT {letter}, CASE WHEN $5 THEN payload ELSE '' END AS payload FROM {schema}inbox_dead_letter WHERE ($1::text IS NULL OR consumer = $1) \
         AND ($2 OR resolution IS NULL) AND ($3::uuid IS NULL OR id > $3) ORDER BY id LIMIT $4";
-    insert_dead = "INSERT INTO {schema}inbox_message (message_id, consumer, scope, fingerprint, dead_letter) \
-        VALUES ($1, $2, $3, $4, $5) ON CONFLICT (message_id, consumer, scope) DO NOTHING \
+    insert_dead = "INSERT INTO {schema}inbox_message (message_id, consumer, scope, fingerprint, dead_letter, source) \
+        VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT (message_id, consumer, scope) DO NOTHING \
         RETURNING processed_at, pg_backend_pid(), pg_current_xact_id()::text::bigint";
     clear_dead(is_marked = "true") = "
         UPDATE {schema}inbox_message SET dead_letter = NULL

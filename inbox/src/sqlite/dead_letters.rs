@@ -15,7 +15,7 @@ use super::statements::{
 };
 use super::values;
 use crate::dead_letter::{DeadLetter, DeadLetterId, DeadLetterQuery, Reason, Resolution};
-use crate::dialect::{Inserted, Key, parts};
+use crate::dialect::{Content, Inserted, Key, parts};
 
 impl parts::DeadLetters for Sqlite {
     async fn store_dead_letter(
@@ -95,15 +95,16 @@ impl parts::DeadLetters for Sqlite {
         connection: &mut SqliteConnection,
         statements: &Statements,
         key: Key<'_>,
-        fingerprint: &Fingerprint,
+        content: Content<'_>,
         id: DeadLetterId,
     ) -> Result<Inserted, sqlx::Error> {
         let inserted = sqlx::query_scalar(INSERT_DEAD)
             .bind(values::text(key.id))
             .bind(key.consumer)
             .bind(key.scope)
-            .bind(&fingerprint.as_bytes()[..])
+            .bind(&content.fingerprint.as_bytes()[..])
             .bind(values::text(id.0))
+            .bind(content.source)
             .fetch_optional(&mut *connection)
             .await?;
         inserted_or_found(connection, statements, key, inserted).await

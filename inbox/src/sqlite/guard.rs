@@ -8,10 +8,10 @@ use uuid::fmt::Hyphenated;
 use super::statements::{CANONICAL, COMPLETE, COUNT, FIND, INSERT, NOTE_CANONICAL, Statements};
 use super::values;
 use crate::dead_letter::DeadLetterId;
-use crate::dialect::{Inserted, Key, Mark, Outcome, Session, Stored, parts};
+use crate::dialect::{Content, Inserted, Key, Mark, Outcome, Session, Stored, parts};
 
-/// Fingerprint, result, when, and the dead letter that it ended as.
-type StoredTuple = (Vec<u8>, Option<Vec<u8>>, i64, Option<Hyphenated>);
+/// Fingerprint, source, result, when, and the dead letter that it ended as.
+type StoredTuple = (Vec<u8>, Option<String>, Option<Vec<u8>>, i64, Option<Hyphenated>);
 
 impl parts::Guards for Sqlite {
     type Statements = Statements;
@@ -30,14 +30,15 @@ impl parts::Guards for Sqlite {
         connection: &mut SqliteConnection,
         statements: &Statements,
         key: Key<'_>,
-        fingerprint: &Fingerprint,
+        content: Content<'_>,
         _mark: Mark,
     ) -> Result<Inserted, sqlx::Error> {
         let inserted = sqlx::query_scalar(INSERT)
             .bind(values::text(key.id))
             .bind(key.consumer)
             .bind(key.scope)
-            .bind(&fingerprint.as_bytes()[..])
+            .bind(&content.fingerprint.as_bytes()[..])
+            .bind(content.source)
             .fetch_optional(&mut *connection)
             .await?;
         inserted_or_found(connection, statements, key, inserted).await
@@ -47,12 +48,12 @@ impl parts::Guards for Sqlite {
     async fn insert_batch(
         connection: &mut SqliteConnection,
         statements: &Statements,
-        rows: &[(Key<'_>, Fingerprint)],
+        rows: &[(Key<'_>, Content<'_>)],
         mark: Mark,
     ) -> Result<Vec<Inserted>, sqlx::Error> {
         let mut inserted = Vec::with_capacity(rows.len());
-        for (key, fingerprint) in rows {
-            inserted.push(Self::insert(connection, statements, *key, fingerprint, mark).await?);
+        for (key, content) in rows {
+            inserted.push(Self::insert(connection, statements, *key, *content, mark).await?);
         }
         Ok(inserted)
     }
@@ -99,10 +100,10 @@ impl parts::Guards for Sqlite {
             .bind(key.scope)
             .fetch_optional(connection)
             .await?;
-        row.map(|(fingerprint, result, processed_at, dead_letter)| {
+        row.map(|(fingerprint, source, result, processed_at, dead_letter)| {
             let fingerprint = values::fingerprint(&fingerprint)?;
             let dead_letter = dead_letter.map(|id| DeadLetterId(id.into_uuid()));
-            Ok(Stored { fingerprint, result, processed_at: values::time(processed_at)?, dead_letter })
+            Ok(Stored { fingerprint, source, result, processed_at: values::time(processed_at)?, dead_letter })
         })
         .transpose()
     }

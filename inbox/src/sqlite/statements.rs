@@ -6,10 +6,10 @@ pub struct Statements;
 
 /// The guard. The comparison makes the refusal of forgotten ids part of the insert: the one writer
 /// there is sees the newest floor.
-pub(super) const INSERT: &str = "INSERT INTO inbox_message (message_id, consumer, scope, fingerprint) \
-    SELECT $1, $2, $3, $4 WHERE $1 >= (SELECT id_floor FROM inbox_retention) \
+pub(super) const INSERT: &str = "INSERT INTO inbox_message (message_id, consumer, scope, fingerprint, source) \
+    SELECT $1, $2, $3, $4, $5 WHERE $1 >= (SELECT id_floor FROM inbox_retention) \
     ON CONFLICT (message_id, consumer, scope) DO NOTHING RETURNING processed_at";
-pub(super) const FIND: &str = "SELECT fingerprint, result, processed_at, dead_letter FROM inbox_message \
+pub(super) const FIND: &str = "SELECT fingerprint, source, result, processed_at, dead_letter FROM inbox_message \
     WHERE message_id = $1 AND consumer = $2 AND scope = $3";
 pub(super) const COUNT: &str =
     "SELECT count(*) FROM inbox_message WHERE message_id = $1 AND consumer = $2 AND scope = $3";
@@ -130,8 +130,8 @@ pub(super) const DEAD_LETTERS: &str = "SELECT id, consumer, scope, subject, fing
     octet_length(payload) AS payload_bytes, reason, error, attempts, \
     deliveries, origin, dead_at, resolution, resolved_at, seq FROM inbox_dead_letter WHERE ($1 IS NULL OR consumer = $1) \
     AND ($2 OR resolution IS NULL) AND ($3 IS NULL OR id > $3) ORDER BY id LIMIT $4";
-pub(super) const INSERT_DEAD: &str = "INSERT INTO inbox_message (message_id, consumer, scope, fingerprint, dead_letter) \
-    SELECT $1, $2, $3, $4, $5 WHERE $1 >= (SELECT id_floor FROM inbox_retention) \
+pub(super) const INSERT_DEAD: &str = "INSERT INTO inbox_message (message_id, consumer, scope, fingerprint, dead_letter, source) \
+    SELECT $1, $2, $3, $4, $5, $6 WHERE $1 >= (SELECT id_floor FROM inbox_retention) \
     ON CONFLICT (message_id, consumer, scope) DO NOTHING RETURNING processed_at";
 pub(super) const CLEAR_DEAD: &str = "UPDATE inbox_message SET dead_letter = NULL \
     WHERE message_id = $1 AND consumer = $2 AND scope = $3 AND dead_letter = $4";

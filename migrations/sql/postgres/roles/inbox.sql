@@ -39,7 +39,7 @@ GRANT SELECT ON {schema}outbox_toolkit_migration TO {consumer};
 GRANT EXECUTE ON FUNCTION {schema}inbox_create_days(date, date), {schema}inbox_expire_days(date) TO {consumer};
 
 -- Observers see states, ids and names, and no content.
-GRANT SELECT (message_id, consumer, scope, fingerprint, processed_at, dead_letter) ON {schema}inbox_message TO {observer};
+GRANT SELECT (message_id, consumer, scope, fingerprint, source, processed_at, dead_letter) ON {schema}inbox_message TO {observer};
 GRANT SELECT (id, consumer, scope, subject, fingerprint, message_id, topic, key, kind, source, time, content_type,
     reason, error, attempts, deliveries, origin, dead_at, resolution, resolved_at, seq) ON {schema}inbox_dead_letter TO {observer};
 GRANT SELECT (message_id, consumer, scope, fingerprint, chunks, number) ON {schema}inbox_chunk TO {observer};

@@ -74,7 +74,7 @@ async fn work(tx: &mut InboxTransaction<Postgres>, message: &Message) -> Outcome
 async fn a_message_costs_one_statement_more(stage: Stage) -> Outcome {
     const ADMIT: &str = "INSERT INTO inbox_message";
     const EFFECT: &str = "INSERT INTO effect";
-    const FIND: &str = "SELECT fingerprint, result, processed_at, dead_letter FROM inbox_message";
+    const FIND: &str = "SELECT fingerprint, source, result, processed_at, dead_letter FROM inbox_message";
     const LOOK_AND_COMMIT: &str = "SELECT 1 /";
     let database = Postgres::create().await.ok_or("listed only when it is there")?;
     let options = (*database.pool.connect_options()).clone();

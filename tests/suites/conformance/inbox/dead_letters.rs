@@ -105,6 +105,12 @@ async fn a_dead_letter_is_stored_once_and_its_deliveries_are_counted<DB: TestDat
         id,
         "two payloads of one id are two dead letters"
     );
+    let source = message::Source::new("/t2").unwrap();
+    let elsewhere = Message { source, ..one.clone() };
+    let theirs = store_dead_letter(&inbox, &elsewhere, Reason::KeyReused).await;
+    assert_ne!(theirs, id, "two sources of one id and payload are two dead letters");
+    assert_eq!(store_dead_letter(&inbox, &elsewhere, Reason::KeyReused).await, theirs);
+    assert_eq!(inbox.dead_letter_by_id(id).await.unwrap().unwrap().deliveries, 2);
     // Pages go from the oldest on.
     let first = DeadLetterQuery { limit: std::num::NonZeroU32::MIN, ..DeadLetterQuery::default() };
     let page = inbox.dead_letters(&first).await.unwrap();

@@ -11,9 +11,9 @@ use crate::inbox::{consumer, message, message_of, scope};
 use bytes::Bytes;
 use inbox::{
     Admission, AdmitError, Candidate, CommitError, ConfirmError, ConsumerName, Inbox, InboxOptions,
-    InboxTransaction, PayloadComparison, Refusal, Tenant,
+    InboxTransaction, PayloadComparison, Refusal, SourceComparison, Tenant,
 };
-use message::{Committed, ContentType, Fault, Fingerprint, Message};
+use message::{Committed, ContentType, Fault, Fingerprint, Message, Source};
 
 cases! { "inbox/guard":
     every {
@@ -23,6 +23,7 @@ cases! { "inbox/guard":
         hostile_names_are_names_and_nothing_else,
         a_duplicate_gets_the_stored_result,
         a_reused_id_is_refused_before_any_effect,
+        an_id_of_another_source_is_refused,
         json_of_the_same_content_is_the_same_payload_on_demand,
         ids_outside_the_window_are_refused_with_both_times,
         what_is_refused_by_its_time_is_counted_once,
@@ -214,6 +215,41 @@ async fn a_reused_id_is_refused_before_any_effect<DB: TestDatabase>(database: &D
     tx.rollback().await.unwrap();
     let confirmed = inbox.confirm(&consumer("billing"), &Tenant::none(), &other).await;
     assert!(matches!(confirmed, Err(ConfirmError::Refused(Refusal::KeyReused { .. }))));
+}
+
+/// Goal: source and id together identify a message, so that equal ids of two producers lose no
+/// effect in silence. Oracle: what each way of admitting answers.
+async fn an_id_of_another_source_is_refused<DB: TestDatabase>(database: &Database<DB>) {
+    let inbox = database.inbox().await;
+    let one = message("one");
+    let from =
+        |source: &str, message: &Message| Message { source: Source::new(source).unwrap(), ..message.clone() };
+    let other = from("/t2", &one);
+    consume(&inbox, "billing", &one).await;
+    let mut tx = inbox.begin().await.unwrap();
+    let refused = admit(&mut tx, "billing", &other).await.unwrap_err();
+    let AdmitError::Refused(Refusal::OtherSource { stored, received, .. }) = refused else { panic!() };
+    assert_eq!((stored.as_str(), received.as_str()), (one.source.as_str(), "/t2"));
+    let two = message("two");
+    let candidates = [&two, &from("/t2", &two), &other, &one];
+    let candidates = candidates.map(|message| Candidate { tenant: Tenant::none(), message });
+    let admitted = tx.admit_batch(&consumer("billing"), &candidates).await.unwrap();
+    let [Ok(Admission::Fresh(_)), Err(in_batch), Err(before), Ok(Admission::Duplicate(_))] = &admitted[..]
+    else {
+        panic!("{admitted:?}")
+    };
+    for refused in [in_batch, before] {
+        assert!(matches!(refused, Refusal::OtherSource { .. }), "{refused}");
+    }
+    tx.rollback().await.unwrap();
+    let confirmed = inbox.confirm(&consumer("billing"), &Tenant::none(), &other).await;
+    assert!(matches!(confirmed, Err(ConfirmError::Refused(Refusal::OtherSource { .. }))));
+
+    let options = InboxOptions { sources: SourceComparison::Ignored, ..database.options() };
+    let one_outbox = Inbox::<DB>::open(database.pool.clone(), options).await.unwrap();
+    let mut tx = one_outbox.begin().await.unwrap();
+    assert!(matches!(admit(&mut tx, "billing", &other).await.unwrap(), Admission::Duplicate(_)));
+    tx.rollback().await.unwrap();
 }
 
 async fn json_of_the_same_content_is_the_same_payload_on_demand<DB: TestDatabase>(database: &Database<DB>) {
