@@ -36,6 +36,21 @@ impl SqlErrorKind {
         }
     }
 
+    /// Whether an error says something of the session alone, and another session would do the same
+    /// statement: its server became read-only, what it had prepared is gone (a pooler that shares
+    /// sessions), or a table changed under a statement that it had prepared. Not the fault of what
+    /// was asked, whatever its [kind](Self::of).
+    #[must_use]
+    pub fn is_of_session(error: &Error) -> bool {
+        let Error::Database(answer) = error else { return false };
+        match answer.code().as_deref() {
+            Some("25006" | "26000" | "42P05") => true,
+            // feature_not_supported, of many causes; the routine's name is in no language.
+            Some("0A000") => is_of_stale_plan(&**answer),
+            _ => false,
+        }
+    }
+
     /// Classifies a code: five characters are a SQLSTATE, a number is a result code of SQLite.
     fn of_code(code: &str) -> Self {
         match code.parse::<u32>() {
@@ -78,6 +93,18 @@ impl SqlErrorKind {
             _ => Self::Refused,
         }
     }
+}
+
+/// "cached plan must not change result type"
+#[cfg(feature = "postgres")]
+fn is_of_stale_plan(answer: &(dyn sqlx::error::DatabaseError + 'static)) -> bool {
+    let answer = answer.try_downcast_ref::<sqlx::postgres::PgDatabaseError>();
+    answer.and_then(|answer| answer.routine()) == Some("RevalidateCachedQuery")
+}
+
+#[cfg(not(feature = "postgres"))]
+fn is_of_stale_plan(_: &(dyn sqlx::error::DatabaseError + 'static)) -> bool {
+    false
 }
 
 /// The length of a SQLSTATE in ISO/IEC 9075.
