@@ -7,7 +7,7 @@ use migrations::Identifier;
 use sqlx::error::BoxDynError;
 use sqlx::postgres::{PgArguments, PgConnectOptions, PgPoolOptions};
 use sqlx::types::Uuid;
-use sqlx::{Arguments, Connection, Executor, PgConnection, Postgres};
+use sqlx::{Arguments, Connection, Executor, PgConnection, Postgres, Row};
 use time::OffsetDateTime;
 
 use crate::connect::{InvalidUrl, postgres_options, set_own_defaults};
@@ -216,6 +216,9 @@ impl Dialect for Postgres {
     }
 }
 
+/// Ends a transaction that was left open, and tells whether the session can write.
+const CLEAN: &str = "BEGIN; ROLLBACK; SELECT current_setting('transaction_read_only') = 'off'";
+
 /// A pool whose connections are clean when they are lent again. `is_own` for a program that does
 /// the toolkit's work only.
 fn clean_pool(idle_in_transaction_max: Duration, is_own: bool) -> PgPoolOptions {
@@ -253,9 +256,13 @@ fn clean_pool(idle_in_transaction_max: Duration, is_own: bool) -> PgPoolOptions 
                 // each time. In a failed transaction BEGIN fails, and the pool closes the
                 // connection, which is as good. A host that is gone does not answer: then the
                 // pool would wait for ever, and have one connection less.
-                let cleaned = tokio::time::timeout(RELEASE_MAX, connection.execute("BEGIN; ROLLBACK"));
-                cleaned.await.map_err(|_| std::io::Error::from(std::io::ErrorKind::TimedOut))??;
-                Ok(true)
+                //
+                // A server that became a reader keeps its sessions (Aurora), and the new writer
+                // is behind the same name: a session that cannot write is not lent again.
+                let clean = connection.fetch_one(CLEAN);
+                let cleaned = tokio::time::timeout(RELEASE_MAX, clean);
+                let row = cleaned.await.map_err(|_| std::io::Error::from(std::io::ErrorKind::TimedOut))??;
+                row.try_get::<bool, _>(0)
             })
         })
 }
