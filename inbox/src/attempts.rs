@@ -24,6 +24,17 @@ pub struct Attempt {
     pub next_at: OffsetDateTime,
 }
 
+/// A message that a process has taken in hand, as the database remembers it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct InHand {
+    /// Failures that were counted.
+    pub failures: u32,
+    /// Other processes that had it in hand and ended without a word.
+    pub ends: u32,
+    /// When it is to be tried again.
+    pub next_at: OffsetDateTime,
+}
+
 /// The failures of a message so far, as [`Inbox::record_failure`] counted them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Failures {

@@ -13,7 +13,7 @@ use sqlx::{Pool, Transaction};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use crate::attempts::Attempt;
+use crate::attempts::{Attempt, InHand};
 use crate::chunks::{Incomplete, Split};
 use crate::day::Day;
 use crate::dead_letter::{DeadLetter, DeadLetterId, DeadLetterQuery, Resolution};
@@ -316,19 +316,39 @@ pub mod parts {
             key: Key<'_>,
         ) -> impl Future<Output = Result<Option<Attempt>>> + Send;
 
-        /// Forgets the failures of a message: all, or only where none of them was counted.
+        /// Notes that a process has messages of one consumer in hand, and counts those that another
+        /// one had when it ended; results in the order of `keys`, which may repeat.
+        fn take_in_hand(
+            connection: &mut Self::Connection,
+            statements: &Self::Statements,
+            keys: &[Key<'_>],
+            process: Uuid,
+        ) -> impl Future<Output = Result<Vec<InHand>>> + Send;
+
+        /// Notes that a process has messages of one consumer in hand no longer.
+        fn put_down(
+            connection: &mut Self::Connection,
+            statements: &Self::Statements,
+            keys: &[Key<'_>],
+            process: Uuid,
+        ) -> impl Future<Output = Result<()>> + Send;
+
+        /// Forgets the failures of messages of one consumer: all, or only where none of them was
+        /// counted; those are not in hand any more.
         fn forget_attempts(
             connection: &mut Self::Connection,
             statements: &Self::Statements,
-            key: Key<'_>,
+            keys: &[Key<'_>],
             also_counted: bool,
         ) -> impl Future<Output = Result<()>> + Send;
 
-        /// Forgets failures that began before a moment.
+        /// Forgets failures that began before a moment, and those of messages that took effect; at
+        /// most `limit`.
         fn purge_attempts(
             connection: &mut Self::Connection,
             statements: &Self::Statements,
             before: OffsetDateTime,
+            limit: u32,
         ) -> impl Future<Output = Result<u64>> + Send;
     }
 
@@ -385,7 +405,7 @@ pub mod parts {
             set: ChunkSet<'_>,
         ) -> impl Future<Output = Result<()>> + Send;
 
-        /// Sets, the oldest first; with a time only those that began before.
+        /// Sets, the oldest first; with a time only those that began and were tried last before.
         fn incomplete(
             connection: &mut Self::Connection,
             statements: &Self::Statements,
@@ -393,12 +413,13 @@ pub mod parts {
             limit: u32,
         ) -> impl Future<Output = Result<Vec<Incomplete>>> + Send;
 
-        /// Locks a set until the transaction ends; nothing when it is gone or another transaction
-        /// holds it.
+        /// Locks a set until the transaction ends; nothing when it is gone, another transaction
+        /// holds it, or it was tried since.
         fn lock_set(
             connection: &mut Self::Connection,
             statements: &Self::Statements,
             set: ChunkSet<'_>,
+            tried_before: OffsetDateTime,
         ) -> impl Future<Output = Result<Option<Incomplete>>> + Send;
     }
 
@@ -524,11 +545,12 @@ pub mod parts {
         ) -> impl Future<Output = Result<u64>> + Send;
 
         /// Removes what was resolved before a moment, except late applications: their row is the
-        /// only record that the effect happened.
+        /// only record that the effect happened. At most `limit`.
         fn purge_dead_letters(
             connection: &mut Self::Connection,
             statements: &Self::Statements,
             before: OffsetDateTime,
+            limit: u32,
         ) -> impl Future<Output = Result<u64>> + Send;
     }
 }

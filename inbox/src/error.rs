@@ -28,6 +28,24 @@ pub enum OpenError {
         /// The largest accepted.
         max: Duration,
     },
+    /// More days ahead than the database makes, or none.
+    #[error("days_ahead of {days} is out of bounds; choose 1 to {}", crate::inbox::DAYS_AHEAD_MAX)]
+    DaysAhead {
+        /// The days.
+        days: u32,
+    },
+    /// The database's clock is ahead of this process's. Nothing was forgotten that is not old enough
+    /// by both.
+    #[error(
+        "the database's clock says {database}, this process's {process}: nothing is forgotten by the first alone; \
+         correct the one that is wrong"
+    )]
+    ClocksDiffer {
+        /// The database's time.
+        database: time::OffsetDateTime,
+        /// The process's time, which follows no jump ahead for a day.
+        process: time::OffsetDateTime,
+    },
     /// Larger messages than can be put together from chunks.
     #[error(
         "chunked_bytes_max of {bytes_max} is out of bounds; choose at most {}",
@@ -45,7 +63,7 @@ pub enum OpenError {
         "the inbox has no partition for {first} to {last} and this role could not create it; let a role that \
          may maintain the inbox at least every {} days, or grant this one EXECUTE on inbox_create_days and \
          inbox_expire_days (`relay migrate roles` prints every grant)",
-        crate::window::DAYS_AHEAD
+        crate::window::DAYS_AHEAD_DEFAULT
     )]
     DaysMissing {
         /// The first missing day.
@@ -67,6 +85,8 @@ impl OpenError {
     pub fn fault(&self) -> Fault {
         match self {
             Self::OutOfBounds { .. }
+            | Self::DaysAhead { .. }
+            | Self::ClocksDiffer { .. }
             | Self::ChunksTooLarge { .. }
             | Self::Schema(MigrateError::Schema(_)) => Fault::Operator,
             Self::Schema(_) => Fault::Broker,

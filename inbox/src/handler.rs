@@ -41,6 +41,12 @@ pub trait Handler<DB: Dialect>: Send + Sync {
         true
     }
 
+    /// Whether messages of this kind can take an effect with it; all of them by default. One that
+    /// cannot does not wait behind a dead letter of its key.
+    fn has_effect(&self, _kind: &EventType) -> bool {
+        true
+    }
+
     /// Whether it applies the effects of many messages of this kind in one call,
     /// [`handle_many`](Self::handle_many), where a consumer gathers
     /// [batches](crate::ConsumerBuilder::batch); not by default.

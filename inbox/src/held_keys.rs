@@ -342,7 +342,7 @@ impl<DB: Dialect> Inbox<DB> {
     }
 
     async fn forget_failures(&self, connection: &mut DB::Connection, key: Key<'_>) -> Result<(), StoreError> {
-        DB::forget_attempts(connection, self.statements(), key, true)
+        DB::forget_attempts(connection, self.statements(), &[key], true)
             .await
             .map_err(StoreError::during("forget the attempts of a held message"))
     }

@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use message::SteadyClock;
 use message::chunk::{CHUNKED_BYTES_MAX, CHUNKED_BYTES_MAX_DEFAULT};
 use migrations::{Identifier, Line, Migrator};
 use sqlx::pool::PoolConnection;
@@ -14,7 +15,7 @@ use crate::day::Day;
 use crate::dialect::{Dialect, Reading};
 use crate::error::OpenError;
 use crate::store_error::StoreError;
-use crate::window::Window;
+use crate::window::{DAYS_AHEAD_DEFAULT, Window};
 use crate::within::{CALL_TIMEOUT_DEFAULT, CALL_TIMEOUT_MAX, CALL_TIMEOUT_MIN};
 
 /// How long an inbox remembers by default.
@@ -33,6 +34,9 @@ pub const SKEW_MAX_MAX: Duration = Duration::from_secs(86_400);
 pub const INCOMPLETE_RETENTION_DEFAULT: Duration = Duration::from_secs(86_400);
 /// The shortest time for which they wait.
 pub const INCOMPLETE_RETENTION_MIN: Duration = Duration::from_secs(60);
+
+/// The most days that can exist ahead of their need.
+pub const DAYS_AHEAD_MAX: u32 = 360;
 
 /// When two payloads under one id are the same message. Another payload is refused
 /// ([`Refusal::KeyReused`](crate::Refusal::KeyReused)).
@@ -90,6 +94,10 @@ pub struct InboxOptions {
     pub payloads: PayloadComparison,
     /// Whether the same id from another source is the same message: by default it is refused.
     pub sources: SourceComparison,
+    /// Days (UTC) whose partitions exist before they are needed, on PostgreSQL: 1 to
+    /// [`DAYS_AHEAD_MAX`], 2 by default. More where something else has to copy each new table
+    /// first, as with logical replication.
+    pub days_ahead: u32,
     /// The PostgreSQL schema of the tables; without one the `search_path` finds them. SQLite has
     /// none.
     pub schema: Option<Identifier>,
@@ -106,6 +114,7 @@ impl Default for InboxOptions {
             call_timeout: CALL_TIMEOUT_DEFAULT,
             payloads: PayloadComparison::Bytes,
             sources: SourceComparison::Compared,
+            days_ahead: DAYS_AHEAD_DEFAULT,
             schema: None,
         }
     }
@@ -125,6 +134,9 @@ impl InboxOptions {
         bounded("allowed clock skew", self.skew_max, Duration::ZERO, SKEW_MAX_MAX)?;
         let (min, max) = (INCOMPLETE_RETENTION_MIN, RETENTION_MAX);
         bounded("retention of incomplete messages", self.incomplete_retention, min, max)?;
+        if !(1..=DAYS_AHEAD_MAX).contains(&self.days_ahead) {
+            return Err(OpenError::DaysAhead { days: self.days_ahead });
+        }
         if self.chunked_bytes_max > CHUNKED_BYTES_MAX {
             return Err(OpenError::ChunksTooLarge { bytes_max: self.chunked_bytes_max });
         }
@@ -140,6 +152,7 @@ struct Inner<DB: Dialect> {
     statements: DB::Statements,
     options: InboxOptions,
     memory: Mutex<PartitionCache>,
+    steady: SteadyClock,
 }
 
 /// The database's clock and days, as this process knows them.
@@ -173,7 +186,8 @@ impl<DB: Dialect> Inbox<DB> {
             #[cfg(feature = "testing")]
             ahead: Duration::ZERO,
         };
-        let inbox = Self(Arc::new(Inner { pool, statements, options, memory: Mutex::new(memory) }));
+        let (memory, steady) = (Mutex::new(memory), SteadyClock::start());
+        let inbox = Self(Arc::new(Inner { pool, statements, options, memory, steady }));
         if reading.retained_from.is_none() {
             DB::begin_memory(&mut connection, inbox.statements(), inbox.window().keep_from())
                 .await
@@ -207,6 +221,16 @@ impl<DB: Dialect> Inbox<DB> {
         let retained_from = memory.reading.retained_from.unwrap_or(time::OffsetDateTime::UNIX_EPOCH);
         let InboxOptions { retention, skew_max, .. } = self.0.options;
         Window { now, retention, skew_max, retained_from }
+    }
+
+    /// Returns the window by which something may be forgotten for good: its time has come by the
+    /// database's clock and by this process's, which follows no jump ahead for a day.
+    pub(crate) fn settled_window(&self) -> Window {
+        let steady = self.0.steady.now();
+        #[cfg(feature = "testing")]
+        let steady = steady + self.memory().ahead;
+        let window = self.window();
+        Window { now: window.now.min(steady), ..window }
     }
 
     /// Moves the clock by which this handle and its clones validate ids and forget days, further

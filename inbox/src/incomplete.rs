@@ -75,17 +75,18 @@ impl<DB: Dialect> Inbox<DB> {
         drop(connection);
         let mut expired = 0;
         for incomplete in overdue {
-            expired += u64::from(self.expire_one(incomplete.set()).await?);
+            expired += u64::from(self.expire_one(incomplete.set(), before).await?);
         }
         Ok(expired)
     }
 
-    async fn expire_one(&self, set: ChunkSet<'_>) -> Result<bool, StoreError> {
+    async fn expire_one(&self, set: ChunkSet<'_>, before: OffsetDateTime) -> Result<bool, StoreError> {
         let failed = StoreError::during;
         let mut tx = self.begin_raw("begin to expire an incomplete message").await?;
         // Read anew under its lock: its last chunk may be coming at this moment.
-        let locked =
-            DB::lock_set(&mut tx, self.statements(), set).await.map_err(failed("lock a set of chunks"))?;
+        let locked = DB::lock_set(&mut tx, self.statements(), set, before)
+            .await
+            .map_err(failed("lock a set of chunks"))?;
         let Some(incomplete) = locked else { return Ok(false) };
         let count = incomplete.nearest().map_or(0, |split| split.count);
         let fragment =

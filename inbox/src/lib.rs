@@ -104,8 +104,9 @@ pub use guard::{Admission, Duplicate, Guard};
 pub use handler::{Handler, HandlerError, Next, RETRY_AFTER_MAX};
 pub use held_keys::AfterDeadLetter;
 pub use inbox::{
-    INCOMPLETE_RETENTION_DEFAULT, INCOMPLETE_RETENTION_MIN, Inbox, InboxOptions, PayloadComparison,
-    RETENTION_DEFAULT, RETENTION_MAX, RETENTION_MIN, SKEW_MAX_DEFAULT, SKEW_MAX_MAX, SourceComparison,
+    DAYS_AHEAD_MAX, INCOMPLETE_RETENTION_DEFAULT, INCOMPLETE_RETENTION_MIN, Inbox, InboxOptions,
+    PayloadComparison, RETENTION_DEFAULT, RETENTION_MAX, RETENTION_MIN, SKEW_MAX_DEFAULT, SKEW_MAX_MAX,
+    SourceComparison,
 };
 pub use known::{Known, KnownState};
 pub use message::Backoff;

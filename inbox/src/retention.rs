@@ -7,6 +7,7 @@
 //! retention wins.
 
 use sqlx::Connection;
+use time::OffsetDateTime;
 
 use crate::attempts::error_text;
 use crate::day::{Day, back};
@@ -32,45 +33,118 @@ pub struct Maintained {
     pub incomplete_expired: u64,
 }
 
+/// How far the database's clock may be ahead before it is reported.
+const CLOCKS_APART_MAX: time::Duration = time::Duration::minutes(5);
+
+/// Rows that one statement purges at most.
+const PURGED_MAX: u32 = 1_000;
+
+/// The parts of one maintenance. None keeps the others from their turn.
+#[derive(Default)]
+struct Parts {
+    /// The first failure.
+    failed: Option<OpenError>,
+}
+
+impl Parts {
+    fn done(&mut self, part: &'static str, outcome: Result<u64, OpenError>) -> u64 {
+        outcome.unwrap_or_else(|error| {
+            tracing::warn!(part, error = error_text(&error), "a part of the inbox's maintenance failed");
+            telemetry::not_maintained(part);
+            self.failed.get_or_insert(error);
+            0
+        })
+    }
+}
+
 impl<DB: Dialect> Inbox<DB> {
     /// Creates the days to come, forgets the expired ones, and measures the database's clock. Any
     /// number of processes may do it at once; once an hour is plenty. The runner does it by itself.
     ///
     /// # Errors
-    /// [`OpenError`]; what was done until then stays done. Not cancel-safe; run it to its end.
+    /// The first [`OpenError`] of a part; every other part was done, and what was done stays done.
+    /// Not cancel-safe; run it to its end.
     pub async fn maintain(&self) -> Result<Maintained, OpenError> {
         self.refresh().await?;
-        let created = self.ensure_days().await?;
-        let keep_from = self.window().keep_from();
-        let expired = if self.window().retained_from < keep_from.start() {
-            DB::expire(self.pool(), self.statements(), keep_from).await?
-        } else {
-            0
-        };
-        self.refresh().await?;
-        let window = self.window();
-        let mut connection = self.acquire("give a connection").await?;
-        let attempts_purged =
-            DB::purge_attempts(&mut connection, self.statements(), window.oldest_accepted_at())
-                .await
-                .map_err(StoreError::during("purge old attempts"))?;
-        let before = back(window.now, self.options().dead_letter_retention);
-        let dead_letters_purged = DB::purge_dead_letters(&mut connection, self.statements(), before)
-            .await
-            .map_err(StoreError::during("purge closed dead letters"))?;
-        drop(connection);
-        let incomplete_expired = self.expire_incomplete().await?;
+        let mut parts = Parts::default();
+        let created = parts.done("create days", self.ensure_days().await);
+        let expired = parts.done("forget days", self.forget_days().await);
+        parts.done("read the clock", self.refresh().await.map(|()| 0).map_err(OpenError::from));
+        let attempts_purged = parts.done("purge attempts", self.purge_attempts().await);
+        let dead_letters_purged = parts.done("purge dead letters", self.purge_dead_letters().await);
+        let expiry = self.expire_incomplete().await.map_err(OpenError::from);
+        let incomplete_expired = parts.done("expire incomplete messages", expiry);
         // They are figures: a role that may not purge them yet does everything else.
-        if let Err(error) = self.purge_minutes(window.now).await {
+        if let Err(error) = self.purge_minutes(self.window().now).await {
             tracing::debug!(error = error_text(&error), "counts of minutes were not purged");
         }
         telemetry::maintained(created, expired);
-        Ok(Maintained { created, expired, attempts_purged, dead_letters_purged, incomplete_expired })
+        match parts.failed {
+            Some(error) => Err(error),
+            None => {
+                Ok(Maintained { created, expired, attempts_purged, dead_letters_purged, incomplete_expired })
+            }
+        }
+    }
+
+    /// Forgets the days that lie before the retention of this process.
+    async fn forget_days(&self) -> Result<u64, OpenError> {
+        let (window, settled) = (self.window(), self.settled_window());
+        let keep_from = settled.keep_from();
+        let is_due = DB::DAYS_ARE_IMPLICIT
+            || window.retained_from < keep_from.start()
+            || self.has_days_before(window.retained_from).await?;
+        let expired = if is_due { DB::expire(self.pool(), self.statements(), keep_from).await? } else { 0 };
+        if window.now - settled.now > CLOCKS_APART_MAX {
+            return Err(OpenError::ClocksDiffer { database: window.now, process: settled.now });
+        }
+        Ok(expired)
+    }
+
+    /// Whether days are left that were emptied and could not be dropped then.
+    async fn has_days_before(&self, retained_from: OffsetDateTime) -> Result<bool, OpenError> {
+        let first = Day::of(OffsetDateTime::UNIX_EPOCH);
+        let last = Day::of(retained_from - time::Duration::DAY);
+        let mut connection = self.acquire("give a connection").await?;
+        let left = DB::days(&mut connection, self.statements(), (first, last))
+            .await
+            .map_err(StoreError::during("list the inbox's partitions"))?;
+        Ok(!left.is_empty())
+    }
+
+    async fn purge_attempts(&self) -> Result<u64, OpenError> {
+        let before = self.settled_window().oldest_accepted_at();
+        let mut connection = self.acquire("give a connection").await?;
+        let mut purged = 0;
+        loop {
+            let rows = DB::purge_attempts(&mut connection, self.statements(), before, PURGED_MAX)
+                .await
+                .map_err(StoreError::during("purge old attempts"))?;
+            purged += rows;
+            if rows < u64::from(PURGED_MAX) {
+                return Ok(purged);
+            }
+        }
+    }
+
+    async fn purge_dead_letters(&self) -> Result<u64, OpenError> {
+        let before = back(self.settled_window().now, self.options().dead_letter_retention);
+        let mut connection = self.acquire("give a connection").await?;
+        let mut purged = 0;
+        loop {
+            let rows = DB::purge_dead_letters(&mut connection, self.statements(), before, PURGED_MAX)
+                .await
+                .map_err(StoreError::during("purge closed dead letters"))?;
+            purged += rows;
+            if rows < u64::from(PURGED_MAX) {
+                return Ok(purged);
+            }
+        }
     }
 
     /// Makes sure that every day of the window can hold rows.
     pub(crate) async fn ensure_days(&self) -> Result<u64, OpenError> {
-        let range = self.window().days();
+        let range = self.window().days(self.options().days_ahead);
         let mut connection = self.acquire("give a connection").await?;
         self.ensure_range(&mut connection, range).await
     }

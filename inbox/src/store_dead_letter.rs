@@ -186,7 +186,7 @@ impl<DB: Dialect> Inbox<DB> {
         letter: &DeadLetter,
     ) -> Result<Committed, StoreError> {
         let failed = StoreError::during;
-        DB::forget_attempts(&mut tx, self.statements(), letter.key(), true)
+        DB::forget_attempts(&mut tx, self.statements(), &[letter.key()], true)
             .await
             .map_err(failed("forget the attempts of a dead letter"))?;
         // An error before ended the call, so the transaction is intact and COMMIT commits.

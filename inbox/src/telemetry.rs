@@ -68,6 +68,11 @@ pub const METRICS: &[Metric] = &[
     Metric::counter("inbox_days_created_total", &[], "partitions created"),
     Metric::counter("inbox_expired_total", &[], "days (PostgreSQL) or rows (SQLite) forgotten"),
     Metric::counter(
+        "inbox_maintenance_failures_total",
+        &["part"],
+        "parts of the inbox's maintenance that failed, and are tried again with the next one",
+    ),
+    Metric::counter(
         "idempotency_claims_total",
         &["operation", "result"],
         "claims of keys, by what they came to; refused by their time: `too_old`, \
@@ -195,6 +200,11 @@ pub(crate) fn incomplete(consumer: &str) {
 /// A message that the guard did not let through, whoever asked it.
 pub(crate) fn refused(consumer: &ConsumerName, refusal: &Refusal) {
     Meter::new(consumer).refused(Reason::from(refusal));
+}
+
+/// A part of maintenance that failed.
+pub(crate) fn not_maintained(part: &'static str) {
+    counter!("inbox_maintenance_failures_total", "part" => part).increment(1);
 }
 
 pub(crate) fn maintained(created: u64, expired: u64) {

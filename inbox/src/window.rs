@@ -9,9 +9,9 @@ use time::OffsetDateTime;
 use crate::day::{Day, ahead, back};
 use crate::refusal::Refusal;
 
-/// Days whose partitions exist before they are needed, so that a consumer that may not create any
-/// runs on for a while when nobody maintains.
-pub const DAYS_AHEAD: u32 = 2;
+/// Days whose partitions exist by default before they are needed, so that a consumer that may not
+/// create any runs on for a while when nobody maintains.
+pub const DAYS_AHEAD_DEFAULT: u32 = 2;
 
 /// How much later than its last id's retention a day is expired: the local refusal then always
 /// comes first.
@@ -73,10 +73,11 @@ impl Window {
         })
     }
 
-    /// The days whose partitions have to exist: every accepted id's, and [`DAYS_AHEAD`] more.
+    /// The days whose partitions have to exist: every accepted id's, and `days_ahead` more.
     #[must_use]
-    pub fn days(&self) -> (Day, Day) {
-        let ahead = self.newest_accepted_at() + time::Duration::days(i64::from(DAYS_AHEAD));
+    pub fn days(&self, days_ahead: u32) -> (Day, Day) {
+        let days_ahead = Duration::from_secs(u64::from(days_ahead) * 86_400);
+        let ahead = ahead(self.newest_accepted_at(), days_ahead);
         (Day::of(self.oldest_accepted_at()), Day::of(ahead))
     }
 
@@ -145,7 +146,7 @@ mod tests {
             let mut window = window(datetime!(2026-01-01 0:00 UTC));
             window.now += time::Duration::hours(hour);
             assert!(window.keep_from().start() <= window.oldest_accepted_at());
-            let (first, last) = window.days();
+            let (first, last) = window.days(DAYS_AHEAD_DEFAULT);
             assert!(first >= window.keep_from() && first.start() <= window.oldest_accepted_at());
             assert!(last.start() > window.newest_accepted_at());
         }

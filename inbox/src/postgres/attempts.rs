@@ -1,13 +1,16 @@
 //! Counting failures on PostgreSQL.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use sqlx::postgres::types::PgInterval;
 use sqlx::{PgConnection, Postgres};
 use time::OffsetDateTime;
+use uuid::Uuid;
 
+use super::guard::Columns;
 use super::statements::Statements;
-use crate::attempts::Attempt;
+use crate::attempts::{Attempt, InHand};
 use crate::dialect::{Key, parts};
 
 impl parts::Attempts for Postgres {
@@ -68,16 +71,57 @@ impl parts::Attempts for Postgres {
     async fn forget_attempts(
         connection: &mut PgConnection,
         statements: &Statements,
-        key: Key<'_>,
+        keys: &[Key<'_>],
         also_counted: bool,
     ) -> Result<(), sqlx::Error> {
-        sqlx::query(&statements.forget_attempts)
-            .bind(key.id)
-            .bind(key.consumer)
-            .bind(key.scope)
-            .bind(also_counted)
-            .execute(connection)
+        let Some(Key { consumer, .. }) = keys.first() else { return Ok(()) };
+        let Columns { ids, scopes } = Columns::of(keys);
+        let forget = sqlx::query(&statements.forget_attempts).bind(consumer).bind(&ids).bind(&scopes);
+        forget.bind(also_counted).execute(&mut *connection).await?;
+        if !also_counted {
+            let put_down = sqlx::query(&statements.put_down_counted).bind(consumer).bind(&ids).bind(&scopes);
+            put_down.execute(connection).await?;
+        }
+        Ok(())
+    }
+
+    async fn take_in_hand(
+        connection: &mut PgConnection,
+        statements: &Statements,
+        keys: &[Key<'_>],
+        process: Uuid,
+    ) -> Result<Vec<InHand>, sqlx::Error> {
+        let Some(Key { consumer, .. }) = keys.first() else { return Ok(Vec::new()) };
+        let Columns { ids, scopes } = Columns::of(keys);
+        let rows: Vec<(Uuid, String, i32, i32, OffsetDateTime)> = sqlx::query_as(&statements.take_in_hand)
+            .bind(consumer)
+            .bind(&ids)
+            .bind(&scopes)
+            .bind(process)
+            .fetch_all(connection)
             .await?;
+        // RETURNING has no order of its own.
+        let taken: HashMap<_, _> = rows
+            .into_iter()
+            .map(|(id, scope, attempts, ends, next_at)| {
+                let (failures, ends) = (attempts.unsigned_abs(), ends.unsigned_abs());
+                ((id, scope), InHand { failures, ends, next_at })
+            })
+            .collect();
+        let place = |key: &Key<'_>| taken.get(&(key.id, key.scope.to_owned())).copied();
+        keys.iter().map(|key| place(key).ok_or(sqlx::Error::RowNotFound)).collect()
+    }
+
+    async fn put_down(
+        connection: &mut PgConnection,
+        statements: &Statements,
+        keys: &[Key<'_>],
+        process: Uuid,
+    ) -> Result<(), sqlx::Error> {
+        let Some(Key { consumer, .. }) = keys.first() else { return Ok(()) };
+        let Columns { ids, scopes } = Columns::of(keys);
+        let put_down = sqlx::query(&statements.put_down).bind(consumer).bind(&ids).bind(&scopes);
+        put_down.bind(process).execute(connection).await?;
         Ok(())
     }
 
@@ -85,8 +129,10 @@ impl parts::Attempts for Postgres {
         connection: &mut PgConnection,
         statements: &Statements,
         before: OffsetDateTime,
+        limit: u32,
     ) -> Result<u64, sqlx::Error> {
-        let purged = sqlx::query(&statements.purge_attempts).bind(before).execute(connection).await?;
+        let purge = sqlx::query(&statements.purge_attempts).bind(before).bind(i64::from(limit));
+        let purged = purge.execute(connection).await?;
         Ok(purged.rows_affected())
     }
 }

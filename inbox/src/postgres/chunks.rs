@@ -138,8 +138,10 @@ impl parts::Chunks for Postgres {
         connection: &mut PgConnection,
         statements: &Statements,
         set: ChunkSet<'_>,
+        tried_before: OffsetDateTime,
     ) -> Result<Option<Incomplete>, sqlx::Error> {
-        let row = of_set!(sqlx::query(&statements.lock_set), set).fetch_optional(&mut *connection).await?;
+        let lock = of_set!(sqlx::query(&statements.lock_set), set).bind(tried_before);
+        let row = lock.fetch_optional(&mut *connection).await?;
         match row {
             Some(row) => with_splits(connection, statements, &row).await.map(Some),
             None => Ok(None),

@@ -137,8 +137,10 @@ impl parts::DeadLetters for Postgres {
         connection: &mut PgConnection,
         statements: &Statements,
         before: OffsetDateTime,
+        limit: u32,
     ) -> Result<u64, sqlx::Error> {
-        let purged = sqlx::query(&statements.purge_dead_letters).bind(before).execute(connection).await?;
+        let purge = sqlx::query(&statements.purge_dead_letters).bind(before).bind(i64::from(limit));
+        let purged = purge.execute(connection).await?;
         Ok(purged.rows_affected())
     }
 }

@@ -236,13 +236,13 @@ pub(super) async fn inserted_or_found(
     }
 }
 
-struct Columns<'a> {
-    ids: Vec<Uuid>,
-    scopes: Vec<&'a str>,
+pub(super) struct Columns<'a> {
+    pub(super) ids: Vec<Uuid>,
+    pub(super) scopes: Vec<&'a str>,
 }
 
 impl<'a> Columns<'a> {
-    fn of(keys: &[Key<'a>]) -> Self {
+    pub(super) fn of(keys: &[Key<'a>]) -> Self {
         Self {
             ids: keys.iter().map(|key| key.id).collect(),
             scopes: keys.iter().map(|key| key.scope).collect(),
@@ -284,11 +284,15 @@ fn stored(row: &PgRow) -> Result<Stored, sqlx::Error> {
     })
 }
 
-/// A row for which there is no partition is a check violation that names no constraint; a real
-/// check names its own.
+/// A row for which there is no partition is a check violation that names no constraint; one whose
+/// day is forgotten and not dropped yet names the check of such days.
 fn has_no_partition(error: &sqlx::Error) -> bool {
-    has_code(error, "23514") && error.as_database_error().is_some_and(|answer| answer.constraint().is_none())
+    let is_of_day = |constraint: Option<&str>| constraint.is_none_or(|name| name == FORGOTTEN);
+    has_code(error, "23514") && error.as_database_error().is_some_and(|answer| is_of_day(answer.constraint()))
 }
+
+/// The check that refuses every row of a forgotten day.
+const FORGOTTEN: &str = "inbox_message_day_is_forgotten";
 
 fn has_code(error: &sqlx::Error, sqlstate: &str) -> bool {
     error.as_database_error().is_some_and(|answer| answer.code().as_deref() == Some(sqlstate))

@@ -62,14 +62,14 @@ migrations::statements! {
     known_rows = "SELECT consumer, scope, processed_at, octet_length(result)::bigint, dead_letter FROM {schema}inbox_message \
         WHERE message_id = $1 ORDER BY consumer, scope";
     known_attempts = "SELECT consumer, scope, attempts, last_error, first_failed_at, next_at FROM {schema}inbox_attempt \
-        WHERE message_id = $1 ORDER BY consumer, scope";
+        WHERE message_id = $1 AND last_error <> '' ORDER BY consumer, scope";
 
     /// Rows of messages made since `$1`, at most `$2` of them, by consumer.
     activity_applied = "SELECT consumer, count(*) FILTER (WHERE dead_letter IS NULL), max(processed_at) FROM (\
         SELECT consumer, dead_letter, processed_at FROM {schema}inbox_message WHERE message_id >= $1 LIMIT $2) AS recent \
         GROUP BY consumer ORDER BY consumer LIMIT 1000";
     activity_attempts = "SELECT consumer, count(*), min(first_failed_at) FROM (\
-        SELECT consumer, first_failed_at FROM {schema}inbox_attempt LIMIT $1) AS failing \
+        SELECT consumer, first_failed_at FROM {schema}inbox_attempt WHERE last_error <> '' LIMIT $1) AS failing \
         GROUP BY consumer ORDER BY consumer LIMIT 1000";
     activity_letters = "SELECT consumer, count(*), min(dead_at) FROM (\
         SELECT consumer, dead_at FROM {schema}inbox_dead_letter WHERE resolution IS NULL LIMIT $1) AS open \
@@ -101,14 +101,15 @@ migrations::statements! {
         $4";
     remove_set = "DELETE FROM {schema}inbox_chunk_set WHERE message_id = $1 AND consumer = $2 AND scope = $3 AND \
         fingerprint = $4";
-    /// All, or those that are to expire: a message that has failed was whole, and is tried again.
+    /// All, or those that are to expire: a message that has failed was whole, and is tried again
+    /// unless that is long ago.
     incomplete = "SELECT {chunk_set} FROM {schema}inbox_chunk_set AS s WHERE $1::timestamptz IS NULL OR (begun_at < $1 AND NOT EXISTS \
         (SELECT 1 FROM {schema}inbox_attempt AS a WHERE a.consumer = s.consumer AND a.scope = s.scope AND \
-        a.message_id = s.message_id)) ORDER BY begun_at LIMIT $2";
+        a.message_id = s.message_id AND a.next_at >= $1)) ORDER BY begun_at LIMIT $2";
     /// For its expiry; one that a transaction is completing, or that is tried again, is left alone.
     lock_set = "SELECT {chunk_set} FROM {schema}inbox_chunk_set AS s WHERE message_id = $1 AND consumer = $2 AND scope = $3 AND \
         fingerprint = $4 AND NOT EXISTS (SELECT 1 FROM {schema}inbox_attempt AS a WHERE a.consumer = s.consumer AND \
-        a.scope = s.scope AND a.message_id = s.message_id) FOR UPDATE OF s SKIP LOCKED";
+        a.scope = s.scope AND a.message_id = s.message_id AND a.next_at >= $5) FOR UPDATE OF s SKIP LOCKED";
 
     /// The wall clock, not the transaction's start.
     clock = "SELECT clock_timestamp(), (SELECT retained_from FROM {schema}inbox_retention)";
@@ -121,17 +122,36 @@ migrations::statements! {
     create_days = "SELECT {schema}inbox_create_days($1, $2)";
     expire_days = "SELECT * FROM {schema}inbox_expire_days($1)";
 
+    /// A row that only said that the message is in hand begins with this failure.
     count_attempt = "INSERT INTO {schema}inbox_attempt AS a \
         (message_id, consumer, scope, attempts, last_error, next_at) VALUES ($1, $2, $3, $5, $4, clock_timestamp()) \
-        ON CONFLICT (consumer, scope, message_id) DO UPDATE SET attempts = a.attempts + $5, last_error = $4 \
+        ON CONFLICT (consumer, scope, message_id) DO UPDATE SET attempts = a.attempts + $5, last_error = $4, \
+        first_failed_at = CASE WHEN a.last_error = '' THEN clock_timestamp() ELSE a.first_failed_at END, \
+        next_at = clock_timestamp(), in_hand = NULL \
         RETURNING attempts, extract(epoch FROM clock_timestamp() - first_failed_at)::double precision";
     postpone = "UPDATE {schema}inbox_attempt SET next_at = clock_timestamp() + $4 \
         WHERE message_id = $1 AND consumer = $2 AND scope = $3";
     attempt = "SELECT attempts, last_error, first_failed_at, next_at FROM {schema}inbox_attempt \
-        WHERE message_id = $1 AND consumer = $2 AND scope = $3";
-    forget_attempts = "DELETE FROM {schema}inbox_attempt WHERE message_id = $1 AND consumer = $2 AND scope = $3 \
-        AND ($4 OR attempts = 0)";
-    purge_attempts = "DELETE FROM {schema}inbox_attempt WHERE first_failed_at < $1";
+        WHERE message_id = $1 AND consumer = $2 AND scope = $3 AND last_error <> ''";
+    /// In one order, so that two processes wait for each other and do not deadlock.
+    take_in_hand = "INSERT INTO {schema}inbox_attempt AS a \
+        (message_id, consumer, scope, attempts, last_error, next_at, in_hand) \
+        SELECT id, $1, scope, 0, '', clock_timestamp(), $4::uuid \
+        FROM (SELECT DISTINCT id, scope FROM UNNEST($2::uuid[], $3::text[]) AS u (id, scope)) AS u \
+        ORDER BY scope, id ON CONFLICT (consumer, scope, message_id) DO UPDATE SET \
+        ends = a.ends + (a.in_hand IS NOT NULL AND a.in_hand <> $4)::integer, in_hand = $4 \
+        RETURNING message_id, scope, attempts, ends, next_at";
+    put_down = "UPDATE {schema}inbox_attempt SET in_hand = NULL WHERE consumer = $1 AND in_hand = $4 \
+        AND (scope, message_id) IN (SELECT * FROM UNNEST($3::text[], $2::uuid[]))";
+    forget_attempts = "DELETE FROM {schema}inbox_attempt WHERE consumer = $1 \
+        AND (scope, message_id) IN (SELECT * FROM UNNEST($3::text[], $2::uuid[])) AND ($4 OR attempts = 0)";
+    put_down_counted = "UPDATE {schema}inbox_attempt SET in_hand = NULL WHERE consumer = $1 \
+        AND (scope, message_id) IN (SELECT * FROM UNNEST($3::text[], $2::uuid[]))";
+    /// A message that ended as a dead letter may be held, and its failures count on.
+    purge_attempts = "DELETE FROM {schema}inbox_attempt WHERE (consumer, scope, message_id) IN (\
+        SELECT consumer, scope, message_id FROM {schema}inbox_attempt AS a WHERE first_failed_at < $1 OR EXISTS (\
+        SELECT FROM {schema}inbox_message AS m WHERE m.message_id = a.message_id AND m.consumer = a.consumer \
+        AND m.scope = a.scope AND m.dead_letter IS NULL) LIMIT $2)";
 
     /// One letter of a delivery, unless the one there is was given up: then nobody waits for that
     /// one any more. An open letter takes what happened last, except for what would keep it from
@@ -199,6 +219,6 @@ migrations::statements! {
         WHERE id = $1 AND resolution IS NULL AND reason = 'held' FOR UPDATE SKIP LOCKED";
     fail_held = "UPDATE {schema}inbox_dead_letter SET reason = $2, error = $3, attempts = $4 \
         WHERE id = $1 AND resolution IS NULL AND reason = 'held'";
-    purge_dead_letters = "DELETE FROM {schema}inbox_dead_letter \
-        WHERE resolution IS NOT NULL AND resolution <> 'applied_late' AND resolved_at < $1";
+    purge_dead_letters = "DELETE FROM {schema}inbox_dead_letter WHERE id IN (SELECT id FROM {schema}inbox_dead_letter \
+        WHERE resolution IS NOT NULL AND resolution <> 'applied_late' AND resolved_at < $1 LIMIT $2)";
 }

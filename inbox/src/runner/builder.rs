@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use message::{Backoff, Event, InvalidText, Malformed, Message, Subscriber};
 use serde::de::DeserializeOwned;
+use uuid::Uuid;
 
 use super::broker_session::SubscriptionFactory;
 use super::crash::CrashHook;
@@ -431,8 +432,15 @@ impl<DB: Dialect> ConsumerBuilder<DB> {
         let Self { inbox, settings, guarded, .. } = self;
         let RunnerOptions { handler_timeout, after_dead_letter, .. } = settings;
         let name = consumer.clone();
-        let store =
-            InboxStore { inbox, consumer: name, handler, handler_timeout, after_dead_letter, guarded };
+        let store = InboxStore {
+            inbox,
+            consumer: name,
+            handler,
+            handler_timeout,
+            after_dead_letter,
+            guarded,
+            process: Uuid::now_v7(),
+        };
         let parts = Parts {
             settings,
             tenant_of: self.tenant_of,

@@ -93,6 +93,8 @@ pub(super) struct Drive<S> {
     /// Deliveries of the present session that are not settled yet.
     unsettled: BTreeSet<DeliveryToken>,
     session: u64,
+    /// How many deliveries of each place (a partition, a queue) the present session has brought.
+    seen: HashMap<String, usize>,
     /// Given up when the present session is lost: its waiting work comes again by itself.
     give_up: CancellationToken,
     lag: LagGauges,
@@ -117,6 +119,7 @@ impl<S: Store> Drive<S> {
             running: JoinSet::new(),
             unsettled: BTreeSet::new(),
             session: 0,
+            seen: HashMap::new(),
             give_up: shutdown.graceful.child_token(),
             shutdown,
         }
@@ -215,7 +218,8 @@ impl<S: Store> Drive<S> {
             tracing::debug!(consumer = %self.worker.consumer, message_id = %delivery.subject(),
                 origin = delivery.origin, redelivered = delivery.redelivered, "received");
             self.unsettled.insert(delivery.token);
-            let held = Held { delivery, session: self.session };
+            let is_suspect = self.is_suspect(&delivery);
+            let held = Held { delivery, session: self.session, is_suspect };
             let is_single = held.delivery.message.is_err() || self.key_queues.is_busy(held.key());
             if self.settings.batch.is_none() || is_single {
                 self.key_queues.push(held);
@@ -225,13 +229,26 @@ impl<S: Store> Drive<S> {
         }
     }
 
+    /// Whether another process may have had a delivery in hand when it ended: the broker says that
+    /// it delivers again, or it is among the first of its place. Kafka says nothing, and hands out
+    /// again what a process of this prefetch had in hand at most.
+    fn is_suspect(&mut self, delivery: &Delivery) -> bool {
+        let place = delivery.origin.split('@').next().unwrap_or_default();
+        let seen = match self.seen.get_mut(place) {
+            Some(seen) => seen,
+            None => self.seen.entry(place.to_owned()).or_default(),
+        };
+        *seen = seen.saturating_add(1);
+        delivery.redelivered || *seen <= self.settings.prefetch.get()
+    }
+
     /// Gives work to as many workers as may run.
     fn dispatch(&mut self) {
         while let Some(held) = self.key_queues.next() {
             let (worker, give_up) = (Arc::clone(&self.worker), self.give_up.clone());
             let host = self.worker.host.clone();
             self.running.spawn(host.run(async move {
-                let proof = worker.run_one(&held.delivery, &give_up).await.ok();
+                let proof = worker.run_one(&held, &give_up).await.ok();
                 Finished::One(Box::new(held), proof)
             }));
         }
@@ -367,6 +384,7 @@ impl<S: Store> Drive<S> {
     /// only waits ends.
     fn session_changed(&mut self) {
         self.session += 1;
+        self.seen.clear();
         self.lag.clear();
         self.give_up.cancel();
         self.give_up = self.shutdown.graceful.child_token();

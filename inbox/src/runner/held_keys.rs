@@ -149,7 +149,7 @@ impl<S: Store> Worker<S> {
         tenant: &Tenant,
         message: &Message,
     ) -> Result<Option<DeadLetterId>, StoreError> {
-        if !self.holds_keys || message.key.is_none() {
+        if !self.holds_keys || message.key.is_none() || !self.store.has_effect(message) {
             return Ok(None);
         }
         let candidate = Candidate { tenant: tenant.clone(), message };
@@ -173,10 +173,12 @@ impl<S: Store> Worker<S> {
         let (mut places, mut fresh) = (Vec::new(), Vec::new());
         for (at, (candidate, admission)) in candidates.iter().zip(admissions).enumerate() {
             let Some(key) = &candidate.message.key else { continue };
+            let is_idle = !self.store.has_effect(candidate.message);
             match admission {
                 None => {
                     refused.insert(key);
                 }
+                Some(Ok(_)) if is_idle => {}
                 Some(Ok(_)) if refused.contains(key) => {
                     held.insert(at);
                 }

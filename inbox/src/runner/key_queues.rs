@@ -9,6 +9,8 @@ use message::{Delivery, OrderingKey};
 pub(super) struct Held {
     pub(super) delivery: Delivery,
     pub(super) session: u64,
+    /// Whether another process may have had it in hand, and ended with it.
+    pub(super) is_suspect: bool,
 }
 
 impl Held {
@@ -90,7 +92,7 @@ mod tests {
             redelivered: false,
             origin: String::new(),
         };
-        Held { delivery, session: 1 }
+        Held { delivery, session: 1, is_suspect: false }
     }
 
     fn token(held: Option<Held>) -> Option<u64> {

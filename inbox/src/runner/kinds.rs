@@ -23,7 +23,9 @@ pub enum UnknownKinds {
     Refuse,
     /// Admits and acknowledges them without an effect, and counts them in `inbox_skipped_total`. A
     /// later version that knows the kind does not get them again. Dead letters of such a kind wait
-    /// for a process that knows it.
+    /// for a process that knows it. One that
+    /// comes behind a dead letter of its key is skipped at once, and not
+    /// [held](crate::AfterDeadLetter::HoldKey).
     Skip,
     /// Retries them without counting an attempt, until the process is replaced by one that knows
     /// the kind; after [`failing_max`](crate::ConsumerBuilder::failing_max) they are dead-lettered.
@@ -95,6 +97,10 @@ impl<DB: Dialect> Handler<DB> for Dispatcher<DB> {
 
     fn knows(&self, kind: &EventType) -> bool {
         self.routes.contains_key(kind.as_str())
+    }
+
+    fn has_effect(&self, kind: &EventType) -> bool {
+        self.unknown != UnknownKinds::Skip || self.knows(kind)
     }
 
     fn takes_many(&self, kind: &EventType) -> bool {

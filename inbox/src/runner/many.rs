@@ -9,7 +9,7 @@
 use std::collections::{HashSet, VecDeque};
 use std::error::Error;
 
-use message::{Committed, Message, OrderingKey};
+use message::{Committed, Message, MessageId, OrderingKey};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
@@ -22,7 +22,6 @@ use crate::attempts::error_text;
 use crate::batch::Candidate;
 use crate::name::Tenant;
 use crate::received::Received;
-use crate::store_error::StoreError;
 
 /// The deliveries of a batch, sorted by outcome.
 #[derive(Debug, Default)]
@@ -43,6 +42,12 @@ struct Placed {
     tenant: Tenant,
 }
 
+impl Placed {
+    fn name(&self) -> Option<(&Tenant, MessageId)> {
+        Some((&self.tenant, self.held.delivery.id()?))
+    }
+}
+
 /// A delivery that goes the way of single ones, and its place.
 type Single = (usize, Held);
 
@@ -61,6 +66,20 @@ fn take_behind(culprit: &Held, parts: &mut VecDeque<Vec<Placed>>, singles: &mut 
     }
 }
 
+/// These places of a part, and those that are behind one of them on its key.
+fn with_those_behind(part: &[Placed], mut places: HashSet<usize>) -> HashSet<usize> {
+    let mut keys: HashSet<&OrderingKey> = HashSet::new();
+    for (at, placed) in part.iter().enumerate() {
+        let Some(key) = placed.held.key() else { continue };
+        if places.contains(&at) {
+            keys.insert(key);
+        } else if keys.contains(key) {
+            places.insert(at);
+        }
+    }
+    places
+}
+
 /// A message whose effect is to be applied, and its place in the part.
 struct Fresh<'a, G> {
     at: usize,
@@ -68,7 +87,6 @@ struct Fresh<'a, G> {
     candidate: &'a Candidate<'a>,
     /// The failures that were counted before.
     failures: u32,
-    redelivered: bool,
 }
 
 enum Attempt {
@@ -76,8 +94,9 @@ enum Attempt {
     Done(Vec<Option<Committed>>),
     /// The handler failed on this one.
     Culprit(usize),
-    /// These wait behind a dead letter of their key, or behind what becomes one.
-    Held(HashSet<usize>),
+    /// These go alone: they wait behind a dead letter of their key or behind what becomes one, or a
+    /// process has ended with them in hand.
+    Apart(HashSet<usize>),
     /// Rolled back at the commit.
     RolledBack,
     /// The database did not do it.
@@ -129,7 +148,7 @@ impl<S: Store> Worker<S> {
                         }
                     }
                 }
-                Attempt::Held(places) => {
+                Attempt::Apart(places) => {
                     let mut rest = Vec::with_capacity(part.len() - places.len());
                     for (place, Placed { at, held, tenant }) in part.into_iter().enumerate() {
                         if places.contains(&place) {
@@ -150,6 +169,8 @@ impl<S: Store> Worker<S> {
                 _ => self.set_culprit_apart(0, part, &mut parts, &mut singles),
             }
         }
+        let unhandled = sorted.released.iter().chain(singles.iter().map(|(_, held)| held));
+        self.put_down(unhandled).await;
         // A second culprit can stand before the first.
         singles.sort_unstable_by_key(|(at, _)| *at);
         sorted.singles = singles.into_iter().map(|(_, held)| held).collect();
@@ -197,10 +218,28 @@ impl<S: Store> Worker<S> {
             Err(error) => return Attempt::Away(error.into()),
         };
         let begun_at = Instant::now();
-        let failures = match self.failures_before(part).await {
-            Ok(failures) => failures,
-            Err(error) => return Attempt::Away(error.into()),
-        };
+        let suspects: Vec<_> = part.iter().enumerate().filter(|(_, placed)| placed.held.is_suspect).collect();
+        let noted: Vec<_> = suspects.iter().filter_map(|(_, placed)| placed.name()).collect();
+        let mut failures = vec![0; part.len()];
+        if !noted.is_empty() {
+            let taken = match self.store.take_in_hand(&noted).await {
+                Ok(taken) => taken,
+                Err(error) => return Attempt::Away(error.into()),
+            };
+            let mut apart = HashSet::new();
+            for ((at, _), taken) in suspects.iter().zip(taken) {
+                failures[*at] = taken.failures;
+                if taken.ends > 0 {
+                    apart.insert(*at);
+                }
+            }
+            if !apart.is_empty() {
+                return match self.store.put_down(&noted).await {
+                    Ok(()) => Attempt::Apart(with_those_behind(part, apart)),
+                    Err(error) => Attempt::Away(error.into()),
+                };
+            }
+        }
         let mut tx = match self.store.begin().await {
             Ok(tx) => tx,
             Err(error) => return Attempt::Away(error.into()),
@@ -219,7 +258,7 @@ impl<S: Store> Worker<S> {
             Ok(places) if places.is_empty() => {}
             Ok(places) => {
                 return match self.store.rollback(tx).await {
-                    Ok(()) => Attempt::Held(places),
+                    Ok(()) => Attempt::Apart(places),
                     Err(error) => Attempt::Outage(error.into()),
                 };
             }
@@ -232,8 +271,7 @@ impl<S: Store> Worker<S> {
             match admission {
                 Some(Ok(guard)) => {
                     applied.push(candidate.message.id);
-                    let redelivered = part[at].held.delivery.redelivered;
-                    let fresh = Fresh { at, guard, candidate, failures: failures[at], redelivered };
+                    let fresh = Fresh { at, guard, candidate, failures: failures[at] };
                     let goes_along = run.last().is_some_and(|last| {
                         last.candidate.message.kind == candidate.message.kind
                             && self.store.takes_many(candidate.message)
@@ -249,6 +287,11 @@ impl<S: Store> Worker<S> {
         }
         if let Err(attempt) = self.apply_run(&mut tx, &mut run).await {
             return attempt;
+        }
+        if !noted.is_empty()
+            && let Err(error) = self.store.forget_attempts(&mut tx, &noted, true).await
+        {
+            return if error.is_transient() { Attempt::Outage(error.into()) } else { Attempt::RolledBack };
         }
         applied.iter().for_each(|id| self.crash(CrashPoint::AfterEffect, *id));
         match self.store.commit(tx).await {
@@ -269,16 +312,21 @@ impl<S: Store> Worker<S> {
         }
     }
 
-    /// The failures of each delivery that were counted before; asked for where the broker says that
-    /// it delivered one before.
-    async fn failures_before(&self, part: &[Placed]) -> Result<Vec<u32>, StoreError> {
-        let mut failures = vec![0; part.len()];
-        for (before, Placed { held, tenant, .. }) in failures.iter_mut().zip(part) {
-            if let (true, Some(id)) = (held.delivery.redelivered, held.delivery.id()) {
-                *before = self.store.attempt(tenant, id).await?.map_or(0, |attempt| attempt.attempts);
-            }
+    /// Takes back that deliveries are in hand which go on alone, or back to the broker. Where that
+    /// fails, it may look as if their process had ended with them.
+    async fn put_down<'a>(&self, unhandled: impl Iterator<Item = &'a Held>) {
+        let named = unhandled.filter(|held| held.is_suspect).filter_map(|held| {
+            let message = held.delivery.message.as_ref().ok()?;
+            Some((self.tenant(message).ok()?, message.id))
+        });
+        let named: Vec<(Tenant, MessageId)> = named.collect();
+        let names: Vec<_> = named.iter().map(|(tenant, id)| (tenant, *id)).collect();
+        if !names.is_empty()
+            && let Err(error) = self.store.put_down(&names).await
+        {
+            let error = error_text(&error);
+            tracing::debug!(consumer = %self.consumer, error, "not noted that messages are in hand no longer");
         }
-        Ok(failures)
     }
 
     /// Applies fresh messages that belong together: one, or as many of one kind as follow each
@@ -306,16 +354,6 @@ impl<S: Store> Worker<S> {
             // Nobody knows whose failure it is.
             return Err(Attempt::RolledBack);
         }
-        for Fresh { candidate: Candidate { tenant, message }, redelivered, .. } in run {
-            if redelivered && let Err(error) = self.store.forget_attempts(tx, tenant, message.id, true).await
-            {
-                return Err(if error.is_transient() {
-                    Attempt::Outage(error.into())
-                } else {
-                    Attempt::RolledBack
-                });
-            }
-        }
         Ok(())
     }
 
@@ -323,7 +361,7 @@ impl<S: Store> Worker<S> {
     async fn apply(
         &self,
         tx: &mut S::Tx,
-        Fresh { guard, candidate, failures, redelivered, .. }: Fresh<'_, S::Guard>,
+        Fresh { guard, candidate, failures, .. }: Fresh<'_, S::Guard>,
     ) -> Result<(), Option<Box<dyn Error + Send + Sync>>> {
         let Candidate { tenant, message } = candidate;
         let result = match self.handle(tx, &guard, message, (tenant, failures)).await {
@@ -336,16 +374,8 @@ impl<S: Store> Worker<S> {
                 return Err(None);
             }
         };
-        let stored = async {
-            if redelivered {
-                self.store.forget_attempts(tx, tenant, message.id, true).await?;
-            }
-            match result {
-                Some(result) => self.store.complete(tx, guard, &result).await,
-                None => Ok(()),
-            }
-        };
-        match stored.await {
+        let Some(result) = result else { return Ok(()) };
+        match self.store.complete(tx, guard, &result).await {
             Ok(()) => Ok(()),
             Err(error) if error.is_transient() => Err(Some(error.into())),
             Err(_) => Err(None),

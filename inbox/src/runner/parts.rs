@@ -69,6 +69,8 @@ impl<S: Store> Runner<S> {
     #[must_use]
     pub fn new(store: S, parts: Parts) -> Self {
         let Parts { consumer, factory, settings, tenant_of, foreign, crash, traces, host } = parts;
+        let permits_max = u32::try_from(settings.concurrency.get().min(Semaphore::MAX_PERMITS));
+        let permits_max = permits_max.unwrap_or(u32::MAX);
         let worker = Worker {
             store,
             meter: Meter::new(&consumer),
@@ -81,7 +83,8 @@ impl<S: Store> Runner<S> {
             handler_timeout: settings.handler_timeout,
             handling: Arc::default(),
             applied: AtomicU64::new(0),
-            permits: Semaphore::new(settings.concurrency.get().min(Semaphore::MAX_PERMITS)),
+            permits: Semaphore::new(permits_max as usize),
+            permits_max,
             crash,
             traces,
             host,

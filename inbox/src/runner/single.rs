@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use message::{Committed, Delivery, Message, MessageId};
+use tokio::sync::SemaphorePermit;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
@@ -12,9 +13,10 @@ use tracing::Instrument;
 use super::bounded::INTERRUPT_MAX;
 use super::crash::CrashPoint;
 use super::failure::{Failure, FailureKind};
+use super::key_queues::Held;
 use super::store::Store;
 use super::worker::{GivenUp, NewDeadLetter, Worker, closed, is_innocent};
-use crate::attempts::{Failures, Pause, error_text};
+use crate::attempts::{Failures, InHand, Pause, error_text};
 use crate::chunks::Gathered;
 use crate::dead_letter::{DeadLetterId, Reason};
 use crate::error::AdmitError;
@@ -34,7 +36,16 @@ enum Step {
     Failed(Failing, Cause, Option<Box<Message>>),
     /// The database could not even begin: nothing that this message has done.
     Away(Cause),
+    /// It failed in another process, whose backoff ends after this time.
+    Later(Duration),
 }
+
+/// Processes that may end with a message in hand before it is a dead letter.
+const ENDS_MAX: u32 = 5;
+
+/// Processes that may end with a message and others in hand: from then on nothing runs beside it,
+/// so that it takes no other message along.
+const ENDS_BESIDE_MAX: u32 = 2;
 
 impl Step {
     /// Tells a failure to keep a chunk from one of the message that it belongs to.
@@ -54,6 +65,10 @@ type Cause = Box<dyn Error + Send + Sync>;
 /// The history of a message's attempts in this process.
 #[derive(Debug, Default)]
 pub(super) struct Course {
+    /// Whether another process may have had it in hand.
+    is_suspect: bool,
+    /// Whether the backoff of another process is over.
+    is_resumed: bool,
     /// The counted failures, where any failure is noted in the database.
     failed_before: Option<u32>,
     /// Failures in a row that were not counted.
@@ -78,9 +93,10 @@ impl<S: Store> Worker<S> {
     /// Works on a delivery until it can be settled, or until it is to give up while waiting.
     pub(super) async fn run_one(
         &self,
-        delivery: &Delivery,
+        held: &Held,
         give_up: &CancellationToken,
     ) -> Result<Committed, GivenUp> {
+        let delivery = &held.delivery;
         let message = match &delivery.message {
             Ok(message) => message,
             Err(malformed) => {
@@ -90,13 +106,15 @@ impl<S: Store> Worker<S> {
             }
         };
         let span = self.process_span(message, &delivery.origin);
-        self.run_message(delivery, message, give_up).instrument(span).await
+        let course = Course { is_suspect: held.is_suspect, ..Course::default() };
+        self.run_message(delivery, message, course, give_up).instrument(span).await
     }
 
     async fn run_message(
         &self,
         delivery: &Delivery,
         message: &Message,
+        mut course: Course,
         give_up: &CancellationToken,
     ) -> Result<Committed, GivenUp> {
         let tenant = match self.tenant(message) {
@@ -107,12 +125,8 @@ impl<S: Store> Worker<S> {
                 return self.store_dead_letter(delivery, &Tenant::none(), grave, give_up).await;
             }
         };
-        let mut course = Course::default();
-        if delivery.redelivered {
-            course.failed_before = self.resume(&tenant, message, give_up).await?;
-        }
         loop {
-            match self.attempt(&tenant, message, course.failed_before).await {
+            match self.attempt(&tenant, message, &mut course).await {
                 Step::Settle(proof) => return Ok(proof),
                 Step::Bury(grave) => return self.store_dead_letter(delivery, &tenant, grave, give_up).await,
                 Step::Failed(failing, error, whole) => {
@@ -124,37 +138,23 @@ impl<S: Store> Worker<S> {
                     }
                 }
                 Step::Away(error) => self.wait_out(&mut course.outages, &*error, give_up).await?,
+                Step::Later(delay) => self.wait(delay, give_up).await?,
             }
         }
     }
 
-    /// Keeps to the backoff of a redelivered message that failed in another process. Returns how
-    /// many failures were counted, if it did fail.
-    async fn resume(
-        &self,
-        tenant: &Tenant,
-        message: &Message,
-        give_up: &CancellationToken,
-    ) -> Result<Option<u32>, GivenUp> {
-        let mut outages = 0;
-        loop {
-            match self.store.attempt(tenant, message.id).await {
-                Ok(None) => return Ok(None),
-                Ok(Some(attempt)) => {
-                    let left = Duration::try_from(attempt.next_at - self.store.now()).unwrap_or_default();
-                    self.wait(left.min(self.backoff.max.max(RETRY_AFTER_MAX)), give_up).await?;
-                    return Ok(Some(attempt.attempts));
-                }
-                Err(error) => self.wait_out(&mut outages, &error, give_up).await?,
-            }
-        }
-    }
-
-    async fn attempt(&self, tenant: &Tenant, message: &Message, failed_before: Option<u32>) -> Step {
-        let _permit = match self.permits.acquire().await.map_err(closed) {
-            Ok(permit) => permit,
+    async fn attempt(&self, tenant: &Tenant, message: &Message, course: &mut Course) -> Step {
+        let mut permit = match self.permits.acquire().await.map_err(closed) {
+            Ok(permit) => Some(permit),
             Err(error) => return Step::Away(error.into()),
         };
+        let mut failed_before = None;
+        if course.is_suspect || course.failed_before.is_some() {
+            match self.take_in_hand(tenant, message, course, &mut permit).await {
+                Ok(failures) => failed_before = Some(failures),
+                Err(step) => return step,
+            }
+        }
         let begun_at = Instant::now();
         let tx = match self.store.begin().await {
             Ok(tx) => tx,
@@ -164,6 +164,48 @@ impl<S: Store> Worker<S> {
             self.gather(tx, tenant, message, failed_before, begun_at).await
         } else {
             self.apply_one(tx, tenant, message, failed_before, begun_at).await
+        }
+    }
+
+    /// Notes that this process has a message in hand, and keeps to the backoff of another one that
+    /// it failed in. Returns the failures that were counted.
+    async fn take_in_hand<'a>(
+        &'a self,
+        tenant: &Tenant,
+        message: &Message,
+        course: &mut Course,
+        permit: &mut Option<SemaphorePermit<'a>>,
+    ) -> Result<u32, Step> {
+        let away = |error: StoreError| Step::Away(error.into());
+        let this = [(tenant, message.id)];
+        loop {
+            let taken = self.store.take_in_hand(&this).await.map_err(away)?;
+            let Some(InHand { failures, ends, next_at }) = taken.first().copied() else {
+                return Err(Step::Away("the database did not note what is in hand".into()));
+            };
+            if ends >= ENDS_MAX {
+                let error = format!(
+                    "{ends} processes ended while they had it in hand, the last ones with nothing else: its handler \
+                     ends them (an abort, a stack overflow, no memory left)"
+                );
+                self.meter.failed();
+                return Err(Step::Bury(NewDeadLetter::new(Reason::Poison, error, failures)));
+            }
+            let left = Duration::try_from(next_at - self.store.now()).unwrap_or_default();
+            let must_wait = !std::mem::replace(&mut course.is_resumed, true) && !left.is_zero();
+            let held = permit.as_ref().map_or(0, SemaphorePermit::num_permits);
+            let is_alone = u32::try_from(held).unwrap_or(u32::MAX) >= self.permits_max;
+            if !must_wait && (ends < ENDS_BESIDE_MAX || is_alone) {
+                return Ok(failures);
+            }
+            // What waits is not in hand.
+            self.store.put_down(&this).await.map_err(away)?;
+            if must_wait {
+                return Err(Step::Later(left.min(self.backoff.max.max(RETRY_AFTER_MAX))));
+            }
+            drop(permit.take());
+            let all = self.permits.acquire_many(self.permits_max).await.map_err(closed);
+            *permit = Some(all.map_err(away)?);
         }
     }
 
@@ -187,7 +229,8 @@ impl<S: Store> Worker<S> {
             Ok(Gathered::Kept { held, count }) => {
                 // A set with a failure on record is one that is tried again, and does not expire.
                 if failed_before.is_some()
-                    && let Err(error) = self.store.forget_attempts(&mut tx, tenant, chunk.id, false).await
+                    && let Err(error) =
+                        self.store.forget_attempts(&mut tx, &[(tenant, chunk.id)], false).await
                 {
                     return Step::Failed((FailureKind::Chunk, None), error.into(), None);
                 }
@@ -199,7 +242,9 @@ impl<S: Store> Worker<S> {
                 }
                 step
             }
-            Ok(Gathered::Duplicate(duplicate)) => self.suppress(tx, &duplicate).await,
+            Ok(Gathered::Duplicate(duplicate)) => {
+                self.suppress(tx, (tenant, chunk.id), failed_before, &duplicate).await
+            }
             Err(error @ AdmitError::Damaged { .. }) => {
                 self.meter.refused(Reason::Malformed);
                 let grave = NewDeadLetter::new(Reason::Malformed, error.to_string(), 0);
@@ -221,7 +266,9 @@ impl<S: Store> Worker<S> {
     ) -> Step {
         let guard = match self.store.admit(&mut tx, tenant, message).await {
             Ok(Ok(guard)) => guard,
-            Ok(Err(duplicate)) => return self.suppress(tx, &duplicate).await,
+            Ok(Err(duplicate)) => {
+                return self.suppress(tx, (tenant, message.id), failed_before, &duplicate).await;
+            }
             Err(error) => return self.refuse(error),
         };
         match self.holder(&mut tx, tenant, message).await {
@@ -234,7 +281,7 @@ impl<S: Store> Worker<S> {
             Err(error) => return self.failed(tx, error).await,
         };
         if failed_before.is_some()
-            && let Err(error) = self.store.forget_attempts(&mut tx, tenant, message.id, true).await
+            && let Err(error) = self.store.forget_attempts(&mut tx, &[(tenant, message.id)], true).await
         {
             return self.failed_to_store(tx, error).await;
         }
@@ -263,7 +310,20 @@ impl<S: Store> Worker<S> {
     }
 
     /// Settles what took effect before, or is a dead letter.
-    async fn suppress(&self, tx: S::Tx, duplicate: &Duplicate) -> Step {
+    async fn suppress(
+        &self,
+        mut tx: S::Tx,
+        message: (&Tenant, MessageId),
+        failed_before: Option<u32>,
+        duplicate: &Duplicate,
+    ) -> Step {
+        // A dead letter that is held counts them on.
+        let took_effect = duplicate.dead_letter.is_none();
+        if failed_before.is_some()
+            && let Err(error) = self.store.forget_attempts(&mut tx, &[message], took_effect).await
+        {
+            return Step::Failed((FailureKind::Database, None), error.into(), None);
+        }
         let Duplicate { processed_at, dead_letter, .. } = duplicate;
         let dead_letter = dead_letter.map(tracing::field::display);
         tracing::debug!(%processed_at, dead_letter, "duplicate suppressed");

@@ -10,10 +10,11 @@ use std::time::Duration;
 
 use message::{Committed, Delivery, Message, MessageId, shield};
 use time::OffsetDateTime;
+use uuid::Uuid;
 
 use super::held_keys::HeldMessages;
 use super::redrive::BoundedHandler;
-use crate::attempts::{Attempt, Failures, Pause};
+use crate::attempts::{Attempt, Failures, InHand, Pause};
 use crate::batch::Candidate;
 use crate::chunks::Gathered;
 use crate::dead_letter::{DeadLetterId, Reason};
@@ -99,6 +100,11 @@ pub trait Store: HeldMessages {
         received: &Received,
     ) -> impl Future<Output = Result<Option<Vec<u8>>, HandlerError>> + Send;
 
+    /// Whether messages like this one have an effect here; one without is never held.
+    fn has_effect(&self, _message: &Message) -> bool {
+        true
+    }
+
     /// Whether the effects of many messages like this one are applied in one call.
     fn takes_many(&self, _message: &Message) -> bool {
         false
@@ -127,13 +133,39 @@ pub trait Store: HeldMessages {
         result: &[u8],
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Forgets the failures of a message that succeeds in this transaction, or, without those that
-    /// were counted, of one of its chunks, which says nothing about its handler.
+    /// Notes that this process has messages in hand, before their handlers run: of one that ends
+    /// its process the next one learns. In the order of `messages`. A store without such a note
+    /// knows failures only.
+    fn take_in_hand(
+        &self,
+        messages: &[(&Tenant, MessageId)],
+    ) -> impl Future<Output = Result<Vec<InHand>, StoreError>> + Send {
+        async move {
+            let mut taken = Vec::with_capacity(messages.len());
+            for (scope, id) in messages {
+                let attempt = self.attempt(scope, *id).await?;
+                let next_at = attempt.as_ref().map_or_else(|| self.now(), |attempt| attempt.next_at);
+                taken.push(InHand { failures: attempt.map_or(0, |a| a.attempts), ends: 0, next_at });
+            }
+            Ok(taken)
+        }
+    }
+
+    /// Takes the notes of [`take_in_hand`](Self::take_in_hand) back for messages that were not
+    /// handled.
+    fn put_down(
+        &self,
+        _messages: &[(&Tenant, MessageId)],
+    ) -> impl Future<Output = Result<(), StoreError>> + Send {
+        std::future::ready(Ok(()))
+    }
+
+    /// Forgets the failures of messages that succeed in this transaction, or, without those that
+    /// were counted, of chunks, which say nothing about their handler.
     fn forget_attempts(
         &self,
         tx: &mut Self::Tx,
-        scope: &Tenant,
-        id: MessageId,
+        messages: &[(&Tenant, MessageId)],
         also_counted: bool,
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
@@ -208,9 +240,20 @@ pub(super) struct InboxStore<DB: Dialect> {
     pub(super) handler_timeout: Duration,
     pub(super) after_dead_letter: AfterDeadLetter,
     pub(super) guarded: bool,
+    /// The name of this process in notes of what it has in hand.
+    pub(super) process: Uuid,
 }
 
 impl<DB: Dialect> InboxStore<DB> {
+    fn keys<'a>(&'a self, messages: &[(&'a Tenant, MessageId)]) -> Vec<Key<'a>> {
+        let consumer = self.consumer.as_str();
+        let key = |(scope, id): &(&'a Tenant, MessageId)| {
+            let (scope, id) = (scope.as_str(), id.as_uuid());
+            Key { consumer, scope, id }
+        };
+        messages.iter().map(key).collect()
+    }
+
     /// Waits for a call as long as the inbox's options say. A transaction in which one did not
     /// answer is to be dropped.
     pub(super) async fn within<T, E: From<StoreError>>(
@@ -303,6 +346,10 @@ impl<DB: Dialect> Store for InboxStore<DB> {
         self.handler.handle_delivery(tx, message, received).await
     }
 
+    fn has_effect(&self, message: &Message) -> bool {
+        self.handler.has_effect(&message.kind)
+    }
+
     fn takes_many(&self, message: &Message) -> bool {
         self.handler.takes_many(&message.kind)
     }
@@ -323,18 +370,38 @@ impl<DB: Dialect> Store for InboxStore<DB> {
         self.within("store a message's result", guard.complete(tx, result)).await
     }
 
+    async fn take_in_hand(&self, messages: &[(&Tenant, MessageId)]) -> Result<Vec<InHand>, StoreError> {
+        let (what, keys) = ("note what is in hand", self.keys(messages));
+        let call = async {
+            let mut connection = self.inbox.acquire(what).await?;
+            DB::take_in_hand(&mut connection, self.inbox.statements(), &keys, self.process)
+                .await
+                .map_err(StoreError::during(what))
+        };
+        self.within(what, call).await
+    }
+
+    async fn put_down(&self, messages: &[(&Tenant, MessageId)]) -> Result<(), StoreError> {
+        let (what, keys) = ("note what is in hand no longer", self.keys(messages));
+        let call = async {
+            let mut connection = self.inbox.acquire(what).await?;
+            DB::put_down(&mut connection, self.inbox.statements(), &keys, self.process)
+                .await
+                .map_err(StoreError::during(what))
+        };
+        self.within(what, call).await
+    }
+
     async fn forget_attempts(
         &self,
         tx: &mut Self::Tx,
-        scope: &Tenant,
-        id: MessageId,
+        messages: &[(&Tenant, MessageId)],
         also_counted: bool,
     ) -> Result<(), StoreError> {
-        let key = Key { consumer: self.consumer.as_str(), scope: scope.as_str(), id: id.as_uuid() };
-        let what = "forget the attempts of a message that succeeded";
+        let (what, keys) = ("forget the attempts of a message that succeeded", self.keys(messages));
         let call = async {
             let statements = self.inbox.statements();
-            DB::forget_attempts(tx, statements, key, also_counted).await.map_err(StoreError::during(what))
+            DB::forget_attempts(tx, statements, &keys, also_counted).await.map_err(StoreError::during(what))
         };
         self.within(what, call).await
     }

@@ -50,6 +50,8 @@ pub(super) struct Worker<S> {
     pub(super) applied: AtomicU64,
     /// Bounds the transactions at work; waiting for the next attempt takes none.
     pub(super) permits: Semaphore,
+    /// How many permits there are.
+    pub(super) permits_max: u32,
     pub(super) crash: Option<CrashHook>,
     pub(super) meter: Meter,
     pub(super) traces: Option<Arc<dyn JoinTraces>>,

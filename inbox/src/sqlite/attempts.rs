@@ -4,10 +4,13 @@ use std::time::Duration;
 
 use sqlx::{Sqlite, SqliteConnection};
 use time::OffsetDateTime;
+use uuid::Uuid;
 
-use super::statements::{ATTEMPT, COUNT_ATTEMPT, FORGET_ATTEMPTS, POSTPONE, PURGE_ATTEMPTS, Statements};
+use super::statements::{
+    ATTEMPT, COUNT_ATTEMPT, FORGET_ATTEMPTS, POSTPONE, PURGE_ATTEMPTS, PUT_DOWN, Statements, TAKE_IN_HAND,
+};
 use super::values;
-use crate::attempts::Attempt;
+use crate::attempts::{Attempt, InHand};
 use crate::dialect::{Key, parts};
 
 impl parts::Attempts for Sqlite {
@@ -66,16 +69,53 @@ impl parts::Attempts for Sqlite {
     async fn forget_attempts(
         connection: &mut SqliteConnection,
         _statements: &Statements,
-        key: Key<'_>,
+        keys: &[Key<'_>],
         also_counted: bool,
     ) -> Result<(), sqlx::Error> {
-        sqlx::query(FORGET_ATTEMPTS)
-            .bind(values::text(key.id))
-            .bind(key.consumer)
-            .bind(key.scope)
-            .bind(also_counted)
-            .execute(connection)
-            .await?;
+        for key in keys {
+            sqlx::query(FORGET_ATTEMPTS)
+                .bind(values::text(key.id))
+                .bind(key.consumer)
+                .bind(key.scope)
+                .bind(also_counted)
+                .execute(&mut *connection)
+                .await?;
+            if !also_counted {
+                put_down_one(connection, *key, None).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn take_in_hand(
+        connection: &mut SqliteConnection,
+        _statements: &Statements,
+        keys: &[Key<'_>],
+        process: Uuid,
+    ) -> Result<Vec<InHand>, sqlx::Error> {
+        let mut taken = Vec::with_capacity(keys.len());
+        for key in keys {
+            let (failures, ends, next_at): (u32, u32, i64) = sqlx::query_as(TAKE_IN_HAND)
+                .bind(values::text(key.id))
+                .bind(key.consumer)
+                .bind(key.scope)
+                .bind(values::text(process))
+                .fetch_one(&mut *connection)
+                .await?;
+            taken.push(InHand { failures, ends, next_at: values::time(next_at)? });
+        }
+        Ok(taken)
+    }
+
+    async fn put_down(
+        connection: &mut SqliteConnection,
+        _statements: &Statements,
+        keys: &[Key<'_>],
+        process: Uuid,
+    ) -> Result<(), sqlx::Error> {
+        for key in keys {
+            put_down_one(connection, *key, Some(process)).await?;
+        }
         Ok(())
     }
 
@@ -83,8 +123,26 @@ impl parts::Attempts for Sqlite {
         connection: &mut SqliteConnection,
         _statements: &Statements,
         before: OffsetDateTime,
+        limit: u32,
     ) -> Result<u64, sqlx::Error> {
-        let purged = sqlx::query(PURGE_ATTEMPTS).bind(values::micros(before)).execute(connection).await?;
+        let purge = sqlx::query(PURGE_ATTEMPTS).bind(values::micros(before)).bind(limit);
+        let purged = purge.execute(connection).await?;
         Ok(purged.rows_affected())
     }
+}
+
+/// Of a process, or of whichever has it in hand.
+async fn put_down_one(
+    connection: &mut SqliteConnection,
+    key: Key<'_>,
+    process: Option<Uuid>,
+) -> Result<(), sqlx::Error> {
+    sqlx::query(PUT_DOWN)
+        .bind(values::text(key.id))
+        .bind(key.consumer)
+        .bind(key.scope)
+        .bind(process.map(values::text))
+        .execute(connection)
+        .await?;
+    Ok(())
 }

@@ -134,8 +134,10 @@ impl parts::Chunks for Sqlite {
         connection: &mut SqliteConnection,
         _statements: &Statements,
         set: ChunkSet<'_>,
+        tried_before: OffsetDateTime,
     ) -> Result<Option<Incomplete>, sqlx::Error> {
-        let row = of_set!(sqlx::query(LOCK_SET), set).fetch_optional(&mut *connection).await?;
+        let lock = of_set!(sqlx::query(LOCK_SET), set).bind(values::micros(tried_before));
+        let row = lock.fetch_optional(&mut *connection).await?;
         match row {
             Some(row) => with_splits(connection, &row).await.map(Some),
             None => Ok(None),

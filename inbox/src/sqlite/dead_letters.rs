@@ -144,8 +144,10 @@ impl parts::DeadLetters for Sqlite {
         connection: &mut SqliteConnection,
         _statements: &Statements,
         before: OffsetDateTime,
+        limit: u32,
     ) -> Result<u64, sqlx::Error> {
-        let purged = sqlx::query(PURGE_DEAD_LETTERS).bind(values::micros(before)).execute(connection).await?;
+        let purge = sqlx::query(PURGE_DEAD_LETTERS).bind(values::micros(before)).bind(limit);
+        let purged = purge.execute(connection).await?;
         Ok(purged.rows_affected())
     }
 }

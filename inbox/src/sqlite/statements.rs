@@ -19,14 +19,14 @@ pub(super) const COMPLETE: &str =
 pub(super) const KNOWN_ROWS: &str = "SELECT consumer, scope, processed_at, octet_length(result), dead_letter FROM inbox_message \
     WHERE message_id = $1 ORDER BY consumer, scope";
 pub(super) const KNOWN_ATTEMPTS: &str = "SELECT consumer, scope, attempts, last_error, first_failed_at, next_at FROM inbox_attempt \
-    WHERE message_id = $1 ORDER BY consumer, scope";
+    WHERE message_id = $1 AND last_error <> '' ORDER BY consumer, scope";
 
 /// Rows of messages made since `$1`, at most `$2` of them, by consumer.
 pub(super) const ACTIVITY_APPLIED: &str = "SELECT consumer, count(*) FILTER (WHERE dead_letter IS NULL), max(processed_at) FROM (\
     SELECT consumer, dead_letter, processed_at FROM inbox_message WHERE message_id >= $1 LIMIT $2) \
     GROUP BY consumer ORDER BY consumer LIMIT 1000";
 pub(super) const ACTIVITY_ATTEMPTS: &str = "SELECT consumer, count(*), min(first_failed_at) FROM (\
-    SELECT consumer, first_failed_at FROM inbox_attempt LIMIT $1) GROUP BY consumer ORDER BY consumer LIMIT 1000";
+    SELECT consumer, first_failed_at FROM inbox_attempt WHERE last_error <> '' LIMIT $1) GROUP BY consumer ORDER BY consumer LIMIT 1000";
 pub(super) const ACTIVITY_LETTERS: &str = "SELECT consumer, count(*), min(dead_at) FROM (\
     SELECT consumer, dead_at FROM inbox_dead_letter WHERE resolution IS NULL LIMIT $1) \
     GROUP BY consumer ORDER BY consumer LIMIT 1000";
@@ -56,16 +56,16 @@ pub(super) const REMOVE_CHUNKS: &str =
     "DELETE FROM inbox_chunk WHERE message_id = $1 AND consumer = $2 AND scope = $3 AND fingerprint = $4";
 pub(super) const REMOVE_SET: &str =
     "DELETE FROM inbox_chunk_set WHERE message_id = $1 AND consumer = $2 AND scope = $3 AND fingerprint = $4";
-/// All, or those that are to expire: a message that has failed was whole, and is tried again.
+/// All, or those that are to expire, as on PostgreSQL.
 pub(super) const INCOMPLETE: &str = "SELECT message_id, consumer, scope, fingerprint, topic, key, kind, source, \
     time, content_type, bytes, begun_at FROM inbox_chunk_set AS s WHERE $1 IS NULL OR (begun_at < $1 AND NOT EXISTS \
     (SELECT 1 FROM inbox_attempt AS a WHERE a.consumer = s.consumer AND a.scope = s.scope AND \
-    a.message_id = s.message_id)) ORDER BY begun_at LIMIT $2";
+    a.message_id = s.message_id AND a.next_at >= $1)) ORDER BY begun_at LIMIT $2";
 /// For its expiry, unless it is tried again: a writing transaction excludes all others.
 pub(super) const LOCK_SET: &str = "SELECT message_id, consumer, scope, fingerprint, topic, key, kind, source, \
     time, content_type, bytes, begun_at FROM inbox_chunk_set AS s WHERE message_id = $1 AND consumer = $2 AND scope = $3 \
     AND fingerprint = $4 AND NOT EXISTS (SELECT 1 FROM inbox_attempt AS a WHERE a.consumer = s.consumer AND \
-    a.scope = s.scope AND a.message_id = s.message_id)";
+    a.scope = s.scope AND a.message_id = s.message_id AND a.next_at >= $5)";
 
 pub(super) const CLOCK: &str = "SELECT CAST(unixepoch('subsec') * 1000000 AS INTEGER), \
     (SELECT retained_from FROM inbox_retention)";
@@ -81,19 +81,33 @@ pub(super) const EXPIRE: &str = "DELETE FROM inbox_message WHERE (message_id, co
 pub(super) const COUNT_ATTEMPT: &str = "INSERT INTO inbox_attempt \
     (message_id, consumer, scope, attempts, last_error, next_at) \
     VALUES ($1, $2, $3, $5, $4, CAST(unixepoch('subsec') * 1000000 AS INTEGER)) \
-    ON CONFLICT (consumer, scope, message_id) DO UPDATE SET attempts = attempts + $5, last_error = $4 \
+    ON CONFLICT (consumer, scope, message_id) DO UPDATE SET attempts = attempts + $5, last_error = $4, \
+    first_failed_at = CASE WHEN last_error = '' THEN excluded.next_at ELSE first_failed_at END, \
+    next_at = excluded.next_at, in_hand = NULL \
     RETURNING attempts, CAST(unixepoch('subsec') * 1000000 AS INTEGER) - first_failed_at";
 pub(super) const POSTPONE: &str = "UPDATE inbox_attempt \
     SET next_at = CAST(unixepoch('subsec') * 1000000 AS INTEGER) + $4 \
     WHERE message_id = $1 AND consumer = $2 AND scope = $3";
 pub(super) const ATTEMPT: &str = "SELECT attempts, last_error, first_failed_at, next_at FROM inbox_attempt \
-    WHERE message_id = $1 AND consumer = $2 AND scope = $3";
+    WHERE message_id = $1 AND consumer = $2 AND scope = $3 AND last_error <> ''";
+pub(super) const TAKE_IN_HAND: &str = "INSERT INTO inbox_attempt \
+    (message_id, consumer, scope, attempts, last_error, next_at, in_hand) \
+    VALUES ($1, $2, $3, 0, '', CAST(unixepoch('subsec') * 1000000 AS INTEGER), $4) \
+    ON CONFLICT (consumer, scope, message_id) DO UPDATE SET \
+    ends = ends + (in_hand IS NOT NULL AND in_hand <> $4), in_hand = $4 RETURNING attempts, ends, next_at";
+/// Of one process, or of whichever.
+pub(super) const PUT_DOWN: &str = "UPDATE inbox_attempt SET in_hand = NULL \
+    WHERE message_id = $1 AND consumer = $2 AND scope = $3 AND ($4 IS NULL OR in_hand = $4)";
 pub(super) const NOTE_CANONICAL: &str = "UPDATE inbox_message SET canonical_fingerprint = $4 \
     WHERE message_id = $1 AND consumer = $2 AND scope = $3";
 pub(super) const CANONICAL: &str =
     "SELECT canonical_fingerprint FROM inbox_message WHERE message_id = $1 AND consumer = $2 AND scope = $3";
 pub(super) const FORGET_ATTEMPTS: &str = "DELETE FROM inbox_attempt WHERE message_id = $1 AND consumer = $2 AND scope = $3 AND ($4 OR attempts = 0)";
-pub(super) const PURGE_ATTEMPTS: &str = "DELETE FROM inbox_attempt WHERE first_failed_at < $1";
+/// As on PostgreSQL.
+pub(super) const PURGE_ATTEMPTS: &str = "DELETE FROM inbox_attempt WHERE (consumer, scope, message_id) IN (\
+    SELECT consumer, scope, message_id FROM inbox_attempt AS a WHERE first_failed_at < $1 OR EXISTS (\
+    SELECT 1 FROM inbox_message AS m WHERE m.message_id = a.message_id AND m.consumer = a.consumer \
+    AND m.scope = a.scope AND m.dead_letter IS NULL) LIMIT $2)";
 
 /// Whether a dead letter tells the newest failure of its delivery, as on PostgreSQL.
 macro_rules! tells_anew {
@@ -196,5 +210,5 @@ pub(super) const HELD: &str = "SELECT id, consumer, scope, subject, fingerprint,
     WHERE id = $1 AND resolution IS NULL AND reason = 'held'";
 pub(super) const FAIL_HELD: &str = "UPDATE inbox_dead_letter SET reason = $2, error = $3, attempts = $4 \
     WHERE id = $1 AND resolution IS NULL AND reason = 'held'";
-pub(super) const PURGE_DEAD_LETTERS: &str = "DELETE FROM inbox_dead_letter \
-    WHERE resolution IS NOT NULL AND resolution <> 'applied_late' AND resolved_at < $1";
+pub(super) const PURGE_DEAD_LETTERS: &str = "DELETE FROM inbox_dead_letter WHERE id IN (SELECT id FROM inbox_dead_letter \
+    WHERE resolution IS NOT NULL AND resolution <> 'applied_late' AND resolved_at < $1 LIMIT $2)";

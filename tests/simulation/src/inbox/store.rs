@@ -285,11 +285,11 @@ impl Store for SimulatedInbox {
     async fn forget_attempts(
         &self,
         tx: &mut Self::Tx,
-        _: &Tenant,
-        id: MessageId,
+        messages: &[(&Tenant, MessageId)],
         _also_counted: bool,
     ) -> Result<(), StoreError> {
-        self.call("forget attempts", |_| tx.forgotten.push(id)).await
+        let ids = messages.iter().map(|(_, id)| *id);
+        self.call("forget attempts", |_| tx.forgotten.extend(ids)).await
     }
 
     async fn commit(&self, mut tx: Self::Tx) -> Result<Vec<Committed>, CommitError> {

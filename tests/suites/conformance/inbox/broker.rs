@@ -32,6 +32,7 @@ struct State {
     /// The session that asked for no more.
     stopped: Option<u64>,
     settle_calls_to_lose: u32,
+    is_silent: bool,
 }
 
 impl Broker {
@@ -50,6 +51,11 @@ impl Broker {
     pub fn lose_session(&self) {
         self.lock().break_session();
         self.changes.send_replace(());
+    }
+
+    /// Redeliveries are not flagged from here on, as with Kafka.
+    pub fn says_nothing_of_redeliveries(&self) {
+        self.lock().is_silent = true;
     }
 
     /// The next settlements do not arrive, and the session breaks.
@@ -122,13 +128,14 @@ impl State {
 
     fn take(&mut self, max: NonZeroUsize) -> Vec<Delivery> {
         let count = max.get().min(self.pending.len());
-        let taken: Vec<_> = self.pending.drain(..count).collect();
+        let (taken, is_silent) = (self.pending.drain(..count).collect::<Vec<_>>(), self.is_silent);
         taken
             .into_iter()
             .map(|(message, redelivered)| {
                 self.tokens += 1;
                 self.unsettled.insert(self.tokens, message.clone());
                 let origin = format!("memory@{}", self.tokens);
+                let redelivered = redelivered && !is_silent;
                 Delivery { token: DeliveryToken(self.tokens), message, redelivered, origin }
             })
             .collect()

@@ -8,12 +8,13 @@ use std::time::{Duration, Instant};
 
 use crate::inbox::broker::Broker;
 use crate::inbox::database::{Database, TestDatabase};
+use crate::inbox::failures::{BATCHES, in_batches};
 use crate::inbox::message;
 use inbox::{
-    Backoff, BuildError, Consumer, ConsumerBuilder, DeadLetter, DeadLetterQuery, HandlerError, Inbox, Reason,
-    Received, RedriveOptions, RunError, Signature, Tenant, Tx, UnknownKinds,
+    AfterDeadLetter, Backoff, BuildError, Consumer, ConsumerBuilder, DeadLetter, DeadLetterQuery,
+    HandlerError, Inbox, Reason, Received, RedriveOptions, RunError, Signature, Tenant, Tx, UnknownKinds,
 };
-use message::{Event, EventType, Malformed, Message, MessageId, Topic};
+use message::{Event, EventType, Malformed, Message, MessageId, OrderingKey, Topic};
 use serde::Deserialize;
 use time::OffsetDateTime;
 use tokio::sync::oneshot;
@@ -28,6 +29,7 @@ cases! { "inbox/runner":
         a_function_sees_attempt_tenant_and_times,
         unknown_kinds_are_refused_by_default,
         unknown_kinds_are_skipped_on_demand,
+        skipped_kinds_do_not_wait_behind_a_dead_letter,
         unknown_kinds_are_held_on_demand,
         json_that_does_not_fit_is_rejected_without_its_values,
         a_chosen_delay_replaces_the_backoff_and_counts,
@@ -280,6 +282,28 @@ pub(super) async fn unknown_kinds_are_skipped_on_demand<DB: TestDatabase>(databa
     run_until_drained(builder, &broker).await;
     assert_eq!((effects(database).await.len(), dead(&inbox).await.len()), (0, 0));
     assert_eq!(counters.value("inbox_skipped_total", &[("consumer", name.as_str())]), 1);
+}
+
+/// Goal: a message without an effect never waits for its key, which no process would ever free.
+/// Oracle: the dead letters, and that everything is settled.
+async fn skipped_kinds_do_not_wait_behind_a_dead_letter<DB: TestDatabase>(database: &Database<DB>) {
+    let inbox = database.inbox().await;
+    for batch in BATCHES {
+        let messages = [("order.placed", "{}"), ("order.lost", "{}"), ("order.placed", r#"{"order":1}"#)];
+        let key = OrderingKey::new(MessageId::new().to_string()).unwrap();
+        let broker = Broker::new(messages.map(|(kind, json)| event(kind, json).with_key(key.clone())));
+        let consumer = base(&inbox, &broker)
+            .on(bill::<DB>)
+            .unknown_kinds(UnknownKinds::Skip)
+            .after_dead_letter(AfterDeadLetter::HoldKey)
+            .redrive_interval(None);
+        run_until_drained(in_batches(consumer, batch), &broker).await;
+        let dead: Vec<_> =
+            dead(&inbox).await.into_iter().filter(|it| it.key.as_deref() == Some(key.as_str())).collect();
+        let told: Vec<_> =
+            dead.iter().map(|it| (it.reason, it.kind.as_deref().unwrap_or_default())).collect();
+        assert_eq!(told, [(Reason::Rejected, "order.placed"), (Reason::Held, "order.placed")]);
+    }
 }
 
 async fn unknown_kinds_are_held_on_demand<DB: TestDatabase>(database: &Database<DB>) {

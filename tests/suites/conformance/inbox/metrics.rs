@@ -21,6 +21,7 @@ async fn every_metric_of_the_table_is_recorded() {
     each::<Sqlite>(chunks::chunks_between_others_take_effect_once_in_the_order_of_their_key).await;
     each::<Sqlite>(chunks::missing_chunks_expire_for_all_to_see).await;
     each::<Sqlite>(consumer::unknown_kinds_are_skipped_on_demand).await;
+    each::<Sqlite>(retention::a_part_of_maintenance_that_fails_keeps_no_other_back).await;
     each::<Sqlite>(retention::a_replay_after_expiry_is_refused_by_every_process).await;
     counters.assert_all_emitted(inbox::telemetry::METRICS, "inbox_", inbox::telemetry::describe);
 }

@@ -9,6 +9,7 @@ mod consumer;
 mod cost;
 mod database;
 mod dead_letters;
+mod ends;
 mod failures;
 mod guard;
 mod held_keys;
@@ -33,6 +34,7 @@ pub(crate) fn trials() -> Vec<libtest_mimic::Trial> {
         consumer::trials(),
         cost::trials(),
         dead_letters::trials(),
+        ends::trials(),
         failures::trials(),
         guard::trials(),
         held_keys::trials(),

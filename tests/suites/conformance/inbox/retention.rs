@@ -8,18 +8,22 @@ use crate::inbox::database::{Database, TestDatabase};
 use crate::inbox::{consumer, message, message_of};
 use inbox::{Admission, AdmitError, ConfirmError, Inbox, InboxOptions, OpenError, Refusal, Tenant};
 use message::Message;
+use migrations::Dialect as Name;
 
 cases! { "inbox/retention":
     every {
         a_replay_after_expiry_is_refused_by_every_process,
         many_processes_open_and_maintain_at_once,
         options_out_of_bounds_are_refused,
+        a_part_of_maintenance_that_fails_keeps_no_other_back,
         a_missing_schema_says_what_to_run,
     }
     postgres {
         a_day_is_created_beside_an_open_transaction_on_postgres,
         creating_a_day_gives_way_and_tries_again_on_postgres,
         a_role_that_may_not_create_days_says_so_on_postgres,
+        days_are_forgotten_beside_open_transactions_on_postgres,
+        a_clock_that_jumps_ahead_forgets_nothing_on_postgres,
     }
 }
 
@@ -110,6 +114,96 @@ async fn a_missing_schema_says_what_to_run<DB: TestDatabase>(database: &Database
     tx.commit().await.unwrap();
     let error = Inbox::<DB>::open(database.pool.clone(), database.options()).await.unwrap_err();
     assert!(error.to_string().contains("relay migrate up --line inbox"), "{error}");
+}
+
+/// Goal: days are forgotten however long handlers take, and refuse what comes late. Oracle: what
+/// maintenance returns beside an open transaction of today, and what another process answers.
+async fn days_are_forgotten_beside_open_transactions_on_postgres() {
+    let Some(database) = <sqlx::Postgres as TestDatabase>::create().await else { return };
+    let long = database.inbox().await;
+    let now = long.window().now;
+    let old = message_of(now - 10 * DAY, "old");
+    assert!(consume(&long, &old).await.unwrap());
+    let mut open = long.begin().await.unwrap();
+    let (name, none) = (consumer("billing"), Tenant::none());
+    assert!(matches!(open.admit(&name, &none, &message("open")).await.unwrap(), Admission::Fresh(_)));
+    let short = InboxOptions { retention: DAY, ..database.options() };
+    let short = Inbox::<sqlx::Postgres>::open(database.pool.clone(), short).await.unwrap();
+    assert!(short.maintain().await.unwrap().expired >= 10);
+    let empty = "SELECT count(*) FROM pg_constraint WHERE conname = 'inbox_message_day_is_forgotten' \
+        AND connamespace = current_schema()::regnamespace";
+    let empty = async || sqlx::query_scalar::<_, i64>(empty).fetch_one(&database.admin).await.unwrap();
+    assert!(empty().await >= 10, "they wait for a quiet moment");
+    let refused = consume(&long, &old).await;
+    assert!(matches!(refused, Err(AdmitError::Expired { .. })), "{refused:?}");
+    let refused = consume(&long, &old).await;
+    assert!(matches!(refused, Err(AdmitError::Refused(Refusal::TooOld { .. }))), "{refused:?}");
+    assert_eq!(open.commit().await.unwrap().len(), 1);
+    assert_eq!(short.maintain().await.unwrap().expired, 0);
+    assert_eq!(empty().await, 0, "dropped");
+    database.drop_schema().await;
+}
+
+/// Goal: what fails in maintenance keeps nothing else from its turn, and is counted. Oracle: what is
+/// purged although days cannot be forgotten, and the count of failures.
+pub(super) async fn a_part_of_maintenance_that_fails_keeps_no_other_back<DB: TestDatabase>(
+    database: &Database<DB>,
+) {
+    let counters = tests::Counters::installed();
+    let failures = || counters.value("inbox_maintenance_failures_total", &[("part", "forget days")]);
+    let inbox = database.inbox().await;
+    let id = message("failed").id;
+    inbox.record_failure(&consumer("billing"), &Tenant::none(), id, "it broke", None).await.unwrap();
+    let [long_ago, breaking] = match DB::DIALECT {
+        Name::Postgres => [
+            "UPDATE inbox_attempt SET first_failed_at = '2020-01-01'",
+            "ALTER FUNCTION inbox_expire_days(date) RENAME TO inbox_expire_no_days",
+        ],
+        Name::Sqlite => [
+            "UPDATE inbox_attempt SET first_failed_at = 0",
+            "CREATE TRIGGER no_forgetting BEFORE UPDATE ON inbox_retention BEGIN SELECT RAISE(ABORT, 'no'); END",
+        ],
+    };
+    let mut tx = database.admin.begin().await.unwrap();
+    for statement in [long_ago, breaking] {
+        DB::sql(&mut tx, statement).await.unwrap();
+    }
+    tx.commit().await.unwrap();
+    inbox.advance(3 * DAY);
+    let before = failures();
+    inbox.maintain().await.unwrap_err();
+    assert!(failures() > before);
+    let left = inbox.attempt(&consumer("billing"), &Tenant::none(), id).await.unwrap();
+    assert_eq!(left, None, "purged all the same");
+}
+
+/// Goal: one reading of a database's clock that is far ahead forgets nothing. Oracle: a message of
+/// some days ago is still a duplicate when the clock is right again.
+async fn a_clock_that_jumps_ahead_forgets_nothing_on_postgres() {
+    let Some(database) = <sqlx::Postgres as TestDatabase>::create().await else { return };
+    let schema = database.schema.clone().unwrap();
+    let admin = async |statement: &'static str| {
+        let statement = migrations::Template::new(statement).schema(Some(&schema)).render();
+        sqlx::query(&statement).execute(&database.admin).await.unwrap();
+    };
+    let right = database.inbox().await;
+    let remembered = message_of(right.window().now - 5 * DAY, "remembered");
+    assert!(consume(&right, &remembered).await.unwrap());
+    admin(
+        "CREATE FUNCTION {schema}clock_timestamp() RETURNS timestamptz LANGUAGE sql \
+        AS $$SELECT pg_catalog.clock_timestamp() + interval '10 days'$$",
+    )
+    .await;
+    // Found before the server's own function, by the inbox's statements.
+    let path = format!("{}, pg_catalog", schema.as_str());
+    let options = (*database.pool.connect_options()).clone().options([("search_path", path)]);
+    let pool = sqlx::postgres::PgPoolOptions::new().max_connections(4).connect_with(options).await.unwrap();
+    let jumped = Inbox::<sqlx::Postgres>::open(pool, database.options()).await.unwrap();
+    assert!(jumped.window().now - right.window().now > time::Duration::days(9));
+    let error = jumped.maintain().await.unwrap_err();
+    assert!(matches!(error, OpenError::ClocksDiffer { .. }), "{error}");
+    assert!(!consume(&right, &remembered).await.unwrap(), "a duplicate as before");
+    database.drop_schema().await;
 }
 
 /// Creating a day must not wait for, nor block, consumers at work.
