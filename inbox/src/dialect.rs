@@ -9,6 +9,7 @@ use std::future::Future;
 use bytes::Bytes;
 use message::{Chunk, Fingerprint, Message};
 use migrations::{Backend, Identifier};
+use sqlx::database::HasStatementCache;
 use sqlx::{Pool, Transaction};
 use time::OffsetDateTime;
 use uuid::Uuid;
@@ -25,6 +26,7 @@ use crate::store_error::StoreError;
 /// A database that the inbox has tables in: PostgreSQL or SQLite.
 pub trait Dialect:
     Backend
+    + HasStatementCache
     + parts::Guards
     + parts::Retention
     + parts::Attempts
@@ -461,7 +463,7 @@ pub mod parts {
             outcome: &str,
         ) -> impl Future<Output = Result<u64>> + Send;
 
-        /// Whether a request is open; locked until the transaction ends.
+        /// Whether a request is open and no other transaction has it; locked until this one ends.
         fn is_requested(
             connection: &mut Self::Connection,
             statements: &Self::Statements,

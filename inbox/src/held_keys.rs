@@ -35,6 +35,7 @@ use std::collections::HashMap;
 use std::future::Future;
 
 use message::{MessageId, shield};
+use time::OffsetDateTime;
 
 use crate::batch::Candidate;
 use crate::dead_letter::{DeadLetter, DeadLetterId, Reason, Resolution};
@@ -146,6 +147,13 @@ pub trait HeldKeys: Guards {
         after: Option<&HeldKey>,
         limit: u32,
     ) -> impl Future<Output = Result<Vec<(DeadLetterId, HeldKey)>, sqlx::Error>> + Send;
+
+    /// Whether any dead letter, of whichever consumer, was closed since a moment.
+    fn has_closed_since(
+        connection: &mut Self::Connection,
+        statements: &Self::Statements,
+        since: OffsetDateTime,
+    ) -> impl Future<Output = Result<bool, sqlx::Error>> + Send;
 
     /// Reads and locks a held message; nothing when it is held no longer, or another transaction
     /// has the lock.

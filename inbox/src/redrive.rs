@@ -115,10 +115,8 @@ impl<DB: Dialect> Inbox<DB> {
     ) -> Result<Redriven, RedriveError> {
         let failed = StoreError::during;
         let mut tx = self.begin().await?;
-        let letter = match self.open_letter(&mut tx, id).await? {
-            Ok(letter) => letter,
-            Err(before) => return Ok(before),
-        };
+        // First: a process that waited for the dead letter of another one's request would have a
+        // connection less, and find it closed.
         if let Some(number) = request
             && !DB::is_requested(&mut tx, self.statements(), number)
                 .await
@@ -126,6 +124,10 @@ impl<DB: Dialect> Inbox<DB> {
         {
             return Ok(Redriven::Elsewhere);
         }
+        let letter = match self.open_letter(&mut tx, id).await? {
+            Ok(letter) => letter,
+            Err(before) => return Ok(before),
+        };
         let kind = owned_message(&letter, consumer)?.kind;
         self.check_turn(&mut tx, &letter, options.after_dead_letter).await?;
         if !handler.knows(&kind) {

@@ -5,7 +5,7 @@ use std::ops::{Deref, DerefMut};
 use message::{Chunk, Committed, Message, MessageId, shield};
 use migrations::SqlErrorKind;
 use migrations::own_transaction::ENDED;
-use sqlx::Transaction;
+use sqlx::{Connection as _, Transaction};
 use uuid::Uuid;
 
 use crate::batch::{Candidate, count_refusals};
@@ -242,6 +242,16 @@ impl<DB: Dialect> InboxTransaction<DB> {
     pub async fn rollback(self) -> Result<(), StoreError> {
         let (tx, limit, what) = (self.tx, self.inbox.options().call_timeout, "roll back");
         let work = async move { tx.rollback().await.map_err(StoreError::during(what)) };
+        shield(within(limit, what, work)).await
+    }
+
+    /// Rolls back, and has the session forget what it has prepared.
+    pub(crate) async fn discard(self) -> Result<(), StoreError> {
+        let (mut tx, limit, what) = (self.tx, self.inbox.options().call_timeout, "roll back");
+        let work = async move {
+            tx.clear_cached_statements().await.map_err(StoreError::during(what))?;
+            tx.rollback().await.map_err(StoreError::during(what))
+        };
         shield(within(limit, what, work)).await
     }
 

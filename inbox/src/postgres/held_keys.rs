@@ -2,6 +2,7 @@
 
 use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, Postgres, Row};
+use time::OffsetDateTime;
 use uuid::Uuid;
 
 use super::dead_letters::decode;
@@ -65,6 +66,14 @@ impl HeldKeys for Postgres {
             Ok((DeadLetterId(row.try_get("id")?), HeldKey { tenant, topic, key }))
         };
         rows.iter().map(in_turn).collect()
+    }
+
+    async fn has_closed_since(
+        connection: &mut PgConnection,
+        statements: &Statements,
+        since: OffsetDateTime,
+    ) -> Result<bool, sqlx::Error> {
+        sqlx::query_scalar(&statements.has_closed_since).bind(since).fetch_one(connection).await
     }
 
     async fn lock_held(

@@ -186,7 +186,8 @@ migrations::statements! {
         ON CONFLICT (consumer, dead_letter) WHERE done_at IS NULL DO NOTHING RETURNING seq";
     finish_request = "UPDATE {schema}inbox_audit SET outcome = $2, done_at = clock_timestamp() \
         WHERE seq = $1 AND done_at IS NULL";
-    is_requested = "SELECT true FROM {schema}inbox_audit WHERE seq = $1 AND done_at IS NULL FOR UPDATE";
+    /// Nothing while another process carries it out.
+    is_requested = "SELECT true FROM {schema}inbox_audit WHERE seq = $1 AND done_at IS NULL FOR UPDATE SKIP LOCKED";
     requests = "SELECT {decision} FROM {schema}inbox_audit
         WHERE consumer = $1 AND done_at IS NULL AND seq > $2 ORDER BY seq LIMIT $3";
     decisions = "SELECT {decision} FROM {schema}inbox_audit ORDER BY seq DESC LIMIT $1";
@@ -214,6 +215,8 @@ migrations::statements! {
         SELECT d.id FROM {schema}inbox_dead_letter AS d WHERE d.consumer = $1 AND d.scope = f.scope \
         AND d.topic = f.topic AND d.key = f.key AND d.seq < f.seq AND {holds} LIMIT 1) IS NULL \
         ORDER BY f.scope, f.topic, f.key LIMIT $5";
+    has_closed_since = "SELECT EXISTS (SELECT FROM {schema}inbox_dead_letter \
+        WHERE resolution IS NOT NULL AND resolved_at > $1)";
     /// Nothing while another process redrives it.
     lock_held = "SELECT {letter}, payload FROM {schema}inbox_dead_letter \
         WHERE id = $1 AND resolution IS NULL AND reason = 'held' FOR UPDATE SKIP LOCKED";

@@ -2,9 +2,11 @@
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::num::NonZeroUsize;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use message::crash_points::reached;
 use message::{Committed, Delivery, DeliveryToken, Settlement};
 use tokio::task::{JoinError, JoinSet};
@@ -14,6 +16,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::broker_session::{BrokerSession, Event, SubscriptionFactory};
 use super::builder::BuildError;
+use super::held_keys::HeldLook;
 use super::key_queues::{Held, KeyQueues};
 use super::lag::{self, LagGauges};
 use super::many::Sorted;
@@ -28,6 +31,10 @@ use crate::minutes;
 /// How often the broker is told that deliveries are being worked on, where its patience does not
 /// demand more.
 const KEEP_ALIVE_DEFAULT: Duration = Duration::from_secs(10);
+
+/// How long operators' redrives, and then held messages, are worked on before the other has its
+/// turn.
+const REDRIVING_MAX: Duration = Duration::from_secs(10);
 
 /// For storing what was counted when a consumer stops.
 const LAST_COUNTS_MAX: Duration = Duration::from_secs(1);
@@ -398,18 +405,18 @@ impl<S: Store> Drive<S> {
         let worker = Arc::clone(&self.worker);
         let host = self.worker.host.clone();
         Some(AbortOnDropHandle::new(host.spawn(async move {
-            let (mut courses, mut is_more) = (HashMap::new(), false);
+            let (mut look, mut after, mut is_more) = (HeldLook::default(), None, false);
             loop {
                 if !is_more {
                     tokio::time::sleep(period).await;
                 }
-                if let Err(error) = worker.store.redrive_requested().await {
-                    tracing::warn!(error = error_text(&error), "redrives that were requested wait");
-                }
-                is_more = worker.redrive_held(&mut courses).await.unwrap_or_else(|error| {
-                    tracing::warn!(error = error_text(&error), "held messages wait");
-                    false
-                });
+                // Each half has its time, and neither keeps the other waiting.
+                let ends_at = Instant::now() + REDRIVING_MAX;
+                let requested = worker.store.redrive_requested(after.unwrap_or_default(), ends_at);
+                after = watched("redrives that were requested", requested).await.flatten();
+                let ends_at = Instant::now() + REDRIVING_MAX;
+                let held = watched("held messages", worker.redrive_held(&mut look, ends_at)).await;
+                is_more = after.is_some() || held.unwrap_or_default();
             }
         })))
     }
@@ -432,11 +439,28 @@ impl<S: Store> Drive<S> {
         Some(AbortOnDropHandle::new(host.spawn(async move {
             loop {
                 tokio::time::sleep(period).await;
-                if let Err(error) = worker.store.maintain().await {
-                    tracing::error!(error = error_text(&error), "the inbox was not maintained");
-                }
+                watched("the maintenance of the inbox", worker.store.maintain()).await;
             }
         })))
+    }
+}
+
+/// Work beside the deliveries, to its end. One that fails, or panics, is tried again with the next
+/// turn: a task that ended in silence would be missed only when it is needed.
+async fn watched<T, E: std::error::Error + 'static>(
+    what: &'static str,
+    work: impl Future<Output = Result<T, E>>,
+) -> Option<T> {
+    match AssertUnwindSafe(work).catch_unwind().await {
+        Ok(Ok(done)) => Some(done),
+        Ok(Err(error)) => {
+            tracing::error!(error = error_text(&error), "failed, and is tried again: {what}");
+            None
+        }
+        Err(_) => {
+            tracing::error!("panicked, and is tried again: {what}");
+            None
+        }
     }
 }
 

@@ -5,9 +5,13 @@
 //! statement, a deadlock, a lost session) counts if another message has succeeded since this one
 //! failed last: then it is not everybody's. A failure to keep a chunk never counts: no handler has
 //! seen it, messages without chunks say nothing about its tables, and a chunk that is dead-lettered
-//! alone cannot be redriven.
+//! alone cannot be redriven. Nor does one of the session alone, which the next attempt gets another
+//! one for.
 
+use std::error::Error;
 use std::time::Duration;
+
+use migrations::SqlErrorKind;
 
 /// Whose failure it may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,6 +36,19 @@ impl FailureKind {
             Self::Unavailable | Self::Chunk => false,
         }
     }
+}
+
+/// Whether a failure, or what caused it, is of its session alone: see
+/// [`SqlErrorKind::is_of_session`].
+pub(super) fn is_of_session(error: &(dyn Error + 'static)) -> bool {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if error.downcast_ref().is_some_and(SqlErrorKind::is_of_session) {
+            return true;
+        }
+        next = error.source();
+    }
+    false
 }
 
 /// A failure that was noted.

@@ -5,8 +5,10 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::error::Error;
 use std::future::Future;
+use std::time::Duration;
 
 use message::{Message, MessageId, OrderingKey};
+use time::OffsetDateTime;
 use tokio::time::Instant;
 use tracing::Instrument;
 
@@ -17,6 +19,7 @@ use super::store::{Admitted, InboxStore, Store};
 use super::worker::{NewDeadLetter, Worker, is_innocent};
 use crate::attempts::error_text;
 use crate::batch::Candidate;
+use crate::day::back;
 use crate::dead_letter::{DeadLetterId, Reason, Resolution};
 use crate::dialect::Dialect;
 use crate::error::RedriveError;
@@ -28,6 +31,26 @@ use crate::within::within;
 
 /// Keys that are looked at together.
 const PAGE: u32 = 500;
+
+/// How often every held key is looked at, whatever was closed.
+const WALK_EVERY: Duration = Duration::from_secs(300);
+
+/// How long closing a dead letter, or holding a message behind it, takes at most until others see
+/// it.
+const CLOSING_MAX: Duration = Duration::from_secs(30);
+
+/// What a process remembers from one look for held messages to the next.
+#[derive(Debug, Default)]
+pub(super) struct HeldLook {
+    /// Of those that fail.
+    courses: HashMap<DeadLetterId, Course>,
+    /// Those of the present walk over all keys.
+    seen: HashSet<DeadLetterId>,
+    /// The key behind which the walk goes on.
+    after: Option<HeldKey>,
+    /// When the last walk began, by the process and by the database.
+    walked: Option<(Instant, OffsetDateTime)>,
+}
 
 /// Messages of one key that are redriven before other keys and operators have their turn.
 const ROUNDS: usize = 10;
@@ -42,6 +65,14 @@ pub trait HeldMessages: Send + Sync + 'static {
         _limit: u32,
     ) -> impl Future<Output = Result<Vec<(DeadLetterId, HeldKey)>, StoreError>> + Send {
         std::future::ready(Ok(Vec::new()))
+    }
+
+    /// Whether any dead letter was closed since a moment of the database's clock.
+    fn has_closed_since(
+        &self,
+        _since: OffsetDateTime,
+    ) -> impl Future<Output = Result<bool, StoreError>> + Send {
+        std::future::ready(Ok(false))
     }
 
     /// The first open dead letter that holds a key.
@@ -80,6 +111,17 @@ impl<DB: Dialect> HeldMessages for InboxStore<DB> {
     ) -> Result<Vec<(DeadLetterId, HeldKey)>, StoreError> {
         let look = self.inbox.held_in_turn(&self.consumer, after, limit);
         self.within("look for held messages whose turn it is", look).await
+    }
+
+    async fn has_closed_since(&self, since: OffsetDateTime) -> Result<bool, StoreError> {
+        let what = "look whether dead letters were closed";
+        let look = async {
+            let mut connection = self.inbox.acquire(what).await?;
+            DB::has_closed_since(&mut connection, self.inbox.statements(), since)
+                .await
+                .map_err(StoreError::during(what))
+        };
+        self.within(what, look).await
     }
 
     async fn first_of(&self, key: &HeldKey) -> Result<Option<DeadLetterId>, StoreError> {
@@ -196,27 +238,40 @@ impl<S: Store> Worker<S> {
         Ok(held)
     }
 
-    /// Redrives held messages whose turn it is, and those behind them. `courses` remembers those
-    /// that fail from one look to the next. Returns whether any was closed: then there may be more.
+    /// Redrives held messages whose turn it is, and those behind them, until `ends_at`; the next
+    /// look goes on from there. Returns whether there may be more.
     ///
-    /// One that fails in any way leaves the others their turn: every look begins with the first
-    /// key, so what ended it there would keep all others waiting. Only a database that is away
-    /// before anything is begun ends it.
+    /// One that fails in any way leaves the others their turn: only a database that is away before
+    /// anything is begun ends the look.
     pub(super) async fn redrive_held(
         &self,
-        courses: &mut HashMap<DeadLetterId, Course>,
+        look: &mut HeldLook,
+        ends_at: Instant,
     ) -> Result<bool, StoreError> {
-        let (mut after, mut is_any_closed, mut seen) = (None, false, HashSet::new());
+        if look.after.is_none() {
+            if !self.is_look_due(look).await? {
+                return Ok(false);
+            }
+            look.walked = Some((Instant::now(), self.store.now()));
+            look.seen.clear();
+        }
+        let mut is_any_closed = false;
         loop {
-            let page = self.store.held_in_turn(after.as_ref(), PAGE).await?;
+            let page = self.store.held_in_turn(look.after.as_ref(), PAGE).await?;
             let is_last = page.len() < PAGE as usize;
-            after = page.last().map(|(_, key)| key.clone());
             let mut left = page.len() * ROUNDS;
-            let mut in_turn = VecDeque::from(page);
-            while let Some((letter, key)) = in_turn.pop_front() {
-                seen.insert(letter);
+            let mut in_turn: VecDeque<_> =
+                page.into_iter().map(|(letter, key)| (letter, key, true)).collect();
+            while let Some((letter, key, is_of_page)) = in_turn.pop_front() {
+                if Instant::now() >= ends_at {
+                    return Ok(true);
+                }
+                if is_of_page {
+                    look.after = Some(key.clone());
+                }
+                look.seen.insert(letter);
                 let span = tracing::info_span!("redrive", consumer = %self.consumer, dead_letter = %letter);
-                if !self.take_turn(letter, courses).instrument(span).await? {
+                if !self.take_turn(letter, &mut look.courses).instrument(span).await? {
                     continue;
                 }
                 is_any_closed = true;
@@ -224,14 +279,28 @@ impl<S: Store> Worker<S> {
                 if left > 0
                     && let Some(next) = self.store.first_of(&key).await?
                 {
-                    in_turn.push_back((next, key));
+                    in_turn.push_back((next, key, false));
                 }
             }
             if is_last {
+                let HeldLook { courses, seen, after, .. } = look;
                 courses.retain(|letter, _| seen.contains(letter));
+                *after = None;
                 return Ok(is_any_closed);
             }
         }
+    }
+
+    /// Whether a held message may have its turn that had none when all were looked at last: then
+    /// something was closed since, or one is tried again. Looking at all reads every held key.
+    async fn is_look_due(&self, look: &HeldLook) -> Result<bool, StoreError> {
+        let Some((walked, at)) = look.walked else { return Ok(true) };
+        if !look.courses.is_empty() || walked.elapsed() >= WALK_EVERY {
+            return Ok(true);
+        }
+        // What was closed at that moment may have been committed after it, and a message may have
+        // seen it open and be held since.
+        self.store.has_closed_since(back(at, CLOSING_MAX)).await
     }
 
     /// Redrives a held message if it is its turn. Whether it is closed now.

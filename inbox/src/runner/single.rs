@@ -12,7 +12,7 @@ use tracing::Instrument;
 
 use super::bounded::INTERRUPT_MAX;
 use super::crash::CrashPoint;
-use super::failure::{Failure, FailureKind};
+use super::failure::{Failure, FailureKind, is_of_session};
 use super::key_queues::Held;
 use super::store::Store;
 use super::worker::{GivenUp, NewDeadLetter, Worker, closed, is_innocent};
@@ -24,6 +24,7 @@ use crate::guard::Duplicate;
 use crate::handler::{HandlerError, Next, RETRY_AFTER_MAX};
 use crate::held_keys::held_behind;
 use crate::name::Tenant;
+use crate::refusal::Refusal;
 use crate::store_error::StoreError;
 
 /// The outcome of one attempt.
@@ -39,6 +40,10 @@ enum Step {
     /// It failed in another process, whose backoff ends after this time.
     Later(Duration),
 }
+
+/// How far ahead a message is that waits for its time: the next one that the database's clock
+/// reaches by itself, or when it is corrected.
+const FUTURE_NEAR: Duration = Duration::from_secs(86_400);
 
 /// Processes that may end with a message in hand before it is a dead letter.
 const ENDS_MAX: u32 = 5;
@@ -133,7 +138,9 @@ impl<S: Store> Worker<S> {
                     if let Some(grave) =
                         self.note_failure(&tenant, message, &mut course, (failing, &*error), give_up).await?
                     {
-                        let grave = NewDeadLetter { whole, ..grave };
+                        let refused = error.downcast_ref::<Refusal>().map(Reason::from);
+                        let reason = refused.unwrap_or(grave.reason);
+                        let grave = NewDeadLetter { reason, whole, ..grave };
                         return self.store_dead_letter(delivery, &tenant, grave, give_up).await;
                     }
                 }
@@ -251,7 +258,7 @@ impl<S: Store> Worker<S> {
                 let AdmitError::Damaged { whole, .. } = error else { return Step::Bury(grave) };
                 Step::Bury(grave.of_whole(whole))
             }
-            Err(error) => self.refuse(error).of_chunk(),
+            Err(error) => self.refuse(tx, error).await.of_chunk(),
         }
     }
 
@@ -269,7 +276,7 @@ impl<S: Store> Worker<S> {
             Ok(Err(duplicate)) => {
                 return self.suppress(tx, (tenant, message.id), failed_before, &duplicate).await;
             }
-            Err(error) => return self.refuse(error),
+            Err(error) => return self.refuse(tx, error).await,
         };
         match self.holder(&mut tx, tenant, message).await {
             Ok(None) => {}
@@ -332,10 +339,23 @@ impl<S: Store> Worker<S> {
     }
 
     /// Returns the step for a message that was not admitted.
-    fn refuse(&self, error: AdmitError) -> Step {
+    ///
+    /// One from the near future waits, and counts only while others succeed: where all are refused,
+    /// it is the database's clock that is wrong.
+    async fn refuse(&self, tx: S::Tx, error: AdmitError) -> Step {
         let AdmitError::Refused(refusal) = error else {
+            if is_of_session(&error)
+                && let Err(error) = self.store.discard(tx).await
+            {
+                return Step::Failed((FailureKind::Database, None), error.into(), None);
+            }
             return Step::Failed((FailureKind::Database, None), error.into(), None);
         };
+        if let Refusal::FromTheFuture { generated_at, newest_accepted_at, .. } = &refusal
+            && *generated_at - *newest_accepted_at < FUTURE_NEAR
+        {
+            return Step::Failed((FailureKind::Database, None), Box::new(refusal), None);
+        }
         Step::Bury(NewDeadLetter::new(Reason::from(&refusal), refusal.to_string(), 0))
     }
 
@@ -353,7 +373,10 @@ impl<S: Store> Worker<S> {
     }
 
     async fn failed(&self, tx: S::Tx, error: HandlerError) -> Step {
-        match tokio::time::timeout(INTERRUPT_MAX, self.store.rollback(tx)).await {
+        let rollback = async {
+            if is_of_session(&error) { self.store.discard(tx).await } else { self.store.rollback(tx).await }
+        };
+        match tokio::time::timeout(INTERRUPT_MAX, rollback).await {
             Ok(Ok(())) => {}
             // Of an interrupted statement its own error comes with the rollback.
             Ok(Err(_)) if error.is_timeout() => {}
@@ -412,6 +435,7 @@ impl<S: Store> Worker<S> {
         ((kind, chosen), error): (Failing, &(dyn Error + Send + Sync + 'static)),
     ) -> Result<Noted, StoreError> {
         let applied = self.applied.load(Ordering::Relaxed);
+        let kind = if is_of_session(error) { FailureKind::Unavailable } else { kind };
         let others_succeeded = course.applied_then.replace(applied).is_some_and(|then| applied > then);
         let is_counted = kind.is_counted(others_succeeded);
         let text = error_text(error);

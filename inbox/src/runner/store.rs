@@ -10,11 +10,12 @@ use std::time::Duration;
 
 use message::{Committed, Delivery, Message, MessageId, shield};
 use time::OffsetDateTime;
+use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::held_keys::HeldMessages;
 use super::redrive::BoundedHandler;
-use crate::attempts::{Attempt, Failures, InHand, Pause};
+use crate::attempts::{Attempt, Failures, InHand, Pause, error_text};
 use crate::batch::Candidate;
 use crate::chunks::Gathered;
 use crate::dead_letter::{DeadLetterId, Reason};
@@ -175,6 +176,12 @@ pub trait Store: HeldMessages {
     /// Rolls back, and waits for it.
     fn rollback(&self, tx: Self::Tx) -> impl Future<Output = Result<(), StoreError>> + Send;
 
+    /// As [`rollback`](Self::rollback), after an error of the session alone, which is not to meet
+    /// the next transaction.
+    fn discard(&self, tx: Self::Tx) -> impl Future<Output = Result<(), StoreError>> + Send {
+        self.rollback(tx)
+    }
+
     /// Ends what the transaction of a guard is doing at this moment; it can only be rolled back
     /// then.
     fn interrupt(&self, _guard: &Self::Guard) -> impl Future<Output = Result<(), StoreError>> + Send {
@@ -217,9 +224,14 @@ pub trait Store: HeldMessages {
         self.dead_letter(scope, delivery, cause)
     }
 
-    /// Carries out what operators have asked for.
-    fn redrive_requested(&self) -> impl Future<Output = Result<(), StoreError>> + Send {
-        std::future::ready(Ok(()))
+    /// Carries out what operators have asked for, from the request behind `after` until `ends_at`.
+    /// Returns the last request where there may be more.
+    fn redrive_requested(
+        &self,
+        _after: i64,
+        _ends_at: Instant,
+    ) -> impl Future<Output = Result<Option<i64>, StoreError>> + Send {
+        std::future::ready(Ok(None))
     }
 
     /// Stores what was counted; a store without such a table does not.
@@ -264,6 +276,9 @@ impl<DB: Dialect> InboxStore<DB> {
         within(self.inbox.options().call_timeout, what, call).await
     }
 }
+
+/// Requests that may fail in a row before the database is taken to be away.
+const REDRIVES_FAILED_MAX: u32 = 3;
 
 /// Requests for redrives that are read at once.
 const REDRIVES: u32 = 100;
@@ -414,6 +429,10 @@ impl<DB: Dialect> Store for InboxStore<DB> {
         tx.rollback().await
     }
 
+    async fn discard(&self, tx: Self::Tx) -> Result<(), StoreError> {
+        tx.discard().await
+    }
+
     async fn interrupt(&self, guard: &Self::Guard) -> Result<(), StoreError> {
         guard.interrupt().await
     }
@@ -452,20 +471,32 @@ impl<DB: Dialect> Store for InboxStore<DB> {
         self.within("dead-letter", call).await
     }
 
-    async fn redrive_requested(&self) -> Result<(), StoreError> {
+    async fn redrive_requested(&self, mut after: i64, ends_at: Instant) -> Result<Option<i64>, StoreError> {
         let handler = BoundedHandler(self);
-        let mut after = 0;
+        let mut failures = 0;
         loop {
             let look = self.inbox.redrive_requests(&self.consumer, after, REDRIVES);
             let requests = self.within("look for redrives that were requested", look).await?;
             for request in &requests {
+                if Instant::now() >= ends_at {
+                    return Ok(Some(after));
+                }
                 let call = self.inbox.carry_out(&self.consumer, request, &handler, self.after_dead_letter);
-                within(self.redrive_max(), "redrive", call).await?;
+                match within(self.redrive_max(), "redrive", call).await {
+                    Ok(()) => failures = 0,
+                    // One alone does not keep those behind it back.
+                    Err(error) if failures < REDRIVES_FAILED_MAX => {
+                        failures += 1;
+                        let (dead_letter, error) = (request.dead_letter, error_text(&error));
+                        tracing::warn!(%dead_letter, error, "a redrive that was requested waits");
+                    }
+                    Err(error) => return Err(error),
+                }
                 // Past those that wait for another process as well.
                 after = request.number;
             }
             if requests.len() < REDRIVES as usize {
-                return Ok(());
+                return Ok(None);
             }
         }
     }

@@ -2,10 +2,11 @@
 
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Row, Sqlite, SqliteConnection};
+use time::OffsetDateTime;
 use uuid::fmt::Hyphenated;
 
 use super::dead_letters::decode;
-use super::statements::{FAIL_HELD, HELD, HELD_IN_TURN, HOLDER, HOLDER_BEFORE, Statements};
+use super::statements::{FAIL_HELD, HAS_CLOSED_SINCE, HELD, HELD_IN_TURN, HOLDER, HOLDER_BEFORE, Statements};
 use super::values;
 use crate::dead_letter::{DeadLetter, DeadLetterId, Reason};
 use crate::held_keys::{HeldKey, HeldKeys};
@@ -71,6 +72,14 @@ impl HeldKeys for Sqlite {
     }
 
     /// A writing transaction excludes all others.
+    async fn has_closed_since(
+        connection: &mut SqliteConnection,
+        _statements: &Statements,
+        since: OffsetDateTime,
+    ) -> Result<bool, sqlx::Error> {
+        sqlx::query_scalar(HAS_CLOSED_SINCE).bind(values::micros(since)).fetch_one(connection).await
+    }
+
     async fn lock_held(
         connection: &mut SqliteConnection,
         _statements: &Statements,

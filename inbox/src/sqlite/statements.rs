@@ -204,6 +204,8 @@ pub(super) const HELD_IN_TURN: &str = concat!(
     holds!(),
     ") ORDER BY f.scope, f.topic, f.key LIMIT $5"
 );
+pub(super) const HAS_CLOSED_SINCE: &str =
+    "SELECT EXISTS (SELECT 1 FROM inbox_dead_letter WHERE resolution IS NOT NULL AND resolved_at > $1)";
 pub(super) const HELD: &str = "SELECT id, consumer, scope, subject, fingerprint, message_id, topic, key, \
     kind, source, time, content_type, headers, traceparent, tracestate, payload, octet_length(payload) AS payload_bytes, \
     reason, error, attempts, deliveries, origin, dead_at, resolution, resolved_at, seq FROM inbox_dead_letter \

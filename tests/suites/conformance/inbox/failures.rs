@@ -34,6 +34,9 @@ cases! { "inbox/failures":
     postgres {
         a_statement_that_always_takes_too_long_is_dead_lettered_on_postgres,
         a_hung_statement_ends_with_its_handler_on_postgres,
+        a_table_that_changes_under_a_handler_counts_no_attempt_on_postgres,
+        a_session_that_became_read_only_is_not_lent_again_on_postgres,
+        processes_carry_out_different_requests_at_once_on_postgres,
     }
     postgres_at_night {
         a_database_host_that_is_gone_stops_no_consumer_on_postgres,
@@ -353,4 +356,116 @@ async fn a_database_host_that_is_gone_stops_no_consumer_on_postgres() {
     broker.drained().await;
     running.stop().await;
     <Postgres as TestDatabase>::remove(database).await;
+}
+
+/// Reads a table by all its columns, which the session prepares once.
+struct ReadsAll;
+
+#[async_trait]
+impl Handler<Postgres> for ReadsAll {
+    async fn handle(
+        &self,
+        tx: &mut Transaction<'static, Postgres>,
+        message: &Message,
+    ) -> Result<Option<Vec<u8>>, HandlerError> {
+        let read = sqlx::query("SELECT * FROM price").fetch_all(&mut **tx).await;
+        read.map_err(HandlerError::retrying)?;
+        Ok(Postgres::apply(tx, "billing", message).await.map(|()| None)?)
+    }
+}
+
+/// Goal: a migration beside running consumers dead-letters nothing. Oracle: the effects and dead
+/// letters of a consumer that gives each message one attempt, over one connection.
+async fn a_table_that_changes_under_a_handler_counts_no_attempt_on_postgres() {
+    let Some(database) = <Postgres as TestDatabase>::create().await else { return };
+    let admin = async |statement: &'static str| {
+        sqlx::query(statement).execute(&database.admin).await.unwrap();
+    };
+    admin("CREATE TABLE price (cents bigint)").await;
+    admin("GRANT SELECT ON price TO PUBLIC").await;
+    let options = (*database.pool.connect_options()).clone();
+    let pool = outbox::pool_options::<Postgres>().max_connections(1).connect_with(options).await.unwrap();
+    let inbox = Inbox::<Postgres>::open(pool, database.options()).await.unwrap();
+    let broker = Broker::new([message("before")]);
+    let consuming = builder(&inbox, &broker, Effect::works()).handler(ReadsAll).attempts_max(1);
+    let running = start(consuming.redrive_interval(None));
+    broker.drained().await;
+    admin("ALTER TABLE price ADD COLUMN note text").await;
+    broker.send(Ok(message("after")));
+    broker.settled_at_least(2).await;
+    running.stop().await;
+    assert_eq!(dead_letters(&inbox).await, []);
+    assert_eq!(Postgres::effects(&database.pool, "billing").await, ["before", "after"]);
+    database.drop_schema().await;
+}
+
+/// Goal: after a failover that closes no connection a pool does not stay on the old primary.
+/// Oracle: the server's process behind the connection that is lent next.
+async fn a_session_that_became_read_only_is_not_lent_again_on_postgres() {
+    let Some(database) = <Postgres as TestDatabase>::create().await else { return };
+    let options = (*database.pool.connect_options()).clone();
+    let pool = outbox::pool_options::<Postgres>().max_connections(1).connect_with(options).await.unwrap();
+    let process =
+        async || sqlx::query_scalar::<_, i32>("SELECT pg_backend_pid()").fetch_one(&pool).await.unwrap();
+    let first = process().await;
+    assert_eq!(process().await, first, "it is lent again");
+    sqlx::query("SET default_transaction_read_only = on").execute(&pool).await.unwrap();
+    assert_ne!(process().await, first);
+    pool.close().await;
+    database.drop_schema().await;
+}
+
+/// Waits with one message until it may go on.
+#[derive(Clone)]
+struct Waits(Arc<tokio::sync::Semaphore>);
+
+#[async_trait]
+impl Handler<Postgres> for Waits {
+    async fn handle(
+        &self,
+        tx: &mut Transaction<'static, Postgres>,
+        message: &Message,
+    ) -> Result<Option<Vec<u8>>, HandlerError> {
+        if message.payload == "slow" {
+            drop(self.0.acquire().await);
+        }
+        Ok(Postgres::apply(tx, "billing", message).await.map(|()| None)?)
+    }
+}
+
+/// Goal: a process does not wait for the redrive of another one, and finds work of its own. Oracle:
+/// the second request is carried out while the first one's handler waits for that.
+async fn processes_carry_out_different_requests_at_once_on_postgres() {
+    let Some(database) = <Postgres as TestDatabase>::create().await else { return };
+    let inbox = database.inbox().await;
+    let rejects = Effect::new(|_, _| Err(HandlerError::reject("not yet")));
+    let broker = Broker::new([message("slow"), message("quick")]);
+    let running = start(builder(&inbox, &broker, rejects));
+    broker.drained().await;
+    running.stop().await;
+    let signature = Signature { actor: String::from("ann"), note: String::from("now"), selection: None };
+    let mut letters = dead_letters(&inbox).await;
+    letters.sort_by_key(|letter| letter.payload != "slow");
+    for letter in &letters {
+        inbox.request_redrive(letter.id, RedriveOptions::default(), &signature).await.unwrap();
+    }
+    let gate = Waits(Arc::new(tokio::sync::Semaphore::new(0)));
+    let idle = Broker::new([]);
+    let process = || {
+        let consuming = builder(&inbox, &idle, Effect::works()).handler(gate.clone());
+        start(consuming.redrive_interval(Some(Duration::from_millis(2))))
+    };
+    let processes = [process(), process()];
+    let effects = async || Postgres::effects(&database.pool, "billing").await;
+    until("the other one is redriven", async || effects().await == ["quick"]).await;
+    gate.0.add_permits(1);
+    until("both are redriven", async || dead_letters(&inbox).await.is_empty()).await;
+    for process in processes {
+        process.stop().await;
+    }
+    assert_eq!(effects().await, ["quick", "slow"]);
+    let outcomes: Vec<_> =
+        inbox.decisions(std::num::NonZeroU32::MAX).await.unwrap().into_iter().map(|it| it.outcome).collect();
+    assert_eq!(outcomes, [Some(String::from("applied")), Some(String::from("applied"))]);
+    database.drop_schema().await;
 }

@@ -28,6 +28,7 @@ cases! { "inbox/runner":
         a_failing_message_holds_only_its_key_and_dies_at_the_bound,
         refused_and_malformed_deliveries_are_dead_lettered_and_settled,
         a_message_refused_by_its_time_is_dead_lettered_and_counted_once,
+        a_message_from_the_near_future_waits_for_its_time,
         a_crash_between_commit_and_settle_is_harmless,
         a_crash_between_effect_and_commit_is_harmless,
         lost_sessions_and_settlements_are_harmless,
@@ -242,7 +243,7 @@ async fn refused_and_malformed_deliveries_are_dead_lettered_and_settled<DB: Test
     let broker = Broker::new([
         first.clone(),
         message_of(now - 24 * 20 * hour, "old"),
-        message_of(now + hour, "early"),
+        message_of(now + 48 * hour, "early"),
         message("rejected"),
     ]);
     broker.send(Err(Malformed {
@@ -268,6 +269,26 @@ async fn refused_and_malformed_deliveries_are_dead_lettered_and_settled<DB: Test
 }
 
 /// Alone and in a batch, which takes what is refused out and once more.
+/// Goal: a database whose clock is behind stops the stream, and loses it to the dead letters only
+/// if it stays behind. Oracle: the effect, once the clock has come there.
+async fn a_message_from_the_near_future_waits_for_its_time<DB: TestDatabase>(database: &Database<DB>) {
+    let inbox = database.inbox().await;
+    for batch in [None, NonZeroUsize::new(4)] {
+        let payload = format!("early {batch:?}");
+        let ahead = inbox.window().newest_accepted_at() + Duration::from_millis(500);
+        let broker = Broker::new([message_of(ahead, &payload)]);
+        let consuming = builder(&inbox, &broker, Effect::works()).attempts_max(1);
+        let running = start(match batch {
+            Some(batch) => consuming.batch(batch),
+            None => consuming,
+        });
+        broker.drained().await;
+        running.stop().await;
+        assert!(DB::effects(&database.pool, "billing").await.contains(&payload));
+    }
+    assert_eq!(inbox.dead_letters(&DeadLetterQuery::default()).await.unwrap(), []);
+}
+
 async fn a_message_refused_by_its_time_is_dead_lettered_and_counted_once<DB: TestDatabase>(
     database: &Database<DB>,
 ) {
@@ -276,7 +297,7 @@ async fn a_message_refused_by_its_time_is_dead_lettered_and_counted_once<DB: Tes
     for batch in [None, NonZeroUsize::new(4)] {
         let hour = Duration::from_secs(3_600);
         let now = inbox.window().now;
-        let (old, early) = (message_of(now - 24 * 20 * hour, "old"), message_of(now + hour, "early"));
+        let (old, early) = (message_of(now - 24 * 20 * hour, "old"), message_of(now + 48 * hour, "early"));
         let broker = Broker::new([message("present"), old.clone(), early.clone()]);
         let name = format!("counted-{}", MessageId::new());
         let source = broker.clone();
