@@ -119,8 +119,8 @@ pub use retention::Maintained;
 #[cfg(feature = "testing")]
 pub use runner::CrashPoint;
 pub use runner::{
-    BuildError, Consumer, ConsumerBuilder, JoinTraces, RunError, Shutdown, StopSignal, SubscriptionFactory,
-    UnknownKinds,
+    BuildError, Consumer, ConsumerBuilder, ConsumerStatus, JoinTraces, RunError, Shutdown, StopSignal,
+    SubscriptionFactory, UnknownKinds,
 };
 #[cfg(feature = "testing")]
 pub mod simulation {

@@ -16,6 +16,7 @@ use super::kinds::{Kinds, UnknownKinds};
 use super::options::RunnerOptions;
 use super::parts::{Parts, Runner};
 use super::shutdown::StopSignal;
+use super::status::ConsumerStatus;
 use super::store::InboxStore;
 use super::tracing_spans::JoinTraces;
 use super::worker::{Foreign, TenantOf};
@@ -155,6 +156,12 @@ impl<DB: Dialect> Consumer<DB> {
             crash: None,
             traces: None,
         }
+    }
+
+    /// Returns how this consumer is doing, for health probes: ask it while the consumer runs.
+    #[must_use]
+    pub fn status(&self) -> ConsumerStatus {
+        self.0.status()
     }
 
     /// Runs until it is told to stop: by any future, whose end stops it gracefully, or by a

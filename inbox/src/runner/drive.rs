@@ -17,7 +17,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::broker_session::{BrokerSession, Event, SubscriptionFactory};
 use super::builder::BuildError;
 use super::held_keys::HeldLook;
-use super::key_queues::{Held, KeyQueues};
+use super::key_queues::{Held, KeyQueues, Lane};
 use super::lag::{self, LagGauges};
 use super::many::Sorted;
 use super::options::RunnerOptions;
@@ -138,6 +138,7 @@ impl<S: Store> Drive<S> {
         drop((maintenance, redrives, counts));
         self.running.abort_all();
         self.worker.meter.held(0);
+        self.worker.status.ended();
         self.lag.clear();
         // Nothing waits long for figures. Boxed: this future is a part of every caller's.
         _ = tokio::time::timeout(LAST_COUNTS_MAX, Box::pin(self.worker.store_counts())).await;
@@ -182,6 +183,8 @@ impl<S: Store> Drive<S> {
                 Step::AskLag => self.ask_lag(),
             }
             self.worker.meter.held(self.unsettled.len());
+            let is_connected = self.broker_session.subscription().is_some();
+            self.worker.status.turned(is_connected, self.unsettled.len());
         }
     }
 
@@ -226,8 +229,10 @@ impl<S: Store> Drive<S> {
                 origin = delivery.origin, redelivered = delivery.redelivered, "received");
             self.unsettled.insert(delivery.token);
             let is_suspect = self.is_suspect(&delivery);
-            let held = Held { delivery, session: self.session, is_suspect };
-            let is_single = held.delivery.message.is_err() || self.key_queues.is_busy(held.key());
+            let lane = delivery.message.as_ref().ok();
+            let lane = lane.and_then(|message| Lane::of(message, self.worker.tenant(message).ok()));
+            let held = Held { delivery, session: self.session, lane, is_suspect };
+            let is_single = held.delivery.message.is_err() || self.key_queues.is_busy(held.lane.as_ref());
             if self.settings.batch.is_none() || is_single {
                 self.key_queues.push(held);
             } else {
@@ -301,7 +306,7 @@ impl<S: Store> Drive<S> {
         // A delivery received meanwhile that belongs behind a single goes into its lane.
         let (behind, batchable) = std::mem::take(&mut self.batchable)
             .into_iter()
-            .partition::<VecDeque<_>, _>(|held| self.key_queues.is_busy(held.key()));
+            .partition::<VecDeque<_>, _>(|held| self.key_queues.is_busy(held.lane.as_ref()));
         self.batchable = batchable;
         behind.into_iter().for_each(|held| self.key_queues.push(held));
     }
@@ -337,6 +342,9 @@ impl<S: Store> Drive<S> {
                 reached(crash_points::AFTER_SETTLE);
                 tracing::debug!(consumer = %self.worker.consumer, settled, released, "settled");
                 self.worker.meter.settled(settled);
+                if settled > 0 {
+                    self.worker.status.settled();
+                }
                 self.worker.meter.released(released);
                 tokens.iter().for_each(|token| {
                     self.unsettled.remove(token);
@@ -376,7 +384,12 @@ impl<S: Store> Drive<S> {
 
     fn ask_lag(&mut self) {
         match self.broker_session.subscription() {
-            Some(subscription) => self.lag.set(&subscription.lag()),
+            Some(subscription) => {
+                let lag = subscription.lag();
+                let waiting = lag.iter().map(|lag| lag.messages).reduce(u64::saturating_add);
+                self.worker.status.lags(waiting);
+                self.lag.set(&lag);
+            }
             None => self.lag.clear(),
         }
     }
@@ -392,6 +405,7 @@ impl<S: Store> Drive<S> {
     fn session_changed(&mut self) {
         self.session += 1;
         self.seen.clear();
+        self.worker.status.lags(None);
         self.lag.clear();
         self.give_up.cancel();
         self.give_up = self.shutdown.graceful.child_token();

@@ -7,7 +7,7 @@ use std::error::Error;
 use std::future::Future;
 use std::time::Duration;
 
-use message::{Message, MessageId, OrderingKey};
+use message::{Message, MessageId, OrderingKey, Topic};
 use time::OffsetDateTime;
 use tokio::time::Instant;
 use tracing::Instrument;
@@ -211,17 +211,19 @@ impl<S: Store> Worker<S> {
         if !self.holds_keys {
             return Ok(held);
         }
-        let mut refused: HashSet<&OrderingKey> = HashSet::new();
+        let mut refused: HashSet<(&Tenant, &Topic, &OrderingKey)> = HashSet::new();
         let (mut places, mut fresh) = (Vec::new(), Vec::new());
         for (at, (candidate, admission)) in candidates.iter().zip(admissions).enumerate() {
-            let Some(key) = &candidate.message.key else { continue };
+            let Candidate { tenant, message } = candidate;
+            let Some(key) = &message.key else { continue };
+            let key = (tenant, &message.topic, key);
             let is_idle = !self.store.has_effect(candidate.message);
             match admission {
                 None => {
                     refused.insert(key);
                 }
                 Some(Ok(_)) if is_idle => {}
-                Some(Ok(_)) if refused.contains(key) => {
+                Some(Ok(_)) if refused.contains(&key) => {
                     held.insert(at);
                 }
                 Some(Ok(_)) => {

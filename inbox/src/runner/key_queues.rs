@@ -2,47 +2,61 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use message::{Delivery, OrderingKey};
+use message::{Delivery, Message, OrderingKey, Topic};
+
+use crate::name::Tenant;
+
+/// The deliveries that keep their order: of one tenant, topic and key. Brokers keep none over topics,
+/// and tenants may use the same keys.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct Lane {
+    tenant: Tenant,
+    topic: Topic,
+    key: OrderingKey,
+}
+
+impl Lane {
+    /// Of a message with a key; one whose tenant is unknown is nobody's.
+    pub(super) fn of(message: &Message, tenant: Option<Tenant>) -> Option<Self> {
+        let (tenant, topic) = (tenant.unwrap_or_else(Tenant::none), message.topic.clone());
+        Some(Self { tenant, topic, key: message.key.clone()? })
+    }
+}
 
 /// A delivery in hand, and the session that it came from: its token means nothing to another one.
 #[derive(Debug)]
 pub(super) struct Held {
     pub(super) delivery: Delivery,
     pub(super) session: u64,
+    pub(super) lane: Option<Lane>,
     /// Whether another process may have had it in hand, and ended with it.
     pub(super) is_suspect: bool,
 }
 
-impl Held {
-    pub(super) fn key(&self) -> Option<&OrderingKey> {
-        self.delivery.message.as_ref().ok().and_then(|message| message.key.as_ref())
-    }
-}
-
-/// Deliveries in queues by ordering key: of each key one is ready or being worked on, and the
-/// others wait behind it. Deliveries without a key wait for nobody.
+/// Deliveries in queues by lane: of each lane one is ready or being worked on, and the others wait
+/// behind it. Deliveries without a key wait for nobody.
 #[derive(Debug, Default)]
 pub(super) struct KeyQueues {
-    /// A key is here while one of its deliveries is ready or being worked on; its queue is what
+    /// A lane is here while one of its deliveries is ready or being worked on; its queue is what
     /// waits behind.
-    waiting: HashMap<OrderingKey, VecDeque<Held>>,
+    waiting: HashMap<Lane, VecDeque<Held>>,
     ready: VecDeque<Held>,
 }
 
 impl KeyQueues {
-    /// Whether a key has a delivery in its lane.
-    pub(super) fn is_busy(&self, key: Option<&OrderingKey>) -> bool {
-        key.is_some_and(|key| self.waiting.contains_key(key))
+    /// Whether a lane has a delivery that is ready or being worked on.
+    pub(super) fn is_busy(&self, lane: Option<&Lane>) -> bool {
+        lane.is_some_and(|lane| self.waiting.contains_key(lane))
     }
 
     /// Takes a delivery in.
     pub(super) fn push(&mut self, held: Held) {
-        if let Some(queue) = held.key().and_then(|key| self.waiting.get_mut(key)) {
+        if let Some(queue) = held.lane.as_ref().and_then(|lane| self.waiting.get_mut(lane)) {
             queue.push_back(held);
             return;
         }
-        if let Some(key) = held.key() {
-            self.waiting.insert(key.clone(), VecDeque::new());
+        if let Some(lane) = &held.lane {
+            self.waiting.insert(lane.clone(), VecDeque::new());
         }
         self.ready.push_back(held);
     }
@@ -54,11 +68,11 @@ impl KeyQueues {
 
     /// The work on a delivery has ended, whatever came of it.
     pub(super) fn finished(&mut self, held: &Held) {
-        let Some(key) = held.key() else { return };
-        match self.waiting.get_mut(key).map(VecDeque::pop_front) {
+        let Some(lane) = &held.lane else { return };
+        match self.waiting.get_mut(lane).map(VecDeque::pop_front) {
             Some(Some(next)) => self.ready.push_back(next),
             Some(None) => {
-                self.waiting.remove(key);
+                self.waiting.remove(lane);
             }
             None => {}
         }
@@ -70,7 +84,7 @@ impl KeyQueues {
         // KeyQueues whose first delivery was only ready are free; the others stay busy until their
         // work has ended.
         let mut freed: Vec<_> =
-            drained.iter().filter_map(|held| self.waiting.remove(held.key()?)).flatten().collect();
+            drained.iter().filter_map(|held| self.waiting.remove(held.lane.as_ref()?)).flatten().collect();
         drained.append(&mut freed);
         drained.extend(self.waiting.values_mut().flat_map(|queue| queue.drain(..)));
         drained.sort_unstable_by_key(|held| (held.session, held.delivery.token));
@@ -84,15 +98,20 @@ mod tests {
     use message::{DeliveryToken, EventType, Message, Topic};
 
     fn held(token: u64, key: &str) -> Held {
+        held_of(token, key, Tenant::none())
+    }
+
+    fn held_of(token: u64, key: &str, tenant: Tenant) -> Held {
         let mut message = Message::new(Topic::new("t").unwrap(), EventType::new("k").unwrap(), "x");
         message.key = (!key.is_empty()).then(|| OrderingKey::new(key).unwrap());
+        let lane = Lane::of(&message, Some(tenant));
         let delivery = Delivery {
             token: DeliveryToken(token),
             message: Ok(message),
             redelivered: false,
             origin: String::new(),
         };
-        Held { delivery, session: 1, is_suspect: false }
+        Held { delivery, session: 1, lane, is_suspect: false }
     }
 
     fn token(held: Option<Held>) -> Option<u64> {
@@ -115,9 +134,26 @@ mod tests {
         key_queues.finished(&first);
         let second = key_queues.next().unwrap();
         assert_eq!(second.delivery.token.0, 2);
-        assert!(key_queues.is_busy(second.key()));
+        assert!(key_queues.is_busy(second.lane.as_ref()));
         key_queues.finished(&second);
-        assert!(!key_queues.is_busy(second.key()) && key_queues.is_busy(held(0, "b").key()));
+        let other = held(0, "b");
+        assert!(!key_queues.is_busy(second.lane.as_ref()) && key_queues.is_busy(other.lane.as_ref()));
+    }
+
+    #[test]
+    fn equal_keys_of_two_tenants_or_topics_pass_each_other() {
+        let mut key_queues = KeyQueues::default();
+        key_queues.push(held(1, "7"));
+        key_queues.push(held_of(2, "7", Tenant::new("acme").unwrap()));
+        let mut elsewhere = held(3, "7");
+        if let (Ok(message), Some(lane)) = (&mut elsewhere.delivery.message, &mut elsewhere.lane) {
+            message.topic = Topic::new("other").unwrap();
+            lane.topic = message.topic.clone();
+        }
+        key_queues.push(elsewhere);
+        key_queues.push(held(4, "7"));
+        let passed: Vec<_> = std::iter::from_fn(|| token(key_queues.next())).collect();
+        assert_eq!(passed, [1, 2, 3]);
     }
 
     #[test]
@@ -129,7 +165,8 @@ mod tests {
         let running = key_queues.next().unwrap();
         let drained: Vec<_> = key_queues.drain().into_iter().map(|held| held.delivery.token.0).collect();
         assert_eq!(drained, [2, 3, 4, 5]);
-        assert!(key_queues.is_busy(running.key()) && !key_queues.is_busy(held(0, "b").key()));
+        let other = held(0, "b");
+        assert!(key_queues.is_busy(running.lane.as_ref()) && !key_queues.is_busy(other.lane.as_ref()));
         key_queues.push(held(6, "a"));
         assert_eq!(token(key_queues.next()), None, "the key is still being worked on");
         key_queues.finished(&running);

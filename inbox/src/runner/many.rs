@@ -9,13 +9,13 @@
 use std::collections::{HashSet, VecDeque};
 use std::error::Error;
 
-use message::{Committed, Message, MessageId, OrderingKey};
+use message::{Committed, Message, MessageId};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
 use super::crash::CrashPoint;
-use super::key_queues::Held;
+use super::key_queues::{Held, Lane};
 use super::store::{Admitted, Store};
 use super::worker::{Worker, closed, is_innocent};
 use crate::attempts::error_text;
@@ -57,23 +57,23 @@ const OUTAGES_WHOLE: u32 = 2;
 
 /// Takes out what is behind the culprit on its key: `parts` are all later than it.
 fn take_behind(culprit: &Held, parts: &mut VecDeque<Vec<Placed>>, singles: &mut Vec<Single>) {
-    let Some(key) = culprit.key() else { return };
+    let Some(lane) = &culprit.lane else { return };
     for part in parts {
         let (behind, rest): (Vec<_>, Vec<_>) =
-            std::mem::take(part).into_iter().partition(|placed| placed.held.key() == Some(key));
+            std::mem::take(part).into_iter().partition(|placed| placed.held.lane.as_ref() == Some(lane));
         singles.extend(behind.into_iter().map(|placed| (placed.at, placed.held)));
         *part = rest;
     }
 }
 
-/// These places of a part, and those that are behind one of them on its key.
+/// These places of a part, and those that are behind one of them on its lane.
 fn with_those_behind(part: &[Placed], mut places: HashSet<usize>) -> HashSet<usize> {
-    let mut keys: HashSet<&OrderingKey> = HashSet::new();
+    let mut lanes: HashSet<&Lane> = HashSet::new();
     for (at, placed) in part.iter().enumerate() {
-        let Some(key) = placed.held.key() else { continue };
+        let Some(lane) = &placed.held.lane else { continue };
         if places.contains(&at) {
-            keys.insert(key);
-        } else if keys.contains(key) {
+            lanes.insert(lane);
+        } else if lanes.contains(lane) {
             places.insert(at);
         }
     }
@@ -180,15 +180,15 @@ impl<S: Store> Worker<S> {
     /// Takes out chunks and what nobody can tell the tenant of, which go the way of single
     /// deliveries, and what is behind them on their keys.
     fn set_apart(&self, batch: Vec<Held>) -> (Vec<Placed>, Vec<Single>) {
-        let mut keys: HashSet<OrderingKey> = HashSet::new();
+        let mut lanes: HashSet<Lane> = HashSet::new();
         let (mut placed, mut singles) = (Vec::with_capacity(batch.len()), Vec::new());
         for (at, held) in batch.into_iter().enumerate() {
-            let is_behind = held.key().is_some_and(|key| keys.contains(key));
+            let is_behind = held.lane.as_ref().is_some_and(|lane| lanes.contains(lane));
             let whole = held.delivery.message.as_ref().ok().filter(|message| message.chunk.is_none());
             match whole.and_then(|message| self.tenant(message).ok()) {
                 Some(tenant) if !is_behind => placed.push(Placed { at, held, tenant }),
                 _ => {
-                    keys.extend(held.key().cloned());
+                    lanes.extend(held.lane.clone());
                     singles.push((at, held));
                 }
             }

@@ -31,6 +31,7 @@ mod parts;
 mod redrive;
 mod shutdown;
 mod single;
+mod status;
 mod store;
 #[cfg(feature = "testing")]
 mod testing;
@@ -50,6 +51,7 @@ pub use options::RunnerOptions;
 #[cfg(feature = "testing")]
 pub use parts::{Parts, Runner};
 pub use shutdown::{Shutdown, StopSignal};
+pub use status::ConsumerStatus;
 #[cfg(feature = "testing")]
 pub use store::{Admitted, AdmittedBatch, Store};
 pub use tracing_spans::JoinTraces;

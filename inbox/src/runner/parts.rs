@@ -14,6 +14,7 @@ use super::failure::Limits;
 use super::options::RunnerOptions;
 use super::overdue;
 use super::shutdown::Shutdown;
+use super::status::ConsumerStatus;
 use super::store::Store;
 use super::tracing_spans::JoinTraces;
 use super::worker::{Foreign, TenantOf, Worker};
@@ -83,6 +84,7 @@ impl<S: Store> Runner<S> {
             handler_timeout: settings.handler_timeout,
             handling: Arc::default(),
             applied: AtomicU64::new(0),
+            status: ConsumerStatus::new(),
             permits: Semaphore::new(permits_max as usize),
             permits_max,
             crash,
@@ -90,6 +92,11 @@ impl<S: Store> Runner<S> {
             host,
         };
         Self { worker: Arc::new(worker), factory, settings }
+    }
+
+    /// How it is doing.
+    pub(super) fn status(&self) -> ConsumerStatus {
+        self.worker.status.clone()
     }
 
     /// Has a thread of its own tell of handlers that block theirs: a blocked runtime cannot.

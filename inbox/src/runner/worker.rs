@@ -16,6 +16,7 @@ use super::bounded::{self, Called};
 use super::crash::{CrashHook, CrashPoint};
 use super::failure::Limits;
 use super::overdue::Running;
+use super::status::ConsumerStatus;
 use super::store::Store;
 use super::tracing_spans::JoinTraces;
 use crate::CommitError;
@@ -54,6 +55,7 @@ pub(super) struct Worker<S> {
     pub(super) permits_max: u32,
     pub(super) crash: Option<CrashHook>,
     pub(super) meter: Meter,
+    pub(super) status: ConsumerStatus,
     pub(super) traces: Option<Arc<dyn JoinTraces>>,
     pub(super) host: Runtime,
 }
