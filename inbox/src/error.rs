@@ -34,8 +34,8 @@ pub enum OpenError {
         /// The days.
         days: u32,
     },
-    /// The database's clock is ahead of this process's. Nothing was forgotten that is not old enough
-    /// by both.
+    /// The database's clock is ahead of this process's. Nothing was forgotten that is not old
+    /// enough by both.
     #[error(
         "the database's clock says {database}, this process's {process}: nothing is forgotten by the first alone; \
          correct the one that is wrong"

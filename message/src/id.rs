@@ -77,11 +77,12 @@ impl MessageId {
     /// a producer that crashed re-creates it and a second enqueue is recognised.
     ///
     /// `at` is a business time that a re-creation reproduces (the order's own timestamp, not the
-    /// clock); `parts` name the fact, for example aggregate, command and payload. Nothing of the outbox
-    /// or the tenant goes in by itself: where the same fact can be made in several outboxes (a schema
-    /// for each tenant), name it in the parts, or two of them make one id and an inbox refuses the
-    /// second. The parts are hashed with their lengths (SHA-256), so `["ab", "c"]` and `["a", "bc"]` differ. Ids of a
-    /// foreign producer are mapped the same way: its event time and its own id.
+    /// clock); `parts` name the fact, for example aggregate, command and payload. Nothing of the
+    /// outbox or the tenant goes in by itself: where the same fact can be made in several outboxes
+    /// (a schema for each tenant), name it in the parts, or two of them make one id and an inbox
+    /// refuses the second. The parts are hashed with their lengths (SHA-256), so `["ab", "c"]` and
+    /// `["a", "bc"]` differ. Ids of a foreign producer are mapped the same way: its event time and
+    /// its own id.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -39,7 +39,7 @@ const WALK_EVERY: Duration = Duration::from_secs(300);
 /// it.
 const CLOSING_MAX: Duration = Duration::from_secs(30);
 
-/// What a process remembers from one look for held messages to the next.
+/// The memory of a process from one look for held messages to the next.
 #[derive(Debug, Default)]
 pub(super) struct HeldLook {
     /// Of those that fail.
@@ -300,8 +300,8 @@ impl<S: Store> Worker<S> {
         if !look.courses.is_empty() || walked.elapsed() >= WALK_EVERY {
             return Ok(true);
         }
-        // What was closed at that moment may have been committed after it, and a message may have
-        // seen it open and be held since.
+        // A dead letter closed at that moment may have been committed after it, and a message may
+        // have seen it open and be held since.
         self.store.has_closed_since(back(at, CLOSING_MAX)).await
     }
 

@@ -6,8 +6,8 @@ use message::{Delivery, Message, OrderingKey, Topic};
 
 use crate::name::Tenant;
 
-/// The deliveries that keep their order: of one tenant, topic and key. Brokers keep none over topics,
-/// and tenants may use the same keys.
+/// The deliveries that keep their order: of one tenant, topic and key. Brokers keep none over
+/// topics, and tenants may use the same keys.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Lane {
     tenant: Tenant,

@@ -205,7 +205,7 @@ impl<S: Store> Worker<S> {
             if !must_wait && (ends < ENDS_BESIDE_MAX || is_alone) {
                 return Ok(failures);
             }
-            // What waits is not in hand.
+            // A message that waits is not in hand.
             self.store.put_down(&this).await.map_err(away)?;
             if must_wait {
                 return Err(Step::Later(left.min(self.backoff.max.max(RETRY_AFTER_MAX))));

@@ -80,7 +80,7 @@ impl ConsumerStatus {
         self.state().progressed_at = Instant::now();
     }
 
-    /// What waits at the broker; nothing where that is not known.
+    /// Takes note of the messages at the broker; nothing where that is not known.
     pub(super) fn lags(&self, lag: Option<u64>) {
         self.state().lag = lag;
     }

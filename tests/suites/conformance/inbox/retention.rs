@@ -144,8 +144,8 @@ async fn days_are_forgotten_beside_open_transactions_on_postgres() {
     database.drop_schema().await;
 }
 
-/// Goal: what fails in maintenance keeps nothing else from its turn, and is counted. Oracle: what is
-/// purged although days cannot be forgotten, and the count of failures.
+/// Goal: what fails in maintenance keeps nothing else from its turn, and is counted. Oracle: what
+/// is purged although days cannot be forgotten, and the count of failures.
 pub(super) async fn a_part_of_maintenance_that_fails_keeps_no_other_back<DB: TestDatabase>(
     database: &Database<DB>,
 ) {
