@@ -96,8 +96,9 @@ fn steps(schedule: &Schedule) -> Vec<Step<'_>> {
 
 fn message(draft: &Draft, start: Instant, seed: u64) -> Option<Message> {
     let Draft { number, key, topic, defect, .. } = draft;
-    let hour = Duration::from_secs(3_600);
-    let ahead = if *defect == Defect::FromTheFuture { hour } else { Duration::ZERO };
+    // A nearer time would be waited for.
+    let days = Duration::from_secs(2 * 86_400);
+    let ahead = if *defect == Defect::FromTheFuture { days } else { Duration::ZERO };
     let generated_at = EPOCH + start.elapsed() + ahead;
     let id = MessageId::derived(generated_at, [seed.to_be_bytes(), u64::from(*number).to_be_bytes()]).ok()?;
     let topic = Topic::new(format!("t{topic}")).ok()?;
