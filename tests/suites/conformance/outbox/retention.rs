@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::outbox::support::{Database, Follower, SMALL, TTL, TestDialect, granted, ids, on, relay, source};
 use message::token::DriftWindow;
-use outbox::admin::{self, Decision, OperatorDecision};
+use outbox::admin::{self, ChosenEntry, Decision, OperatorDecision};
 use outbox::log::{
     CheckpointStore, Cursor, Entry, EntryId, ExceptionChange, ExceptionState, Fenced, HeldAsk, LogError,
     LogOptions, Mark, PageLimit, Parked, QueueName, RelayName,
@@ -258,7 +258,9 @@ async fn what_was_discarded_counts_as_published_by_the_next_relay_of_its_name<DB
         note: "sent by hand".into(),
         selection: None,
     };
-    admin.decide(&relay(), entry.id, decree).await.unwrap();
+    let listed = admin.list(&relay(), ExceptionState::Dead, EntryId(0), 10).await.unwrap();
+    let chosen: Vec<_> = listed.iter().map(ChosenEntry::from).collect();
+    admin.decide(&relay(), &chosen, decree).await.unwrap().remove(0).unwrap();
     main.pass(&[ExceptionChange::Resolve(entry.id)]).await;
     let id = [uuid::Uuid::parse_str(&entry.message_id()).unwrap()];
     let stage = async || rows(&db).await.find(&id).await.unwrap().remove(0).stage;
@@ -324,7 +326,8 @@ async fn a_checkpoint_copies_no_more_than_a_lease_has_time_for() {
         let decision = Decision::Edit { payload: None, headers: Some(headers) };
         let decree =
             OperatorDecision { decision, actor: "ops".into(), note: "a test".into(), selection: None };
-        admin.decide(&relay(), entries[6].id, decree).await.unwrap();
+        let chosen = [ChosenEntry::from(&listed[0])];
+        admin.decide(&relay(), &chosen, decree).await.unwrap().remove(0).unwrap();
         main.pass(&[ExceptionChange::Park(parked(&entries[6], ExceptionState::Held))]).await;
         let edited = read().await.exceptions.remove(6).entry.message.unwrap();
         assert_eq!((edited.payload.len(), edited.headers.get("repaired")), (1 << 20, Some("yes")));
