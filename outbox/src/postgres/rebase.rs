@@ -62,11 +62,14 @@ use crate::postgres::statements::{GIVEN_UP, SAME_SEGMENT};
 /// call.
 const REBASE_MAX: Duration = Duration::from_secs(1_800);
 
-/// How often the locks are tried, and the pause in between: 5 s in all. Others queue behind a lock
-/// that is waited for.
+/// How often the locks are tried, and the pause in between: 5 s in all, where the sequence's is not
+/// had.
 const TRIES: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(225);
-const MOMENT: &str = "25ms";
+
+/// How long the relays' lock is waited for: leases and checkpoints queue behind it, and a commit of
+/// one of them may take a while. Producers never do.
+const MOMENT: &str = "250ms";
 
 /// A warning for causes in which a sequence was set back: rows that are not read yet may leave out
 /// of order.
