@@ -122,11 +122,14 @@ mod tests {
     use std::time::Duration;
 
     use message::{Connector as _, Receipts};
-    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::io::AsyncReadExt as _;
     use tokio::net::{TcpListener, TcpStream};
     use tokio::sync::mpsc;
     use tokio::task::JoinSet;
 
+    use crate::rabbitmq::fake::{
+        CHANNEL_OPEN_OK, CONNECTION_BLOCKED, CONNECTION_OPEN_OK, START, TUNE, read, send,
+    };
     use crate::rabbitmq::{Config, Connector};
 
     /// How far a broker comes before it is gone or frozen.
@@ -144,33 +147,6 @@ mod tests {
     use Progress::{Accepted, Blocked, ChannelOpened, Connected, Greeted, LoggedIn};
 
     const ALL: [Progress; 6] = [Accepted, Greeted, LoggedIn, Connected, Blocked, ChannelOpened];
-
-    /// Methods of a broker (AMQP 0-9-1 specification, sections 1.4.2 and 1.5.2; connection.blocked:
-    /// rabbitmq.com/docs/connection-blocked): class, method and arguments.
-    const START: &[u8] = b"\0\x0a\0\x0a\0\x09\0\0\0\0\0\0\0\x05PLAIN\0\0\0\x05en_US";
-    const TUNE: &[u8] = b"\0\x0a\0\x1e\x07\xff\0\x02\0\0\0\x14";
-    const CONNECTION_OPEN_OK: &[u8] = b"\0\x0a\0\x29\0";
-    const CONNECTION_BLOCKED: &[u8] = b"\0\x0a\0\x3c\x03low";
-    const CHANNEL_OPEN_OK: &[u8] = b"\0\x14\0\x0b\0\0\0\0";
-
-    async fn send(stream: &mut TcpStream, channel: u16, method: &[u8]) -> std::io::Result<()> {
-        let mut frame = vec![1];
-        frame.extend_from_slice(&channel.to_be_bytes());
-        frame.extend_from_slice(&u32::try_from(method.len()).unwrap().to_be_bytes());
-        frame.extend_from_slice(method);
-        frame.push(0xce);
-        stream.write_all(&frame).await
-    }
-
-    /// Reads a frame; answers its channel.
-    async fn read(stream: &mut TcpStream) -> std::io::Result<u16> {
-        let mut header = [0; 7];
-        stream.read_exact(&mut header).await?;
-        let [_, high, low, size @ ..] = header;
-        let mut rest = vec![0; u32::from_be_bytes(size) as usize + 1];
-        stream.read_exact(&mut rest).await?;
-        Ok(u16::from_be_bytes([high, low]))
-    }
 
     /// Plays a broker that comes so far.
     async fn serve(stream: &mut TcpStream, progress: Progress) -> std::io::Result<()> {
@@ -194,7 +170,7 @@ mod tests {
             Connected => Ok(()),
             Blocked => send(stream, 0, CONNECTION_BLOCKED).await,
             _ => {
-                let channel = read(stream).await?;
+                let (_, channel, _) = read(stream).await?;
                 send(stream, channel, CHANNEL_OPEN_OK).await
             }
         }

@@ -76,6 +76,8 @@ mod connector;
 mod end;
 mod endpoint;
 mod evidence;
+#[cfg(test)]
+mod fake;
 mod fault;
 mod inspect;
 mod lag;

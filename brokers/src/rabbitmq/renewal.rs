@@ -17,7 +17,7 @@ use super::endpoint::PASSWORD;
 use crate::secret::Secret;
 
 /// How often the file is looked at: tokens are replaced a minute or more before they expire.
-const LOOK_EVERY: Duration = Duration::from_secs(15);
+const LOOK_EVERY: Duration = Duration::from_millis(if cfg!(test) { 20 } else { 15_000 });
 /// How long the broker may take to answer.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 
@@ -59,7 +59,7 @@ async fn look(client: Weak<lapin::Connection>, password: Secret, mut used: Secre
         match tokio::time::timeout(ANSWER_MAX, answer).await {
             Ok(Ok(())) => tracing::info!("rabbitmq has the new password of a connection"),
             Ok(Err(error)) => {
-                tracing::warn!(%error, "rabbitmq does not take the new password of a connection")
+                tracing::warn!(%error, "rabbitmq does not take the new password of a connection");
             }
             Err(_) => tracing::warn!("rabbitmq does not answer to the new password of a connection"),
         }

@@ -30,8 +30,8 @@ use crate::lag::LagWatch;
 use crate::settings::InvalidSetting;
 
 /// The lower bits of a token are the delivery tag, the upper ones the channel, numbered over all
-/// subscriptions: a token of an earlier one is recognised and skipped. At 100,000 deliveries per second 48 bits last
-/// for 89 years.
+/// subscriptions: a token of an earlier one is recognised and skipped. At 100,000 deliveries per
+/// second 48 bits last for 89 years.
 const TAG_BITS: u32 = 48;
 
 /// Deliveries of one message before which nobody is warned: half of what RabbitMQ 4 allows by
@@ -206,8 +206,8 @@ impl RabbitmqSubscription {
         }
     }
 
-    /// Ends the subscription when a queue is a stream: it is read from its end after every pause, so
-    /// that what comes meanwhile would be skipped. Looks at the first delivery of a queue.
+    /// Ends the subscription when a queue is a stream: it is read from its end after every pause,
+    /// so that what comes meanwhile would be skipped. Looks at the first delivery of a queue.
     async fn refuse_stream(&mut self, place: usize, has_offset: bool) -> Result<(), SubscriptionError> {
         let Some(lane) = self.lanes.get_mut(place).filter(|lane| !lane.is_seen) else { return Ok(()) };
         if !has_offset {

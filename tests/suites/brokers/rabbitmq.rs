@@ -107,7 +107,7 @@ async fn stream(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// Goal: what a token that expired does, and a permission that is withdrawn and given again: a topic
+/// Goal: what an expired token does, and a permission that is withdrawn and given again: a topic
 /// that was published before ends the session, so that the next one logs in anew. Oracle: the scope
 /// of the refusal; what the next session publishes.
 async fn withdrawn(stage: Stage) -> Outcome {

@@ -1,0 +1,138 @@
+//! A broker of the tests' own: as much of AMQP 0-9-1 as it takes to be connected to.
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
+/// Methods (AMQP 0-9-1 specification, sections 1.4.2, 1.5.2, 1.8.3; connection.blocked and
+/// confirm.select: rabbitmq.com/docs): class, method and arguments.
+pub(super) const START: &[u8] = b"\0\x0a\0\x0a\0\x09\0\0\0\0\0\0\0\x05PLAIN\0\0\0\x05en_US";
+pub(super) const TUNE: &[u8] = b"\0\x0a\0\x1e\x07\xff\0\x02\0\0\0\x14";
+pub(super) const CONNECTION_OPEN_OK: &[u8] = b"\0\x0a\0\x29\0";
+pub(super) const CONNECTION_BLOCKED: &[u8] = b"\0\x0a\0\x3c\x03low";
+const CONNECTION_UNBLOCKED: &[u8] = b"\0\x0a\0\x3d";
+const CONNECTION_UPDATE_SECRET_OK: &[u8] = b"\0\x0a\0\x47";
+pub(super) const CHANNEL_OPEN_OK: &[u8] = b"\0\x14\0\x0b\0\0\0\0";
+const CONFIRM_SELECT_OK: &[u8] = b"\0\x55\0\x0b";
+const BASIC_ACK_1: &[u8] = b"\0\x3c\0\x50\0\0\0\0\0\0\0\x01\0";
+
+/// Sends a method.
+pub(super) async fn send(stream: &mut TcpStream, channel: u16, method: &[u8]) -> std::io::Result<()> {
+    let mut frame = vec![1];
+    frame.extend_from_slice(&channel.to_be_bytes());
+    frame.extend_from_slice(&u32::try_from(method.len()).unwrap().to_be_bytes());
+    frame.extend_from_slice(method);
+    frame.push(0xce);
+    stream.write_all(&frame).await
+}
+
+/// Reads a frame: its type, channel and payload.
+pub(super) async fn read(stream: &mut TcpStream) -> std::io::Result<(u8, u16, Vec<u8>)> {
+    let mut header = [0; 7];
+    stream.read_exact(&mut header).await?;
+    let [kind, high, low, size @ ..] = header;
+    let mut rest = vec![0; u32::from_be_bytes(size) as usize + 1];
+    stream.read_exact(&mut rest).await?;
+    rest.pop();
+    Ok((kind, u16::from_be_bytes([high, low]), rest))
+}
+
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
+
+    use message::{Connector as _, EventType, Message, Receipts, Submission, Ticket, Topic};
+    use tokio::net::TcpListener;
+    use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+    use super::*;
+    use crate::rabbitmq::{Config, Connector};
+
+    const CONFIRM_TIMEOUT_MS: u64 = 300;
+
+    /// Serves one client. Every first message on a channel is answered by an alarm that lasts for
+    /// several timeouts, and confirmed then. Tells the secrets that it gets.
+    async fn serve(
+        mut stream: TcpStream,
+        published: &AtomicUsize,
+        secrets: &UnboundedSender<String>,
+    ) -> std::io::Result<()> {
+        stream.read_exact(&mut [0; 8]).await?;
+        send(&mut stream, 0, START).await?;
+        loop {
+            let (kind, channel, frame) = read(&mut stream).await?;
+            let method = frame.get(..4).filter(|_| kind == 1).unwrap_or_default();
+            match method {
+                // start-ok, open
+                [0, 10, 0, 11] => send(&mut stream, 0, TUNE).await?,
+                [0, 10, 0, 40] => send(&mut stream, 0, CONNECTION_OPEN_OK).await?,
+                // update-secret: a long string first
+                [0, 10, 0, 70] => {
+                    let text = String::from_utf8_lossy(frame.get(8..).unwrap_or_default()).into_owned();
+                    _ = secrets.send(text);
+                    send(&mut stream, 0, CONNECTION_UPDATE_SECRET_OK).await?;
+                }
+                // channel.open, confirm.select
+                [0, 20, 0, 10] => send(&mut stream, channel, CHANNEL_OPEN_OK).await?,
+                [0, 85, 0, 10] => send(&mut stream, channel, CONFIRM_SELECT_OK).await?,
+                // basic.publish
+                [0, 60, 0, 40] => {
+                    published.fetch_add(1, Ordering::Relaxed);
+                    send(&mut stream, 0, CONNECTION_BLOCKED).await?;
+                    tokio::time::sleep(Duration::from_millis(CONFIRM_TIMEOUT_MS * 4)).await;
+                    send(&mut stream, 0, CONNECTION_UNBLOCKED).await?;
+                    send(&mut stream, channel, BASIC_ACK_1).await?;
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// A broker that takes any number of clients: its URL, how many messages it has had, and the
+    /// secrets that it was given.
+    async fn broker() -> (String, Arc<AtomicUsize>, UnboundedReceiver<String>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("amqp://relay@{}", listener.local_addr().unwrap());
+        let (published, (secrets, told)) = (Arc::new(AtomicUsize::new(0)), unbounded_channel());
+        let counter = Arc::clone(&published);
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let (counter, secrets) = (Arc::clone(&counter), secrets.clone());
+                // It ends when its client is gone.
+                tokio::spawn(async move { _ = serve(stream, &counter, &secrets).await });
+            }
+        });
+        (url, published, told)
+    }
+
+    /// Goal: an alarm that lasts for longer than confirms may take costs neither session nor
+    /// copies. Oracle: the receipt; how often the broker had the message.
+    #[tokio::test]
+    async fn an_alarm_collects_no_copies() {
+        let (url, published, _told) = broker().await;
+        let password = Some(String::from("x").into());
+        let config = Config { confirm_timeout_ms: CONFIRM_TIMEOUT_MS, password, ..Config::new(url) };
+        let (receipts, mut received) = Receipts::channel();
+        let mut publisher = Connector::new(&config).unwrap().connect(receipts).await.unwrap();
+        let message = Message::new(Topic::new("orders").unwrap(), EventType::new("e").unwrap(), "{}");
+        publisher.submit(vec![Submission { ticket: Ticket(1), message: message.into() }]).await;
+        received.recv().await.unwrap().outcome.unwrap();
+        assert_eq!(published.load(Ordering::Relaxed), 1);
+    }
+
+    /// Goal: a token that is replaced in its file reaches the broker on the connection that is
+    /// there. Oracle: what the broker is told.
+    #[tokio::test]
+    async fn a_replaced_password_goes_to_the_broker() {
+        let (url, _published, mut told) = broker().await;
+        let file = std::env::temp_dir().join(format!("{}-token", uuid::Uuid::now_v7()));
+        std::fs::write(&file, "first").unwrap();
+        let config = Config { password_file: Some(file.clone()), ..Config::new(url) };
+        let publisher = Connector::new(&config).unwrap().connect(Receipts::channel().0).await.unwrap();
+        std::fs::write(&file, "second").unwrap();
+        let secret = told.recv().await.unwrap();
+        assert!(secret.starts_with("second"), "{secret:?}");
+        drop(publisher);
+        std::fs::remove_file(file).unwrap();
+    }
+}
