@@ -15,6 +15,9 @@ use super::dead::{Signature, confirm};
 use super::exit::Exit;
 use super::failure::Failure;
 use super::output::{Format, table};
+#[cfg(feature = "sqs")]
+use crate::config::Broker;
+use crate::config::PipelineConfig;
 use crate::operate::Places;
 use crate::operate::dead::MessageRef;
 use crate::operate::replay::plan::Edge;
@@ -105,6 +108,12 @@ impl Replay {
                 return Err(Failure::new(Exit::Usage, "not confirmed; nothing was sent"));
             }
         }
+        if let Some(topic) = swallowed(&pipeline, &planned) {
+            eprintln!(
+                "{topic} goes to a FIFO queue, which takes a message that it has had within 5 minutes for a repetition and \
+                 drops it: replay the youngest again later"
+            );
+        }
         let options = ReplayOptions { rate: self.rate, stop: stop()? };
         let bar = progress(planned.chosen);
         let report = planned.carry_out(&places, &signed, &options, |sent| bar.set_position(sent)).await;
@@ -125,6 +134,24 @@ impl Replay {
             until: self.until,
         }
     }
+}
+
+/// How long a FIFO queue of SQS remembers a message.
+#[cfg(feature = "sqs")]
+const REMEMBERED: time::Duration = time::Duration::minutes(5);
+
+/// A topic whose queue may drop what is replayed, because it has just had it.
+#[cfg(feature = "sqs")]
+fn swallowed(pipeline: &PipelineConfig, plan: &ReplayPlan) -> Option<String> {
+    let Broker::Sqs(config) = &pipeline.broker else { return None };
+    let is_young = |edge: &Edge| time::OffsetDateTime::now_utc() - edge.enqueued_at < REMEMBERED;
+    let queue = |topic: &String| config.queues.get(topic).unwrap_or(topic).ends_with(".fifo");
+    plan.last.filter(is_young).and_then(|_| plan.topics.keys().find(|topic| queue(topic)).cloned())
+}
+
+#[cfg(not(feature = "sqs"))]
+fn swallowed(_: &PipelineConfig, _: &ReplayPlan) -> Option<String> {
+    None
 }
 
 /// Cancelled by SIGINT or SIGTERM.
