@@ -26,7 +26,7 @@ pub enum EnqueueError {
     /// refuse it.
     #[error(transparent)]
     Drift(Box<Drift>),
-    /// The message would be delivered when its id, which is made now, is older than consumers accept
+    /// The message would be delivered when its id, made now, is older than consumers accept
     /// ([`OutboxBuilder::ids_accepted`](crate::OutboxBuilder::ids_accepted)): each of them would
     /// refuse it. Nothing was sent to the database.
     #[error(

@@ -23,7 +23,8 @@ fn main() {
 }
 
 async fn run(cli: Cli) -> Exit {
-    match cli.execute().await {
+    // Boxed: it is as large as the largest command.
+    match Box::pin(cli.execute()).await {
         Ok(exit) => exit,
         Err(failure) => {
             eprint!("{}", failure.shown());

@@ -79,7 +79,7 @@ const GROUP_BYTES_MAX: usize = 255;
 /// The longest name of a topic (Kafka: `Topic.MAX_NAME_LENGTH`).
 const TOPIC_BYTES_MAX: usize = 249;
 
-/// How often the cluster is asked for its topics: a topic that was missing is read from then on, and
+/// How often the cluster is asked for its topics: one that was missing is read from then on, and
 /// one that was made anew is noticed even by a member that does not fetch.
 const METADATA_REFRESH: &str = "topic.metadata.refresh.interval.ms";
 const METADATA_REFRESH_MS: &str = "30000";

@@ -18,7 +18,7 @@ impl Lines {
         let others = client.get("debug").map(|others| format!("{others},")).unwrap_or_default();
         client.set("debug", format!("{others}metadata"));
         client.log_level = Level::Debug;
-        // Whoever sets `debug` wants its lines.
+        // An operator who sets `debug` wants its lines.
         Self { level: if others.is_empty() { level } else { Level::Debug } }
     }
 
@@ -33,8 +33,8 @@ impl Lines {
 /// The id that librdkafka prints for a topic whose id it did not know.
 const NO_ID: &str = "AAAAAAAAAAAAAAAAAAAAAA";
 
-/// The topic that has another id than before, because it was deleted and made anew: librdkafka reads
-/// on in it from the old offset (2.12.1, `rd_kafka_topic_metadata_update0`).
+/// The topic that has another id than before, because it was deleted and made anew: librdkafka
+/// reads on in it from the old offset (2.12.1, `rd_kafka_topic_metadata_update0`).
 pub(super) fn made_anew<'t>(facility: &str, text: &'t str) -> Option<&'t str> {
     let (named, ids) = text.split_once(" changed id from ").filter(|_| facility == "METADATA")?;
     let (_, topic) = named.rsplit_once("Topic ")?;

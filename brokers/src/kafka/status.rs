@@ -7,8 +7,8 @@ use std::time::Duration;
 pub struct ReadStatus {
     /// The partitions that are this member's, ordered by topic and number.
     pub partitions: Vec<PartitionStatus>,
-    /// Topics of the subscription that the cluster does not have, or does not let this user read; in
-    /// alphabetical order.
+    /// Topics of the subscription that the cluster does not have, or does not let this user read;
+    /// in alphabetical order.
     pub unavailable: Vec<String>,
     /// How long reading has been paused, because the consumer takes no messages; nothing while it
     /// reads.

@@ -261,7 +261,7 @@ fn kind(code: &str, client_fault: bool) -> Kind {
         | "TooManyRequestsException"
         | "RequestLimitExceeded" => Kind::Throttled,
         "OverLimit" | "ServiceUnavailable" | "InternalError" | "InternalFailure" => Kind::Busy,
-        // What is in an entry: its body, attributes and ids. `Incomplete` is our own.
+        // The content of an entry: body, attributes, ids. `Incomplete` is our own.
         "InvalidMessageContents"
         | "InvalidParameterValue"
         | "InvalidParameterCombination"
@@ -274,7 +274,7 @@ fn kind(code: &str, client_fault: bool) -> Kind {
         | "SerializationException"
         | "ValidationError"
         | "ValidationException"
-        // What is in the entry of a settlement.
+        // The content of a settlement's entry.
         | "ReceiptHandleIsInvalid"
         | "InvalidIdFormat"
         | "MessageNotInflight"

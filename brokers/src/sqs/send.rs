@@ -25,8 +25,8 @@ pub(super) struct Sender {
 
 type Outcome = Result<(), Failure>;
 
-/// How long a batch that SQS throttles is sent again, and the pauses between: at first, at most. The
-/// client has tried a few times itself by then.
+/// How long a batch that SQS throttles is sent again, and the pauses between: at first, at most.
+/// The client has tried a few times itself by then.
 const THROTTLED_MAX: Duration = Duration::from_secs(30);
 const PAUSE_MIN: Duration = Duration::from_millis(200);
 const PAUSE_MAX: Duration = Duration::from_secs(5);

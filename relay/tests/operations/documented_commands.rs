@@ -99,11 +99,11 @@ fn every_printed_command_is_one_that_the_relay_takes() {
 #[test]
 fn a_command_that_the_relay_does_not_take_is_found() {
     let line =
-        "# A=b runuser -u relay -- relay check --config 'a b' | relay migrate roles --database x > y & # z";
+        "# A=b runuser -u relay -- relay check --config 'a b' | relay migrate roles --pipeline x > y & # z";
     let document = format!("```console\n{line}\n```\n");
     let commands: Vec<Vec<String>> = command_lines(&document).flat_map(commands).collect();
     let calls: Vec<&[String]> = commands.iter().filter_map(|command| arguments(command)).collect();
-    assert_eq!(calls, [&["check", "--config", "a b"][..], &["migrate", "roles", "--database", "x"][..]]);
+    assert_eq!(calls, [&["check", "--config", "a b"][..], &["migrate", "roles", "--pipeline", "x"][..]]);
     assert_eq!(refusal(calls[0]), None);
-    assert!(refusal(calls[1]).unwrap().contains("--database"));
+    assert!(refusal(calls[1]).unwrap().contains("--pipeline"));
 }

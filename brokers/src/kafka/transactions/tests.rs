@@ -147,8 +147,8 @@ async fn the_right_to_begin_transactions_is_probed_beside_the_relay() {
     session.commit(session.turn(), mark(1)).await.unwrap();
 }
 
-/// Goal: suspects that go one by one over a slow network leave, in transactions that are as small as
-/// it takes, and no topic is blamed for it. Oracle: the receipts.
+/// Goal: suspects that go one by one over a slow network leave, in transactions that are as small
+/// as it takes, and no topic is blamed for it. Oracle: the receipts.
 #[tokio::test(flavor = "multi_thread")]
 async fn suspects_leave_also_where_each_takes_its_time() {
     const SUSPECTS: usize = 60;

@@ -10,9 +10,9 @@ use conformance::consuming::{BATCH, WAIT, ids, settle, within};
 
 use super::member::{Group, Member};
 
-/// Goal: a topic that is deleted and made anew under a running member is read from its first record,
-/// although it has more records by then than the member had read of the old one. Oracle: the ids
-/// that are handled, over all subscriptions.
+/// Goal: a topic that is deleted and made anew under a running member is read from its first
+/// record, although it has more records by then than the member had read of the old one. Oracle:
+/// the ids that are handled, over all subscriptions.
 pub(crate) async fn made_anew(stage: Stage) -> Outcome {
     let group = Group::open(&stage, 1).await?;
     let mut member = group.join(Start::Earliest).await?;
