@@ -239,11 +239,10 @@ pub trait Store: Backend {
     ) -> impl Future<Output = Result<Vec<Overdue>>> + Send;
 
     /// Deletes sagas that ended a retention ago, by the database's clock and by another one's
-    /// reading, with steps and replies, at most `limit`; how many.
+    /// reading, with steps and replies, at most [`BATCH`](crate::retention::BATCH); how many.
     fn forget_sagas(
         connection: &mut Self::Connection,
         statements: &Self::SagaStatements,
         ended: (Duration, OffsetDateTime),
-        limit: u32,
     ) -> impl Future<Output = Result<u64>> + Send;
 }

@@ -7,7 +7,7 @@ use crate::error::StoreError;
 use crate::sagas::Sagas;
 
 /// Sagas of one statement: a few milliseconds, for which it holds nothing but the rows it deletes.
-const BATCH: u32 = 500;
+pub(crate) const BATCH: u32 = 500;
 
 impl<DB: Dialect> Sagas<DB> {
     /// Deletes sagas that ended longer ago than [`WorkerOptions::retention`](crate::WorkerOptions),
@@ -25,7 +25,7 @@ impl<DB: Dialect> Sagas<DB> {
                 let mut connection = sagas.acquire().await?;
                 // The database's clock alone must not decide what is gone for good.
                 let ended = (sagas.0.options.retention, sagas.0.clock.now());
-                let batch = DB::forget_sagas(&mut connection, &sagas.0.statements, ended, BATCH);
+                let batch = DB::forget_sagas(&mut connection, &sagas.0.statements, ended);
                 let batch = sagas.call("forget ended sagas", batch).await?;
                 forgotten += batch;
                 if batch < u64::from(BATCH) {

@@ -179,7 +179,7 @@ migrations::statements! {
         UPDATE {schema}inbox_message SET dead_letter = NULL
         WHERE message_id = $1 AND consumer = $2 AND scope = $3 AND dead_letter = $4 RETURNING {mark}";
     resolve = "UPDATE {schema}inbox_dead_letter SET resolution = $2, resolved_at = clock_timestamp() \
-        WHERE id = $1 AND resolution IS NULL";
+        WHERE id = $1 AND coalesce(resolution, '') = ''";
     note_decision = "INSERT INTO {schema}inbox_audit (actor, note, dead_letter, consumer, action, accept_late, outcome, \
         selection, done_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, \
         CASE WHEN $7 IS NOT NULL THEN clock_timestamp() END) \
@@ -219,9 +219,9 @@ migrations::statements! {
         WHERE resolution IS NOT NULL AND resolved_at > $1)";
     /// Nothing while another process redrives it.
     lock_held = "SELECT {letter}, payload FROM {schema}inbox_dead_letter \
-        WHERE id = $1 AND resolution IS NULL AND reason = 'held' FOR UPDATE SKIP LOCKED";
+        WHERE id = $1 AND coalesce(resolution, '') = '' AND reason = 'held' FOR UPDATE SKIP LOCKED";
     fail_held = "UPDATE {schema}inbox_dead_letter SET reason = $2, error = $3, attempts = $4 \
-        WHERE id = $1 AND resolution IS NULL AND reason = 'held'";
+        WHERE id = $1 AND coalesce(resolution, '') = '' AND reason = 'held'";
     purge_dead_letters = "DELETE FROM {schema}inbox_dead_letter WHERE id IN (SELECT id FROM {schema}inbox_dead_letter \
         WHERE resolution IS NOT NULL AND resolution <> 'applied_late' AND resolved_at < $1 LIMIT $2)";
 }

@@ -383,10 +383,8 @@ impl Store for Postgres {
         connection: &mut PgConnection,
         statements: &Statements,
         (retention, until): (Duration, OffsetDateTime),
-        limit: u32,
     ) -> Result<u64> {
-        let query = sqlx::query_scalar(&statements.forget).bind(micros(retention));
-        let query = query.bind(i64::from(limit)).bind(until);
+        let query = sqlx::query_scalar(&statements.forget).bind(micros(retention)).bind(until);
         let gone: i64 = query.fetch_one(connection).await?;
         Ok(u64::try_from(gone).unwrap_or_default())
     }

@@ -17,6 +17,7 @@ use crate::key::SagaId;
 use crate::record::{
     Commits, GIVEN, Held, LOST, NewStep, SagaRecord, State, StepChange, StepRecord, StepState, Turn,
 };
+use crate::retention::BATCH;
 
 type Result<T> = std::result::Result<T, sqlx::Error>;
 type Bound<'q> = Query<'q, Sqlite, <Sqlite as sqlx::Database>::Arguments>;
@@ -367,13 +368,12 @@ impl Store for Sqlite {
         connection: &mut SqliteConnection,
         _statements: &(),
         (retention, until): (Duration, OffsetDateTime),
-        limit: u32,
     ) -> Result<u64> {
         let until = i64::try_from(until.unix_timestamp_nanos() / 1_000).unwrap_or(i64::MAX);
         let mut tx = connection.begin_with("BEGIN IMMEDIATE").await?;
         let old: Vec<(String, String)> = sqlx::query_as(&SQL.old)
             .bind(micros(retention))
-            .bind(i64::from(limit))
+            .bind(i64::from(BATCH))
             .bind(until)
             .fetch_all(&mut *tx)
             .await?;

@@ -210,7 +210,8 @@ async fn sagas(database: &Database<Postgres>) -> Outcome {
     }
     let running = sagas.clone();
     let worker = tokio::spawn(async move { running.run(std::future::pending()).await });
-    let finished = "SELECT /* the test */ count(*) FROM saga WHERE id >= 'new-' AND id < 'new.' AND state = 'finished'";
+    let finished =
+        "SELECT /* the test */ count(*) FROM saga WHERE id >= 'new-' AND id < 'new.' AND state = 'finished'";
     let waited =
         eventually("the sagas are finished", || async { Ok(when(database.integer(finished).await? == 20)) });
     let waited = waited.await;
