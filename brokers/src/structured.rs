@@ -151,6 +151,9 @@ pub(crate) fn open(mut envelope: Envelope, broker: &str) -> Result<Message, Box<
             envelope.attributes.extend(beside);
             envelope.open().map_err(|mut malformed| {
                 malformed.properties.extend(event.unread(broker));
+                // The event's own took its place among the headers; AMQP's is a property of it.
+                let told = whole.content_type.filter(|_| broker == "kafka");
+                malformed.properties.extend(told.map(|text| (String::from("kafka.content_type"), text)));
                 malformed
             })
         }

@@ -147,9 +147,12 @@ migrations::statements! {
         AND (scope, message_id) IN (SELECT * FROM UNNEST($3::text[], $2::uuid[])) AND ($4 OR attempts = 0)";
     put_down_counted = "UPDATE {schema}inbox_attempt SET in_hand = NULL WHERE consumer = $1 \
         AND (scope, message_id) IN (SELECT * FROM UNNEST($3::text[], $2::uuid[]))";
-    /// A message that ended as a dead letter may be held, and its failures count on.
+    /// A message that ended as a dead letter may be held, and its failures count on. Only the oldest
+    /// failures are looked at, so that this costs the same however many messages fail.
     purge_attempts = "DELETE FROM {schema}inbox_attempt WHERE (consumer, scope, message_id) IN (\
-        SELECT consumer, scope, message_id FROM {schema}inbox_attempt AS a WHERE first_failed_at < $1 OR EXISTS (\
+        SELECT consumer, scope, message_id FROM (\
+            SELECT * FROM {schema}inbox_attempt ORDER BY first_failed_at LIMIT 10000) AS a \
+        WHERE first_failed_at < $1 OR EXISTS (\
         SELECT FROM {schema}inbox_message AS m WHERE m.message_id = a.message_id AND m.consumer = a.consumer \
         AND m.scope = a.scope AND m.dead_letter IS NULL) LIMIT $2)";
 
@@ -215,8 +218,9 @@ migrations::statements! {
         SELECT d.id FROM {schema}inbox_dead_letter AS d WHERE d.consumer = $1 AND d.scope = f.scope \
         AND d.topic = f.topic AND d.key = f.key AND d.seq < f.seq AND {holds} LIMIT 1) IS NULL \
         ORDER BY f.scope, f.topic, f.key LIMIT $5";
-    has_closed_since = "SELECT EXISTS (SELECT FROM {schema}inbox_dead_letter \
-        WHERE resolution IS NOT NULL AND resolved_at > $1)";
+    /// The latest one is at the end of an index, whatever the planner believes of the table.
+    has_closed_since = "SELECT coalesce((SELECT resolved_at FROM {schema}inbox_dead_letter \
+        WHERE resolution IS NOT NULL ORDER BY resolved_at DESC LIMIT 1) > $1, false)";
     /// Nothing while another process redrives it.
     lock_held = "SELECT {letter}, payload FROM {schema}inbox_dead_letter \
         WHERE id = $1 AND coalesce(resolution, '') = '' AND reason = 'held' FOR UPDATE SKIP LOCKED";

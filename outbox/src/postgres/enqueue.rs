@@ -259,10 +259,11 @@ fn clean_pool(idle_in_transaction_max: Duration, is_own: bool) -> PgPoolOptions 
                 //
                 // A server that became a reader keeps its sessions (Aurora), and the new writer
                 // is behind the same name: a session that cannot write is not lent again.
-                let clean = connection.fetch_one(CLEAN);
+                let clean = connection.fetch_all(CLEAN);
                 let cleaned = tokio::time::timeout(RELEASE_MAX, clean);
-                let row = cleaned.await.map_err(|_| std::io::Error::from(std::io::ErrorKind::TimedOut))??;
-                row.try_get::<bool, _>(0)
+                let rows =
+                    cleaned.await.map_err(|_| std::io::Error::from(std::io::ErrorKind::TimedOut))??;
+                rows.first().map_or(Ok(false), |row| row.try_get::<bool, _>(0))
             })
         })
 }

@@ -181,14 +181,3 @@ migrations::statements! {
         mail AS (DELETE FROM {schema}saga_reply AS r USING gone WHERE r.type = gone.type AND r.id = gone.id) \
         SELECT count(*) FROM gone";
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_literal_limit_is_that_of_a_batch() {
-        let limit = format!("LIMIT {} FOR UPDATE", crate::retention::BATCH);
-        assert!(Statements::new(None).forget.contains(&limit));
-    }
-}

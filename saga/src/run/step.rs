@@ -209,9 +209,9 @@ impl<DB: Dialect> Parts<DB> {
         }
     }
 
-    /// Runs code of a step in its transaction, and gives it up when the lease has been over for as
-    /// long as a call may take: a database that is gone answers no statement, and says nothing of
-    /// it. Another worker may have the saga by then. Where a long step itself keeps its lease from
+    /// Runs code of a step in its transaction, and gives it up when the lease has been over, or the
+    /// database silent to its renewal, for as long as a call may take: a database that is gone
+    /// answers no statement, and says nothing of it. Another worker may have the saga by then. Where a long step itself keeps its lease from
     /// being renewed, that says nothing of the database.
     pub(super) async fn while_held<T>(
         &self,
@@ -224,8 +224,8 @@ impl<DB: Dialect> Parts<DB> {
         tokio::select! {
             biased;
             worked = work => worked,
-            () = self.lease.over_for(limit) => Err(StepError::outage(format!(
-                "it was given up: the lease of the saga has been over for {limit:?}"
+            () = self.lease.given_up(Instant::now(), limit) => Err(StepError::outage(format!(
+                "it was given up: for {limit:?} the lease of the saga has been over, or the database silent"
             ))),
         }
     }

@@ -56,7 +56,10 @@ pub(super) async fn keep_renewing<DB: Dialect>(sagas: Sagas<DB>, in_hand: Arc<In
                 renewal.connection = None;
                 let problem = match failed {
                     Ok(Err(error)) => chain(&error),
-                    _ => format!("the database did not answer within {every:?}"),
+                    _ => {
+                        renewal.in_hand.lock().values().for_each(Lease::unanswered);
+                        format!("the database did not answer within {every:?}")
+                    }
                 };
                 tracing::warn!(error = problem, "the leases of sagas were not renewed; it is tried again");
                 every / 10

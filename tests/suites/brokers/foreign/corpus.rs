@@ -211,7 +211,11 @@ impl Sent {
             letter.headers.iter().any(|(known, text)| known == name && text == value)
         };
         let keeps = |(name, value): &(String, Value)| match value {
-            Value::String(text) => has(name, text) || has(&name.replace("cloudEvents:", "ce_"), text),
+            Value::String(text) => {
+                let elsewhere =
+                    [name.replace("cloudEvents:", "ce_"), format!("kafka.{}", name.replace('-', "_"))];
+                has(name, text) || elsewhere.iter().any(|name| has(name, text))
+            }
             value if value["repeat"].is_array() => {
                 special(value).is_some_and(|text| has(name, &String::from_utf8_lossy(&text)))
             }
