@@ -147,8 +147,8 @@ migrations::statements! {
         AND (scope, message_id) IN (SELECT * FROM UNNEST($3::text[], $2::uuid[])) AND ($4 OR attempts = 0)";
     put_down_counted = "UPDATE {schema}inbox_attempt SET in_hand = NULL WHERE consumer = $1 \
         AND (scope, message_id) IN (SELECT * FROM UNNEST($3::text[], $2::uuid[]))";
-    /// A message that ended as a dead letter may be held, and its failures count on. Only the oldest
-    /// failures are looked at, so that this costs the same however many messages fail.
+    /// A message that ended as a dead letter may be held, and its failures count on. Only the
+    /// oldest failures are looked at, so that this costs the same however many messages fail.
     purge_attempts = "DELETE FROM {schema}inbox_attempt WHERE (consumer, scope, message_id) IN (\
         SELECT consumer, scope, message_id FROM (\
             SELECT * FROM {schema}inbox_attempt ORDER BY first_failed_at LIMIT 10000) AS a \

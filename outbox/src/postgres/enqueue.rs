@@ -216,9 +216,6 @@ impl Dialect for Postgres {
     }
 }
 
-/// Ends a transaction that was left open, and tells whether the session can write.
-const CLEAN: &str = "BEGIN; ROLLBACK; SELECT current_setting('transaction_read_only') = 'off'";
-
 /// A pool whose connections are clean when they are lent again. `is_own` for a program that does
 /// the toolkit's work only.
 fn clean_pool(idle_in_transaction_max: Duration, is_own: bool) -> PgPoolOptions {
@@ -259,7 +256,8 @@ fn clean_pool(idle_in_transaction_max: Duration, is_own: bool) -> PgPoolOptions 
                 //
                 // A server that became a reader keeps its sessions (Aurora), and the new writer
                 // is behind the same name: a session that cannot write is not lent again.
-                let clean = connection.fetch_all(CLEAN);
+                let clean = connection
+                    .fetch_all("BEGIN; ROLLBACK; SELECT current_setting('transaction_read_only') = 'off'");
                 let cleaned = tokio::time::timeout(RELEASE_MAX, clean);
                 let rows =
                     cleaned.await.map_err(|_| std::io::Error::from(std::io::ErrorKind::TimedOut))??;

@@ -239,7 +239,7 @@ impl Cli {
             Command::Tail(tail) => tail.execute(format).await,
             Command::Replay(replay) => replay.execute(format).await,
             Command::Keys(keys) => keys.execute(format).await,
-            Command::Sagas(sagas) => sagas.execute(format).await,
+            Command::Sagas(sagas) => Box::pin(sagas.execute(format)).await,
             #[cfg(feature = "demo")]
             Command::Demo(args) => demo::execute(args, format).await,
             #[cfg(feature = "demo")]

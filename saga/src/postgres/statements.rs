@@ -171,8 +171,9 @@ migrations::statements! {
             (extract(epoch FROM clock_timestamp() - min(wake_at)) * 1000000)::bigint AS longest \
         FROM kind JOIN {schema}saga USING (type, version) \
         WHERE wake_at <= statement_timestamp() - $1 * interval '1 microsecond' GROUP BY type, version";
-    /// A saga that another transaction looks at is left for the next time. The limit is a literal: of
-    /// a parameter a generic plan expects a tenth of the table, and reads all of it.
+    /// A saga that another transaction looks at is left for the next time. The limit is a literal,
+    /// that of `retention.rs`: of a parameter a generic plan expects a tenth of the table, and
+    /// reads all of it.
     forget = "WITH gone AS (DELETE FROM {schema}saga AS s USING (SELECT type, id FROM {schema}saga \
                 WHERE ended_at <= least(statement_timestamp(), $2) - $1 * interval '1 microsecond' \
                 ORDER BY ended_at LIMIT 500 FOR UPDATE SKIP LOCKED) AS old \

@@ -211,8 +211,9 @@ impl<DB: Dialect> Parts<DB> {
 
     /// Runs code of a step in its transaction, and gives it up when the lease has been over, or the
     /// database silent to its renewal, for as long as a call may take: a database that is gone
-    /// answers no statement, and says nothing of it. Another worker may have the saga by then. Where a long step itself keeps its lease from
-    /// being renewed, that says nothing of the database.
+    /// answers no statement, and says nothing of it. Another worker may have the saga by then.
+    /// Where a long step itself keeps its lease from being renewed, that says nothing of the
+    /// database.
     pub(super) async fn while_held<T>(
         &self,
         work: impl Future<Output = Result<T, StepError>>,

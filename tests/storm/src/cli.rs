@@ -127,7 +127,9 @@ impl Cli {
                 consume::run(process::task(&task)?).await.map(|()| ExitCode::SUCCESS)
             }
             Command::Orders { task } => sagas::order(process::task(&task)?).await.map(|()| ExitCode::SUCCESS),
-            Command::Worker { task } => sagas::work(process::task(&task)?).await.map(|()| ExitCode::SUCCESS),
+            Command::Worker { task } => {
+                Box::pin(sagas::work(process::task(&task)?)).await.map(|()| ExitCode::SUCCESS)
+            }
         }
     }
 }

@@ -51,8 +51,8 @@ const GRACE: Duration = Duration::from_secs(10);
 /// The task cannot be used, or the tables cannot be opened: the process is started again then.
 pub(crate) async fn run(task: WorkerTask) -> Result<(), Failure> {
     match outbox::connect::dialect_of(&task.database)? {
-        migrations::Dialect::Postgres => work::<Postgres>(task).await,
-        migrations::Dialect::Sqlite => work::<Sqlite>(task).await,
+        migrations::Dialect::Postgres => Box::pin(work::<Postgres>(task)).await,
+        migrations::Dialect::Sqlite => Box::pin(work::<Sqlite>(task)).await,
     }
 }
 

@@ -131,8 +131,7 @@ fn bytes(notation: &Value, id: &mut Option<String>) -> Option<Vec<u8>> {
 
 fn special(value: &Value) -> Option<Vec<u8>> {
     if let Some(hex) = value["hex"].as_str() {
-        let digits = |at| u8::from_str_radix(&hex[at..at + 2], 16).expect("hexadecimal digits");
-        return Some((0..hex.len()).step_by(2).map(digits).collect());
+        return (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).ok()).collect();
     }
     let repeat = value["repeat"].as_array()?;
     let count = usize::try_from(repeat[1].as_u64()?).ok()?;

@@ -2,6 +2,8 @@
 //! sides. What becomes of each message follows from the row; the order of a key is demanded where
 //! no feature gives it up.
 
+#![allow(clippy::expect_used, reason = "a test fails by panicking")]
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
@@ -374,7 +376,7 @@ impl<DB: Dialect> Scene<DB> {
         let by = Signature { actor: String::from("ann"), note: String::from("a test"), selection: None };
         for letter in &letters {
             let is_wanted = letter.kind.as_deref() == Some("wanted");
-            // A held message has its turn by itself; a refused kind waits for a process that knows it.
+            // A held message has its turn by itself; a refused kind waits for who knows it.
             if letter.reason == Reason::Held && (is_wanted || self.row.is("unknown kinds", "skipped")) {
                 continue;
             }
@@ -388,7 +390,7 @@ impl<DB: Dialect> Scene<DB> {
         Ok(is_quiet)
     }
 
-    /// What is not done with, for whoever has to find out why.
+    /// Everything that is not done with, for whoever has to find out why.
     async fn left(&self) -> Result<String, Failure> {
         let mut left = format!("effects: {:?}\n", self.effects().await?);
         for letter in self.inbox.dead_letters(&DeadLetterQuery::default()).await? {
