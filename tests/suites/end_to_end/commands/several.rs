@@ -20,7 +20,10 @@ pub(super) async fn pipelines_of_one_process_do_not_wait_for_each_other<DB: Dial
     let other = Database::<DB>::migrated(&stage).await?;
     let section = workload.broker.relay_section().ok_or("no section")?;
     let pipeline = |name: &str, url: &str, section: &str| {
-        format!("[[pipeline]]\nname = {name:?}\n[pipeline.database]\nurl = {url:?}\n{section}\n")
+        // One source: the same message through two pipelines is the same to its consumer.
+        format!(
+            "[[pipeline]]\nname = {name:?}\nsource = \"/shop\"\n[pipeline.database]\nurl = {url:?}\n{section}\n"
+        )
     };
     let nobody = "[pipeline.kafka]\nbootstrap_servers = [\"127.0.0.1:1\"]\n";
     let (url, other) = (workload.database.relay_url()?, other.relay_url()?);

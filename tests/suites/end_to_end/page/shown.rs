@@ -146,7 +146,8 @@ pub(crate) async fn one_picture(stage: Stage) -> Outcome {
     let all = [("what", "discard-all"), ("expected", expected), ("reason", "given up")];
     assert_eq!(ann.post("/dead/decide", &all).await?.status, 200, "a standby decides as well");
     let audit = served.eve().get("/audit").await?.body;
-    assert_eq!(audit.matches("given up").count(), 2, "{audit}");
+    // One line for the decision, whatever number of messages it was about.
+    assert_eq!(audit.matches("given up").count(), 1, "{audit}");
     standby.stop().await?;
     assert!(served.config.path().exists());
     served.relay.stop().await
