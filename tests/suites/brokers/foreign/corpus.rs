@@ -231,7 +231,8 @@ impl Sent {
     fn is_payload(&self, payload: &[u8]) -> bool {
         let body = self.body.as_deref().unwrap_or_default();
         let event: Value = serde_json::from_slice(body).unwrap_or_default();
-        let is_data = !event["specversion"].is_null() && event["data"].to_string().as_bytes() == payload;
+        let data = event.get("data").filter(|_| !event["specversion"].is_null());
+        let is_data = data.is_some_and(|data| data.to_string().as_bytes() == payload);
         payload == body || is_data
     }
 }
