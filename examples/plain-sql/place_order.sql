@@ -29,4 +29,4 @@ INSERT INTO orders (id, cents) VALUES (103, 100);
 SELECT 'order 103: taken back' FROM outbox_enqueue_json(topic => :'topic', payload => '{"order": 103, "cents": 100}');
 ROLLBACK;
 
-SELECT count(*) || ' messages' FROM outbox_message WHERE topic = :'topic';
+SELECT count(*) || ' orders' FROM orders WHERE id BETWEEN 101 AND 103;

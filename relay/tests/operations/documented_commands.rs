@@ -7,7 +7,7 @@ use std::process::Command;
 const PREFIXES: [&[&str]; 2] = [&["sudo", "-u", "relay"], &["runuser", "-u", "relay", "--"]];
 
 /// Every document below `docs`, and the pages of the repository and of the package.
-fn documents() -> Vec<PathBuf> {
+pub(super) fn documents() -> Vec<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let mut found = vec![root.join("README.md"), root.join("relay/README.md")];
     let mut folders = vec![root.join("docs")];

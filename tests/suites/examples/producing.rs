@@ -72,7 +72,7 @@ async fn plain_sql(stage: Stage) -> Outcome {
     let mut psql = Command::new("psql");
     psql.args(["--no-psqlrc", "--quiet", "--set", "topic=orders", "--file"]).arg(script).arg(&database.url);
     let printed = program::lines(psql).await?;
-    assert_eq!(printed, ["order 101: message of version 7", "order 103: taken back", "2 messages"]);
+    assert_eq!(printed, ["order 101: message of version 7", "order 103: taken back", "2 orders"]);
 
     let published = publish(&database.url, 2).await?;
     let told: Vec<String> = published.iter().map(told).collect::<Result<_, _>>()?;

@@ -36,6 +36,36 @@ capabilities:
   drop: [ALL]
 {{- end -}}
 
+{{/* The configuration with its secrets, as the relay and its check see it. */}}
+{{- define "relay.volumeMounts" -}}
+- name: config
+  mountPath: /etc/relay
+  readOnly: true
+{{- range $number, $each := .Values.secrets }}
+- name: secret-{{ $number }}
+  mountPath: {{ $each.mountPath }}
+  readOnly: true
+{{- end }}
+{{- with .Values.extraVolumeMounts }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- define "relay.volumes" -}}
+- name: config
+  configMap:
+    name: {{ include "relay.name" . }}
+{{- range $number, $each := .Values.secrets }}
+- name: secret-{{ $number }}
+  secret:
+    secretName: {{ $each.secret }}
+    defaultMode: 0440
+{{- end }}
+{{- with .Values.extraVolumes }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
 {{- define "relay.migrateStep" -}}
 env:
   - name: RELAY_DATABASE_URL
@@ -43,6 +73,13 @@ env:
       secretKeyRef:
         name: {{ .Values.migrate.secret }}
         key: url
+  {{- with .Values.extraEnv }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- with .Values.extraVolumeMounts }}
+volumeMounts:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
 resources:
   requests:
     cpu: 50m
