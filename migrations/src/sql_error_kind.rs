@@ -31,24 +31,33 @@ impl SqlErrorKind {
             | Error::PoolClosed
             | Error::BeginFailed => Self::Lost,
             Error::PoolTimedOut | Error::Tls(_) => Self::Unavailable,
+            Error::Database(_) if Self::is_of_session(error) => Self::Unavailable,
             Error::Database(error) => error.code().map_or(Self::Refused, |code| Self::of_code(&code)),
             _ => Self::Refused,
         }
     }
 
     /// Whether an error says something of the session alone, and another session would do the same
-    /// statement: its server became read-only, what it had prepared is gone (a pooler that shares
-    /// sessions), or a table changed under a statement that it had prepared. Not the fault of what
-    /// was asked, whatever its [kind](Self::of).
+    /// statement: its server became read-only, [what it had prepared is gone](Self::is_of_pooler),
+    /// or a table changed under a statement that it had prepared. Not the fault of what was asked.
     #[must_use]
     pub fn is_of_session(error: &Error) -> bool {
         let Error::Database(answer) = error else { return false };
         match answer.code().as_deref() {
-            Some("25006" | "26000" | "42P05") => true,
+            Some("25006") => true,
             // feature_not_supported, of many causes; the routine's name is in no language.
             Some("0A000") => is_of_stale_plan(&**answer),
-            _ => false,
+            _ => Self::is_of_pooler(error),
         }
+    }
+
+    /// Whether the session holds other prepared statements than this client gave it: a pooler
+    /// shares sessions between clients and does not keep their statements apart.
+    #[must_use]
+    pub fn is_of_pooler(error: &Error) -> bool {
+        let Error::Database(answer) = error else { return false };
+        // invalid_sql_statement_name, duplicate_prepared_statement
+        matches!(answer.code().as_deref(), Some("26000" | "42P05"))
     }
 
     /// Classifies a code: five characters are a SQLSTATE, a number is a result code of SQLite.
@@ -112,7 +121,67 @@ const SQLSTATE_LEN: usize = 5;
 
 #[cfg(test)]
 mod tests {
+    use std::borrow::Cow;
+    use std::error::Error as StdError;
+    use std::fmt;
+
+    use sqlx::error::{DatabaseError, ErrorKind};
+
     use super::*;
+
+    /// The answer of a server with this code.
+    #[derive(Debug)]
+    struct Answer(&'static str);
+
+    impl fmt::Display for Answer {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str(self.0)
+        }
+    }
+
+    impl StdError for Answer {}
+
+    impl DatabaseError for Answer {
+        fn message(&self) -> &str {
+            self.0
+        }
+
+        fn code(&self) -> Option<Cow<'_, str>> {
+            Some(self.0.into())
+        }
+
+        fn as_error(&self) -> &(dyn StdError + Send + Sync + 'static) {
+            self
+        }
+
+        fn as_error_mut(&mut self) -> &mut (dyn StdError + Send + Sync + 'static) {
+            self
+        }
+
+        fn into_error(self: Box<Self>) -> Box<dyn StdError + Send + Sync + 'static> {
+            self
+        }
+
+        fn kind(&self) -> ErrorKind {
+            ErrorKind::Other
+        }
+    }
+
+    #[test]
+    fn an_error_of_the_session_is_waited_out() {
+        for (code, is_of_session, is_of_pooler, kind) in [
+            ("25006", true, false, SqlErrorKind::Unavailable),
+            ("26000", true, true, SqlErrorKind::Unavailable),
+            ("42P05", true, true, SqlErrorKind::Unavailable),
+            ("0A000", false, false, SqlErrorKind::Refused),
+            ("42P01", false, false, SqlErrorKind::Refused),
+        ] {
+            let error = Error::Database(Box::new(Answer(code)));
+            assert_eq!(SqlErrorKind::is_of_session(&error), is_of_session, "{code}");
+            assert_eq!(SqlErrorKind::is_of_pooler(&error), is_of_pooler, "{code}");
+            assert_eq!(SqlErrorKind::of(&error), kind, "{code}");
+        }
+    }
 
     #[test]
     fn errors_without_a_code_have_a_kind() {

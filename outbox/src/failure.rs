@@ -24,10 +24,3 @@ pub(crate) const SHARED_SESSIONS: &str = "\
     a pooler shares its sessions between clients and does not keep their prepared statements apart (PgBouncer in \
     transaction mode before 1.21, or with max_prepared_statements = 0); point the URL at the server or at a pooler in \
     session mode, or use PgBouncer 1.21 or newer with max_prepared_statements above 0";
-
-/// Whether the session holds other prepared statements than this client gave it (SQLSTATE 42P05,
-/// 26000).
-pub(crate) fn is_of_shared_session(error: &Error) -> bool {
-    let code = error.as_database_error().and_then(DatabaseError::code);
-    matches!(code.as_deref(), Some("42P05" | "26000"))
-}

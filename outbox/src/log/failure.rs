@@ -7,7 +7,7 @@ use migrations::MigrateError;
 use migrations::SqlErrorKind;
 
 use crate::connect::InvalidUrl;
-use crate::failure::{SHARED_SESSIONS, is_of_shared_session};
+use crate::failure::SHARED_SESSIONS;
 use crate::log::entry::EntryId;
 use crate::log::error::LogError;
 
@@ -26,7 +26,7 @@ impl LogError {
                 (sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_), _) => {
                     Self::Corrupt { what: "row", problem: reason }
                 }
-                (_, SqlErrorKind::Refused) if is_of_shared_session(&error) => Self::Operator {
+                _ if SqlErrorKind::is_of_pooler(&error) => Self::Operator {
                     reason: format!("the database refused to {what}: {told}: {SHARED_SESSIONS}"),
                     source: Some(Box::new(error)),
                 },

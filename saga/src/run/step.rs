@@ -5,9 +5,10 @@ use std::marker::PhantomData;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use outbox::{CommitError, OutboxTransaction};
+use outbox::{CommitError, EnqueueError, OutboxTransaction};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use sqlx::Connection as _;
 use tokio::sync::SemaphorePermit;
 use tokio::time::Instant;
 
@@ -105,6 +106,18 @@ where
     }
 }
 
+/// Rolls the transaction of a failed step back. After an outage its session forgets what it has
+/// prepared: that may be the cause, and the next run may be given the same session.
+pub(super) async fn roll_back<DB: Dialect>(
+    mut tx: OutboxTransaction<DB>,
+    error: &StepError,
+) -> Result<(), EnqueueError> {
+    if error.next == Next::Outage {
+        tx.clear_cached_statements().await?;
+    }
+    tx.rollback().await
+}
+
 impl<DB: Dialect> Parts<DB> {
     /// The outcome of a step that has one.
     pub(super) fn replay<T: DeserializeOwned>(&mut self, row: &StepRecord) -> Result<T, Stopped> {
@@ -129,7 +142,7 @@ impl<DB: Dialect> Parts<DB> {
             Ok(value) => value,
             Err(error) => {
                 // It has rolled back by itself, or will when the connection is given back.
-                let _ = sagas.db.any(tx.rollback()).await;
+                let _ = sagas.db.any(roll_back(tx, &error)).await;
                 return self.refused(name, StepKind::Step, &error).await;
             }
         };

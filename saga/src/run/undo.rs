@@ -6,6 +6,7 @@ use std::sync::Arc;
 use outbox::OutboxTransaction;
 use serde::de::DeserializeOwned;
 
+use super::step::roll_back;
 use super::work::{CallUndo, StepUndo, TxUndo};
 use super::{Halt, Parts, Stopped, change};
 use crate::crash_points;
@@ -119,7 +120,7 @@ impl<DB: Dialect> Parts<DB> {
         let undone = self.while_held(undo.undo(&mut tx, value.as_ref())).await;
         if let Err(error) = undone {
             // It has rolled back by itself, or will when the connection is given back.
-            let _ = sagas.db.any(tx.rollback()).await;
+            let _ = sagas.db.any(roll_back(tx, &error)).await;
             return self.failed_undo(row, &error);
         }
         let undone = change(row, (row.state, UndoState::Done), None, None);
