@@ -35,6 +35,22 @@ pub struct InHand {
     pub next_at: OffsetDateTime,
 }
 
+/// Processes that may end with a message in hand before it is given up.
+const ENDS_MAX: u32 = 5;
+
+impl InHand {
+    /// Why the message is given up, once as many processes have ended with it in hand as may.
+    pub(crate) fn given_up(&self) -> Option<String> {
+        let ends = self.ends;
+        (ends >= ENDS_MAX).then(|| {
+            format!(
+                "{ends} processes ended while they had it in hand, the last ones with nothing else: its handler ends \
+                 them (an abort, a stack overflow, no memory left)"
+            )
+        })
+    }
+}
+
 /// The failures of a message so far, as [`Inbox::record_failure`] counted them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Failures {

@@ -31,11 +31,12 @@
 //! * **Two processes redrive.** The first one of a key is locked, and a process that does not get
 //!   the lock leaves the key alone. Under the lock it looks again whether anything is before it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::future::Future;
 
 use message::{MessageId, shield};
 use time::OffsetDateTime;
+use uuid::Uuid;
 
 use crate::batch::Candidate;
 use crate::dead_letter::{DeadLetter, DeadLetterId, Reason, Resolution};
@@ -75,6 +76,26 @@ pub struct HeldKey {
     pub key: String,
 }
 
+/// The first held message of a key.
+#[derive(Debug, Clone)]
+pub struct HeldFirst {
+    /// The message.
+    pub letter: DeadLetterId,
+    /// Its key.
+    pub key: HeldKey,
+    /// Whether nothing else holds the key.
+    pub is_in_turn: bool,
+}
+
+/// A dead letter that was closed.
+#[derive(Debug, Clone)]
+pub struct Closed {
+    /// The consumer whose dead letter it was.
+    pub consumer: String,
+    /// Its key, if it had one.
+    pub key: Option<HeldKey>,
+}
+
 /// The outcome of redriving a held message.
 #[derive(Debug)]
 pub enum Turn {
@@ -104,6 +125,24 @@ impl<DB: Dialect> HeldTurn<DB> {
     pub(crate) fn failing(&self) -> impl FnOnce(RedriveError) -> FailedTurn + use<DB> {
         let (tenant, message_id, failures) = (self.tenant.clone(), self.message_id, self.letter.attempts);
         move |error| FailedTurn { tenant, message_id, failures, error }
+    }
+}
+
+impl<DB: Dialect> HeldTurn<DB> {
+    /// Notes that a process has the message in hand, in place of its turn. Returns why it is given
+    /// up.
+    pub(crate) async fn note(
+        mut self,
+        inbox: &Inbox<DB>,
+        process: Uuid,
+    ) -> Result<(DeadLetter, Option<FailedTurn>), StoreError> {
+        let given_up = inbox.take_letter(&mut self.tx, &self.letter, process).await?;
+        let failing = self.failing();
+        let noted = self.tx.commit().await;
+        noted.map_err(|error| StoreError::broken("note what is redriven", error))?;
+        let id = self.letter.id;
+        let failed = given_up.map(|problem| failing(RedriveError::NotAMessage { id, problem }));
+        Ok((self.letter, failed))
     }
 }
 
@@ -138,22 +177,23 @@ pub trait HeldKeys: Guards {
         id: DeadLetterId,
     ) -> impl Future<Output = Result<Option<DeadLetterId>, sqlx::Error>> + Send;
 
-    /// Held messages with nothing before them, one of a key, in the order of the keys; only keys
-    /// behind `after`.
-    fn held_in_turn(
+    /// The first held message of each of the next keys behind `after`, in the order of the keys.
+    fn held_firsts(
         connection: &mut Self::Connection,
         statements: &Self::Statements,
         consumer: &str,
         after: Option<&HeldKey>,
         limit: u32,
-    ) -> impl Future<Output = Result<Vec<(DeadLetterId, HeldKey)>, sqlx::Error>> + Send;
+    ) -> impl Future<Output = Result<Vec<HeldFirst>, sqlx::Error>> + Send;
 
-    /// Whether any dead letter, of whichever consumer, was closed since a moment.
-    fn has_closed_since(
+    /// The dead letters that were closed since a moment: the consumer and key of each, the latest
+    /// first.
+    fn closed_since(
         connection: &mut Self::Connection,
         statements: &Self::Statements,
         since: OffsetDateTime,
-    ) -> impl Future<Output = Result<bool, sqlx::Error>> + Send;
+        limit: u32,
+    ) -> impl Future<Output = Result<Vec<Closed>, sqlx::Error>> + Send;
 
     /// Reads and locks a held message; nothing when it is held no longer, or another transaction
     /// has the lock.
@@ -244,29 +284,48 @@ impl<DB: Dialect> Inbox<DB> {
             .map_err(StoreError::during("look for what holds a key"))
     }
 
-    /// A page of the held messages with nothing before them, one of a key. Cancel-safe.
-    pub(crate) async fn held_in_turn(
+    /// The first held message of each of the next keys behind `after`. Cancel-safe.
+    pub(crate) async fn held_firsts(
         &self,
         consumer: &ConsumerName,
         after: Option<&HeldKey>,
         limit: u32,
-    ) -> Result<Vec<(DeadLetterId, HeldKey)>, StoreError> {
+    ) -> Result<Vec<HeldFirst>, StoreError> {
         let what = "look for held messages whose turn it is";
         let mut connection = self.acquire(what).await?;
-        DB::held_in_turn(&mut connection, self.statements(), consumer.as_str(), after, limit)
+        DB::held_firsts(&mut connection, self.statements(), consumer.as_str(), after, limit)
             .await
             .map_err(StoreError::during(what))
     }
 
-    /// The first open dead letter that holds a key. Cancel-safe.
-    pub(crate) async fn holder(
+    /// The keys of this consumer that had a dead letter closed since a moment, each once; nothing
+    /// when `limit` dead letters or more were closed. Cancel-safe.
+    pub(crate) async fn keys_closed_since(
         &self,
         consumer: &ConsumerName,
-        key: &HeldKey,
-    ) -> Result<Option<DeadLetterId>, StoreError> {
+        since: OffsetDateTime,
+        limit: u32,
+    ) -> Result<Option<HashSet<HeldKey>>, StoreError> {
+        let what = "look whether dead letters were closed";
+        let mut connection = self.acquire(what).await?;
+        let closed = DB::closed_since(&mut connection, self.statements(), since, limit)
+            .await
+            .map_err(StoreError::during(what))?;
+        if closed.len() >= limit as usize {
+            return Ok(None);
+        }
+        let own = closed.into_iter().filter(|closed| closed.consumer == consumer.as_str());
+        Ok(Some(own.filter_map(|closed| closed.key).collect()))
+    }
+
+    /// The first open dead letter that holds each of these keys, in their order. Cancel-safe.
+    pub(crate) async fn holders_of_keys(
+        &self,
+        consumer: &ConsumerName,
+        keys: &[HeldKey],
+    ) -> Result<Vec<Option<DeadLetterId>>, StoreError> {
         let mut connection = self.acquire("look for what holds a key").await?;
-        let holders = self.holders(&mut connection, consumer, std::slice::from_ref(key)).await?;
-        Ok(holders.into_iter().next().flatten())
+        self.holders(&mut connection, consumer, keys).await
     }
 
     /// Locks a held message for its redrive; nothing when it is not its turn, or when the handler

@@ -8,12 +8,13 @@ use std::time::Duration;
 
 use message::Message;
 use time::OffsetDateTime;
+use uuid::Uuid;
 
-use crate::attempts::error_text;
+use crate::attempts::{InHand, error_text};
 use crate::day::{Day, ahead};
 use crate::dead_letter::{DeadLetter, DeadLetterId, Resolution};
 use crate::decision::{Action, Decision, Signature};
-use crate::dialect::{Dialect, Inserted, Stored};
+use crate::dialect::{Dialect, Inserted, Key, Stored};
 use crate::error::{AdmitError, RedriveError};
 use crate::guard::{Admission, Guard};
 use crate::handler::Handler;
@@ -58,6 +59,21 @@ pub enum Redriven {
     },
 }
 
+/// The outcome of taking a requested redrive in hand.
+pub(crate) enum Taken {
+    /// Another process has it, or has carried it out.
+    Elsewhere,
+    /// The dead letter is closed, gone, or without a message.
+    Unnamed,
+    /// The message is noted as in hand.
+    Noted {
+        /// Its dead letter.
+        letter: Box<DeadLetter>,
+        /// Why it is given up without a further attempt.
+        given_up: Option<String>,
+    },
+}
+
 impl<DB: Dialect> Inbox<DB> {
     /// Runs the handler on a dead letter's message.
     ///
@@ -73,6 +89,50 @@ impl<DB: Dialect> Inbox<DB> {
         options: RedriveOptions,
     ) -> Result<Redriven, RedriveError> {
         self.redrive_as(consumer, id, handler, options, None).await
+    }
+
+    /// Notes that a process is to redrive a dead letter as it was requested, before its handler
+    /// runs: of one that ends its process the next one learns.
+    pub(crate) async fn take_request(&self, request: &Decision, process: Uuid) -> Result<Taken, StoreError> {
+        let failed = StoreError::during;
+        let what = "note what is redriven";
+        let mut tx = self.begin_raw(what).await?;
+        if !DB::is_requested(&mut tx, self.statements(), request.number).await.map_err(failed(what))? {
+            return Ok(Taken::Elsewhere);
+        }
+        let letter = DB::dead_letter(&mut tx, self.statements(), request.dead_letter, false)
+            .await
+            .map_err(failed(what))?;
+        // A letter that names no message has no handler, either.
+        let named = letter.filter(|letter| letter.resolved.is_none() && letter.message_id.is_some());
+        let Some(letter) = named else { return Ok(Taken::Unnamed) };
+        let ended = self.take_letter(&mut tx, &letter, process).await?;
+        tx.commit().await.map_err(failed(what))?;
+        Ok(Taken::Noted { letter: Box::new(letter), given_up: ended })
+    }
+
+    /// Notes that a process has the message of a letter in hand. Returns why it is given up, after
+    /// as many processes as may have ended with it.
+    pub(crate) async fn take_letter(
+        &self,
+        connection: &mut DB::Connection,
+        letter: &DeadLetter,
+        process: Uuid,
+    ) -> Result<Option<String>, StoreError> {
+        let taken = DB::take_in_hand(connection, self.statements(), &[letter.key()], process)
+            .await
+            .map_err(StoreError::during("note what is redriven"))?;
+        Ok(taken.first().and_then(InHand::given_up))
+    }
+
+    /// Takes the note back: the process has outlived the handler. Failures that were counted stay,
+    /// unless the message was given up, which begins anew with the next decision.
+    pub(crate) async fn put_letter_down(&self, key: Key<'_>, is_given_up: bool) -> Result<(), StoreError> {
+        let what = "note what is redriven no longer";
+        let mut connection = self.acquire(what).await?;
+        DB::forget_attempts(&mut connection, self.statements(), &[key], is_given_up)
+            .await
+            .map_err(StoreError::during(what))
     }
 
     /// Carries out a redrive that was requested, and notes what came of it. Nothing when another

@@ -26,7 +26,8 @@ pub struct SagaQuery {
     pub is_stuck: bool,
     /// Also those that have ended.
     pub with_ended: bool,
-    /// At most so many, the oldest first.
+    /// At most so many, the oldest first; of those that have ended on PostgreSQL the ones that
+    /// ended first.
     pub limit: NonZeroU32,
 }
 

@@ -76,9 +76,10 @@ impl parts::DeadLetters for Postgres {
         statements: &Statements,
         query: &DeadLetterQuery,
     ) -> Result<Vec<DeadLetter>, sqlx::Error> {
-        let rows = sqlx::query(&statements.dead_letters)
+        let statement =
+            if query.resolved_too { &statements.dead_letters } else { &statements.open_dead_letters };
+        let rows = sqlx::query(statement)
             .bind(query.consumer.as_ref().map(|consumer| consumer.as_str()))
-            .bind(query.resolved_too)
             .bind(query.after.map(|id| id.0))
             .bind(i64::from(query.limit.get()))
             .bind(query.with_payloads)

@@ -8,7 +8,7 @@ use uuid::Uuid;
 use super::dead_letters::decode;
 use super::statements::Statements;
 use crate::dead_letter::{DeadLetter, DeadLetterId, Reason};
-use crate::held_keys::{HeldKey, HeldKeys};
+use crate::held_keys::{Closed, HeldFirst, HeldKey, HeldKeys};
 
 impl HeldKeys for Postgres {
     async fn holders(
@@ -44,36 +44,50 @@ impl HeldKeys for Postgres {
         Ok(holder.map(DeadLetterId))
     }
 
-    async fn held_in_turn(
+    async fn held_firsts(
         connection: &mut PgConnection,
         statements: &Statements,
         consumer: &str,
         after: Option<&HeldKey>,
         limit: u32,
-    ) -> Result<Vec<(DeadLetterId, HeldKey)>, sqlx::Error> {
+    ) -> Result<Vec<HeldFirst>, sqlx::Error> {
         // No topic is empty, so nothing comes before three empty texts.
         let text = |text: fn(&HeldKey) -> &str| after.map_or("", text);
-        let rows = sqlx::query(&statements.held_in_turn)
+        let rows = sqlx::query(&statements.held_firsts)
             .bind(consumer)
             .bind(text(|key| &key.tenant))
             .bind(text(|key| &key.topic))
             .bind(text(|key| &key.key))
-            .bind(i64::from(limit))
+            .bind(i32::try_from(limit).unwrap_or(i32::MAX))
             .fetch_all(connection)
             .await?;
-        let in_turn = |row: &PgRow| {
-            let (tenant, topic, key) = (row.try_get("scope")?, row.try_get("topic")?, row.try_get("key")?);
-            Ok((DeadLetterId(row.try_get("id")?), HeldKey { tenant, topic, key }))
+        let first = |row: &PgRow| {
+            let letter = DeadLetterId(row.try_get("id")?);
+            let key = HeldKey {
+                tenant: row.try_get("scope")?,
+                topic: row.try_get("topic")?,
+                key: row.try_get("key")?,
+            };
+            Ok(HeldFirst { letter, key, is_in_turn: row.try_get("is_in_turn")? })
         };
-        rows.iter().map(in_turn).collect()
+        rows.iter().map(first).collect()
     }
 
-    async fn has_closed_since(
+    async fn closed_since(
         connection: &mut PgConnection,
         statements: &Statements,
         since: OffsetDateTime,
-    ) -> Result<bool, sqlx::Error> {
-        sqlx::query_scalar(&statements.has_closed_since).bind(since).fetch_one(connection).await
+        limit: u32,
+    ) -> Result<Vec<Closed>, sqlx::Error> {
+        let closed = sqlx::query(&statements.closed_since).bind(since).bind(i64::from(limit));
+        let closed = closed.fetch_all(connection).await?;
+        let decode = |row: &PgRow| {
+            let (tenant, topic) = (row.try_get("scope")?, row.try_get("topic")?);
+            let key: Option<String> = row.try_get("key")?;
+            let key = key.map(|key| HeldKey { tenant, topic, key });
+            Ok(Closed { consumer: row.try_get("consumer")?, key })
+        };
+        closed.iter().map(decode).collect()
     }
 
     async fn lock_held(

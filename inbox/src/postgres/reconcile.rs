@@ -18,10 +18,15 @@ const PAGE: &str = "SELECT message_id, scope, fingerprint FROM {schema}inbox_mes
     AND (message_id, scope) > ($3, $4) AND message_id <= $5 ORDER BY message_id, scope LIMIT $6";
 const FIND: &str = "SELECT message_id, scope, fingerprint FROM {schema}inbox_message \
     WHERE dead_letter IS NULL AND consumer = $1 AND ($2::text IS NULL OR scope = $2) AND message_id = ANY ($3)";
-const UNFINISHED: &str = "SELECT message_id, NULL::boolean FROM {schema}inbox_attempt \
-    WHERE consumer = $1 AND ($2::text IS NULL OR scope = $2) AND message_id = ANY ($3) \
-    UNION SELECT subject, resolution IS NULL FROM {schema}inbox_dead_letter \
-    WHERE consumer = $1 AND ($2::text IS NULL OR scope = $2) AND subject = ANY ($3)";
+// By the index of ids, whatever the planner believes: consumer and scope are looked at afterwards.
+const UNFINISHED: &str = "SELECT a.message_id, NULL::boolean FROM UNNEST($3::uuid[]) AS u (id) \
+    CROSS JOIN LATERAL (SELECT k.message_id, k.consumer, k.scope \
+    FROM {schema}inbox_attempt AS k WHERE k.message_id = u.id OFFSET 0) AS a \
+    WHERE a.consumer = $1 AND ($2::text IS NULL OR a.scope = $2) \
+    UNION SELECT d.subject, d.resolution IS NULL FROM UNNEST($3::uuid[]) AS u (id) \
+    CROSS JOIN LATERAL (SELECT k.subject, k.resolution, k.consumer, k.scope \
+    FROM {schema}inbox_dead_letter AS k WHERE k.subject = u.id OFFSET 0) AS d \
+    WHERE d.consumer = $1 AND ($2::text IS NULL OR d.scope = $2)";
 const RETAINED: &str = "SELECT retained_from FROM {schema}inbox_retention";
 
 /// See [`AppliedIds`].

@@ -24,6 +24,13 @@ migrations::statements! {
         holds = "resolution IS NULL AND key IS NOT NULL AND message_id IS NOT NULL
             AND reason IN ('poison', 'rejected', 'too_old', 'from_the_future', 'held')
             AND NOT headers @? '$[*][0] ? (@ == \"ce_chunkindex\")'";
+        // The rows of these attempts, locked in one order, each found by the primary key: joined
+        // with the list, all failures of the consumer would be read where statistics say that there
+        // are few.
+        attempts_of = "ctid = ANY (ARRAY(SELECT k.ctid FROM (
+            SELECT scope, id FROM UNNEST($3::text[], $2::uuid[]) AS u (scope, id) ORDER BY scope, id) AS u
+            CROSS JOIN LATERAL (SELECT ctid FROM {schema}inbox_attempt AS a WHERE a.consumer = $1
+                AND a.scope = u.scope AND a.message_id = u.id AND {condition} LIMIT 1 FOR UPDATE) AS k))";
         decision = "seq, at, actor, note, selection, dead_letter, consumer, action, accept_late, outcome, done_at";
         chunk_set = "message_id, consumer, scope, fingerprint, topic, key, kind, source, time, content_type, bytes,
             begun_at";
@@ -44,7 +51,7 @@ migrations::statements! {
         {new_rows} RETURNING message_id, scope, {admitted}";
     note_canonical = "UPDATE {schema}inbox_message AS m SET canonical_fingerprint = u.fingerprint \
         FROM UNNEST($2::uuid[], $3::text[], $4::bytea[]) AS u (id, scope, fingerprint) \
-        WHERE m.message_id = u.id AND m.consumer = $1 AND m.scope = u.scope";
+        WHERE m.message_id = ANY ($2) AND m.message_id = u.id AND m.consumer = $1 AND m.scope = u.scope";
     canonical = "SELECT canonical_fingerprint FROM {schema}inbox_message \
         WHERE message_id = $1 AND consumer = $2 AND scope = $3";
     find = "SELECT fingerprint, source, result, processed_at, dead_letter FROM {schema}inbox_message \
@@ -141,20 +148,22 @@ migrations::statements! {
         ORDER BY scope, id ON CONFLICT (consumer, scope, message_id) DO UPDATE SET \
         ends = a.ends + (a.in_hand IS NOT NULL AND a.in_hand <> $4)::integer, in_hand = $4 \
         RETURNING message_id, scope, attempts, ends, next_at";
-    put_down = "UPDATE {schema}inbox_attempt SET in_hand = NULL WHERE consumer = $1 AND in_hand = $4 \
-        AND (scope, message_id) IN (SELECT * FROM UNNEST($3::text[], $2::uuid[]))";
-    forget_attempts = "DELETE FROM {schema}inbox_attempt WHERE consumer = $1 \
-        AND (scope, message_id) IN (SELECT * FROM UNNEST($3::text[], $2::uuid[])) AND ($4 OR attempts = 0)";
-    put_down_counted = "UPDATE {schema}inbox_attempt SET in_hand = NULL WHERE consumer = $1 \
-        AND (scope, message_id) IN (SELECT * FROM UNNEST($3::text[], $2::uuid[]))";
+    put_down(condition = "a.in_hand = $4") =
+        "UPDATE {schema}inbox_attempt SET in_hand = NULL WHERE {attempts_of}";
+    forget_attempts(condition = "($4 OR a.attempts = 0)") =
+        "DELETE FROM {schema}inbox_attempt WHERE {attempts_of}";
+    put_down_counted(condition = "a.in_hand IS NOT NULL") =
+        "UPDATE {schema}inbox_attempt SET in_hand = NULL WHERE {attempts_of}";
     /// A message that ended as a dead letter may be held, and its failures count on. Only the
     /// oldest failures are looked at, so that this costs the same however many messages fail.
-    purge_attempts = "DELETE FROM {schema}inbox_attempt WHERE (consumer, scope, message_id) IN (\
-        SELECT consumer, scope, message_id FROM (\
+    purge_attempts = "DELETE FROM {schema}inbox_attempt WHERE ctid = ANY (ARRAY(\
+        SELECT k.ctid FROM (SELECT consumer, scope, message_id FROM (\
             SELECT * FROM {schema}inbox_attempt ORDER BY first_failed_at LIMIT 10000) AS a \
         WHERE first_failed_at < $1 OR EXISTS (\
-        SELECT FROM {schema}inbox_message AS m WHERE m.message_id = a.message_id AND m.consumer = a.consumer \
-        AND m.scope = a.scope AND m.dead_letter IS NULL) LIMIT $2)";
+            SELECT FROM {schema}inbox_message AS m WHERE m.message_id = a.message_id AND m.consumer = a.consumer \
+            AND m.scope = a.scope AND m.dead_letter IS NULL) LIMIT $2) AS a \
+        CROSS JOIN LATERAL (SELECT ctid FROM {schema}inbox_attempt AS k WHERE k.consumer = a.consumer \
+            AND k.scope = a.scope AND k.message_id = a.message_id LIMIT 1 FOR UPDATE SKIP LOCKED) AS k))";
 
     /// One letter of a delivery, unless the one there is was given up: then nobody waits for that
     /// one any more. An open letter takes what happened last, except for what would keep it from
@@ -173,8 +182,21 @@ migrations::statements! {
         ORDER BY deliveries, seq LIMIT 1";
     dead_letter = "SELECT {letter}, payload FROM {schema}inbox_dead_letter WHERE id = $1";
     lock_dead_letter = "SELECT {letter}, payload FROM {schema}inbox_dead_letter WHERE id = $1 FOR UPDATE";
-    dead_letters = "SELECT {letter}, CASE WHEN $5 THEN payload ELSE '' END AS payload FROM {schema}inbox_dead_letter WHERE ($1::text IS NULL OR consumer = $1) \
-        AND ($2 OR resolution IS NULL) AND ($3::uuid IS NULL OR id > $3) ORDER BY id LIMIT $4";
+    /// Also those that are closed. No id is nil.
+    dead_letters = "SELECT {letter}, CASE WHEN $4 THEN payload ELSE '' END AS payload FROM {schema}inbox_dead_letter \
+        WHERE ($1::text IS NULL OR consumer = $1) AND id > coalesce($2::uuid, '00000000-0000-0000-0000-000000000000') \
+        ORDER BY id LIMIT $3";
+    /// From consumer to consumer by the index of what is open, however many are closed.
+    open_dead_letters = "WITH RECURSIVE whose (name) AS ( \
+        SELECT coalesce($1, (SELECT consumer FROM {schema}inbox_dead_letter WHERE resolution IS NULL \
+            ORDER BY consumer LIMIT 1)) COLLATE pg_catalog.\"C\" UNION ALL \
+        SELECT n.consumer FROM whose AS w CROSS JOIN LATERAL (SELECT consumer FROM {schema}inbox_dead_letter AS d \
+            WHERE d.resolution IS NULL AND d.consumer > w.name ORDER BY d.consumer LIMIT 1) AS n \
+        WHERE $1::text IS NULL) \
+        SELECT {letter}, CASE WHEN $4 THEN payload ELSE '' END AS payload FROM whose AS w CROSS JOIN LATERAL ( \
+            SELECT d.* FROM {schema}inbox_dead_letter AS d WHERE d.consumer = w.name AND d.resolution IS NULL \
+            AND d.id > coalesce($2::uuid, '00000000-0000-0000-0000-000000000000') ORDER BY d.id LIMIT $3) AS l \
+        ORDER BY id LIMIT $3";
     insert_dead = "INSERT INTO {schema}inbox_message (message_id, consumer, scope, fingerprint, dead_letter, source) \
         VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT (message_id, consumer, scope) DO NOTHING \
         RETURNING processed_at, pg_backend_pid(), pg_current_xact_id()::text::bigint";
@@ -204,28 +226,29 @@ migrations::statements! {
         SELECT id FROM {schema}inbox_dead_letter AS d WHERE d.consumer = l.consumer AND d.scope = l.scope \
         AND d.topic = l.topic AND d.key = l.key AND d.seq < l.seq AND {holds} ORDER BY d.seq LIMIT 1) AS h \
         WHERE l.id = $1";
-    /// The first held message of each key behind a key, unless something holds it. From key to key
-    /// by the index, however many are held behind the first ones.
-    held_in_turn = "WITH RECURSIVE first_held (id, seq, scope, topic, key) AS ( \
-        (SELECT id, seq, scope, topic, key FROM {schema}inbox_dead_letter WHERE consumer = $1 \
+    /// The first held message of each of the next keys behind a key, and whether nothing holds it.
+    /// From key to key by the index, however many are held behind the first ones.
+    held_firsts = "WITH RECURSIVE first_held (place, id, seq, scope, topic, key) AS ( \
+        (SELECT 1, id, seq, scope, topic, key FROM {schema}inbox_dead_letter WHERE consumer = $1 \
         AND resolution IS NULL AND reason = 'held' AND (scope, topic, key) > ($2, $3, $4) \
         ORDER BY scope, topic, key, seq LIMIT 1) UNION ALL \
-        SELECT n.id, n.seq, n.scope, n.topic, n.key FROM first_held AS f CROSS JOIN LATERAL ( \
+        SELECT f.place + 1, n.id, n.seq, n.scope, n.topic, n.key FROM first_held AS f CROSS JOIN LATERAL ( \
         SELECT * FROM {schema}inbox_dead_letter AS d WHERE d.consumer = $1 AND d.resolution IS NULL \
         AND d.reason = 'held' AND (d.scope, d.topic, d.key) > (f.scope, f.topic, f.key) \
-        ORDER BY d.scope, d.topic, d.key, d.seq LIMIT 1) AS n) \
-        SELECT f.id, f.scope, f.topic, f.key FROM first_held AS f WHERE ( \
+        ORDER BY d.scope, d.topic, d.key, d.seq LIMIT 1) AS n WHERE f.place < $5) \
+        SELECT f.id, f.scope, f.topic, f.key, ( \
         SELECT d.id FROM {schema}inbox_dead_letter AS d WHERE d.consumer = $1 AND d.scope = f.scope \
-        AND d.topic = f.topic AND d.key = f.key AND d.seq < f.seq AND {holds} LIMIT 1) IS NULL \
-        ORDER BY f.scope, f.topic, f.key LIMIT $5";
-    /// The latest one is at the end of an index, whatever the planner believes of the table.
-    has_closed_since = "SELECT coalesce((SELECT resolved_at FROM {schema}inbox_dead_letter \
-        WHERE resolution IS NOT NULL ORDER BY resolved_at DESC LIMIT 1) > $1, false)";
+        AND d.topic = f.topic AND d.key = f.key AND d.seq < f.seq AND {holds} LIMIT 1) IS NULL AS is_in_turn \
+        FROM first_held AS f ORDER BY f.place";
+    /// The keys of what was closed, the latest first, of whichever consumer.
+    closed_since = "SELECT consumer, scope, topic, key FROM {schema}inbox_dead_letter \
+        WHERE resolution IS NOT NULL AND resolved_at > $1 ORDER BY resolved_at DESC LIMIT $2";
     /// Nothing while another process redrives it.
     lock_held = "SELECT {letter}, payload FROM {schema}inbox_dead_letter \
         WHERE id = $1 AND coalesce(resolution, '') = '' AND reason = 'held' FOR UPDATE SKIP LOCKED";
     fail_held = "UPDATE {schema}inbox_dead_letter SET reason = $2, error = $3, attempts = $4 \
         WHERE id = $1 AND coalesce(resolution, '') = '' AND reason = 'held'";
-    purge_dead_letters = "DELETE FROM {schema}inbox_dead_letter WHERE id IN (SELECT id FROM {schema}inbox_dead_letter \
-        WHERE resolution IS NOT NULL AND resolution <> 'applied_late' AND resolved_at < $1 LIMIT $2)";
+    purge_dead_letters = "DELETE FROM {schema}inbox_dead_letter WHERE ctid = ANY (ARRAY(\
+        SELECT ctid FROM {schema}inbox_dead_letter WHERE resolution IS NOT NULL AND resolution <> 'applied_late' \
+        AND resolved_at < $1 ORDER BY resolved_at LIMIT $2 FOR UPDATE SKIP LOCKED))";
 }

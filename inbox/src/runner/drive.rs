@@ -425,6 +425,9 @@ impl<S: Store> Drive<S> {
                     tokio::time::sleep(period).await;
                 }
                 // Each half has its time, and neither keeps the other waiting.
+                // A handler has the permit of one that works on a delivery: never more run at once
+                // than were asked for, and none runs beside a message that must be alone.
+                let Ok(_permit) = worker.permits.acquire().await else { return };
                 let ends_at = Instant::now() + REDRIVING_MAX;
                 let requested = worker.store.redrive_requested(after.unwrap_or_default(), ends_at);
                 after = watched("redrives that were requested", requested).await.flatten();

@@ -24,16 +24,19 @@ use crate::dead_letter::{DeadLetterId, Reason, Resolution};
 use crate::dialect::Dialect;
 use crate::error::RedriveError;
 use crate::handler::Next;
-use crate::held_keys::{FailedTurn, HeldKey, Turn};
+use crate::held_keys::{FailedTurn, HeldFirst, HeldKey, Turn};
 use crate::name::Tenant;
 use crate::store_error::StoreError;
 use crate::within::within;
 
 /// Keys that are looked at together.
-const PAGE: u32 = 500;
+const BATCH: u32 = 500;
 
 /// How often every held key is looked at, whatever was closed.
 const WALK_EVERY: Duration = Duration::from_secs(300);
+
+/// Dead letters closed since the last look, up to which only their keys are looked at.
+const CLOSED_MAX: u32 = 1_000;
 
 /// How long closing a dead letter, or holding a message behind it, takes at most until others see
 /// it.
@@ -43,13 +46,38 @@ const CLOSING_MAX: Duration = Duration::from_secs(30);
 #[derive(Debug, Default)]
 pub(super) struct HeldLook {
     /// Of those that fail.
-    courses: HashMap<DeadLetterId, Course>,
+    courses: HashMap<DeadLetterId, (HeldKey, Course)>,
     /// Those of the present walk over all keys.
     seen: HashSet<DeadLetterId>,
     /// The key behind which the walk goes on.
     after: Option<HeldKey>,
-    /// When the last walk began, by the process and by the database.
-    walked: Option<(Instant, OffsetDateTime)>,
+    /// When the last walk began.
+    walked: Option<Instant>,
+    /// Up to when it is known what was closed, by the database's clock.
+    looked: Option<OffsetDateTime>,
+}
+
+/// Held messages that are given their turn, and those behind them.
+struct Turns {
+    queue: VecDeque<InTurn>,
+    /// How many more may be closed before other keys and operators have their turn.
+    left: usize,
+    is_any_closed: bool,
+}
+
+struct InTurn {
+    letter: DeadLetterId,
+    key: HeldKey,
+    /// Whether the walk has come to its key.
+    is_of_walk: bool,
+}
+
+impl Turns {
+    fn of(firsts: impl IntoIterator<Item = (DeadLetterId, HeldKey)>, is_of_walk: bool) -> Self {
+        let in_turn = |(letter, key)| InTurn { letter, key, is_of_walk };
+        let queue: VecDeque<_> = firsts.into_iter().map(in_turn).collect();
+        Self { left: queue.len() * ROUNDS, queue, is_any_closed: false }
+    }
 }
 
 /// Messages of one key that are redriven before other keys and operators have their turn.
@@ -57,30 +85,31 @@ const ROUNDS: usize = 10;
 
 /// The operations of the runner on held messages. A store without any holds nothing.
 pub trait HeldMessages: Send + Sync + 'static {
-    /// Held messages with nothing of their key before them, one of a key, in the order of the keys;
-    /// only keys behind `after`.
-    fn held_in_turn(
+    /// The first held message of each of the next keys behind `after`, in the order of the keys.
+    fn held_firsts(
         &self,
         _after: Option<&HeldKey>,
         _limit: u32,
-    ) -> impl Future<Output = Result<Vec<(DeadLetterId, HeldKey)>, StoreError>> + Send {
+    ) -> impl Future<Output = Result<Vec<HeldFirst>, StoreError>> + Send {
         std::future::ready(Ok(Vec::new()))
     }
 
-    /// Whether any dead letter was closed since a moment of the database's clock.
-    fn has_closed_since(
+    /// The keys that had a dead letter closed since a moment of the database's clock; nothing when
+    /// `limit` dead letters or more were closed.
+    fn keys_closed_since(
         &self,
         _since: OffsetDateTime,
-    ) -> impl Future<Output = Result<bool, StoreError>> + Send {
-        std::future::ready(Ok(false))
+        _limit: u32,
+    ) -> impl Future<Output = Result<Option<HashSet<HeldKey>>, StoreError>> + Send {
+        std::future::ready(Ok(Some(HashSet::new())))
     }
 
-    /// The first open dead letter that holds a key.
-    fn first_of(
+    /// The first open dead letter that holds each of these keys, in their order.
+    fn firsts_of(
         &self,
-        _key: &HeldKey,
-    ) -> impl Future<Output = Result<Option<DeadLetterId>, StoreError>> + Send {
-        std::future::ready(Ok(None))
+        keys: &[HeldKey],
+    ) -> impl Future<Output = Result<Vec<Option<DeadLetterId>>, StoreError>> + Send {
+        std::future::ready(Ok(vec![None; keys.len()]))
     }
 
     /// Redrives a held message if it is its turn. An error says that nothing was begun; a message
@@ -104,40 +133,47 @@ pub trait HeldMessages: Send + Sync + 'static {
 }
 
 impl<DB: Dialect> HeldMessages for InboxStore<DB> {
-    async fn held_in_turn(
-        &self,
-        after: Option<&HeldKey>,
-        limit: u32,
-    ) -> Result<Vec<(DeadLetterId, HeldKey)>, StoreError> {
-        let look = self.inbox.held_in_turn(&self.consumer, after, limit);
+    async fn held_firsts(&self, after: Option<&HeldKey>, limit: u32) -> Result<Vec<HeldFirst>, StoreError> {
+        let look = self.inbox.held_firsts(&self.consumer, after, limit);
         self.within("look for held messages whose turn it is", look).await
     }
 
-    async fn has_closed_since(&self, since: OffsetDateTime) -> Result<bool, StoreError> {
-        let what = "look whether dead letters were closed";
-        let look = async {
-            let mut connection = self.inbox.acquire(what).await?;
-            DB::has_closed_since(&mut connection, self.inbox.statements(), since)
-                .await
-                .map_err(StoreError::during(what))
-        };
-        self.within(what, look).await
+    async fn keys_closed_since(
+        &self,
+        since: OffsetDateTime,
+        limit: u32,
+    ) -> Result<Option<HashSet<HeldKey>>, StoreError> {
+        let look = self.inbox.keys_closed_since(&self.consumer, since, limit);
+        self.within("look whether dead letters were closed", look).await
     }
 
-    async fn first_of(&self, key: &HeldKey) -> Result<Option<DeadLetterId>, StoreError> {
-        self.within("look for what holds a key", self.inbox.holder(&self.consumer, key)).await
+    async fn firsts_of(&self, keys: &[HeldKey]) -> Result<Vec<Option<DeadLetterId>>, StoreError> {
+        self.within("look for what holds a key", self.inbox.holders_of_keys(&self.consumer, keys)).await
     }
 
     async fn redrive_in_turn(&self, letter: DeadLetterId) -> Result<Turn, StoreError> {
         let handler = BoundedHandler(self);
-        let locking = self.inbox.lock_turn(letter, &handler);
-        let Some(turn) = self.within("lock a held message", locking).await? else { return Ok(Turn::NotNow) };
-        let failing = turn.failing();
-        let applying = self.inbox.apply_in_turn(&self.consumer, turn, &handler);
-        Ok(match within(self.redrive_max(), "redrive", applying).await {
-            Ok(resolution) => Turn::Closed(resolution),
-            Err(error) => Turn::Failed(Box::new(failing(error))),
-        })
+        let lock = || self.within("lock a held message", self.inbox.lock_turn(letter, &handler));
+        let Some(turn) = lock().await? else { return Ok(Turn::NotNow) };
+        let noting = turn.note(&self.inbox, self.process);
+        let (noted, given_up) = self.within("note what is redriven", noting).await?;
+        if let Some(failed) = given_up {
+            return Ok(Turn::Failed(Box::new(failed)));
+        }
+        // Another process may have had its turn in between.
+        let turn = match lock().await? {
+            Some(turn) => {
+                let failing = turn.failing();
+                let applying = self.inbox.apply_in_turn(&self.consumer, turn, &handler);
+                match within(self.redrive_max(), "redrive", applying).await {
+                    Ok(resolution) => Turn::Closed(resolution),
+                    Err(error) => Turn::Failed(Box::new(failing(error))),
+                }
+            }
+            None => Turn::NotNow,
+        };
+        self.put_letter_down(noted.key(), false).await?;
+        Ok(turn)
     }
 
     async fn fail_held(
@@ -251,65 +287,102 @@ impl<S: Store> Worker<S> {
         ends_at: Instant,
     ) -> Result<bool, StoreError> {
         if look.after.is_none() {
-            if !self.is_look_due(look).await? {
-                return Ok(false);
+            let began = (Instant::now(), self.store.now());
+            if let Some(freed) = self.freed(look).await? {
+                let mut turns = Turns::of(freed, false);
+                if !self.take_turns(&mut turns, look, ends_at).await? {
+                    return Ok(true);
+                }
+                look.looked = Some(began.1);
+                return Ok(turns.is_any_closed);
             }
-            look.walked = Some((Instant::now(), self.store.now()));
+            look.walked = Some(began.0);
+            look.looked = Some(began.1);
             look.seen.clear();
         }
         let mut is_any_closed = false;
         loop {
-            let page = self.store.held_in_turn(look.after.as_ref(), PAGE).await?;
-            let is_last = page.len() < PAGE as usize;
-            let mut left = page.len() * ROUNDS;
-            let mut in_turn: VecDeque<_> =
-                page.into_iter().map(|(letter, key)| (letter, key, true)).collect();
-            while let Some((letter, key, is_of_page)) = in_turn.pop_front() {
-                if Instant::now() >= ends_at {
-                    return Ok(true);
-                }
-                if is_of_page {
-                    look.after = Some(key.clone());
-                }
-                look.seen.insert(letter);
-                let span = tracing::info_span!("redrive", consumer = %self.consumer, dead_letter = %letter);
-                if !self.take_turn(letter, &mut look.courses).instrument(span).await? {
-                    continue;
-                }
-                is_any_closed = true;
-                left = left.saturating_sub(1);
-                if left > 0
-                    && let Some(next) = self.store.first_of(&key).await?
-                {
-                    in_turn.push_back((next, key, false));
-                }
+            let firsts = self.store.held_firsts(look.after.as_ref(), BATCH).await?;
+            let end = firsts.last().filter(|_| firsts.len() >= BATCH as usize).map(|first| first.key.clone());
+            let in_turn = firsts.into_iter().filter(|first| first.is_in_turn);
+            let mut turns = Turns::of(in_turn.map(|first| (first.letter, first.key)), true);
+            if !self.take_turns(&mut turns, look, ends_at).await? {
+                return Ok(true);
             }
-            if is_last {
-                let HeldLook { courses, seen, after, .. } = look;
+            is_any_closed |= turns.is_any_closed;
+            look.after = end;
+            if look.after.is_none() {
+                let HeldLook { courses, seen, .. } = look;
                 courses.retain(|letter, _| seen.contains(letter));
-                *after = None;
                 return Ok(is_any_closed);
+            }
+            if Instant::now() >= ends_at {
+                return Ok(true);
             }
         }
     }
 
-    /// Whether a held message may have its turn that had none when all were looked at last: then
-    /// something was closed since, or one is tried again. Looking at all reads every held key.
-    async fn is_look_due(&self, look: &HeldLook) -> Result<bool, StoreError> {
-        let Some((walked, at)) = look.walked else { return Ok(true) };
-        if !look.courses.is_empty() || walked.elapsed() >= WALK_EVERY {
-            return Ok(true);
+    /// The held messages that may have their turn since the last look: the first ones of keys that
+    /// had something closed, and those that are tried again. Nothing when all keys are to be looked
+    /// at, which reads each of them.
+    async fn freed(&self, look: &HeldLook) -> Result<Option<Vec<(DeadLetterId, HeldKey)>>, StoreError> {
+        let (Some(walked), Some(looked)) = (look.walked, look.looked) else { return Ok(None) };
+        if walked.elapsed() >= WALK_EVERY {
+            return Ok(None);
         }
         // A dead letter closed at that moment may have been committed after it, and a message may
         // have seen it open and be held since.
-        self.store.has_closed_since(back(at, CLOSING_MAX)).await
+        let closed = self.store.keys_closed_since(back(looked, CLOSING_MAX), CLOSED_MAX).await?;
+        let Some(keys) = closed.map(Vec::from_iter) else { return Ok(None) };
+        let mut freed: Vec<_> =
+            look.courses.iter().map(|(letter, (key, _))| (*letter, key.clone())).collect();
+        if !keys.is_empty() {
+            let firsts = self.store.firsts_of(&keys).await?;
+            let is_new = |letter: &DeadLetterId| !look.courses.contains_key(letter);
+            let firsts = firsts.into_iter().zip(keys);
+            freed.extend(firsts.filter_map(|(first, key)| Some((first.filter(is_new)?, key))));
+        }
+        Ok(Some(freed))
+    }
+
+    /// Gives held messages their turn, and those behind them. Returns whether that came to its end
+    /// before `ends_at`.
+    async fn take_turns(
+        &self,
+        turns: &mut Turns,
+        look: &mut HeldLook,
+        ends_at: Instant,
+    ) -> Result<bool, StoreError> {
+        while let Some(InTurn { letter, key, is_of_walk }) = turns.queue.pop_front() {
+            if Instant::now() >= ends_at {
+                return Ok(false);
+            }
+            if is_of_walk {
+                look.after = Some(key.clone());
+            }
+            look.seen.insert(letter);
+            let span = tracing::info_span!("redrive", consumer = %self.consumer, dead_letter = %letter);
+            let turn = self.take_turn((letter, &key), &mut look.courses).instrument(span).await;
+            // Whatever is the matter with this one, the others come first in a walk.
+            if !turn.inspect_err(|_| look.walked = None)? {
+                continue;
+            }
+            turns.is_any_closed = true;
+            turns.left = turns.left.saturating_sub(1);
+            if turns.left > 0
+                && let Some(next) = self.store.firsts_of(std::slice::from_ref(&key)).await?.pop().flatten()
+            {
+                turns.queue.push_back(InTurn { letter: next, key, is_of_walk: false });
+            }
+        }
+        Ok(true)
     }
 
     /// Redrives a held message if it is its turn. Whether it is closed now.
     async fn take_turn(
         &self,
-        letter: DeadLetterId,
-        courses: &mut HashMap<DeadLetterId, Course>,
+        (letter, key): (DeadLetterId, &HeldKey),
+        courses: &mut HashMap<DeadLetterId, (HeldKey, Course)>,
     ) -> Result<bool, StoreError> {
         let begun_at = Instant::now();
         let failed = match self.store.redrive_in_turn(letter).await {
@@ -341,7 +414,7 @@ impl<S: Store> Worker<S> {
                 NewDeadLetter::new(reason, error, failures.saturating_add(1))
             }
             Consequence::Failed(failing, error) => {
-                let course = courses.entry(letter).or_default();
+                let (_, course) = courses.entry(letter).or_insert_with(|| (key.clone(), Course::default()));
                 match self.count_failure((&tenant, message_id), course, (failing, &*error)).await {
                     Ok(Noted::Dead(dead)) => dead,
                     Ok(Noted::Counted(_)) => return Ok(false),

@@ -45,9 +45,6 @@ enum Step {
 /// reaches by itself, or when it is corrected.
 const FUTURE_NEAR: Duration = Duration::from_secs(86_400);
 
-/// Processes that may end with a message in hand before it is a dead letter.
-const ENDS_MAX: u32 = 5;
-
 /// Processes that may end with a message and others in hand: from then on nothing runs beside it,
 /// so that it takes no other message along.
 const ENDS_BESIDE_MAX: u32 = 2;
@@ -187,14 +184,11 @@ impl<S: Store> Worker<S> {
         let this = [(tenant, message.id)];
         loop {
             let taken = self.store.take_in_hand(&this).await.map_err(away)?;
-            let Some(InHand { failures, ends, next_at }) = taken.first().copied() else {
+            let Some(in_hand) = taken.first().copied() else {
                 return Err(Step::Away("the database did not note what is in hand".into()));
             };
-            if ends >= ENDS_MAX {
-                let error = format!(
-                    "{ends} processes ended while they had it in hand, the last ones with nothing else: its handler \
-                     ends them (an abort, a stack overflow, no memory left)"
-                );
+            let InHand { failures, ends, next_at } = in_hand;
+            if let Some(error) = in_hand.given_up() {
                 self.meter.failed();
                 return Err(Step::Bury(NewDeadLetter::new(Reason::Poison, error, failures)));
             }

@@ -19,6 +19,7 @@ use crate::attempts::{Attempt, Failures, InHand, Pause, error_text};
 use crate::batch::Candidate;
 use crate::chunks::Gathered;
 use crate::dead_letter::{DeadLetterId, Reason};
+use crate::decision::Decision;
 use crate::dialect::{Dialect, Key};
 use crate::error::{AdmitError, CommitError, OpenError};
 use crate::guard::{Admission, Duplicate, Guard};
@@ -28,6 +29,7 @@ use crate::inbox::Inbox;
 use crate::minutes::Counts;
 use crate::name::{ConsumerName, Tenant};
 use crate::received::Received;
+use crate::redrive::Taken;
 use crate::refusal::Refusal;
 use crate::store_error::StoreError;
 use crate::transaction::InboxTransaction;
@@ -277,6 +279,36 @@ impl<DB: Dialect> InboxStore<DB> {
     }
 }
 
+impl<DB: Dialect> InboxStore<DB> {
+    /// Carries out a redrive that was requested, with a note of it for the next process.
+    async fn carry_out(&self, request: &Decision) -> Result<(), StoreError> {
+        let call = self.inbox.take_request(request, self.process);
+        let noted = match self.within("note what is redriven", call).await? {
+            Taken::Elsewhere => return Ok(()),
+            Taken::Unnamed => None,
+            Taken::Noted { letter, given_up: Some(error) } => {
+                self.put_letter_down(letter.key(), true).await?;
+                tracing::error!(dead_letter = %letter.id, error, "a redrive that was requested is given up");
+                let call = self.inbox.fail_request(request.number, &error);
+                return self.within("note what came of a redrive", call).await;
+            }
+            Taken::Noted { letter, given_up: None } => Some(letter),
+        };
+        let handler = BoundedHandler(self);
+        let call = self.inbox.carry_out(&self.consumer, request, &handler, self.after_dead_letter);
+        let done = within(self.redrive_max(), "redrive", call).await;
+        if let Some(letter) = noted {
+            self.put_letter_down(letter.key(), false).await?;
+        }
+        done
+    }
+
+    pub(super) async fn put_letter_down(&self, key: Key<'_>, is_given_up: bool) -> Result<(), StoreError> {
+        let call = self.inbox.put_letter_down(key, is_given_up);
+        self.within("note what is redriven no longer", call).await
+    }
+}
+
 /// Requests that may fail in a row before the database is taken to be away.
 const REDRIVES_FAILED_MAX: u32 = 3;
 
@@ -472,7 +504,6 @@ impl<DB: Dialect> Store for InboxStore<DB> {
     }
 
     async fn redrive_requested(&self, mut after: i64, ends_at: Instant) -> Result<Option<i64>, StoreError> {
-        let handler = BoundedHandler(self);
         let mut failures = 0;
         loop {
             let look = self.inbox.redrive_requests(&self.consumer, after, REDRIVES);
@@ -481,8 +512,7 @@ impl<DB: Dialect> Store for InboxStore<DB> {
                 if Instant::now() >= ends_at {
                     return Ok(Some(after));
                 }
-                let call = self.inbox.carry_out(&self.consumer, request, &handler, self.after_dead_letter);
-                match within(self.redrive_max(), "redrive", call).await {
+                match self.carry_out(request).await {
                     Ok(()) => failures = 0,
                     // One alone does not keep those behind it back.
                     Err(error) if failures < REDRIVES_FAILED_MAX => {

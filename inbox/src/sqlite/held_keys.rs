@@ -6,10 +6,10 @@ use time::OffsetDateTime;
 use uuid::fmt::Hyphenated;
 
 use super::dead_letters::decode;
-use super::statements::{FAIL_HELD, HAS_CLOSED_SINCE, HELD, HELD_IN_TURN, HOLDER, HOLDER_BEFORE, Statements};
+use super::statements::{CLOSED_SINCE, FAIL_HELD, HELD, HELD_FIRSTS, HOLDER, HOLDER_BEFORE, Statements};
 use super::values;
 use crate::dead_letter::{DeadLetter, DeadLetterId, Reason};
-use crate::held_keys::{HeldKey, HeldKeys};
+use crate::held_keys::{Closed, HeldFirst, HeldKey, HeldKeys};
 
 fn letter_id(id: Hyphenated) -> DeadLetterId {
     DeadLetterId(id.into_uuid())
@@ -47,16 +47,16 @@ impl HeldKeys for Sqlite {
         Ok(holder.map(letter_id))
     }
 
-    async fn held_in_turn(
+    async fn held_firsts(
         connection: &mut SqliteConnection,
         _statements: &Statements,
         consumer: &str,
         after: Option<&HeldKey>,
         limit: u32,
-    ) -> Result<Vec<(DeadLetterId, HeldKey)>, sqlx::Error> {
+    ) -> Result<Vec<HeldFirst>, sqlx::Error> {
         // No topic is empty, so nothing comes before three empty texts.
         let text = |text: fn(&HeldKey) -> &str| after.map_or("", text);
-        let rows = sqlx::query(HELD_IN_TURN)
+        let rows = sqlx::query(HELD_FIRSTS)
             .bind(consumer)
             .bind(text(|key| &key.tenant))
             .bind(text(|key| &key.topic))
@@ -64,22 +64,36 @@ impl HeldKeys for Sqlite {
             .bind(i64::from(limit))
             .fetch_all(connection)
             .await?;
-        let in_turn = |row: &SqliteRow| {
-            let (tenant, topic, key) = (row.try_get("scope")?, row.try_get("topic")?, row.try_get("key")?);
-            Ok((letter_id(row.try_get("id")?), HeldKey { tenant, topic, key }))
+        let first = |row: &SqliteRow| {
+            let letter = letter_id(row.try_get("id")?);
+            let key = HeldKey {
+                tenant: row.try_get("scope")?,
+                topic: row.try_get("topic")?,
+                key: row.try_get("key")?,
+            };
+            Ok(HeldFirst { letter, key, is_in_turn: row.try_get("is_in_turn")? })
         };
-        rows.iter().map(in_turn).collect()
+        rows.iter().map(first).collect()
     }
 
-    /// A writing transaction excludes all others.
-    async fn has_closed_since(
+    async fn closed_since(
         connection: &mut SqliteConnection,
         _statements: &Statements,
         since: OffsetDateTime,
-    ) -> Result<bool, sqlx::Error> {
-        sqlx::query_scalar(HAS_CLOSED_SINCE).bind(values::micros(since)).fetch_one(connection).await
+        limit: u32,
+    ) -> Result<Vec<Closed>, sqlx::Error> {
+        let closed = sqlx::query(CLOSED_SINCE).bind(values::micros(since)).bind(i64::from(limit));
+        let closed = closed.fetch_all(connection).await?;
+        let decode = |row: &SqliteRow| {
+            let (tenant, topic) = (row.try_get("scope")?, row.try_get("topic")?);
+            let key: Option<String> = row.try_get("key")?;
+            let key = key.map(|key| HeldKey { tenant, topic, key });
+            Ok(Closed { consumer: row.try_get("consumer")?, key })
+        };
+        closed.iter().map(decode).collect()
     }
 
+    /// A writing transaction excludes all others.
     async fn lock_held(
         connection: &mut SqliteConnection,
         _statements: &Statements,

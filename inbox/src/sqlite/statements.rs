@@ -186,26 +186,26 @@ pub(super) const HOLDER_BEFORE: &str = concat!(
 /// The first held message of each key behind a key, unless something holds it. From key to key by
 /// the index, however many are held behind the first ones: three looks, because SQLite searches by
 /// the first column only where rows of columns are compared.
-pub(super) const HELD_IN_TURN: &str = concat!(
-    "WITH RECURSIVE first_held (seq) AS ( \
-    SELECT (SELECT n.seq FROM inbox_dead_letter AS n WHERE n.consumer = $1 AND n.resolution IS NULL AND n.reason = 'held' \
+pub(super) const HELD_FIRSTS: &str = concat!(
+    "WITH RECURSIVE first_held (place, seq) AS ( \
+    SELECT 1, (SELECT n.seq FROM inbox_dead_letter AS n WHERE n.consumer = $1 AND n.resolution IS NULL AND n.reason = 'held' \
     AND (n.scope, n.topic, n.key) > ($2, $3, $4) ORDER BY n.scope, n.topic, n.key, n.seq LIMIT 1) \
-    UNION ALL SELECT coalesce( \
+    UNION ALL SELECT first_held.place + 1, coalesce( \
     (SELECT n.seq FROM inbox_dead_letter AS n WHERE n.consumer = $1 AND n.resolution IS NULL AND n.reason = 'held' \
     AND n.scope = f.scope AND n.topic = f.topic AND n.key > f.key ORDER BY n.key, n.seq LIMIT 1), \
     (SELECT n.seq FROM inbox_dead_letter AS n WHERE n.consumer = $1 AND n.resolution IS NULL AND n.reason = 'held' \
     AND n.scope = f.scope AND n.topic > f.topic ORDER BY n.topic, n.key, n.seq LIMIT 1), \
     (SELECT n.seq FROM inbox_dead_letter AS n WHERE n.consumer = $1 AND n.resolution IS NULL AND n.reason = 'held' \
     AND n.scope > f.scope ORDER BY n.scope, n.topic, n.key, n.seq LIMIT 1)) \
-    FROM first_held JOIN inbox_dead_letter AS f ON f.seq = first_held.seq) \
-    SELECT f.id, f.scope, f.topic, f.key FROM first_held JOIN inbox_dead_letter AS f ON f.seq = first_held.seq \
-    WHERE NOT EXISTS (SELECT 1 FROM inbox_dead_letter AS d WHERE d.consumer = $1 AND d.scope = f.scope \
+    FROM first_held JOIN inbox_dead_letter AS f ON f.seq = first_held.seq WHERE first_held.place < $5) \
+    SELECT f.id, f.scope, f.topic, f.key, \
+    NOT EXISTS (SELECT 1 FROM inbox_dead_letter AS d WHERE d.consumer = $1 AND d.scope = f.scope \
     AND d.topic = f.topic AND d.key = f.key AND d.seq < f.seq AND ",
     holds!(),
-    ") ORDER BY f.scope, f.topic, f.key LIMIT $5"
+    ") AS is_in_turn FROM first_held JOIN inbox_dead_letter AS f ON f.seq = first_held.seq ORDER BY first_held.place"
 );
-pub(super) const HAS_CLOSED_SINCE: &str =
-    "SELECT EXISTS (SELECT 1 FROM inbox_dead_letter WHERE resolution IS NOT NULL AND resolved_at > $1)";
+pub(super) const CLOSED_SINCE: &str = "SELECT consumer, scope, topic, key FROM inbox_dead_letter \
+    WHERE resolution IS NOT NULL AND resolved_at > $1 ORDER BY resolved_at DESC LIMIT $2";
 pub(super) const HELD: &str = "SELECT id, consumer, scope, subject, fingerprint, message_id, topic, key, \
     kind, source, time, content_type, headers, traceparent, tracestate, payload, octet_length(payload) AS payload_bytes, \
     reason, error, attempts, deliveries, origin, dead_at, resolution, resolved_at, seq FROM inbox_dead_letter \

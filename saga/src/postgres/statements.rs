@@ -23,6 +23,11 @@ migrations::statements! {
             (extract(epoch FROM clock_timestamp() - begun_at) * 1000000)::bigint AS age";
         // For operators, who may not read contents.
         outline = "{envelope}, '' AS input, NULL::text AS output";
+        // Filters of a list; without one a value is null.
+        chosen = "($1::text IS NULL OR type = $1) AND ($2::text IS NULL OR state = $2)";
+        // Those that have not ended, the oldest first, by the index of them.
+        open = "SELECT {outline} FROM {schema}saga WHERE ended_at IS NULL AND {chosen} \
+            ORDER BY started_at, type, id LIMIT $3";
     }
 
     insert = "INSERT INTO {schema}saga (type, id, version, input) VALUES ($1, $2, $3, $4) \
@@ -129,10 +134,13 @@ migrations::statements! {
         WHERE (SELECT count(*) FROM {schema}saga_reply AS r WHERE r.type = $1 AND r.id = $2 AND NOT EXISTS (
             SELECT FROM {schema}saga_step AS s WHERE s.type = $1 AND s.id = $2 AND s.name = r.step)) < $5
         ON CONFLICT (type, id, step) DO NOTHING";
-    list = "SELECT {outline} FROM {schema}saga \
-        WHERE ($1::text IS NULL OR type = $1) AND ($2::text IS NULL OR state = $2) \
-            AND (NOT $3 OR stuck_at IS NOT NULL) AND ($4 OR ended_at IS NULL) \
-        ORDER BY started_at, type, id LIMIT $5";
+    list_open = "{open}";
+    list_stuck = "SELECT {outline} FROM {schema}saga WHERE stuck_at IS NOT NULL AND {chosen} \
+        ORDER BY started_at, type, id LIMIT $3";
+    /// Of those that have ended the ones that ended first: an index has them.
+    list_all = "SELECT * FROM (({open}) UNION ALL \
+        (SELECT {outline} FROM {schema}saga WHERE ended_at IS NOT NULL AND {chosen} ORDER BY ended_at LIMIT $3)) AS s \
+        ORDER BY started_at, type, id LIMIT $3";
     retry = "UPDATE {schema}saga SET stuck_at = NULL, attempts = 0, waits_for = NULL, wake_at = clock_timestamp() \
         WHERE type = $1 AND id = $2 AND stuck_at IS NOT NULL";
     /// A worker that owns the saga finds the reason with its next change.
@@ -171,13 +179,11 @@ migrations::statements! {
             (extract(epoch FROM clock_timestamp() - min(wake_at)) * 1000000)::bigint AS longest \
         FROM kind JOIN {schema}saga USING (type, version) \
         WHERE wake_at <= statement_timestamp() - $1 * interval '1 microsecond' GROUP BY type, version";
-    /// A saga that another transaction looks at is left for the next time. The limit is a literal,
-    /// that of `retention.rs`: of a parameter a generic plan expects a tenth of the table, and
-    /// reads all of it.
-    forget = "WITH gone AS (DELETE FROM {schema}saga AS s USING (SELECT type, id FROM {schema}saga \
+    /// A saga that another transaction looks at is left for the next time. By their places: of a
+    /// join a generic plan expects a tenth of the table, and reads all of it.
+    forget = "WITH gone AS (DELETE FROM {schema}saga WHERE ctid = ANY (ARRAY(SELECT ctid FROM {schema}saga \
                 WHERE ended_at <= least(statement_timestamp(), $2) - $1 * interval '1 microsecond' \
-                ORDER BY ended_at LIMIT 500 FOR UPDATE SKIP LOCKED) AS old \
-            WHERE s.type = old.type AND s.id = old.id RETURNING s.type, s.id), \
+                ORDER BY ended_at LIMIT $3 FOR UPDATE SKIP LOCKED)) RETURNING type, id), \
         steps AS (DELETE FROM {schema}saga_step AS t USING gone WHERE t.type = gone.type AND t.id = gone.id), \
         mail AS (DELETE FROM {schema}saga_reply AS r USING gone WHERE r.type = gone.type AND r.id = gone.id) \
         SELECT count(*) FROM gone";

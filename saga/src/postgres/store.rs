@@ -18,6 +18,7 @@ use crate::key::SagaId;
 use crate::record::{
     Commits, GIVEN, Held, LOST, NewStep, SagaRecord, State, StepChange, StepRecord, StepState, Turn,
 };
+use crate::retention::BATCH;
 
 type Result<T> = std::result::Result<T, sqlx::Error>;
 type Bound<'q> = Query<'q, Postgres, PgArguments>;
@@ -293,11 +294,16 @@ impl Store for Postgres {
         statements: &Statements,
         query: &SagaQuery,
     ) -> Result<Vec<SagaRecord>> {
-        let bound = sqlx::query(&statements.list)
+        let statement = if query.is_stuck {
+            &statements.list_stuck
+        } else if query.with_ended {
+            &statements.list_all
+        } else {
+            &statements.list_open
+        };
+        let bound = sqlx::query(statement)
             .bind(query.saga_type.as_deref())
             .bind(query.state.map(|state| state.as_str()))
-            .bind(query.is_stuck)
-            .bind(query.with_ended)
             .bind(i64::from(query.limit.get()));
         bound.fetch_all(connection).await?.iter().map(rows::saga).collect()
     }
@@ -385,6 +391,7 @@ impl Store for Postgres {
         (retention, until): (Duration, OffsetDateTime),
     ) -> Result<u64> {
         let query = sqlx::query_scalar(&statements.forget).bind(micros(retention)).bind(until);
+        let query = query.bind(i64::from(BATCH));
         let gone: i64 = query.fetch_one(connection).await?;
         Ok(u64::try_from(gone).unwrap_or_default())
     }

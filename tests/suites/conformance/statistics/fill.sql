@@ -1,0 +1,28 @@
+-- Tables after a bad week: {rows} messages, of whose keys a quarter has a dead letter with a message held behind it; as many
+-- requests and sagas, of which half have ended.
+INSERT INTO inbox_dead_letter (id, consumer, scope, subject, fingerprint, message_id, topic, key, kind, source,
+    time, content_type, headers, payload, reason, error, attempts, origin, resolution, resolved_at)
+SELECT gen_random_uuid(), 'billing', '', m, decode(repeat('00', 32), 'hex'), m, 'orders', 'old-' || n / 4,
+    'order.placed', '/shop', now(), 'application/json', '[]', '{}', CASE n % 4 WHEN 1 THEN 'held' ELSE 'poison' END, 'no such price', 1,
+    'orders', CASE WHEN n % 4 > 1 THEN 'discarded' END, CASE WHEN n % 4 > 1 THEN now() - interval '1 hour' END
+FROM generate_series(0, {rows} - 1) n, LATERAL (SELECT outbox_new_message_id() AS m WHERE n >= 0) id;
+INSERT INTO inbox_audit (actor, note, dead_letter, consumer, action, outcome, done_at)
+SELECT 'ann', 'a bad week', gen_random_uuid(), 'billing', 'discard', 'discarded', now() FROM generate_series(1, {rows});
+INSERT INTO inbox_attempt (consumer, scope, message_id, attempts, last_error, next_at)
+SELECT 'billing', '', outbox_new_message_id(), 1, 'no', clock_timestamp() FROM generate_series(1, {rows});
+INSERT INTO inbox_message (message_id, consumer, scope, fingerprint)
+SELECT outbox_new_message_id(), 'billing', '', decode(repeat('00', 32), 'hex') FROM generate_series(1, {rows});
+INSERT INTO idempotency_key (scope, operation, key, fingerprint, state, attempt, holder, outcome, claimed_at,
+    processed_at, expires_at)
+SELECT 't', 'charge', 'old-' || n, decode(repeat('00', 32), 'hex'), 'succeeded', 1, gen_random_uuid(), '', now(),
+    now(), now() + interval '1 day' FROM generate_series(1, {rows}) n;
+INSERT INTO idempotency_audit (actor, note, action, scope, operation, key)
+SELECT 'ann', 'a bad week', 'discard', 't', 'charge', 'old-' || n FROM generate_series(1, {rows}) n;
+INSERT INTO saga (type, id, version, input, wake_at, state, output, ended_at)
+SELECT 'checkout', 'old-' || n, 1, '1', CASE WHEN n % 2 = 0 THEN now() + interval '1 day' END,
+    CASE WHEN n % 2 = 0 THEN 'running' ELSE 'finished' END, CASE WHEN n % 2 = 1 THEN '1' END,
+    CASE WHEN n % 2 = 1 THEN now() END FROM generate_series(1, {rows}) n;
+INSERT INTO saga_step (type, id, name, position, kind, state, undo, result)
+SELECT 'checkout', 'old-' || n, 'pay', 1, 'step', 'done', 'none', '1' FROM generate_series(1, {rows}) n;
+INSERT INTO saga_audit (actor, note, action, type, id)
+SELECT 'ann', 'a bad week', 'retry', 'checkout', 'old-' || n FROM generate_series(1, {rows}) n;

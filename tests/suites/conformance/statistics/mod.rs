@@ -1,0 +1,154 @@
+//! Inbox, keys and sagas on tables of a million rows of which the planner knows nothing or believes
+//! that they are empty, and on empty ones that it believes to have a million: no call of a service
+//! or an operator may touch more than a few pages for each row that it returns. PostgreSQL counts
+//! them itself (`pg_stat_statements`), so that every statement is seen, whoever wrote it. The
+//! statements of the outbox have a suite of their own: `outbox/plans`.
+
+mod operate;
+mod work;
+
+use inbox::{Inbox, InboxOptions};
+use libtest_mimic::Trial;
+use sqlx::Postgres;
+use tests::trial::at_night;
+use tests::{Cluster, Database, Failure, Outcome, Stage, cluster, trial};
+
+/// Rows of each table.
+const ROWS: u32 = 1_000_000;
+/// Those that are left where statistics believe in all of them.
+const LEFT: u32 = 400;
+/// Pages that a call may touch: some, and some for each row that it returns or changes.
+const PAGES: i64 = 400;
+const PAGES_A_ROW: i64 = 60;
+/// The same for what runs once an hour, whose steps are larger.
+const PAGES_OF_MAINTENANCE: i64 = 70_000;
+/// A question of an operator that counts so many rows of each kind.
+const PAGES_OF_ACTIVITY: i64 = 3 * inbox::ACTIVITY_COUNTED_MAX as i64;
+const CONSUMER: &str = "billing";
+/// The tables, as they are full.
+const FILL: &str = include_str!("fill.sql");
+
+/// What the planner knows.
+#[derive(Debug, Clone, Copy)]
+enum Statistics {
+    /// Nothing: tables were never analysed.
+    None,
+    /// That full tables are empty.
+    SayEmpty,
+    /// That nearly empty tables are full. Their files have kept their lengths.
+    SayFull,
+}
+
+pub(crate) fn trials() -> Vec<Trial> {
+    let name = "statistics/postgres/no_call_depends_on_them";
+    at_night(vec![trial(name, &cluster::NEEDS, depends_on_none)])
+}
+
+/// Goal: plans of a new database, or of one that was just emptied or filled, do not stop a service,
+/// and autovacuum need not come first. Oracle: the pages that PostgreSQL counts for each statement,
+/// whatever it knows of the tables, and whether plans are generic or made for each call.
+async fn depends_on_none(stage: Stage) -> Outcome {
+    let cluster = Cluster::start(&stage, &[]).await?;
+    for setting in ["autovacuum = off", "shared_preload_libraries = 'pg_stat_statements'", "fsync = off"] {
+        cluster.execute(&format!("ALTER SYSTEM SET {setting}")).await?;
+    }
+    cluster.crash().await?;
+    cluster.resume().await?;
+    cluster.execute("CREATE DATABASE filled").await?;
+    let filled = at(&stage, &cluster, "filled").await?;
+    filled.execute("CREATE EXTENSION pg_stat_statements").await?;
+    filled.execute("CREATE TABLE effect (key text)").await?;
+    // Opening it makes the days.
+    Inbox::open(filled.admin.clone(), InboxOptions::default()).await?.maintain().await?;
+    filled.execute(&FILL.replace("{rows}", &ROWS.to_string())).await?;
+    filled.admin.close().await;
+    let mut worst = Vec::new();
+    for statistics in [Statistics::None, Statistics::SayEmpty, Statistics::SayFull] {
+        let model = format!("statistics_{statistics:?}").to_lowercase();
+        cluster.execute(&format!("CREATE DATABASE {model} TEMPLATE filled STRATEGY file_copy")).await?;
+        let database = at(&stage, &cluster, &model).await?;
+        statistics.imitate(&database).await?;
+        database.admin.close().await;
+        for plans in ["generic", "custom"] {
+            let name = format!("{model}_{plans}");
+            cluster.execute(&format!("CREATE DATABASE {name} TEMPLATE {model} STRATEGY file_copy")).await?;
+            let set = format!("ALTER DATABASE {name} SET plan_cache_mode = force_{plans}_plan");
+            cluster.execute(&set).await?;
+            let database = at(&stage, &cluster, &name).await?;
+            let inbox = Inbox::open(database.admin.clone(), InboxOptions::default()).await?;
+            drop(database.texts("SELECT pg_stat_statements_reset()::text").await?);
+            work::consumes(&inbox).await?;
+            work::keys(&database).await?;
+            work::sagas(&database).await?;
+            operate::inbox(&database, &inbox).await?;
+            operate::keys(&database).await?;
+            operate::sagas(&database).await?;
+            worst.extend(over_the_bound(&database, &name).await?);
+            database.admin.close().await;
+            cluster.execute(&format!("DROP DATABASE {name} WITH (FORCE)")).await?;
+        }
+        cluster.execute(&format!("DROP DATABASE {model}")).await?;
+    }
+    assert!(worst.is_empty(), "statements that touch too many pages:\n{}", worst.join("\n"));
+    Ok(())
+}
+
+/// A database of the cluster, with every table of the toolkit.
+async fn at(stage: &Stage, cluster: &Cluster, name: &str) -> Result<Database<Postgres>, Failure> {
+    let url = cluster.url();
+    let (base, _) = url.rsplit_once('/').ok_or("a URL without a database")?;
+    Database::<Postgres>::migrated_at(stage, format!("{base}/{name}")).await
+}
+
+impl Statistics {
+    /// Makes the planner believe this of a full database.
+    async fn imitate(self, database: &Database<Postgres>) -> Outcome {
+        const OURS: &str = "relname ~ '^(inbox|idempotency|saga)' AND relkind IN ('r', 'i')";
+        match self {
+            Self::None => Ok(()),
+            Self::SayEmpty => {
+                let empty = format!("UPDATE pg_class SET relpages = 1, reltuples = 0 WHERE {OURS}");
+                database.execute(&empty).await
+            }
+            Self::SayFull => {
+                database.execute("ANALYZE").await?;
+                let remember = format!("SELECT oid, relpages, reltuples FROM pg_class WHERE {OURS}");
+                database.execute(&format!("CREATE TABLE believed AS {remember}")).await?;
+                // Without the triggers, which keep what is open.
+                database
+                    .execute(
+                        "SET session_replication_role = replica; DELETE FROM inbox_dead_letter; \
+                         DELETE FROM inbox_audit; DELETE FROM inbox_attempt; DELETE FROM inbox_message; \
+                         DELETE FROM idempotency_key; DELETE FROM idempotency_audit; DELETE FROM saga; \
+                         DELETE FROM saga_step; DELETE FROM saga_audit; RESET session_replication_role",
+                    )
+                    .await?;
+                database.execute("VACUUM (TRUNCATE false)").await?;
+                database.execute(&FILL.replace("{rows}", &LEFT.to_string())).await?;
+                database
+                    .execute(
+                        "UPDATE pg_class AS c SET relpages = b.relpages, reltuples = b.reltuples \
+                         FROM believed AS b WHERE b.oid = c.oid",
+                    )
+                    .await
+            }
+        }
+    }
+}
+
+/// Statements on tables of the toolkit that touched more pages than they may.
+async fn over_the_bound(database: &Database<Postgres>, name: &str) -> Result<Vec<String>, Failure> {
+    let statements = format!(
+        "SELECT '{name}: ' || (shared_blks_hit + shared_blks_read) / calls || ' pages, ' || rows / calls || ' rows, '
+            || calls || ' calls: ' || left(regexp_replace(query, '\\s+', ' ', 'g'), 400)
+         FROM pg_stat_statements WHERE dbid = (SELECT oid FROM pg_database WHERE datname = current_database())
+            AND query ~ '(inbox|idempotency|saga)_?' AND query !~ 'the test' AND toplevel
+            AND (shared_blks_hit + shared_blks_read) / calls > {PAGES} + {PAGES_A_ROW} * (rows / calls)
+                + CASE WHEN query LIKE 'DELETE%' THEN {PAGES_OF_MAINTENANCE}
+                    WHEN query ~ 'AS (recent|failing|open) ' THEN {PAGES_OF_ACTIVITY} ELSE 0 END"
+    );
+    let calls =
+        database.integer("SELECT count(*) FROM pg_stat_statements WHERE query ~ 'inbox_dead_letter'").await?;
+    assert!(calls > 3, "the statements were not counted");
+    database.texts(&statements).await
+}
