@@ -19,6 +19,9 @@ use crate::trial::{Failure, Outcome};
 /// server as well.
 pub const NEEDS: [Backend; 2] = [Backend::Postgres, Backend::Xtask];
 
+/// The setting that chooses another release of PostgreSQL than the installed one.
+pub const MAJOR: &str = "OUTBOX_POSTGRES_MAJOR";
+
 /// The superuser, its password and its database.
 const WHO: &str = "outbox";
 
@@ -39,10 +42,7 @@ impl Cluster {
     /// # Errors
     /// The task runner's own words.
     pub async fn start(stage: &Stage, settings: &[(&'static str, &str)]) -> Result<Self, Failure> {
-        let cluster = Self::place(stage, settings)?;
-        cluster.resume().await?;
-        roles::make_at(&cluster.url()).await?;
-        Ok(cluster)
+        Self::place(stage, settings)?.begin().await
     }
 
     /// As [`Cluster::start`], with a wall clock that [`Cluster::set_clock`] moves; it is right at
@@ -54,9 +54,13 @@ impl Cluster {
         let mut cluster = Self::place(stage, &[])?;
         cluster.set_clock(0)?;
         cluster.settings.push(("OUTBOX_POSTGRES_CLOCK", cluster.clock().display().to_string()));
-        cluster.resume().await?;
-        roles::make_at(&cluster.url()).await?;
-        Ok(cluster)
+        cluster.begin().await
+    }
+
+    async fn begin(self) -> Result<Self, Failure> {
+        self.resume().await?;
+        roles::make_at(&self.url()).await?;
+        Ok(self)
     }
 
     /// Sets the server's wall clock ahead of the machine's, by seconds, or behind it. The server
@@ -192,6 +196,37 @@ impl Cluster {
         run(self.services()?.args(["stop", "postgres", "--immediate"])).await
     }
 
+    /// Runs the cases of this suite whose names contain a text on this server, in a process of
+    /// their own. Cases that start servers, and those on SQLite, are left out.
+    ///
+    /// # Errors
+    /// A case fails, or none runs; the error holds everything that they wrote.
+    pub async fn passes(&self, filter: &str) -> Outcome {
+        let mut suite = Command::new(std::env::current_exe()?);
+        suite.args([filter, "--skip", "sqlite"]).env("OUTBOX_POSTGRES_URL", self.url());
+        for variable in ["OUTBOX_CASES", "OUTBOX_REQUIRE", "OUTBOX_XTASK"] {
+            suite.env_remove(variable);
+        }
+        suite.env_remove("OUTBOX_PGBOUNCER_URL").env_remove("OUTBOX_POSTGRES_TLS_URL");
+        suite.envs(self.settings.iter().map(|(name, value)| (*name, value))).kill_on_drop(true);
+        let output = suite.output().await?;
+        let told = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        if !output.status.success() || told.contains(" ok. 0 passed") {
+            return Err(format!("{filter} on {}: {told}", self.url()).into());
+        }
+        eprintln!("{}", told.lines().find(|line| line.starts_with("test result")).unwrap_or_default());
+        Ok(())
+    }
+
+    /// What the server has logged.
+    ///
+    /// # Errors
+    /// The file system's.
+    pub fn log(&self) -> Result<String, Failure> {
+        Ok(String::from_utf8_lossy(&std::fs::read(self.folder.join("postgres/logs/server.log"))?)
+            .into_owned())
+    }
+
     /// Runs one or more statements as the administrator.
     ///
     /// # Errors
@@ -221,7 +256,10 @@ impl Cluster {
             .env("OUTBOX_SERVICES_DIR", &self.folder)
             .env("OUTBOX_POSTGRES_PORT", self.port.to_string())
             .env("OUTBOX_PGBOUNCER_PORT", self.pooler_port.to_string())
+            .env("OUTBOX_DOWNLOADS_DIR", downloads()?)
             .env_remove("OUTBOX_PGBOUNCER_SERVER")
+            // Chosen by the settings of this server alone.
+            .env_remove(MAJOR)
             .envs(self.settings.iter().map(|(name, value)| (*name, value)));
         // The address of a service that runs would make it an external one, which is left alone.
         for variable in ["OUTBOX_POSTGRES_URL", "OUTBOX_PGBOUNCER_URL"] {
@@ -229,6 +267,18 @@ impl Cluster {
         }
         Ok(command)
     }
+}
+
+/// Where the services of this run keep what they downloaded: beside their data, unless told.
+fn downloads() -> Result<PathBuf, Failure> {
+    for variable in ["OUTBOX_DOWNLOADS_DIR", "OUTBOX_SERVICES_DIR"] {
+        if let Some(folder) = std::env::var_os(variable).filter(|value| !value.is_empty()) {
+            return Ok(std::path::absolute(folder)?);
+        }
+    }
+    let xtask = PathBuf::from(Backend::Xtask.address()?);
+    let target = xtask.ancestors().nth(2).ok_or("the task runner is in no build folder")?;
+    Ok(target.join("services"))
 }
 
 async fn remove(cluster: Cluster, folder: TempDir) -> Outcome {

@@ -51,6 +51,7 @@ mod inbox;
 mod keys;
 mod outbox;
 mod proxied;
+mod release;
 mod sagas;
 mod statistics;
 
@@ -78,6 +79,7 @@ fn main() -> std::process::ExitCode {
     trials.extend(inbox::trials());
     trials.extend(keys::trials());
     trials.extend(sagas::trials());
+    trials.extend(release::trials());
     trials.extend(statistics::trials());
     tests::run(trials)
 }

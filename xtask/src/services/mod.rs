@@ -15,6 +15,7 @@ mod manager;
 mod pgbouncer;
 mod ports;
 mod postgres;
+mod postgres_release;
 mod probe;
 mod process;
 mod progress;

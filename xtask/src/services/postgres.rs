@@ -6,7 +6,7 @@ use super::{
     faketime,
     fault::{Doing, Fault},
     home::{Home, remove},
-    install, probe,
+    install, postgres_release, probe,
     process::{Signal, run, which, working_in},
     settings::{self, Port},
     unprivileged,
@@ -56,7 +56,10 @@ impl Service for Postgres {
         Ok(unprivileged::folder(home).join("data"))
     }
 
-    fn install(&self, _home: &Home, phase: &dyn Fn(&str)) -> Result<Installed, Fault> {
+    fn install(&self, home: &Home, phase: &dyn Fn(&str)) -> Result<Installed, Fault> {
+        if settings::postgres_is_release()? {
+            return postgres_release::install(home, phase);
+        }
         install::found(&["postgresql"], find, phase)
     }
 

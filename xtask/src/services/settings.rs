@@ -54,6 +54,10 @@ pub(crate) const WAL_LEVEL: &str = "OUTBOX_POSTGRES_WAL_LEVEL";
 /// the machine's. It is read again every second.
 pub(crate) const POSTGRES_CLOCK: &str = "OUTBOX_POSTGRES_CLOCK";
 
+/// `18` runs PostgreSQL 18 from Maven Central in place of the installed one. Takes effect when a
+/// cluster is created.
+pub(crate) const POSTGRES_MAJOR: &str = "OUTBOX_POSTGRES_MAJOR";
+
 /// The server behind `PgBouncer`, as `host:port`. Without it, our PostgreSQL.
 pub(crate) const PGBOUNCER_SERVER: &str = "OUTBOX_PGBOUNCER_SERVER";
 
@@ -107,6 +111,15 @@ pub(crate) fn wal_is_logical() -> Result<bool, Fault> {
         None | Some("replica") => Ok(false),
         Some("logical") => Ok(true),
         Some(other) => Err(Fault::Failed(format!("{WAL_LEVEL}={other}: use replica or logical"))),
+    }
+}
+
+/// The value of [`POSTGRES_MAJOR`]: whether a release of our own was chosen.
+pub(crate) fn postgres_is_release() -> Result<bool, Fault> {
+    match given(POSTGRES_MAJOR).as_deref() {
+        None => Ok(false),
+        Some("18") => Ok(true),
+        Some(other) => Err(Fault::Failed(format!("{POSTGRES_MAJOR}={other}: use 18, or leave it out"))),
     }
 }
 

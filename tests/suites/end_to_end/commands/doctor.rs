@@ -26,6 +26,7 @@ pub(super) fn trials() -> Vec<Trial> {
         trial("doctor/what_is_wrong_in_postgres_is_told/postgres/kafka", &kafka, what_is_wrong_in_postgres),
         trial("doctor/what_a_cloud_takes_away_is_told/postgres/kafka", &kafka, what_a_cloud_takes_away),
         trial("doctor/encodings_are_told/postgres/kafka", &kafka, encodings),
+        trial("doctor/a_collation_that_changed_is_told/postgres/kafka", &kafka, changed_collation),
         trial("doctor/missing_rights_are_named/postgres/kafka", &kafka, missing_rights),
         trial("doctor/what_is_wrong_in_kafka_is_told/postgres/kafka", &kafka, what_is_wrong_in_kafka),
         trial("doctor/amqp_tells_that_a_queue_exists/postgres/rabbitmq", &rabbitmq, amqp_alone),
@@ -193,6 +194,23 @@ async fn what_a_cloud_takes_away(stage: Stage) -> Outcome {
     report.has("timeline", "warn", "pg_current_wal_lsn");
     report.none("fail");
     assert_eq!(report.code, Some(0));
+    Ok(())
+}
+
+/// Goal: a collation of another version than when the database was made, as after an upgrade of the
+/// operating system or of ICU, is told with its remedy, and the relay opens the database all the
+/// same. Oracle: the checks, before and after another version is recorded.
+async fn changed_collation(stage: Stage) -> Outcome {
+    let options = "TEMPLATE template0 LOCALE_PROVIDER icu ICU_LOCALE 'en-US'";
+    let database = Database::<Postgres>::empty_with(&stage, options).await?;
+    Ran::of(&["migrate", "up", "--line", "outbox", "--database", &database.url]).await?.done()?;
+    let config = Config::with_section(&stage, "orders", &database.url, &kafka()?.1, "")?;
+    Report::of(&config, &[]).await?.has("collation", "pass", "");
+    let another = "UPDATE pg_database SET datcollversion = '1' WHERE datname = current_database()";
+    database.execute(another).await?;
+    let report = Report::of(&config, &[]).await?;
+    report.has("collation", "warn", "REFRESH COLLATION VERSION");
+    report.has("opens", "pass", "");
     Ok(())
 }
 

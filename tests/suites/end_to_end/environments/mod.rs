@@ -1,6 +1,8 @@
 //! One short way through everything, on databases with the settings that people have: producer,
 //! relay, consumer, idempotency key, saga, and the proof that nothing is missing.
 
+mod private;
+
 use std::sync::Arc;
 
 use inbox::keys::{ClaimOptions, Claimed, Ending, IdempotencyKeys, KeyId, KeyOptions};
@@ -14,7 +16,8 @@ use tests::eventually::when;
 use tests::relay_process::Config;
 use tests::workload::Workload;
 use tests::{
-    Backend, Broker, Database, Failure, Outcome, RelayProcess, Role, Stage, brokers, eventually, trial,
+    Backend, Broker, Database, Failure, Outcome, RelayProcess, Role, Stage, brokers, cluster, eventually,
+    trial,
 };
 
 use crate::verify::{self, verify};
@@ -88,6 +91,12 @@ static ENVIRONMENTS: [Environment; 35] = [
     set("quoted", &[("quote_all_identifiers", "on"), ("escape_string_warning", "off")]),
 ];
 
+/// What PostgreSQL 15 does not have.
+static NEW: [Environment; 2] = [
+    set("transaction_timeout", &[("transaction_timeout", "3s")]),
+    made("builtin_unicode", "TEMPLATE template0 LOCALE_PROVIDER builtin BUILTIN_LOCALE 'C.UTF-8'"),
+];
+
 pub(crate) fn trials() -> Vec<Trial> {
     let needs = [Backend::Postgres, Backend::Rabbitmq];
     let of = |environment: &'static Environment| {
@@ -96,14 +105,21 @@ pub(crate) fn trials() -> Vec<Trial> {
             runs(stage, environment, brokers::open(Backend::Rabbitmq).await?).await
         })
     };
-    ENVIRONMENTS.iter().map(of).collect()
+    let new = NEW.iter().filter(|_| std::env::var(cluster::MAJOR).is_ok_and(|major| major == "18"));
+    let mut trials: Vec<Trial> = ENVIRONMENTS.iter().chain(new).map(of).collect();
+    trials.extend(private::trials());
+    trials
 }
 
 impl Environment {
     async fn database(&self, stage: &Stage) -> Result<Database<Postgres>, Failure> {
         let database = Database::<Postgres>::empty_with(stage, self.create).await?;
+        let version = database.integer("SELECT current_setting('server_version_num')::bigint").await?;
         for (setting, value) in self.settings {
-            let value = if *setting == "search_path" { (*value).to_owned() } else { format!("'{value}'") };
+            // Its name before PostgreSQL 16.
+            let is_renamed = *setting == "force_parallel_mode" && version >= 160_000;
+            let setting = if is_renamed { "debug_parallel_query" } else { *setting };
+            let value = if setting == "search_path" { (*value).to_owned() } else { format!("'{value}'") };
             let set = format!("ALTER DATABASE {} SET {setting} = {value}", database.name()?);
             database.execute(&set).await?;
         }
