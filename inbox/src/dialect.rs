@@ -479,6 +479,15 @@ pub mod parts {
             limit: u32,
         ) -> impl Future<Output = Result<Vec<Decision>>> + Send;
 
+        /// Deletes decisions from before a moment that were carried out, of the oldest `limit` ones;
+        /// how many.
+        fn purge_decisions(
+            connection: &mut Self::Connection,
+            statements: &Self::Statements,
+            before: OffsetDateTime,
+            limit: u32,
+        ) -> impl Future<Output = Result<u64>> + Send;
+
         /// The decisions, newest first.
         fn decisions(
             connection: &mut Self::Connection,

@@ -35,6 +35,13 @@ pub const INCOMPLETE_RETENTION_DEFAULT: Duration = Duration::from_secs(86_400);
 /// The shortest time for which they wait.
 pub const INCOMPLETE_RETENTION_MIN: Duration = Duration::from_secs(60);
 
+/// How long decisions of operators are kept by default: three years.
+pub const AUDIT_RETENTION_DEFAULT: Duration = Duration::from_secs(1_096 * 86_400);
+/// The shortest time for which they are kept.
+pub const AUDIT_RETENTION_MIN: Duration = Duration::from_secs(31 * 86_400);
+/// The longest: a century.
+pub const AUDIT_RETENTION_MAX: Duration = Duration::from_secs(36_525 * 86_400);
+
 /// The most days that can exist ahead of their need.
 pub const DAYS_AHEAD_MAX: u32 = 360;
 
@@ -78,6 +85,10 @@ pub struct InboxOptions {
     pub skew_max: Duration,
     /// How long resolved dead letters are kept: 30 days by default. Open ones are kept for ever.
     pub dead_letter_retention: Duration,
+    /// How long decisions of operators are kept: [`AUDIT_RETENTION_MIN`] to
+    /// [`AUDIT_RETENTION_MAX`], [three years](AUDIT_RETENTION_DEFAULT) by default. A redrive that
+    /// was not carried out yet is kept for ever.
+    pub audit_retention: Duration,
     /// How long the chunks of a message wait for the missing ones: 1 minute to [`RETENTION_MAX`],
     /// 24 hours by default. After that, at the next maintenance, the message is dead-lettered as
     /// incomplete. Choose more than the longest outage of a relay: its message may be half-way
@@ -109,6 +120,7 @@ impl Default for InboxOptions {
             retention: RETENTION_DEFAULT,
             skew_max: SKEW_MAX_DEFAULT,
             dead_letter_retention: Duration::from_secs(30 * 86_400),
+            audit_retention: AUDIT_RETENTION_DEFAULT,
             incomplete_retention: INCOMPLETE_RETENTION_DEFAULT,
             chunked_bytes_max: CHUNKED_BYTES_MAX_DEFAULT,
             call_timeout: CALL_TIMEOUT_DEFAULT,
@@ -129,6 +141,7 @@ impl InboxOptions {
                 Err(OpenError::OutOfBounds { what, value, min, max })
             }
         };
+        bounded("audit retention", self.audit_retention, AUDIT_RETENTION_MIN, AUDIT_RETENTION_MAX)?;
         bounded("retention", self.retention, RETENTION_MIN, RETENTION_MAX)?;
         bounded("call timeout", self.call_timeout, CALL_TIMEOUT_MIN, CALL_TIMEOUT_MAX)?;
         bounded("allowed clock skew", self.skew_max, Duration::ZERO, SKEW_MAX_MAX)?;

@@ -104,9 +104,9 @@ pub use guard::{Admission, Duplicate, Guard};
 pub use handler::{Handler, HandlerError, Next, RETRY_AFTER_MAX};
 pub use held_keys::AfterDeadLetter;
 pub use inbox::{
-    DAYS_AHEAD_MAX, INCOMPLETE_RETENTION_DEFAULT, INCOMPLETE_RETENTION_MIN, Inbox, InboxOptions,
-    PayloadComparison, RETENTION_DEFAULT, RETENTION_MAX, RETENTION_MIN, SKEW_MAX_DEFAULT, SKEW_MAX_MAX,
-    SourceComparison,
+    AUDIT_RETENTION_DEFAULT, AUDIT_RETENTION_MAX, AUDIT_RETENTION_MIN, DAYS_AHEAD_MAX,
+    INCOMPLETE_RETENTION_DEFAULT, INCOMPLETE_RETENTION_MIN, Inbox, InboxOptions, PayloadComparison,
+    RETENTION_DEFAULT, RETENTION_MAX, RETENTION_MIN, SKEW_MAX_DEFAULT, SKEW_MAX_MAX, SourceComparison,
 };
 pub use known::{Known, KnownState};
 pub use message::Backoff;

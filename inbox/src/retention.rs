@@ -29,6 +29,8 @@ pub struct Maintained {
     pub attempts_purged: u64,
     /// Closed dead letters that outlived their retention.
     pub dead_letters_purged: u64,
+    /// Decisions of operators that outlived their retention.
+    pub decisions_purged: u64,
     /// Messages of which chunks were missing for too long; each is a dead letter now.
     pub incomplete_expired: u64,
 }
@@ -38,6 +40,9 @@ const CLOCKS_APART_MAX: time::Duration = time::Duration::minutes(5);
 
 /// Rows that one statement purges at most.
 const PURGED_MAX: u32 = 1_000;
+
+/// Statements of one maintenance that purge decisions at most.
+const SWEEPS_MAX: u32 = 20;
 
 /// The parts of one maintenance. None keeps the others from their turn.
 #[derive(Default)]
@@ -72,6 +77,7 @@ impl<DB: Dialect> Inbox<DB> {
         parts.done("read the clock", self.refresh().await.map(|()| 0).map_err(OpenError::from));
         let attempts_purged = parts.done("purge attempts", self.purge_attempts().await);
         let dead_letters_purged = parts.done("purge dead letters", self.purge_dead_letters().await);
+        let decisions_purged = self.purge_decisions().await;
         let expiry = self.expire_incomplete().await.map_err(OpenError::from);
         let incomplete_expired = parts.done("expire incomplete messages", expiry);
         // They are figures: a role that may not purge them yet does everything else.
@@ -81,9 +87,14 @@ impl<DB: Dialect> Inbox<DB> {
         telemetry::maintained(created, expired);
         match parts.failed {
             Some(error) => Err(error),
-            None => {
-                Ok(Maintained { created, expired, attempts_purged, dead_letters_purged, incomplete_expired })
-            }
+            None => Ok(Maintained {
+                created,
+                expired,
+                attempts_purged,
+                dead_letters_purged,
+                decisions_purged,
+                incomplete_expired,
+            }),
         }
     }
 
@@ -140,6 +151,32 @@ impl<DB: Dialect> Inbox<DB> {
                 return Ok(purged);
             }
         }
+    }
+
+    /// At most [`SWEEPS_MAX`] statements: what is left has time until the next maintenance. A role
+    /// that may not do it yet does everything else.
+    async fn purge_decisions(&self) -> u64 {
+        let before = back(self.settled_window().now, self.options().audit_retention);
+        let mut purged = 0;
+        for _ in 0..SWEEPS_MAX {
+            let batch = async {
+                let mut connection = self.acquire("give a connection").await?;
+                DB::purge_decisions(&mut connection, self.statements(), before, PURGED_MAX)
+                    .await
+                    .map_err(StoreError::during("purge old decisions"))
+            };
+            match batch.await {
+                Ok(rows) => purged += rows,
+                Err(error) => {
+                    tracing::debug!(error = error_text(&error), "old decisions were not purged");
+                    return purged;
+                }
+            }
+            if purged % u64::from(PURGED_MAX) > 0 || purged == 0 {
+                return purged;
+            }
+        }
+        purged
     }
 
     /// Makes sure that every day of the window can hold rows.

@@ -245,4 +245,12 @@ pub trait Store: Backend {
         statements: &Self::SagaStatements,
         ended: (Duration, OffsetDateTime),
     ) -> impl Future<Output = Result<u64>> + Send;
+
+    /// Deletes decisions from before a moment, at most [`BATCH`](crate::retention::BATCH); how
+    /// many.
+    fn forget_decisions(
+        connection: &mut Self::Connection,
+        statements: &Self::SagaStatements,
+        before: OffsetDateTime,
+    ) -> impl Future<Output = Result<u64>> + Send;
 }

@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use inbox::{Backoff, CALL_TIMEOUT_MAX, CALL_TIMEOUT_MIN};
+use inbox::{AUDIT_RETENTION_DEFAULT, AUDIT_RETENTION_MIN, Backoff, CALL_TIMEOUT_MAX, CALL_TIMEOUT_MIN};
 
 /// The shortest lease.
 const LEASE_MIN: Duration = Duration::from_secs(1);
@@ -38,6 +38,8 @@ pub struct WorkerOptions {
     pub backoff: Backoff,
     /// How long a saga that has ended is remembered; up to a century. Default: 14 days.
     pub retention: Duration,
+    /// How long decisions of operators are kept: 31 days to a century. Default: three years.
+    pub audit_retention: Duration,
     /// How long a call to the database may take, the wait for a connection included: 1 s to 1 h.
     /// Default: 30 s. Then the connection is given up, and the work tried again. It does not bound
     /// the statements of a step: those are given up when the lease has been over for as long.
@@ -55,6 +57,7 @@ impl Default for WorkerOptions {
             attempts_max: 10,
             backoff: Backoff::MESSAGES,
             retention: Duration::from_secs(14 * 86_400),
+            audit_retention: AUDIT_RETENTION_DEFAULT,
             call_timeout: Duration::from_secs(30),
             shutdown_grace: Duration::from_secs(20),
         }
@@ -69,6 +72,7 @@ impl WorkerOptions {
             attempts_max: self.attempts_max.max(1),
             call_timeout: self.call_timeout.clamp(CALL_TIMEOUT_MIN, CALL_TIMEOUT_MAX),
             retention: self.retention.min(SPAN_MAX),
+            audit_retention: self.audit_retention.clamp(AUDIT_RETENTION_MIN, SPAN_MAX),
             ..self
         }
     }

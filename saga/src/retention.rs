@@ -35,4 +35,17 @@ impl<DB: Dialect> Sagas<DB> {
         })
         .await
     }
+
+    /// Deletes decisions of operators that are older than
+    /// [`WorkerOptions::audit_retention`](crate::WorkerOptions), at most 500; returns how many. A
+    /// running worker does it once a minute. Cancel-safe.
+    ///
+    /// # Errors
+    /// [`StoreError`]; a role that may not do it yet is refused.
+    pub async fn forget_decisions(&self) -> Result<u64, StoreError> {
+        let before = self.0.clock.now() - self.0.options.audit_retention;
+        let mut connection = self.acquire().await?;
+        let forgetting = DB::forget_decisions(&mut connection, &self.0.statements, before);
+        self.call("forget old decisions about sagas", forgetting).await
+    }
 }

@@ -32,6 +32,7 @@ use migrations::SqlErrorKind;
 
 use super::store::KeyStore;
 use super::telemetry;
+use crate::day::back;
 use crate::store_error::StoreError;
 use crate::within::{Bounded, within};
 
@@ -50,6 +51,7 @@ pub(super) struct Inner<DB: KeyStore> {
     clock: SteadyClock,
     statements: DB::KeyStatements,
     retention: Duration,
+    audit_retention: Duration,
     _maintenance: AbortOnDropHandle<()>,
 }
 
@@ -61,7 +63,7 @@ impl<DB: KeyStore> IdempotencyKeys<DB> {
     /// to run), or a database that is away. Run it to its end.
     pub async fn open(pool: Pool<DB>, options: KeyOptions) -> Result<Self, ClaimError> {
         options.check()?;
-        let KeyOptions { retention, schema, maintain_every, call_timeout } = options;
+        let KeyOptions { retention, audit_retention, schema, maintain_every, call_timeout } = options;
         let db = Bounded::new(pool, call_timeout);
         // Boxed, or every caller's future would hold it twice.
         let look = Box::pin(async {
@@ -75,6 +77,7 @@ impl<DB: KeyStore> IdempotencyKeys<DB> {
             clock: SteadyClock::start(),
             statements: DB::key_statements(schema.as_ref()),
             retention,
+            audit_retention,
             _maintenance: maintenance::spawn(Weak::clone(keys), maintain_every),
         })))
     }
@@ -96,6 +99,11 @@ impl<DB: KeyStore> IdempotencyKeys<DB> {
     /// The time up to which a key may be forgotten, if the database's clock says so too.
     pub(super) fn forgets_until(&self) -> OffsetDateTime {
         self.0.clock.now()
+    }
+
+    /// The time before which decisions are forgotten.
+    pub(super) fn forgets_decisions_before(&self) -> OffsetDateTime {
+        back(self.0.clock.now(), self.0.audit_retention)
     }
 
     /// Claims a key on lease: for effects outside this database. Cancel-safe: a claim whose caller

@@ -5,6 +5,7 @@ use std::time::Duration;
 use message::token::{DriftWindow, InvalidWindow};
 use migrations::Identifier;
 
+use crate::inbox::{AUDIT_RETENTION_DEFAULT, AUDIT_RETENTION_MAX, AUDIT_RETENTION_MIN};
 use crate::within::{CALL_TIMEOUT_MAX, CALL_TIMEOUT_MIN};
 
 /// How long outcomes are kept by default.
@@ -35,6 +36,11 @@ pub struct KeyOptions {
     /// [`KEY_RETENTION_MIN`] to [`KEY_RETENTION_MAX`], 24 hours by default. Each key carries its
     /// own.
     pub retention: Duration,
+    /// How long decisions of operators are kept:
+    /// [`AUDIT_RETENTION_MIN`](crate::AUDIT_RETENTION_MIN) to
+    /// [`AUDIT_RETENTION_MAX`](crate::AUDIT_RETENTION_MAX),
+    /// [three years](crate::AUDIT_RETENTION_DEFAULT) by default.
+    pub audit_retention: Duration,
     /// The PostgreSQL schema of the table; without one the `search_path` finds it. SQLite has none.
     pub schema: Option<Identifier>,
     /// How often this process forgets what has expired and reports expired leases, in the
@@ -53,6 +59,7 @@ impl Default for KeyOptions {
     fn default() -> Self {
         Self {
             retention: KEY_RETENTION_DEFAULT,
+            audit_retention: AUDIT_RETENTION_DEFAULT,
             schema: None,
             maintain_every: MAINTAIN_EVERY_DEFAULT,
             call_timeout: KEY_CALL_TIMEOUT_DEFAULT,
@@ -163,6 +170,7 @@ impl ClaimOptions {
 impl KeyOptions {
     pub(crate) fn check(&self) -> Result<(), OptionOutOfBounds> {
         bounded("retention of idempotency keys", self.retention, KEY_RETENTION_MIN, KEY_RETENTION_MAX)?;
+        bounded("audit retention", self.audit_retention, AUDIT_RETENTION_MIN, AUDIT_RETENTION_MAX)?;
         bounded("pause of maintenance", self.maintain_every, MAINTAIN_EVERY_MIN, MAINTAIN_EVERY_MAX)?;
         bounded("call timeout", self.call_timeout, CALL_TIMEOUT_MIN, CALL_TIMEOUT_MAX)
     }

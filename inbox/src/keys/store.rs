@@ -149,6 +149,14 @@ pub trait KeyStore: Backend {
         until: OffsetDateTime,
         limit: u32,
     ) -> impl Future<Output = Result<u64>> + Send;
+
+    /// Deletes decisions from before a moment, of the oldest `limit` ones; how many.
+    fn forget_decisions(
+        pool: &Pool<Self>,
+        statements: &Self::KeyStatements,
+        before: OffsetDateTime,
+        limit: u32,
+    ) -> impl Future<Output = Result<u64>> + Send;
 }
 
 /// The stuck key of a row.

@@ -2,6 +2,7 @@
 
 use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, Postgres, Row};
+use time::OffsetDateTime;
 
 use super::statements::Statements;
 use crate::dead_letter::DeadLetterId;
@@ -62,6 +63,17 @@ impl parts::Decisions for Postgres {
             .fetch_all(connection)
             .await?;
         rows.iter().map(decode).collect()
+    }
+
+    async fn purge_decisions(
+        connection: &mut PgConnection,
+        statements: &Statements,
+        before: OffsetDateTime,
+        limit: u32,
+    ) -> Result<u64, sqlx::Error> {
+        let purge = sqlx::query_scalar(&statements.purge_decisions).bind(before);
+        let purged: i64 = purge.bind(i32::try_from(limit).unwrap_or(i32::MAX)).fetch_one(connection).await?;
+        Ok(purged.unsigned_abs())
     }
 
     async fn decisions(

@@ -142,6 +142,8 @@ migrations::statements! {
             WHERE k.ctid = ANY (ARRAY(SELECT k.ctid FROM {schema}idempotency_key AS k WHERE {is_stuck}
             AND k.reported_at IS NULL ORDER BY coalesce(k.lease_until, k.claimed_at)
             LIMIT $1 FOR UPDATE SKIP LOCKED)) RETURNING {stuck_columns}";
+    /// The database's own function, which runs with the owner's rights.
+    forget_decisions = "SELECT {schema}idempotency_purge_audit($1, $2)";
     /// Of keys in progress those that the next request may take over anyway.
     forget = "
         DELETE FROM {schema}idempotency_key AS k WHERE k.ctid = ANY (ARRAY(SELECT f.ctid
@@ -313,6 +315,17 @@ impl KeyStore for Postgres {
     ) -> Result<u64> {
         let forget = sqlx::query(&statements.sql.forget).bind(i64::from(limit)).bind(until).persistent(false);
         Ok(forget.execute(pool).await?.rows_affected())
+    }
+
+    async fn forget_decisions(
+        pool: &PgPool,
+        statements: &KeyStatements,
+        before: OffsetDateTime,
+        limit: u32,
+    ) -> Result<u64> {
+        let forget = sqlx::query_scalar(&statements.sql.forget_decisions).bind(before);
+        let forgotten: i64 = forget.bind(i32::try_from(limit).unwrap_or(i32::MAX)).fetch_one(pool).await?;
+        Ok(forgotten.unsigned_abs())
     }
 }
 

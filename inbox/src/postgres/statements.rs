@@ -217,6 +217,9 @@ migrations::statements! {
         WHERE consumer = $1 AND done_at IS NULL AND seq > $2 ORDER BY seq LIMIT $3";
     decisions = "SELECT {decision} FROM {schema}inbox_audit ORDER BY seq DESC LIMIT $1";
 
+    /// The database's own function, which runs with the owner's rights.
+    purge_decisions = "SELECT {schema}inbox_purge_audit($1, $2)";
+
     /// The first of what holds each key, by its place in the arrays.
     holders = "SELECT u.place, h.id FROM UNNEST($2::text[], $3::text[], $4::text[]) WITH ORDINALITY \
         AS u (scope, topic, key, place) CROSS JOIN LATERAL (SELECT id FROM {schema}inbox_dead_letter AS d \

@@ -2,9 +2,12 @@
 
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Row, Sqlite, SqliteConnection};
+use time::OffsetDateTime;
 use uuid::fmt::Hyphenated;
 
-use super::statements::{DECISIONS, FINISH_REQUEST, IS_REQUESTED, NOTE_DECISION, REQUESTS, Statements};
+use super::statements::{
+    DECISIONS, FINISH_REQUEST, IS_REQUESTED, NOTE_DECISION, PURGE_DECISIONS, REQUESTS, Statements,
+};
 use super::values;
 use crate::dead_letter::DeadLetterId;
 use crate::decision::{Action, Decision};
@@ -59,6 +62,16 @@ impl parts::Decisions for Sqlite {
         let query = sqlx::query(REQUESTS).bind(consumer).bind(after).bind(i64::from(limit));
         let rows = query.fetch_all(connection).await?;
         rows.iter().map(decode).collect()
+    }
+
+    async fn purge_decisions(
+        connection: &mut SqliteConnection,
+        _statements: &Statements,
+        before: OffsetDateTime,
+        limit: u32,
+    ) -> Result<u64, sqlx::Error> {
+        let purged = sqlx::query(PURGE_DECISIONS).bind(values::micros(before)).bind(limit);
+        Ok(purged.execute(connection).await?.rows_affected())
     }
 
     async fn decisions(

@@ -179,6 +179,8 @@ migrations::statements! {
             (extract(epoch FROM clock_timestamp() - min(wake_at)) * 1000000)::bigint AS longest \
         FROM kind JOIN {schema}saga USING (type, version) \
         WHERE wake_at <= statement_timestamp() - $1 * interval '1 microsecond' GROUP BY type, version";
+    /// The database's own function, which runs with the owner's rights.
+    forget_decisions = "SELECT {schema}saga_purge_audit($1, $2)";
     /// A saga that another transaction looks at is left for the next time. By their places: of a
     /// join a generic plan expects a tenth of the table, and reads all of it.
     forget = "WITH gone AS (DELETE FROM {schema}saga WHERE ctid = ANY (ARRAY(SELECT ctid FROM {schema}saga \

@@ -395,4 +395,14 @@ impl Store for Postgres {
         let gone: i64 = query.fetch_one(connection).await?;
         Ok(u64::try_from(gone).unwrap_or_default())
     }
+
+    async fn forget_decisions(
+        connection: &mut PgConnection,
+        statements: &Statements,
+        before: OffsetDateTime,
+    ) -> Result<u64> {
+        let query = sqlx::query_scalar(&statements.forget_decisions).bind(before);
+        let forgotten: i64 = query.bind(number(BATCH)).fetch_one(connection).await?;
+        Ok(forgotten.unsigned_abs())
+    }
 }

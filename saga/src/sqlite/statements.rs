@@ -135,6 +135,8 @@ migrations::statements! {
     overdue = "
         SELECT type, version, count(*) AS sagas, {now} - min(wake_at) AS longest FROM saga
             WHERE wake_at <= {now} - $1 GROUP BY type, version";
+    forget_decisions = "DELETE FROM saga_audit WHERE seq IN (SELECT seq FROM (
+        SELECT seq, at FROM saga_audit ORDER BY seq LIMIT $2) WHERE at < $1)";
     is_due = "SELECT EXISTS (SELECT 1 FROM saga WHERE type = $1 AND version = $2 AND wake_at <= {now})";
     old = "SELECT type, id FROM saga WHERE ended_at <= min({now}, $3) - $1 ORDER BY ended_at LIMIT $2";
     forget = "DELETE FROM saga WHERE type = $1 AND id = $2";

@@ -385,4 +385,14 @@ impl Store for Sqlite {
         tx.commit().await?;
         Ok(old.len() as u64)
     }
+
+    async fn forget_decisions(
+        connection: &mut SqliteConnection,
+        _statements: &(),
+        before: OffsetDateTime,
+    ) -> Result<u64> {
+        let before = i64::try_from(before.unix_timestamp_nanos() / 1_000).unwrap_or(i64::MAX);
+        let query = sqlx::query(&SQL.forget_decisions).bind(before).bind(i64::from(BATCH));
+        Ok(query.execute(connection).await?.rows_affected())
+    }
 }

@@ -21,6 +21,9 @@ pub(super) async fn keep_running<DB: Dialect>(sagas: Sagas<DB>) {
         if let Err(error) = sagas.forget().await {
             tracing::warn!(%error, "ended sagas were not forgotten; it is tried again");
         }
+        if let Err(error) = sagas.forget_decisions().await {
+            tracing::debug!(%error, "old decisions about sagas were not forgotten");
+        }
         match sagas.overdue(OVERDUE).await {
             Ok(overdue) => report(&overdue),
             Err(error) => tracing::warn!(%error, "overdue sagas were not counted; it is tried again"),

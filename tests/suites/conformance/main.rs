@@ -45,6 +45,7 @@ macro_rules! cases {
     };
 }
 
+mod audit;
 mod clocks;
 mod features;
 mod inbox;
@@ -74,6 +75,7 @@ fn case<F: Future<Output = ()>>(
 fn main() -> std::process::ExitCode {
     tests::log::keep("off,inbox=info");
     let mut trials = outbox::trials();
+    trials.extend(audit::trials());
     trials.extend(clocks::trials());
     trials.extend(features::trials());
     trials.extend(inbox::trials());

@@ -18,6 +18,7 @@ END
 $roles$;
 
 REVOKE ALL ON {schema}idempotency_key, {schema}idempotency_audit FROM PUBLIC, {claimant}, {observer};
+REVOKE ALL ON FUNCTION {schema}idempotency_purge_audit(timestamptz, integer) FROM PUBLIC, {claimant}, {observer};
 
 -- Services claim, complete and forget keys; the triggers of the table keep a stored outcome as it is until it has expired.
 -- Deciding about stuck keys writes decided_by and the audit, and is the owner's, or whose it is granted to.
@@ -27,6 +28,7 @@ GRANT INSERT (scope, operation, key, fingerprint, state, attempt, holder, lease_
 GRANT UPDATE (fingerprint, state, attempt, holder, lease_until, outcome, claimed_at, processed_at, expires_at, refuses,
     reported_at) ON {schema}idempotency_key TO {claimant};
 GRANT SELECT ON {schema}outbox_toolkit_migration TO {claimant};
+GRANT EXECUTE ON FUNCTION {schema}idempotency_purge_audit(timestamptz, integer) TO {claimant};
 
 -- Observers see keys and states, and no outcome.
 GRANT SELECT (scope, operation, key, fingerprint, state, attempt, holder, lease_until, claimed_at, processed_at, expires_at,

@@ -19,7 +19,8 @@ $roles$;
 REVOKE ALL ON {schema}inbox_message, {schema}inbox_retention, {schema}inbox_attempt, {schema}inbox_dead_letter,
     {schema}inbox_chunk_set, {schema}inbox_chunk, {schema}inbox_audit, {schema}inbox_minute
     FROM PUBLIC, {consumer}, {observer};
-REVOKE ALL ON FUNCTION {schema}inbox_create_days(date, date), {schema}inbox_expire_days(date)
+REVOKE ALL ON FUNCTION {schema}inbox_create_days(date, date), {schema}inbox_expire_days(date),
+    {schema}inbox_purge_audit(timestamptz, integer)
     FROM PUBLIC, {consumer}, {observer};
 
 -- Consumers record what took effect. They cannot take a record back: that would apply a message twice. Days are
@@ -36,7 +37,8 @@ GRANT SELECT, INSERT, UPDATE (bytes), DELETE ON {schema}inbox_chunk_set TO {cons
 GRANT SELECT, INSERT, DELETE ON {schema}inbox_chunk TO {consumer};
 GRANT SELECT, INSERT, UPDATE (applied, duplicates), DELETE ON {schema}inbox_minute TO {consumer};
 GRANT SELECT ON {schema}outbox_toolkit_migration TO {consumer};
-GRANT EXECUTE ON FUNCTION {schema}inbox_create_days(date, date), {schema}inbox_expire_days(date) TO {consumer};
+GRANT EXECUTE ON FUNCTION {schema}inbox_create_days(date, date), {schema}inbox_expire_days(date),
+    {schema}inbox_purge_audit(timestamptz, integer) TO {consumer};
 
 -- Observers see states, ids and names, and no content.
 GRANT SELECT (message_id, consumer, scope, fingerprint, source, processed_at, dead_letter) ON {schema}inbox_message TO {observer};

@@ -18,6 +18,7 @@ END
 $roles$;
 
 REVOKE ALL ON {schema}saga, {schema}saga_step, {schema}saga_reply, {schema}saga_audit FROM PUBLIC, {worker}, {observer};
+REVOKE ALL ON FUNCTION {schema}saga_purge_audit(timestamptz, integer) FROM PUBLIC, {worker}, {observer};
 
 -- Services start sagas, run them and forget those that have ended. Input and version stay as they were at the start; so do
 -- order and kind of a step. Deciding about stuck sagas writes saga_audit, and is the owner's, or whose it is granted to.
@@ -26,6 +27,7 @@ GRANT UPDATE (state, output, epoch, worker, wake_at, replies, attempts, error, r
     stuck_at, ended_at) ON {schema}saga TO {worker};
 GRANT UPDATE (state, undo, result, attempts, error, ended_at, undone_at) ON {schema}saga_step TO {worker};
 GRANT SELECT ON {schema}outbox_toolkit_migration TO {worker};
+GRANT EXECUTE ON FUNCTION {schema}saga_purge_audit(timestamptz, integer) TO {worker};
 
 -- Observers see names, states and times, and no input, result or reply.
 GRANT SELECT (type, id, version, state, epoch, worker, wake_at, replies, attempts, error, reason, cancel, waits_for,
