@@ -479,8 +479,8 @@ pub mod parts {
             limit: u32,
         ) -> impl Future<Output = Result<Vec<Decision>>> + Send;
 
-        /// Deletes decisions from before a moment that were carried out, of the oldest `limit` ones;
-        /// how many.
+        /// Deletes decisions from before a moment that were carried out, of the oldest `limit`
+        /// ones. Returns how many.
         fn purge_decisions(
             connection: &mut Self::Connection,
             statements: &Self::Statements,

@@ -218,7 +218,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// What the server has logged.
+    /// Returns the server's log.
     ///
     /// # Errors
     /// The file system's.

@@ -363,7 +363,7 @@ impl<S: Store> Worker<S> {
             look.seen.insert(letter);
             let span = tracing::info_span!("redrive", consumer = %self.consumer, dead_letter = %letter);
             let turn = self.take_turn((letter, &key), &mut look.courses).instrument(span).await;
-            // Whatever is the matter with this one, the others come first in a walk.
+            // The next look walks: there the others have their turn whatever is the matter here.
             if !turn.inspect_err(|_| look.walked = None)? {
                 continue;
             }

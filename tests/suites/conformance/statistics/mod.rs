@@ -28,7 +28,7 @@ const CONSUMER: &str = "billing";
 /// The tables, as they are full.
 const FILL: &str = include_str!("fill.sql");
 
-/// What the planner knows.
+/// The planner's knowledge of the tables.
 #[derive(Debug, Clone, Copy)]
 enum Statistics {
     /// Nothing: tables were never analysed.

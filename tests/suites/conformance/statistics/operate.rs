@@ -1,4 +1,4 @@
-//! What operators ask and decide: the commands and the page of the relay, and `relay verify`.
+//! Questions and decisions of operators: the relay's commands, its page, and `relay verify`.
 
 use std::num::NonZeroU32;
 use std::time::Duration;

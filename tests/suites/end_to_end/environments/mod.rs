@@ -91,7 +91,7 @@ static ENVIRONMENTS: [Environment; 35] = [
     set("quoted", &[("quote_all_identifiers", "on"), ("escape_string_warning", "off")]),
 ];
 
-/// What PostgreSQL 15 does not have.
+/// Environments that PostgreSQL 15 does not have.
 static NEW: [Environment; 2] = [
     set("transaction_timeout", &[("transaction_timeout", "3s")]),
     made("builtin_unicode", "TEMPLATE template0 LOCALE_PROVIDER builtin BUILTIN_LOCALE 'C.UTF-8'"),
