@@ -159,6 +159,7 @@ pub struct PublishError {
     scope: FaultScope,
     reason: String,
     is_contained: bool,
+    is_final: bool,
     source: Option<Box<dyn Error + Send + Sync>>,
 }
 
@@ -167,7 +168,7 @@ impl PublishError {
     /// without secrets and without payloads.
     #[must_use]
     pub fn new(fault: Fault, scope: FaultScope, reason: impl Into<String>) -> Self {
-        Self { fault, scope, reason: reason.into(), is_contained: false, source: None }
+        Self { fault, scope, reason: reason.into(), is_contained: false, is_final: false, source: None }
     }
 
     /// The broker is unreachable, went away or did not answer in time: reconnect and send again.
@@ -208,6 +209,20 @@ impl PublishError {
     pub fn contained(mut self) -> Self {
         self.is_contained = true;
         self
+    }
+
+    /// Says that another attempt can only end the same way: the message is dead at once.
+    #[must_use]
+    pub fn without_retry(mut self) -> Self {
+        self.is_final = true;
+        self
+    }
+
+    /// Whether another attempt can only end the same way; see
+    /// [`without_retry`](PublishError::without_retry).
+    #[must_use]
+    pub fn is_final(&self) -> bool {
+        self.is_final
     }
 
     /// Whether a pipelined session goes on; see [`contained`](PublishError::contained).

@@ -59,6 +59,8 @@ pub struct Config {
     /// The exchange to publish on (default: the default exchange, where the topic is the queue's
     /// name). It must exist; the topic is the routing key.
     pub exchange: String,
+    /// What becomes of a message that no queue takes.
+    pub unroutable: Unroutable,
     /// Put into the property `app_id`.
     pub app_id: Option<String>,
     /// Connections per publishing session, 1 to 16 (default 1), each with two channels and one
@@ -79,6 +81,19 @@ pub struct Config {
     pub confirm_timeout_ms: u64,
     /// Unsettled deliveries that the broker hands to one subscription, 1 to 65,535 (default 500).
     pub prefetch: u16,
+}
+
+/// The fate of a message that no queue takes.
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Unroutable {
+    /// Its topic waits until a queue is bound: right for commands, which somebody must take.
+    #[default]
+    Wait,
+    /// It is dead at once, and its topic goes on: for events that an operator decides about.
+    Dead,
 }
 
 /// How to log in.
@@ -110,6 +125,7 @@ impl Default for Config {
             heartbeat_secs: 20,
             connect_timeout_ms: 10_000,
             exchange: String::new(),
+            unroutable: Unroutable::default(),
             app_id: None,
             connections: 1,
             window_messages_max: 200,

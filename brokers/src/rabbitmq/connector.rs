@@ -10,7 +10,7 @@ use lapin::types::{FieldTable, ShortString};
 use message::{PublishError, Publisher, Receipts};
 
 use super::backlog::Backlog;
-use super::config::{Config, invalid};
+use super::config::{Config, Unroutable, invalid};
 use super::connection::Connection;
 use super::endpoint::Endpoint;
 use super::lane::{Lane, Session};
@@ -33,6 +33,7 @@ const WINDOW_BYTES_MAX: usize = 8 << 20;
 pub struct Connector {
     endpoint: Endpoint,
     exchange: ShortString,
+    unroutable: Unroutable,
     app_id: Option<ShortString>,
     connections: usize,
     payload_bytes_max: usize,
@@ -54,6 +55,7 @@ impl Connector {
         Ok(Self {
             endpoint,
             exchange: short("exchange", &config.exchange)?,
+            unroutable: config.unroutable,
             app_id: config.app_id.as_ref().map(|app_id| short("app_id", app_id)).transpose()?,
             connections: config.connections,
             payload_bytes_max: config.payload_bytes_max,
@@ -98,6 +100,7 @@ impl message::Connector for Connector {
             published: Mutex::default(),
             broken: OnceLock::new(),
             exchange: self.exchange.clone(),
+            unroutable: self.unroutable,
             app_id: self.app_id.clone(),
             bounds: Bounds {
                 payload_bytes_max: self.payload_bytes_max,

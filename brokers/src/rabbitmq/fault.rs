@@ -7,6 +7,8 @@ use lapin::protocol::{AMQPErrorKind, AMQPHardError, AMQPSoftError};
 use lapin::{Error, ErrorKind};
 use message::{Fault, FaultScope, PublishError, SubscriptionError, Topic};
 
+use super::config::Unroutable;
+
 /// Whether the broker closed a channel because of one message on it; the connection and its other
 /// messages are fine, and the message can be found by sending smaller groups.
 pub(super) fn has_culprit(error: &Error) -> bool {
@@ -48,10 +50,13 @@ pub(super) fn of_culprit(error: Error, topic: &Topic, exchange: &str) -> Publish
 }
 
 /// A message that no queue took: acknowledged by the broker, and lost without this.
-pub(super) fn unroutable(topic: &Topic, exchange: &str) -> PublishError {
-    PublishError::topic_unavailable(format!(
-        "no queue is bound for routing key {topic} on exchange {exchange:?}; declare and bind one"
-    ))
+pub(super) fn unroutable(topic: &Topic, exchange: &str, unroutable: Unroutable) -> PublishError {
+    let reason =
+        format!("no queue is bound for routing key {topic} on exchange {exchange:?}; declare and bind one");
+    match unroutable {
+        Unroutable::Wait => PublishError::topic_unavailable(reason),
+        Unroutable::Dead => PublishError::refused(reason).without_retry(),
+    }
 }
 
 /// A message that its queue does not take for now (`basic.nack`).
@@ -192,7 +197,12 @@ mod tests {
     #[test]
     fn unroutable_and_full_name_the_topic() {
         let topic = Topic::new("orders").unwrap();
-        let lost = unroutable(&topic, "events");
+        let dead = unroutable(&topic, "events", Unroutable::Dead);
+        assert_eq!(
+            (dead.fault(), dead.scope(), dead.is_final()),
+            (Fault::Message, FaultScope::Message, true)
+        );
+        let lost = unroutable(&topic, "events", Unroutable::Wait);
         assert_eq!((lost.fault(), lost.scope()), (Fault::Operator, FaultScope::Topic));
         assert!(lost.to_string().contains("routing key orders on exchange \"events\""), "{lost}");
         assert_eq!((nacked(&topic).fault(), nacked(&topic).scope()), (Fault::Broker, FaultScope::Topic));

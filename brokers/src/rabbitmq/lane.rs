@@ -13,6 +13,7 @@ use message::{Fault, FaultScope, PublishError, Topic};
 use tokio::time::Instant;
 
 use super::backlog::Backlog;
+use super::config::Unroutable;
 use super::confirm::{self, Break, RecordOutcome};
 use super::connection::Connection;
 use super::fault;
@@ -34,6 +35,7 @@ pub(super) struct Session {
     /// Why the session is over; then everything that is still submitted is answered with it.
     pub(super) broken: OnceLock<Broken>,
     pub(super) exchange: ShortString,
+    pub(super) unroutable: Unroutable,
     pub(super) app_id: Option<ShortString>,
     pub(super) bounds: Bounds,
     pub(super) confirm_timeout: Duration,
@@ -139,7 +141,7 @@ impl Lane {
     /// Publishes a group and answers every message of it, or gives them back with the reason.
     async fn attempt(&self, items: Vec<Item>) -> Result<(), (Vec<Item>, Break)> {
         let (items, records) = self.encode(items);
-        let Session { exchange, confirm_timeout, .. } = &*self.session;
+        let Session { exchange, confirm_timeout, unroutable, .. } = &*self.session;
         let published = confirm::publish(&self.connection, &self.channel, exchange, &records);
         match self.in_time(published, *confirm_timeout).await.unwrap_or(Err(Break::Timeout)) {
             Ok(fates) => {
@@ -150,7 +152,9 @@ impl Lane {
                     let topic = &item.message.topic;
                     let outcome = match fate {
                         RecordOutcome::Stored => Ok(()),
-                        RecordOutcome::Unroutable => Err(fault::unroutable(topic, exchange.as_str())),
+                        RecordOutcome::Unroutable => {
+                            Err(fault::unroutable(topic, exchange.as_str(), *unroutable))
+                        }
                         RecordOutcome::Rejected => Err(fault::nacked(topic)),
                     };
                     item.pending.answer(outcome);

@@ -92,7 +92,7 @@ mod window;
 pub(crate) mod wire;
 
 pub use admin::{Admin, QueueOptions};
-pub use config::{Auth, Config};
+pub use config::{Auth, Config, Unroutable};
 pub use connector::Connector;
 pub use inspect::{QueueFacts, QueueSettings, TopicFacts, inspect};
 pub use subscription::Subscriber;

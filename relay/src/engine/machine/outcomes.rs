@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use message::error_text::storable;
 use message::{Fault, FaultScope, MaxInFlightPerKey, PublishError, Receipt, Ticket};
 use outbox::log::{EntryId, ExceptionState, Parked};
 
@@ -14,6 +15,9 @@ use crate::engine::window::Origin;
 /// Sessions that may break before a message that was alone in flight is parked. It is not counted
 /// as an attempt: nobody knows whose fault it is.
 const FRUITLESS_BEFORE_RETRY: u32 = 6;
+
+/// The longest error text that is kept of an entry, in bytes. Brokers choose theirs freely.
+const ERROR_BYTES_MAX: usize = 4_096;
 
 impl Machine {
     /// Takes a receipt. `uniform` in `0.0..1.0` spreads the retries.
@@ -84,14 +88,15 @@ impl Machine {
             scope => scope,
         };
         let fault = if scope == error.scope() { error.fault() } else { Fault::Broker };
-        let failure = (fault, error.to_string());
+        let failure = (fault, storable(&error.to_string(), ERROR_BYTES_MAX));
         if (scope, fault) == (FaultScope::Message, Fault::Message) {
             // The topic itself answers.
             self.unblock_topic(topic.as_str());
         }
         // The queue behind this entry must be looked at again in any case.
         self.requeue = true;
-        match decide(fault, scope, attempts, self.settings.retry.attempts_max) {
+        let attempts_max = if error.is_final() { 1 } else { self.settings.retry.attempts_max };
+        match decide(fault, scope, attempts, attempts_max) {
             NextStep::Resend => {}
             NextStep::Dead { attempts } => {
                 self.settle_key_queue(ticket);

@@ -47,6 +47,34 @@ fn a_silent_topic_leaves_the_window_and_its_late_receipts_settle_it_without_copi
 }
 
 #[test]
+fn an_error_of_any_length_is_cut() {
+    let mut bench = Bench::new(MaxInFlightPerKey::One);
+    bench.read(&message_for("t", "a"));
+    let ticket = bench.machine.submissions(9)[0].ticket;
+    let error = PublishError::refused(format!("no\0{}", "\u{e4}".repeat(1 << 20)));
+    bench.machine.receipt(Receipt { ticket, outcome: Err(error) }, 0.5);
+    let changes = bench.machine.checkpoint().unwrap().changes;
+    let [ExceptionChange::Park(parked)] = &changes[..] else { panic!("{changes:?}") };
+    let kept = parked.error.as_deref().unwrap();
+    assert!(kept.starts_with("no\u{fffd}\u{e4}") && (4_000..=4_096).contains(&kept.len()), "{}", kept.len());
+}
+
+#[test]
+fn a_message_that_no_attempt_can_help_is_dead_at_once() {
+    let mut bench = Bench::new(MaxInFlightPerKey::One);
+    bench.read(&message_for("t", "a"));
+    let ticket = bench.machine.submissions(9)[0].ticket;
+    let outcome = Err(PublishError::refused("nobody listens").without_retry());
+    bench.machine.receipt(Receipt { ticket, outcome }, 0.5);
+    bench.read(&message_for("t", "a"));
+    bench.read(&message_for("t", "b"));
+    assert_eq!(bench.machine.submissions(9).len(), 1, "its key waits, its topic goes on");
+    let changes = bench.machine.checkpoint().unwrap().changes;
+    let is_dead = |change: &&ExceptionChange| matches!(change, ExceptionChange::Park(parked) if parked.state == ExceptionState::Dead && parked.attempts == 1);
+    assert_eq!(changes.iter().filter(is_dead).count(), 1, "{changes:?}");
+}
+
+#[test]
 fn what_the_filter_leaves_out_is_passed_and_told_and_never_published() {
     let mut bench = Bench::new(MaxInFlightPerKey::One);
     let rule = Rule { topics: vec![String::from("orders")], ..Rule::default() };
