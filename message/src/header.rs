@@ -3,13 +3,18 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
+use serde::de::{self, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::text::{InvalidText, TEXT_BYTES_MAX, check, check_optional};
 
 /// The longest accepted header value in bytes. W3C baggage asks implementations to carry 8,192
 /// bytes.
 pub const HEADER_VALUE_BYTES_MAX: usize = 8_192;
+
+/// The most headers that a message takes. It bounds the memory of a row of plain SQL: a header of a
+/// few bytes takes more than a hundred.
+pub const HEADERS_MAX: usize = 1_000;
 
 /// Names that the envelope itself uses on the wire, in any case.
 const RESERVED: [&str; 4] = ["content-type", "traceparent", "tracestate", "message-id"];
@@ -28,10 +33,23 @@ pub struct HeaderName(String);
 #[serde(try_from = "String", into = "String")]
 pub struct HeaderValue(String);
 
-/// The free headers of a message, sorted by name; a name occurs once.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct Headers(BTreeMap<HeaderName, HeaderValue>);
+/// The free headers of a message, sorted by name; a name occurs once. At most [`HEADERS_MAX`].
+///
+/// All texts stand in one: a header takes little more memory than its bytes, whatever their number.
+#[derive(Clone, Default)]
+pub struct Headers {
+    text: String,
+    /// Sorted by names.
+    places: Vec<Place>,
+}
+
+/// Where a header stands in the text: its name, and its value behind that.
+#[derive(Clone, Copy)]
+struct Place {
+    from: usize,
+    name_end: usize,
+    end: usize,
+}
 
 impl HeaderName {
     /// Whether the envelope itself uses this name, in any case; such a name is never a free header.
@@ -108,11 +126,41 @@ impl Headers {
     /// Sets one header, replacing the value that the name had.
     ///
     /// # Errors
-    /// [`InvalidText`] as for [`HeaderName::new`] and [`HeaderValue::new`]; nothing is changed
-    /// then.
+    /// [`InvalidText`] as for [`HeaderName::new`] and [`HeaderValue::new`], or
+    /// [`InvalidText::TooMany`] for a new name above [`HEADERS_MAX`]; nothing is changed then.
     pub fn insert(&mut self, name: impl Into<String>, value: impl Into<String>) -> Result<(), InvalidText> {
-        self.0.insert(HeaderName::new(name)?, HeaderValue::new(value)?);
+        let (name, value) = (HeaderName::new(name)?, HeaderValue::new(value)?);
+        match self.places.binary_search_by(|place| self.read(place).0.cmp(name.as_str())) {
+            Ok(_) => {
+                let replaced = |(n, v)| (n, if n == name.as_str() { value.as_str() } else { v });
+                *self = Self::of(self.iter().map(replaced));
+            }
+            Err(_) if self.len() >= HEADERS_MAX => return Err(too_many()),
+            Err(at) => self.add(at, name.as_str(), value.as_str()),
+        }
         Ok(())
+    }
+
+    /// Adds a header whose name comes `at` this place.
+    fn add(&mut self, at: usize, name: &str, value: &str) {
+        let from = self.text.len();
+        let name_end = from + name.len();
+        self.text.push_str(name);
+        self.text.push_str(value);
+        self.places.insert(at, Place { from, name_end, end: name_end + value.len() });
+    }
+
+    /// Headers whose names ascend.
+    fn of<'a>(sorted: impl Iterator<Item = (&'a str, &'a str)>) -> Self {
+        let mut headers = Self::new();
+        for (name, value) in sorted {
+            headers.add(headers.len(), name, value);
+        }
+        headers
+    }
+
+    fn read(&self, place: &Place) -> (&str, &str) {
+        (&self.text[place.from..place.name_end], &self.text[place.name_end..place.end])
     }
 
     /// The value of a header.
@@ -123,25 +171,82 @@ impl Headers {
 
     /// All headers in the order of their names.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.0.iter().map(|(name, value)| (name.as_str(), value.as_str()))
+        self.places.iter().map(|place| self.read(place))
     }
 
     /// How many there are.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.places.len()
     }
 
     /// Whether there is none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.places.is_empty()
     }
 
     /// The bytes of all names and values.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        self.iter().map(|(name, value)| name.len() + value.len()).sum()
+        self.text.len()
+    }
+}
+
+fn too_many() -> InvalidText {
+    InvalidText::TooMany { what: "header", count_max: HEADERS_MAX }
+}
+
+impl PartialEq for Headers {
+    fn eq(&self, other: &Self) -> bool {
+        self.iter().eq(other.iter())
+    }
+}
+
+impl Eq for Headers {}
+
+impl fmt::Debug for Headers {
+    /// Names, and the lengths of values: tokens travel in headers.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut map = f.debug_map();
+        for (name, value) in self.iter() {
+            map.entry(&name, &format_args!("<{} bytes>", value.len()));
+        }
+        map.finish()
+    }
+}
+
+impl Serialize for Headers {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.iter())
+    }
+}
+
+impl<'de> Deserialize<'de> for Headers {
+    /// Stops at the first header above the limit, so that it takes no memory for the others.
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Read;
+
+        impl<'de> Visitor<'de> for Read {
+            type Value = Headers;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object of texts")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Headers, A::Error> {
+                let mut headers: BTreeMap<HeaderName, HeaderValue> = BTreeMap::new();
+                while let Some((name, value)) = map.next_entry()? {
+                    headers.insert(name, value);
+                    if headers.len() > HEADERS_MAX {
+                        return Err(de::Error::custom(too_many()));
+                    }
+                }
+                Ok(Headers::of(headers.iter().map(|(name, value)| (name.as_str(), value.as_str()))))
+            }
+        }
+
+        deserializer.deserialize_map(Read)
     }
 }
 
@@ -190,6 +295,23 @@ mod tests {
         for name in ["ce_id", "CE_ID", "cloudEvents_id", "Content-Type", "traceparent"] {
             assert!(matches!(HeaderName::new(name), Err(InvalidText::Reserved { .. })), "{name}");
         }
+    }
+
+    #[test]
+    fn a_thousand_names_are_taken() {
+        let mut headers = Headers::new();
+        for n in 0..HEADERS_MAX {
+            headers.insert(format!("h{n}"), "").unwrap();
+        }
+        headers.insert("h0", "again").unwrap();
+        assert_eq!((headers.len(), headers.get("h0"), headers.get("h999")), (1_000, Some("again"), Some("")));
+        assert_eq!(
+            headers.bytes(),
+            headers.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>()
+        );
+        assert!(headers.iter().map(|(name, _)| name).is_sorted());
+        let error = headers.insert("one-more", "").unwrap_err();
+        assert_eq!(error.to_string(), "there are more than 1000 headers; put the rest into the payload");
     }
 
     #[test]

@@ -15,6 +15,10 @@ use crate::trace::TraceContext;
 /// wire, in bytes, rounded up.
 const ENVELOPE_BYTES: usize = 512;
 
+/// Room for what one header takes besides its bytes, on the wire (quotation marks, separators,
+/// length fields) and in memory.
+const HEADER_BYTES: usize = 24;
+
 /// Room for the attributes of a chunk, in bytes, rounded up.
 pub(crate) const CHUNK_BYTES: usize = 256;
 
@@ -115,7 +119,7 @@ impl Message {
         self.envelope_bytes() + self.payload.len()
     }
 
-    /// The same without the payload.
+    /// [`wire_bytes`](Self::wire_bytes) without the payload.
     pub(crate) fn envelope_bytes(&self) -> usize {
         let trace =
             self.trace.as_ref().map_or(0, |trace| trace.parent().len() + trace.state().map_or(0, str::len));
@@ -127,6 +131,7 @@ impl Message {
             + self.source.as_str().len()
             + self.content_type.as_str().len()
             + self.headers.bytes()
+            + self.headers.len() * HEADER_BYTES
             + trace
     }
 }

@@ -12,6 +12,10 @@ use serde::{Deserialize, Serialize};
 /// The longest accepted name in bytes of UTF-8 (an AMQP short string).
 pub const TEXT_BYTES_MAX: usize = 255;
 
+/// The longest note that an operator's decision takes, in bytes. It is stored with each message
+/// that is decided about.
+pub const NOTE_BYTES_MAX: usize = 2_000;
+
 /// A name that cannot be used: says which, why and what the limit is. The producer's fault; not
 /// retryable.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -51,6 +55,14 @@ pub enum InvalidText {
         at: usize,
         /// The characters that are accepted.
         allowed: &'static str,
+    },
+    /// There are more of them than the limit.
+    #[error("there are more than {count_max} {what}s; put the rest into the payload")]
+    TooMany {
+        /// The kind of text, such as `header`.
+        what: &'static str,
+        /// The limit.
+        count_max: usize,
     },
     /// The name belongs to the envelope itself.
     #[error("{what} {value:?} is reserved for the envelope; choose another name")]

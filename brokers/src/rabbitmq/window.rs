@@ -32,6 +32,9 @@ pub(super) struct Window {
     bytes: usize,
 }
 
+/// The memory of one header in the client's table besides its bytes, rounded up.
+const TABLE_ENTRY_BYTES: usize = 256;
+
 impl Window {
     pub(super) fn new(limit: WindowLimit) -> Self {
         Self { limit, items: Vec::new(), ids: HashSet::new(), bytes: 0 }
@@ -39,7 +42,7 @@ impl Window {
 
     /// Takes an item in, or gives it back when it must go into the next window.
     pub(super) fn push(&mut self, item: Item) -> Option<Item> {
-        let bytes = item.message.wire_bytes();
+        let bytes = item.message.wire_bytes() + item.message.headers.len() * TABLE_ENTRY_BYTES;
         let full = self.is_full() || (!self.items.is_empty() && self.bytes + bytes > self.limit.bytes_max);
         if full || !self.ids.insert(item.message.id) {
             return Some(item);

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use bytes::Bytes;
+use message::text::{NOTE_BYTES_MAX, TEXT_BYTES_MAX};
 use message::{Fault, Headers};
 use sha2::{Digest, Sha256};
 
@@ -142,6 +143,16 @@ pub enum DecideError {
     /// The audit needs to know who decides.
     #[error("a decision needs an actor and a note of why; {0} is empty")]
     Unsigned(&'static str),
+    /// The audit keeps the note with each message.
+    #[error("{what} of the decision has {bytes} bytes; at most {bytes_max} are taken: shorten it")]
+    TooLong {
+        /// The actor or the note.
+        what: &'static str,
+        /// Its length in bytes.
+        bytes: usize,
+        /// The limit in bytes.
+        bytes_max: usize,
+    },
     /// The edit changes nothing.
     #[error("the edit holds neither a payload nor headers; give one of them")]
     EmptyEdit,
@@ -203,12 +214,20 @@ impl OperatorDecision {
         match () {
             () if self.actor.trim().is_empty() => Err(DecideError::Unsigned("the actor")),
             () if self.note.trim().is_empty() => Err(DecideError::Unsigned("the note")),
+            () if self.actor.len() > TEXT_BYTES_MAX => {
+                Err(too_long("the actor", &self.actor, TEXT_BYTES_MAX))
+            }
+            () if self.note.len() > NOTE_BYTES_MAX => Err(too_long("the note", &self.note, NOTE_BYTES_MAX)),
             () if matches!(self.decision, Decision::Edit { payload: None, headers: None }) => {
                 Err(DecideError::EmptyEdit)
             }
             () => Ok(()),
         }
     }
+}
+
+fn too_long(what: &'static str, text: &str, bytes_max: usize) -> DecideError {
+    DecideError::TooLong { what, bytes: text.len(), bytes_max }
 }
 
 /// The content of an entry as an operator's edit sees it; PostgreSQL makes its digest by itself.
@@ -261,6 +280,10 @@ mod tests {
             decree("ops", "", Decision::Discard).check(),
             Err(DecideError::Unsigned("the note"))
         ));
+        assert!(decree("ops", &"n".repeat(NOTE_BYTES_MAX), Decision::Requeue).check().is_ok());
+        let error = decree("ops", &"n".repeat(NOTE_BYTES_MAX + 1), Decision::Requeue).check().unwrap_err();
+        let expected = "the note of the decision has 2001 bytes; at most 2000 are taken: shorten it";
+        assert_eq!(error.to_string(), expected);
         let empty = Decision::Edit { payload: None, headers: None };
         assert!(matches!(decree("ops", "x", empty).check(), Err(DecideError::EmptyEdit)));
     }

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use message::header::{HEADER_VALUE_BYTES_MAX, HEADERS_MAX};
+use message::text::TEXT_BYTES_MAX;
 use message::{Message, SizeLimit};
 
 /// The place of an entry in its log: the row's `id`. Ascends with allocation, not with commit.
@@ -116,7 +118,8 @@ impl RowLimit {
 
     /// The longest headers that are read, in bytes of JSON.
     pub(crate) fn headers_bytes_max(&self) -> usize {
-        self.headers.message_bytes_max.saturating_mul(2).min(HEADERS_BYTES_MAX)
+        const LARGEST: usize = HEADERS_MAX * (TEXT_BYTES_MAX + HEADER_VALUE_BYTES_MAX);
+        self.headers.message_bytes_max.min(LARGEST).saturating_mul(2)
     }
 
     /// Returns why a row of these lengths is not read, if it is not.
@@ -139,8 +142,8 @@ impl RowLimit {
     }
 }
 
-/// The longest headers that are read, whatever the limit, in bytes of JSON. The database itself
-/// fails to write much longer ones as text.
+/// The longest headers that are measured, in bytes of JSON. The database itself fails to write much
+/// longer ones as text.
 pub(crate) const HEADERS_BYTES_MAX: usize = 128 << 20;
 
 /// The lengths of what a row holds besides its names.

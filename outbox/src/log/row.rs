@@ -263,6 +263,20 @@ mod tests {
     }
 
     #[test]
+    fn more_headers_than_a_message_takes_are_not_read() {
+        let of = |count| {
+            let headers: Vec<_> = (0..count).map(|n| format!(r#""h{n}":"""#)).collect();
+            let json = format!("{{{}}}", headers.join(","));
+            entry(Row { headers: Some(json.as_bytes()), ..row() })
+                .message
+                .map(|message| message.headers.len())
+        };
+        assert_eq!(of(message::header::HEADERS_MAX), Ok(1_000));
+        let problem = of(message::header::HEADERS_MAX + 1).unwrap_err().problem;
+        assert!(problem.contains("there are more than 1000 headers"), "{problem}");
+    }
+
+    #[test]
     fn an_invalid_trace_does_not_park_a_message() {
         let message = entry(Row { traceparent: Some(b"x"), ..row() }).message.unwrap();
         assert_eq!(message.trace, None);

@@ -172,11 +172,7 @@ impl PgCheckpointStore {
     /// An error's text, which can hold any character, as the database can store it. One that the
     /// encoding lacks would fail this checkpoint and each later one, and so stop the relay.
     fn storable<'e>(&self, error: Option<&'e str>) -> Option<Cow<'e, str>> {
-        let storable = |text| match self.takes_any_text {
-            true => Cow::Borrowed(text),
-            false => Cow::Owned(encoding::ascii(text)),
-        };
-        error.map(storable)
+        error.map(|text| encoding::storable(text, self.takes_any_text))
     }
 
     /// Nothing, and nothing is stored, when a message was to be parked under the id of another one.

@@ -4,6 +4,8 @@
 //! has no equivalent. A database without an encoding (`SQL_ASCII`) takes any bytes: there nothing
 //! is converted, and each text is looked at by itself.
 
+use std::borrow::Cow;
+
 use sqlx::PgConnection;
 
 use crate::log::LogError;
@@ -20,9 +22,15 @@ pub(super) async fn take_bytes(connection: &mut PgConnection) -> Result<bool, Lo
     .map_err(LogError::during("choose an encoding"))
 }
 
-/// Returns a text that a database of any encoding can store.
-pub(super) fn ascii(text: &str) -> String {
-    text.chars().map(|c| if c.is_ascii() { c.to_string() } else { c.escape_default().to_string() }).collect()
+/// Returns a text as a database can store it: without NUL characters, which PostgreSQL takes
+/// nowhere, and escaped where the encoding lacks characters.
+pub(super) fn storable(text: &str, takes_any_text: bool) -> Cow<'_, str> {
+    let is_taken = |c: char| c != '\0' && (takes_any_text || c.is_ascii());
+    if text.chars().all(is_taken) {
+        return Cow::Borrowed(text);
+    }
+    let escaped = |c: char| if is_taken(c) { c.to_string() } else { c.escape_default().to_string() };
+    Cow::Owned(text.chars().map(escaped).collect())
 }
 
 #[cfg(test)]
@@ -30,7 +38,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_ascii_is_escaped() {
-        assert_eq!(ascii("topic \"or ders\"\u{2026} has\ttoo"), "topic \"or ders\"\\u{2026} has\ttoo");
+    fn what_a_database_does_not_take_is_escaped() {
+        let text = "topic \"or ders\"\u{2026} has\ttoo";
+        assert_eq!(storable(text, true), text);
+        assert_eq!(storable(text, false), "topic \"or ders\"\\u{2026} has\ttoo");
+        for takes_any_text in [true, false] {
+            assert_eq!(storable("a\0b", takes_any_text), "a\\u{0}b");
+        }
     }
 }

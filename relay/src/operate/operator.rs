@@ -1,6 +1,7 @@
 //! Who asks, and what that permits.
 
 use inbox::Signature;
+use message::text::{NOTE_BYTES_MAX, TEXT_BYTES_MAX};
 
 use super::error::{OperateError, OperateErrorKind};
 
@@ -77,16 +78,23 @@ impl Signed {
         Signature { actor: self.operator.name.clone(), note: self.reason.clone(), selection }
     }
 
-    /// Refuses a decision that nobody signed, or that this operator may not take.
+    /// Refuses a decision without an author or a reason that the audit can keep, or one that this operator may not take.
     pub(crate) fn check(&self, what: &str) -> Result<(), OperateError> {
         self.operator.permit(Role::Operator, what)?;
-        let missing = match () {
-            () if self.operator.name.trim().is_empty() => "who decides",
-            () if self.reason.trim().is_empty() => "why",
-            () => return Ok(()),
-        };
-        let text = format!("the audit needs to know {missing}: it is empty");
-        Err(OperateError::new(OperateErrorKind::Refused, text))
+        let parts =
+            [("who decides", &self.operator.name, TEXT_BYTES_MAX), ("why", &self.reason, NOTE_BYTES_MAX)];
+        for (what, text, bytes_max) in parts {
+            let bytes = text.len();
+            let problem = match () {
+                () if text.trim().is_empty() => String::from("it is empty"),
+                () if bytes > bytes_max => format!("it has {bytes} bytes; at most {bytes_max} are taken"),
+                () if text.contains('\0') => String::from("it has a NUL character"),
+                () => continue,
+            };
+            let text = format!("the audit needs to know {what}: {problem}");
+            return Err(OperateError::new(OperateErrorKind::Refused, text));
+        }
+        Ok(())
     }
 }
 
@@ -110,7 +118,15 @@ mod tests {
     #[test]
     fn a_decision_needs_a_name_and_a_reason() {
         assert!(signed("ann", Role::Operator, "prices are back").check("requeue").is_ok());
-        for (name, reason, missing) in [(" ", "x", "who"), ("ann", " ", "why")] {
+        let (longest, long) = ("n".repeat(NOTE_BYTES_MAX), "n".repeat(100 * NOTE_BYTES_MAX));
+        assert!(signed("ann", Role::Operator, &longest).check("requeue").is_ok());
+        for (name, reason, missing) in [
+            (" ", "x", "who decides: it is empty"),
+            ("ann", " ", "why: it is empty"),
+            ("ann", &long, "why: it has 200000 bytes; at most 2000 are taken"),
+            (&long[..256], "x", "who decides: it has 256 bytes; at most 255 are taken"),
+            ("ann", "a\0b", "why: it has a NUL character"),
+        ] {
             let refused = signed(name, Role::Operator, reason).check("requeue").unwrap_err();
             assert_eq!(refused.kind(), OperateErrorKind::Refused);
             assert!(refused.to_string().contains(missing), "{refused}");

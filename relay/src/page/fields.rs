@@ -18,7 +18,7 @@ pub(crate) fn moment(at: OffsetDateTime) -> String {
 pub(crate) struct Fields(Vec<(String, String)>);
 
 /// The longest value that is taken, in bytes: names have 255, reasons may be longer.
-const VALUE_BYTES_MAX: usize = 2_000;
+const VALUE_BYTES_MAX: usize = message::text::NOTE_BYTES_MAX;
 
 impl Fields {
     /// The first value of a name as it is: where nobody types it, spaces are a part of it.

@@ -6,6 +6,7 @@ use outbox::NewMessage;
 use outbox::admin::{self, ChosenEntry, Decision, OperatorDecision};
 use outbox::log::{EntryId, ExceptionState, LogOptions, RelayName};
 use serde_json::json;
+use sqlx::Postgres;
 use tests::facts::Fact;
 use tests::relay_process::Config;
 use tests::workload::Workload;
@@ -103,5 +104,38 @@ pub(crate) async fn an_unknown_topic_stops_alone<DB: Dialect>(
     payloads.dedup();
     assert_eq!(payloads, [b"0", b"1", b"2"]);
     consumer.stop().await?;
+    relay.stop().await
+}
+
+/// Goal: with `unroutable = "dead"` a message that no queue takes is an operator's at once, with its
+/// key behind it, and other keys of its topic go on. Oracle: one attempt and the reason; what a
+/// plain client finds once a queue is there.
+pub(crate) async fn a_message_that_nobody_takes_is_dead_at_once(
+    stage: Stage,
+    broker: Arc<dyn Broker>,
+) -> Outcome {
+    let workload = Workload::<Postgres>::open(&stage, broker).await?;
+    let section = workload.broker.relay_section().ok_or("it lives in this process")?;
+    let section = format!("{section}unroutable = \"dead\"\n");
+    let url = workload.database.relay_url()?;
+    let config = Config::with_section(&stage, RELAY, &url, &section, "")?;
+    let nobodys = workload.broker.topic_name(&stage, "nobodys");
+    workload.database.append(&nobodys, "a", "1").await?;
+    workload.database.append(&nobodys, "a", "2").await?;
+    let relay = RelayProcess::start(&stage, &config)?;
+    let admin = admin::open(url.as_str(), message::Source::new("/test")?, LogOptions::default())?;
+    let name = RelayName::new(RELAY)?;
+    let dead = eventually("the message is dead", || async {
+        let dead = admin.list(&name, ExceptionState::Dead, EntryId(0), 10).await?;
+        Ok((!dead.is_empty()).then_some(dead))
+    })
+    .await?;
+    assert_eq!((dead.len(), dead[0].attempts, dead[0].key.as_deref()), (1, 1, Some("a")), "{dead:?}");
+    let error = dead[0].error.clone().unwrap_or_default();
+    assert!(error.contains(&format!("no queue is bound for routing key {nobodys}")), "{error}");
+    workload.broker.create_topic(&stage, &nobodys).await?;
+    workload.database.append(&nobodys, "b", "33").await?;
+    let records = workload.broker.drain(&nobodys, 1).await?;
+    assert_eq!(records.iter().map(|record| &record.payload[..]).collect::<Vec<_>>(), [b"33"]);
     relay.stop().await
 }

@@ -80,6 +80,18 @@ fn of_the_gate() -> Vec<Trial> {
             delivery::rows_of_one_id_are_all_delivered(stage, brokers::open(Backend::Rabbitmq).await?).await
         },
     ));
+    trials.push(trial(
+        "rows_of_every_size_leave_or_are_dead/postgres/rabbitmq",
+        &[Backend::Postgres, Backend::Rabbitmq],
+        |stage| async move {
+            let broker = brokers::open(Backend::Rabbitmq).await?;
+            sizes::rows_of_every_size_leave_or_are_dead::<Postgres>(stage, broker).await
+        },
+    ));
+    trials.push(trial("rows_of_every_size_leave_or_are_dead/sqlite/kafka-mock", &[], |stage| async move {
+        let broker = brokers::open(Backend::KafkaMock).await?;
+        sizes::rows_of_every_size_leave_or_are_dead::<Sqlite>(stage, broker).await
+    }));
     trials.extend(configuration::trials());
     trials.extend(commands::of_the_gate());
     trials
@@ -110,6 +122,22 @@ fn of_the_night() -> Vec<Trial> {
         |stage| async move {
             let broker = brokers::open(Backend::KafkaMock).await?;
             sizes::a_row_larger_than_memory_costs_its_own_key::<Sqlite>(stage, broker).await
+        },
+    ));
+    trials.push(trial(
+        "a_message_that_nobody_takes_is_dead_at_once/postgres/rabbitmq",
+        &[Backend::Postgres, Backend::Rabbitmq],
+        |stage| async move {
+            let broker = brokers::open(Backend::Rabbitmq).await?;
+            holding::a_message_that_nobody_takes_is_dead_at_once(stage, broker).await
+        },
+    ));
+    trials.push(trial(
+        "small_headers_are_counted_as_what_they_take/postgres/rabbitmq",
+        &[Backend::Postgres, Backend::Rabbitmq],
+        |stage| async move {
+            let broker = brokers::open(Backend::Rabbitmq).await?;
+            sizes::small_headers_are_counted_as_what_they_take(stage, broker).await
         },
     ));
     trials.push(trial(

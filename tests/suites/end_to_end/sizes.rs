@@ -1,7 +1,10 @@
-//! Rows that are larger than the relay itself may be.
+//! Rows of every size: at a limit, above it, and larger than the relay itself may be.
 
 use std::sync::Arc;
 
+use message::header::{HEADER_VALUE_BYTES_MAX, HEADERS_MAX};
+use message::text::TEXT_BYTES_MAX;
+use message::{EventType, Message, OrderingKey, Source, Topic};
 use outbox::admin::{self, ChosenEntry, Decision, LogAdmin, OperatorDecision};
 use outbox::log::{EntryId, ExceptionState, LogOptions, RelayName};
 use tests::relay_process::Config;
@@ -13,6 +16,248 @@ const RELAY: &str = "orders";
 const PAYLOAD_BYTES: u64 = 150 << 20;
 /// Less than one copy of it.
 const MEMORY_BYTES: u64 = 96 << 20;
+
+/// The limit of [`rows_of_every_size_leave_or_are_dead`]: small, so that a hundred times as much is
+/// quick.
+const LIMIT_BYTES: usize = 32 << 10;
+
+/// A row of plain SQL. Its key names it.
+struct Row {
+    key: String,
+    /// A column beside topic, key and payload.
+    column: Option<(&'static str, String)>,
+    payload_bytes: usize,
+    fate: Fate,
+}
+
+/// What must become of a row.
+enum Fate {
+    Leaves,
+    /// Dead with an error that holds this text.
+    Dead(String),
+    /// Put aside until its time.
+    Waits,
+    /// Refused by the database with an error that holds this text.
+    Refused(&'static str),
+}
+
+impl Row {
+    fn of(key: impl Into<String>, fate: Fate) -> Self {
+        Self { key: key.into(), column: None, payload_bytes: 1, fate }
+    }
+
+    fn with(key: &str, column: &'static str, value: String, fate: Fate) -> Self {
+        Self { column: Some((column, value)), ..Self::of(key, fate) }
+    }
+
+    fn with_payload(key: &str, payload_bytes: usize, fate: Fate) -> Self {
+        Self { payload_bytes, ..Self::of(key, fate) }
+    }
+
+    fn statement<DB: Dialect>(&self, topic: &str) -> String {
+        let (column, value) = self.column.as_ref().map_or(("kind", "NULL"), |(name, value)| (*name, value));
+        let value = if value == "NULL" { String::from(value) } else { format!("'{value}'") };
+        let payload = "0".repeat(self.payload_bytes);
+        let payload = match DB::NAME {
+            "SQLite" => format!("CAST('{payload}' AS BLOB)"),
+            _ => format!("convert_to('{payload}', 'UTF8')"),
+        };
+        let key = &self.key;
+        format!(
+            "INSERT INTO outbox_message (topic, key, {column}, payload) VALUES ('{topic}', '{key}', {value}, {payload})"
+        )
+    }
+}
+
+/// Rows at each limit of a row, one above it, and a hundred times above it.
+fn rows(topic: &str) -> Result<Vec<Row>, Failure> {
+    use Fate::{Dead, Leaves, Refused};
+    let dead = |text: &str| Dead(text.to_owned());
+    let text = |bytes| "x".repeat(bytes);
+    let value = |bytes| format!(r#"{{"h":"{}"}}"#, text(bytes));
+    let name = |bytes| format!(r#"{{"{}":"v"}}"#, text(bytes));
+    let many = |count| {
+        let headers: Vec<_> = (0..count).map(|n| format!(r#""{n:03x}":"""#)).collect();
+        format!("{{{}}}", headers.join(","))
+    };
+    // The largest payload that fits beside the envelope.
+    let key = "payload at the limit";
+    let mut message = Message::new(Topic::new(topic)?, EventType::new(topic)?, "")
+        .with_key(OrderingKey::new(key)?)
+        .with_content_type(message::ContentType::json());
+    message.source = Source::new(format!("/{RELAY}"))?;
+    let largest = LIMIT_BYTES - message.wire_bytes();
+    Ok(vec![
+        Row::with_payload("payload of nothing", 0, Leaves),
+        Row::with_payload(key, largest, Leaves),
+        Row::with_payload(
+            "payload above limits",
+            largest + 1,
+            Dead(format!("has {} bytes", LIMIT_BYTES + 1)),
+        ),
+        Row::with_payload("payload far above", 100 * LIMIT_BYTES, dead("a payload of 3276800 bytes; ")),
+        Row::with("value at the limit", "headers", value(HEADER_VALUE_BYTES_MAX), Leaves),
+        Row::with(
+            "value above",
+            "headers",
+            value(HEADER_VALUE_BYTES_MAX + 1),
+            dead("has 8193 bytes; the limit is 8192"),
+        ),
+        Row::with("value far above", "headers", value(100 * HEADER_VALUE_BYTES_MAX), dead("headers of 8192")),
+        Row::with(
+            "name of nothing",
+            "headers",
+            name(0),
+            dead("header name is empty; give it 1 to 255 bytes"),
+        ),
+        Row::with("name at the limit", "headers", name(TEXT_BYTES_MAX), Leaves),
+        Row::with("name above", "headers", name(TEXT_BYTES_MAX + 1), dead("has 256 bytes; the limit is 255")),
+        Row::with(
+            "name far above",
+            "headers",
+            name(100 * TEXT_BYTES_MAX),
+            dead("has 25500 bytes; the limit is 255"),
+        ),
+        Row::with("headers at the limit", "headers", many(HEADERS_MAX), Leaves),
+        Row::with(
+            "headers above",
+            "headers",
+            many(HEADERS_MAX + 1),
+            dead("there are more than 1000 headers"),
+        ),
+        Row::with("headers far above", "headers", many(100 * HEADERS_MAX), dead("bytes as JSON; ")),
+        Row::with("kind at the limit", "kind", text(TEXT_BYTES_MAX), Leaves),
+        Row::with("kind above", "kind", text(TEXT_BYTES_MAX + 1), Refused("kind_has_1_to_255_bytes")),
+        Row::with("type at the limit", "content_type", text(TEXT_BYTES_MAX), Leaves),
+        Row::with(
+            "type above",
+            "content_type",
+            text(TEXT_BYTES_MAX + 1),
+            Refused("content_type_has_1_to_255_bytes"),
+        ),
+        Row::with("parent far above", "traceparent", text(5_500), Leaves),
+        Row::with("state far above", "tracestate", text(100 * HEADER_VALUE_BYTES_MAX), Leaves),
+        Row::of(text(TEXT_BYTES_MAX), Leaves),
+        Row::of(text(TEXT_BYTES_MAX + 1), Refused("key_has_1_to_255_bytes")),
+        Row::of(text(100 * TEXT_BYTES_MAX), Refused("key_has_1_to_255_bytes")),
+        Row::of("", Refused("key_has_1_to_255_bytes")),
+        Row::of("neighbour", Leaves),
+    ])
+}
+
+/// Rows of the earliest and the latest times.
+fn times<DB: Dialect>() -> Vec<Row> {
+    use Fate::{Dead, Leaves, Refused, Waits};
+    let time = |year: &str, micros: i64| match DB::NAME {
+        "SQLite" => micros.to_string(),
+        _ => format!("{year}-01-01T00:00:00Z"),
+    };
+    let (first, last) = (time("1970", 0), time("9999", 253_370_764_800_000_000));
+    let before = time("1969", -31_536_000_000_000);
+    let id = |millis: &str| format!("{millis}-7000-8000-000000000001");
+    vec![
+        Row::with("enqueued in 1970", "enqueued_at", first.clone(), Leaves),
+        Row::with("enqueued in 9999", "enqueued_at", last.clone(), Leaves),
+        Row::with("enqueued before", "enqueued_at", before.clone(), Refused("enqueued_at_is_finite")),
+        Row::with("due since 1970", "deliver_at", first, Leaves),
+        Row::with("due in 9999", "deliver_at", last, Waits),
+        Row::with("due before", "deliver_at", before, Refused("deliver_at_is_finite")),
+        Row::with("made in 1970", "message_id", id("00000000-0000"), Leaves),
+        Row::with("made in 10889", "message_id", id("ffffffff-ffff"), Dead(String::from("9999"))),
+    ]
+}
+
+/// Goal: G7, a row of plain SQL leaves or is dead with a reason, whatever the size of each of its
+/// parts and whatever its times, and costs its own key only. Oracle: what a plain client finds in the topic, with its
+/// lengths; the errors of the others name length and limit; the peak of the relay's memory.
+pub(crate) async fn rows_of_every_size_leave_or_are_dead<DB: Dialect>(
+    stage: Stage,
+    broker: Arc<dyn Broker>,
+) -> Outcome {
+    let workload = Workload::<DB>::open(&stage, broker).await?;
+    let topic = &workload.topic;
+    let rows: Vec<Row> = rows(topic)?.into_iter().chain(times::<DB>()).collect();
+    for row in &rows {
+        let stored = workload.database.execute(&row.statement::<DB>(topic)).await;
+        match (&row.fate, stored) {
+            (Fate::Refused(limit), Err(failure)) => {
+                assert!(failure.to_string().contains(limit), "{}: {failure}", row.key);
+            }
+            (Fate::Refused(limit), Ok(())) => panic!("{} passed {limit}", row.key),
+            (_, stored) => stored?,
+        }
+    }
+    let long =
+        workload.database.execute(&Row::of("any", Fate::Leaves).statement::<DB>(&"t".repeat(256))).await;
+    assert!(long.is_err_and(|failure| failure.to_string().contains("topic_has_1_to_255_bytes")));
+
+    let url = workload.database.relay_url()?;
+    let more = format!("message_bytes_max = {LIMIT_BYTES}\n");
+    let config = Config::write(&stage, RELAY, &url, workload.broker.as_ref(), &more)?;
+    let mut relay = RelayProcess::start(&stage, &config)?;
+    let leaves = rows.iter().filter(|row| matches!(row.fate, Fate::Leaves));
+    let mut expected: Vec<_> = leaves.map(|row| (row.key.clone(), row.payload_bytes)).collect();
+    let records = workload.broker.drain(topic, expected.len()).await?;
+    let subject = |record: &tests::brokers::Record| {
+        let mut headers = record.headers.iter();
+        headers
+            .find(|(name, _)| name.ends_with("subject"))
+            .map(|(_, value)| value.clone())
+            .unwrap_or_default()
+    };
+    let mut found: Vec<_> = records.iter().map(|record| (subject(record), record.payload.len())).collect();
+    expected.sort();
+    found.sort();
+    assert_eq!(found, expected);
+
+    let admin = admin::open(url.as_str(), Source::new("/test")?, LogOptions::default())?;
+    let reasons: Vec<_> = rows
+        .iter()
+        .filter_map(|row| if let Fate::Dead(text) = &row.fate { Some((&row.key, text)) } else { None })
+        .collect();
+    let name = RelayName::new(RELAY)?;
+    let dead = eventually("the others are dead", || async {
+        let dead = admin.list(&name, ExceptionState::Dead, EntryId(0), 100).await?;
+        Ok((dead.len() >= reasons.len()).then_some(dead))
+    })
+    .await?;
+    for entry in &dead {
+        let (key, error) = (entry.key.clone().unwrap_or_default(), entry.error.clone().unwrap_or_default());
+        let reason = reasons.iter().find(|(row, _)| **row == key).map(|(_, text)| text.as_str());
+        assert!(reason.is_some_and(|text| error.contains(text)), "{key}: {error}, and not {reason:?}");
+        assert!(error.len() < 500, "{key}: {error}");
+    }
+    assert_eq!(dead.len(), reasons.len());
+    check(&mut relay)?;
+    relay.stop().await
+}
+
+/// Goal: the bound of memory, headers of a few bytes count with the memory that they take. Oracle:
+/// the kernel's peak while a thousand rows with all headers that are taken wait for their topic,
+/// and all of them at the end.
+pub(crate) async fn small_headers_are_counted_as_what_they_take(
+    stage: Stage,
+    broker: Arc<dyn Broker>,
+) -> Outcome {
+    const ROWS: usize = 1_000;
+    let workload = Workload::<sqlx::Postgres>::open(&stage, broker).await?;
+    let topic = &workload.topic;
+    workload
+        .database
+        .execute(&format!(
+            "INSERT INTO outbox_message (topic, key, headers, payload)
+             SELECT '{topic}', 'key-' || n, headers, '' FROM generate_series(1, {ROWS}) AS n,
+                (SELECT jsonb_object_agg('h' || h, '') AS headers FROM generate_series(1, {HEADERS_MAX}) AS h) AS many"
+        ))
+        .await?;
+    let url = workload.database.relay_url()?;
+    let config = Config::write(&stage, RELAY, &url, workload.broker.as_ref(), "")?;
+    let mut relay = RelayProcess::start(&stage, &config)?;
+    let records = workload.broker.drain(topic, ROWS).await?;
+    assert_eq!(records.len(), ROWS);
+    check(&mut relay)?;
+    relay.stop().await
+}
 
 /// Goal: G7 and the bound of memory, a row of plain SQL that is far larger than any message costs
 /// its own key only, also when it is scheduled, when an operator requeues it, and when another
@@ -45,7 +290,7 @@ pub(crate) async fn a_row_larger_than_memory_costs_its_own_key<DB: Dialect>(
     let consumer = workload.consume().await?;
     let mut relay = RelayProcess::start(&stage, &config)?;
     workload.applied(1).await?;
-    let admin = admin::open(url.as_str(), message::Source::new("/test")?, LogOptions::default())?;
+    let admin = admin::open(url.as_str(), Source::new("/test")?, LogOptions::default())?;
     dead(admin.as_ref(), 1).await?;
     check(&mut relay)?;
 
