@@ -265,6 +265,12 @@ pub(super) async fn a_replay_that_was_killed_is_repeated<DB: Dialect>(
     let consumer = scene.workload.consume().await?;
     scene.workload.place_many(4, 40).await?;
     scene.workload.settled().await?;
+    // A replay takes what the stored cursor has passed, which is behind what has left.
+    eventually("the cursor has passed everything", || async {
+        let dry = scene.replayed(&["--all", "--dry-run"]).await?;
+        Ok((dry["chosen"] == json!(40)).then_some(()))
+    })
+    .await?;
     let slow = [&["replay", "--all", "--rate", "8", "--yes"], &SIGNED[..]].concat();
     let killed = RelayProcess::start_command(&stage, &scene.config, &slow)?;
     eventually("the replay has begun", || async { Ok((scene.workload.repeated().await? > 3).then_some(())) })
