@@ -7,7 +7,9 @@ use futures_util::future::join_all;
 #[cfg(feature = "kafka")]
 use message::loopback::is_loopback;
 use migrations::Dialect;
+use outbox::admin::ParkedCount;
 use outbox::connect::dialect_of;
+use outbox::log::ExceptionState::{Discarded, Scheduled};
 use outbox::log::LogError;
 use secrecy::ExposeSecret as _;
 use tokio::time::timeout;
@@ -82,6 +84,9 @@ pub async fn examine(
     }
     let inboxes = join_all(inboxes.into_iter().map(gather::inbox::gather)).await;
     checks.extend(horizon::check(&horizons, &inboxes));
+    if let Some(longest) = longest_wait(pipeline).await {
+        checks.extend(horizon::waiting(longest, &inboxes));
+    }
     PipelineReport { pipeline: pipeline.name.to_string(), checks }
 }
 
@@ -178,6 +183,18 @@ async fn refusal(pipeline: &PipelineConfig) -> Result<Option<String>, Unreachabl
         Err(error) if error.fault() == message::Fault::Operator => Ok(Some(error.to_string())),
         Err(error) => Err(error.into()),
     }
+}
+
+/// For how long the message that waits longest has waited; why it is not known, other checks say.
+async fn longest_wait(pipeline: &PipelineConfig) -> Option<Duration> {
+    let options = pipeline.database.options().clone();
+    let log = outbox::admin::open(pipeline.database.address(), pipeline.source.clone(), options).ok()?;
+    let own = timeout(DATABASE_TIME_LIMIT, log.relay(&pipeline.name)).await.ok()?.ok()??;
+    // What is scheduled was refused at enqueue if it would be too old then.
+    let is_late = |parked: &&ParkedCount| !matches!(parked.state, Scheduled | Discarded);
+    let parked = own.parked.iter().filter(is_late).map(|parked| parked.longest).max();
+    let waiting = own.backlog.oldest_waiting().map(|(_, age)| age);
+    Some(parked.max(waiting).unwrap_or_default())
 }
 
 /// How long the outbox keeps what has left.

@@ -63,6 +63,24 @@ pub fn check(horizons: &[Horizon], inboxes: &[InboxFacts]) -> Vec<Finding> {
     findings
 }
 
+/// Compares the message that waits longest in the outbox with what inboxes remember: an inbox
+/// judges the age of an id, which is made when its message is enqueued.
+#[must_use]
+pub fn waiting(longest: Duration, inboxes: &[InboxFacts]) -> Vec<Finding> {
+    let remembers = |inbox: &InboxFacts| inbox.remembers.as_ref().ok().copied().flatten();
+    let inboxes = inboxes.iter().filter_map(|inbox| Some((inbox, remembers(inbox)?)));
+    inboxes
+        .map(|(inbox, remembers)| {
+            let measured = format!("remembers {}, a message has waited for {}", age(remembers), age(longest));
+            let remedy = "it is dead-lettered as too old when it arrives: let it leave before, or raise the inbox's \
+                          retention; afterwards a redrive with --accept-late applies it";
+            let state = if longest < remembers { CheckState::Warn } else { CheckState::Fail };
+            let problem = (longest >= remembers / 2).then(|| (state, remedy.to_owned()));
+            Finding::unless("inbox-waiting", &format!("inbox {}", inbox.consumer), measured, problem)
+        })
+        .collect()
+}
+
 fn compare(name: &'static str, subject: &str, remembers: Duration, place: &Horizon) -> Finding {
     let (measured, problem) = match place.redelivers {
         Redelivers::Unknown => {
@@ -131,5 +149,21 @@ mod tests {
             remembers: Err(unread),
         };
         assert_eq!(check(&[], &[inbox])[0].state, CheckState::Fail);
+    }
+
+    #[test]
+    fn what_waits_leaves_before_it_is_too_old() {
+        let inbox = |remembers| InboxFacts {
+            consumer: String::from("billing"),
+            topics: std::collections::BTreeSet::new(),
+            remembers,
+        };
+        let of = |longest| waiting(longest, &[inbox(Ok(Some(14 * DAY))), inbox(Ok(None))]);
+        for (days, state) in
+            [(0, CheckState::Pass), (6, CheckState::Pass), (7, CheckState::Warn), (14, CheckState::Fail)]
+        {
+            let findings = of(days * DAY);
+            assert_eq!(findings.iter().map(|finding| finding.state).collect::<Vec<_>>(), [state], "{days}");
+        }
     }
 }

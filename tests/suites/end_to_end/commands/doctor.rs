@@ -269,6 +269,13 @@ async fn what_is_wrong_in_kafka(stage: Stage) -> Outcome {
     )
     .await?;
     database.execute("INSERT INTO inbox_retention (retained_from) SELECT date_trunc('day', now() AT TIME ZONE 'UTC') AT TIME ZONE 'UTC' - interval '7 days'").await?;
+    database
+        .execute(&format!(
+            "INSERT INTO outbox_message (topic, payload, enqueued_at) VALUES ('{name}', '', now() - interval '8 days');
+             INSERT INTO outbox_relay (relay, epoch, cursor)
+             VALUES ('orders', 1, '{{\"base\":\"0@1:1:\",\"progress\":null}}')"
+        ))
+        .await?;
     database.append(&name, "k", "{}").await?;
     let missing = stage.unique("missing");
     let inbox = format!("[[verify.inbox]]\nconsumer = \"billing\"\nurl = {:?}\n", database.url);
@@ -285,6 +292,7 @@ async fn what_is_wrong_in_kafka(stage: Stage) -> Outcome {
     report.has("topic", "fail", &missing);
     // Seven days and some hours, against fourteen.
     report.has("inbox-retention", "fail", "remembers 7d");
+    report.has("inbox-waiting", "fail", "a message has waited for 8d");
     assert_eq!(report.code, Some(2));
     Ok(())
 }
