@@ -128,12 +128,14 @@ pub(super) fn serve(
 #[cfg(feature = "page")]
 pub(super) fn serve_page(
     config: &Arc<Config>,
+    own: page::Own,
     is_missing: impl Fn(bool) + Send + Sync + 'static,
 ) -> Result<Option<AbortOnDropHandle<()>>, Failure> {
     let (Some(settings), config) = (config.page.clone(), Arc::clone(config)) else { return Ok(None) };
     page::check_settings(&settings).map_err(|error| Failure::new(Exit::Usage, &error))?;
     Ok(Some(spawn(async move {
-        let page = listening("the page is", || Page::bind(&config, &settings), || is_missing(true)).await;
+        let bind = || Page::bind(&config, &settings, own.clone());
+        let page = listening("the page is", bind, || is_missing(true)).await;
         is_missing(false);
         let address = page.address().unwrap_or(settings.listen);
         let users = settings.users.len();

@@ -98,7 +98,11 @@ impl Run {
         #[cfg(all(feature = "page", not(feature = "metrics-endpoint")))]
         let is_page_missing = |_| {};
         #[cfg(feature = "page")]
-        let _page = observe::serve_page(&config, is_page_missing)?;
+        let own = pipelines
+            .iter()
+            .map(|opened| (opened.candidate.name.to_string(), opened.ready.pipeline.status()));
+        #[cfg(feature = "page")]
+        let _page = observe::serve_page(&config, own.collect(), is_page_missing)?;
         let _watchdog = systemd::watchdog();
         let file = self.config.shown();
         let Prepared { ready, refused } = tokio::select! {

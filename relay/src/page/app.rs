@@ -16,7 +16,7 @@ use super::guard::Hosts;
 use super::observe::Observer;
 use super::stream::{self, Streams};
 use super::users::Users;
-use super::{login, pages};
+use super::{Own, login, pages};
 use crate::config::{InboxConfig, PipelineConfig};
 use crate::operate::Places;
 
@@ -35,6 +35,8 @@ const ICON: &str = include_str!("assets/icon.svg");
 pub(crate) struct App {
     pub(crate) pipelines: Vec<PipelineConfig>,
     pub(crate) inboxes: Vec<InboxConfig>,
+    /// The pipelines as this process runs them.
+    pub(crate) own: Own,
     pub(crate) hosts: Hosts,
     pub(crate) users: Users,
     /// Whether browsers speak TLS.
@@ -47,11 +49,12 @@ pub(crate) struct App {
 impl App {
     pub(crate) fn new(
         (pipelines, inboxes): (Vec<PipelineConfig>, Vec<InboxConfig>),
+        own: Own,
         (hosts, users, is_secure): (Hosts, Users, bool),
     ) -> Self {
         let observer = Observer::new(pipelines.clone());
         let work = Semaphore::new(WORK_MAX);
-        Self { pipelines, inboxes, hosts, users, is_secure, observer, streams: Streams::new(), work }
+        Self { pipelines, inboxes, own, hosts, users, is_secure, observer, streams: Streams::new(), work }
     }
 
     /// Waits until databases may be asked.

@@ -17,8 +17,8 @@ use tokio_rustls::TlsAcceptor;
 
 use super::app::{App, routes};
 use super::guard::Hosts;
-use super::tls;
 use super::users::Users;
+use super::{Own, tls};
 use crate::config::{Config, PageConfig, PageCredential, PageUser};
 use crate::listener::{self, Admitted, Bounds};
 
@@ -88,7 +88,7 @@ impl Page {
     ///
     /// # Errors
     /// [`PageError`]; nothing is served then.
-    pub async fn bind(config: &Config, page: &PageConfig) -> Result<Self, PageError> {
+    pub async fn bind(config: &Config, page: &PageConfig, own: Own) -> Result<Self, PageError> {
         let users = Users::load(&page.users).map_err(PageError::Setting)?;
         let tls = page.tls.as_ref().map(tls::acceptor).transpose().map_err(PageError::Setting)?;
         let listener = TcpListener::bind(page.listen)
@@ -96,7 +96,7 @@ impl Page {
             .map_err(|error| PageError::Address { address: page.listen, error })?;
         let hosts = Hosts::new(page.listen, &page.hosts);
         let places = (config.pipelines.clone(), config.verify.clone());
-        let app = Arc::new(App::new(places, (hosts, users, page.is_encrypted())));
+        let app = Arc::new(App::new(places, own, (hosts, users, page.is_encrypted())));
         let bounds = Bounds {
             connections_max: CONNECTIONS_MAX,
             // A proxy stands for everybody.

@@ -11,7 +11,8 @@ use tests::workload::Workload;
 use tests::{
     Backend, Database, Dialect as _, Failure, Outcome, RelayProcess, Stage, brokers, eventually, trial,
 };
-use tokio::net::TcpListener;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
 
 use crate::observability::get;
 
@@ -169,10 +170,18 @@ async fn refused_alone(stage: Stage) -> Outcome {
     let text = [
         pipeline("healthy", &format!("url = {:?}", workload.database.relay_url()?), &section),
         pipeline("newer", &format!("url = {:?}", newer.relay_url()?), &section),
-        String::from("[http]\nlisten = \"127.0.0.1:0\"\n"),
+        String::from("[http]\nlisten = \"127.0.0.1:0\"\n[page]\nlisten = \"127.0.0.1:0\"\n"),
     ];
     let mut relay = RelayProcess::start(&stage, &Config::text(&stage, &text.concat())?)?;
     relay.tells("refused, and not tried again; other pipelines run: pipeline newer").await?;
+    let page = relay.address("serving the page").await?;
+    let mut stream = TcpStream::connect(&page).await?;
+    stream
+        .write_all(format!("GET / HTTP/1.1\r\nHost: {page}\r\nConnection: close\r\n\r\n").as_bytes())
+        .await?;
+    let mut shown = String::new();
+    stream.read_to_string(&mut shown).await?;
+    assert!(shown.contains("this process does not run the pipeline, because it was refused"), "{shown}");
     let address = relay.address("serving /metrics").await?;
     workload.database.append(&workload.topic, "k", "healthy").await?;
     arrive(&workload, &["healthy"]).await?;

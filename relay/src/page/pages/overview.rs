@@ -14,6 +14,7 @@ use super::super::gate::Asker;
 use super::super::layout::{Frame, Tab, ago, badge, bytes, cell, count, lasting, may_decide, maybe};
 use super::super::plot::plot;
 use super::super::samples::Hour;
+use crate::engine::{Role, Status};
 use crate::operate::Operator;
 use crate::operate::pause::PauseLine;
 use crate::operate::status::PipelineStatus;
@@ -31,6 +32,9 @@ pub(crate) async fn show(Asker(operator): Asker, State(app): State<Arc<App>>, ur
     let leading = all.iter().filter(|(status, _)| status.state == "leading").count();
     let oldest = all.iter().filter_map(|(status, _)| status.oldest_pending_age_seconds);
     let oldest = oldest.fold(None, |max: Option<f64>, age| Some(max.map_or(age, |max| max.max(age))));
+    let own = |status: &PipelineStatus| {
+        app.own.get(&status.pipeline).and_then(|own| of_this_process(&own.borrow()))
+    };
     let body = html! {
         section class="tiles" aria-label="In short" {
             (tile("Leading", &format!("{leading} of {}", all.len()), leading < all.len(), "/"))
@@ -41,11 +45,11 @@ pub(crate) async fn show(Asker(operator): Asker, State(app): State<Arc<App>>, ur
         }
         @for (index, (status, hour)) in all.iter().enumerate() {
             @if index < OPEN_MAX {
-                section class="card" { (head(status)) (card(&operator, status, hour)) }
+                section class="card" { (head(status)) (card(&operator, status, own(status), hour)) }
             } @else {
                 details class="card" id={ "pipeline-" (status.pipeline) } {
                     summary { (head(status)) }
-                    (card(&operator, status, hour))
+                    (card(&operator, status, own(status), hour))
                 }
             }
         }
@@ -83,7 +87,23 @@ fn head(status: &PipelineStatus) -> Markup {
     }
 }
 
-fn card(operator: &Operator, status: &PipelineStatus, hour: &Hour) -> Markup {
+/// Why this process does not publish, where its database does not tell.
+fn of_this_process(Status { role, faults }: &Status) -> Option<String> {
+    let reason = match role {
+        Role::Refused { reason } => {
+            return Some(format!("this process does not run the pipeline, because it was refused: {reason}"));
+        }
+        Role::Waiting { reason, .. } => reason.as_str(),
+        _ => "the log says which",
+    };
+    (*faults > 1).then(|| {
+        format!(
+            "a fault of this program has ended the pipeline {faults} times in a row in this process: {reason}"
+        )
+    })
+}
+
+fn card(operator: &Operator, status: &PipelineStatus, own: Option<String>, hour: &Hour) -> Markup {
     let waits = status.waits();
     html! {
         div class="plots" {
@@ -109,6 +129,9 @@ fn card(operator: &Operator, status: &PipelineStatus, hour: &Hour) -> Markup {
                 } }
             }
             div { dt { "Outbox" } dd { (maybe(status.history_bytes.map(bytes).as_deref())) } }
+        }
+        @if let Some(own) = &own {
+            p class="bad-line" { (cell(own)) }
         }
         @if waits.is_empty() && status.oldest_pending_id.is_some() {
             p class="faint" { "Messages are on their way, the oldest for less than a minute." }
@@ -164,6 +187,24 @@ fn rate(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_pipeline_that_ends_again_and_again_is_told() {
+        let waiting = || Role::Waiting { fault: message::Fault::Operator, reason: String::from("index 7") };
+        let told = |role, faults| of_this_process(&Status { role, faults });
+        for (role, faults) in
+            [(Role::Starting, 0), (waiting(), 0), (waiting(), 1), (Role::Leading { epoch: 1 }, 1)]
+        {
+            assert_eq!(told(role, faults), None);
+        }
+        assert!(
+            told(waiting(), 3)
+                .is_some_and(|text| text.contains("3 times in a row") && text.ends_with("index 7"))
+        );
+        assert!(told(Role::Leading { epoch: 1 }, 2).is_some_and(|text| text.ends_with("the log says which")));
+        let refused = Role::Refused { reason: String::from("too new") };
+        assert!(told(refused, 0).is_some_and(|text| text.ends_with("it was refused: too new")));
+    }
 
     #[test]
     fn what_is_not_known_is_no_zero() {
