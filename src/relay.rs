@@ -216,7 +216,7 @@ impl RelayBuilder {
     }
 
     /// Sets how long history is kept that every relay has passed: 3 days by default, for ever with
-    /// `None`.
+    /// `None`. Decisions of operators are kept for 400 days, or for ever with `None`.
     pub fn keep(mut self, keep: Option<Duration>) -> Self {
         self.keep = keep;
         self
@@ -244,7 +244,8 @@ impl RelayBuilder {
             Some(keep) => {
                 let log = outbox::retention::open(self.address, source, options)
                     .map_err(BuildRelayError::Database)?;
-                Some(Maintenance { log, keep, telemetry: History::new(&name) })
+                let keep_decisions = Some(maintenance::KEEP_DECISIONS_DEFAULT);
+                Some(Maintenance { log, keep, keep_decisions, telemetry: History::new(&name) })
             }
             None => None,
         };

@@ -23,6 +23,8 @@ pub const STOP_GRACE: Duration = Duration::from_secs(2);
 /// How long history is kept by default. Three days: a weekend, to look into what happened and to
 /// find an id that is made again.
 pub const KEEP_DEFAULT: Duration = Duration::from_secs(3 * 24 * 3_600);
+/// How long decisions of operators are kept by default: a year, and time to look into it.
+pub const KEEP_DECISIONS_DEFAULT: Duration = Duration::from_secs(400 * 24 * 3_600);
 
 /// The maintenance of one outbox.
 #[derive(Clone)]
@@ -31,6 +33,8 @@ pub struct Maintenance {
     pub log: Arc<dyn LogRetention>,
     /// How long history is kept.
     pub keep: Duration,
+    /// How long decisions of operators are kept; for ever with `None`.
+    pub keep_decisions: Option<Duration>,
     /// Tells what happened.
     pub telemetry: History,
 }
@@ -71,6 +75,12 @@ impl Maintenance {
                     continue;
                 }
             }
+            if let Some(keep) = self.keep_decisions
+                && let Err(failure) = self.log.forget_decisions(keep).await
+            {
+                self.telemetry.failed(&failure);
+                continue;
+            }
             match self.log.segments(self.keep).await {
                 Ok(segments) => self.telemetry.segments(&segments),
                 Err(failure) => self.telemetry.failed(&failure),
@@ -106,6 +116,10 @@ mod tests {
             Ok(Expired::default())
         }
 
+        async fn forget_decisions(&self, _: Duration) -> Result<u64, LogError> {
+            Ok(0)
+        }
+
         async fn forget(&self, _: &RelayName, _: bool) -> Result<(), ForgetError> {
             unreachable!("maintenance forgets nobody")
         }
@@ -116,7 +130,8 @@ mod tests {
         let log = Arc::new(Faulty::default());
         let stop = CancellationToken::new();
         let telemetry = History::new(&RelayName::new("orders").unwrap());
-        let maintenance = Maintenance { log: Arc::clone(&log) as _, keep: Duration::ZERO, telemetry };
+        let maintenance =
+            Maintenance { log: Arc::clone(&log) as _, keep: Duration::ZERO, keep_decisions: None, telemetry };
         let running = tokio::spawn(maintenance.keep_running(stop.clone()));
         sleep(2 * FIRST + 3 * INTERVAL).await;
         assert!(log.looks.load(Ordering::SeqCst) >= 2, "nobody looks any more");

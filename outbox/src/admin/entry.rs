@@ -26,7 +26,7 @@ pub struct ListedEntry {
     pub due_in: Option<Duration>,
     /// Whose fault the last failure was.
     pub fault: Option<String>,
-    /// The last error; of a discarded entry, who gave it up and why.
+    /// The last error; of a discarded entry, who gave it up and why, and why it was dead.
     pub error: Option<String>,
     /// Since when it is parked; of a discarded entry, when it was given up.
     pub created_at: OffsetDateTime,
@@ -59,6 +59,9 @@ pub struct AuditRecord {
     pub digest_before: Option<String>,
     /// SHA-256 of payload and headers after an edit.
     pub digest_after: Option<String>,
+    /// Why the entry was dead when the decision was made; `None` also of decisions that were made
+    /// before it was kept.
+    pub error: Option<String>,
 }
 
 /// Microseconds since 1970 as a time; the databases accept none that does not fit.

@@ -37,6 +37,8 @@ pub struct FoundEntry {
     pub is_passed: bool,
     /// Whether an operator gave it up: it was never published.
     pub is_discarded: bool,
+    /// The error for which it was dead when an operator gave it up.
+    pub discarded_error: Option<String>,
     /// Whether an operator has edited it before it left: its row has other content.
     pub is_edited: bool,
     /// Why it has not simply left; `None` when it has, or has yet to be read.

@@ -121,10 +121,10 @@ migrations::statements! {
             SELECT max(a.seq) FILTER (WHERE a.action = 'discard') AS discarded {given_up}),
         chosen AS MATERIALIZED (
             SELECT coalesce(e.id, m.id) AS id, d.message_id, coalesce(e.topic, m.topic) AS topic,
-                coalesce(e.key, m.key) AS key, m.kind, coalesce(e.attempts, 0) AS attempts, e.fault,
-                format('discarded by %s: %s', d.actor, d.note) AS error, d.at, m.payload_bytes, e.id AS parked
+                coalesce(e.key, m.key) AS key, m.kind, coalesce(e.attempts, 0) AS attempts, coalesce(e.fault, d.fault) AS fault,
+                format('discarded by %s: %s', d.actor, d.note) || coalesce('; it was dead: ' || d.error, '') AS error, d.at, m.payload_bytes, e.id AS parked
             FROM given_up AS g
-            CROSS JOIN LATERAL (SELECT id, message_id, actor, note, at FROM {schema}outbox_audit
+            CROSS JOIN LATERAL (SELECT id, message_id, actor, note, at, fault, error FROM {schema}outbox_audit
                 WHERE seq = g.discarded LIMIT 1) AS d
             LEFT JOIN LATERAL (SELECT id, topic, key, state, attempts, fault FROM {schema}outbox_exception
                 WHERE relay = $1 AND shard = 0 AND id = d.id AND message_id = d.message_id LIMIT 1) AS e ON true
@@ -202,14 +202,16 @@ WHERE ctid = c.place";
 
 pub(super) const AUDIT: &str = "
 INSERT INTO {schema}outbox_audit (actor, relay, action, note, selection, id, message_id, digest_before,
-    digest_after)
-SELECT $1, $2, $3, $4, $5, e.id, e.message_id, e.digest_before, e.digest_after
+    digest_after, fault, error)
+SELECT $1, $2, $3, $4, $5, d.id, d.message_id, d.digest_before, d.digest_after, e.fault, e.error
 FROM unnest($6::bigint[], $7::text[]::uuid[], $8::text[], $9::text[])
-    WITH ORDINALITY AS e(id, message_id, digest_before, digest_after, place)
-ORDER BY e.place";
+    WITH ORDINALITY AS d(id, message_id, digest_before, digest_after, place)
+LEFT JOIN LATERAL (SELECT fault, error FROM {schema}outbox_exception
+    WHERE relay = $2 AND shard = 0 AND id = d.id LIMIT 1) AS e ON true
+ORDER BY d.place";
 
 pub(super) const RECORDS: &str = "
-SELECT at, actor, id, message_id::text AS message_id, action, note, digest_before, digest_after, selection
+SELECT at, actor, id, message_id::text AS message_id, action, note, digest_before, digest_after, selection, error
 FROM {schema}outbox_audit WHERE relay = $1 ORDER BY seq DESC LIMIT $2";
 
 impl PostgresLog {
@@ -577,5 +579,6 @@ fn record(row: &sqlx::postgres::PgRow) -> Result<AuditRecord, sqlx::Error> {
         selection: row.try_get("selection")?,
         digest_before: row.try_get("digest_before")?,
         digest_after: row.try_get("digest_after")?,
+        error: row.try_get("error")?,
     })
 }

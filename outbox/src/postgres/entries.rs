@@ -42,12 +42,10 @@ migrations::statements! {
         selected = "
             SELECT m.id, m.message_id, m.topic, m.key, coalesce(m.kind, m.topic) AS kind, {labels} AS headers,
                 m.payload_bytes, m.enqueued_at, e.state, {passed} AS passed,
-                m.message_id IN (
-                    SELECT a.message_id FROM {schema}outbox_audit AS a
-                    WHERE a.relay = $1 AND a.action = 'discard') AS discarded,
-                m.message_id IN (
-                    SELECT a.message_id FROM {schema}outbox_audit AS a
-                    WHERE a.relay = $1 AND a.action = 'edit') AS edited
+                EXISTS (SELECT FROM {schema}outbox_audit AS a WHERE a.relay = $1
+                    AND a.message_id = m.message_id AND a.action = 'discard' OFFSET 0) AS discarded,
+                EXISTS (SELECT FROM {schema}outbox_audit AS a WHERE a.relay = $1
+                    AND a.message_id = m.message_id AND a.action = 'edit' OFFSET 0) AS edited
             FROM ({chosen}) AS m
             LEFT JOIN LATERAL (SELECT state FROM {schema}outbox_exception
                 WHERE relay = $1 AND shard = 0 AND id = m.id AND message_id = m.message_id LIMIT 1) AS e ON true
@@ -99,9 +97,13 @@ migrations::statements! {
             m.id IS NOT NULL AS is_in_log, coalesce({passed}, false) AS passed,
             e.state, e.attempts, e.due_at, e.fault, e.error, e.created_at, e.updated_at, p.edited_at IS NOT NULL AS edited,
             EXISTS (SELECT FROM {schema}outbox_audit AS a WHERE a.relay = $1 AND a.id = n.id
-                AND a.message_id = n.message_id AND a.action = 'discard') AS was_discarded,
+                AND a.message_id = n.message_id AND a.action = 'discard' OFFSET 0) AS was_discarded,
             EXISTS (SELECT FROM {schema}outbox_audit AS a WHERE a.relay = $1 AND a.id = n.id
-                AND a.message_id = n.message_id AND a.action = 'edit') AS was_edited,
+                AND a.message_id = n.message_id AND a.action = 'edit' OFFSET 0) AS was_edited,
+            (SELECT a.error FROM {schema}outbox_audit AS a
+                WHERE a.relay = $1 AND a.message_id >= n.message_id AND a.message_id <= n.message_id
+                    AND a.action = 'discard'
+                ORDER BY a.message_id DESC, a.seq DESC LIMIT 1) AS discarded_error,
             b.id AS behind_id, b.state AS behind_state, b.error AS behind_error
         FROM named AS n
         LEFT JOIN LATERAL (SELECT * FROM {schema}outbox_message
@@ -508,6 +510,7 @@ fn found(row: &PgRow) -> Result<Result<FoundEntry, LogError>, sqlx::Error> {
         is_in_log: row.try_get("is_in_log")?,
         is_passed: row.try_get("passed")?,
         is_discarded: row.try_get("was_discarded")?,
+        discarded_error: row.try_get("discarded_error")?,
         is_edited: row.try_get("was_edited")?,
         parked,
     }))

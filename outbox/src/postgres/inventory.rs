@@ -21,7 +21,7 @@ pub struct Listed {
 pub const ONE_PLAN: &str = ONE_PLAN_HERE;
 
 /// Texts that are constants of their modules.
-const CONSTANTS: [(&str, &str); 24] = [
+const CONSTANTS: [(&str, &str); 25] = [
     ("admin.RELAYS", admin::RELAYS),
     ("admin.PRESENT", admin::PRESENT),
     ("admin.COUNTS", admin::COUNTS),
@@ -44,6 +44,7 @@ const CONSTANTS: [(&str, &str); 24] = [
     ("retention.LIST", retention::LIST),
     ("retention.EXPIRE", retention::EXPIRE),
     ("retention.FORGET", retention::FORGET),
+    ("retention.FORGET_DECISIONS", retention::FORGET_DECISIONS),
     ("enqueue.RUNNING", enqueue::RUNNING),
     ("transaction_ids.TAKE", transaction_ids::TAKE),
 ];

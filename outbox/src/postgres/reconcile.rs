@@ -14,7 +14,7 @@ use crate::log::{LogError, RelayName, stored};
 use crate::postgres::entries::LABELS;
 use crate::postgres::mark::PgMark;
 use crate::postgres::row::text;
-use crate::postgres::statements::{GIVEN_UP, PASSED, SAME_SEGMENT, UNBOUNDED};
+use crate::postgres::statements::{PASSED, SAME_SEGMENT, UNBOUNDED};
 use crate::postgres::store::ONE_PLAN_HERE;
 use crate::read_only::begin;
 use crate::reconcile::{Row, Rows, stage};
@@ -29,8 +29,11 @@ migrations::statements! {
                 int8send(octet_length(m.content_type)::bigint) || convert_to(m.content_type, {encoding}) ||
                 int8send(octet_length(m.payload)::bigint) || m.payload) AS fingerprint, e.state,
             {passed} AS passed,
-            m.message_id IN (SELECT a.message_id FROM {schema}outbox_audit AS a WHERE a.relay = $1 AND a.action = 'edit') AS edited,
-            m.message_id IN (SELECT a.message_id {given_up}) AS discarded
+            EXISTS (SELECT FROM {schema}outbox_audit AS a WHERE a.relay = $1 AND a.message_id = m.message_id
+                AND a.action = 'edit' OFFSET 0) AS edited,
+            coalesce((SELECT max(a.seq) FILTER (WHERE a.action = 'discard')
+                    > coalesce(max(a.seq) FILTER (WHERE a.action = 'requeue'), 0)
+                FROM {schema}outbox_audit AS a WHERE a.relay = $1 AND a.message_id = m.message_id), false) AS discarded
             FROM {chosen} LEFT JOIN LATERAL (SELECT state FROM {schema}outbox_exception
                 WHERE relay = $1 AND shard = 0 AND id = m.id AND message_id = m.message_id LIMIT 1) AS e ON true
             ORDER BY m.message_id";
@@ -40,7 +43,6 @@ migrations::statements! {
         unbounded = UNBOUNDED;
         of = "m";
         passed = PASSED;
-        given_up = GIVEN_UP;
         same_segment = SAME_SEGMENT;
     }
 

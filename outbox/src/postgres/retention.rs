@@ -18,6 +18,8 @@ use crate::retention::{Expired, ForgetError, HeldBack, LogRetention, Segment};
 /// behind it for longer.
 const TRIES: u32 = 6;
 const PAUSE: Duration = Duration::from_millis(100);
+/// Decisions, and operations, that are looked at in one call: the oldest.
+const DECISIONS_AT_ONCE: i32 = 1_000;
 
 pub(super) const LIST: &str = "
 SELECT n::smallint AS number, s.newest_id, s.bytes, s.reason, s.culprit,
@@ -26,6 +28,9 @@ SELECT n::smallint AS number, s.newest_id, s.bytes, s.reason, s.culprit,
 FROM generate_series(0, 7) AS n CROSS JOIN LATERAL {schema}outbox_segment(n, make_interval(secs => $1)) AS s ORDER BY n";
 
 pub(super) const EXPIRE: &str = "SELECT {schema}outbox_expire_segment($1, make_interval(secs => $2))";
+
+pub(super) const FORGET_DECISIONS: &str =
+    "SELECT {schema}outbox_forget_decisions(make_interval(secs => $1), $2)";
 
 pub(super) const FORGET: &str = "SELECT outcome, holder, parked FROM {schema}outbox_forget_relay($1, $2)";
 
@@ -121,6 +126,23 @@ impl LogRetention for PostgresLog {
             }
         }
         Ok(expired)
+    }
+
+    async fn forget_decisions(&self, keep: Duration) -> Result<u64, LogError> {
+        let mut connection = self.retention().await?;
+        let statement = self.render(FORGET_DECISIONS);
+        let query = sqlx::query_scalar(&statement)
+            .bind(keep.as_secs_f64())
+            .bind(DECISIONS_AT_ONCE)
+            .fetch_one(&mut *connection);
+        let gone: Result<i64, sqlx::Error> =
+            within(self.options.call_timeout, async { Ok(query.await) }).await?;
+        match gone {
+            Ok(gone) => Ok(gone.unsigned_abs()),
+            // The next time is soon enough.
+            Err(error) if is_in_use(&error) => Ok(0),
+            Err(error) => Err(LogError::during("remove old decisions")(error)),
+        }
     }
 
     async fn forget(&self, relay: &RelayName, discard_parked: bool) -> Result<(), ForgetError> {

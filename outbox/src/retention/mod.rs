@@ -42,6 +42,13 @@ pub trait LogRetention: Send + Sync + 'static {
     /// As for [`LogRetention::segments`].
     async fn expire(&self, keep: Duration) -> Result<Expired, LogError>;
 
+    /// Removes decisions and operations of operators that are older than `keep` and whose messages
+    /// are gone, of the oldest thousand of each. Returns how many went. Cancel-safe.
+    ///
+    /// # Errors
+    /// As for [`LogRetention::segments`]; PostgreSQL refuses to remove what is younger than 30 days.
+    async fn forget_decisions(&self, keep: Duration) -> Result<u64, LogError>;
+
     /// Removes the cursor of a relay that is gone for good, so that it holds nothing back any more;
     /// should it come again, it begins with the oldest entry there is. With `discard_parked` also
     /// what is parked for it. Not cancel-safe: ask again.

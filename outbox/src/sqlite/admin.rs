@@ -57,8 +57,8 @@ migrations::statements! {
         SELECT * FROM (
             SELECT coalesce(e.id, m.id) AS id, d.message_id, coalesce(e.topic, m.topic) AS topic,
                 coalesce(e.key, m.key) AS key, coalesce(m.kind, p.kind, m.topic, e.topic) AS kind,
-                coalesce(e.attempts, 0) AS attempts, NULL AS due_in, e.fault,
-                'discarded by ' || d.actor || ': ' || d.note AS error, d.at AS created_at, d.at AS updated_at,
+                coalesce(e.attempts, 0) AS attempts, NULL AS due_in, coalesce(e.fault, d.fault) AS fault,
+                'discarded by ' || d.actor || ': ' || d.note || coalesce('; it was dead: ' || d.error, '') AS error, d.at AS created_at, d.at AS updated_at,
                 coalesce(octet_length(p.payload), octet_length(m.payload), 0) AS payload_bytes,
                 EXISTS (SELECT 1 FROM outbox_audit AS c WHERE c.relay = ?1 AND c.message_id = d.message_id
                     AND c.action = 'edit') AS edited
@@ -104,10 +104,11 @@ migrations::statements! {
             WHERE relay = ?1 AND shard = 0 AND id = ?2";
     audit = "
         INSERT INTO outbox_audit (actor, relay, id, message_id, action, note, digest_before, digest_after,
-            selection)
-            VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)";
+            selection, fault, error)
+            SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, fault, error
+            FROM outbox_exception WHERE relay = ?2 AND shard = 0 AND id = ?3";
     records = "
-        SELECT at, actor, id, message_id, action, note, digest_before, digest_after, selection
+        SELECT at, actor, id, message_id, action, note, digest_before, digest_after, selection, error
             FROM outbox_audit WHERE relay = ?1 ORDER BY seq DESC LIMIT ?2";
 }
 
@@ -384,5 +385,6 @@ fn record(row: &SqliteRow) -> Result<AuditRecord, sqlx::Error> {
         selection: row.try_get("selection")?,
         digest_before: row.try_get("digest_before")?,
         digest_after: row.try_get("digest_after")?,
+        error: row.try_get("error")?,
     })
 }

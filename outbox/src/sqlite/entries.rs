@@ -67,6 +67,8 @@ migrations::statements! {
                         AND a.message_id = n.message_id AND a.action = 'discard') AS was_discarded,
                     EXISTS (SELECT 1 FROM outbox_audit AS a WHERE a.relay = ?1 AND a.id = n.id
                         AND a.message_id = n.message_id AND a.action = 'edit') AS was_edited,
+                    (SELECT a.error FROM outbox_audit AS a WHERE a.relay = ?1 AND a.message_id = n.message_id
+                        AND a.action = 'discard' ORDER BY a.seq DESC LIMIT 1) AS discarded_error,
                     (SELECT o.id FROM outbox_exception AS o
                         WHERE o.relay = ?1 AND o.shard = 0 AND o.state IN ('retrying', 'dead') AND e.state = 'held'
                         AND (o.key = e.key AND o.id < e.id OR o.topic = e.topic AND o.state = 'retrying')
@@ -82,10 +84,10 @@ migrations::statements! {
     select = "
         SELECT m.id, m.message_id, m.topic, m.key, coalesce(m.kind, m.topic) AS kind, {labels} AS headers,
                 octet_length(m.payload) AS payload_bytes, m.enqueued_at, e.state, m.id <= ?2 AS passed,
-                (m.id, m.message_id) IN (SELECT a.id, a.message_id FROM outbox_audit AS a
-                    WHERE a.relay = ?1 AND a.action = 'discard') AS discarded,
-                (m.id, m.message_id) IN (SELECT a.id, a.message_id FROM outbox_audit AS a
-                    WHERE a.relay = ?1 AND a.action = 'edit') AS edited
+                EXISTS (SELECT 1 FROM outbox_audit AS a WHERE a.relay = ?1 AND a.id = m.id
+                    AND a.message_id = m.message_id AND a.action = 'discard') AS discarded,
+                EXISTS (SELECT 1 FROM outbox_audit AS a WHERE a.relay = ?1 AND a.id = m.id
+                    AND a.message_id = m.message_id AND a.action = 'edit') AS edited
         FROM outbox_message AS m
         LEFT JOIN outbox_exception AS e ON e.relay = ?1 AND e.shard = 0 AND e.id = m.id
         WHERE m.id > ?3 AND m.id <= ?4 AND (?5 IS NULL OR m.id IN (SELECT value FROM json_each(?5)))
@@ -359,6 +361,7 @@ fn found(row: &SqliteRow) -> Result<Result<FoundEntry, LogError>, sqlx::Error> {
         is_in_log: row.try_get("is_in_log")?,
         is_passed: row.try_get("passed")?,
         is_discarded: row.try_get("was_discarded")?,
+        discarded_error: row.try_get("discarded_error")?,
         is_edited: row.try_get("was_edited")?,
         parked,
     }))

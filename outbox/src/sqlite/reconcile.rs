@@ -14,11 +14,9 @@ use crate::entries::Labels;
 use crate::log::{LogError, RelayName, stored};
 use crate::reconcile::{Row, Rows, stage};
 use crate::sqlite::reader::{id_of, text};
-use crate::sqlite::statements::GIVEN_UP;
 
 migrations::statements! {
     parts {
-        given_up = GIVEN_UP;
         // ?1 relay, ?2 the id up to which the cursor has passed.
         // A large payload that stands beside the log was not published, nor was one above 64 MiB,
         // which no broker takes even in chunks: neither is read.
@@ -28,8 +26,11 @@ migrations::statements! {
                         OR (e.state IN ('dead', 'held') AND octet_length(m.payload) > 1048576) THEN x''
                     ELSE m.payload END AS payload, e.state,
                 m.id <= ?2 AS passed,
-                m.id IN (SELECT a.id FROM outbox_audit AS a WHERE a.relay = ?1 AND a.action = 'edit') AS edited,
-                m.message_id IN ({given_up}) AS discarded
+                EXISTS (SELECT 1 FROM outbox_audit AS a WHERE a.relay = ?1 AND a.message_id = m.message_id
+                    AND a.action = 'edit') AS edited,
+                coalesce((SELECT max(a.seq) FILTER (WHERE a.action = 'discard')
+                        > coalesce(max(a.seq) FILTER (WHERE a.action = 'requeue'), 0)
+                    FROM outbox_audit AS a WHERE a.relay = ?1 AND a.message_id = m.message_id), 0) AS discarded
             FROM outbox_message AS m LEFT JOIN outbox_exception AS e
                 ON e.relay = ?1 AND e.shard = 0 AND e.id = m.id
             WHERE {is_id}";

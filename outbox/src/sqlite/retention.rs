@@ -17,6 +17,8 @@ use crate::sqlite::store::SqliteLog;
 const RUN_ROWS: i64 = 500;
 /// As long as a run takes about, so that producers have half of the time.
 const PAUSE: Duration = Duration::from_millis(5);
+/// Decisions, and operations, that are looked at in one call: the oldest.
+const DECISIONS_AT_ONCE: i64 = 1_000;
 
 migrations::statements! {
     parts {
@@ -50,6 +52,18 @@ migrations::statements! {
     expired = "
         UPDATE outbox_retention
             SET expired_through = min(max(coalesce(expired_through, ''), ?1), {id_of_now}), expired_at = {now}";
+    /// ?1 microseconds to keep, ?2 lines that are looked at. A decision stays as long as its message
+    /// could leave by it: while the log has the row, or a relay has it parked.
+    forget_decisions = "
+        DELETE FROM outbox_audit WHERE seq IN (SELECT old.seq FROM
+            (SELECT seq, relay, id, message_id, at FROM outbox_audit ORDER BY seq LIMIT ?2) AS old
+            WHERE old.at < {now} - ?1
+                AND NOT EXISTS (SELECT 1 FROM outbox_message AS m WHERE m.message_id = old.message_id)
+                AND NOT EXISTS (SELECT 1 FROM outbox_exception AS e
+                    WHERE e.relay = old.relay AND e.shard = 0 AND e.id = old.id))";
+    forget_operations = "
+        DELETE FROM outbox_operation WHERE seq IN (SELECT old.seq FROM
+            (SELECT seq, at FROM outbox_operation ORDER BY seq LIMIT ?2) AS old WHERE old.at < {now} - ?1)";
     leader = "
         SELECT CASE WHEN lease_until > {now} THEN holder END FROM outbox_relay WHERE relay = ?1
             AND shard = 0";
@@ -169,6 +183,19 @@ impl LogRetention for SqliteLog {
             }
         }
         Ok(Expired { segments: u64::from(rows > 0), rows: Some(rows), bytes: None })
+    }
+
+    async fn forget_decisions(&self, keep: Duration) -> Result<u64, LogError> {
+        let mut connection = self.connect().await?;
+        let mut gone = 0;
+        for statement in [&SQL.forget_decisions, &SQL.forget_operations] {
+            let query = sqlx::query(statement)
+                .bind(i64::try_from(keep.as_micros()).unwrap_or(i64::MAX))
+                .bind(DECISIONS_AT_ONCE);
+            let done = query.execute(&mut connection).await;
+            gone += done.map_err(LogError::during("remove old decisions"))?.rows_affected();
+        }
+        Ok(gone)
     }
 
     async fn forget(&self, relay: &RelayName, discard_parked: bool) -> Result<(), ForgetError> {

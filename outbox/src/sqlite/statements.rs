@@ -32,12 +32,6 @@ const PARKED_TRACE: &str =
 const PARKED_PAYLOAD: &str = "coalesce(p.payload, m.payload, x'')";
 const PARKED_PAYLOAD_BYTES: &str = "coalesce(octet_length(p.payload), octet_length(m.payload), 0)";
 
-/// The messages whose last decision by an operator of the relay ?1 is to discard them. An edit
-/// decides nothing.
-pub(super) const GIVEN_UP: &str = "
-    SELECT a.message_id FROM outbox_audit AS a WHERE a.relay = ?1 GROUP BY a.message_id
-    HAVING max(a.seq) FILTER (WHERE a.action = 'discard') > coalesce(max(a.seq) FILTER (WHERE a.action = 'requeue'), 0)";
-
 migrations::statements! {
     parts {
         now = NOW;

@@ -241,11 +241,12 @@ fn maintain_all(ready: &[Ready], stop: &CancellationToken) -> JoinSet<()> {
     for Ready { config, .. } in ready {
         if let Some(keep) = config.retention.keep() {
             let (config, stop) = (config.clone(), stop.child_token());
+            let keep_decisions = config.audit_retention.keep();
             tasks.spawn(async move {
                 let open = database::when_open(|| database::retention(&config));
                 let Some(log) = stop.run_until_cancelled(open).await else { return };
                 let telemetry = History::new(&config.name);
-                Maintenance { log, keep, telemetry }.keep_running(stop).await;
+                Maintenance { log, keep, keep_decisions, telemetry }.keep_running(stop).await;
             });
         }
     }

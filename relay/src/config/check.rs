@@ -17,8 +17,10 @@ use super::file::{
 };
 use super::http::Http;
 use super::page::PageConfig;
+use super::retention::{DECISIONS, MESSAGES, Retention};
 use super::{Adoption, Config, InboxConfig, Otlp, PipelineConfig, engine, env};
 use crate::engine::{EngineOptions, Filter, InvalidFilter, Rule};
+use crate::maintenance::KEEP_DECISIONS_DEFAULT;
 
 /// The problems found so far, each with its path.
 #[derive(Default)]
@@ -128,8 +130,14 @@ fn pipeline(
         .map_err(|error| problems.add(format!("{path}.source"), error.to_string(), None))
         .ok();
     let retention = section.database.retention.unwrap_or_default();
-    if let Err(problem) = retention.check() {
-        problems.add(format!("{path}.database.retention"), problem, Some("or \"off\", to keep everything"));
+    let audit_retention = section.database.audit_retention.unwrap_or(Retention::For(KEEP_DECISIONS_DEFAULT));
+    for (name, kept, bounds) in
+        [("retention", retention, MESSAGES), ("audit_retention", audit_retention, DECISIONS)]
+    {
+        if let Err(problem) = kept.check(bounds) {
+            let help = Some("or \"off\", to keep everything");
+            problems.add(format!("{path}.database.{name}"), problem, help);
+        }
     }
     let database = database(section.database, path, problems);
     let adopt = match section.adopt {
@@ -154,6 +162,7 @@ fn pipeline(
         source: source?,
         database: database?,
         retention,
+        audit_retention,
         broker,
         settings,
         adopt: adopt?,

@@ -146,6 +146,7 @@ fn fill(table: &mut Table, pipeline: &PipelineConfig) {
     section(table, "database", |database| {
         add(database, "allow_plaintext", Value::Bool(false));
         add(database, "retention", Value::Text(pipeline.retention.to_string()));
+        add(database, "audit_retention", Value::Text(pipeline.audit_retention.to_string()));
     });
     section(table, "engine", |engine| fill_engine(engine, &pipeline.settings));
 }

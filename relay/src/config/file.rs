@@ -113,6 +113,7 @@ pub(crate) struct DatabaseSection {
     #[serde(default)]
     pub(crate) allow_plaintext: bool,
     pub(crate) retention: Option<Retention>,
+    pub(crate) audit_retention: Option<Retention>,
 }
 
 /// How a pipeline behaves; what is left out has the engine's default.

@@ -98,6 +98,8 @@ pub struct PipelineConfig {
     pub database: Database,
     /// How long what has left is kept.
     pub retention: Retention,
+    /// How long decisions of operators are kept, while messages are not kept for ever.
+    pub audit_retention: Retention,
     /// Where its messages go.
     pub broker: Broker,
     /// How the pipeline behaves.

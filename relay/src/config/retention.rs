@@ -8,12 +8,22 @@ use serde::de::{Deserialize, Deserializer, Error};
 use super::units::Time;
 use crate::maintenance::KEEP_DEFAULT;
 
-const HOUR: Duration = Duration::from_secs(3_600);
-/// Shorter, and a producer that makes an id again after a crash would not find it.
-const MIN: Duration = Duration::from_secs(60);
-/// On PostgreSQL the ring of segments comes round after 6 days 5 hours: a segment has to go before
+const DAY: Duration = Duration::from_secs(24 * 3_600);
+
+/// The bounds of a retention.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Bounds {
+    min: Duration,
+    max: Duration,
+}
+
+/// Of messages. Shorter, and a producer that makes an id again after a crash would not find it. On
+/// PostgreSQL the ring of segments comes round after 6 days 5 hours: a segment has to go before
 /// that.
-const MAX: Duration = HOUR.saturating_mul(5 * 24);
+pub(crate) const MESSAGES: Bounds = Bounds { min: Duration::from_secs(60), max: DAY.saturating_mul(5) };
+
+/// Of decisions of operators; the database removes nothing that is younger.
+pub(crate) const DECISIONS: Bounds = Bounds { min: DAY.saturating_mul(30), max: DAY.saturating_mul(36_525) };
 
 /// How long what has left is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,11 +41,11 @@ impl Default for Retention {
 }
 
 impl Retention {
-    /// Whether it is within its bounds; says what is wrong.
-    pub(crate) fn check(self) -> Result<(), String> {
+    /// Whether it is within bounds; says what is wrong.
+    pub(crate) fn check(self, Bounds { min, max }: Bounds) -> Result<(), String> {
         match self {
-            Self::For(keep) if !(MIN..=MAX).contains(&keep) => {
-                Err(format!("{} is outside {} to {}", Time(keep), Time(MIN), Time(MAX)))
+            Self::For(keep) if !(min..=max).contains(&keep) => {
+                Err(format!("{} is outside {} to {}", Time(keep), Time(min), Time(max)))
             }
             _ => Ok(()),
         }
@@ -76,14 +86,17 @@ mod tests {
 
     #[test]
     fn bounds_and_off() {
-        for (keep, is_right) in [(MIN, true), (MAX, true), (MIN / 2, false), (MAX * 2, false)] {
-            assert_eq!(Retention::For(keep).check().is_ok(), is_right, "{keep:?}");
+        for bounds in [MESSAGES, DECISIONS] {
+            let Bounds { min, max } = bounds;
+            for (keep, is_right) in [(min, true), (max, true), (min / 2, false), (max * 2, false)] {
+                assert_eq!(Retention::For(keep).check(bounds).is_ok(), is_right, "{keep:?}");
+            }
+            assert_eq!(Retention::Off.check(bounds), Ok(()));
         }
-        assert_eq!(Retention::Off.check(), Ok(()));
         assert_eq!(
             (Retention::default().to_string(), Retention::Off.to_string()),
             ("3d".into(), "off".into())
         );
-        assert_eq!(Retention::For(MAX * 2).check().unwrap_err(), "10d is outside 1m to 5d");
+        assert_eq!(Retention::For(2 * MESSAGES.max).check(MESSAGES).unwrap_err(), "10d is outside 1m to 5d");
     }
 }

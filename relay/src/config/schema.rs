@@ -58,7 +58,7 @@ impl JsonSchema for Retention {
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({ "type": "string", "description": "a duration from 1m to 5d, or off" })
+        json_schema!({ "type": "string", "description": "a duration, or off" })
     }
 }
 

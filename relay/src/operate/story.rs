@@ -79,7 +79,7 @@ pub struct OutboxPart {
     pub because: Option<String>,
     /// Failed attempts that counted, while it is parked.
     pub attempts: Option<u32>,
-    /// The last error, while it is parked.
+    /// The last error, while it is parked; of a discarded message, why it was dead.
     pub error: Option<String>,
     /// Since when it is parked.
     #[serde(serialize_with = "seconds::serialize_option")]
@@ -395,7 +395,10 @@ async fn outbox_part(
         published_by,
         because,
         attempts: parked.map(|parked| parked.attempts),
-        error: parked.and_then(|parked| parked.error.clone()),
+        error: parked.and_then(|parked| parked.error.clone()).or_else(|| {
+            let is_discarded = state == "discarded";
+            entry.discarded_error.clone().filter(|_| is_discarded)
+        }),
         parked_since: parked.map(|parked| parked.since),
         edited: parked.is_some_and(|parked| parked.is_edited) || entry.is_edited,
         in_log: entry.is_in_log,

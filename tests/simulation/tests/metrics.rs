@@ -52,6 +52,10 @@ impl LogRetention for OldHistory {
         Ok(expired)
     }
 
+    async fn forget_decisions(&self, _: Duration) -> Result<u64, LogError> {
+        Ok(0)
+    }
+
     async fn forget(&self, _: &RelayName, _: bool) -> Result<(), ForgetError> {
         unreachable!("maintenance forgets nobody")
     }
@@ -63,7 +67,7 @@ fn maintain() {
     runtime.block_on(async {
         let (log, stop) = (Arc::new(OldHistory(AtomicBool::new(false))), CancellationToken::new());
         let telemetry = History::new(&RelayName::new("orders").unwrap());
-        let maintenance = Maintenance { log, keep: Duration::ZERO, telemetry };
+        let maintenance = Maintenance { log, keep: Duration::ZERO, keep_decisions: None, telemetry };
         let running = tokio::spawn(maintenance.keep_running(stop.clone()));
         tokio::time::sleep(Duration::from_secs(300)).await;
         stop.cancel();

@@ -24,7 +24,8 @@ REVOKE ALL ON SEQUENCE {schema}outbox_message_id_seq FROM PUBLIC, {producer}, {r
 REVOKE ALL ON FUNCTION {schema}outbox_stored(uuid[]), {schema}outbox_rebase_rows(), {schema}outbox_advance_sequence(),
     {schema}outbox_renumber_rows(pg_snapshot, bigint),
     {schema}outbox_segment(integer, interval), {schema}outbox_expire_segment(integer, interval),
-    {schema}outbox_forget_relay(text, boolean), {schema}outbox_take_node(text, interval),
+    {schema}outbox_forget_relay(text, boolean), {schema}outbox_forget_decisions(interval, integer),
+    {schema}outbox_take_node(text, interval),
     {schema}outbox_renew_node(integer, bigint, interval), {schema}outbox_release_node(integer, bigint)
     FROM PUBLIC, {producer}, {relay}, {observer};
 
@@ -52,10 +53,10 @@ GRANT SELECT, INSERT, DELETE ON {schema}outbox_rebased TO {relay};
 GRANT EXECUTE ON FUNCTION {schema}outbox_rebase_rows(), {schema}outbox_advance_sequence(),
     {schema}outbox_renumber_rows(pg_snapshot, bigint), {schema}outbox_timeline() TO {relay};
 
--- Relays empty segments that are decided, and forget relays that nobody leads, through functions that make sure of it:
--- they cannot remove a message or a cursor.
+-- Relays empty segments that are decided, and forget relays that nobody leads and decisions of long ago, through
+-- functions that make sure of it: they cannot remove a message or a cursor, nor a decision of the last 30 days.
 GRANT EXECUTE ON FUNCTION {schema}outbox_segment(integer, interval), {schema}outbox_expire_segment(integer, interval),
-    {schema}outbox_forget_relay(text, boolean) TO {relay};
+    {schema}outbox_forget_relay(text, boolean), {schema}outbox_forget_decisions(interval, integer) TO {relay};
 
 -- How long another role's transaction has been open is shown to members of pg_read_all_stats only. They also see the
 -- text of every statement on the server, so it is yours to decide, and takes a superuser. Without it `relay status`

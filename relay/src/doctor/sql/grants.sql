@@ -44,6 +44,7 @@ WITH roles (part, role_name) AS (
     ('relay', 'outbox_segment(integer, interval)', 'EXECUTE', true),
     ('relay', 'outbox_expire_segment(integer, interval)', 'EXECUTE', true),
     ('relay', 'outbox_forget_relay(text, boolean)', 'EXECUTE', true),
+    ('relay', 'outbox_forget_decisions(interval, integer)', 'EXECUTE', true),
     ('relay', 'outbox_message', 'UPDATE', false),
     ('relay', 'outbox_message', 'DELETE', false),
     ('relay', 'outbox_message', 'TRUNCATE', false),

@@ -55,6 +55,8 @@ pub struct AuditLine {
     pub digest_before: Option<String>,
     /// SHA-256 of payload and headers after an edit.
     pub digest_after: Option<String>,
+    /// Why the message was dead when the decision was made, where the audit has it.
+    pub error: Option<String>,
 }
 
 /// Decisions, and the places that could not be asked.
@@ -140,6 +142,7 @@ async fn of_outbox(
         done_at: None,
         digest_before: record.digest_before,
         digest_after: record.digest_after,
+        error: record.error,
     });
     let operations = operations.into_iter().map(|operation| AuditLine {
         at: operation.at,
@@ -157,6 +160,7 @@ async fn of_outbox(
         done_at: None,
         digest_before: None,
         digest_after: None,
+        error: None,
     });
     Ok((decisions.collect(), operations.collect()))
 }
@@ -182,6 +186,7 @@ async fn of_inbox(place: &InboxPlace, limit: NonZeroU32) -> Result<Vec<AuditLine
             done_at: decision.done_at,
             digest_before: None,
             digest_after: None,
+            error: None,
         })
         .collect())
 }
@@ -215,7 +220,7 @@ fn together(lines: &[AuditLine]) -> AuditLine {
     line.messages = lines.len() as u64;
     line.outcome = (!told.is_empty()).then(|| told.join(", "));
     line.done_at = lines.iter().filter_map(|line| line.done_at).max();
-    AuditLine { id: None, message_id: None, digest_before: None, digest_after: None, ..line }
+    AuditLine { id: None, message_id: None, digest_before: None, digest_after: None, error: None, ..line }
 }
 
 #[cfg(test)]
@@ -239,6 +244,7 @@ mod tests {
             done_at: None,
             digest_before: None,
             digest_after: None,
+            error: None,
         }
     }
 

@@ -69,6 +69,7 @@ mod tests {
             selection: None,
             digest_before: None,
             digest_after: None,
+            error: None,
         }
     }
 
@@ -89,6 +90,7 @@ mod tests {
             is_in_log: true,
             is_passed: true,
             is_discarded: false,
+            discarded_error: None,
             is_edited: false,
             parked: state.map(|state| ParkedState {
                 state,

@@ -416,7 +416,7 @@ async fn what_was_given_up_stays_known_and_nothing_else_does<DB: TestDialect>(
         let listed = admin.list(&relay(), ExceptionState::Discarded, EntryId(0), 10).await.unwrap();
         listed.into_iter().map(|entry| (entry.id.0, entry.error.unwrap_or_default())).collect::<Vec<_>>()
     };
-    let told = |id| (id, String::from("discarded by ops: sent by hand"));
+    let told = |id| (id, String::from("discarded by ops: sent by hand; it was dead: refused"));
     assert_eq!(listed().await, [told(1), told(2)], "not taken up yet");
     let audit = |relay: &str, id: i64, message: message::MessageId, action: &str| {
         format!(

@@ -11,7 +11,7 @@ use message::token::DriftWindow;
 use outbox::admin::{self, ChosenEntry, Decision, OperatorDecision};
 use outbox::log::{
     CheckpointStore, Cursor, Entry, EntryId, ExceptionChange, ExceptionState, Fenced, HeldAsk, LogError,
-    LogOptions, Mark, PageLimit, Parked, QueueName, RelayName,
+    LogOptions, Mark, PageLimit, Parked, PauseScope, QueueName, RelayName,
 };
 use outbox::read_only::ReadOnly;
 use outbox::reconcile::{self, Rows, Stage};
@@ -30,6 +30,7 @@ cases! { "outbox/retention":
         writers_a_reader_and_retention_at_once_lose_nothing,
         an_id_that_is_ahead_of_the_clock_hides_nothing,
         what_was_discarded_counts_as_published_by_the_next_relay_of_its_name,
+        a_decision_is_kept_while_its_message_can_leave_by_it,
     }
     postgres {
         a_checkpoint_copies_no_more_than_a_lease_has_time_for,
@@ -92,6 +93,72 @@ async fn held_back(retention: &Arc<dyn LogRetention>, keep: Duration) -> Vec<Hel
     let segments = retention.segments(keep).await.unwrap();
     let of = |segment: Segment| segment.held_back.filter(|reason| *reason != HeldBack::Empty);
     segments.into_iter().filter_map(of).collect()
+}
+
+/// Goal: the audit has an end, and no message leaves because its decision was removed. Oracle: the
+/// decisions that are there while the message is parked, while the log has it, and afterwards; each
+/// names the error for which the message was dead.
+async fn a_decision_is_kept_while_its_message_can_leave_by_it<DB: TestDialect>(
+    db: Database<DB>,
+) -> Database<DB> {
+    const KEEP: Duration = Duration::from_secs(400 * 86_400);
+    let retention = open(&db);
+    let admin = admin::open(db.relay_url().as_str(), source(), LogOptions::default()).unwrap();
+    db.enqueue(messages(2)).await;
+    let mut one = Relay::new(&db, &relay()).await;
+    let dead = |entry: &Entry| {
+        ExceptionChange::Park(Parked {
+            id: entry.id,
+            message_id: entry.message_id(),
+            topic: entry.topic().to_owned(),
+            key: entry.key().map(str::to_owned),
+            state: ExceptionState::Dead,
+            attempts: 1,
+            due_in: None,
+            fault: Some(message::Fault::Message),
+            error: Some(format!("no topic for {}", entry.id)),
+        })
+    };
+    let entries = one.follower.all().await;
+    let changes: Vec<_> = entries.iter().map(dead).collect();
+    one.pass(&changes).await;
+    let decree = OperatorDecision {
+        decision: Decision::Discard,
+        actor: "ops".into(),
+        note: "sent by hand".into(),
+        selection: None,
+    };
+    let chosen = |entry: &Entry| ChosenEntry { id: entry.id, message_id: entry.message_id() };
+    let chosen: Vec<_> = entries.iter().map(chosen).collect();
+    admin.decide(&relay(), &chosen, decree).await.unwrap();
+    admin.pause(&relay(), &PauseScope::Pipeline, "ops", "a test").await.unwrap();
+    let errors = async || {
+        let records = admin.audit(&relay(), 10).await.unwrap();
+        records.into_iter().map(|record| record.error.unwrap_or_default()).collect::<Vec<_>>()
+    };
+    assert_eq!(errors().await, ["no topic for 2", "no topic for 1"]);
+
+    assert_eq!(retention.forget_decisions(KEEP).await.unwrap(), 0, "they are young");
+    let earlier = match DB::DIALECT {
+        migrations::Dialect::Sqlite => "at - 401 * 86400 * 1000000",
+        migrations::Dialect::Postgres => "at - interval '401 days'",
+    };
+    db.run(&format!("UPDATE outbox_audit SET at = {earlier}")).await;
+    db.run(&format!("UPDATE outbox_operation SET at = {earlier}")).await;
+    assert_eq!(retention.forget_decisions(KEEP).await.unwrap(), 1, "the operation alone");
+    one.pass(&[ExceptionChange::Resolve(EntryId(1))]).await;
+    assert_eq!(retention.forget_decisions(KEEP).await.unwrap(), 0, "the log has both");
+    db.run("DELETE FROM outbox_message").await;
+    assert_eq!(retention.forget_decisions(KEEP).await.unwrap(), 1, "one is parked");
+    assert_eq!(errors().await, ["no topic for 2"]);
+    one.pass(&[ExceptionChange::Resolve(EntryId(2))]).await;
+    assert_eq!(retention.forget_decisions(KEEP).await.unwrap(), 1);
+    assert!(errors().await.is_empty() && admin.operations(&relay(), 10).await.unwrap().is_empty());
+    if DB::DIALECT == migrations::Dialect::Postgres {
+        let refused = retention.forget_decisions(HOUR).await.unwrap_err();
+        assert!(format!("{refused:?}").contains("decisions cannot be kept for 01:00:00"), "{refused:?}");
+    }
+    db
 }
 
 async fn what_every_relay_has_passed_goes_and_nothing_else<DB: TestDialect>(

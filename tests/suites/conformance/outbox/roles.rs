@@ -29,7 +29,7 @@ cases! { "roles":
 /// Missing privilege, in the table of SQLSTATEs.
 const DENIED: &str = "42501";
 
-const PRODUCER: [&str; 26] = [
+const PRODUCER: [&str; 27] = [
     "SELECT payload FROM outbox_message",
     "SELECT headers FROM outbox_message",
     "SELECT topic, key FROM outbox_message",
@@ -50,6 +50,7 @@ const PRODUCER: [&str; 26] = [
     "DELETE FROM outbox_server_run",
     "SELECT outbox_expire_segment(0, '0')",
     "SELECT outbox_forget_relay('main', true)",
+    "SELECT outbox_forget_decisions('400 days', 1000)",
     "SELECT * FROM outbox_node",
     "UPDATE outbox_node SET epoch = 1",
     "DELETE FROM outbox_node",

@@ -118,7 +118,8 @@ pub(super) async fn dead_messages_are_edited_requeued_and_discarded<DB: Dialect>
     // The relay has passed them, and they are known for as long as the messages are.
     let discarded = scene.listed("discarded").await?;
     assert_eq!(column(&discarded, "key"), ["b", "c"], "{discarded}");
-    assert_eq!(column(&discarded, "error"), ["discarded by ann: a test"; 2], "{discarded}");
+    let error = |text: &str| text.starts_with("discarded by ann: a test; it was dead: a payload of ");
+    assert!(column(&discarded, "error").into_iter().all(error), "{discarded}");
     assert_eq!(column(&discarded, "state"), ["discarded"; 2], "{discarded}");
     let shown = scene.dead(&["show", "--id", dead[1]["id"].as_str().ok_or("no id")?]).await?.done()?.out;
     assert!(shown.contains("discarded by ann"), "{shown}");

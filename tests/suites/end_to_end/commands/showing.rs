@@ -82,6 +82,13 @@ pub(super) async fn the_story_of_a_message_is_told<DB: Dialect>(
     let gone = shown(&config, &ids[0]).await?;
     assert_eq!(gone["outboxes"][0]["state"], json!("discarded"), "{gone}");
     assert_eq!(column(&gone["decisions"], "note"), ["sent by hand"], "{gone}");
+    assert_eq!(gone["outboxes"][0]["error"], dead["outboxes"][0]["error"], "why it was dead: {gone}");
+    let listed = ["dead", "list", "--state", "discarded", "--output", "json"];
+    let listed = Ran::with(&config, &listed).await?.done()?.json()?;
+    let error = listed[0]["error"].as_str().unwrap_or_default();
+    let cause = dead["outboxes"][0]["error"].as_str().unwrap_or_default();
+    assert_eq!(error, format!("discarded by ann: sent by hand; it was dead: {cause}"));
+    assert_eq!(listed[0]["cause"], json!("message"), "{listed}");
 
     // However many decisions were taken since, it was not published.
     let later = "WITH RECURSIVE later(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM later WHERE n < 1001)

@@ -235,8 +235,9 @@ pub(super) fn cases(f: &Fixture) -> Vec<Case> {
     add(Relay, "admin.BACKLOG", "", 1, MANY, format!("{PARKED},{base},{now},{},{flight}", PARKED + MANY));
     add(Relay, "admin.list", "", 100, 0, s("'main','held',0,100"));
     add(Relay, "admin.list_stuck", "", 100, 0, s("'main','dead',0,100"));
-    // All decisions are read twice, and each entry that was discarded is looked up.
-    add(Relay, "admin.list_discarded", "", PARKED / 3, 2 * PARKED, s("'main',0,100"));
+    // All decisions are read, in the order of their messages, and each entry that was discarded is
+    // looked up.
+    add(Relay, "admin.list_discarded", "", PARKED / 3, 5 * PARKED, s("'main',0,100"));
     add(Relay, "admin.digest", "", 1, 0, s("'main',4000"));
     for statement in ["admin.LOCK_ENTRIES", "admin.LOOK_AT_ENTRIES", "admin.REQUEUE", "admin.DISCARD"] {
         add(Relay, statement, "", 100, 0, format!("'main',{}", array(4_001..=4_100)));
@@ -251,25 +252,24 @@ pub(super) fn cases(f: &Fixture) -> Vec<Case> {
     add(Plain, "pause.PAUSE", "", 1, 0, s("'main','topic','x','ann','test'"));
     add(Plain, "pause.RESUME", "", 1, 0, s("'main','topic','x',NULL"));
 
-    // Decisions of operators are read as a whole, twice: no index leads to them from a message.
-    let decided = 2 * PARKED;
     add(Relay, "entries.extent", "", 1, 0, s("'main'"));
-    add(Relay, "entries.find", "by its id", 1, decided, format!("{cursor},4001,NULL"));
-    add(Relay, "entries.find", "by its message id", 1, decided + PARKED, format!("{cursor},NULL,{one}"));
-    add(Relay, "entries.select", "unread", 100, decided, format!("{cursor},{PARKED},{LOG},NULL,NULL,NULL,NULL,NULL,100"));
-    add(Relay, "entries.select", "parked", 100, decided, format!("{cursor},0,{LOG},NULL,NULL,NULL,NULL,NULL,100"));
-    add(Relay, "entries.select", "by ids", 100, decided, format!("{cursor},0,{LOG},{},NULL,NULL,NULL,NULL,100", array(4_001..=4_100)));
-    add(Relay, "entries.passed_between", "", 100, decided + LOG, format!("{cursor},{base},{},{flight},NULL,0,{},100", PARKED - MANY, PARKED - MANY));
+    add(Relay, "entries.find", "by its id", 1, 0, format!("{cursor},4001,NULL"));
+    add(Relay, "entries.find", "by its message id", 1, PARKED, format!("{cursor},NULL,{one}"));
+    add(Relay, "entries.select", "unread", 100, 0, format!("{cursor},{PARKED},{LOG},NULL,NULL,NULL,NULL,NULL,100"));
+    add(Relay, "entries.select", "parked", 100, 0, format!("{cursor},0,{LOG},NULL,NULL,NULL,NULL,NULL,100"));
+    add(Relay, "entries.select", "by ids", 100, 0, format!("{cursor},0,{LOG},{},NULL,NULL,NULL,NULL,100", array(4_001..=4_100)));
+    add(Relay, "entries.passed_between", "", 100, LOG, format!("{cursor},{base},{},{flight},NULL,0,{},100", PARKED - MANY, PARKED - MANY));
     add(Relay, "entries.contents", "", 100, 0, format!("{},{},1000000,1000000", array(4_001..=4_100), some(&f.parked)));
     add(Relay, "entries.payload", "", 1, 0, format!("'main',4001,{one},1000000"));
     add(Relay, "entries.lag", "", MANY, 0, format!("{cursor},{flight},{MANY},{MANY}"));
     add(Relay, "entries.FIRSTS", "", 10, 0, array(f.parked.iter().take(10)));
-    add(Relay, "reconcile.page", "", MANY, decided, format!("{cursor},{first},{last},{MANY}"));
-    add(Relay, "reconcile.find", "", MANY, decided, format!("{cursor},{parked}"));
+    add(Relay, "reconcile.page", "", MANY, 0, format!("{cursor},{first},{last},{MANY}"));
+    add(Relay, "reconcile.find", "", MANY, 0, format!("{cursor},{parked}"));
     add(Relay, "reconcile.cursor", "", 1, 0, s("'main'"));
     add(Relay, "reconcile.first", "", 1, 0, s(""));
 
     add(Plain, "retention.LIST", "", 8, 0, s("60"));
+    add(Plain, "retention.FORGET_DECISIONS", "", 1, 0, s("34560000,1000"));
     add(Plain, "retention.EXPIRE", "", 8, 0, s("0,604800"));
     // Counts what is parked.
     add(Plain, "retention.FORGET", "", 1, PARKED, s("'main',false"));
