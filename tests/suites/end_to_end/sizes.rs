@@ -1,5 +1,6 @@
 //! Rows of every size: at a limit, above it, and larger than the relay itself may be.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use message::header::{HEADER_VALUE_BYTES_MAX, HEADERS_MAX};
@@ -253,8 +254,11 @@ pub(crate) async fn small_headers_are_counted_as_what_they_take(
     let url = workload.database.relay_url()?;
     let config = Config::write(&stage, RELAY, &url, workload.broker.as_ref(), "")?;
     let mut relay = RelayProcess::start(&stage, &config)?;
-    let records = workload.broker.drain(topic, ROWS).await?;
-    assert_eq!(records.len(), ROWS);
+    // On a busy machine a lease is lost, and what was not stored leaves again.
+    let mut ids = BTreeSet::new();
+    while ids.len() < ROWS {
+        ids.extend(workload.broker.drain(topic, 1).await?.into_iter().map(|record| record.message_id));
+    }
     check(&mut relay)?;
     relay.stop().await
 }
