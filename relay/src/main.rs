@@ -1,11 +1,16 @@
 //! The relay command: reads the command line, does what it says, and ends with the code that tells
 //! how it went.
 
-use clap::Parser;
 use relay::cli::{Cli, Exit};
 
 fn main() {
-    let cli = Cli::parse();
+    let cli = match Cli::of_process() {
+        Ok(cli) => cli,
+        Err(failure) => {
+            eprint!("{}", failure.shown());
+            std::process::exit(failure.exit().code());
+        }
+    };
     #[cfg(feature = "crash-points")]
     if let Err(error) = message::crash_points::arm_from_environment() {
         eprintln!("{}: {error}", message::crash_points::VARIABLE);

@@ -259,6 +259,22 @@ pub async fn relay(arguments: &[&str]) -> Result<Output, Failure> {
     Ok(command(arguments)?.stdin(Stdio::null()).output().await?)
 }
 
+/// Runs a command with more variables, such as a URL that holds a password.
+///
+/// # Errors
+/// The program could not be built or started.
+pub async fn relay_with(variables: &[(&str, &str)], arguments: &[&str]) -> Result<Output, Failure> {
+    Ok(command(arguments)?.envs(variables.iter().copied()).stdin(Stdio::null()).output().await?)
+}
+
+/// Runs a command on a database.
+///
+/// # Errors
+/// The program could not be built or started.
+pub async fn relay_on(url: &str, arguments: &[&str]) -> Result<Output, Failure> {
+    relay_with(&[("RELAY_DATABASE_URL", url)], arguments).await
+}
+
 fn command(arguments: &[&str]) -> Result<Command, Failure> {
     let mut command = Command::new(program()?);
     command.args(arguments).env("NO_COLOR", "1");

@@ -4,10 +4,9 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use outbox::log::LogOptions;
-use secrecy::SecretString;
 
 use super::config::OnePipeline;
-use super::database::Goal;
+use super::database::{DatabaseUrl, Goal};
 use super::dead::viewer;
 use super::exit::Exit;
 use super::failure::Failure;
@@ -45,13 +44,12 @@ pub struct Target {
     #[command(flatten)]
     pipeline: OnePipeline,
 
-    /// The same database, as a user who owns the old table: postgres://owner@host/database. Better
-    /// given by the variable, where it holds a password. Default: the pipeline's.
-    #[arg(long, value_name = "URL", env = "RELAY_DATABASE_URL", hide_env_values = true)]
-    database: Option<String>,
+    /// The same database, as a user who owns the old table. Default: the pipeline's.
+    #[command(flatten)]
+    owner: DatabaseUrl,
 
-    /// Accept an unencrypted connection to another machine (with --database).
-    #[arg(long, requires = "database")]
+    /// Accept an unencrypted connection to another machine (with a database that is named here).
+    #[arg(long, requires = "named_database")]
     allow_plaintext: bool,
 }
 
@@ -119,10 +117,10 @@ impl Target {
             return Err(Failure::with_help(Exit::Usage, text, help));
         };
         let schema = pipeline.database.schema().cloned();
-        let tables = match &self.database {
+        let tables = match self.owner.read()? {
             Some(url) => {
                 let options = LogOptions::default().schema(schema).allow_plaintext(self.allow_plaintext);
-                Goal::new(SecretString::from(url.as_str()), options)
+                Goal::new(url, options)
             }
             None => Goal::new(pipeline.database.url()?, pipeline.database.options().clone()),
         };

@@ -1,9 +1,11 @@
 //! Finds the database of a command: a pipeline's, or one that is named on the command line.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use brokers::Secret;
 use clap::Args;
 use migrations::Identifier;
 use outbox::admin::{self, LogAdmin};
@@ -12,32 +14,80 @@ use outbox::retention::{self, LogRetention};
 use secrecy::SecretString;
 
 use super::config::OnePipeline;
+use super::exit::Exit;
 use super::failure::Failure;
 use crate::config::PipelineConfig;
 pub(crate) use crate::operate::tables::Tables as Goal;
 
-/// A database that is named on the command line; the command has an argument `pipeline`, too.
+/// The URL of a database, by flag, variable or file.
 #[derive(Debug, Args)]
-pub(crate) struct NamedDatabase {
-    /// The database, instead of the configuration's: postgres://user@host/database or
-    /// sqlite:file.db (?mode=rwc makes a missing file). Better given by the variable, where it
-    /// holds a password.
+pub(crate) struct DatabaseUrl {
+    /// The database: postgres://user@host/database or sqlite:file.db. A URL with a password is
+    /// refused here: it belongs in the variable or in a file.
     #[arg(
         long,
         value_name = "URL",
         env = "RELAY_DATABASE_URL",
         hide_env_values = true,
+        group = "named_database"
+    )]
+    database: Option<String>,
+
+    /// A file that holds the URL of the database, such as a mounted secret.
+    #[arg(long, value_name = "FILE", group = "named_database")]
+    database_file: Option<PathBuf>,
+}
+
+impl DatabaseUrl {
+    /// Returns the URL, if one is given. Reads the file.
+    pub(crate) fn read(&self) -> Result<Option<SecretString>, Failure> {
+        read_url("database", self.database.as_ref(), self.database_file.as_ref())
+    }
+}
+
+/// Returns the URL that a flag `--<name>` or the file of `--<name>-file` holds.
+pub(crate) fn read_url(
+    name: &str,
+    url: Option<&String>,
+    file: Option<&PathBuf>,
+) -> Result<Option<SecretString>, Failure> {
+    match (url, file) {
+        (Some(url), _) => Ok(Some(SecretString::from(url.as_str()))),
+        (None, Some(file)) => match Secret::File(file.clone()).load(name) {
+            Ok(url) => Ok(Some(url)),
+            Err(error) => Err(Failure::new(Exit::Usage, format_args!("--{name}-file: {}", error.problem))),
+        },
+        (None, None) => Ok(None),
+    }
+}
+
+/// A database that is named on the command line; the command has an argument `pipeline`, too.
+#[derive(Debug, Args)]
+pub(crate) struct NamedDatabase {
+    /// The database, instead of the configuration's: postgres://user@host/database or
+    /// sqlite:file.db (?mode=rwc makes a missing file). A URL with a password is refused here: it
+    /// belongs in the variable or in a file.
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "RELAY_DATABASE_URL",
+        hide_env_values = true,
+        group = "named_database",
         conflicts_with = "pipeline"
     )]
     database: Option<String>,
+
+    /// A file that holds the URL of the database, such as a mounted secret.
+    #[arg(long, value_name = "FILE", group = "named_database", conflicts_with = "pipeline")]
+    database_file: Option<PathBuf>,
 
     /// The PostgreSQL schema of the tables; it must exist. Default: the configuration's, or the
     /// search_path's.
     #[arg(long, value_name = "NAME")]
     pub(crate) schema: Option<Identifier>,
 
-    /// Accept an unencrypted connection to another machine (with --database).
-    #[arg(long, requires = "database")]
+    /// Accept an unencrypted connection to another machine (with a database that is named here).
+    #[arg(long, requires = "named_database")]
     allow_plaintext: bool,
 }
 
@@ -54,7 +104,7 @@ pub(crate) struct TablesDatabase {
 impl TablesDatabase {
     /// The database, checked.
     pub(crate) fn goal(&self) -> Result<Goal, Failure> {
-        match self.named.goal() {
+        match self.named.goal()? {
             Some(goal) => Ok(goal),
             None => self.named.of(&self.pipeline.read()?),
         }
@@ -63,10 +113,10 @@ impl TablesDatabase {
 
 impl NamedDatabase {
     /// The database, if one is named.
-    pub(crate) fn goal(&self) -> Option<Goal> {
-        let url = SecretString::from(self.database.as_deref()?);
+    pub(crate) fn goal(&self) -> Result<Option<Goal>, Failure> {
+        let url = read_url("database", self.database.as_ref(), self.database_file.as_ref())?;
         let options = LogOptions::default().schema(self.schema.clone()).allow_plaintext(self.allow_plaintext);
-        Some(Goal::new(url, options))
+        Ok(url.map(|url| Goal::new(url, options)))
     }
 
     /// A pipeline's database. The schema of the command line goes before the configuration's.

@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use dialoguer::{Input, Select};
+use secrecy::ExposeSecret as _;
 
+use super::database::DatabaseUrl;
 use super::exit::Exit;
 use super::failure::Failure;
 use super::output::print;
@@ -25,10 +27,8 @@ pub struct Init {
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
 
-    /// The database: postgres://user@host/database or sqlite:file.db. Better given by the variable,
-    /// where it holds a password.
-    #[arg(long, value_name = "URL", env = "RELAY_DATABASE_URL", hide_env_values = true)]
-    database: Option<String>,
+    #[command(flatten)]
+    database: DatabaseUrl,
 
     /// The PostgreSQL schema of the tables. Default: the search_path's.
     #[arg(long, value_name = "NAME")]
@@ -38,8 +38,9 @@ pub struct Init {
     #[arg(long, value_name = "SERVERS", value_delimiter = ',', group = "broker")]
     kafka: Vec<String>,
 
-    /// Publish to RabbitMQ: amqp[s]://user@host/vhost.
-    #[arg(long, value_name = "URL", group = "broker")]
+    /// Publish to RabbitMQ: amqp[s]://user@host/vhost. A URL with a password is refused here: it
+    /// belongs in the variable.
+    #[arg(long, value_name = "URL", env = "RELAY_RABBITMQ_URL", hide_env_values = true, group = "broker")]
     rabbitmq: Option<String>,
 
     /// Publish to SQS in this region.
@@ -67,7 +68,7 @@ impl Init {
             // Until it is known; nothing connects to it.
             broker: StarterBroker::Kafka(vec![String::from("127.0.0.1:9092")]),
         };
-        let known = self.database.clone();
+        let known = self.database.read()?.map(|url| url.expose_secret().to_owned());
         loop {
             let example = "postgres://relay@127.0.0.1/orders";
             starter.url = self.asked(known.as_ref(), "--database", "URL of the database", example)?;

@@ -68,7 +68,7 @@ pub struct Script {
     target: Target,
 
     /// The dialect, where no database is named.
-    #[arg(long, value_enum, value_name = "DIALECT", conflicts_with_all = ["database", "pipeline"])]
+    #[arg(long, value_enum, value_name = "DIALECT", conflicts_with_all = ["named_database", "pipeline"])]
     dialect: Option<DialectName>,
 
     /// The first version to print; those before are there already.
@@ -166,7 +166,7 @@ impl Target {
 
     /// The databases; one that several pipelines share appears once.
     fn goals(&self) -> Result<Vec<Goal>, Failure> {
-        if let Some(goal) = self.named.goal() {
+        if let Some(goal) = self.named.goal()? {
             return Ok(vec![goal]);
         }
         let config = self.config.read()?;

@@ -29,6 +29,7 @@
 //! | `sagas` | `relay sagas list`, `show`, `stuck`, `retry`, `cancel`, `skip`, `audit` |
 //! | `log` | what is logged, and how |
 //! | `output` | standard output: tables and JSON |
+//! | `visible` | no password in an argument |
 //! | `signature` | who decides, and why |
 //! | `failure`, `exit` | why a command failed, and the exit codes |
 
@@ -68,8 +69,11 @@ mod status;
 mod systemd;
 mod tail;
 mod verify;
+mod visible;
 
-use clap::{CommandFactory, Parser, Subcommand};
+use std::ffi::OsString;
+
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::Shell;
 
 pub use exit::Exit;
@@ -213,6 +217,22 @@ pub enum Command {
 }
 
 impl Cli {
+    /// Reads the command line of the process. Where it is wrong, or asks for help, prints that and
+    /// ends the process.
+    ///
+    /// # Errors
+    /// [`Failure`] for a password in an argument.
+    pub fn of_process() -> Result<Self, Failure> {
+        Self::read(std::env::args_os())
+    }
+
+    fn read(words: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> Result<Self, Failure> {
+        let mut command = Self::command();
+        let matches = command.try_get_matches_from_mut(words).unwrap_or_else(|error| error.exit());
+        visible::refuse_passwords(&command, &matches)?;
+        Ok(Self::from_arg_matches(&matches).unwrap_or_else(|error| error.format(&mut command).exit()))
+    }
+
     /// Does what was asked for.
     ///
     /// # Errors

@@ -3,9 +3,8 @@
 use clap::Args;
 use migrations::{Identifier, Line, Roles};
 use outbox::log::LogOptions;
-use secrecy::SecretString;
 
-use super::database::Goal;
+use super::database::{DatabaseUrl, Goal};
 use super::exit::Exit;
 use super::failure::Failure;
 use super::migrate::{LineName, run_script};
@@ -24,14 +23,14 @@ pub struct RolesScript {
     #[arg(long, value_name = "NAME")]
     service: Option<Identifier>,
 
-    /// Carry the script out instead of printing it, on the database of RELAY_DATABASE_URL or
-    /// --database, as the owner of the tables.
+    /// Carry the script out instead of printing it, on the database that is named here, as the
+    /// owner of the tables.
     #[arg(long)]
     apply: bool,
 
-    /// The database, with --apply. Better given by the variable, where it holds a password.
-    #[arg(long, value_name = "URL", env = "RELAY_DATABASE_URL", hide_env_values = true)]
-    database: Option<String>,
+    /// The database, with --apply.
+    #[command(flatten)]
+    owner: DatabaseUrl,
 
     /// Accept an unencrypted connection to another machine (with --apply).
     #[arg(long, requires = "apply")]
@@ -77,11 +76,13 @@ impl RolesScript {
             output::print(&self.scripts()?.join("\n"))?;
             return Ok(Exit::Success);
         }
-        let url = self.database.clone().ok_or_else(|| {
-            Failure::new(Exit::Usage, "--apply needs a database: set RELAY_DATABASE_URL, or give --database")
+        let url = self.owner.read()?.ok_or_else(|| {
+            let text =
+                "--apply needs a database: set RELAY_DATABASE_URL, or give --database-file or --database";
+            Failure::new(Exit::Usage, text)
         })?;
         let options = LogOptions::default().allow_plaintext(self.allow_plaintext);
-        let goal = Goal::new(SecretString::from(url), options);
+        let goal = Goal::new(url, options);
         for script in self.scripts()? {
             run_script(&goal, script).await?;
         }

@@ -74,6 +74,23 @@ pub(crate) fn url(text: &str) -> String {
     shown
 }
 
+/// Whether a URL holds a password: behind its user, or in a parameter.
+pub(crate) fn holds_password(url: &str) -> bool {
+    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    let user = authority.rsplit_once('@').map_or("", |(user, _)| user);
+    let of_user = user.split_once(':').is_some_and(|(_, password)| !password.is_empty());
+    let is_password = |pair: &str| {
+        let (name, value) = pair.split_once('=').unwrap_or_default();
+        let name = name.to_lowercase();
+        // An escape can spell any name.
+        let is_called_so = ["pass", "pwd", "secret", "token", "%"].iter().any(|part| name.contains(part));
+        is_called_so && !name.ends_with("file") && !value.is_empty()
+    };
+    let (_, query) = rest.split_once('?').unwrap_or_default();
+    of_user || query.split('&').any(is_password)
+}
+
 /// The value of a setting as it may be printed.
 pub(crate) fn text(path: &[&str], text: &str) -> String {
     match () {
@@ -148,6 +165,30 @@ fn overwrite(bytes: &mut [u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_password_in_a_url_is_found() {
+        for url in [
+            "postgres://u:s3cret@h/d",
+            "billing=postgres://u:s3@cret@h/d",
+            "amqps://u:s3cret@[::1]:5671/%2f",
+            "postgres://h/d?application_name=a&password=s3cret",
+            "postgres://h/d?p%61ssword=s3cret",
+            "postgres://h/d?sslpassword=s3cret",
+        ] {
+            assert!(holds_password(url), "{url}");
+        }
+        for url in [
+            "postgres://u@h:5432/d",
+            "postgres://u:@h/d",
+            "postgres://h:5432/d?application_name=me@home:1",
+            "postgres://u@h/d?sslkey=/etc/key&passfile=/etc/p&password=",
+            "sqlite:orders.db?mode=rwc",
+            "",
+        ] {
+            assert!(!holds_password(url), "{url}");
+        }
+    }
 
     #[test]
     fn no_password_stays_in_a_url() {

@@ -18,15 +18,15 @@ pub struct Args {
     /// The seed of orders, rollbacks, crashes and outages [default: a random one, which is printed]
     #[arg(long, value_name = "S")]
     pub seed: Option<u64>,
-    /// A PostgreSQL server instead of SQLite files: postgres://user:password@host/database. The demo makes two
-    /// schemas of its own there and removes them at the end
+    /// A PostgreSQL server instead of SQLite files: postgres://user@host/database. The demo makes two
+    /// schemas of its own there and removes them at the end. A URL with a password belongs in the variable
     #[arg(long, value_name = "URL", env = "RELAY_DEMO_DATABASE", hide_env_values = true)]
     pub database: Option<String>,
     #[allow(
         rustdoc::broken_intra_doc_links,
         reason = "the text is also the command's help: brackets mean options"
     )]
-    /// A broker instead of the Kafka inside the process: kafka://host:port[,host:port], amqp://user:password@host/vhost
+    /// A broker instead of the Kafka inside the process: kafka://host:port[,host:port], amqp://user@host/vhost
     /// (RabbitMQ, also amqps), sqs+http://host:port or sqs+https://host[?fifo=true][&region=NAME] (SQS). The demo
     /// makes topics and queues of its own there and removes them at the end
     #[arg(long, value_name = "URL", env = "RELAY_DEMO_BROKER", hide_env_values = true)]
@@ -54,10 +54,10 @@ Examples:
   relay demo
   relay demo --messages 2000 --seed 7 --output json
   relay demo --database postgres://me@localhost/shop --broker kafka://localhost:9092
-  relay demo --database postgres://me@localhost/shop --broker amqp://guest:guest@localhost
+  relay demo --database postgres://me@localhost/shop --broker amqp://localhost
   relay demo --broker 'sqs+http://localhost:9324?fifo=true'
 
-SQS credentials: user and password of the URL; without them the AWS environment for sqs+https, and for sqs+http
+SQS credentials: user and password of the URL, in RELAY_DEMO_BROKER; without them the AWS environment for sqs+https, and for sqs+http
 any, because servers for tests accept any.
 
 Exit codes: 0 every promise held, 1 a promise was broken, 2 a wrong option or setting, 3 database or broker

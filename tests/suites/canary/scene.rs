@@ -12,7 +12,7 @@ use outbox::NewMessage;
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, Executor as _, Postgres, Transaction};
 use tests::brokers::Broker;
-use tests::relay_process::{Config, relay};
+use tests::relay_process::{Config, relay, relay_on};
 use tests::stage::random;
 use tests::workload::Workload;
 use tests::{Backend, Failure, Outcome, RelayProcess, Role, Stage, brokers, eventually};
@@ -281,9 +281,9 @@ async fn parameters(
             vec!["status", "--config", &path],
             vec!["doctor", "--config", &path],
             vec!["run", "--config", &path],
-            vec!["migrate", "status", "--database", &url],
+            vec!["migrate", "status"],
         ] {
-            let output = relay(&command).await?;
+            let output = relay_on(&url, &command).await?;
             let place = format!("{} with {parameter} in the URL", command[0]);
             assert_eq!(output.status.code(), Some(2), "{place}: {output:?}");
             told.add(&place, String::from_utf8_lossy(&output.stderr));

@@ -5,7 +5,7 @@ use libtest_mimic::Trial;
 use message::{Delivery, DeliveryToken, EventType, Message, MessageId, OrderingKey, Topic};
 use serde_json::Value;
 use sqlx::{Postgres, Sqlite};
-use tests::relay_process::relay;
+use tests::relay_process::{relay, relay_with};
 use tests::{Backend, Database, Dialect, Failure, Outcome, Stage, trial};
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -204,5 +204,6 @@ async fn run(url: &str, arguments: &[&str]) -> Result<(Option<i32>, String), Fai
 }
 
 async fn command(url: &str, arguments: &[&str]) -> Result<std::process::Output, Failure> {
-    relay(&[&["dead"], arguments, &["--inbox", url, "--output", "json"]].concat()).await
+    let arguments = [&["dead"], arguments, &["--output", "json"]].concat();
+    relay_with(&[("RELAY_INBOX_URL", url)], &arguments).await
 }

@@ -8,7 +8,7 @@ use message::Fingerprint;
 use serde_json::Value;
 use sqlx::{Postgres, Sqlite};
 use tests::eventually::when;
-use tests::relay_process::relay;
+use tests::relay_process::relay_on;
 use tests::{Backend, Database, Dialect, Failure, Outcome, Stage, eventually, trial};
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -67,7 +67,7 @@ async fn claim<DB: Dialect>(keys: &IdempotencyKeys<DB>, key: &str) -> Result<Cla
 }
 
 async fn json(url: &str, list: &str) -> Result<Vec<Value>, Failure> {
-    let output = relay(&["keys", list, "--database", url, "--output", "json"]).await?;
+    let output = relay_on(url, &["keys", list, "--output", "json"]).await?;
     if output.status.success() {
         return Ok(serde_json::from_slice(&output.stdout)?);
     }
@@ -88,7 +88,7 @@ async fn decide(url: &str, verb: &str, key: &str) -> Result<(Option<i32>, String
         "--note",
         "asked",
     ];
-    let output = relay(&[&["keys", verb, "--database", url][..], &which[..]].concat()).await?;
+    let output = relay_on(url, &[&["keys", verb][..], &which[..]].concat()).await?;
     let told = [output.stdout, output.stderr].concat();
     Ok((output.status.code(), String::from_utf8_lossy(&told).into_owned()))
 }

@@ -9,7 +9,7 @@ use saga::{Run, Sagas, StepError, WorkerOptions};
 use serde_json::Value;
 use sqlx::{Postgres, Sqlite};
 use tests::eventually::when;
-use tests::relay_process::relay;
+use tests::relay_process::relay_on;
 use tests::{Backend, Database, Dialect, Failure, Outcome, Stage, eventually, trial};
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -74,8 +74,7 @@ async fn decides<DB: Dialect>(stage: Stage) -> Outcome {
 }
 
 async fn json(url: &str, arguments: &[&str]) -> Result<Value, Failure> {
-    let place = ["--database", url, "--output", "json"];
-    let output = relay(&[&["sagas"][..], arguments, &place].concat()).await?;
+    let output = relay_on(url, &[&["sagas"][..], arguments, &["--output", "json"]].concat()).await?;
     if output.status.success() {
         return Ok(serde_json::from_slice(&output.stdout)?);
     }
@@ -84,7 +83,7 @@ async fn json(url: &str, arguments: &[&str]) -> Result<Value, Failure> {
 
 /// Decides; checks the exit code, and a part of what was told.
 async fn decide(url: &str, arguments: &[&str], code: i32, part: &str) -> Outcome {
-    let output = relay(&[&["sagas"][..], arguments, &["--database", url]].concat()).await?;
+    let output = relay_on(url, &[&["sagas"][..], arguments].concat()).await?;
     let told = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
     assert!(output.status.code() == Some(code) && told.contains(part), "{told}");
     Ok(())

@@ -83,10 +83,9 @@ async fn other_defaults(stage: Stage, broker: Arc<dyn Broker>) -> Outcome {
         )
         .await?;
     database.execute(&defaults(&owner)?).await?;
-    let url = &database.url;
-    let key = ["--scope", "s", "--operation", "o", "--key", "k", "--database", url];
+    let key = ["--scope", "s", "--operation", "o", "--key", "k"];
     let by = ["--actor", "ann", "--note", "a test"];
-    Ran::of(&[&["keys", "discard"], &key[..], &by[..]].concat()).await?.done()?;
+    Ran::on(&database.url, &[&["keys", "discard"], &key[..], &by[..]].concat()).await?.done()?;
     Ok(())
 }
 
@@ -116,8 +115,7 @@ async fn refused_urls(stage: Stage) -> Outcome {
             ran.refused_without("CANARY", &parts)?;
         }
         for command in [&["migrate", "up"][..], &["keys", "list"], &["sagas", "list"]] {
-            let ran = Ran::of(&[command, &["--database", &url]].concat()).await?;
-            ran.refused_without("CANARY", &parts)?;
+            Ran::on(&url, command).await?.refused_without("CANARY", &parts)?;
         }
     }
     Ok(())

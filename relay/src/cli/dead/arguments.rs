@@ -1,13 +1,14 @@
 //! Arguments that the commands share: where to look, which messages are meant, who decides.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
 use inbox::ConsumerName;
 use migrations::Identifier;
-use secrecy::SecretString;
 
 use super::super::config::{ConfigFile, find};
+use super::super::database::read_url;
 use super::super::failure::Failure;
 use crate::config::Config;
 use crate::config::units::Time;
@@ -29,30 +30,35 @@ pub(crate) struct Where {
     source: Option<DeadSource>,
 
     /// Only the inboxes of this database: postgres://user@host/database or sqlite:file.db. Needs no
-    /// configuration. Better given by the variable, where it holds a password.
+    /// configuration. A URL with a password is refused here: it belongs in the variable or in a
+    /// file.
     #[arg(
         long,
         value_name = "URL",
         env = "RELAY_INBOX_URL",
         hide_env_values = true,
+        group = "named_inbox",
         conflicts_with_all = ["pipeline", "source"]
     )]
     inbox: Option<String>,
 
+    /// A file that holds the URL of that database, such as a mounted secret.
+    #[arg(long, value_name = "FILE", group = "named_inbox", conflicts_with_all = ["pipeline", "source"])]
+    inbox_file: Option<PathBuf>,
+
     /// The PostgreSQL schema of its tables (with --inbox). Default: the search_path's.
-    #[arg(long, value_name = "NAME", requires = "inbox")]
+    #[arg(long, value_name = "NAME", requires = "named_inbox")]
     schema: Option<Identifier>,
 
     /// Accept an unencrypted connection to another machine (with --inbox).
-    #[arg(long, requires = "inbox")]
+    #[arg(long, requires = "named_inbox")]
     allow_plaintext: bool,
 }
 
 impl Where {
     /// The places; connects to the inboxes.
     pub(crate) async fn open(&self) -> Result<Places, Failure> {
-        if let Some(url) = &self.inbox {
-            let url = SecretString::from(url.as_str());
+        if let Some(url) = read_url("inbox", self.inbox.as_ref(), self.inbox_file.as_ref())? {
             return Ok(Places::new().inbox_at(&url, self.schema.clone(), self.allow_plaintext).await);
         }
         let config: Config = self.config.read()?;

@@ -49,7 +49,7 @@ use progress::Progress;
 use range::Range;
 use report::Report;
 use sources::Reading;
-use target::InboxFlag;
+use target::inbox_of;
 
 /// The arguments of `relay verify`.
 #[derive(Debug, Args)]
@@ -61,10 +61,10 @@ pub struct Verify {
     #[arg(long, value_name = "NAME")]
     pipeline: Option<String>,
 
-    /// An inbox to compare with, beside those of the configuration ([[verify.inbox]], where a
-    /// password belongs). May be repeated.
+    /// An inbox to compare with, beside those of the configuration. May be repeated. A URL with a
+    /// password is refused here: it belongs in [[verify.inbox]].
     #[arg(long = "inbox", value_name = "CONSUMER=URL")]
-    inboxes: Vec<InboxFlag>,
+    inboxes: Vec<String>,
 
     /// Only messages of this topic. May be repeated.
     #[arg(long = "topic", value_name = "TOPIC")]
@@ -104,12 +104,13 @@ impl Verify {
             Some(name) => vec![super::config::find(&config, name)?],
             None => config.pipelines.iter().collect(),
         };
+        let named = self.inboxes.iter().map(|flag| inbox_of(flag)).collect::<Result<Vec<_>, _>>()?;
         let range = self.range()?;
         let mut report = Report::new(range, self.limit);
         for pipeline in pipelines {
             let name = pipeline.name.as_str();
             let of_config = config.verify.iter().filter(|inbox| inbox.is_of(name)).cloned();
-            let inboxes = of_config.chain(self.inboxes.iter().map(InboxFlag::config)).collect();
+            let inboxes = of_config.chain(named.iter().cloned()).collect();
             let compared = self.comparison(pipeline, inboxes, range).run().await;
             report.add(compared.map_err(|failure| failure.about(format_args!("pipeline {name}")))?);
         }

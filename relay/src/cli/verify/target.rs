@@ -1,49 +1,36 @@
 //! Which inboxes are compared, from the configuration and from flags.
 
 use std::collections::BTreeSet;
-use std::str::FromStr;
 
 use inbox::ConsumerName;
-use secrecy::SecretString;
 
+use super::super::exit::Exit;
+use super::super::failure::Failure;
 use crate::config::InboxConfig;
 
-/// An inbox on the command line: `CONSUMER=URL`.
-#[derive(Debug, Clone)]
-pub(crate) struct InboxFlag {
-    consumer: ConsumerName,
-    url: SecretString,
-}
-
-impl FromStr for InboxFlag {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        // The value may hold a password, so it is not repeated.
-        let (consumer, url) =
-            text.split_once('=').ok_or("write CONSUMER=URL, for example billing=sqlite:billing.db")?;
-        let consumer = ConsumerName::new(consumer).map_err(|error| error.to_string())?;
-        outbox::connect::dialect_of(url).map_err(|error| error.to_string())?;
-        Ok(Self { consumer, url: url.to_owned().into() })
-    }
-}
-
-impl InboxFlag {
-    /// The same as in a configuration, with everything else left to its default.
-    pub(super) fn config(&self) -> InboxConfig {
-        InboxConfig {
-            consumer: self.consumer.clone(),
-            scope: None,
-            url: brokers::Secret::Text(self.url.clone()),
-            schema: None,
-            allow_plaintext: false,
-            topics: BTreeSet::new(),
-            pipelines: BTreeSet::new(),
-            effects: None,
-            effects_kinds: BTreeSet::new(),
-            group: None,
-        }
-    }
+/// Reads an inbox of the command line, `CONSUMER=URL`: as in a configuration, with everything else
+/// left to its default.
+///
+/// No parser of clap's, which would repeat a value that may hold a password.
+pub(super) fn inbox_of(flag: &str) -> Result<InboxConfig, Failure> {
+    let refused = |problem: String| Failure::new(Exit::Usage, format_args!("--inbox: {problem}"));
+    let Some((consumer, url)) = flag.split_once('=') else {
+        return Err(refused(String::from("write CONSUMER=URL, for example billing=sqlite:billing.db")));
+    };
+    let consumer = ConsumerName::new(consumer).map_err(|error| refused(error.to_string()))?;
+    outbox::connect::dialect_of(url).map_err(|error| refused(error.to_string()))?;
+    Ok(InboxConfig {
+        consumer,
+        scope: None,
+        url: brokers::Secret::Text(url.into()),
+        schema: None,
+        allow_plaintext: false,
+        topics: BTreeSet::new(),
+        pipelines: BTreeSet::new(),
+        effects: None,
+        effects_kinds: BTreeSet::new(),
+        group: None,
+    })
 }
 
 #[cfg(test)]
@@ -52,10 +39,10 @@ mod tests {
 
     #[test]
     fn an_inbox_is_a_consumer_and_a_url() {
-        let flag: InboxFlag = "billing=postgres://u:secret@db/orders?a=b".parse().unwrap();
-        assert_eq!(flag.config().consumer.as_str(), "billing");
+        let inbox = inbox_of("billing=postgres://u@db/orders?a=b").unwrap();
+        assert_eq!(inbox.consumer.as_str(), "billing");
         for wrong in ["billing", "=sqlite:a.db", "billing=mysql://u:secret@db/a"] {
-            let error = wrong.parse::<InboxFlag>().unwrap_err();
+            let error = inbox_of(wrong).unwrap_err().to_string();
             assert!(!error.contains("secret"), "{error}");
         }
     }

@@ -222,8 +222,7 @@ async fn encodings(stage: Stage) -> Outcome {
     {
         let options = format!("TEMPLATE template0 ENCODING '{encoding}' LC_COLLATE 'C' LC_CTYPE 'C'");
         let database = Database::<Postgres>::empty_with(&stage, &options).await?;
-        let up = ["migrate", "up", "--line", "outbox", "--database", &database.url];
-        Ran::of(&up).await?.done()?;
+        Ran::on(&database.url, &["migrate", "up", "--line", "outbox"]).await?.done()?;
         let config = Config::with_section(&stage, "orders", &database.url, &kafka()?.1, "")?;
         let report = Report::of(&config, &[]).await?;
         report.has("encoding", state, part);

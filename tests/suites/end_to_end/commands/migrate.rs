@@ -20,12 +20,9 @@ pub(super) async fn what_is_missing_is_applied_once<DB: Dialect>(stage: Stage) -
     let database = Database::<DB>::empty(&stage).await?;
     let url = url(&database);
     let on = |command: &'static str, more: &[&'static str]| {
-        let arguments: Vec<String> = ["migrate", command, "--database", &url]
-            .into_iter()
-            .chain(more.iter().copied())
-            .map(str::to_owned)
-            .collect();
-        async move { Ran::of(&arguments.iter().map(String::as_str).collect::<Vec<_>>()).await }
+        let arguments = [&["migrate", command][..], more].concat();
+        let url = url.clone();
+        async move { Ran::on(&url, &arguments).await }
     };
     // A file that does not exist is an empty database only after it was made.
     if DB::BACKEND == Backend::Sqlite {
@@ -64,8 +61,13 @@ pub(super) async fn roles_are_made_without_another_client(stage: Stage) -> Outco
     let url = url(&database);
     let roles = ["migrator", "producer", "relay", "observer"].map(|role| (role, stage.unique(role)));
     let flags: Vec<String> = roles.iter().map(|(role, name)| format!("--{role}={name}")).collect();
-    Ran::of(&["migrate", "up", "--line", "outbox", "--database", &url]).await?.done()?;
-    let apply = ["migrate", "roles", "--line", "outbox", "--apply", "--database", &url];
+    let file = stage.folder().join("url");
+    std::fs::write(&file, format!("{url}\n"))?;
+    let file = file.to_str().ok_or("a path that is no text")?;
+    let up = ["migrate", "up", "--line", "outbox"];
+    Ran::of(&[&up[..], &["--database", &url]].concat()).await?.refused(2, &["RELAY_DATABASE_URL"])?;
+    Ran::of(&[&up[..], &["--database-file", file]].concat()).await?.done()?;
+    let apply = ["migrate", "roles", "--line", "outbox", "--apply", "--database-file", file];
     let arguments: Vec<&str> = apply.into_iter().chain(flags.iter().map(String::as_str)).collect();
     for _ in 0..2 {
         assert_eq!(Ran::of(&arguments).await?.done()?.out, "");
@@ -92,9 +94,9 @@ pub(super) async fn a_script_makes_the_same_tables<DB: Dialect>(stage: Stage) ->
         let script = Ran::of(&["migrate", "sql", "--dialect", &dialect, "--line", line]).await?.done()?;
         database.execute(&script.out).await?;
     }
-    Ran::of(&["migrate", "status", "--database", &url(&database)]).await?.done()?;
+    Ran::on(&url(&database), &["migrate", "status"]).await?.done()?;
     let all = Ran::of(&["migrate", "sql", "--dialect", &dialect]).await?.done()?;
-    let named = Ran::of(&["migrate", "sql", "--database", &url(&database)]).await?.done()?;
+    let named = Ran::on(&url(&database), &["migrate", "sql"]).await?.done()?;
     assert_eq!(all.out, named.out);
     let beyond = ["migrate", "sql", "--dialect", &dialect, "--line", "outbox", "--from", "99"];
     Ran::of(&beyond).await?.refused(2, &["99"])?;

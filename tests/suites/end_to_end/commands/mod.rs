@@ -13,10 +13,12 @@ mod setup;
 mod several;
 mod showing;
 
+use std::process::Output;
+
 use libtest_mimic::Trial;
 use serde_json::Value;
 use sqlx::{Postgres, Sqlite};
-use tests::relay_process::{Config, relay};
+use tests::relay_process::{Config, relay, relay_with};
 use tests::{Backend, Failure, brokers, trial};
 
 /// One trial for each database of a case that needs one only.
@@ -110,7 +112,23 @@ impl Ran {
 
     /// Runs a command.
     pub(crate) async fn of(arguments: &[&str]) -> Result<Self, Failure> {
-        let output = relay(arguments).await?;
+        Self::ended_with(relay(arguments).await?)
+    }
+
+    /// Runs a command on a database.
+    pub(crate) async fn on(url: &str, arguments: &[&str]) -> Result<Self, Failure> {
+        Self::of_variables(arguments, &[("RELAY_DATABASE_URL", url)]).await
+    }
+
+    /// Runs a command with more variables.
+    pub(crate) async fn of_variables(
+        arguments: &[&str],
+        variables: &[(&str, &str)],
+    ) -> Result<Self, Failure> {
+        Self::ended_with(relay_with(variables, arguments).await?)
+    }
+
+    fn ended_with(output: Output) -> Result<Self, Failure> {
         let text = |bytes: Vec<u8>| String::from_utf8(bytes);
         Ok(Self { code: output.status.code(), out: text(output.stdout)?, err: text(output.stderr)? })
     }

@@ -27,15 +27,16 @@ async fn what_init_writes(stage: Stage) -> Outcome {
     let path = stage.folder().join("new.toml");
     let file = path.to_str().ok_or("a path that is no text")?;
     let (url, broker) = (database.relay_url()?, Backend::Rabbitmq.address()?);
-    let flags = ["init", "--out", file, "--name", "orders", "--database", &url, "--rabbitmq", &broker];
-    let ran = Ran::of(&flags).await?.done()?;
+    let flags = ["init", "--out", file, "--name", "orders"];
+    let variables = [("RELAY_DATABASE_URL", url.as_str()), ("RELAY_RABBITMQ_URL", &broker)];
+    let ran = Ran::of_variables(&flags, &variables).await?.done()?;
     assert!(ran.out.contains("relay run --config"), "{ran:?}");
     let text = std::fs::read_to_string(&path)?;
     assert!(text.contains("# lease_ttl = \"15s\""), "{text}");
     assert_eq!(std::fs::metadata(&path)?.permissions().mode() & 0o777, 0o600);
     let checked = Ran::of(&["check", "--config", file, "--output", "json"]).await?.done()?.json()?;
     assert_eq!(checked[0]["checks"].as_array().map(Vec::len), Some(2), "{checked}");
-    Ran::of(&flags).await?.refused(2, &["exists", "--out"])?;
+    Ran::of_variables(&flags, &variables).await?.refused(2, &["exists", "--out"])?;
     assert_eq!(std::fs::read_to_string(&path)?, text);
     Ok(())
 }

@@ -7,7 +7,7 @@ use tests::facts::{Order, all_stored};
 use tests::{Backend, Failure, Outcome, RelayProcess, Stage, eventually};
 
 use super::debezium::Site;
-use super::{Writers, adopted, fact, placed};
+use super::{Writers, adopt, adopted, fact, placed};
 use crate::commands::Ran;
 
 /// Rows that are there when the connector starts, and that its snapshot publishes.
@@ -111,7 +111,7 @@ pub(super) async fn goes_over_and_back(stage: Stage) -> Outcome {
     );
     connect.resume()?;
     eventually("the slot is through", || async {
-        let status = Ran::with(config, &["adopt", "status", "--database", owner, "--output", "json"]).await?;
+        let status = adopt(config, owner, "status", &[]).await?;
         Ok(status.ended(0).is_ok().then_some(()))
     })
     .await?;

@@ -73,8 +73,9 @@ pub(super) fn trials() -> Vec<Trial> {
 async fn adopt(config: &Config, owner: &str, verb: &str, more: &[&str]) -> Result<Ran, Failure> {
     let signed = ["--actor", "ann", "--note", "a test"];
     let signed: &[&str] = if matches!(verb, "over" | "back") { &signed } else { &[] };
-    let base = ["adopt", verb, "--database", owner];
-    Ran::with(config, &[&base[..], signed, more].concat()).await
+    let path = config.path().to_str().ok_or("a path that is no text")?;
+    let base = ["adopt", verb, "--config", path];
+    Ran::on(owner, &[&base[..], signed, more].concat()).await
 }
 
 /// The same as JSON, demanding an exit code.
