@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use brokers::InvalidSetting;
 use inbox::{ConsumerName, Tenant};
 use message::Connector;
 use message::chunk::Splitter;
@@ -13,7 +14,7 @@ use secrecy::{ExposeSecret as _, SecretString};
 
 use super::error::OperateError;
 use super::inbox_database::InboxDatabase;
-use crate::config::{Broker, InboxConfig, PipelineConfig};
+use crate::config::{InboxConfig, PipelineConfig};
 use crate::engine::chunking::Chunking;
 use crate::engine::filter::Filter;
 
@@ -27,9 +28,12 @@ pub(crate) struct OutboxPlace {
     pub(crate) filter: Filter,
     /// The largest row that it reads.
     pub(crate) row_limit: RowLimit,
-    broker: Broker,
+    connect: Connect,
     chunking: Option<Splitter>,
 }
+
+/// Makes a connector to a broker. Connects to nothing yet.
+type Connect = Arc<dyn Fn() -> Result<Arc<dyn Connector>, InvalidSetting> + Send + Sync>;
 
 impl OutboxPlace {
     /// Whether the pipeline leaves an entry to others.
@@ -39,7 +43,7 @@ impl OutboxPlace {
 
     /// A connector to its broker, which splits large messages as the relay does.
     pub(crate) fn connector(&self) -> Result<Arc<dyn Connector>, OperateError> {
-        let connector = self.broker.connector()?;
+        let connector = (self.connect)()?;
         Ok(match self.chunking {
             Some(splitter) => Arc::new(Chunking::new(connector, splitter)),
             None => connector,
@@ -48,7 +52,7 @@ impl OutboxPlace {
 
     /// Where it publishes to.
     pub(crate) fn destination(&self) -> String {
-        match self.broker.connector() {
+        match (self.connect)() {
             Ok(connector) => connector.destination().to_owned(),
             Err(error) => error.to_string(),
         }
@@ -96,6 +100,7 @@ impl Places {
     #[must_use]
     pub fn outbox(mut self, pipeline: &PipelineConfig) -> Self {
         let options = pipeline.database.options().clone();
+        let broker = pipeline.broker.clone();
         match entries::open(pipeline.database.address(), pipeline.source.clone(), options) {
             Ok((log, entries)) => self.outboxes.push(OutboxPlace {
                 pipeline: pipeline.name.clone(),
@@ -103,10 +108,21 @@ impl Places {
                 entries,
                 filter: pipeline.settings.filter.clone(),
                 row_limit: pipeline.settings.row_limit(),
-                broker: pipeline.broker.clone(),
+                connect: Arc::new(move || broker.connector()),
                 chunking: pipeline.settings.chunking,
             }),
             Err(error) => self.away.push(OperateError::from(error).about(&pipeline.name)),
+        }
+        self
+    }
+
+    /// Publishes to another broker than the pipelines' own: for tests.
+    #[cfg(feature = "testing")]
+    #[must_use]
+    pub fn connected_to(mut self, connector: Arc<dyn Connector>) -> Self {
+        for place in &mut self.outboxes {
+            let connector = Arc::clone(&connector);
+            place.connect = Arc::new(move || Ok(Arc::clone(&connector)));
         }
         self
     }

@@ -12,7 +12,8 @@ use tests::{Backend, trial};
 /// A feature and its levels; the first one is its absence, or the default.
 type Factor = (&'static str, &'static [&'static str]);
 
-const FACTORS: [Factor; 16] = [
+const FACTORS: [Factor; 19] = [
+    ("producer", &["a transaction", "under a held key", "under a leased key"]),
     ("window of a key", &["one", "pipelined"]),
     ("relays", &["one", "with a standby", "divided by filters"]),
     ("after a dead message", &["hold", "pass"]),
@@ -28,6 +29,8 @@ const FACTORS: [Factor; 16] = [
     ("message that its handler cannot do", &["none", "redriven", "discarded"]),
     ("tenants", &["none", "two"]),
     ("copies", &["none", "all again"]),
+    ("sagas", &["none", "one an effect"]),
+    ("replay by command", &["none", "of all"]),
     ("crash of a consumer", &["none", "one"]),
 ];
 

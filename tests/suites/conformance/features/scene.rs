@@ -6,20 +6,28 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use brokers::memory::Broker;
+use futures_util::future::BoxFuture;
+use inbox::keys::{ClaimOptions, Ending, IdempotencyKeys, KeyId, KeyOptions};
 use inbox::{
     AfterDeadLetter, Backoff, Consumer, ConsumerBuilder, DeadLetterQuery, HandlerError, Inbox, InboxOptions,
     Reason, RedriveOptions, Signature, Tenant, Tx, UnknownKinds,
 };
 use message::chunk::{Encoding, Splitter};
-use message::{Fault, FaultScope, MaxInFlightPerKey, Message, MessageId, SizeLimit, Topic};
+use message::{Fault, FaultScope, Fingerprint, MaxInFlightPerKey, Message, MessageId, SizeLimit, Topic};
 use outbox::admin::{ChosenEntry, Decision, LogAdmin, OperatorDecision};
 use outbox::log::{EntryId, ExceptionState, LogOptions, PauseScope, RelayName};
 use outbox::{NewMessage, Outbox};
 use outbox_toolkit::Relay;
+use relay::config::{Config, Overrides};
 use relay::engine::{DeadPolicy, EngineOptions, Filter, RetryPolicy, Rule};
+use relay::operate::replay::{ReplayFilter, ReplayOptions, plan};
+use relay::operate::{Operator, Places, Role, Signed};
+use saga::{Run, Sagas, Started, Stop, WorkerOptions};
 use serde::{Deserialize, Serialize};
 use tests::eventually::when;
 use tests::{Database, Dialect, Failure, Outcome, Stage, eventually};
@@ -39,6 +47,9 @@ const FAILING_KEY: u32 = 3;
 const LIMIT: SizeLimit = SizeLimit { destination: "the test", message_bytes_max: 1_500 };
 const SOON: Backoff = Backoff { first: Duration::from_millis(5), max: Duration::from_millis(20) };
 const CONSUMER: &str = "billing";
+const SAGA: &str = "follow-up";
+/// The key of the effects of messages that sagas sent.
+const ANNOUNCED: u32 = KEYS + 1;
 
 /// The levels of a row, by the names of their factors.
 struct Row(Vec<usize>);
@@ -70,8 +81,41 @@ struct Order {
     padding: String,
 }
 
-/// The effect of a message that is not to fail, or no longer.
-async fn applied<DB: Dialect>(tx: &mut Tx<DB>, message: &Message) -> Result<(), HandlerError> {
+/// The effect of a message that is not to fail, or no longer, and the saga that follows it.
+fn applying<DB: Dialect>(
+    sagas: Option<Sagas<DB>>,
+) -> impl for<'t> Fn(&'t mut Tx<DB>, &'t Message) -> BoxFuture<'t, Result<(), HandlerError>> + Send + Sync {
+    move |tx, message| {
+        let sagas = sagas.clone();
+        Box::pin(async move {
+            let (key, place) = applied(tx, message).await?;
+            if let Some(sagas) = sagas.filter(|_| key != ANNOUNCED) {
+                let started = sagas.start(&mut **tx, SAGA, &message.id.to_string(), &(key, place)).await;
+                let started = started.map_err(HandlerError::retrying)?;
+                if started != Started::Started {
+                    return Err(HandlerError::reject(format!(
+                        "a saga of an effect that is new: {started:?}"
+                    )));
+                }
+            }
+            Ok(())
+        })
+    }
+}
+
+/// A saga of two steps; the second one is a message of its own, back to the consumer.
+async fn follow_up<DB: Dialect>(saga: &mut Run<DB>, (key, place): (u32, u32)) -> Result<(), Stop> {
+    let number = saga.step("number", async |_| Ok(key * OF_EACH_KEY + place)).await?;
+    saga.step("announce", async |tx| {
+        let order = Order { key: ANNOUNCED, place: number, fails: false, padding: String::new() };
+        tx.enqueue(NewMessage::new("a").kind("wanted").header("tenant", "t1").json(&order)).await?;
+        Ok(())
+    })
+    .await
+}
+
+/// The effect itself: key and place of its order.
+async fn applied<DB: Dialect>(tx: &mut Tx<DB>, message: &Message) -> Result<(u32, u32), HandlerError> {
     let order: Order = serde_json::from_slice(&message.payload)?;
     let healed = DB::integers(&mut **tx, "SELECT count(*) FROM healed").await?;
     if order.fails && healed == [0] {
@@ -81,8 +125,8 @@ async fn applied<DB: Dialect>(tx: &mut Tx<DB>, message: &Message) -> Result<(), 
         "INSERT INTO effect (id, key, place) VALUES ('{}', {}, {})",
         message.id, order.key, order.place
     );
-    DB::execute(&mut **tx, &insert).await?;
-    Ok(())
+    <DB as Dialect>::execute(&mut **tx, &insert).await?;
+    Ok((order.key, order.place))
 }
 
 struct Scene<DB: Dialect> {
@@ -90,8 +134,11 @@ struct Scene<DB: Dialect> {
     database: Database<DB>,
     broker: Broker,
     inbox: Inbox<DB>,
+    keys: IdempotencyKeys<DB>,
+    sagas: Sagas<DB>,
+    folder: PathBuf,
     /// Of each relay that has a name of its own.
-    admins: Vec<(RelayName, std::sync::Arc<dyn LogAdmin>)>,
+    admins: Vec<(RelayName, Arc<dyn LogAdmin>)>,
 }
 
 /// A task, and how it is asked to stop.
@@ -148,16 +195,40 @@ impl<DB: Dialect> Scene<DB> {
         let admins = admins.collect::<Result<_, Failure>>()?;
         let broker = Broker::new();
         broker.create_group(CONSUMER, topics()?);
-        Ok(Self { row, database, broker, inbox, admins })
+        let keys = IdempotencyKeys::open(database.admin.clone(), KeyOptions::default()).await?;
+        let mut options = WorkerOptions::default();
+        options.poll_max = Duration::from_millis(20);
+        let sagas = Sagas::builder(database.admin.clone(), Outbox::new()).options(options);
+        let sagas = sagas.saga(SAGA, 1, follow_up::<DB>).open().await?;
+        let folder = stage.folder().to_owned();
+        Ok(Self { row, database, broker, inbox, keys, sagas, folder, admins })
     }
 
-    fn relay(&self, name: &RelayName) -> Result<Running, Failure> {
+    /// A connector of relays and of operators.
+    fn connector(&self) -> impl message::Connector + use<DB> {
         let window = if self.row.is("window of a key", "one") {
             MaxInFlightPerKey::One
         } else {
             MaxInFlightPerKey::Pipelined
         };
-        let in_chunks = self.row.is("large messages", "in chunks");
+        self.broker.connector(window)
+    }
+
+    fn filter(&self, name: &RelayName) -> Result<Filter, Failure> {
+        if !self.row.is("relays", "divided by filters") {
+            return Ok(Filter::default());
+        }
+        let topics = vec![name.as_str().to_owned()];
+        Ok(Filter::any_of(vec![Rule { topics, ..Rule::default() }])?)
+    }
+
+    fn splitter(&self) -> Option<Splitter> {
+        let is_on = self.row.is("large messages", "in chunks");
+        is_on.then_some(Splitter { limit: LIMIT, encoding: Encoding::Raw, chunked_bytes_max: 1 << 20 })
+    }
+
+    fn relay(&self, name: &RelayName) -> Result<Running, Failure> {
+        let chunking = self.splitter();
         let passes = self.row.is("after a dead message", "pass");
         let settings = move |settings: &mut EngineOptions| {
             settings.lease_ttl = Duration::from_secs(2);
@@ -165,19 +236,11 @@ impl<DB: Dialect> Scene<DB> {
             settings.page_entries = 7;
             settings.checkpoint_interval = Duration::from_millis(20);
             settings.on_dead = if passes { DeadPolicy::Pass } else { DeadPolicy::Hold };
-            settings.chunking = in_chunks.then_some(Splitter {
-                limit: LIMIT,
-                encoding: Encoding::Raw,
-                chunked_bytes_max: 1 << 20,
-            });
+            settings.chunking = chunking;
         };
         let builder = Relay::builder(self.database.url.as_str()).name(name.as_str());
-        let mut builder = builder.connector(self.broker.connector(window), LIMIT).settings(settings);
-        if self.row.is("relays", "divided by filters") {
-            let topics = vec![name.as_str().to_owned()];
-            builder = builder.filter(Filter::any_of(vec![Rule { topics, ..Rule::default() }])?);
-        }
-        let relay = builder.build()?;
+        let builder = builder.connector(self.connector(), LIMIT).settings(settings);
+        let relay = builder.filter(self.filter(name)?).build()?;
         let (stop, stopped) = oneshot::channel::<()>();
         let task = tokio::spawn(relay.run(async { drop(stopped.await) }));
         Ok(Running { stop: Some(stop), task })
@@ -186,7 +249,7 @@ impl<DB: Dialect> Scene<DB> {
     fn consumer(&self) -> Result<Running, Failure> {
         let builder: ConsumerBuilder<DB> = Consumer::builder(self.inbox.clone(), CONSUMER);
         let mut builder = builder
-            .on_message("wanted", applied::<DB>)
+            .on_message("wanted", applying(self.has_sagas().then(|| self.sagas.clone())))
             .subscribe(self.broker.subscriber(CONSUMER, topics()?))
             .attempts_max(2)
             .backoff(SOON)
@@ -224,6 +287,7 @@ impl<DB: Dialect> Scene<DB> {
         if self.row.is("consumers", "two") {
             consumers.push(self.consumer()?);
         }
+        let worker = self.worker();
         eventually("effects begin", || async { Ok(when(!self.effects().await?.is_empty())) }).await?;
         if self.row.is("crash of a relay", "one") {
             relays.remove(0).crash().await;
@@ -235,13 +299,17 @@ impl<DB: Dialect> Scene<DB> {
         }
         self.resume().await?;
         self.decided_until_done(&expected).await?;
+        if self.row.is("replay by command", "of all") {
+            self.replay().await?;
+            self.decided_until_done(&expected).await?;
+        }
         if self.row.is("copies", "all again") {
             for topic in topics()? {
                 self.broker.replay(&topic);
             }
             self.decided_until_done(&expected).await?;
         }
-        for running in consumers.into_iter().chain(relays) {
+        for running in consumers.into_iter().chain(relays).chain([worker]) {
             running.stop().await?;
         }
         self.compare(&expected).await
@@ -249,12 +317,11 @@ impl<DB: Dialect> Scene<DB> {
 
     /// Enqueues everything; returns the ids of what is to take effect.
     async fn enqueue(&self) -> Result<BTreeSet<String>, Failure> {
-        let outbox = Outbox::<DB>::builder().limit(SizeLimit::CHUNKED).build();
         let is_refused = !self.row.is("message that the broker refuses", "none");
         let fails = !self.row.is("message that its handler cannot do", "none");
         let mut expected = BTreeSet::new();
         for place in 0..OF_EACH_KEY {
-            let mut tx = outbox.begin(&self.database.admin).await?;
+            let mut messages = Vec::new();
             for key in 0..KEYS {
                 let is_wanted = place % 5 != 2;
                 let is_chosen = |chosen| (key, place) == (chosen, PLACE);
@@ -282,19 +349,94 @@ impl<DB: Dialect> Scene<DB> {
                 if is_wanted && !is_given_up {
                     expected.insert(id.to_string());
                 }
-                tx.enqueue(message).await?;
+                messages.push(message);
             }
             if self.row.is("scheduled messages", "some") && place % 4 == 0 {
                 let order = Order { key: KEYS, place, fails: false, padding: String::new() };
                 let id = MessageId::new();
                 let at = OffsetDateTime::now_utc() + Duration::from_millis(300 + 50 * u64::from(place));
                 let message = NewMessage::new("a").id(id).kind("wanted").header("tenant", "t1").json(&order);
-                tx.enqueue(message.deliver_at(at)).await?;
+                messages.push(message.deliver_at(at));
                 expected.insert(id.to_string());
             }
-            tx.commit().await?;
+            self.store(place, messages).await?;
         }
         Ok(expected)
+    }
+
+    /// Stores the messages of one request, which is made again where it has a key.
+    async fn store(&self, place: u32, messages: Vec<NewMessage>) -> Outcome {
+        let outbox = Outbox::<DB>::builder().limit(SizeLimit::CHUNKED).build();
+        let id = KeyId::of_texts("shop", "place", &place.to_string())?;
+        let (asked, options) = (Fingerprint::of_parts("place", "", b""), ClaimOptions::default());
+        if self.row.is("producer", "under a held key") {
+            let mut tx = self.keys.begin(&id, asked, &options).await?.acquired().ok_or("a new key")?;
+            for message in messages {
+                outbox.enqueue(&mut tx, message).await?;
+            }
+            tx.commit(Ending::Succeeded, b"").await?;
+            let again = self.keys.begin(&id, asked, &options).await?;
+            return again.acquired().map_or(Ok(()), |_| Err("a key was held twice".into()));
+        }
+        let is_leased = self.row.is("producer", "under a leased key");
+        let claim = match is_leased {
+            true => Some(self.keys.claim(&id, asked, &options).await?.acquired().ok_or("a new key")?),
+            false => None,
+        };
+        let mut tx = outbox.begin(&self.database.admin).await?;
+        for message in messages {
+            tx.enqueue(message).await?;
+        }
+        tx.commit().await?;
+        let Some(claim) = claim else { return Ok(()) };
+        claim.complete(Ending::Succeeded, b"").await?;
+        let again = self.keys.claim(&id, asked, &options).await?;
+        again.acquired().map_or(Ok(()), |_| Err("a key was leased twice".into()))
+    }
+
+    /// Sends everything again that was published, as an operator does.
+    async fn replay(&self) -> Outcome {
+        let operator = Operator::new("ann", Role::Operator);
+        let signed = Signed { operator: operator.clone(), reason: String::from("a test") };
+        for (name, _) in &self.admins {
+            let url = &self.database.url;
+            // The broker of the section is never asked: the places are connected to the scene's.
+            let text = format!(
+                "[[pipeline]]\nname = {:?}\n[pipeline.database]\nurl = {url:?}\n\
+                 [pipeline.kafka]\nbootstrap_servers = [\"127.0.0.1:1\"]\n",
+                name.as_str()
+            );
+            let path = self.folder.join(format!("{}.toml", name.as_str()));
+            std::fs::write(&path, text)?;
+            let (mut config, _) = Config::load(&path, &Overrides::default())?;
+            let mut pipeline = config.pipelines.remove(0);
+            pipeline.settings.filter = self.filter(name)?;
+            pipeline.settings.chunking = self.splitter();
+            let places = Places::new().outbox(&pipeline).connected_to(Arc::new(self.connector()));
+            let planned = plan(&places, &operator, &ReplayFilter::default()).await?;
+            let report = planned.carry_out(&places, &signed, &ReplayOptions::default(), |_| ()).await?;
+            if let Some(error) = report.error {
+                return Err(format!("the replay of {}: {error}", name.as_str()).into());
+            }
+            assert!(report.published > 0 && report.published == planned.chosen, "{report:?}");
+        }
+        Ok(())
+    }
+
+    fn has_sagas(&self) -> bool {
+        self.row.is("sagas", "one an effect")
+    }
+
+    fn worker(&self) -> Running {
+        let (stop, stopped) = oneshot::channel::<()>();
+        let sagas = self.sagas.clone();
+        let task = tokio::spawn(async move { sagas.run(async { drop(stopped.await) }).await });
+        Running { stop: Some(stop), task }
+    }
+
+    /// How many effects there are in the end: each message's, and that of what its saga sent.
+    fn effects_len(&self, expected: &BTreeSet<String>) -> usize {
+        expected.len() * if self.has_sagas() { 2 } else { 1 }
     }
 
     fn paused(&self) -> Option<PauseScope> {
@@ -326,7 +468,7 @@ impl<DB: Dialect> Scene<DB> {
         eventually("every message is done with", || async {
             let is_quiet = self.decide_about_parked().await? && self.decide_about_letters().await?;
             let is_done = self.effects().await?.iter().map(|(id, ..)| id).collect::<BTreeSet<_>>().len()
-                >= expected.len();
+                >= self.effects_len(expected);
             Ok(when(is_quiet && is_done && self.broker.is_drained() && self.is_passed().await?))
         })
         .await
@@ -432,6 +574,16 @@ impl<DB: Dialect> Scene<DB> {
         }
         let doubled: Vec<_> = times.iter().filter(|(_, times)| **times > 1).collect();
         assert!(doubled.is_empty(), "effects of one message: {doubled:?}");
+        let (announced, effects): (Vec<_>, Vec<_>) =
+            effects.into_iter().partition(|(_, key, _)| *key == ANNOUNCED);
+        if self.has_sagas() {
+            let mut of_sagas: Vec<u32> = announced.iter().map(|(.., number)| *number).collect();
+            let mut of_effects: Vec<u32> =
+                effects.iter().map(|(_, key, place)| key * OF_EACH_KEY + place).collect();
+            of_sagas.sort_unstable();
+            of_effects.sort_unstable();
+            assert_eq!(of_sagas, of_effects, "effects of what sagas sent, and those that began a saga");
+        }
         let found: BTreeSet<String> = effects.iter().map(|(id, ..)| id.clone()).collect();
         assert_eq!(found, *expected, "effects, and messages that were to have one");
         for key in 0..KEYS {
