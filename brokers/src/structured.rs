@@ -131,9 +131,15 @@ fn plain_text(value: &RawValue) -> Option<String> {
 /// header gives an id, which a payload that happens to be an event has.
 ///
 /// # Errors
-/// [`Malformed`] with everything that arrived.
+/// [`Malformed`] with everything that arrived. Members that are not read are properties that begin
+/// with `broker`; the body's own content type is one of the name `content_type`, where it was a
+/// header, whose place the event's takes.
 #[cfg(any(feature = "kafka", feature = "rabbitmq"))]
-pub(crate) fn open(mut envelope: Envelope, broker: &str) -> Result<Message, Box<Malformed>> {
+pub(crate) fn open(
+    mut envelope: Envelope,
+    broker: &str,
+    content_type: Option<&str>,
+) -> Result<Message, Box<Malformed>> {
     let media_type = envelope.content_type.as_deref().and_then(|text| text.split(';').next());
     let is_event = media_type.is_some_and(|text| text.trim().eq_ignore_ascii_case(MEDIA_TYPE));
     if !is_event || envelope.attributes.iter().any(|(name, _)| name == "id") {
@@ -151,9 +157,8 @@ pub(crate) fn open(mut envelope: Envelope, broker: &str) -> Result<Message, Box<
             envelope.attributes.extend(beside);
             envelope.open().map_err(|mut malformed| {
                 malformed.properties.extend(event.unread(broker));
-                // The event's own took its place among the headers; AMQP's is a property of it.
-                let told = whole.content_type.filter(|_| broker == "kafka");
-                malformed.properties.extend(told.map(|text| (String::from("kafka.content_type"), text)));
+                let displaced = content_type.map(str::to_owned).zip(whole.content_type);
+                malformed.properties.extend(displaced);
                 malformed
             })
         }
@@ -181,7 +186,7 @@ mod tests {
         let body = format!(
             r#"{{"specversion":"1.0","id":"{id}","source":"/s","type":"order.placed","topic":"o","data":{{"n": 1}}}}"#
         );
-        let message = open(envelope(&body), "kafka").unwrap();
+        let message = open(envelope(&body), "kafka", None).unwrap();
         assert_eq!((message.id, message.kind.as_str(), message.source.as_str()), (id, "order.placed", "/s"));
         assert_eq!((&message.payload[..], message.content_type.is_json()), (&br#"{"n": 1}"#[..], true));
         assert_eq!((message.key.unwrap().as_str(), message.headers.get("topic")), ("order-7", Some("o")));
@@ -192,18 +197,21 @@ mod tests {
         let (id, body) = (MessageId::new(), r#"{"specversion":"1.0","id":"17"}"#);
         let mut binary = envelope(body);
         binary.attributes.push((String::from("id"), id.to_string()));
-        let message = open(binary, "kafka").unwrap();
+        let message = open(binary, "kafka", None).unwrap();
         assert_eq!((message.id, &message.payload[..]), (id, body.as_bytes()));
     }
 
     #[test]
     fn what_is_no_event_or_has_a_foreign_id_keeps_its_evidence() {
-        let malformed = open(envelope("{}"), "kafka").unwrap_err();
+        let malformed = open(envelope("{}"), "kafka", None).unwrap_err();
         assert!(malformed.problem.contains("no specversion"), "{malformed}");
         assert_eq!(&malformed.payload[..], b"{}");
-        let malformed =
-            open(envelope(r#"{"specversion":"1.0","id":"17","tags":[1],"data":2}"#), "amqp").unwrap_err();
+        let event = envelope(r#"{"specversion":"1.0","id":"17","tags":[1],"data":2}"#);
+        let malformed = open(event.clone(), "amqp", None).unwrap_err();
         assert_eq!((malformed.find("ce_id"), malformed.find("amqp.event.tags")), (Some("17"), Some("[1]")));
+        assert_eq!(malformed.find("content"), None);
+        let displaced = open(event.clone(), "x", Some("content")).unwrap_err();
+        assert_eq!(displaced.find("content"), event.content_type.as_deref());
         assert_eq!(&malformed.payload[..], b"2");
     }
 }

@@ -77,7 +77,7 @@ pub(crate) fn read(record: &impl rdkafka::Message) -> Result<Message, Box<Malfor
     }
     let read = match problem {
         Some(problem) => Err(Box::new(envelope.into_malformed(problem.to_owned()))),
-        None => structured::open(envelope, "kafka"),
+        None => structured::open(envelope, "kafka", Some("kafka.content_type")),
     };
     read.map_err(|mut malformed| {
         malformed.properties.extend(evidence::properties(record));

@@ -60,7 +60,7 @@ impl Admin {
         }
         let durable = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
         let channel = self.channel().await?;
-        self.ask(channel.queue_declare(short(name)?, durable, arguments)).await.map(drop)
+        self.ask(&channel, channel.queue_declare(short(name)?, durable, arguments)).await.map(drop)
     }
 
     /// Declares a durable topic exchange; does nothing when it exists.
@@ -71,7 +71,7 @@ impl Admin {
         let durable = ExchangeDeclareOptions { durable: true, ..ExchangeDeclareOptions::default() };
         let channel = self.channel().await?;
         let kind = ExchangeKind::Topic;
-        self.ask(channel.exchange_declare(short(name)?, kind, durable, FieldTable::default())).await
+        self.ask(&channel, channel.exchange_declare(short(name)?, kind, durable, FieldTable::default())).await
     }
 
     /// Lets an exchange route a routing key (with the wildcards `*` and `#`) to a queue.
@@ -82,7 +82,7 @@ impl Admin {
         let (queue, exchange, key) = (short(queue)?, short(exchange)?, short(key)?);
         let options = QueueBindOptions::default();
         let channel = self.channel().await?;
-        self.ask(channel.queue_bind(queue, exchange, key, options, FieldTable::default())).await
+        self.ask(&channel, channel.queue_bind(queue, exchange, key, options, FieldTable::default())).await
     }
 
     /// Lets an exchange route a routing key to another exchange: what is bound to that one goes
@@ -98,7 +98,8 @@ impl Admin {
     ) -> Result<(), SubscriptionError> {
         let (destination, source, key) = (short(destination)?, short(source)?, short(key)?);
         let (channel, options) = (self.channel().await?, ExchangeBindOptions::default());
-        self.ask(channel.exchange_bind(destination, source, key, options, FieldTable::default())).await
+        self.ask(&channel, channel.exchange_bind(destination, source, key, options, FieldTable::default()))
+            .await
     }
 
     /// Takes back what [`bind_exchange`](Self::bind_exchange) did; nothing there is fine.
@@ -113,7 +114,8 @@ impl Admin {
     ) -> Result<(), SubscriptionError> {
         let (destination, source, key) = (short(destination)?, short(source)?, short(key)?);
         let (channel, options) = (self.channel().await?, ExchangeUnbindOptions::default());
-        self.ask(channel.exchange_unbind(destination, source, key, options, FieldTable::default())).await
+        self.ask(&channel, channel.exchange_unbind(destination, source, key, options, FieldTable::default()))
+            .await
     }
 
     /// How many messages wait in a queue, not counting those that are delivered and unsettled.
@@ -123,7 +125,8 @@ impl Admin {
     pub async fn count(&self, queue: &str) -> Result<u32, SubscriptionError> {
         let passive = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
         let channel = self.channel().await?;
-        let found = self.ask(channel.queue_declare(short(queue)?, passive, FieldTable::default())).await?;
+        let found =
+            self.ask(&channel, channel.queue_declare(short(queue)?, passive, FieldTable::default())).await?;
         Ok(found.message_count())
     }
 
@@ -133,7 +136,7 @@ impl Admin {
     /// [`SubscriptionError`]: the queue is missing, or permission.
     pub async fn purge(&self, queue: &str) -> Result<u32, SubscriptionError> {
         let channel = self.channel().await?;
-        self.ask(channel.queue_purge(short(queue)?, QueuePurgeOptions::default())).await
+        self.ask(&channel, channel.queue_purge(short(queue)?, QueuePurgeOptions::default())).await
     }
 
     /// Deletes a queue with all its messages; does nothing when it is missing.
@@ -142,7 +145,7 @@ impl Admin {
     /// [`SubscriptionError`]: permission is missing.
     pub async fn delete_queue(&self, name: &str) -> Result<(), SubscriptionError> {
         let channel = self.channel().await?;
-        self.ask(channel.queue_delete(short(name)?, QueueDeleteOptions::default())).await.map(drop)
+        self.ask(&channel, channel.queue_delete(short(name)?, QueueDeleteOptions::default())).await.map(drop)
     }
 
     /// Deletes an exchange; does nothing when it is missing.
@@ -151,7 +154,7 @@ impl Admin {
     /// [`SubscriptionError`]: permission is missing.
     pub async fn delete_exchange(&self, name: &str) -> Result<(), SubscriptionError> {
         let channel = self.channel().await?;
-        self.ask(channel.exchange_delete(short(name)?, ExchangeDeleteOptions::default())).await
+        self.ask(&channel, channel.exchange_delete(short(name)?, ExchangeDeleteOptions::default())).await
     }
 
     /// Ends the session.
@@ -164,8 +167,15 @@ impl Admin {
         self.connection.channel().await.map_err(fault::of_subscription)
     }
 
-    async fn ask<T>(&self, answer: impl Future<Output = Result<T, Error>>) -> Result<T, SubscriptionError> {
-        self.connection.ask(answer).await.map_err(fault::of_subscription)
+    /// Waits for the answer of a channel that is used once.
+    async fn ask<T>(
+        &self,
+        channel: &Channel,
+        answer: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, SubscriptionError> {
+        let answer = self.connection.ask(answer).await.map_err(fault::of_subscription)?;
+        self.connection.finish(channel).await;
+        Ok(answer)
     }
 }
 

@@ -55,6 +55,16 @@ impl Connection {
         Ok(channel)
     }
 
+    /// Closes a channel in order. Dropping it does so, too, but later: beside the end of the
+    /// connection the client takes that for an error, logs it, and skips its own goodbye.
+    pub(super) async fn finish(&self, channel: &Channel) {
+        if channel.status().connected()
+            && let Err(error) = self.ask(channel.close(REPLY_SUCCESS, ShortString::default())).await
+        {
+            tracing::debug!(%error, "a rabbitmq channel was not closed in order");
+        }
+    }
+
     /// Whether it is open, as far as the client knows.
     pub(super) fn is_open(&self) -> bool {
         self.client.status().connected()

@@ -74,7 +74,9 @@ impl Connector {
         // The kind is ignored in a passive declaration.
         let kind = lapin::ExchangeKind::default();
         let declared = channel.exchange_declare(self.exchange.clone(), kind, passive, FieldTable::default());
-        connection.ask(declared).await
+        connection.ask(declared).await?;
+        connection.finish(&channel).await;
+        Ok(())
     }
 }
 

@@ -103,11 +103,13 @@ async fn look(connection: &Connection, exchange: &str, topic: &str) -> Result<To
         let kind = ExchangeKind::Topic;
         let found = channel.exchange_declare(short(exchange)?, kind, passive, FieldTable::default());
         connection.ask(found).await.map_err(fault::of_subscription)?;
+        connection.finish(&channel).await;
         return Ok(TopicFacts::default());
     }
     let passive = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
     let found = channel.queue_declare(short(topic)?, passive, FieldTable::default());
     connection.ask(found).await.map_err(fault::of_subscription)?;
+    connection.finish(&channel).await;
     let queue = QueueFacts { queue: topic.to_owned(), settings: None };
     Ok(TopicFacts { queues: Some(vec![queue]), exchange_durable: None })
 }

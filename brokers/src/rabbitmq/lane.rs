@@ -136,6 +136,7 @@ impl Lane {
             }
             session.backlog.done(&topic);
         }
+        self.connection.finish(&self.channel).await;
     }
 
     /// Publishes a group and answers every message of it, or gives them back with the reason.

@@ -138,7 +138,7 @@ pub(crate) fn decode(
     {
         envelope.attributes.push((String::from("type"), kind));
     }
-    structured::open(envelope, "amqp").map_err(|mut malformed| {
+    structured::open(envelope, "amqp", None).map_err(|mut malformed| {
         evidence::complete(&mut malformed, properties);
         malformed
     })

@@ -2,7 +2,9 @@
 //! who lost a permission sees.
 
 use std::collections::BTreeSet;
+use std::io;
 use std::num::NonZeroUsize;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use ::brokers::rabbitmq::{Admin, Config, Connector, QueueOptions, Subscriber};
 use base64::Engine as _;
@@ -23,6 +25,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("rabbitmq/several_quorum_queues_are_read_side_by_side", &amqp, several),
         trial("rabbitmq/a_stream_is_refused_by_name", &amqp, stream),
+        trial("rabbitmq/an_orderly_end_logs_no_error", &amqp, orderly),
         trial("rabbitmq/a_withdrawn_permission_ends_the_session", &both, withdrawn),
     ]
 }
@@ -75,6 +78,63 @@ async fn several(stage: Stage) -> Outcome {
     }
     admin.close().await;
     Ok(())
+}
+
+/// Goal: who closes in order is not paged for it. Oracle: no line of the client library above INFO,
+/// in twenty sessions of each kind, on a runtime whose every task logs to this thread.
+async fn orderly(stage: Stage) -> Outcome {
+    let queue = stage.unique("orderly");
+    remove(&stage, &queue)?;
+    let lines = Lines::default();
+    let (told, config) = (lines.clone(), config()?);
+    let sessions = tokio::task::spawn_blocking(move || -> Outcome {
+        let subscriber = tracing_subscriber::fmt()
+            .with_env_filter("warn")
+            .with_ansi(false)
+            .with_writer(move || told.clone())
+            .finish();
+        let _logging = tracing::subscriber::set_default(subscriber);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(async {
+            for _ in 0..20 {
+                sessions(&config, &queue).await?;
+            }
+            Ok(())
+        })
+    });
+    sessions.await??;
+    let lines = lines.0.lock().map_err(|_| "a thread panicked while it logged")?.clone();
+    assert!(lines.is_empty(), "{}", String::from_utf8_lossy(&lines));
+    Ok(())
+}
+
+/// One session of each kind: an administrator's, a publisher's, a subscriber's.
+async fn sessions(config: &Config, queue: &str) -> Outcome {
+    let admin = Admin::connect(config).await?;
+    admin.declare_queue(queue, QueueOptions::default()).await?;
+    admin.close().await;
+    let messages = sample::orders(queue, 2, 4)?;
+    assert!(relaying::send(&Connector::new(config)?, &messages).await?.refused.is_empty());
+    let mut member: Box<dyn Subscription> = Subscriber::new(config, [queue.to_owned()])?.subscribe().await?;
+    let received = receive(&mut member, messages.len()).await?;
+    member.settle(received.iter().map(done).collect::<Result<_, _>>()?).await?;
+    member.stop_receiving().await?;
+    Ok(member.close().await?)
+}
+
+/// What is logged, kept.
+#[derive(Debug, Clone, Default)]
+struct Lines(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// Goal: a stream, which would be read from its end after every pause, is no queue. Oracle: the
