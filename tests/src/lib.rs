@@ -9,6 +9,7 @@
 //! | [`eventually`](mod@eventually) | [`eventually()`]: waiting for a condition, never for a time |
 //! | [`cluster`] | [`Cluster`]: a PostgreSQL server of the test's own, which it may crash, copy and promote |
 //! | [`counters`] | [`Counters`]: what the components have counted |
+//! | [`kafka_server`] | a Kafka server of the test's own, behind a port that the test holds |
 //! | [`log`] | what this process logs |
 //! | [`databases`] | [`Database`]: a migrated database of the test's own |
 //! | [`brokers`] | [`Broker`]: topics, publishers, subscriptions and a plain client of every broker |
@@ -29,6 +30,7 @@ pub mod cluster;
 pub mod collector;
 pub mod counters;
 pub mod databases;
+pub mod kafka_server;
 pub mod log;
 pub mod log_capture;
 pub mod relay_process;

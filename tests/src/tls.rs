@@ -15,6 +15,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 
 use crate::stage::Stage;
@@ -77,9 +78,12 @@ impl Authority {
     /// # Errors
     /// They could not be made or written.
     pub fn client_files(&self, stage: &Stage) -> Result<(PathBuf, PathBuf), Failure> {
-        let Certified { chain, key } =
-            self.signed("client", &[], ExtendedKeyUsagePurpose::ClientAuth, false)?;
+        let Certified { chain, key } = self.client()?;
         Ok((write(stage, "client.pem", &chain)?, write(stage, "client.key", &key)?))
+    }
+
+    fn client(&self) -> Result<Certified, Failure> {
+        self.signed("client", &[], ExtendedKeyUsagePurpose::ClientAuth, false)
     }
 
     fn server(&self, shown: Shown) -> Result<Certified, Failure> {
@@ -118,10 +122,49 @@ fn write(stage: &Stage, name: &str, text: &str) -> Result<PathBuf, Failure> {
     Ok(path)
 }
 
+/// The files of a client, at paths that stay while their content is renewed.
+#[derive(Debug, Clone)]
+pub struct ClientFiles {
+    /// The authority that it trusts.
+    pub authority: PathBuf,
+    /// Its certificate.
+    pub chain: PathBuf,
+    /// Its key.
+    pub key: PathBuf,
+}
+
+impl ClientFiles {
+    /// Those of an authority.
+    ///
+    /// # Errors
+    /// They could not be made or written.
+    pub fn new(stage: &Stage, authority: &Authority) -> Result<Self, Failure> {
+        let path = |name: &str| stage.folder().join(format!("{}-{name}", crate::stage::random()));
+        let files = Self { authority: path("ca.pem"), chain: path("client.pem"), key: path("client.key") };
+        files.renew(authority)?;
+        Ok(files)
+    }
+
+    /// Replaces them, one after the other, each as a whole.
+    ///
+    /// # Errors
+    /// They could not be made or written.
+    pub fn renew(&self, authority: &Authority) -> Outcome {
+        let Certified { chain, key } = authority.client()?;
+        for (path, text) in [(&self.authority, authority.0.pem()), (&self.chain, chain), (&self.key, key)] {
+            let new = path.with_extension("new");
+            std::fs::write(&new, text)?;
+            std::fs::rename(new, path)?;
+        }
+        Ok(())
+    }
+}
+
 /// Speaks TLS before a service. Ends with the stage.
 pub struct Front {
     /// Where it listens on 127.0.0.1.
     pub port: u16,
+    identity: watch::Sender<TlsAcceptor>,
 }
 
 impl Front {
@@ -138,38 +181,61 @@ impl Front {
         shown: Shown,
         clients: Option<&Authority>,
     ) -> Result<Self, Failure> {
-        let Certified { chain, key } = authority.server(shown)?;
-        let chain: Vec<_> = CertificateDer::pem_slice_iter(chain.as_bytes()).collect::<Result<_, _>>()?;
-        let key = PrivateKeyDer::from_pem_slice(key.as_bytes())?;
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let config = ServerConfig::builder_with_provider(Arc::clone(&provider))
-            .with_safe_default_protocol_versions()?;
-        let config = match clients {
-            None => config.with_no_client_auth(),
-            Some(clients) => {
-                let mut roots = RootCertStore::empty();
-                roots.add(clients.0.der().clone())?;
-                let verifier =
-                    WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build()?;
-                config.with_client_cert_verifier(verifier)
-            }
-        };
-        let acceptor = TlsAcceptor::from(Arc::new(config.with_single_cert(chain, key)?));
+        let (identity, current) = watch::channel(acceptor(authority, shown, clients)?);
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let port = listener.local_addr()?.port();
         let serving = tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
-                let (acceptor, target) = (acceptor.clone(), target.clone());
-                // A client that turns away ends its own connection only.
-                tokio::spawn(async move { serve(client, &acceptor, &target, opening).await.ok() });
+                let (mut current, target) = (current.clone(), target.clone());
+                tokio::spawn(async move {
+                    let acceptor = current.borrow_and_update().clone();
+                    // A client that turns away ends its own connection only.
+                    tokio::select! {
+                        served = serve(client, &acceptor, &target, opening) => served.ok(),
+                        renewed = current.changed() => renewed.ok(),
+                    }
+                });
             }
         });
         stage.afterwards("TLS front", async move {
             serving.abort();
             Ok(())
         });
-        Ok(Self { port })
+        Ok(Self { port, identity })
     }
+
+    /// Shows a certificate of another authority from now on, lets only its clients in where
+    /// `clients` names one, and cuts every connection.
+    ///
+    /// # Errors
+    /// No certificate.
+    pub fn renew(&self, authority: &Authority, clients: Option<&Authority>) -> Outcome {
+        self.identity.send_replace(acceptor(authority, Shown::Good, clients)?);
+        Ok(())
+    }
+}
+
+fn acceptor(
+    authority: &Authority,
+    shown: Shown,
+    clients: Option<&Authority>,
+) -> Result<TlsAcceptor, Failure> {
+    let Certified { chain, key } = authority.server(shown)?;
+    let chain: Vec<_> = CertificateDer::pem_slice_iter(chain.as_bytes()).collect::<Result<_, _>>()?;
+    let key = PrivateKeyDer::from_pem_slice(key.as_bytes())?;
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let config =
+        ServerConfig::builder_with_provider(Arc::clone(&provider)).with_safe_default_protocol_versions()?;
+    let config = match clients {
+        None => config.with_no_client_auth(),
+        Some(clients) => {
+            let mut roots = RootCertStore::empty();
+            roots.add(clients.0.der().clone())?;
+            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build()?;
+            config.with_client_cert_verifier(verifier)
+        }
+    };
+    Ok(TlsAcceptor::from(Arc::new(config.with_single_cert(chain, key)?)))
 }
 
 async fn serve(mut client: TcpStream, acceptor: &TlsAcceptor, target: &str, opening: Opening) -> Outcome {

@@ -3,10 +3,11 @@
 //!
 //! `verifying` puts a server with a certificate of the test's choice before each service;
 //! `services` speaks to the services' own TLS, which `cargo xtask services` sets up; `plaintext`
-//! shows what is refused without any.
+//! shows what is refused without any; `renewing` replaces certificates under those who use them.
 
 mod places;
 mod plaintext;
+mod renewing;
 mod services;
 mod verifying;
 
@@ -14,5 +15,6 @@ fn main() -> std::process::ExitCode {
     let mut trials = verifying::trials();
     trials.extend(services::trials());
     trials.extend(plaintext::trials());
+    trials.extend(renewing::trials());
     tests::run(trials)
 }

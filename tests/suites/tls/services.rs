@@ -19,7 +19,7 @@ use crate::places::{Place, Trust, sqs_config, verified};
 
 /// How a client proves who it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Way {
+pub(crate) enum Way {
     KafkaCertificate,
     KafkaPassword(&'static str),
     RabbitmqPassword,
@@ -115,14 +115,14 @@ fn files() -> Result<PathBuf, Failure> {
 
 /// A broker whose messages travel encrypted; topics are made, and looked at, through its plain
 /// port.
-struct Secured {
-    way: Way,
-    plain: Arc<dyn Broker>,
-    /// `host:port` or URL.
-    address: String,
-    authority: PathBuf,
-    client: (PathBuf, PathBuf),
-    password: &'static str,
+pub(crate) struct Secured {
+    pub(crate) way: Way,
+    pub(crate) plain: Arc<dyn Broker>,
+    /// `host:port`, URL, or port of SQS.
+    pub(crate) address: String,
+    pub(crate) authority: PathBuf,
+    pub(crate) client: (PathBuf, PathBuf),
+    pub(crate) password: &'static str,
 }
 
 impl Secured {
