@@ -19,7 +19,7 @@ use super::adopted;
 use super::gather::{self, Unreachable};
 use super::horizon::{self, Horizon};
 use super::report::{CheckState, Finding, PipelineReport};
-use super::{facts, sqlite};
+use super::{facts, scheduled, sqlite};
 use crate::config::{Broker, InboxConfig, PipelineConfig};
 #[cfg(feature = "postgres")]
 use crate::operate::{Operator, Role, adopt, tables::Tables};
@@ -49,6 +49,7 @@ pub async fn examine(
 ) -> PipelineReport {
     let (mut checks, sent) = database(pipeline, &options.services).await;
     checks.push(history(pipeline));
+    checks.extend(scheduled::look(pipeline, DATABASE_TIME_LIMIT).await);
     #[cfg(feature = "postgres")]
     checks.extend(adopted_table(pipeline).await);
     let inboxes: Vec<&InboxConfig> =

@@ -12,6 +12,7 @@
 //! | `postgres` (feature), [`sqlite`] | checks of databases |
 //! | `grants` | checks of PostgreSQL's rights |
 //! | `adopted` | the check of an old table that is handed over |
+//! | `scheduled` | the check of scheduled messages |
 //! | `activity` | checks of transactions and slots that hold history back |
 //! | `kafka`, `rabbitmq`, `sqs` (features) | checks of brokers |
 //! | `transactions` (feature `kafka`) | checks of what transactions of Kafka rest on |
@@ -36,6 +37,7 @@ pub mod postgres;
 pub mod rabbitmq;
 mod reach;
 pub mod report;
+mod scheduled;
 pub mod sqlite;
 #[cfg(feature = "sqs")]
 pub mod sqs;

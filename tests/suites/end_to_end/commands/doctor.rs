@@ -11,8 +11,9 @@ use lapin::{Connection, ConnectionProperties};
 use libtest_mimic::Trial;
 use serde_json::Value;
 use sqlx::{Postgres, Sqlite};
+use tests::eventually::when;
 use tests::relay_process::Config;
-use tests::{Backend, Database, Failure, Outcome, Stage, trial};
+use tests::{Backend, Database, Failure, Outcome, RelayProcess, Stage, eventually, trial};
 
 use super::Ran;
 
@@ -25,6 +26,7 @@ pub(super) fn trials() -> Vec<Trial> {
         trial("doctor/a_sound_pipeline_fails_nothing/postgres/kafka", &kafka, a_sound_pipeline),
         trial("doctor/what_is_wrong_in_postgres_is_told/postgres/kafka", &kafka, what_is_wrong_in_postgres),
         trial("doctor/what_a_cloud_takes_away_is_told/postgres/kafka", &kafka, what_a_cloud_takes_away),
+        trial("doctor/what_will_be_too_old_is_told/postgres/kafka", &kafka, too_old),
         trial("doctor/encodings_are_told/postgres/kafka", &kafka, encodings),
         trial("doctor/a_collation_that_changed_is_told/postgres/kafka", &kafka, changed_collation),
         trial("doctor/missing_rights_are_named/postgres/kafka", &kafka, missing_rights),
@@ -212,6 +214,31 @@ async fn changed_collation(stage: Stage) -> Outcome {
     report.has("collation", "warn", "REFRESH COLLATION VERSION");
     report.has("opens", "pass", "");
     Ok(())
+}
+
+/// Goal: a message that SQL has scheduled beyond the age of its id is found before consumers refuse
+/// it. Oracle: the check, before and after.
+async fn too_old(stage: Stage) -> Outcome {
+    let database = Database::<Postgres>::migrated(&stage).await?;
+    let config = Config::with_section(&stage, "orders", &database.relay_url()?, &kafka()?.1, "")?;
+    let relay = RelayProcess::start(&stage, &config)?;
+    let enqueue = |days: u32| {
+        format!("SELECT outbox_enqueue('orders', '', deliver_at => now() + interval '{days} days')")
+    };
+    database.execute(&enqueue(10)).await?;
+    let scheduled = |count: i64| {
+        let database = database.clone();
+        async move {
+            let asked = "SELECT count(*) FROM outbox_exception WHERE state = 'scheduled'";
+            Ok(when(database.integer(asked).await? == count))
+        }
+    };
+    eventually("one is scheduled", || scheduled(1)).await?;
+    Report::of(&config, &[]).await?.has("scheduled", "pass", "1 wait");
+    database.execute(&enqueue(20)).await?;
+    eventually("two are scheduled", || scheduled(2)).await?;
+    Report::of(&config, &[]).await?.has("scheduled", "warn", "1 of 2 are due more than 14 days");
+    relay.stop().await
 }
 
 /// Goal: a database whose encoding is not UTF-8 is told from one that is. Oracle: the check, and
