@@ -64,7 +64,7 @@ pub(super) struct Check {
 }
 
 /// In the order in which they are listed; what fails quickly first.
-pub(super) const ALL: [Check; 30] = [
+pub(super) const ALL: [Check; 31] = [
     Check {
         name: "fmt",
         place: Place::Gate,
@@ -227,6 +227,13 @@ pub(super) const ALL: [Check; 30] = [
         why: "cases of the suite that crash relays or wait for a broker's clock",
         needs: Needs::Everything,
         run: |told| suite(told, "tests", "brokers", Needs::Everything),
+    },
+    Check {
+        name: "tls-whole",
+        place: Place::Night,
+        why: "certificates that are renewed: a Kafka server of its own, and queues that wait for a visibility timeout",
+        needs: Needs::Everything,
+        run: |told| suite(told, "tests", "tls", Needs::Everything),
     },
     Check {
         name: "end-to-end-whole",

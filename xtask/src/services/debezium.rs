@@ -19,6 +19,7 @@ const BUNDLE: Bundle = Bundle {
         ("org.apache.logging.log4j", "log4j-slf4j-impl", "2.24.3"),
         ("org.apache.logging.log4j", "log4j-core", "2.24.3"),
     ],
+    digest: "d3a2985228d13f9e230a411565b8f9b7d1ca64b63e08b0f4e73597f07628d071",
 };
 
 /// Java and the folder with the jars; downloads them on first use.

@@ -23,6 +23,8 @@ pub(crate) struct Bundle {
     pub(crate) version: &'static str,
     /// (group, artifact, version)
     pub(crate) artifacts: &'static [(&'static str, &'static str, &'static str)],
+    /// SHA-256 of what `LC_ALL=C sha256sum *` prints in the folder of its jars.
+    pub(crate) digest: &'static str,
 }
 
 /// Java and the folder with the bundle's jars; downloads them on first use. `name` is its folder
@@ -93,7 +95,28 @@ fn download(turn: &Turn, bundle: &Bundle, jars: &Path, phase: &dyn Fn(&str)) -> 
             "{error}\n  is Maven Central reachable? A mirror or proxy belongs into ~/.m2/settings.xml"
         ))
     })?;
+    check(&aside, bundle)?;
     fs::rename(&aside, jars).doing(format_args!("cannot move the jars to {}", jars.display()))
+}
+
+/// Refuses jars that are not those that the versions were pinned with: Maven itself compares with
+/// checksums that come from the same place.
+fn check(jars: &Path, bundle: &Bundle) -> Result<(), Fault> {
+    let listed = fs::read_dir(jars).doing(format_args!("cannot list {}", jars.display()))?;
+    let mut names: Vec<_> = listed.filter_map(|entry| Some(entry.ok()?.file_name())).collect();
+    names.sort_unstable();
+    let digests = run(Command::new("sha256sum").args(&names).current_dir(jars), "sha256sum")?;
+    let list = jars.with_extension("sha256");
+    fs::write(&list, digests).doing(format_args!("cannot write {}", list.display()))?;
+    let found = run(Command::new("sha256sum").arg(&list), "sha256sum")?;
+    match found.starts_with(bundle.digest) {
+        true => Ok(()),
+        false => Err(Fault::Failed(format!(
+            "the jars of version {} have not the SHA-256 {}, but {found}\n  their own stand there: see where Maven takes \
+             them from, and change the digest with the version",
+            bundle.version, bundle.digest
+        ))),
+    }
 }
 
 fn pom(bundle: &Bundle) -> String {
@@ -127,8 +150,26 @@ mod tests {
     }
 
     #[test]
+    fn other_jars_are_refused() {
+        let folder = std::env::temp_dir().join(format!("{}-jars.partial", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        for name in ["b.jar", "a.jar"] {
+            fs::write(folder.join(name), name).unwrap();
+        }
+        let digest = "f9666ef476abd67878901c213c9ef099bb191c84bf7c05aac201faaee747ca4a";
+        let bundle = Bundle { version: "2", artifacts: &[], digest };
+        let checked = check(&folder, &bundle);
+        fs::write(folder.join("b.jar"), "another").unwrap();
+        let changed = check(&folder, &bundle);
+        remove(&folder).unwrap();
+        remove(&folder.with_extension("sha256")).unwrap();
+        assert!(checked.is_ok(), "{checked:?}");
+        assert!(changed.unwrap_err().to_string().contains(digest));
+    }
+
+    #[test]
     fn the_pom_pins_every_artifact() {
-        let bundle = Bundle { version: "2", artifacts: &[("g", "a", "2"), ("h", "b", "3")] };
+        let bundle = Bundle { version: "2", artifacts: &[("g", "a", "2"), ("h", "b", "3")], digest: "" };
         let text = pom(&bundle);
         assert!(
             text.contains("<groupId>g</groupId><artifactId>a</artifactId><version>2</version>"),

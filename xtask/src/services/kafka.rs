@@ -21,6 +21,7 @@ const BUNDLE: Bundle = Bundle {
         // Kafka's jars bring log4j, but not the bridge from its slf4j 1.7.
         ("org.apache.logging.log4j", "log4j-slf4j-impl", "2.24.3"),
     ],
+    digest: "ed221617419d07bb7659b744f3b4c53389f757df65c937c410a73b099b49d884",
 };
 
 static PORT: Port = Port { variable: "OUTBOX_KAFKA_PORT", default: 19092 };

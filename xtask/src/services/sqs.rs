@@ -12,8 +12,11 @@ use std::{fs, path::Path, process::Command};
 
 pub(crate) struct Sqs;
 
-const BUNDLE: Bundle =
-    Bundle { version: "1.7.1", artifacts: &[("org.elasticmq", "elasticmq-server_2.13", "1.7.1")] };
+const BUNDLE: Bundle = Bundle {
+    version: "1.7.1",
+    artifacts: &[("org.elasticmq", "elasticmq-server_2.13", "1.7.1")],
+    digest: "6575f6e1f7968c697f27ccd9cfc52c3cf0e49af40ae28228a85e835b7c0840bc",
+};
 
 static PORT: Port = Port { variable: "OUTBOX_SQS_PORT", default: 19324 };
 
