@@ -91,6 +91,7 @@ pub(crate) async fn carry_out(
     let reason = form.text("reason").to_owned();
     let expected: String = form.need("expected").map_err(shown)?;
     let signed = Signed { operator: operator.clone(), reason };
+    let is_requeued = form.text("what").starts_with("requeue");
     // Begun work ends also when the browser goes away.
     let reports = shield(async move {
         let _turn = app.turn().await?;
@@ -118,7 +119,7 @@ pub(crate) async fn carry_out(
     })
     .await
     .map_err(shown)?;
-    Ok(Html(Frame::new(Some(&operator), Tab::Dead, "Decided").page(&outcome(&reports))))
+    Ok(Html(Frame::new(Some(&operator), Tab::Dead, "Decided").page(&outcome(&reports, is_requeued))))
 }
 
 /// Refuses early what `operate` refuses later for each message.
@@ -229,12 +230,15 @@ fn subjects(messages: &[&DeadMessage]) -> Markup {
     }
 }
 
-fn outcome(reports: &[Report]) -> Markup {
+fn outcome(reports: &[Report], is_requeued: bool) -> Markup {
     let all: Vec<&Decided> = reports.iter().flat_map(|report| &report.messages).collect();
     let done = all.iter().filter(|message| message.done).count();
     let errors: Vec<OperateError> = reports.iter().filter_map(|report| report.error.clone()).collect();
     html! {
         p class="lead" { (count(done as u64)) " of " (count(all.len() as u64)) " as asked; the audit has each." }
+        @if is_requeued && done > 0 {
+            p { "A message that fails again is in the list once more, with the time of its last change." }
+        }
         (super::super::layout::away(&errors))
         div class="scroll" tabindex="0" role="region" aria-label="Outcomes" {
             table {
