@@ -19,7 +19,7 @@ pub struct Args {
     #[arg(long, value_name = "S")]
     pub seed: Option<u64>,
     /// A PostgreSQL server instead of SQLite files: postgres://user@host/database. The demo makes two
-    /// schemas of its own there and removes them at the end. A URL with a password belongs in the variable
+    /// schemas of its own there and removes them at the end. A password belongs in the variable
     #[arg(long, value_name = "URL", env = "RELAY_DEMO_DATABASE", hide_env_values = true)]
     pub database: Option<String>,
     #[allow(

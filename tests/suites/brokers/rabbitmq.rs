@@ -122,7 +122,7 @@ async fn sessions(config: &Config, queue: &str) -> Outcome {
     Ok(member.close().await?)
 }
 
-/// What is logged, kept.
+/// Everything that is logged.
 #[derive(Debug, Clone, Default)]
 struct Lines(Arc<Mutex<Vec<u8>>>);
 
