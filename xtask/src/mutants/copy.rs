@@ -61,6 +61,8 @@ impl Copy {
         command.env_remove("CARGO_MANIFEST_DIR").env("CARGO_TARGET_DIR", &self.target);
         // A breakage is a few lines: CI, which builds everything once, has this switched off.
         command.env("CARGO_INCREMENTAL", "1");
+        // Nobody looks at lines here, and every program is linked again for each breakage.
+        command.env("CARGO_PROFILE_DEV_DEBUG", "false");
         // The copy shares the downloads of the services.
         if let Ok(folder) = services_dir() {
             command.env(DIR_VARIABLE, folder);

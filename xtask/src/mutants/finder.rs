@@ -35,6 +35,9 @@ enum Kind {
 #[derive(Debug, Clone)]
 pub(super) struct Look {
     pub(super) verdict: Verdict,
+    /// How long it took to build.
+    pub(super) built: Duration,
+    /// How long it looked.
     pub(super) took: Duration,
     /// How many schedules the simulation ran.
     pub(super) schedules: Option<u64>,
@@ -105,12 +108,14 @@ impl Finder {
         matches!(self.kind, Kind::Suite(_))
     }
 
-    /// Builds it in the copy, runs it, and says what it found and how long the run took.
+    /// Builds it in the copy, runs it, and says what it found and how long both took.
     pub(super) fn look(&self, copy: &Copy, backends: Option<&Backends>) -> Result<Look, String> {
-        let built = run(copy.cargo(&self.build()), backends)?;
-        if !built.status.success() {
+        let begun_at = Instant::now();
+        let build = run(copy.cargo(&self.build()), backends)?;
+        let built = begun_at.elapsed();
+        if !build.status.success() {
             let (verdict, took) = (Verdict::NotBuilt, Duration::ZERO);
-            return Ok(Look { verdict, took, schedules: None, printed: printed(&built) });
+            return Ok(Look { verdict, built, took, schedules: None, printed: printed(&build) });
         }
         let begun_at = Instant::now();
         // `cargo run` selects one package only.
@@ -125,7 +130,7 @@ impl Finder {
         let verdict = if output.status.success() { Verdict::Quiet } else { Verdict::Found };
         let report: Option<serde_json::Value> = serde_json::from_slice(&output.stdout).ok();
         let schedules = report.and_then(|report| report["schedules"].as_u64());
-        Ok(Look { verdict, took: begun_at.elapsed(), schedules, printed: printed(&output) })
+        Ok(Look { verdict, built, took: begun_at.elapsed(), schedules, printed: printed(&output) })
     }
 
     fn build(&self) -> Vec<&str> {

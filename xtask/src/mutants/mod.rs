@@ -110,8 +110,8 @@ fn execute(options: &Mutants) -> Result<Vec<Line>, String> {
         return Err("no patch below tests/mutations/ has such a name and finder".into());
     }
     if options.check {
-        let (verdict, took, printed) = (Verdict::Quiet, Duration::ZERO, String::new());
-        let look = Look { verdict, took, schedules: None, printed };
+        let (verdict, none) = (Verdict::Quiet, Duration::ZERO);
+        let look = Look { verdict, built: none, took: none, schedules: None, printed: String::new() };
         let line = |patch| Line { patch, look: look.clone() };
         return Ok(patches.into_iter().map(line).collect());
     }
@@ -127,7 +127,7 @@ fn execute(options: &Mutants) -> Result<Vec<Line>, String> {
     lines
 }
 
-fn find(copy: &Copy, patches: Vec<Patch>, backends: Option<&Backends>) -> Result<Vec<Line>, String> {
+fn find(copy: &Copy, mut patches: Vec<Patch>, backends: Option<&Backends>) -> Result<Vec<Line>, String> {
     // Before anything is broken: the good code is built once for all of them.
     let finders: BTreeSet<&Finder> = patches.iter().map(|patch| &patch.finder).collect();
     for finder in finders {
@@ -138,6 +138,8 @@ fn find(copy: &Copy, patches: Vec<Patch>, backends: Option<&Backends>) -> Result
             return Err(format!("{finder} does not pass on the unbroken code: {verdict}"));
         }
     }
+    // Side by side, so that the crate that is mended is the one that is broken next.
+    patches.sort_by(|a, b| (&a.place, &a.finder).cmp(&(&b.place, &b.finder)));
     let mut lines = Vec::new();
     for patch in patches {
         eprintln!("broken:   {} ({})", patch.name, patch.finder);
@@ -148,9 +150,11 @@ fn find(copy: &Copy, patches: Vec<Patch>, backends: Option<&Backends>) -> Result
         if look.verdict != Verdict::Found {
             eprintln!("{}", look.printed);
         }
-        eprintln!("          {} after {:.1} s", look.verdict, look.took.as_secs_f64());
+        let [built, took] = [look.built, look.took].map(|time| time.as_secs_f64());
+        eprintln!("          {} after {took:.1} s, built in {built:.1} s", look.verdict);
         lines.push(Line { patch, look });
     }
+    lines.sort_by(|a, b| a.patch.name.cmp(&b.patch.name));
     Ok(lines)
 }
 
@@ -166,6 +170,7 @@ impl Line {
             "finder": self.patch.finder.to_string(),
             "verdict": self.look.verdict.to_string(),
             "schedules": self.look.schedules,
+            "build_seconds": self.look.built.as_secs_f64(),
             "seconds": self.look.took.as_secs_f64(),
         })
     }
@@ -173,12 +178,13 @@ impl Line {
 
 fn table(lines: &[Line], only_applied: bool) -> String {
     let rows = lines.iter().map(|line| {
-        let Look { verdict, took, schedules, .. } = line.look;
+        let Look { verdict, built, took, schedules, .. } = line.look;
         let verdict = if only_applied { "applies".to_owned() } else { verdict.to_string() };
-        let took = format!("{:.1}", took.as_secs_f64());
+        let [built, took] = [built, took].map(|time| format!("{:.1}", time.as_secs_f64()));
         let schedules = schedules.map(|schedules| schedules.to_string()).unwrap_or_default();
-        let Patch { name, breaks, finder } = &line.patch;
-        [name.clone(), breaks.clone(), finder.to_string(), verdict, schedules, took]
+        let Patch { name, breaks, finder, .. } = &line.patch;
+        [name.clone(), breaks.clone(), finder.to_string(), verdict, schedules, built, took]
     });
-    report::wrapped_table(["breakage", "breaks", "found by", "result", "schedules", "seconds"], rows)
+    let heads = ["breakage", "breaks", "found by", "result", "schedules", "built in", "seconds"];
+    report::wrapped_table(heads, rows)
 }

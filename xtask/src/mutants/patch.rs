@@ -18,6 +18,8 @@ pub(super) struct Patch {
     pub(super) breaks: String,
     /// The program that finds it.
     pub(super) finder: Finder,
+    /// The crate that it changes first, by its folder.
+    pub(super) place: String,
 }
 
 impl Patch {
@@ -37,7 +39,9 @@ impl Patch {
         };
         let finder = Finder::read(&field("Found by")?)
             .map_err(|problem| format!("tests/mutations/{name}.patch: {problem}"))?;
-        Ok(Self { name: name.to_owned(), breaks: field("Breaks")?, finder })
+        let place = text.lines().find_map(|line| line.strip_prefix("+++ b/")?.split('/').next());
+        let place = place.ok_or_else(|| format!("tests/mutations/{name}.patch changes nothing"))?.to_owned();
+        Ok(Self { name: name.to_owned(), breaks: field("Breaks")?, finder, place })
     }
 }
 
@@ -71,6 +75,7 @@ mod tests {
         let text = "Breaks: G5: no guard\nFound by: simulation\n\n--- a/x\n+++ b/x\nFound by: luck\n";
         let patch = Patch::read("01-guard", text).expect("read");
         assert_eq!((patch.breaks.as_str(), patch.finder.word()), ("G5: no guard", "simulation"));
+        assert_eq!(patch.place, "x");
         let error = Patch::read("01-guard", "Breaks: G5\ndiff --git a/x b/x\nFound by: luck\n").unwrap_err();
         assert!(error.contains("01-guard") && error.contains("Found by"), "{error}");
     }
