@@ -23,8 +23,8 @@ pub const STOP_GRACE: Duration = Duration::from_secs(2);
 /// How long history is kept by default. Three days: a weekend, to look into what happened and to
 /// find an id that is made again.
 pub const KEEP_DEFAULT: Duration = Duration::from_secs(3 * 24 * 3_600);
-/// How long decisions of operators are kept by default: a year, and time to look into it.
-pub const KEEP_DECISIONS_DEFAULT: Duration = Duration::from_secs(400 * 24 * 3_600);
+/// How long decisions of operators are kept by default: three years, as in inboxes, keys and sagas.
+pub const KEEP_DECISIONS_DEFAULT: Duration = Duration::from_secs(1_096 * 24 * 3_600);
 
 /// The maintenance of one outbox.
 #[derive(Clone)]
