@@ -59,7 +59,7 @@ pub struct Config {
     /// The exchange to publish on (default: the default exchange, where the topic is the queue's
     /// name). It must exist; the topic is the routing key.
     pub exchange: String,
-    /// What becomes of a message that no queue takes.
+    /// The end of a message that no queue takes: it waits, or it is dead at once.
     pub unroutable: Unroutable,
     /// Put into the property `app_id`.
     pub app_id: Option<String>,

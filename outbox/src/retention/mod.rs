@@ -46,7 +46,8 @@ pub trait LogRetention: Send + Sync + 'static {
     /// are gone, of the oldest thousand of each. Returns how many went. Cancel-safe.
     ///
     /// # Errors
-    /// As for [`LogRetention::segments`]; PostgreSQL refuses to remove what is younger than 30 days.
+    /// As for [`LogRetention::segments`]; PostgreSQL refuses to remove what is younger than 30
+    /// days.
     async fn forget_decisions(&self, keep: Duration) -> Result<u64, LogError>;
 
     /// Removes the cursor of a relay that is gone for good, so that it holds nothing back any more;

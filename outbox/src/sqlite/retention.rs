@@ -52,8 +52,8 @@ migrations::statements! {
     expired = "
         UPDATE outbox_retention
             SET expired_through = min(max(coalesce(expired_through, ''), ?1), {id_of_now}), expired_at = {now}";
-    /// ?1 microseconds to keep, ?2 lines that are looked at. A decision stays as long as its message
-    /// could leave by it: while the log has the row, or a relay has it parked.
+    /// ?1 microseconds to keep, ?2 lines that are looked at. A decision stays as long as its
+    /// message could leave by it: while the log has the row, or a relay has it parked.
     forget_decisions = "
         DELETE FROM outbox_audit WHERE seq IN (SELECT old.seq FROM
             (SELECT seq, relay, id, message_id, at FROM outbox_audit ORDER BY seq LIMIT ?2) AS old

@@ -191,7 +191,7 @@ async fn longest_wait(pipeline: &PipelineConfig) -> Option<Duration> {
     let options = pipeline.database.options().clone();
     let log = outbox::admin::open(pipeline.database.address(), pipeline.source.clone(), options).ok()?;
     let own = timeout(DATABASE_TIME_LIMIT, log.relay(&pipeline.name)).await.ok()?.ok()??;
-    // What is scheduled was refused at enqueue if it would be too old then.
+    // A scheduled message was refused at enqueue if it would be too old then.
     let is_late = |parked: &&ParkedCount| !matches!(parked.state, Scheduled | Discarded);
     let parked = own.parked.iter().filter(is_late).map(|parked| parked.longest).max();
     let waiting = own.backlog.oldest_waiting().map(|(_, age)| age);

@@ -78,7 +78,8 @@ impl Signed {
         Signature { actor: self.operator.name.clone(), note: self.reason.clone(), selection }
     }
 
-    /// Refuses a decision without an author or a reason that the audit can keep, or one that this operator may not take.
+    /// Refuses a decision without an author or a reason that the audit can keep, or one that this
+    /// operator may not take.
     pub(crate) fn check(&self, what: &str) -> Result<(), OperateError> {
         self.operator.permit(Role::Operator, what)?;
         let parts =

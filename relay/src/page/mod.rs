@@ -1,7 +1,8 @@
 //! The page for operators: a skin over [`operate`](crate::operate), as the command line is one.
 //!
 //! Its numbers come from the databases, so every relay process gives the same picture, whether
-//! it leads or not; only a pipeline that this process cannot run is told by this one alone. It reads without scripts; with them it follows by server-sent events.
+//! it leads or not; only a pipeline that this process cannot run is told by this one alone. It
+//! reads without scripts; with them it follows by server-sent events.
 //!
 //! Each request passes `gate`: the `Host` must be a known name, requests that change something must
 //! come from the page itself, nothing but the login form is answered without credentials, and each

@@ -107,8 +107,8 @@ pub(crate) async fn an_unknown_topic_stops_alone<DB: Dialect>(
     relay.stop().await
 }
 
-/// Goal: with `unroutable = "dead"` a message that no queue takes is an operator's at once, with its
-/// key behind it, and other keys of its topic go on. Oracle: one attempt and the reason; what a
+/// Goal: with `unroutable = "dead"` a message that no queue takes is an operator's at once, with
+/// its key behind it, and other keys of its topic go on. Oracle: one attempt and the reason; what a
 /// plain client finds once a queue is there.
 pub(crate) async fn a_message_that_nobody_takes_is_dead_at_once(
     stage: Stage,
