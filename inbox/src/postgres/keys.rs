@@ -40,6 +40,9 @@ const BEGIN: &str = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED; \
         CASE WHEN pg_try_advisory_xact_lock('{lock}'::bigint # hashtextextended(coalesce(current_schema(), ''), 0)) \
             THEN {holder} ELSE '' END, true); \
     BEGIN; SAVEPOINT idempotency_claim";
+/// Begins the transaction of a look for stuck keys: by both of their indexes, whatever the planner
+/// believes of the table.
+const BY_INDEXES: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL enable_seqscan = off";
 const UNDO: &str = "ROLLBACK TO SAVEPOINT idempotency_claim";
 
 migrations::statements! {
@@ -343,7 +346,10 @@ fn bind_claim<'q>(query: Query<'q>, ask: &'q Ask, is_lease: bool) -> Query<'q> {
 }
 
 async fn stuck_keys(statement: &migrations::Statement, pool: &PgPool, limit: u32) -> Result<Vec<StuckKey>> {
-    let rows = sqlx::query(statement).bind(i64::from(limit)).persistent(false).fetch_all(pool).await?;
+    let mut tx = pool.begin_with(BY_INDEXES).await?;
+    let found = sqlx::query(statement).bind(i64::from(limit)).persistent(false);
+    let rows = found.fetch_all(&mut *tx).await?;
+    tx.commit().await?;
     rows.iter()
         .map(|row| {
             let name = (row.try_get("scope")?, row.try_get("operation")?, row.try_get("key")?);

@@ -7,7 +7,7 @@ use inbox::Backoff;
 use migrations::Identifier;
 use sqlx::postgres::PgArguments;
 use sqlx::query::Query;
-use sqlx::{PgConnection, PgPool, Postgres, Transaction};
+use sqlx::{Connection as _, PgConnection, PgPool, Postgres, Transaction};
 use time::OffsetDateTime;
 
 use super::rows;
@@ -27,6 +27,11 @@ type Bound<'q> = Query<'q, Postgres, PgArguments>;
 fn micros(duration: Duration) -> i64 {
     i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)
 }
+
+/// Begins the transaction of a list, which goes by its index and sorts no table, whatever the
+/// planner believes of it.
+const BY_INDEX: &str = "BEGIN READ ONLY; SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off; \
+    SET LOCAL enable_sort = off; SET LOCAL enable_incremental_sort = off";
 
 fn number(count: u32) -> i32 {
     i32::try_from(count).unwrap_or(i32::MAX)
@@ -305,7 +310,10 @@ impl Store for Postgres {
             .bind(query.saga_type.as_deref())
             .bind(query.state.map(|state| state.as_str()))
             .bind(i64::from(query.limit.get()));
-        bound.fetch_all(connection).await?.iter().map(rows::saga).collect()
+        let mut tx = connection.begin_with(BY_INDEX).await?;
+        let found = bound.fetch_all(&mut *tx).await?;
+        tx.rollback().await?;
+        found.iter().map(rows::saga).collect()
     }
 
     async fn retry_saga(connection: &mut PgConnection, statements: &Statements, id: &SagaId) -> Result<bool> {

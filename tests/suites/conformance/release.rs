@@ -9,7 +9,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         let name = format!("release/postgres_18/{}", part.trim_end_matches('/'));
         trial(name, &cluster::NEEDS, move |stage| on_18(stage, part))
     };
-    at_night(["outbox/", "inbox/", "keys/", "saga/", "migrations/"].map(of).into())
+    at_night(["outbox/", "inbox/", "keys/", "saga/"].map(of).into())
 }
 
 /// Goal: PostgreSQL 18 keeps what the toolkit relies on. Oracle: the cases of this suite, run on
