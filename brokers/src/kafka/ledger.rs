@@ -27,7 +27,9 @@ pub(super) struct Ledger {
 /// One partition.
 #[derive(Debug, Default)]
 struct Lane {
-    /// Unsettled deliveries in the order of their offsets, and done ones behind an unsettled one.
+    /// Unsettled deliveries in the order of their offsets, and of each run of done ones between
+    /// them the last: there are no more runs than unsettled deliveries, however long one of them
+    /// holds up the position.
     entries: VecDeque<Entry>,
     /// Everything below is done: the next offset to commit.
     position: Option<i64>,
@@ -42,6 +44,25 @@ impl Lane {
     fn drain_from(&mut self, offset: i64) -> impl Iterator<Item = Entry> {
         let from = self.entries.partition_point(|entry| entry.offset < offset);
         self.entries.drain(from..)
+    }
+
+    /// Notes that the delivery at an offset is done.
+    fn done(&mut self, offset: i64) {
+        let Ok(at) = self.entries.binary_search_by_key(&offset, |entry| entry.offset) else { return };
+        let is_done = |at: usize| self.entries.get(at).is_some_and(|entry| entry.done);
+        let (joins_next, joins_previous) = (is_done(at + 1), at > 0 && is_done(at - 1));
+        if joins_next {
+            self.entries.remove(at);
+        } else if let Some(entry) = self.entries.get_mut(at) {
+            entry.done = true;
+        }
+        if joins_previous {
+            self.entries.remove(at - 1);
+        }
+        while let Some(first) = self.entries.pop_front_if(|entry| entry.done) {
+            self.position = Some(first.offset + 1);
+            self.moved = true;
+        }
     }
 }
 
@@ -82,15 +103,8 @@ impl Ledger {
     /// A delivery is done. One that is not known any more is skipped.
     pub(super) fn done(&mut self, token: DeliveryToken) {
         let Some((place, offset)) = self.tokens.remove(&token) else { return };
-        let Some(lane) = self.lanes.get_mut(&place) else { return };
-        if let Ok(at) = lane.entries.binary_search_by_key(&offset, |entry| entry.offset)
-            && let Some(entry) = lane.entries.get_mut(at)
-        {
-            entry.done = true;
-        }
-        while let Some(first) = lane.entries.pop_front_if(|entry| entry.done) {
-            lane.position = Some(first.offset + 1);
-            lane.moved = true;
+        if let Some(lane) = self.lanes.get_mut(&place) {
+            lane.done(offset);
         }
     }
 
@@ -171,6 +185,37 @@ mod tests {
         ledger.done(tokens[0]);
         ledger.done(again);
         assert_eq!(ledger.moved(), [(place(0), 3)]);
+    }
+
+    #[test]
+    fn what_waits_behind_one_unsettled_delivery_takes_no_room() {
+        const COUNT: i64 = 100_000;
+        let mut ledger = Ledger::default();
+        let head = deliver(&mut ledger, 0, &[0])[0];
+        // In threes that are settled backwards: each joins the next, and the last one the previous.
+        for first in (1..COUNT).step_by(3) {
+            let tokens = deliver(&mut ledger, 0, &[first, first + 1, first + 2]);
+            tokens.into_iter().rev().for_each(|token| ledger.done(token));
+            assert!(ledger.lanes[&place(0)].entries.len() <= 2 && ledger.tokens.len() == 1);
+        }
+        // One of them that is released, and comes again, is done without the others.
+        let last = deliver(&mut ledger, 0, &[COUNT, COUNT + 1]);
+        ledger.done(last[1]);
+        assert_eq!(ledger.release(last[0]), Some((place(0), COUNT)));
+        ledger.done(head);
+        assert_eq!(ledger.positions(), [(place(0), COUNT)]);
+    }
+
+    #[test]
+    fn a_reset_into_what_is_done_leaves_the_rest_of_it_done() {
+        let mut ledger = Ledger::default();
+        let tokens = deliver(&mut ledger, 0, &[0, 1, 2, 3, 4]);
+        tokens[1..].iter().for_each(|token| ledger.done(*token));
+        let again = deliver(&mut ledger, 0, &[3]);
+        ledger.done(tokens[0]);
+        assert_eq!(ledger.positions(), [(place(0), 1)], "behind it is what came again");
+        ledger.done(again[0]);
+        assert_eq!(ledger.positions(), [(place(0), 4)]);
     }
 
     #[test]

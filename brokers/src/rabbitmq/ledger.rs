@@ -4,15 +4,16 @@
 //! covers every tag up to it, also deliveries that still wait in the client's buffer; so it is used
 //! only up to the last tag before the first unsettled one.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The tags of one channel.
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
     /// Every tag up to this one is settled.
     floor: u64,
-    /// Settled above the floor.
-    above: BTreeSet<u64>,
+    /// Settled above the floor: the first and last tags of runs, of which there are no more than
+    /// tags that are not settled.
+    above: BTreeMap<u64, u64>,
     /// Handed to the caller and not settled.
     outstanding: BTreeSet<u64>,
 }
@@ -60,9 +61,12 @@ impl Ledger {
 
     fn settle(&mut self, tag: u64) {
         self.outstanding.remove(&tag);
-        self.above.insert(tag);
-        while self.above.remove(&(self.floor + 1)) {
-            self.floor += 1;
+        let last = self.above.remove(&(tag + 1)).unwrap_or(tag);
+        let previous = self.above.range(..tag).next_back().filter(|(_, last)| **last + 1 == tag);
+        let first = previous.map_or(tag, |(first, _)| *first);
+        self.above.insert(first, last);
+        if let Some(last) = self.above.remove(&(self.floor + 1)) {
+            self.floor = last;
         }
     }
 }
@@ -94,6 +98,18 @@ mod tests {
         assert_eq!(ledger.done(&[1, 3, 4]), Acks { up_to: None, single: vec![3, 4, 1] });
         ledger.hand_out(2);
         assert_eq!(ledger.done(&[2]), Acks { up_to: None, single: vec![2] });
+    }
+
+    #[test]
+    fn what_is_settled_behind_one_tag_takes_no_room() {
+        const COUNT: u64 = 100_000;
+        let mut ledger = ledger(1..=COUNT);
+        for first in (2..COUNT - 3).step_by(3) {
+            assert_eq!(ledger.done(&[first, first + 2, first + 1]).up_to, None);
+            assert_eq!(ledger.above.len(), 1);
+        }
+        assert_eq!(ledger.done(&[1]).single, [1]);
+        assert!(ledger.above.is_empty() && ledger.floor >= COUNT - 5, "{}", ledger.floor);
     }
 
     #[test]
