@@ -2,14 +2,14 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use message::{Delivery, Fault, FaultScope, Lag, SubscriptionError};
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _, ConsumerContext, Rebalance};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::message::{BorrowedMessage, Message as _};
-use rdkafka::{ClientConfig, ClientContext, Offset, Statistics, TopicPartitionList};
+use rdkafka::{ClientConfig, ClientContext, Statistics, TopicPartitionList};
 use tokio::sync::Notify;
 
 use super::ahead::Ahead;
@@ -21,9 +21,11 @@ use super::handshakes::Handshakes;
 use super::lag;
 use super::ledger::{Ledger, Place};
 use super::log::{self, Lines};
+use super::offsets;
 use super::reading::Reading;
 use super::starts::Starts;
 use super::status::{PartitionStatus, ReadStatus};
+use super::topic_ids::TopicIds;
 use super::wire;
 
 /// Shared by the subscription and its thread.
@@ -41,24 +43,15 @@ pub(super) struct State {
     pub(super) ahead: Ahead,
     pub(super) ledger: Ledger,
     pub(super) reading: Reading,
+    pub(super) topic_ids: TopicIds,
     availability: Availability,
     starts: Starts,
     cut_off: CutOff,
     handshakes: Handshakes,
-    anew: Anew,
     /// As librdkafka told last.
     lags: Vec<Lag>,
     failure: Option<(Fault, String)>,
     last_error: Option<String>,
-}
-
-/// Topics that were made anew while this client read them.
-#[derive(Debug, Default)]
-pub(super) struct Anew {
-    /// Their names, joined; nothing while there are none.
-    pub(super) topics: Option<String>,
-    /// This member's partitions of them.
-    pub(super) places: Vec<Place>,
 }
 
 impl Inflow {
@@ -68,11 +61,11 @@ impl Inflow {
             ahead: Ahead::new(prefetch_len),
             ledger: Ledger::default(),
             reading: Reading::default(),
+            topic_ids: TopicIds::default(),
             availability: Availability::new(topics),
             starts: Starts::default(),
             cut_off: CutOff::default(),
             handshakes: Handshakes::default(),
-            anew: Anew::default(),
             lags: Vec::new(),
             failure: None,
             last_error: None,
@@ -142,8 +135,9 @@ impl Inflow {
         self.lock().lags.clone()
     }
 
-    /// From now on a TLS error is the network's and not the settings'.
-    pub(super) fn connected(&self) {
+    /// The cluster has answered: from now on a TLS error is the network's and not the settings'.
+    pub(super) fn reached(&self, cluster: String) {
+        self.lock().topic_ids.reached(cluster);
         self.connected.store(true, Ordering::Release);
     }
 
@@ -194,18 +188,16 @@ impl State {
         self.availability.is_none_left()
     }
 
-    /// A topic was made anew: what was read of the old one is not this group's to settle.
+    /// A topic was made anew: what was read of the old one is not this group's to settle. This
+    /// client reads on from the old offsets, and has old records in its queue; so the subscription
+    /// is over at once, and the next one begins at the beginning (`offsets.rs`).
     fn made_anew(&mut self, topic: &str) {
         let places = self.places_of(topic);
         self.forget(&places);
-        self.anew.places.extend(places);
-        let others = self.anew.topics.take().map(|others| format!("{others}, ")).unwrap_or_default();
-        self.anew.topics = Some(format!("{others}{topic}"));
-    }
-
-    /// Takes out the topics that were made anew.
-    pub(super) fn take_anew(&mut self) -> Anew {
-        std::mem::take(&mut self.anew)
+        let reason =
+            format!("kafka topic {topic:?} was deleted and made anew; it is read from its beginning");
+        tracing::warn!(target: "brokers::kafka", "{reason}");
+        self.failure.get_or_insert((Fault::Broker, reason));
     }
 
     fn places_of(&self, topic: &str) -> Vec<Place> {
@@ -251,19 +243,12 @@ pub(super) fn set_paused(
     list.elements().iter().try_for_each(|element| element.error())
 }
 
-/// Offsets as librdkafka takes them.
-pub(super) fn offsets(positions: &[(Place, i64)]) -> Result<TopicPartitionList, KafkaError> {
-    let mut list = TopicPartitionList::with_capacity(positions.len());
-    for ((topic, partition), offset) in positions {
-        list.add_partition_offset(topic, *partition, Offset::Offset(*offset))?;
-    }
-    Ok(list)
-}
-
 /// librdkafka's callbacks, all on the subscription's own thread.
 #[derive(Debug)]
 pub(super) struct Callbacks {
     inflow: Arc<Inflow>,
+    /// How long the cluster gets for an answer.
+    timeout: Duration,
     lines: Lines,
 }
 
@@ -273,8 +258,13 @@ impl ClientContext for Callbacks {
     }
 
     fn log(&self, level: RDKafkaLogLevel, facility: &str, text: &str) {
-        if let Some(topic) = log::made_anew(facility, text) {
-            self.inflow.lock().made_anew(topic);
+        if let Some(told) = log::topic_id(facility, text) {
+            let mut state = self.inflow.lock();
+            if state.topic_ids.note(told.topic, told.id) {
+                state.made_anew(told.topic);
+                drop(state);
+                self.inflow.arrived.notify_one();
+            }
         }
         self.lines.forward(level, facility, text);
     }
@@ -308,7 +298,7 @@ impl Callbacks {
     /// Of a client with this configuration that is made next. Reads the certificate files.
     pub(super) fn new(inflow: Arc<Inflow>, config: &Config, client: &mut ClientConfig) -> Self {
         inflow.lock().handshakes = Handshakes::of(config);
-        Self { inflow, lines: Lines::of(client) }
+        Self { inflow, timeout: config.connect_timeout(), lines: Lines::of(client) }
     }
 
     /// Tells librdkafka to pause or resume; a subscription that cannot is over, because its state
@@ -337,9 +327,16 @@ impl Callbacks {
         if done.is_empty() {
             return;
         }
-        let committed = offsets(&done).and_then(|list| consumer.commit(&list, CommitMode::Sync));
+        let committed = offsets::commit(consumer, &self.inflow, &done, CommitMode::Sync);
         if let Err(error) = committed {
             tracing::warn!(target: "brokers::kafka", %error, "offsets of revoked partitions not committed");
+        }
+    }
+
+    /// Partitions are about to come.
+    fn correct(&self, consumer: &BaseConsumer<Self>, places: &[Place]) {
+        if let Err(error) = offsets::correct(consumer, &self.inflow, places, self.timeout) {
+            self.inflow.fail(Fault::Broker, error.to_string());
         }
     }
 
@@ -355,7 +352,7 @@ impl ConsumerContext for Callbacks {
     fn pre_rebalance(&self, consumer: &BaseConsumer<Self>, rebalance: &Rebalance<'_>) {
         match rebalance {
             Rebalance::Revoke(list) => self.revoke(consumer, places(list)),
-            Rebalance::Assign(_) => {}
+            Rebalance::Assign(list) => self.correct(consumer, &places(list)),
             Rebalance::Error(error) => {
                 tracing::warn!(target: "brokers::kafka", %error, "rebalance failed; librdkafka joins again");
             }

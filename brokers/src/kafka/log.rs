@@ -33,13 +33,23 @@ impl Lines {
 /// The id that librdkafka prints for a topic whose id it did not know.
 const NO_ID: &str = "AAAAAAAAAAAAAAAAAAAAAA";
 
-/// The topic that has another id than before, because it was deleted and made anew: librdkafka
-/// reads on in it from the old offset (2.12.1, `rd_kafka_topic_metadata_update0`).
-pub(super) fn made_anew<'t>(facility: &str, text: &'t str) -> Option<&'t str> {
+/// The id of a topic as librdkafka learns it: at first, and when another one is found because the
+/// topic was deleted and made anew. librdkafka reads on in that from the old offset (2.12.1,
+/// `rd_kafka_topic_metadata_update0`).
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct TopicId<'t> {
+    pub(super) topic: &'t str,
+    pub(super) id: &'t str,
+    /// Whether librdkafka knew another one before.
+    pub(super) is_other: bool,
+}
+
+/// The topic id that a line tells.
+pub(super) fn topic_id<'t>(facility: &str, text: &'t str) -> Option<TopicId<'t>> {
     let (named, ids) = text.split_once(" changed id from ").filter(|_| facility == "METADATA")?;
     let (_, topic) = named.rsplit_once("Topic ")?;
-    let (before, _) = ids.split_once(" to ")?;
-    (before != NO_ID).then_some(topic)
+    let (before, id) = ids.split_once(" to ").filter(|(_, id)| *id != NO_ID)?;
+    Some(TopicId { topic, id, is_other: before != NO_ID })
 }
 
 /// Passes a line on.
@@ -92,12 +102,15 @@ mod tests {
 
     #[test]
     fn a_topic_that_is_made_anew_has_another_id() {
-        let line = |before| {
-            format!("[thrd:main]: Topic or.ders_1 changed id from {before} to 2s8ZLbsZQvu8vC1fxYvUeA")
-        };
-        assert_eq!(made_anew("METADATA", &line("9RVHGTjMT1uPIpNUEqZyKg")), Some("or.ders_1"));
-        assert_eq!(made_anew("METADATA", &line(NO_ID)), None, "it is new to this client");
-        assert_eq!(made_anew("TOPIC", &line("9RVHGTjMT1uPIpNUEqZyKg")), None);
+        const OLD: &str = "9RVHGTjMT1uPIpNUEqZyKg";
+        const NEW: &str = "2s8ZLbsZQvu8vC1fxYvUeA";
+        let line =
+            |before, after| format!("[thrd:main]: Topic or.ders_1 changed id from {before} to {after}");
+        let told = |is_other| Some(TopicId { topic: "or.ders_1", id: NEW, is_other });
+        assert_eq!(topic_id("METADATA", &line(OLD, NEW)), told(true));
+        assert_eq!(topic_id("METADATA", &line(NO_ID, NEW)), told(false), "it is new to this client");
+        assert_eq!(topic_id("METADATA", &line(OLD, NO_ID)), None, "a broker that has no ids");
+        assert_eq!(topic_id("TOPIC", &line(OLD, NEW)), None);
     }
 
     #[test]

@@ -9,7 +9,7 @@
 //! | a key lands where Java clients put it | `partitioner=murmur2_random` |
 //! | every assigned partition is read, and no more than there is room for | one place decides what is paused (`reading.rs`) |
 //! | nothing is skipped but by `start = "latest"`, once | `auto.offset.reset` is `earliest`; ends are committed before a new group joins (`beginning.rs`) |
-//! | a topic that is made anew is read from its beginning, and order in it is protected anew | librdkafka tells of the other topic id (`log.rs`), and a new client begins |
+//! | a topic that is made anew is read from its beginning, and order in it is protected anew | librdkafka tells of the other topic id (`log.rs`), and a new client begins; offsets carry the id of their topic (`topic_ids.rs`) |
 //! | a topic that cannot be read stops no other | `availability.rs` |
 //! | a renewed certificate is taken up | `handshakes.rs` |
 //! | nothing is acknowledged before its effect | offsets are committed up to the first unsettled delivery of a partition (`ledger.rs`) |
@@ -60,6 +60,7 @@ mod lag;
 mod ledger;
 mod log;
 pub mod mock;
+mod offsets;
 mod opening;
 mod outcomes;
 mod partitioner;
@@ -76,6 +77,7 @@ mod subscription;
 mod suspects;
 #[cfg(test)]
 mod tests;
+mod topic_ids;
 mod topic_reader;
 mod topics;
 mod transactions;

@@ -255,7 +255,7 @@ impl ClientContext for Outcomes {
     }
 
     fn log(&self, level: RDKafkaLogLevel, facility: &str, text: &str) {
-        if let Some(topic) = log::made_anew(facility, text) {
+        if let Some(log::TopicId { topic, is_other: true, .. }) = log::topic_id(facility, text) {
             // To the new topic this producer is unknown: it would accept any message as the first.
             let reason = format!("kafka topic {topic:?} was deleted and made anew");
             self.fail(Fault::Broker, reason);

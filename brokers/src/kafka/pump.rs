@@ -13,9 +13,10 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use tokio::sync::oneshot;
 
 use super::commits::Commits;
-use super::inflow::{Callbacks, Inflow, offsets, set_paused};
+use super::inflow::{Callbacks, Inflow, set_paused};
 use super::ledger::Place;
 use super::reading::Next;
+use super::{committed, offsets};
 
 /// How long the thread sleeps when nothing wakes it. librdkafka wakes it for messages, the
 /// subscription for commands; this only bounds the delay of other events.
@@ -24,6 +25,8 @@ const TURN: Duration = Duration::from_millis(100);
 /// line, a commit's answer, a rebalance) looks like an empty poll, and the queue wakes the thread
 /// only when it was empty before.
 const EMPTY_MAX: usize = 16;
+/// How many events are served at most before a topic counts as one without an id.
+const LINES_MAX: usize = 1_000;
 /// How long a seek may take; it needs no network.
 const SEEK_MAX: Duration = Duration::from_secs(5);
 
@@ -54,14 +57,26 @@ impl Pump {
         while Instant::now() < deadline {
             self.fill();
             self.inflow.check()?;
-            if self.consumer.client().fetch_cluster_id(Duration::from_millis(20)).is_some() {
-                self.inflow.connected();
+            if let Some(cluster) = self.consumer.client().fetch_cluster_id(Duration::from_millis(20)) {
+                self.inflow.reached(cluster);
                 return Ok(());
             }
         }
         let because = self.inflow.last_error().unwrap_or_else(|| String::from("no answer"));
         let text = format!("{} is not reachable within {} ms: {because}", self.origin, timeout.as_millis());
         Err(SubscriptionError::lost(text))
+    }
+
+    /// Has librdkafka tell the id of a topic, where it exists and the cluster has such. Blocks at
+    /// most about `timeout`. Nothing is subscribed to yet: what is polled is no message.
+    pub(super) fn learn(&self, topic: &str, timeout: Duration) -> Result<(), KafkaError> {
+        committed::partitions(&self.consumer, topic, timeout)?;
+        let is_learnt = || self.inflow.lock().topic_ids.knows(topic);
+        // The line that tells it is in the queue by now.
+        for _ in (0..LINES_MAX).take_while(|_| !is_learnt()) {
+            drop(self.consumer.poll(Duration::ZERO));
+        }
+        Ok(())
     }
 
     /// Serves messages, events and commands until the subscription closes or is dropped.
@@ -89,7 +104,6 @@ impl Pump {
             }
             self.commit_moved();
             self.fill();
-            self.begin_anew();
         }
     }
 
@@ -159,22 +173,6 @@ impl Pump {
         }
     }
 
-    /// Ends the subscription when topics of it were made anew, and lets the next one read them from
-    /// their beginning. This client would read on from the old offsets; and it may have committed
-    /// them in the new topic.
-    fn begin_anew(&self) {
-        let anew = self.inflow.lock().take_anew();
-        let (Some(topics), places) = (anew.topics, anew.places) else { return };
-        let text =
-            format!("{}: {topics} was deleted and made anew; it is read from its beginning", self.origin);
-        tracing::warn!(target: "brokers::kafka", "{text}");
-        self.inflow.fail(message::Fault::Broker, text);
-        let beginnings: Vec<_> = places.into_iter().map(|place| (place, 0)).collect();
-        if let Err(error) = self.commit(&beginnings, CommitMode::Sync) {
-            tracing::warn!(target: "brokers::kafka", %error, "the group may keep old offsets in a new topic");
-        }
-    }
-
     fn settle(&self, settlements: &[Settlement]) -> Result<(), SubscriptionError> {
         let mut back: HashMap<Place, i64> = HashMap::new();
         let mut state = self.inflow.lock();
@@ -233,8 +231,7 @@ impl Pump {
         if positions.is_empty() {
             return Ok(());
         }
-        let committed = offsets(positions).and_then(|list| self.consumer.commit(&list, mode));
-        match committed {
+        match offsets::commit(&self.consumer, &self.inflow, positions, mode) {
             Err(error) if error.rdkafka_error_code() != Some(Code::NoOffset) => {
                 let text = format!("{}: offsets not committed: {error}", self.origin);
                 Err(SubscriptionError::lost(text).with_source(error))

@@ -16,8 +16,10 @@ use super::beginning::begin_at_the_end;
 use super::commits::Commits;
 use super::config::Config;
 use super::fault;
-use super::group::{GroupConfig, Start};
-use super::inflow::{Callbacks, Inflow, places};
+use super::group::{GroupConfig, Partition, Start};
+use super::inflow::{Callbacks, Inflow};
+use super::ledger::Place;
+use super::offsets;
 use super::pump::{Command, Pump};
 use super::status::ReadStatus;
 use super::subscription::Subscription;
@@ -100,15 +102,24 @@ impl Subscriber {
             // An error means that the subscription is gone, and nothing needs to wake up.
             let _ = waker.send(Command::Wake);
         });
-        let origin = self.group.origin();
-        if self.group.start == Start::Latest {
-            self.begin(&consumer, &origin)?;
-        }
-        self.start(&consumer, &inflow).map_err(|error| {
-            SubscriptionError::operator(format!("{origin}: cannot subscribe: {error}")).with_source(error)
-        })?;
+        let (origin, timeout) = (self.group.origin(), self.config.connect_timeout());
+        let fixed = self.fixed();
         let mut pump = Pump { consumer, inflow, origin, commits: Commits::default() };
-        pump.reach(self.config.connect_timeout())?;
+        pump.reach(timeout)?;
+        for topic in self.group.all_topics() {
+            pump.learn(topic, timeout).map_err(|error| {
+                let text = format!("{}: the cluster does not describe topic {topic:?}: {error}", pump.origin);
+                SubscriptionError::lost(text).with_source(error)
+            })?;
+        }
+        if self.group.start == Start::Latest {
+            self.begin(&pump.consumer, &pump.origin)?;
+        }
+        offsets::correct(&pump.consumer, &pump.inflow, &fixed, timeout)?;
+        self.start(&pump, fixed).map_err(|error| {
+            let text = format!("{}: cannot subscribe: {error}", pump.origin);
+            SubscriptionError::operator(text).with_source(error)
+        })?;
         Ok(pump)
     }
 
@@ -124,18 +135,24 @@ impl Subscriber {
         Ok(())
     }
 
-    fn start(&self, consumer: &BaseConsumer<Callbacks>, inflow: &Inflow) -> Result<(), KafkaError> {
-        if !self.group.topics.is_empty() {
+    /// The fixed partitions.
+    fn fixed(&self) -> Vec<Place> {
+        let place = |fixed: &Partition| (Arc::from(&*fixed.topic), i32::from(fixed.partition));
+        self.group.partitions.iter().map(place).collect()
+    }
+
+    fn start(&self, pump: &Pump, fixed: Vec<Place>) -> Result<(), KafkaError> {
+        if fixed.is_empty() {
             let topics: Vec<&str> = self.group.topics.iter().map(String::as_str).collect();
-            return consumer.subscribe(&topics);
+            return pump.consumer.subscribe(&topics);
         }
-        let mut list = TopicPartitionList::new();
-        for fixed in &self.group.partitions {
-            list.add_partition_offset(&fixed.topic, i32::from(fixed.partition), Offset::Stored)?;
+        let mut list = TopicPartitionList::with_capacity(fixed.len());
+        for (topic, partition) in &fixed {
+            list.add_partition_offset(topic, *partition, Offset::Stored)?;
         }
         // No rebalance tells of them.
-        inflow.lock().assign(places(&list));
-        consumer.assign(&list)
+        pump.inflow.lock().assign(fixed);
+        pump.consumer.assign(&list)
     }
 }
 

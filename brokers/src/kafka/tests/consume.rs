@@ -212,7 +212,9 @@ async fn refused<F: Future<Output = Box<dyn Subscription>>>(
 ) {
     let (mock, config) = cluster(1);
     publish(&config, numbered(0..1)).await;
-    mock.request_errors(ApiKey::OffsetFetch, &[offset_fetch]).unwrap();
+    // The first question is the subscription's own, and librdkafka's the second.
+    let answered = ResponseError::RD_KAFKA_RESP_ERR_NO_ERROR;
+    mock.request_errors(ApiKey::OffsetFetch, &[answered, offset_fetch]).unwrap();
     let error = subscribe(config.clone()).await.receive(MANY, LONG).await.unwrap_err();
     assert_eq!(error.fault(), Fault::Broker);
     assert!(error.to_string().contains("orders[0] is assigned and not read"), "{error}");

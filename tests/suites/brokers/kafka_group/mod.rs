@@ -27,6 +27,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         case("a_latest_group_goes_to_the_oldest_message_when_out_of_range", beginning::out_of_range),
         case("a_latest_group_that_has_members_skips_nothing", beginning::with_members),
         case("a_topic_that_is_made_anew_is_read_from_its_beginning", topics::made_anew),
+        case("old_offsets_in_a_topic_that_was_made_anew_mislead_nobody", topics::made_anew_unnoticed),
         case("a_missing_topic_stops_no_other", topics::missing),
     ]
 }

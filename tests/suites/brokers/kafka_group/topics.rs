@@ -1,23 +1,62 @@
 //! Topics of a group that are not what they were: made anew, or not there.
 
 use std::collections::BTreeSet;
+use std::num::NonZeroUsize;
+use std::time::Duration;
 
 use brokers::kafka::{Admin, GroupConfig, Start, Subscriber, TopicPlan};
 use message::MessageId;
-use tests::{Failure, Outcome, Stage, eventually, eventually::when};
+use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
+use rdkafka::{ClientConfig, Offset, TopicPartitionList};
+use tests::{Backend, Failure, Outcome, Stage, eventually, eventually::when};
+use tokio::sync::watch;
 
 use conformance::consuming::{BATCH, WAIT, ids, settle, within};
 
 use super::member::{Group, Member};
 
-/// Goal: a topic that is deleted and made anew under a running member is read from its first
-/// record, although it has more records by then than the member had read of the old one. Oracle:
-/// the ids that are handled, over all subscriptions.
+/// How long a handler of the backlog works: the topic is made anew before it is through.
+const SLOWLY: Duration = Duration::from_millis(10);
+
+/// Goal: a topic that is deleted and made anew under a member that works on a backlog is read from
+/// its first record, although it has more records by then than the member had read of the old one.
+/// Oracle: the ids that are handled, over all subscriptions.
 pub(crate) async fn made_anew(stage: Stage) -> Outcome {
     let group = Group::open(&stage, 1).await?;
     let mut member = group.join(Start::Earliest).await?;
-    let first = group.publish(1).await?;
-    member.handle(&first).await?;
+    // Far more than a member fetches ahead: librdkafka's queue is full of old records.
+    group.publish(100).await?;
+    let first = member.subscription.receive(BATCH, conformance::session::PATIENCE).await?;
+    settle(&mut member.subscription, &first).await?;
+    let (sent, wanted) = watch::channel(BTreeSet::new());
+    let remake = async {
+        remake(&group).await?;
+        sent.send(group.publish(150).await?)?;
+        Ok(())
+    };
+    tokio::try_join!(remake, again_and_again(member, wanted))?;
+    Ok(())
+}
+
+/// Goal: positions that a member commits before it notices that the topic was made anew mislead no
+/// later one. Oracle: the ids that the later one handles.
+pub(crate) async fn made_anew_unnoticed(stage: Stage) -> Outcome {
+    let group = Group::open(&stage, 1).await?;
+    let mut member = group.join(Start::Earliest).await?;
+    member.handle(&group.publish(1).await?).await?;
+    member.close().await?;
+    let old = committed(&group).await?;
+    assert!(!old.metadata.is_empty() && old.offset > 0, "{old:?}");
+    remake(&group).await?;
+    let second = group.publish(2).await?;
+    commit(&group, old).await?;
+    let mut member = group.join(Start::Earliest).await?;
+    member.handle(&second).await?;
+    member.close().await
+}
+
+/// Deletes the topic of the group and makes it anew.
+async fn remake(group: &Group) -> Outcome {
     let admin = Admin::new(&group.config)?;
     admin.delete_topics(&[&group.topic]).await?;
     eventually("the name is free again", || async {
@@ -25,39 +64,80 @@ pub(crate) async fn made_anew(stage: Stage) -> Outcome {
         let made = admin.create_topics(&[TopicPlan::new(&group.topic, 1)]).await;
         Ok(when(made.is_ok() && admin.topics().await?.contains(&(group.topic.clone(), 1))))
     })
-    .await?;
-    let second = group.publish(3).await?;
-    let handled = again_and_again(member, &second).await?;
-    assert!(handled.is_superset(&second));
-    Ok(())
+    .await
 }
 
-/// Handles until all of these were, and subscribes anew as often as that takes.
-async fn again_and_again(
-    member: Member,
-    wanted: &BTreeSet<MessageId>,
-) -> Result<BTreeSet<MessageId>, Failure> {
+/// What a group has committed in the first partition of its topic.
+#[derive(Debug)]
+struct Committed {
+    offset: i64,
+    metadata: String,
+}
+
+async fn committed(group: &Group) -> Result<Committed, Failure> {
+    let (consumer, topic) = (outsider(group)?, group.topic.clone());
+    let asked = tokio::task::spawn_blocking(move || -> Result<Committed, Failure> {
+        let mut list = TopicPartitionList::new();
+        list.add_partition(&topic, 0);
+        let list = consumer.committed_offsets(list, conformance::session::PATIENCE)?;
+        let found = list.find_partition(&topic, 0).ok_or("no partition in the answer")?;
+        let Offset::Offset(offset) = found.offset() else { return Err("nothing is committed".into()) };
+        Ok(Committed { offset, metadata: found.metadata().to_owned() })
+    });
+    asked.await?
+}
+
+/// Commits for the group, which has no members.
+async fn commit(group: &Group, old: Committed) -> Outcome {
+    let (consumer, topic) = (outsider(group)?, group.topic.clone());
+    let committed = tokio::task::spawn_blocking(move || -> Outcome {
+        let mut list = TopicPartitionList::new();
+        let mut first = list.add_partition(&topic, 0);
+        first.set_offset(Offset::Offset(old.offset))?;
+        first.set_metadata(&old.metadata);
+        Ok(consumer.commit(&list, CommitMode::Sync)?)
+    });
+    committed.await?
+}
+
+/// A client of the group that does not join it.
+fn outsider(group: &Group) -> Result<BaseConsumer, Failure> {
+    let servers = Backend::Kafka.address()?;
+    Ok(ClientConfig::new().set("bootstrap.servers", servers).set("group.id", &group.name).create()?)
+}
+
+/// Handles until all of these were, and subscribes anew as often as that takes. Works slowly until
+/// the first subscription is lost: there is a backlog then.
+async fn again_and_again(member: Member, wanted: watch::Receiver<BTreeSet<MessageId>>) -> Outcome {
     let Member { subscriber, mut subscription } = member;
     let mut handled = BTreeSet::new();
+    let is_known = || !wanted.borrow().is_empty();
+    let mut is_first = true;
     let all = within("everything is handled", async {
-        while !handled.is_superset(wanted) {
+        while !is_known() || !handled.is_superset(&wanted.borrow()) {
+            let max = if is_first { NonZeroUsize::MIN } else { BATCH };
             let turn = async {
-                let deliveries = subscription.receive(BATCH, WAIT).await?;
+                let deliveries = subscription.receive(max, WAIT).await?;
+                if is_first {
+                    tokio::time::sleep(SLOWLY).await;
+                }
                 settle(&mut subscription, &deliveries).await?;
                 Ok::<_, Failure>(ids(&deliveries))
             };
             match turn.await {
                 Ok(ids) => handled.extend(ids),
-                Err(_) => subscription = subscriber.subscribe().await?,
+                Err(_) => {
+                    subscription = subscriber.subscribe().await?;
+                    is_first = false;
+                }
             }
         }
         Ok(())
     });
     let outcome = all.await;
-    let missing = wanted.difference(&handled).count();
-    outcome.map_err(|failure| format!("{failure}; {missing} of {} are missing", wanted.len()))?;
-    subscription.close().await?;
-    Ok(handled)
+    let missing = wanted.borrow().difference(&handled).count();
+    outcome.map_err(|failure| format!("{failure}; {missing} of {} are missing", wanted.borrow().len()))?;
+    Ok(subscription.close().await?)
 }
 
 /// Goal: a topic that does not exist keeps nobody from reading the others of the subscription, is

@@ -1,0 +1,117 @@
+//! Offsets of the group: committed with the mark of their topic (`topic_ids.rs`), and compared with
+//! it before a partition is begun.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Duration;
+
+use message::SubscriptionError;
+use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
+use rdkafka::error::KafkaError;
+use rdkafka::topic_partition_list::TopicPartitionListElem;
+use rdkafka::{Offset, TopicPartitionList};
+
+use super::inflow::{Callbacks, Inflow};
+use super::ledger::Place;
+
+/// Commits positions.
+pub(super) fn commit(
+    consumer: &BaseConsumer<Callbacks>,
+    inflow: &Inflow,
+    positions: &[(Place, i64)],
+    mode: CommitMode,
+) -> Result<(), KafkaError> {
+    let mut list = TopicPartitionList::with_capacity(positions.len());
+    for ((topic, partition), offset) in positions {
+        let mut element = list.add_partition(topic, *partition);
+        element.set_offset(Offset::Offset(*offset))?;
+        if let Some(mark) = inflow.lock().topic_ids.mark(topic) {
+            element.set_metadata(mark);
+        }
+    }
+    consumer.commit(&list, mode)
+}
+
+/// Takes offsets back to the beginning that were committed in an earlier topic of the same name,
+/// and marks those that have no mark. Returns where the partitions begin that have an offset. To be
+/// called before librdkafka asks for it. Blocks for at most about `timeout` for the question, and
+/// until there is an answer to the commit.
+///
+/// # Errors
+/// [`SubscriptionError`] when the coordinator does not answer: then it is not known where to begin.
+pub(super) fn correct(
+    consumer: &BaseConsumer<Callbacks>,
+    inflow: &Inflow,
+    places: &[Place],
+    timeout: Duration,
+) -> Result<Vec<(Place, i64)>, SubscriptionError> {
+    let failed = |verb: &str, error: KafkaError| {
+        let text = format!("cannot {verb} the committed offsets of {places:?}: {error}");
+        SubscriptionError::lost(text).with_source(error)
+    };
+    let (mut begins, mut corrected, mut is_elsewhere) = (Vec::new(), Vec::new(), false);
+    for found in ask(consumer, places, timeout).map_err(|error| failed("learn", error))? {
+        let (topic, partition) = &found.place;
+        let right = inflow.lock().topic_ids.correct(topic, found.offset, &found.mark);
+        if let Some(right) = right {
+            corrected.push((found.place.clone(), right));
+        }
+        if right.is_some_and(|right| right != found.offset) {
+            is_elsewhere = true;
+            tracing::warn!(
+                target: "brokers::kafka", %topic, partition, offset = found.offset,
+                "the committed offset belongs to an earlier topic of this name; the partition is read from its beginning"
+            );
+        }
+        begins.push((found.place, right.unwrap_or(found.offset)));
+    }
+    if corrected.is_empty() {
+        return Ok(begins);
+    }
+    match commit(consumer, inflow, &corrected, CommitMode::Sync) {
+        Err(error) if is_elsewhere => Err(failed("correct", error)),
+        Err(error) => {
+            tracing::debug!(target: "brokers::kafka", %error, "offsets get their marks with the next commit");
+            Ok(begins)
+        }
+        Ok(()) => Ok(begins),
+    }
+}
+
+/// What is committed in a partition.
+struct Found {
+    place: Place,
+    offset: i64,
+    mark: String,
+}
+
+/// The committed offsets of those partitions that have one.
+fn ask(
+    consumer: &BaseConsumer<Callbacks>,
+    places: &[Place],
+    timeout: Duration,
+) -> Result<Vec<Found>, KafkaError> {
+    if places.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut list = TopicPartitionList::with_capacity(places.len());
+    for (topic, partition) in places {
+        list.add_partition(topic, *partition);
+    }
+    let list = consumer.committed_offsets(list, timeout)?;
+    let mut found = Vec::new();
+    for element in list.elements() {
+        element.error()?;
+        if let Offset::Offset(offset) = element.offset() {
+            let place = (Arc::from(element.topic()), element.partition());
+            found.push(Found { place, offset, mark: mark_of(&element) });
+        }
+    }
+    Ok(found)
+}
+
+/// The text beside an offset. `rdkafka` panics over one that is not UTF-8, and any client of the
+/// group can have written it.
+fn mark_of(element: &TopicPartitionListElem<'_>) -> String {
+    catch_unwind(AssertUnwindSafe(|| element.metadata().to_owned())).unwrap_or_default()
+}
