@@ -4,6 +4,10 @@
 //! its Rust binding uses: a commit that a rebalance or a coordinator's change refuses is a line in
 //! its log. So the last positions are committed again some times. Otherwise a partition that gets
 //! no more messages would seem unread for as long as it is quiet.
+//!
+//! A reader of fixed partitions is no member of its group, and Kafka forgets the offsets of a group
+//! without members some time after their last commit (`offsets.retention.minutes`, 7 days): so all
+//! of them are committed again for as long as it reads.
 
 use std::time::{Duration, Instant};
 
@@ -14,15 +18,24 @@ const COMMIT_EVERY: Duration = Duration::from_millis(100);
 /// How long after the last movement all positions are committed again.
 const REPEAT_AFTER: [Duration; 3] =
     [Duration::from_secs(1), Duration::from_secs(10), Duration::from_secs(60)];
+/// How often the positions of fixed partitions are committed at least, all of them.
+const KEEP_EVERY: Duration = Duration::from_secs(3_600);
 
 /// The commits of one subscription.
 #[derive(Debug, Default)]
 pub(super) struct Commits {
     moved_at: Option<Instant>,
     repeated: usize,
+    /// With fixed partitions: when all positions were committed last.
+    kept_at: Option<Instant>,
 }
 
 impl Commits {
+    /// The commits of fixed partitions, which begin to be read now.
+    pub(super) fn kept(now: Instant) -> Self {
+        Self { kept_at: Some(now), ..Self::default() }
+    }
+
     /// Whether positions that moved may be committed now.
     pub(super) fn may_follow(&self, now: Instant) -> bool {
         self.moved_at.is_none_or(|at| now.duration_since(at) >= COMMIT_EVERY)
@@ -30,7 +43,7 @@ impl Commits {
 
     /// Positions that moved are committed now.
     pub(super) fn moved(&mut self, now: Instant) {
-        *self = Self { moved_at: Some(now), repeated: 0 };
+        *self = Self { moved_at: Some(now), repeated: 0, kept_at: self.kept_at };
     }
 
     /// Whether all positions were committed again as often as they are.
@@ -43,6 +56,10 @@ impl Commits {
         let due = self.moved_at.zip(REPEAT_AFTER.get(self.repeated));
         let is_due = due.is_some_and(|(at, after)| now.duration_since(at) >= *after);
         self.repeated += usize::from(is_due);
+        let is_due = is_due || self.kept_at.is_some_and(|at| now.duration_since(at) >= KEEP_EVERY);
+        if is_due {
+            self.kept_at = self.kept_at.and(Some(now));
+        }
         is_due
     }
 }
@@ -63,5 +80,25 @@ mod tests {
         assert!(commits.are_repeated());
         commits.moved(start + Duration::from_secs(300));
         assert!(!commits.are_repeated());
+    }
+
+    #[test]
+    fn positions_of_fixed_partitions_are_committed_every_hour_whether_one_moves_or_not() {
+        let start = Instant::now();
+        let after = |minute: u64| start + Duration::from_secs(60 * minute);
+        let mut idle = Commits::kept(start);
+        let repeats: Vec<u64> = (0..200).filter(|minute| idle.repeat(after(*minute))).collect();
+        assert_eq!(repeats, [60, 120, 180]);
+        // Another partition has messages all the time: the quiet one is in no commit of what moved.
+        let mut busy = Commits::kept(start);
+        let repeats = (0..200_u64 * 120).filter(|turn| {
+            let now = start + Duration::from_millis(500 * turn);
+            let is_repeated = busy.repeat(now);
+            busy.moved(now);
+            is_repeated
+        });
+        assert_eq!(repeats.collect::<Vec<_>>(), [7_200, 14_400, 21_600]);
+        let mut member = Commits::default();
+        assert_eq!((0..200).filter(|minute| member.repeat(after(*minute))).count(), 0);
     }
 }

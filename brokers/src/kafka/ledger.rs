@@ -74,6 +74,14 @@ struct Entry {
 }
 
 impl Ledger {
+    /// Notes where partitions begin, as it is committed: those positions are committed again like
+    /// others, although nothing may come.
+    pub(super) fn begin(&mut self, positions: Vec<(Place, i64)>) {
+        for (place, offset) in positions {
+            self.lanes.entry(place).or_default().position = Some(offset);
+        }
+    }
+
     /// Notes a delivery; also says whether it was delivered before.
     pub(super) fn deliver(&mut self, place: &Place, offset: i64) -> (DeliveryToken, bool) {
         let token = DeliveryToken(TOKENS.fetch_add(1, Ordering::Relaxed));
@@ -216,6 +224,18 @@ mod tests {
         assert_eq!(ledger.positions(), [(place(0), 1)], "behind it is what came again");
         ledger.done(again[0]);
         assert_eq!(ledger.positions(), [(place(0), 4)]);
+    }
+
+    #[test]
+    fn where_a_partition_begins_is_a_position_without_a_delivery() {
+        let mut ledger = Ledger::default();
+        ledger.begin(vec![(place(0), 7)]);
+        assert!(ledger.moved().is_empty(), "it is committed");
+        assert_eq!(ledger.positions(), [(place(0), 7)]);
+        let tokens = deliver(&mut ledger, 0, &[9]);
+        assert_eq!(ledger.positions(), [(place(0), 7)]);
+        ledger.done(tokens[0]);
+        assert_eq!(ledger.moved(), [(place(0), 10)]);
     }
 
     #[test]

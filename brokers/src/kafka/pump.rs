@@ -196,13 +196,13 @@ impl Pump {
         let now = Instant::now();
         let mut state = self.inflow.lock();
         let mut positions = Vec::new();
-        if self.commits.may_follow(now) {
-            positions = state.ledger.moved();
-        }
-        if !positions.is_empty() {
-            self.commits.moved(now);
-        } else if self.commits.repeat(now) {
+        if self.commits.repeat(now) {
             positions = state.ledger.positions();
+        } else if self.commits.may_follow(now) {
+            positions = state.ledger.moved();
+            if !positions.is_empty() {
+                self.commits.moved(now);
+            }
         }
         drop(state);
         if let Err(error) = self.commit(&positions, CommitMode::Async) {

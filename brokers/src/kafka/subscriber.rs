@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread;
+use std::time::Instant;
 
 use message::SubscriptionError;
 use rdkafka::config::FromClientConfigAndContext as _;
@@ -104,7 +105,8 @@ impl Subscriber {
         });
         let (origin, timeout) = (self.group.origin(), self.config.connect_timeout());
         let fixed = self.fixed();
-        let mut pump = Pump { consumer, inflow, origin, commits: Commits::default() };
+        let commits = if fixed.is_empty() { Commits::default() } else { Commits::kept(Instant::now()) };
+        let mut pump = Pump { consumer, inflow, origin, commits };
         pump.reach(timeout)?;
         for topic in self.group.all_topics() {
             pump.learn(topic, timeout).map_err(|error| {
@@ -115,7 +117,8 @@ impl Subscriber {
         if self.group.start == Start::Latest {
             self.begin(&pump.consumer, &pump.origin)?;
         }
-        offsets::correct(&pump.consumer, &pump.inflow, &fixed, timeout)?;
+        let begins = offsets::correct(&pump.consumer, &pump.inflow, &fixed, timeout)?;
+        pump.inflow.lock().ledger.begin(begins);
         self.start(&pump, fixed).map_err(|error| {
             let text = format!("{}: cannot subscribe: {error}", pump.origin);
             SubscriptionError::operator(text).with_source(error)
