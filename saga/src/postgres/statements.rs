@@ -40,7 +40,7 @@ migrations::statements! {
     /// its workers is not always taken with the same others.
     /// Materialized: in a join that is executed more than once, more than the limit would be taken.
     claim = "
-        WITH due (due_type, due_id) AS MATERIALIZED (SELECT type, id FROM {schema}saga
+        WITH due (place) AS MATERIALIZED (SELECT ctid FROM {schema}saga
             WHERE type = $1 AND version = $2 AND wake_at <= statement_timestamp()
             ORDER BY wake_at LIMIT $3 FOR NO KEY UPDATE SKIP LOCKED)
         UPDATE {schema}saga AS s SET epoch = s.epoch + 1,
@@ -51,18 +51,18 @@ migrations::statements! {
             error = CASE WHEN {lost_again} THEN $8 ELSE s.error END,
             waits_for = CASE WHEN {lost_again} THEN NULL ELSE s.waits_for END,
             waiting_since = CASE WHEN {lost_again} THEN NULL ELSE s.waiting_since END
-        FROM due WHERE s.type = due_type AND s.id = due_id RETURNING {columns}";
+        WHERE s.ctid = ANY (ARRAY(SELECT place FROM due)) RETURNING {columns}";
     /// Its last failures are over: it got on.
     got_on = "UPDATE {schema}saga SET attempts = 0, error = NULL WHERE {held} AND attempts > 0";
     /// One that is locked at the moment is left for the next time: it must not keep the others from
     /// being renewed. Nobody takes it while it is locked.
     renew = "
-        WITH mine (my_type, my_id) AS MATERIALIZED (SELECT s.type, s.id
+        WITH mine (place) AS MATERIALIZED (SELECT s.ctid
             FROM unnest($1::text[], $2::text[], $3::bigint[]) AS e (type, id, epoch)
-            CROSS JOIN LATERAL (SELECT type, id FROM {schema}saga AS s WHERE s.type = e.type AND s.id = e.id
+            CROSS JOIN LATERAL (SELECT ctid FROM {schema}saga AS s WHERE s.type = e.type AND s.id = e.id
                 AND s.epoch = e.epoch AND s.worker IS NOT NULL LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED) AS s)
         UPDATE {schema}saga AS s SET wake_at = clock_timestamp() + $4 * interval '1 microsecond'
-        FROM mine WHERE s.type = my_type AND s.id = my_id RETURNING s.type, s.id, s.epoch";
+        WHERE s.ctid = ANY (ARRAY(SELECT place FROM mine)) RETURNING s.type, s.id, s.epoch";
     /// Reads one entry of the index for each type and version, whatever the statistics say.
     due_kinds = "SELECT kind.place FROM unnest($1::text[], $2::integer[]) WITH ORDINALITY AS kind (type, version, place) \
         CROSS JOIN LATERAL (SELECT FROM {schema}saga AS s WHERE s.type = kind.type AND s.version = kind.version \
