@@ -11,7 +11,7 @@ use crate::day::Day;
 use crate::dialect::{Content, Dialect, Inserted, Key, Mark, Stored};
 use crate::error::AdmitError;
 use crate::guard::{Admission, Guard, key};
-use crate::inbox::Inbox;
+use crate::inbox::{Inbox, PayloadComparison};
 use crate::name::{ConsumerName, Tenant};
 use crate::refusal::Refusal;
 use crate::store_error::StoreError;
@@ -38,6 +38,7 @@ fn plan<'a>(
     consumer: &'a ConsumerName,
     candidates: &'a [Candidate<'a>],
     refusals: &mut HashMap<MessageId, Refusal>,
+    payloads: PayloadComparison,
 ) -> Plan<'a> {
     let mut rows: Vec<(Key<'a>, Content<'a>)> = Vec::with_capacity(candidates.len());
     let mut known: HashMap<Key<'a>, usize> = HashMap::with_capacity(candidates.len());
@@ -54,7 +55,7 @@ fn plan<'a>(
             let next = rows.len();
             let row = *known.entry(key).or_insert(next);
             if row == next {
-                rows.push((key, Content::of(message)));
+                rows.push((key, Content::of(message, payloads)));
             }
             Ok((row, row == next))
         })
@@ -67,7 +68,7 @@ impl<DB: Dialect> Inbox<DB> {
     /// message that is twice in the batch, the first is fresh and the second its duplicate, or
     /// refused if it differs.
     ///
-    /// On PostgreSQL one round trip for every 200 messages, and another one when there are
+    /// On PostgreSQL one round trip for every 200 messages, and two more when there are
     /// duplicates.
     ///
     /// # Errors
@@ -94,20 +95,13 @@ impl<DB: Dialect> Inbox<DB> {
         mark: Mark,
     ) -> Result<Vec<Result<Admission<DB>, Refusal>>, AdmitError> {
         let mut refusals = self.validate_batch(tx, candidates).await?;
-        let Plan { rows, places } = plan(consumer, candidates, &mut refusals);
+        let Plan { rows, places } = plan(consumer, candidates, &mut refusals, self.options().payloads);
         let inserted = DB::insert_batch(tx, self.statements(), &rows, mark)
             .await
             .map_err(StoreError::during("admit a batch"))?;
         if inserted.iter().any(|row| matches!(row, Inserted::New { .. })) {
             reached(crash_points::AFTER_ADMIT);
         }
-        let fresh = candidates.iter().zip(&places).filter_map(|(candidate, place)| match place {
-            Ok((row, true)) if matches!(inserted[*row], Inserted::New { .. }) => {
-                Some((rows[*row].0, candidate.message))
-            }
-            _ => None,
-        });
-        self.note_contents(tx, fresh).await?;
         let mut admissions = Vec::with_capacity(candidates.len());
         for (Candidate { tenant, message }, place) in candidates.iter().zip(places) {
             let (row, is_first) = match place {
@@ -207,7 +201,7 @@ mod tests {
         let at = one.time;
         let refusal = Refusal::TooOld { id: old.id, generated_at: at, oldest_accepted_at: at };
         let mut refusals = HashMap::from([(old.id, refusal.clone())]);
-        let plan = plan(&consumer, &candidates, &mut refusals);
+        let plan = plan(&consumer, &candidates, &mut refusals, PayloadComparison::Bytes);
         assert_eq!(plan.rows.len(), 3);
         let expected = [Ok((0, true)), Ok((1, true)), Ok((0, false)), Ok((2, true)), Err(refusal)];
         assert_eq!(plan.places, expected);

@@ -19,7 +19,9 @@ use crate::chunks::{Incomplete, Split};
 use crate::day::Day;
 use crate::dead_letter::{DeadLetter, DeadLetterId, DeadLetterQuery, Resolution};
 use crate::decision::Decision;
+use crate::guard::canonical_content;
 use crate::held_keys::HeldKeys;
+use crate::inbox::PayloadComparison;
 use crate::minutes::Minutes;
 use crate::store_error::StoreError;
 
@@ -83,11 +85,21 @@ pub struct Content<'a> {
     pub fingerprint: Fingerprint,
     /// The outbox that it comes from.
     pub source: &'a str,
+    /// The fingerprint of its canonical JSON, where contents are compared and it is JSON.
+    pub canonical: Option<Fingerprint>,
 }
 
 impl<'a> Content<'a> {
-    pub(crate) fn of(message: &'a Message) -> Self {
-        Self { fingerprint: Fingerprint::of(message), source: message.source.as_str() }
+    pub(crate) fn of(message: &'a Message, payloads: PayloadComparison) -> Self {
+        let canonical = match payloads {
+            PayloadComparison::Bytes => None,
+            PayloadComparison::CanonicalJson => canonical_content(message),
+        };
+        Self { fingerprint: Fingerprint::of(message), source: message.source.as_str(), canonical }
+    }
+
+    pub(crate) fn canonical_bytes(&self) -> Option<&[u8]> {
+        self.canonical.as_ref().map(|canonical| &canonical.as_bytes()[..])
     }
 }
 
@@ -195,13 +207,6 @@ pub mod parts {
             rows: &[(Key<'_>, Content<'_>)],
             mark: Mark,
         ) -> impl Future<Output = Result<Vec<Inserted>>> + Send;
-
-        /// Notes the fingerprints of canonical JSON in rows that this transaction has inserted.
-        fn note_canonical(
-            connection: &mut Self::Connection,
-            statements: &Self::Statements,
-            rows: &[(Key<'_>, Fingerprint)],
-        ) -> impl Future<Output = Result<()>> + Send;
 
         /// Reads the fingerprint of a row's canonical JSON.
         fn canonical(
@@ -539,12 +544,14 @@ pub mod parts {
         ) -> impl Future<Output = Result<Inserted>> + Send;
 
         /// Turns the row of a dead letter into that of a message which takes effect in this
-        /// transaction, with a mark. How many rows there were.
+        /// transaction, with a mark, and notes its canonical JSON where there is one; how many rows
+        /// there were.
         fn clear_dead(
             connection: &mut Self::Connection,
             statements: &Self::Statements,
             key: Key<'_>,
             id: DeadLetterId,
+            content: Content<'_>,
         ) -> impl Future<Output = Result<u64>> + Send;
 
         /// Resolves an open one; how many there were.

@@ -154,7 +154,7 @@ pub(crate) fn compare(
 }
 
 /// The fingerprint of a whole message's content, where that is JSON.
-fn content_of(message: &Message) -> Option<Fingerprint> {
+pub(crate) fn canonical_content(message: &Message) -> Option<Fingerprint> {
     if message.chunk.is_some() || !message.content_type.is_json() {
         return None;
     }
@@ -174,23 +174,9 @@ impl<DB: Dialect> Inbox<DB> {
         connection.close().await.map_err(failed("close the connection that interrupted a statement"))
     }
 
-    /// Notes the content of messages that this transaction has admitted, where contents are
-    /// compared.
-    pub(crate) async fn note_contents<'a>(
-        &self,
-        tx: &mut Transaction<'_, DB>,
-        admitted: impl Iterator<Item = (Key<'a>, &'a Message)>,
-    ) -> Result<(), StoreError> {
-        if self.options().payloads == PayloadComparison::Bytes {
-            return Ok(());
-        }
-        let rows: Vec<_> = admitted.filter_map(|(key, message)| Some((key, content_of(message)?))).collect();
-        if rows.is_empty() {
-            return Ok(());
-        }
-        DB::note_canonical(tx, self.statements(), &rows)
-            .await
-            .map_err(StoreError::during("note the content of a message"))
+    /// What the inbox row of a message keeps to tell its copies from other messages.
+    pub(crate) fn content<'a>(&self, message: &'a Message) -> Content<'a> {
+        Content::of(message, self.options().payloads)
     }
 
     /// Compares what is stored with what came: by its bytes, then by its content where contents are
@@ -207,7 +193,7 @@ impl<DB: Dialect> Inbox<DB> {
             let noted = DB::canonical(connection, self.statements(), key)
                 .await
                 .map_err(StoreError::during("look for the content of a message"))?;
-            if noted.is_some() && noted == content_of(message) {
+            if noted.is_some() && noted == canonical_content(message) {
                 stored.fingerprint = received;
             }
         }
@@ -266,12 +252,11 @@ impl<DB: Dialect> Inbox<DB> {
             return Err(refusal.into());
         }
         let key = key(consumer, scope, message.id);
-        let inserted = DB::insert(tx, self.statements(), key, Content::of(message), mark)
+        let inserted = DB::insert(tx, self.statements(), key, self.content(message), mark)
             .await
             .map_err(StoreError::during("admit a message"))?;
         match inserted {
             Inserted::New { session, .. } => {
-                self.note_contents(tx, std::iter::once((key, message))).await?;
                 reached(crash_points::AFTER_ADMIT);
                 Ok(Admission::Fresh(Guard::new(self, consumer, scope, message, session)))
             }

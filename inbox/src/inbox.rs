@@ -56,8 +56,8 @@ pub enum PayloadComparison {
     /// Also when both are JSON of the same content: for producers that write a message anew when
     /// they send it again, with members in another order or with other white space. Numbers count
     /// as they are written (`1.0` is not `1`); JSON that names a member twice or is deeper than 64
-    /// levels counts byte by byte, and so do chunks of a message. Costs a statement for each
-    /// message of a JSON content type.
+    /// levels counts byte by byte, and so do chunks of a message. Each message of a JSON content
+    /// type is parsed once more.
     CanonicalJson,
 }
 

@@ -5,7 +5,7 @@ use sqlx::Transaction;
 
 use crate::day::Day;
 use crate::dead_letter::{DeadLetter, DeadLetterId, Reason, Resolution};
-use crate::dialect::{ChunkSet, Content, Dialect, Inserted, Key};
+use crate::dialect::{ChunkSet, Dialect, Inserted, Key};
 use crate::guard::{Duplicate, identity};
 use crate::inbox::Inbox;
 use crate::name::{ConsumerName, Tenant};
@@ -202,12 +202,8 @@ impl<DB: Dialect> Inbox<DB> {
         (key, id): (Key<'_>, DeadLetterId),
         message: &Message,
     ) -> Result<Inserted, StoreError> {
-        let inserted = DB::insert_dead(tx, self.statements(), key, Content::of(message), id)
+        DB::insert_dead(tx, self.statements(), key, self.content(message), id)
             .await
-            .map_err(StoreError::during("store the inbox row of a dead letter"))?;
-        if matches!(inserted, Inserted::New { .. }) {
-            self.note_contents(tx, std::iter::once((key, message))).await?;
-        }
-        Ok(inserted)
+            .map_err(StoreError::during("store the inbox row of a dead letter"))
     }
 }

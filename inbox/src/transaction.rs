@@ -115,13 +115,13 @@ impl<DB: Dialect> InboxTransaction<DB> {
     ) -> Result<Option<Guard<DB>>, StoreError> {
         let key = key(consumer, scope, message.id);
         self.check_open().await?;
-        let cleared = DB::clear_dead(&mut self.tx, self.inbox.statements(), key, letter)
+        let content = self.inbox.content(message);
+        let cleared = DB::clear_dead(&mut self.tx, self.inbox.statements(), key, letter, content)
             .await
             .map_err(StoreError::during("take over the inbox row of a dead letter"))?;
         if cleared == 0 {
             return Ok(None);
         }
-        self.inbox.note_contents(&mut self.tx, std::iter::once((key, message))).await?;
         let evidence = Evidence::Row { consumer: consumer.clone(), scope: scope.clone() };
         self.admitted.push(Admitted { subject: key.id, evidence });
         Ok(Some(Guard::new(&self.inbox, consumer, scope, message, None)))

@@ -8,7 +8,7 @@ use sqlx::{PgConnection, Postgres, Row};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use super::guard::inserted_or_found;
+use super::guard::{KEEPS_PLANS, inserted_or_found};
 use super::statements::Statements;
 use crate::dead_letter::{DeadLetter, DeadLetterId, DeadLetterQuery, Reason, Resolution};
 use crate::dialect::{Content, Inserted, Key, parts};
@@ -102,6 +102,7 @@ impl parts::DeadLetters for Postgres {
             .bind(&content.fingerprint.as_bytes()[..])
             .bind(id.0)
             .bind(content.source)
+            .bind(content.canonical_bytes())
             .fetch_optional(&mut *connection)
             .await;
         inserted_or_found(connection, statements, key, inserted).await
@@ -112,12 +113,15 @@ impl parts::DeadLetters for Postgres {
         statements: &Statements,
         key: Key<'_>,
         id: DeadLetterId,
+        content: Content<'_>,
     ) -> Result<u64, sqlx::Error> {
         let cleared = sqlx::query(&statements.clear_dead)
+            .persistent(KEEPS_PLANS)
             .bind(key.id)
             .bind(key.consumer)
             .bind(key.scope)
             .bind(id.0)
+            .bind(content.canonical_bytes())
             .execute(connection)
             .await?;
         Ok(cleared.rows_affected())

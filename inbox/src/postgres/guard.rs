@@ -38,6 +38,7 @@ impl parts::Guards for Postgres {
             .bind(&content.fingerprint.as_bytes()[..])
             .bind(mark == Mark::Yes)
             .bind(content.source)
+            .bind(content.canonical_bytes())
             .fetch_optional(&mut *connection)
             .await;
         inserted_or_found(connection, statements, key, inserted).await
@@ -75,30 +76,13 @@ impl parts::Guards for Postgres {
         keys.iter().map(|key| place(key).ok_or(sqlx::Error::RowNotFound)).collect()
     }
 
-    async fn note_canonical(
-        connection: &mut PgConnection,
-        statements: &Statements,
-        rows: &[(Key<'_>, Fingerprint)],
-    ) -> Result<(), sqlx::Error> {
-        for rows in rows.chunks(INSERTED_MAX) {
-            let Some((first, _)) = rows.first() else { continue };
-            sqlx::query(&statements.note_canonical)
-                .bind(first.consumer)
-                .bind(rows.iter().map(|(key, _)| key.id).collect::<Vec<_>>())
-                .bind(rows.iter().map(|(key, _)| key.scope).collect::<Vec<_>>())
-                .bind(rows.iter().map(|(_, fingerprint)| &fingerprint.as_bytes()[..]).collect::<Vec<_>>())
-                .execute(&mut *connection)
-                .await?;
-        }
-        Ok(())
-    }
-
     async fn canonical(
         connection: &mut PgConnection,
         statements: &Statements,
         key: Key<'_>,
     ) -> Result<Option<Fingerprint>, sqlx::Error> {
         let stored: Option<Option<[u8; 32]>> = sqlx::query_scalar(&statements.canonical)
+            .persistent(KEEPS_PLANS)
             .bind(key.id)
             .bind(key.consumer)
             .bind(key.scope)
@@ -113,6 +97,7 @@ impl parts::Guards for Postgres {
         key: Key<'_>,
     ) -> Result<Option<Stored>, sqlx::Error> {
         sqlx::query(&statements.find)
+            .persistent(KEEPS_PLANS)
             .bind(key.id)
             .bind(key.consumer)
             .bind(key.scope)
@@ -176,6 +161,7 @@ impl parts::Guards for Postgres {
         result: &[u8],
     ) -> Result<u64, sqlx::Error> {
         let done = sqlx::query(&statements.complete)
+            .persistent(KEEPS_PLANS)
             .bind(key.id)
             .bind(key.consumer)
             .bind(key.scope)
@@ -185,6 +171,13 @@ impl parts::Guards for Postgres {
         Ok(done.rows_affected())
     }
 }
+
+/// Whether PostgreSQL keeps the plan of a statement that reads or changes rows which are there. A
+/// plan for all calls cannot leave a day out: it locks every one until the transaction ends, which
+/// keeps the sweep from days that are over and fills the server's lock table. The sixth call of a
+/// prepared statement makes such a plan, if only to compare it. So these statements cost a round
+/// trip more; inserts, which lock the day of their row alone, do not.
+pub(super) const KEEPS_PLANS: bool = false;
 
 /// Rows per statement, some 12 kB. One of 500 rows waits 40 ms longer than it works: sqlx 0.9.0
 /// leaves Nagle's algorithm on, so what does not fit into the first packets waits for an
@@ -203,6 +196,11 @@ async fn insert_some(
     let Columns { ids, scopes } = Columns::of(&keys);
     let fingerprints: Vec<_> = rows.iter().map(|(_, content)| &content.fingerprint.as_bytes()[..]).collect();
     let sources: Vec<_> = rows.iter().map(|(_, content)| content.source).collect();
+    let mut canonicals: Vec<_> = rows.iter().map(|(_, content)| content.canonical_bytes()).collect();
+    // Where bytes are compared, nothing is sent.
+    if canonicals.iter().all(Option::is_none) {
+        canonicals.clear();
+    }
     sqlx::query_as(&statements.insert_batch)
         .bind(consumer)
         .bind(&ids)
@@ -210,6 +208,7 @@ async fn insert_some(
         .bind(&fingerprints)
         .bind(mark == Mark::Yes)
         .bind(&sources)
+        .bind(&canonicals)
         .fetch_all(connection)
         .await
 }
@@ -258,6 +257,7 @@ async fn find_batch(
     let Some(Key { consumer, .. }) = keys.first() else { return Ok(Vec::new()) };
     let Columns { ids, scopes } = Columns::of(keys);
     let rows = sqlx::query(&statements.find_batch)
+        .persistent(KEEPS_PLANS)
         .bind(consumer)
         .bind(&ids)
         .bind(&scopes)
@@ -294,6 +294,6 @@ fn has_no_partition(error: &sqlx::Error) -> bool {
 /// The check that refuses every row of a forgotten day.
 const FORGOTTEN: &str = "inbox_message_day_is_forgotten";
 
-fn has_code(error: &sqlx::Error, sqlstate: &str) -> bool {
+pub(super) fn has_code(error: &sqlx::Error, sqlstate: &str) -> bool {
     error.as_database_error().is_some_and(|answer| answer.code().as_deref() == Some(sqlstate))
 }

@@ -4,6 +4,7 @@ use sqlx::{PgConnection, Postgres};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
+use super::guard::KEEPS_PLANS;
 use super::statements::Statements;
 use crate::activity::ActivityRows;
 use crate::attempts::Attempt;
@@ -20,8 +21,11 @@ impl parts::Lookup for Postgres {
         statements: &Statements,
         id: Uuid,
     ) -> Result<Vec<Known>, sqlx::Error> {
-        let rows: Vec<Row> =
-            sqlx::query_as(&statements.known_rows).bind(id).fetch_all(&mut *connection).await?;
+        let rows: Vec<Row> = sqlx::query_as(&statements.known_rows)
+            .persistent(KEEPS_PLANS)
+            .bind(id)
+            .fetch_all(&mut *connection)
+            .await?;
         let attempts: Vec<AttemptRow> =
             sqlx::query_as(&statements.known_attempts).bind(id).fetch_all(connection).await?;
         let rows = rows.into_iter().map(|(consumer, scope, at, bytes, letter)| {

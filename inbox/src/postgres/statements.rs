@@ -39,19 +39,18 @@ migrations::statements! {
     /// The guard. It waits for a racing transaction with the same key and then sees a duplicate or
     /// takes over.
     insert(is_marked = "$5") = "
-        INSERT INTO {schema}inbox_message (message_id, consumer, scope, fingerprint, source) VALUES ($1, $2, $3, $4, $6)
+        INSERT INTO {schema}inbox_message (message_id, consumer, scope, fingerprint, source, canonical_fingerprint)
+        VALUES ($1, $2, $3, $4, $6, $7)
         {new_rows} RETURNING {admitted}";
     /// The guard for many, ordered so that two racing batches wait for each other and do not
-    /// deadlock.
+    /// deadlock. `$7` may be empty: a row for which it has nothing gets NULL.
     insert_batch(is_marked = "$5") = "
-        INSERT INTO {schema}inbox_message (message_id, consumer, scope, fingerprint, source)
-        SELECT id, $1, scope, fingerprint, source
-        FROM UNNEST($2::uuid[], $3::text[], $4::bytea[], $6::text[]) AS u (id, scope, fingerprint, source)
+        INSERT INTO {schema}inbox_message (message_id, consumer, scope, fingerprint, source, canonical_fingerprint)
+        SELECT id, $1, scope, fingerprint, source, canonical
+        FROM UNNEST($2::uuid[], $3::text[], $4::bytea[], $6::text[], $7::bytea[])
+            AS u (id, scope, fingerprint, source, canonical)
         ORDER BY id, scope COLLATE pg_catalog.\"C\"
         {new_rows} RETURNING message_id, scope, {admitted}";
-    note_canonical = "UPDATE {schema}inbox_message AS m SET canonical_fingerprint = u.fingerprint \
-        FROM UNNEST($2::uuid[], $3::text[], $4::bytea[]) AS u (id, scope, fingerprint) \
-        WHERE m.message_id = ANY ($2) AND m.message_id = u.id AND m.consumer = $1 AND m.scope = u.scope";
     canonical = "SELECT canonical_fingerprint FROM {schema}inbox_message \
         WHERE message_id = $1 AND consumer = $2 AND scope = $3";
     find = "SELECT fingerprint, source, result, processed_at, dead_letter FROM {schema}inbox_message \
@@ -197,11 +196,12 @@ migrations::statements! {
             SELECT d.* FROM {schema}inbox_dead_letter AS d WHERE d.consumer = w.name AND d.resolution IS NULL \
             AND d.id > coalesce($2::uuid, '00000000-0000-0000-0000-000000000000') ORDER BY d.id LIMIT $3) AS l \
         ORDER BY id LIMIT $3";
-    insert_dead = "INSERT INTO {schema}inbox_message (message_id, consumer, scope, fingerprint, dead_letter, source) \
-        VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT (message_id, consumer, scope) DO NOTHING \
+    insert_dead = "INSERT INTO {schema}inbox_message (message_id, consumer, scope, fingerprint, dead_letter, source, \
+        canonical_fingerprint) VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT (message_id, consumer, scope) DO NOTHING \
         RETURNING processed_at, pg_backend_pid(), pg_current_xact_id()::text::bigint";
     clear_dead(is_marked = "true") = "
-        UPDATE {schema}inbox_message SET dead_letter = NULL
+        UPDATE {schema}inbox_message
+        SET dead_letter = NULL, canonical_fingerprint = coalesce($5, canonical_fingerprint)
         WHERE message_id = $1 AND consumer = $2 AND scope = $3 AND dead_letter = $4 RETURNING {mark}";
     resolve = "UPDATE {schema}inbox_dead_letter SET resolution = $2, resolved_at = clock_timestamp() \
         WHERE id = $1 AND coalesce(resolution, '') = ''";

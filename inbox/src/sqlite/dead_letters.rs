@@ -105,6 +105,7 @@ impl parts::DeadLetters for Sqlite {
             .bind(&content.fingerprint.as_bytes()[..])
             .bind(values::text(id.0))
             .bind(content.source)
+            .bind(content.canonical_bytes())
             .fetch_optional(&mut *connection)
             .await?;
         inserted_or_found(connection, statements, key, inserted).await
@@ -115,12 +116,14 @@ impl parts::DeadLetters for Sqlite {
         _statements: &Statements,
         key: Key<'_>,
         id: DeadLetterId,
+        content: Content<'_>,
     ) -> Result<u64, sqlx::Error> {
         let cleared = sqlx::query(CLEAR_DEAD)
             .bind(values::text(key.id))
             .bind(key.consumer)
             .bind(key.scope)
             .bind(values::text(id.0))
+            .bind(content.canonical_bytes())
             .execute(connection)
             .await?;
         Ok(cleared.rows_affected())

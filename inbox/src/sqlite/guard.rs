@@ -5,7 +5,7 @@ use migrations::Identifier;
 use sqlx::{Sqlite, SqliteConnection, SqlitePool, Transaction};
 use uuid::fmt::Hyphenated;
 
-use super::statements::{CANONICAL, COMPLETE, COUNT, FIND, INSERT, NOTE_CANONICAL, Statements};
+use super::statements::{CANONICAL, COMPLETE, COUNT, FIND, INSERT, Statements};
 use super::values;
 use crate::dead_letter::DeadLetterId;
 use crate::dialect::{Content, Inserted, Key, Mark, Outcome, Session, Stored, parts};
@@ -39,6 +39,7 @@ impl parts::Guards for Sqlite {
             .bind(key.scope)
             .bind(&content.fingerprint.as_bytes()[..])
             .bind(content.source)
+            .bind(content.canonical_bytes())
             .fetch_optional(&mut *connection)
             .await?;
         inserted_or_found(connection, statements, key, inserted).await
@@ -56,23 +57,6 @@ impl parts::Guards for Sqlite {
             inserted.push(Self::insert(connection, statements, *key, *content, mark).await?);
         }
         Ok(inserted)
-    }
-
-    async fn note_canonical(
-        connection: &mut SqliteConnection,
-        _statements: &Statements,
-        rows: &[(Key<'_>, Fingerprint)],
-    ) -> Result<(), sqlx::Error> {
-        for (key, fingerprint) in rows {
-            sqlx::query(NOTE_CANONICAL)
-                .bind(values::text(key.id))
-                .bind(key.consumer)
-                .bind(key.scope)
-                .bind(&fingerprint.as_bytes()[..])
-                .execute(&mut *connection)
-                .await?;
-        }
-        Ok(())
     }
 
     async fn canonical(

@@ -6,8 +6,8 @@ pub struct Statements;
 
 /// The guard. The comparison makes the refusal of forgotten ids part of the insert: the one writer
 /// there is sees the newest floor.
-pub(super) const INSERT: &str = "INSERT INTO inbox_message (message_id, consumer, scope, fingerprint, source) \
-    SELECT $1, $2, $3, $4, $5 WHERE $1 >= (SELECT id_floor FROM inbox_retention) \
+pub(super) const INSERT: &str = "INSERT INTO inbox_message (message_id, consumer, scope, fingerprint, source, canonical_fingerprint) \
+    SELECT $1, $2, $3, $4, $5, $6 WHERE $1 >= (SELECT id_floor FROM inbox_retention) \
     ON CONFLICT (message_id, consumer, scope) DO NOTHING RETURNING processed_at";
 pub(super) const FIND: &str = "SELECT fingerprint, source, result, processed_at, dead_letter FROM inbox_message \
     WHERE message_id = $1 AND consumer = $2 AND scope = $3";
@@ -98,8 +98,6 @@ pub(super) const TAKE_IN_HAND: &str = "INSERT INTO inbox_attempt \
 /// Of one process, or of whichever.
 pub(super) const PUT_DOWN: &str = "UPDATE inbox_attempt SET in_hand = NULL \
     WHERE message_id = $1 AND consumer = $2 AND scope = $3 AND ($4 IS NULL OR in_hand = $4)";
-pub(super) const NOTE_CANONICAL: &str = "UPDATE inbox_message SET canonical_fingerprint = $4 \
-    WHERE message_id = $1 AND consumer = $2 AND scope = $3";
 pub(super) const CANONICAL: &str =
     "SELECT canonical_fingerprint FROM inbox_message WHERE message_id = $1 AND consumer = $2 AND scope = $3";
 pub(super) const FORGET_ATTEMPTS: &str = "DELETE FROM inbox_attempt WHERE message_id = $1 AND consumer = $2 AND scope = $3 AND ($4 OR attempts = 0)";
@@ -144,10 +142,11 @@ pub(super) const DEAD_LETTERS: &str = "SELECT id, consumer, scope, subject, fing
     octet_length(payload) AS payload_bytes, reason, error, attempts, \
     deliveries, origin, dead_at, resolution, resolved_at, seq FROM inbox_dead_letter WHERE ($1 IS NULL OR consumer = $1) \
     AND ($2 OR resolution IS NULL) AND ($3 IS NULL OR id > $3) ORDER BY id LIMIT $4";
-pub(super) const INSERT_DEAD: &str = "INSERT INTO inbox_message (message_id, consumer, scope, fingerprint, dead_letter, source) \
-    SELECT $1, $2, $3, $4, $5, $6 WHERE $1 >= (SELECT id_floor FROM inbox_retention) \
+pub(super) const INSERT_DEAD: &str = "INSERT INTO inbox_message (message_id, consumer, scope, fingerprint, dead_letter, source, \
+    canonical_fingerprint) SELECT $1, $2, $3, $4, $5, $6, $7 WHERE $1 >= (SELECT id_floor FROM inbox_retention) \
     ON CONFLICT (message_id, consumer, scope) DO NOTHING RETURNING processed_at";
-pub(super) const CLEAR_DEAD: &str = "UPDATE inbox_message SET dead_letter = NULL \
+pub(super) const CLEAR_DEAD: &str = "UPDATE inbox_message \
+    SET dead_letter = NULL, canonical_fingerprint = coalesce($5, canonical_fingerprint) \
     WHERE message_id = $1 AND consumer = $2 AND scope = $3 AND dead_letter = $4";
 pub(super) const RESOLVE: &str = "UPDATE inbox_dead_letter \
     SET resolution = $2, resolved_at = CAST(unixepoch('subsec') * 1000000 AS INTEGER) \

@@ -7,13 +7,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use crate::inbox::database::{Database, TestDatabase};
-use crate::inbox::{consumer, message, message_of, scope};
+use crate::inbox::{consumer, json, message, message_of, scope};
 use bytes::Bytes;
 use inbox::{
     Admission, AdmitError, Candidate, CommitError, ConfirmError, ConsumerName, Inbox, InboxOptions,
     InboxTransaction, PayloadComparison, Refusal, SourceComparison, Tenant,
 };
-use message::{Committed, ContentType, Fault, Fingerprint, Message, Source};
+use message::{Committed, Fault, Fingerprint, Message, Source};
 
 cases! { "inbox/guard":
     every {
@@ -291,10 +291,6 @@ async fn json_of_the_same_content_is_the_same_payload_on_demand<DB: TestDatabase
     let reordered = json(r#"{"b":2,"a":1}"#).with_id(before.id);
     assert!(admit(&mut tx, "billing", &reordered).await.is_err());
     tx.rollback().await.unwrap();
-}
-
-fn json(payload: &str) -> Message {
-    Message { content_type: ContentType::json(), ..message(payload) }
 }
 
 async fn ids_outside_the_window_are_refused_with_both_times<DB: TestDatabase>(database: &Database<DB>) {

@@ -15,6 +15,7 @@ mod guard;
 mod held_keys;
 mod held_redrives;
 mod keep_alive;
+mod locks;
 mod metrics;
 mod minutes;
 mod retention;
@@ -25,7 +26,7 @@ use std::time::Duration;
 
 use database::{Database, TestDatabase};
 use inbox::{ConsumerName, Tenant};
-use message::{EventType, Message, MessageId, OrderingKey, Topic};
+use message::{ContentType, EventType, Message, MessageId, OrderingKey, Topic};
 use time::OffsetDateTime;
 
 pub(crate) fn trials() -> Vec<libtest_mimic::Trial> {
@@ -40,6 +41,7 @@ pub(crate) fn trials() -> Vec<libtest_mimic::Trial> {
         held_keys::trials(),
         held_redrives::trials(),
         keep_alive::trials(),
+        locks::trials(),
         metrics::trials(),
         minutes::trials(),
         retention::trials(),
@@ -65,6 +67,10 @@ pub fn scope(name: &str) -> Tenant {
 pub fn message(payload: &str) -> Message {
     let topic = Topic::new("orders").unwrap();
     Message::new(topic, EventType::new("order.placed").unwrap(), payload.to_owned())
+}
+
+pub fn json(payload: &str) -> Message {
+    Message { content_type: ContentType::json(), ..message(payload) }
 }
 
 pub fn keyed(key: &str, payload: &str) -> Message {

@@ -5,8 +5,10 @@
 use std::time::Duration;
 
 use crate::inbox::database::{Database, TestDatabase};
-use crate::inbox::{consumer, message, message_of};
-use inbox::{Admission, AdmitError, ConfirmError, Inbox, InboxOptions, OpenError, Refusal, Tenant};
+use crate::inbox::{consumer, json, message, message_of};
+use inbox::{
+    Admission, AdmitError, ConfirmError, Inbox, InboxOptions, OpenError, PayloadComparison, Refusal, Tenant,
+};
 use message::Message;
 use migrations::Dialect as Name;
 
@@ -116,17 +118,25 @@ async fn a_missing_schema_says_what_to_run<DB: TestDatabase>(database: &Database
     assert!(error.to_string().contains("relay migrate up --line inbox"), "{error}");
 }
 
-/// Goal: days are forgotten however long handlers take, and refuse what comes late. Oracle: what
-/// maintenance returns beside an open transaction of today, and what another process answers.
+/// Goal: days are forgotten however long handlers take and however payloads are compared, and refuse
+/// what comes late. Oracle: what maintenance returns beside an open transaction of today, and what
+/// another process answers.
 async fn days_are_forgotten_beside_open_transactions_on_postgres() {
+    for payloads in [PayloadComparison::Bytes, PayloadComparison::CanonicalJson] {
+        days_are_forgotten_beside_an_open_transaction(payloads).await;
+    }
+}
+
+async fn days_are_forgotten_beside_an_open_transaction(payloads: PayloadComparison) {
     let Some(database) = <sqlx::Postgres as TestDatabase>::create().await else { return };
-    let long = database.inbox().await;
+    let options = InboxOptions { payloads, ..database.options() };
+    let long = Inbox::<sqlx::Postgres>::open(database.pool.clone(), options).await.unwrap();
     let now = long.window().now;
     let old = message_of(now - 10 * DAY, "old");
     assert!(consume(&long, &old).await.unwrap());
     let mut open = long.begin().await.unwrap();
     let (name, none) = (consumer("billing"), Tenant::none());
-    assert!(matches!(open.admit(&name, &none, &message("open")).await.unwrap(), Admission::Fresh(_)));
+    assert!(matches!(open.admit(&name, &none, &json("1")).await.unwrap(), Admission::Fresh(_)));
     let short = InboxOptions { retention: DAY, ..database.options() };
     let short = Inbox::<sqlx::Postgres>::open(database.pool.clone(), short).await.unwrap();
     assert!(short.maintain().await.unwrap().expired >= 10);

@@ -1,0 +1,152 @@
+//! The days that a call locks: those of its messages alone, however many the inbox remembers. The
+//! sweep locks the days that are over, and the server's lock table is shared by all sessions.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
+use crate::inbox::database::{Database, TestDatabase};
+use crate::inbox::failures::dead_letters;
+use crate::inbox::held_keys::signature;
+use crate::inbox::runner::Effect;
+use crate::inbox::{consumer, json};
+use inbox::{Admission, Candidate, Inbox, InboxOptions, PayloadComparison, Reason, RedriveOptions, Tenant};
+use message::{Delivery, DeliveryToken};
+use sqlx::Postgres;
+use sqlx::postgres::PgPoolOptions;
+use tests::Outcome;
+
+cases! { "inbox/locks":
+    postgres {
+        a_call_locks_the_days_of_its_messages_alone_on_postgres,
+    }
+}
+
+/// More calls than PostgreSQL plans anew before it makes a plan for all of them, which cannot leave
+/// a day out.
+const ROUNDS: usize = 6;
+
+const CALLS: [&str; 12] = [
+    "admit a fresh message",
+    "store a result",
+    "admit a copy",
+    "admit a copy that is written anew",
+    "admit a batch",
+    "admit a batch again",
+    "confirm",
+    "outcome",
+    "dead-letter and redrive",
+    "hold and redrive",
+    "dead-letter and discard",
+    "look a message up",
+];
+
+async fn call(inbox: &Inbox<Postgres>, call: &str, payloads: PayloadComparison) -> Outcome {
+    let (billing, none) = (consumer("billing"), Tenant::none());
+    let message = json(r#"{"a":1,"b":2}"#);
+    let mut tx = inbox.begin().await?;
+    let Admission::Fresh(guard) = tx.admit(&billing, &none, &message).await? else { panic!("fresh") };
+    match call {
+        "admit a fresh message" => drop(tx.commit().await?),
+        "store a result" => {
+            guard.complete(&mut tx, b"done").await?;
+            let locks = "SELECT count(*) FROM pg_locks WHERE pid = pg_backend_pid() \
+                AND relation::regclass::text LIKE '%inbox\\_message%'";
+            let locks: i64 = sqlx::query_scalar(locks).fetch_one(&mut **tx).await?;
+            assert!((1..=6).contains(&locks), "{locks} locks of tables and indexes");
+            drop(tx.commit().await?);
+        }
+        "admit a copy"
+        | "admit a copy that is written anew"
+        | "confirm"
+        | "outcome"
+        | "look a message up" => {
+            drop(tx.commit().await?);
+            let anew = json(r#"{"b":2,"a":1}"#).with_id(message.id);
+            let is_anew = call.ends_with("anew") && payloads == PayloadComparison::CanonicalJson;
+            let copy = if is_anew { &anew } else { &message };
+            match call {
+                "confirm" => drop(inbox.confirm(&billing, &none, copy).await?),
+                "outcome" => assert!(inbox.outcome(&billing, &none, copy.id).await?.is_some()),
+                "look a message up" => assert_eq!(inbox.known(copy.id.as_uuid()).await?.len(), 1),
+                _ => {
+                    let mut tx = inbox.begin().await?;
+                    assert!(matches!(tx.admit(&billing, &none, copy).await?, Admission::Duplicate(_)));
+                    drop(tx.commit().await?);
+                }
+            }
+        }
+        "admit a batch" | "admit a batch again" => {
+            drop(tx.commit().await?);
+            let messages: Vec<_> = (0..300).map(|n| json(&n.to_string())).collect();
+            let candidate = |message| Candidate { tenant: Tenant::none(), message };
+            let candidates: Vec<_> = messages.iter().map(candidate).collect();
+            for _ in 0..if call.ends_with("again") { 2 } else { 1 } {
+                let mut tx = inbox.begin().await?;
+                tx.admit_batch(&billing, &candidates).await?;
+                drop(tx.commit().await?);
+            }
+        }
+        _ => {
+            tx.rollback().await?;
+            let id = message.id;
+            let delivery = Delivery {
+                token: DeliveryToken(1),
+                message: Ok(message),
+                redelivered: false,
+                origin: String::from("orders[3]@17"),
+            };
+            let reason = if call.starts_with("hold") { Reason::Held } else { Reason::Rejected };
+            let cause = (reason, String::from("no such price"), 1);
+            drop(inbox.dead_letter(&billing, &none, &delivery, cause).await?);
+            let letters = dead_letters(inbox).await;
+            let letter = letters.iter().find(|letter| letter.message_id == Some(id)).unwrap();
+            if call.ends_with("discard") {
+                inbox.discard(letter.id, &signature()).await?;
+            } else {
+                inbox.redrive(&billing, letter.id, &Effect::works(), RedriveOptions::default()).await?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Goal: neither a comparison of contents, nor a batch, nor a plan that PostgreSQL keeps makes a
+/// call lock days that its messages are not of. Oracle: another session holds all other days as the
+/// sweep does, and no call meets it; the locks of a transaction in hand, as PostgreSQL lists them.
+async fn a_call_locks_the_days_of_its_messages_alone_on_postgres() {
+    let Some(database) = <Postgres as TestDatabase>::create().await else { return };
+    drop(database.inbox().await);
+    let mut met = Vec::new();
+    for payloads in [PayloadComparison::Bytes, PayloadComparison::CanonicalJson] {
+        let mut sweep = database.admin.begin().await.unwrap();
+        lock_other_days(&database, &mut sweep).await;
+        // One connection, whose plans are kept.
+        let options = (*database.pool.connect_options()).clone().options([("lock_timeout", "100ms")]);
+        let pool = PgPoolOptions::new().max_connections(1).connect_with(options).await.unwrap();
+        let options = InboxOptions { payloads, ..database.options() };
+        let inbox = Inbox::<Postgres>::open(pool.clone(), options).await.unwrap();
+        for name in CALLS {
+            for round in 1..=ROUNDS {
+                if let Err(error) = call(&inbox, name, payloads).await {
+                    met.push(format!("{name}, {payloads:?}, call {round}: {error}"));
+                    break;
+                }
+            }
+        }
+        pool.close().await;
+        sweep.rollback().await.unwrap();
+    }
+    assert!(met.is_empty(), "calls that need other days:\n{}", met.join("\n"));
+    database.drop_schema().await;
+}
+
+/// Locks all days but those around this moment.
+async fn lock_other_days(database: &Database<Postgres>, sweep: &mut sqlx::Transaction<'static, Postgres>) {
+    let days = "SELECT string_agg(format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE', c.oid::regclass), ';') \
+        FROM pg_inherits AS i JOIN pg_class AS c ON c.oid = i.inhrelid \
+        WHERE i.inhparent = 'inbox_message'::regclass \
+            AND c.relname NOT IN (SELECT to_char(clock_timestamp() AT TIME ZONE 'UTC' + n * interval '1 day', \
+                '\"inbox_message_\"YYYYMMDD') FROM generate_series(-1, 1) AS n)";
+    let lock: String = sqlx::query_scalar(days).fetch_one(&database.admin).await.unwrap();
+    assert!(lock.split(';').count() >= 10, "{lock}");
+    sqlx::raw_sql(sqlx::AssertSqlSafe(lock)).execute(&mut **sweep).await.unwrap();
+}
