@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use message::{Backoff, MessageId, shield};
 use time::OffsetDateTime;
+use uuid::Uuid;
 
 use crate::dialect::{Dialect, Key};
+use crate::guard::key;
 use crate::inbox::Inbox;
 use crate::name::{ConsumerName, Tenant};
 use crate::store_error::StoreError;
@@ -24,13 +26,16 @@ pub struct Attempt {
     pub next_at: OffsetDateTime,
 }
 
-/// A message that a process has taken in hand, as the database remembers it.
+/// A message that a process takes in hand, as the database remembers it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct InHand {
     /// Failures that were counted.
     pub failures: u32,
     /// Other processes that had it in hand and ended without a word.
     pub ends: u32,
+    /// Another process that has it in hand, or had it when it ended; nothing when it is in the
+    /// hand of the process that asked.
+    pub owner: Option<Uuid>,
     /// When it is to be tried again.
     pub next_at: OffsetDateTime,
 }
@@ -140,6 +145,25 @@ impl<DB: Dialect> Inbox<DB> {
             }
             tx.commit().await.map_err(failed("commit a failed attempt"))?;
             Ok(Failures { attempts, age, delay })
+        })
+        .await
+    }
+
+    /// Whether a transaction that is open at this moment handles a message. Runs to its end even if
+    /// this call is dropped.
+    pub(crate) async fn is_being_handled(
+        &self,
+        consumer: &ConsumerName,
+        scope: &Tenant,
+        id: MessageId,
+    ) -> Result<bool, StoreError> {
+        let (inbox, consumer, scope) = (self.clone(), consumer.clone(), scope.clone());
+        shield(async move {
+            let what = "look whether a message is being handled";
+            let tx = inbox.begin_raw(what).await?;
+            DB::is_being_handled(tx, inbox.statements(), key(&consumer, &scope, id))
+                .await
+                .map_err(StoreError::during(what))
         })
         .await
     }

@@ -323,14 +323,32 @@ pub mod parts {
             key: Key<'_>,
         ) -> impl Future<Output = Result<Option<Attempt>>> + Send;
 
-        /// Notes that a process has messages of one consumer in hand, and counts those that another
-        /// one had when it ended; results in the order of `keys`, which may repeat.
+        /// Notes that a process has messages of one consumer in hand, except those that another one
+        /// has or had; results in the order of `keys`, which may repeat.
         fn take_in_hand(
             connection: &mut Self::Connection,
             statements: &Self::Statements,
             keys: &[Key<'_>],
             process: Uuid,
         ) -> impl Future<Output = Result<Vec<InHand>>> + Send;
+
+        /// Whether a transaction that is open at this moment has the inbox row of a message: its
+        /// handler runs. `tx` is a writing transaction with nothing in it; it is rolled back.
+        fn is_being_handled(
+            tx: Transaction<'static, Self>,
+            statements: &Self::Statements,
+            key: Key<'_>,
+        ) -> impl Future<Output = Result<bool>> + Send;
+
+        /// Counts the end of the process that had a message in hand, and notes that another one has
+        /// it, unless yet another one was faster.
+        fn take_over(
+            connection: &mut Self::Connection,
+            statements: &Self::Statements,
+            key: Key<'_>,
+            owner: Uuid,
+            process: Uuid,
+        ) -> impl Future<Output = Result<()>> + Send;
 
         /// Notes that a process has messages of one consumer in hand no longer.
         fn put_down(

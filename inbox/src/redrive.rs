@@ -119,9 +119,16 @@ impl<DB: Dialect> Inbox<DB> {
         letter: &DeadLetter,
         process: Uuid,
     ) -> Result<Option<String>, StoreError> {
-        let taken = DB::take_in_hand(connection, self.statements(), &[letter.key()], process)
-            .await
-            .map_err(StoreError::during("note what is redriven"))?;
+        let (failed, keys) = (StoreError::during("note what is redriven"), [letter.key()]);
+        let take = async {
+            let taken = DB::take_in_hand(connection, self.statements(), &keys, process).await?;
+            let owner = taken.first().and_then(|taken: &InHand| taken.owner);
+            let Some(owner) = owner else { return Ok(taken) };
+            // Who has the letter has its lock, so the owner has ended.
+            DB::take_over(connection, self.statements(), keys[0], owner, process).await?;
+            DB::take_in_hand(connection, self.statements(), &keys, process).await
+        };
+        let taken = take.await.map_err(failed)?;
         Ok(taken.first().and_then(InHand::given_up))
     }
 

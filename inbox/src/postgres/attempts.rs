@@ -3,15 +3,19 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use message::Fingerprint;
 use sqlx::postgres::types::PgInterval;
-use sqlx::{PgConnection, Postgres};
+use sqlx::{PgConnection, Postgres, Transaction};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use super::guard::Columns;
+use super::guard::{Columns, has_code};
 use super::statements::Statements;
 use crate::attempts::{Attempt, InHand};
-use crate::dialect::{Key, parts};
+use crate::dialect::{Content, Key, Mark, parts};
+
+/// The error of a wait that its limit has ended.
+const LOCK_NOT_AVAILABLE: &str = "55P03";
 
 impl parts::Attempts for Postgres {
     async fn count_attempt(
@@ -93,23 +97,58 @@ impl parts::Attempts for Postgres {
     ) -> Result<Vec<InHand>, sqlx::Error> {
         let Some(Key { consumer, .. }) = keys.first() else { return Ok(Vec::new()) };
         let Columns { ids, scopes } = Columns::of(keys);
-        let rows: Vec<(Uuid, String, i32, i32, OffsetDateTime)> = sqlx::query_as(&statements.take_in_hand)
-            .bind(consumer)
-            .bind(&ids)
-            .bind(&scopes)
-            .bind(process)
-            .fetch_all(connection)
-            .await?;
+        let rows: Vec<(Uuid, String, i32, i32, OffsetDateTime, Option<Uuid>)> =
+            sqlx::query_as(&statements.take_in_hand)
+                .bind(consumer)
+                .bind(&ids)
+                .bind(&scopes)
+                .bind(process)
+                .fetch_all(connection)
+                .await?;
         // RETURNING has no order of its own.
         let taken: HashMap<_, _> = rows
             .into_iter()
-            .map(|(id, scope, attempts, ends, next_at)| {
+            .map(|(id, scope, attempts, ends, next_at, owner)| {
                 let (failures, ends) = (attempts.unsigned_abs(), ends.unsigned_abs());
-                ((id, scope), InHand { failures, ends, next_at })
+                ((id, scope), InHand { failures, ends, owner, next_at })
             })
             .collect();
         let place = |key: &Key<'_>| taken.get(&(key.id, key.scope.to_owned())).copied();
         keys.iter().map(|key| place(key).ok_or(sqlx::Error::RowNotFound)).collect()
+    }
+
+    /// Tries to insert the row. The process that handles the message has inserted it and not
+    /// committed: another insert waits for that, and nothing else shows it. The answer is the same
+    /// behind a pooler, and for a process of any version.
+    async fn is_being_handled(
+        mut tx: Transaction<'static, Self>,
+        statements: &Statements,
+        key: Key<'_>,
+    ) -> Result<bool, sqlx::Error> {
+        sqlx::query(&statements.wait_for_a_moment).execute(&mut *tx).await?;
+        let content = Content { fingerprint: Fingerprint::from([0; 32]), source: "", canonical: None };
+        let inserted = <Self as parts::Guards>::insert(&mut tx, statements, key, content, Mark::No).await;
+        let is_locked = inserted.as_ref().err().is_some_and(|error| has_code(error, LOCK_NOT_AVAILABLE));
+        tx.rollback().await?;
+        if is_locked { Ok(true) } else { inserted.map(|_| false) }
+    }
+
+    async fn take_over(
+        connection: &mut PgConnection,
+        statements: &Statements,
+        key: Key<'_>,
+        owner: Uuid,
+        process: Uuid,
+    ) -> Result<(), sqlx::Error> {
+        sqlx::query(&statements.take_over)
+            .bind(key.id)
+            .bind(key.consumer)
+            .bind(key.scope)
+            .bind(owner)
+            .bind(process)
+            .execute(connection)
+            .await?;
+        Ok(())
     }
 
     async fn put_down(

@@ -145,8 +145,12 @@ migrations::statements! {
         SELECT id, $1, scope, 0, '', clock_timestamp(), $4::uuid \
         FROM (SELECT DISTINCT id, scope FROM UNNEST($2::uuid[], $3::text[]) AS u (id, scope)) AS u \
         ORDER BY scope, id ON CONFLICT (consumer, scope, message_id) DO UPDATE SET \
-        ends = a.ends + (a.in_hand IS NOT NULL AND a.in_hand <> $4)::integer, in_hand = $4 \
-        RETURNING message_id, scope, attempts, ends, next_at";
+        in_hand = coalesce(a.in_hand, $4) \
+        RETURNING message_id, scope, attempts, ends, next_at, nullif(in_hand, $4)";
+    /// For the question whether a row can be had at once: longer than the server takes to answer.
+    wait_for_a_moment = "SET LOCAL lock_timeout = '20ms'";
+    take_over = "UPDATE {schema}inbox_attempt SET ends = ends + 1, in_hand = $5 \
+        WHERE message_id = $1 AND consumer = $2 AND scope = $3 AND in_hand = $4";
     put_down(condition = "a.in_hand = $4") =
         "UPDATE {schema}inbox_attempt SET in_hand = NULL WHERE {attempts_of}";
     forget_attempts(condition = "($4 OR a.attempts = 0)") =

@@ -94,8 +94,8 @@ enum Attempt {
     Done(Vec<Option<Committed>>),
     /// The handler failed on this one.
     Culprit(usize),
-    /// These go alone: they wait behind a dead letter of their key or behind what becomes one, or a
-    /// process has ended with them in hand.
+    /// These go alone: they wait behind a dead letter of their key or behind what becomes one, or
+    /// another process has or had them in hand.
     Apart(HashSet<usize>),
     /// Rolled back at the commit.
     RolledBack,
@@ -229,7 +229,7 @@ impl<S: Store> Worker<S> {
             let mut apart = HashSet::new();
             for ((at, _), taken) in suspects.iter().zip(taken) {
                 failures[*at] = taken.failures;
-                if taken.ends > 0 {
+                if taken.ends > 0 || taken.owner.is_some() {
                     apart.insert(*at);
                 }
             }

@@ -37,7 +37,7 @@ enum Step {
     Failed(Failing, Cause, Option<Box<Message>>),
     /// The database could not even begin: nothing that this message has done.
     Away(Cause),
-    /// It failed in another process, whose backoff ends after this time.
+    /// It failed in another process, whose backoff ends after this time, or another one handles it.
     Later(Duration),
 }
 
@@ -48,6 +48,9 @@ const FUTURE_NEAR: Duration = Duration::from_secs(86_400);
 /// Processes that may end with a message and others in hand: from then on nothing runs beside it,
 /// so that it takes no other message along.
 const ENDS_BESIDE_MAX: u32 = 2;
+
+/// How often a process asks for a message that another one handles.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
 
 impl Step {
     /// Tells a failure to keep a chunk from one of the message that it belongs to.
@@ -172,7 +175,8 @@ impl<S: Store> Worker<S> {
     }
 
     /// Notes that this process has a message in hand, and keeps to the backoff of another one that
-    /// it failed in. Returns the failures that were counted.
+    /// it failed in. Where another one handles it at this moment, it waits for that one, beside all
+    /// other work. Returns the failures that were counted.
     async fn take_in_hand<'a>(
         &'a self,
         tenant: &Tenant,
@@ -187,7 +191,16 @@ impl<S: Store> Worker<S> {
             let Some(in_hand) = taken.first().copied() else {
                 return Err(Step::Away("the database did not note what is in hand".into()));
             };
-            let InHand { failures, ends, next_at } = in_hand;
+            let InHand { failures, ends, owner, next_at } = in_hand;
+            if let Some(owner) = owner {
+                // A broker also delivers again what a living process works on: after a rebalance, a
+                // lost session, a visibility timeout.
+                if self.store.is_being_handled(tenant, message.id).await.map_err(away)? {
+                    return Err(Step::Later(ASK_AGAIN));
+                }
+                self.store.take_over(tenant, message.id, owner).await.map_err(away)?;
+                continue;
+            }
             if let Some(error) = in_hand.given_up() {
                 self.meter.failed();
                 return Err(Step::Bury(NewDeadLetter::new(Reason::Poison, error, failures)));

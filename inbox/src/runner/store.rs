@@ -22,7 +22,7 @@ use crate::dead_letter::{DeadLetterId, Reason};
 use crate::decision::Decision;
 use crate::dialect::{Dialect, Key};
 use crate::error::{AdmitError, CommitError, OpenError};
-use crate::guard::{Admission, Duplicate, Guard};
+use crate::guard::{Admission, Duplicate, Guard, key};
 use crate::handler::{Handler, HandlerError};
 use crate::held_keys::AfterDeadLetter;
 use crate::inbox::Inbox;
@@ -137,8 +137,9 @@ pub trait Store: HeldMessages {
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
     /// Notes that this process has messages in hand, before their handlers run: of one that ends
-    /// its process the next one learns. In the order of `messages`. A store without such a note
-    /// knows failures only.
+    /// its process the next one learns. Those that another process has noted stay its own until
+    /// they are [taken over](Self::take_over). In the order of `messages`. A store without such a
+    /// note knows failures only.
     fn take_in_hand(
         &self,
         messages: &[(&Tenant, MessageId)],
@@ -148,10 +149,31 @@ pub trait Store: HeldMessages {
             for (scope, id) in messages {
                 let attempt = self.attempt(scope, *id).await?;
                 let next_at = attempt.as_ref().map_or_else(|| self.now(), |attempt| attempt.next_at);
-                taken.push(InHand { failures: attempt.map_or(0, |a| a.attempts), ends: 0, next_at });
+                let failures = attempt.map_or(0, |attempt| attempt.attempts);
+                taken.push(InHand { failures, ends: 0, owner: None, next_at });
             }
             Ok(taken)
         }
+    }
+
+    /// Whether the handler of a message runs at this moment, in whatever process.
+    fn is_being_handled(
+        &self,
+        _scope: &Tenant,
+        _id: MessageId,
+    ) -> impl Future<Output = Result<bool, StoreError>> + Send {
+        std::future::ready(Ok(false))
+    }
+
+    /// Counts that a message's owner has ended, and notes that this process has it in hand, unless
+    /// a third one was faster.
+    fn take_over(
+        &self,
+        _scope: &Tenant,
+        _id: MessageId,
+        _owner: Uuid,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send {
+        std::future::ready(Ok(()))
     }
 
     /// Takes the notes of [`take_in_hand`](Self::take_in_hand) back for messages that were not
@@ -422,6 +444,23 @@ impl<DB: Dialect> Store for InboxStore<DB> {
         let call = async {
             let mut connection = self.inbox.acquire(what).await?;
             DB::take_in_hand(&mut connection, self.inbox.statements(), &keys, self.process)
+                .await
+                .map_err(StoreError::during(what))
+        };
+        self.within(what, call).await
+    }
+
+    async fn is_being_handled(&self, scope: &Tenant, id: MessageId) -> Result<bool, StoreError> {
+        let call = self.inbox.is_being_handled(&self.consumer, scope, id);
+        self.within("look whether a message is being handled", call).await
+    }
+
+    async fn take_over(&self, scope: &Tenant, id: MessageId, owner: Uuid) -> Result<(), StoreError> {
+        let what = "take a message over";
+        let call = async {
+            let mut connection = self.inbox.acquire(what).await?;
+            let key = key(&self.consumer, scope, id);
+            DB::take_over(&mut connection, self.inbox.statements(), key, owner, self.process)
                 .await
                 .map_err(StoreError::during(what))
         };

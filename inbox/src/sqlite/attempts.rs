@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
-use sqlx::{Sqlite, SqliteConnection};
+use sqlx::{Sqlite, SqliteConnection, Transaction};
 use time::OffsetDateTime;
 use uuid::Uuid;
+use uuid::fmt::Hyphenated;
 
 use super::statements::{
     ATTEMPT, COUNT_ATTEMPT, FORGET_ATTEMPTS, POSTPONE, PURGE_ATTEMPTS, PUT_DOWN, Statements, TAKE_IN_HAND,
+    TAKE_OVER,
 };
 use super::values;
 use crate::attempts::{Attempt, InHand};
@@ -95,16 +97,46 @@ impl parts::Attempts for Sqlite {
     ) -> Result<Vec<InHand>, sqlx::Error> {
         let mut taken = Vec::with_capacity(keys.len());
         for key in keys {
-            let (failures, ends, next_at): (u32, u32, i64) = sqlx::query_as(TAKE_IN_HAND)
-                .bind(values::text(key.id))
-                .bind(key.consumer)
-                .bind(key.scope)
-                .bind(values::text(process))
-                .fetch_one(&mut *connection)
-                .await?;
-            taken.push(InHand { failures, ends, next_at: values::time(next_at)? });
+            let (failures, ends, next_at, owner): (u32, u32, i64, Option<Hyphenated>) =
+                sqlx::query_as(TAKE_IN_HAND)
+                    .bind(values::text(key.id))
+                    .bind(key.consumer)
+                    .bind(key.scope)
+                    .bind(values::text(process))
+                    .fetch_one(&mut *connection)
+                    .await?;
+            let owner = owner.map(Hyphenated::into_uuid);
+            taken.push(InHand { failures, ends, owner, next_at: values::time(next_at)? });
         }
         Ok(taken)
+    }
+
+    /// Never: the transaction that asks is the only one that writes, and a handler's writes.
+    async fn is_being_handled(
+        tx: Transaction<'static, Self>,
+        _statements: &Statements,
+        _key: Key<'_>,
+    ) -> Result<bool, sqlx::Error> {
+        tx.rollback().await?;
+        Ok(false)
+    }
+
+    async fn take_over(
+        connection: &mut SqliteConnection,
+        _statements: &Statements,
+        key: Key<'_>,
+        owner: Uuid,
+        process: Uuid,
+    ) -> Result<(), sqlx::Error> {
+        sqlx::query(TAKE_OVER)
+            .bind(values::text(key.id))
+            .bind(key.consumer)
+            .bind(key.scope)
+            .bind(values::text(owner))
+            .bind(values::text(process))
+            .execute(connection)
+            .await?;
+        Ok(())
     }
 
     async fn put_down(

@@ -94,7 +94,9 @@ pub(super) const TAKE_IN_HAND: &str = "INSERT INTO inbox_attempt \
     (message_id, consumer, scope, attempts, last_error, next_at, in_hand) \
     VALUES ($1, $2, $3, 0, '', CAST(unixepoch('subsec') * 1000000 AS INTEGER), $4) \
     ON CONFLICT (consumer, scope, message_id) DO UPDATE SET \
-    ends = ends + (in_hand IS NOT NULL AND in_hand <> $4), in_hand = $4 RETURNING attempts, ends, next_at";
+    in_hand = coalesce(in_hand, $4) RETURNING attempts, ends, next_at, nullif(in_hand, $4)";
+pub(super) const TAKE_OVER: &str = "UPDATE inbox_attempt SET ends = ends + 1, in_hand = $5 \
+    WHERE message_id = $1 AND consumer = $2 AND scope = $3 AND in_hand = $4";
 /// Of one process, or of whichever.
 pub(super) const PUT_DOWN: &str = "UPDATE inbox_attempt SET in_hand = NULL \
     WHERE message_id = $1 AND consumer = $2 AND scope = $3 AND ($4 IS NULL OR in_hand = $4)";
