@@ -290,6 +290,9 @@ impl<DB: Dialect> ConsumerBuilder<DB> {
 
     /// Which tenant or account a message belongs to; nobody's by default. When the function panics,
     /// the message is dead-lettered with the reason [`Reason::NoTenant`](crate::Reason::NoTenant).
+    ///
+    /// The tenant is part of a message's identity: a copy for which the function returns another
+    /// one takes effect again. Drain the consumer before a release that changes the function.
     #[must_use]
     pub fn tenant(self, tenant_of: impl Fn(&Message) -> Tenant + Send + Sync + 'static) -> Self {
         self.try_tenant(move |message| Ok::<_, Infallible>(tenant_of(message)))
@@ -297,7 +300,8 @@ impl<DB: Dialect> ConsumerBuilder<DB> {
 
     /// As [`tenant`](Self::tenant), for a function that can refuse a message: one without a tenant,
     /// or with an invalid name. A refused message is dead-lettered with the reason
-    /// [`Reason::NoTenant`](crate::Reason::NoTenant) and the error.
+    /// [`Reason::NoTenant`](crate::Reason::NoTenant) and the error. Every copy of a message needs
+    /// the same answer, as [there](Self::tenant).
     #[must_use]
     pub fn try_tenant<E: std::fmt::Display>(
         mut self,
