@@ -174,7 +174,7 @@ impl<DB: Dialect> Inbox<DB> {
         connection.close().await.map_err(failed("close the connection that interrupted a statement"))
     }
 
-    /// What the inbox row of a message keeps to tell its copies from other messages.
+    /// Returns the part of an inbox row that tells copies of the message from other messages.
     pub(crate) fn content<'a>(&self, message: &'a Message) -> Content<'a> {
         Content::of(message, self.options().payloads)
     }

@@ -118,9 +118,9 @@ async fn a_missing_schema_says_what_to_run<DB: TestDatabase>(database: &Database
     assert!(error.to_string().contains("relay migrate up --line inbox"), "{error}");
 }
 
-/// Goal: days are forgotten however long handlers take and however payloads are compared, and refuse
-/// what comes late. Oracle: what maintenance returns beside an open transaction of today, and what
-/// another process answers.
+/// Goal: days are forgotten however long handlers take and however payloads are compared, and
+/// refuse what comes late. Oracle: what maintenance returns beside an open transaction of today,
+/// and what another process answers.
 async fn days_are_forgotten_beside_open_transactions_on_postgres() {
     for payloads in [PayloadComparison::Bytes, PayloadComparison::CanonicalJson] {
         days_are_forgotten_beside_an_open_transaction(payloads).await;
