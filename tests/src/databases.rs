@@ -2,11 +2,13 @@
 
 use std::fmt;
 use std::future::Future;
+use std::path::{Path, PathBuf};
 
 use migrations::{Line, Migrator};
-use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Pool, Postgres, Sqlite, SqliteConnection};
+use sqlx::{AssertSqlSafe, PgConnection, Pool, Postgres, Sqlite, SqliteConnection};
 
 use crate::backends::Backend;
+use crate::copies;
 use crate::roles::{self, Role};
 use crate::stage::{Stage, random};
 use crate::trial::{Failure, Outcome};
@@ -22,8 +24,9 @@ pub trait Dialect: outbox::Dialect + inbox::dialect::Dialect + inbox::keys::KeyS
     /// Creates an empty database, which is removed with the stage; returns its administrator's URL.
     fn create(stage: &Stage) -> impl Future<Output = Result<String, Failure>> + Send;
 
-    /// Grants each role what it needs of the toolkit's tables, where the database has roles.
-    fn grant(connection: &mut Self::Connection) -> impl Future<Output = Outcome> + Send;
+    /// Creates a database with every table of the toolkit, of which each role may use what it
+    /// needs; it is removed with the stage. Returns its administrator's URL.
+    fn create_migrated(stage: &Stage) -> impl Future<Output = Result<String, Failure>> + Send;
 
     /// The URL of a role; the same for all where the database has no roles.
     ///
@@ -85,11 +88,11 @@ impl Dialect for Postgres {
     const BACKEND: Backend = Backend::Postgres;
 
     async fn create(stage: &Stage) -> Result<String, Failure> {
-        create_with(stage, "").await
+        Ok(with_stage(stage, copies::postgres("").await?))
     }
 
-    async fn grant(connection: &mut PgConnection) -> Outcome {
-        roles::grant(connection, &Line::ALL, None).await
+    async fn create_migrated(stage: &Stage) -> Result<String, Failure> {
+        Ok(with_stage(stage, copies::migrated_postgres(&Line::ALL).await?))
     }
 
     fn url_of(role: Role, admin: &str) -> Result<String, Failure> {
@@ -115,35 +118,35 @@ impl Dialect for Postgres {
     }
 }
 
-/// Creates a database of PostgreSQL with these options of `CREATE DATABASE`.
-async fn create_with(stage: &Stage, options: &str) -> Result<String, Failure> {
-    let server = Backend::Postgres.address()?;
-    roles::exist().await?;
-    let name = format!("t_{}", random());
-    let mut admin = PgConnection::connect(&server).await?;
-    <Postgres as Dialect>::execute(&mut admin, &format!("CREATE DATABASE {name} {options}")).await?;
-    admin.close().await?;
-    let (base, _) = server.rsplit_once('/').ok_or("OUTBOX_POSTGRES_URL names no database")?;
-    let url = format!("{base}/{name}");
-    stage.afterwards(format!("database {name}"), async move {
-        let mut admin = PgConnection::connect(&server).await?;
-        <Postgres as Dialect>::execute(&mut admin, &format!("DROP DATABASE {name} WITH (FORCE)")).await?;
-        admin.close().await?;
+/// Has a database of PostgreSQL removed with the stage.
+fn with_stage(stage: &Stage, url: String) -> String {
+    let ended = url.clone();
+    stage.afterwards("a database", async move {
+        copies::remove_postgres(&ended);
         Ok(())
     });
-    Ok(url)
+    url
+}
+
+fn sqlite_file(stage: &Stage) -> PathBuf {
+    stage.folder().join(format!("t_{}.db", random()))
+}
+
+fn sqlite_url(file: &Path) -> String {
+    format!("sqlite://{}?mode=rwc", file.display())
 }
 
 impl Dialect for Sqlite {
     const BACKEND: Backend = Backend::Sqlite;
 
     async fn create(stage: &Stage) -> Result<String, Failure> {
-        let file = stage.folder().join(format!("t_{}.db", random()));
-        Ok(format!("sqlite://{}?mode=rwc", file.display()))
+        Ok(sqlite_url(&sqlite_file(stage)))
     }
 
-    async fn grant(_: &mut SqliteConnection) -> Outcome {
-        Ok(())
+    async fn create_migrated(stage: &Stage) -> Result<String, Failure> {
+        let file = sqlite_file(stage);
+        copies::migrated_sqlite(&Line::ALL, &file).await?;
+        Ok(sqlite_url(&file))
     }
 
     fn url_of(_: Role, admin: &str) -> Result<String, Failure> {
@@ -175,7 +178,7 @@ impl Database<Postgres> {
     /// # Errors
     /// The server refused or is away.
     pub async fn empty_with(stage: &Stage, options: &str) -> Result<Self, Failure> {
-        Self::at(stage, create_with(stage, options).await?)
+        Self::at(stage, with_stage(stage, copies::postgres(options).await?))
     }
 
     /// The database of this administrator's URL, with every table of the toolkit.
@@ -183,7 +186,14 @@ impl Database<Postgres> {
     /// # Errors
     /// The server refused or is away.
     pub async fn migrated_at(stage: &Stage, url: String) -> Result<Self, Failure> {
-        Self::at(stage, url)?.with_tables().await
+        let database = Self::at(stage, url)?;
+        let mut connection = database.admin.acquire().await?;
+        for line in Line::ALL {
+            Migrator::<Postgres>::new(line).up(&mut connection).await?;
+        }
+        roles::grant(&mut connection, &Line::ALL, None).await?;
+        drop(connection);
+        Ok(database)
     }
 
     /// Makes this database one of a cloud that refuses the functions of the write-ahead log, with
@@ -235,17 +245,7 @@ impl<DB: Dialect> Database<DB> {
     /// # Errors
     /// The server refused or is away.
     pub async fn migrated(stage: &Stage) -> Result<Self, Failure> {
-        Self::empty(stage).await?.with_tables().await
-    }
-
-    async fn with_tables(self) -> Result<Self, Failure> {
-        let mut connection = self.admin.acquire().await?;
-        for line in Line::ALL {
-            Migrator::<DB>::new(line).up(&mut connection).await?;
-        }
-        DB::grant(&mut connection).await?;
-        drop(connection);
-        Ok(self)
+        Self::at(stage, DB::create_migrated(stage).await?)
     }
 
     /// A database without tables.

@@ -11,6 +11,7 @@
 //! | [`counters`] | [`Counters`]: what the components have counted |
 //! | [`kafka_server`] | a Kafka server of the test's own, behind a port that the test holds |
 //! | [`log`] | what this process logs |
+//! | [`copies`] | new databases, copied from one that is migrated, and their end |
 //! | [`databases`] | [`Database`]: a migrated database of the test's own |
 //! | [`brokers`] | [`Broker`]: topics, publishers, subscriptions and a plain client of every broker |
 //! | [`roles`] | the users of least privilege that the suites run under on PostgreSQL |
@@ -28,6 +29,7 @@ pub mod brokers;
 pub mod build;
 pub mod cluster;
 pub mod collector;
+pub mod copies;
 pub mod counters;
 pub mod databases;
 pub mod kafka_server;

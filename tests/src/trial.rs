@@ -11,6 +11,7 @@ use futures_util::FutureExt as _;
 use libtest_mimic::{Arguments, Failed, Trial};
 
 use crate::backends::{Backend, all_are_required, missing};
+use crate::copies;
 use crate::stage::Stage;
 
 /// No test may take longer. Each one alone takes seconds; on a busy machine ten times as long.
@@ -78,7 +79,12 @@ fn run_on(trials: Vec<Trial>, threads: usize) -> ExitCode {
     arguments.test_threads.get_or_insert(threads);
     let cases = std::env::var(CASES).ok();
     let trials = trials.into_iter().filter(|trial| is_asked_for(cases.as_deref(), trial.kind())).collect();
-    libtest_mimic::run(&arguments, trials).exit_code()
+    let conclusion = libtest_mimic::run(&arguments, trials);
+    if let Err(problems) = copies::clean_up() {
+        eprintln!("{problems}");
+        return ExitCode::FAILURE;
+    }
+    conclusion.exit_code()
 }
 
 fn attend<F: Future<Output = Outcome>>(name: &str, body: impl FnOnce(Stage) -> F) -> Result<(), Failed> {

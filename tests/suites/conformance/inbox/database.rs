@@ -10,7 +10,7 @@ use migrations::{Identifier, Line, Migrator, Template};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions};
 use sqlx::{Pool, Postgres, Sqlite, Transaction};
-use tests::{Role, roles};
+use tests::{Role, copies, roles};
 
 static NUMBER: AtomicU32 = AtomicU32::new(0);
 
@@ -74,13 +74,13 @@ impl TestDatabase for Sqlite {
 
     async fn create() -> Option<Database<Self>> {
         let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("inbox.sqlite");
+        copies::migrated_sqlite(&[Line::Inbox], &file).await.unwrap();
         let options = SqliteConnectOptions::new()
-            .filename(folder.path().join("inbox.sqlite"))
-            .create_if_missing(true)
+            .filename(file)
             .journal_mode(SqliteJournalMode::Wal)
             .busy_timeout(Duration::from_secs(30));
         let pool = outbox::pool_options::<Self>().max_connections(8).connect_with(options).await.unwrap();
-        Migrator::<Self>::new(Line::Inbox).up(&mut pool.acquire().await.unwrap()).await.unwrap();
         let table = "CREATE TABLE effect (id INTEGER PRIMARY KEY, consumer TEXT, payload TEXT)";
         sqlx::query(table).execute(&pool).await.unwrap();
         Some(Database { admin: pool.clone(), pool, schema: None, _folder: Some(folder) })

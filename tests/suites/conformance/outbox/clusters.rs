@@ -63,7 +63,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 
 /// The migrated database of a server; it goes with the server.
 async fn database(cluster: &Cluster) -> Database<Postgres> {
-    Database::at(cluster.url(), None).await
+    Database::at(cluster.url()).await
 }
 
 fn orders(range: std::ops::Range<i32>) -> impl Iterator<Item = NewMessage> + Send {

@@ -161,7 +161,7 @@ async fn a_log_from_before_segments_is_taken_over() {
     .unwrap();
     old.close().await.unwrap();
 
-    let db = Database::<Postgres>::at(url, None).await;
+    let db = Database::<Postgres>::at(url).await;
     let same = "SELECT count(*) FROM outbox_message AS m JOIN before AS b \
         ON (m.xid, m.id, m.message_id, m.enqueued_at) = (b.xid, b.id, b.message_id, b.enqueued_at)";
     assert_eq!((db.rows().await, db.number(same).await), (11, 11));

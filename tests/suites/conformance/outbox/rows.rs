@@ -359,7 +359,7 @@ async fn bytes_that_are_no_utf8_in_a_text() {
 
 async fn bytes_that_are_no_utf8_in_a_database_without_encoding() {
     let how = "ENCODING 'SQL_ASCII' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0";
-    let db = Database::<Postgres>::at(database_with(how).await.unwrap(), None).await;
+    let db = Database::<Postgres>::at(database_with(how).await.unwrap()).await;
     no_utf8(db, |hex| format!("convert_from('\\x{hex}', 'SQL_ASCII')")).await.close().await;
 }
 
@@ -432,7 +432,7 @@ async fn no_utf8<DB: TestDialect>(db: Database<DB>, text: impl Fn(&str) -> Strin
 /// escapes.
 async fn an_error_is_stored_in_a_database_of_any_encoding() {
     let how = "ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0";
-    let db = Database::<Postgres>::at(database_with(how).await.unwrap(), None).await;
+    let db = Database::<Postgres>::at(database_with(how).await.unwrap()).await;
     let headers = "jsonb_build_object('h', repeat('x', 9000))";
     insert(&db, "topic, key, headers, payload", &format!("'orders', chr(233), {headers}, ''")).await;
     let mut store = db.checkpoint_store("a").await;

@@ -13,8 +13,8 @@ use outbox::log::{
     Mark, PageLimit, RelayName, RowLimit,
 };
 use outbox::{Dialect, NewMessage, Outbox};
-use sqlx::{AssertSqlSafe, ConnectOptions, Connection, Executor, Pool, Postgres, Sqlite};
-use tests::{Role, roles};
+use sqlx::{AssertSqlSafe, Connection as _, Executor, PgConnection, Pool, Postgres, Sqlite};
+use tests::{Role, copies, roles};
 
 pub const TTL: Duration = Duration::from_secs(30);
 
@@ -26,8 +26,6 @@ pub trait TestDialect: Dialect {
         sql: &str,
     ) -> impl Future<Output = Result<u64, sqlx::Error>> + Send;
     fn number(connection: &mut Self::Connection, sql: &str) -> impl Future<Output = i64> + Send;
-    /// Grants the roles of the outbox what they need, where the database has roles.
-    fn grant(connection: &mut Self::Connection) -> impl Future<Output = ()> + Send;
     fn url_of(role: Role, admin: &str) -> String;
 }
 
@@ -52,13 +50,9 @@ pub fn relay() -> RelayName {
 }
 
 impl<DB: TestDialect> Database<DB> {
-    /// The database at a URL, migrated.
-    pub async fn at(url: String, directory: Option<tempfile::TempDir>) -> Self {
+    /// The migrated database at a URL.
+    async fn open(url: String, directory: Option<tempfile::TempDir>) -> Self {
         let admin = outbox::pool::<DB>(&url).await.unwrap();
-        let mut connection = admin.acquire().await.unwrap();
-        Migrator::<DB>::new(Line::Outbox).up(&mut connection).await.unwrap();
-        DB::grant(&mut connection).await;
-        drop(connection);
         let pool = outbox::pool::<DB>(&DB::url_of(Role::Producer, &url)).await.unwrap();
         let relay = DB::url_of(Role::Relay, &url);
         let log = outbox::log::open(relay.as_str(), source(), LogOptions::default()).unwrap();
@@ -108,19 +102,38 @@ impl<DB: TestDialect> Database<DB> {
         self.pool.close().await;
         self.admin.close().await;
         if self.directory.is_none() {
-            let (admin, name) = self.url.rsplit_once('/').unwrap();
-            let mut connection = sqlx::PgConnection::connect(&format!("{admin}/postgres")).await.unwrap();
-            let drop = AssertSqlSafe(format!("DROP DATABASE {name} WITH (FORCE)"));
-            connection.execute(drop).await.unwrap();
+            copies::remove_postgres(&self.url);
         }
+    }
+}
+
+impl Database<Postgres> {
+    /// The database at a URL, which gets the tables of the outbox.
+    pub async fn at(url: String) -> Self {
+        let mut admin = PgConnection::connect(&url).await.unwrap();
+        Migrator::<Postgres>::new(Line::Outbox).up(&mut admin).await.unwrap();
+        roles::grant(&mut admin, &[Line::Outbox], None).await.unwrap();
+        admin.close().await.unwrap();
+        Self::of_services(url).await
+    }
+
+    /// The migrated database at a URL. Tables that tests make in it are the producer's own.
+    async fn of_services(url: String) -> Self {
+        let database = Self::open(url, None).await;
+        let producer = Role::Producer.user();
+        let own =
+            format!("ALTER DEFAULT PRIVILEGES GRANT SELECT, INSERT, UPDATE, DELETE ON TABLES TO {producer}");
+        database.run(&own).await;
+        database
     }
 }
 
 impl TestDialect for Sqlite {
     async fn create() -> Option<Database<Self>> {
         let directory = tempfile::tempdir().unwrap();
-        let url = format!("sqlite:{}?mode=rwc", directory.path().join("outbox.db").display());
-        Some(Database::at(url, Some(directory)).await)
+        let file = directory.path().join("outbox.db");
+        copies::migrated_sqlite(&[Line::Outbox], &file).await.unwrap();
+        Some(Database::open(format!("sqlite:{}?mode=rwc", file.display()), Some(directory)).await)
     }
 
     async fn sql(connection: &mut Self::Connection, sql: &str) -> Result<u64, sqlx::Error> {
@@ -130,8 +143,6 @@ impl TestDialect for Sqlite {
     async fn number(connection: &mut Self::Connection, sql: &str) -> i64 {
         sqlx::query_scalar(AssertSqlSafe(sql)).fetch_one(connection).await.unwrap()
     }
-
-    async fn grant(_: &mut Self::Connection) {}
 
     fn url_of(_: Role, admin: &str) -> String {
         admin.to_owned()
@@ -140,11 +151,12 @@ impl TestDialect for Sqlite {
 
 impl TestDialect for Postgres {
     async fn create() -> Option<Database<Self>> {
-        let Some(url) = postgres_database().await else {
+        if std::env::var_os("OUTBOX_POSTGRES_URL").is_none() {
             eprintln!("PostgreSQL: not run, OUTBOX_POSTGRES_URL is not set");
             return None;
-        };
-        Some(Database::at(url, None).await)
+        }
+        let url = copies::migrated_postgres(&[Line::Outbox]).await.unwrap();
+        Some(Database::of_services(url).await)
     }
 
     async fn sql(connection: &mut Self::Connection, sql: &str) -> Result<u64, sqlx::Error> {
@@ -153,16 +165,6 @@ impl TestDialect for Postgres {
 
     async fn number(connection: &mut Self::Connection, sql: &str) -> i64 {
         sqlx::query_scalar(AssertSqlSafe(sql)).fetch_one(connection).await.unwrap()
-    }
-
-    async fn grant(connection: &mut Self::Connection) {
-        roles::grant(connection, &[Line::Outbox], None).await.unwrap();
-        // The producer's own tables, which tests make as they need them.
-        let own = format!(
-            "ALTER DEFAULT PRIVILEGES GRANT SELECT, INSERT, UPDATE, DELETE ON TABLES TO {}",
-            Role::Producer.user()
-        );
-        connection.execute(AssertSqlSafe(own)).await.unwrap();
     }
 
     fn url_of(role: Role, admin: &str) -> String {
@@ -177,13 +179,8 @@ pub async fn postgres_database() -> Option<String> {
 
 /// As [`postgres_database`], with options of CREATE DATABASE.
 pub async fn database_with(how: &str) -> Option<String> {
-    let url = std::env::var("OUTBOX_POSTGRES_URL").ok()?;
-    let name = format!("outbox_test_{}", message::MessageId::new().as_uuid().simple());
-    let options: sqlx::postgres::PgConnectOptions = url.parse().unwrap();
-    let mut admin = options.connect().await.unwrap();
-    admin.execute(AssertSqlSafe(format!("CREATE DATABASE {name} {how}"))).await.unwrap();
-    let (server, _) = url.rsplit_once('/').unwrap();
-    Some(format!("{server}/{name}"))
+    std::env::var_os("OUTBOX_POSTGRES_URL")?;
+    Some(copies::postgres(how).await.unwrap())
 }
 
 /// Runs a case on a database of its own, and removes that.

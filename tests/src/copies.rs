@@ -1,0 +1,123 @@
+//! New databases of tests, and their end.
+//!
+//! A migrated one is a copy of one that this process has migrated: a hundred statements of
+//! migrations took longer than most cases. One of PostgreSQL is removed in the background, as each
+//! removal waits for a checkpoint of the server.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{LazyLock, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+
+use migrations::{Line, Migrator};
+use sqlx::sqlite::SqliteConnectOptions;
+use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection, Sqlite};
+use tokio::sync::OnceCell;
+
+use crate::backends::Backend;
+use crate::roles;
+use crate::stage::random;
+use crate::trial::{Failure, Outcome, chain};
+
+/// Something that is made once for each set of lines.
+type Once<T> = LazyLock<Mutex<BTreeMap<Vec<Line>, &'static OnceCell<T>>>>;
+
+/// URLs of the databases that others are copied from.
+static ORIGINALS: Once<String> = LazyLock::new(Mutex::default);
+/// Contents of files that others are copied from.
+static FILES: Once<Vec<u8>> = LazyLock::new(Mutex::default);
+/// Removals of databases, by URL.
+static REMOVALS: Mutex<Vec<(String, JoinHandle<Outcome>)>> = Mutex::new(Vec::new());
+
+/// Creates a database of PostgreSQL with these options of `CREATE DATABASE`; returns its
+/// administrator's URL.
+///
+/// # Errors
+/// The server refused or is away.
+pub async fn postgres(options: &str) -> Result<String, Failure> {
+    let server = Backend::Postgres.address()?;
+    roles::exist().await?;
+    let name = format!("t_{}", random());
+    let mut admin = PgConnection::connect(&server).await?;
+    admin.execute(AssertSqlSafe(format!("CREATE DATABASE {name} {options}"))).await?;
+    admin.close().await?;
+    let (base, _) = server.rsplit_once('/').ok_or("OUTBOX_POSTGRES_URL names no database")?;
+    Ok(format!("{base}/{name}"))
+}
+
+/// Creates a database of PostgreSQL with the tables of these lines and the rights of the roles;
+/// returns its administrator's URL.
+///
+/// # Errors
+/// The server refused or is away.
+pub async fn migrated_postgres(lines: &[Line]) -> Result<String, Failure> {
+    let original = once(&ORIGINALS, lines).get_or_try_init(async || {
+        let url = postgres("").await?;
+        let mut admin = PgConnection::connect(&url).await?;
+        for line in lines {
+            Migrator::<sqlx::Postgres>::new(*line).up(&mut admin).await?;
+        }
+        roles::grant(&mut admin, lines, None).await?;
+        admin.close().await?;
+        Ok::<_, Failure>(url)
+    });
+    let (_, name) = original.await?.rsplit_once('/').ok_or("a URL without a database")?;
+    postgres(&format!("TEMPLATE {name}")).await
+}
+
+/// Writes a database of SQLite with the tables of these lines to a file that is not there.
+///
+/// # Errors
+/// SQLite's, and those of files.
+pub async fn migrated_sqlite(lines: &[Line], file: &Path) -> Outcome {
+    let content = once(&FILES, lines).get_or_try_init(async || {
+        let folder = tempfile::tempdir()?;
+        let original = folder.path().join("original.db");
+        let options = SqliteConnectOptions::new().filename(&original).create_if_missing(true);
+        let mut connection = sqlx::SqliteConnection::connect_with(&options).await?;
+        for line in lines {
+            Migrator::<Sqlite>::new(*line).up(&mut connection).await?;
+        }
+        connection.close().await?;
+        Ok::<_, Failure>(std::fs::read(original)?)
+    });
+    Ok(std::fs::write(file, content.await?)?)
+}
+
+fn once<T>(all: &Once<T>, lines: &[Line]) -> &'static OnceCell<T> {
+    let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
+    all.entry(lines.to_vec()).or_insert_with(|| Box::leak(Box::default()))
+}
+
+/// Begins to remove a database of PostgreSQL, with every session in it.
+pub fn remove_postgres(url: &str) {
+    let own = url.to_owned();
+    let removal = thread::spawn(move || {
+        let (server, name) = own.rsplit_once('/').ok_or("a URL without a database")?;
+        tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+            let mut admin = PgConnection::connect(&format!("{server}/postgres")).await?;
+            admin.execute(AssertSqlSafe(format!("DROP DATABASE {name} WITH (FORCE)"))).await?;
+            Ok(admin.close().await?)
+        })
+    });
+    REMOVALS.lock().unwrap_or_else(PoisonError::into_inner).push((url.to_owned(), removal));
+}
+
+/// Removes what databases were copied from, and waits until nothing is left of this process; says
+/// what could not be removed.
+pub(crate) fn clean_up() -> Result<(), String> {
+    let originals = ORIGINALS.lock().unwrap_or_else(PoisonError::into_inner);
+    originals.values().filter_map(|original| original.get()).for_each(|url| remove_postgres(url));
+    let removals = std::mem::take(&mut *REMOVALS.lock().unwrap_or_else(PoisonError::into_inner));
+    let ends = removals.into_iter().filter_map(|(url, removal)| {
+        let problem = match removal.join() {
+            Ok(Ok(())) => return None,
+            Ok(Err(failure)) => chain(failure.as_ref()),
+            Err(_) => "a panic, see above".to_owned(),
+        };
+        let name = url.rsplit_once('/').map_or("", |(_, name)| name);
+        Some(format!("database {name} could not be removed: {problem}"))
+    });
+    let problems: Vec<String> = ends.collect();
+    if problems.is_empty() { Ok(()) } else { Err(problems.join("\n")) }
+}
