@@ -25,6 +25,14 @@ async fn four_then_stop<DB: Tables>(saga: &mut Run<DB>, bank: &Bank) -> Result<(
     Err(Stop::because(format!("the shop is closed, {}", bank.0.lock().unwrap().len())))
 }
 
+/// A saga `a` of this code, and a worker that runs it.
+async fn begun<DB: Tables>(db: &Database<DB>, code: SagasBuilder<DB>) -> (Sagas<DB>, Worker) {
+    let sagas = code.open().await.unwrap();
+    start(db, &sagas, "a", 0).await;
+    let worker = Worker::of(&sagas);
+    (sagas, worker)
+}
+
 async fn steps_are_undone_in_reverse_order_each_once<DB: Tables>(db: Database<DB>) {
     let bank = Bank::default();
     let here = bank.clone();
@@ -65,25 +73,20 @@ async fn steps_are_undone_in_reverse_order_each_once<DB: Tables>(db: Database<DB
 async fn undo_and_its_record_and_message_commit_together<DB: Tables>(db: Database<DB>) {
     let tries = Counter::default();
     let counter = tries.clone();
-    let sagas = sagas(&db)
-        .saga("checkout", 1, async move |saga: &mut Run<DB>, _: i64| {
-            saga.step("one", async |_| Ok(()))
-                .undo(async |tx, (): &()| {
-                    DB::apply(tx, String::from("undo")).await?;
-                    tx.enqueue(NewMessage::new("stock").payload("released")).await?;
-                    match counter.up() {
-                        1 | 2 => Err(StepError::retry("not yet")),
-                        _ => Ok(()),
-                    }
-                })
-                .await?;
-            Err::<(), _>(Stop::because("closed"))
-        })
-        .open()
-        .await
-        .unwrap();
-    start(&db, &sagas, "a", 0).await;
-    let worker = Worker::of(&sagas);
+    let code = sagas(&db).saga("checkout", 1, async move |saga: &mut Run<DB>, _: i64| {
+        saga.step("one", async |_| Ok(()))
+            .undo(async |tx, (): &()| {
+                DB::apply(tx, String::from("undo")).await?;
+                tx.enqueue(NewMessage::new("stock").payload("released")).await?;
+                match counter.up() {
+                    1 | 2 => Err(StepError::retry("not yet")),
+                    _ => Ok(()),
+                }
+            })
+            .await?;
+        Err::<(), _>(Stop::because("closed"))
+    });
+    let (sagas, worker) = begun(&db, code).await;
     undone(&sagas, "a").await;
     worker.stop().await;
     assert_eq!((effects(&db).await, tries.get()), (vec![String::from("undo")], 3));
@@ -91,21 +94,16 @@ async fn undo_and_its_record_and_message_commit_together<DB: Tables>(db: Databas
 }
 
 async fn a_failing_undo_is_tried_again_and_then_stuck<DB: Tables>(db: Database<DB>) {
-    let sagas = sagas(&db)
-        .saga("checkout", 1, async move |saga: &mut Run<DB>, _: i64| {
-            saga.step("first", async |_| Ok(()))
-                .undo(async |tx, (): &()| Ok(DB::apply(tx, String::from("undo first")).await?))
-                .await?;
-            saga.step("one", async |_| Ok(()))
-                .undo(async |_, (): &()| Err(StepError::retry("the shelf is gone")))
-                .await?;
-            Err::<(), _>(Stop::because("closed"))
-        })
-        .open()
-        .await
-        .unwrap();
-    start(&db, &sagas, "a", 0).await;
-    let worker = Worker::of(&sagas);
+    let code = sagas(&db).saga("checkout", 1, async move |saga: &mut Run<DB>, _: i64| {
+        saga.step("first", async |_| Ok(()))
+            .undo(async |tx, (): &()| Ok(DB::apply(tx, String::from("undo first")).await?))
+            .await?;
+        saga.step("one", async |_| Ok(()))
+            .undo(async |_, (): &()| Err(StepError::retry("the shelf is gone")))
+            .await?;
+        Err::<(), _>(Stop::because("closed"))
+    });
+    let (sagas, worker) = begun(&db, code).await;
     let told = stuck(&sagas, "a").await;
     assert!(told.contains("the undo of one") && told.contains("the shelf is gone"), "{told}");
     worker.stop().await;
@@ -123,18 +121,13 @@ async fn an_undo_whose_commit_fails_is_tried_again_and_then_stuck<DB: Tables>(db
     .await
     .unwrap();
     db.let_use(Role::Service, "refund").await.unwrap();
-    let sagas = sagas(&db)
-        .saga("checkout", 1, async move |saga: &mut Run<DB>, _: i64| {
-            saga.step("one", async |tx| Ok(DB::apply(tx, String::from("one")).await?))
-                .undo(async |tx, (): &()| Ok(DB::refund(tx).await?))
-                .await?;
-            Err::<(), _>(Stop::because("closed"))
-        })
-        .open()
-        .await
-        .unwrap();
-    start(&db, &sagas, "a", 0).await;
-    let worker = Worker::of(&sagas);
+    let code = sagas(&db).saga("checkout", 1, async move |saga: &mut Run<DB>, _: i64| {
+        saga.step("one", async |tx| Ok(DB::apply(tx, String::from("one")).await?))
+            .undo(async |tx, (): &()| Ok(DB::refund(tx).await?))
+            .await?;
+        Err::<(), _>(Stop::because("closed"))
+    });
+    let (sagas, worker) = begun(&db, code).await;
     stuck(&sagas, "a").await;
     worker.stop().await;
     let (saga, steps) = show(&sagas, "a").await;
@@ -144,21 +137,16 @@ async fn an_undo_whose_commit_fails_is_tried_again_and_then_stuck<DB: Tables>(db
 async fn an_undo_that_cannot_be_done_is_stuck_at_once<DB: Tables>(db: Database<DB>) {
     let tries = Counter::default();
     let counter = tries.clone();
-    let sagas = sagas(&db)
-        .saga("checkout", 1, async move |saga: &mut Run<DB>, _: i64| {
-            saga.step("one", async |_| Ok(()))
-                .undo(async |_, (): &()| {
-                    counter.up();
-                    Err(StepError::stop("the parcel has left"))
-                })
-                .await?;
-            Err::<(), _>(Stop::because("closed"))
-        })
-        .open()
-        .await
-        .unwrap();
-    start(&db, &sagas, "a", 0).await;
-    let worker = Worker::of(&sagas);
+    let code = sagas(&db).saga("checkout", 1, async move |saga: &mut Run<DB>, _: i64| {
+        saga.step("one", async |_| Ok(()))
+            .undo(async |_, (): &()| {
+                counter.up();
+                Err(StepError::stop("the parcel has left"))
+            })
+            .await?;
+        Err::<(), _>(Stop::because("closed"))
+    });
+    let (sagas, worker) = begun(&db, code).await;
     let told = stuck(&sagas, "a").await;
     assert!(told.contains("the parcel has left"), "{told}");
     worker.stop().await;
@@ -214,30 +202,25 @@ async fn a_step_that_the_code_lost_is_stuck_and_not_forgotten<DB: Tables>(db: Da
 async fn while_it_is_undone_a_saga_is_stuck_at_the_undo_that_is_due<DB: Tables>(db: Database<DB>) {
     let now = Arc::new(Mutex::new("stop"));
     let here = Arc::clone(&now);
-    let sagas = sagas(&db)
-        .saga("checkout", 1, async move |saga: &mut Run<DB>, _: i64| {
-            let now = *here.lock().unwrap();
-            assert_ne!(now, "panic", "expected by a test");
-            if now == "unreadable" {
-                saga.step("one", async |_| Ok(String::new())).await?;
-            }
-            saga.step("one", async |_| Ok(1_i64))
-                .undo(async |tx, _: &i64| Ok(DB::apply(tx, String::from("undo one")).await?))
-                .await?;
-            saga.step("two", async |_| Ok(()))
-                .undo(async |tx, (): &()| Ok(DB::apply(tx, String::from("undo two")).await?))
-                .await?;
-            saga.step("three", async |_| Ok(()))
-                .undo(async |_, (): &()| Err(StepError::stop("the shelf is gone")))
-                .await?;
-            Err::<(), _>(Stop::because("closed"))
-        })
-        .open()
-        .await
-        .unwrap();
-    start(&db, &sagas, "a", 0).await;
+    let code = sagas(&db).saga("checkout", 1, async move |saga: &mut Run<DB>, _: i64| {
+        let now = *here.lock().unwrap();
+        assert_ne!(now, "panic", "expected by a test");
+        if now == "unreadable" {
+            saga.step("one", async |_| Ok(String::new())).await?;
+        }
+        saga.step("one", async |_| Ok(1_i64))
+            .undo(async |tx, _: &i64| Ok(DB::apply(tx, String::from("undo one")).await?))
+            .await?;
+        saga.step("two", async |_| Ok(()))
+            .undo(async |tx, (): &()| Ok(DB::apply(tx, String::from("undo two")).await?))
+            .await?;
+        saga.step("three", async |_| Ok(()))
+            .undo(async |_, (): &()| Err(StepError::stop("the shelf is gone")))
+            .await?;
+        Err::<(), _>(Stop::because("closed"))
+    });
+    let (sagas, worker) = begun(&db, code).await;
     let operator = operators::operator(&db).await;
-    let worker = Worker::of(&sagas);
     stuck(&sagas, "a").await;
     for code in ["unreadable", "panic"] {
         *now.lock().unwrap() = code;
