@@ -8,7 +8,7 @@ use tracing_subscriber::EnvFilter;
 
 use super::exit::Exit;
 use super::failure::Failure;
-use crate::config::{Log, LogFormat};
+use crate::config::{Log, LogFormat, level};
 
 /// The variable whose directives replace the configured level.
 pub(crate) const VARIABLE: &str = "RELAY_LOG";
@@ -51,14 +51,14 @@ pub(crate) fn start(log: &Log, directives: Option<&str>) -> Result<LogLevel, Fai
 }
 
 fn filter(given_as: &str, directives: &str) -> Result<EnvFilter, Failure> {
-    let wrong = |error: tracing_subscriber::filter::ParseError| {
-        let help = "use error, warn, info, debug, trace, or directives such as info,relay=debug";
-        Failure::with_help(Exit::Usage, format_args!("{given_as}: {directives:?} is no level: {error}"), help)
-    };
-    let filter = EnvFilter::try_new(directives).map_err(wrong)?;
+    let wrong = |problem| Failure::with_help(Exit::Usage, format_args!("{given_as}: {problem}"), level::HELP);
+    let filter = level::filter(directives).map_err(wrong)?;
     // The client library would write payloads into the log.
     #[cfg(feature = "rabbitmq")]
-    let filter = filter.add_directive(format!("{PAYLOAD_LOG_TARGET}=off").parse().map_err(wrong)?);
+    let filter = match format!("{PAYLOAD_LOG_TARGET}=off").parse() {
+        Ok(directive) => filter.add_directive(directive),
+        Err(error) => return Err(Failure::new(Exit::Broken, format_args!("{PAYLOAD_LOG_TARGET}: {error}"))),
+    };
     Ok(filter)
 }
 
@@ -79,9 +79,11 @@ mod tests {
 
     #[test]
     fn a_wrong_level_is_refused_with_its_text() {
-        let failure = filter(FLAG, "relay=loud").unwrap_err();
-        assert_eq!(failure.exit(), Exit::Usage);
-        let text = failure.to_string();
-        assert!(text.contains("relay=loud") && text.contains("--log-level"), "{text}");
+        for level in ["relay=loud", "waring"] {
+            let failure = filter(FLAG, level).unwrap_err();
+            assert_eq!(failure.exit(), Exit::Usage);
+            let text = failure.to_string();
+            assert!(text.contains(level) && text.contains("--log-level"), "{text}");
+        }
     }
 }

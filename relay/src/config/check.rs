@@ -18,7 +18,7 @@ use super::file::{
 use super::http::Http;
 use super::page::PageConfig;
 use super::retention::{DECISIONS, MESSAGES, Retention};
-use super::{Adoption, Config, InboxConfig, Otlp, PipelineConfig, engine, env};
+use super::{Adoption, Config, InboxConfig, Otlp, PipelineConfig, engine, env, level};
 use crate::engine::{EngineOptions, Filter, InvalidFilter, Rule};
 use crate::maintenance::KEEP_DECISIONS_DEFAULT;
 
@@ -79,9 +79,8 @@ pub(crate) fn check(file: FileSection, files: Files) -> Result<Config, Vec<Wrong
 }
 
 fn check_log(log: &Log, problems: &mut Problems) {
-    if let Err(error) = tracing_subscriber::EnvFilter::try_new(&log.level) {
-        let help = "use error, warn, info, debug, trace, or directives such as info,relay=debug";
-        problems.add(String::from("log.level"), format!("{:?} is no level: {error}", log.level), Some(help));
+    if let Err(problem) = level::filter(&log.level) {
+        problems.add(String::from("log.level"), problem, Some(level::HELP));
     }
 }
 

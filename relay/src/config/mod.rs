@@ -13,6 +13,7 @@
 //! | `database`, `broker` | where messages come from and where they go |
 //! | `adopt` | the foreign outbox table that `relay adopt` takes over |
 //! | `retention` | how long history is kept |
+//! | `level` | the level of the log, or its directives |
 //! | `http` | where metrics and health are served |
 //! | `otlp`, `otel_env` | which collector of OpenTelemetry gets traces and metrics |
 //! | `page` | where the page for operators is served, and to whom |
@@ -35,6 +36,7 @@ mod error;
 mod file;
 mod http;
 mod inbox;
+pub(crate) mod level;
 #[cfg(feature = "otlp")]
 pub(crate) mod otel_env;
 pub(crate) mod otlp;

@@ -167,6 +167,7 @@ fn what_is_wrong_is_shown_with_its_place() {
         ("256KiB", "2MiB", "relay.toml:21:32: pipeline[1].engine.message_bytes_max: 2MiB is more than SQS"),
         ("format = \"json\"", "format = \"xml\"", "relay.toml:24:10: log.format: \"xml\" is not known"),
         ("format = \"json\"", "level = \"loud=x=y\"", "relay.toml:24:9: log.level: \"loud=x=y\" is no level"),
+        ("format = \"json\"", "level = \"infoo\"", "relay.toml:24:9: log.level: \"infoo\" is no level"),
         ("format = \"json\"", "format = = 1", "relay.toml:24:10: this is not TOML"),
         ("[log]", "[logs]", "relay.toml:23:2: unknown setting `logs`"),
     ] {
