@@ -5,6 +5,8 @@
 
 use migrations::Dialect;
 
+pub use crate::failure::shared_session;
+
 #[cfg(feature = "postgres")]
 pub use crate::postgres::options::{Exposure, exposure, postgres_options};
 #[cfg(feature = "postgres")]
@@ -30,6 +32,16 @@ pub enum InvalidUrl {
         dialect: Dialect,
         /// The client library's message.
         problem: String,
+    },
+    /// A character of a user, a password or a database name is not escaped, or a part is missing,
+    /// so that a password would be taken for a host or a database name.
+    #[error(
+        "the URL is not of the form postgres://user:password@host:port/database: {problem}; write @ / # ? : in a user, \
+         a password or a name as %40 %2F %23 %3F %3A"
+    )]
+    Form {
+        /// The departure from the form, without any part of the URL.
+        problem: &'static str,
     },
     /// Several servers are named.
     #[error(

@@ -1,6 +1,6 @@
-//! Errors of databases that need an answer of their own. [`SqlErrorKind`](migrations::SqlErrorKind)
-//! has all others.
+//! Errors of databases that need an answer of their own. [`SqlErrorKind`] has all others.
 
+use migrations::SqlErrorKind;
 use sqlx::Error;
 use sqlx::error::DatabaseError;
 
@@ -24,3 +24,10 @@ pub(crate) const SHARED_SESSIONS: &str = "\
     a pooler shares its sessions between clients and does not keep their prepared statements apart (PgBouncer in \
     transaction mode before 1.21, or with max_prepared_statements = 0); point the URL at the server or at a pooler in \
     session mode, or use PgBouncer 1.21 or newer with max_prepared_statements above 0";
+
+/// Why the session holds prepared statements of another client, and what to do; `None` for any other
+/// error.
+#[must_use]
+pub fn shared_session(error: &Error) -> Option<&'static str> {
+    SqlErrorKind::is_of_pooler(error).then_some(SHARED_SESSIONS)
+}

@@ -209,7 +209,14 @@ fn parse(url: &str) -> Result<(AMQPUri, Option<Secret>), InvalidSetting> {
     if url.is_empty() {
         return Err(invalid("url", format!("missing; it {shape}")));
     }
-    let parsed = Url::parse(url).map_err(|error| invalid("url", format!("{error}; it {shape}")))?;
+    let escapes = "write @ / # ? : in a user, a password or a virtual host as %40 %2F %23 %3F %3A";
+    let parsed =
+        Url::parse(url).map_err(|error| invalid("url", format!("{error}; it {shape}; {escapes}")))?;
+    // A piece of a password would be taken for the host, which is logged.
+    let is_slip = parsed.fragment().is_some() || parsed.path().contains('@') || url.matches('@').count() > 1;
+    if is_slip {
+        return Err(invalid("url", format!("has an @ or a # in the wrong place; {escapes}; it {shape}")));
+    }
     // The client's error quotes the URL.
     let mut uri: AMQPUri = url.parse().map_err(|_| invalid("url", format!("cannot be read; it {shape}")))?;
     // The client's parser turns an address such as [::1] into localhost.
@@ -301,6 +308,10 @@ mod tests {
             ("amqp://me:s3cret@rabbit/", "without a name"),
             ("amqp://me:s3cret@rabbit?heartbeat=3", "parameters"),
             ("amqp:///shop", "names no host"),
+            ("amqp://u:p@s3cret/x9@rabbit", "%40"),
+            ("amqp://u:p@s3cret@rabbit", "%40"),
+            ("amqp://u:p/s3cret@rabbit", "%40"),
+            ("amqp://u:p#s3cret@rabbit", "%40"),
         ] {
             let error = endpoint(url).err().unwrap().to_string();
             assert!(error.starts_with("rabbitmq.url") && error.contains(part), "{error}");

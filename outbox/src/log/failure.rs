@@ -7,7 +7,7 @@ use migrations::MigrateError;
 use migrations::SqlErrorKind;
 
 use crate::connect::InvalidUrl;
-use crate::failure::SHARED_SESSIONS;
+use crate::failure::{SHARED_SESSIONS, shared_session};
 use crate::log::entry::EntryId;
 use crate::log::error::LogError;
 
@@ -70,10 +70,14 @@ impl From<MigrateError> for LogError {
     fn from(error: MigrateError) -> Self {
         // A lost connection hides in the source: the outage of a database must not read as the
         // operator's fault.
-        let lost = std::error::Error::source(&error)
-            .and_then(|source| source.downcast_ref::<sqlx::Error>())
-            .is_some_and(|source| SqlErrorKind::of(source) != SqlErrorKind::Refused);
-        let reason = error_text::chain(&error);
+        let source =
+            std::error::Error::source(&error).and_then(|source| source.downcast_ref::<sqlx::Error>());
+        let mut lost = source.is_some_and(|source| SqlErrorKind::of(source) != SqlErrorKind::Refused);
+        let mut reason = error_text::chain(&error);
+        // Waiting does not change how a pooler works.
+        if let Some(why) = source.and_then(shared_session) {
+            (reason, lost) = (format!("{reason}: {why}"), false);
+        }
         match lost {
             true => Self::Unavailable { reason, source: Some(Box::new(error)) },
             false => Self::Operator { reason, source: Some(Box::new(error)) },

@@ -32,7 +32,7 @@ pub fn postgres_options(url: &str, allow_plaintext: bool) -> Result<PgConnectOpt
     }
     let url = accepted(url)?;
     let options = PgConnectOptions::from_str(&url)
-        .map_err(|error| InvalidUrl::Malformed { dialect: Dialect::Postgres, problem: error.to_string() })?
+        .map_err(|error| unread(&error))?
         // A pooler as it is shipped knows no such parameter at the start, and the server's default
         // has been exact since version 12.
         .extra_float_digits(None);
@@ -49,6 +49,16 @@ pub fn postgres_options(url: &str, allow_plaintext: bool) -> Result<PgConnectOpt
         PgSslMode::Allow => Err(InvalidUrl::Plaintext { host, mode: "allow" }),
         PgSslMode::Prefer => Err(InvalidUrl::Plaintext { host, mode: "prefer" }),
         PgSslMode::Require | PgSslMode::VerifyCa | PgSslMode::VerifyFull => Ok(options),
+    }
+}
+
+/// The refusal of a URL that the client library cannot read.
+fn unread(error: &sqlx::Error) -> InvalidUrl {
+    let problem = error.to_string();
+    match problem.contains("invalid port number") {
+        // A password with a `/` in it ends up here.
+        true => InvalidUrl::Form { problem: "the port is no number" },
+        false => InvalidUrl::Malformed { dialect: Dialect::Postgres, problem },
     }
 }
 

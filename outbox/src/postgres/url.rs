@@ -19,13 +19,13 @@ const NAME_BYTES_MAX: usize = 64;
 /// Returns the URL without the parameters that need nothing to be done.
 ///
 /// # Errors
+/// [`InvalidUrl::Form`] where a piece of a password would be taken for something else,
 /// [`InvalidUrl::Hosts`] for a list of hosts, [`InvalidUrl::Parameter`] for a parameter that cannot
-/// be honoured. Neither holds a value.
+/// be honoured. None holds a value.
 pub(super) fn accepted(url: &str) -> Result<String, InvalidUrl> {
-    let (url, fragment) = match url.split_once('#') {
-        Some((url, fragment)) => (url, Some(fragment)),
-        None => (url, None),
-    };
+    if let Some(problem) = slip(url) {
+        return Err(InvalidUrl::Form { problem });
+    }
     let (place, query) = url.split_once('?').unwrap_or((url, ""));
     if has_many(authority(place)) {
         return Err(InvalidUrl::Hosts);
@@ -57,11 +57,25 @@ pub(super) fn accepted(url: &str) -> Result<String, InvalidUrl> {
         accepted.push('?');
         accepted.push_str(&left.join("&"));
     }
-    if let Some(fragment) = fragment {
-        accepted.push('#');
-        accepted.push_str(fragment);
-    }
     Ok(accepted)
+}
+
+/// A slip by which a piece of a password would be a host or a database name, which are logged.
+fn slip(url: &str) -> Option<&'static str> {
+    let (_, rest) = url.split_once(':')?;
+    let place = rest.split('?').next().unwrap_or_default();
+    let (authority, database) = match place.strip_prefix("//") {
+        Some(place) => place.split_once('/').unwrap_or((place, "")),
+        None => ("", place.trim_start_matches('/')),
+    };
+    match () {
+        () if url.contains('#') => Some("it has a #"),
+        () if authority.is_empty() && database.contains('@') => Some("the host does not follow //"),
+        () if authority.matches('@').count() > 1 => Some("more than one @ stands before the host"),
+        () if database.contains('@') => Some("an @ stands behind the first / after the host"),
+        () if database.contains(':') => Some("a : stands behind the first / after the host"),
+        () => None,
+    }
 }
 
 /// The hosts of a URL, without user and password.
@@ -252,7 +266,7 @@ mod tests {
         let query = "target_session_attrs=read-write&connect_timeout=10&keepalives=1&channel_binding=require\
                      &sslmode=verify-full&gssencmode=prefer&client_encoding=UTF8&sslsni=1";
         assert_eq!(accepted(&format!("{PLACE}?{query}")).unwrap(), format!("{PLACE}?sslmode=verify-full"));
-        assert_eq!(accepted(&format!("{PLACE}?keepalives=0#f")).unwrap(), format!("{PLACE}#f"));
+        assert_eq!(accepted(&format!("{PLACE}?keepalives=0")).unwrap(), PLACE);
     }
 
     #[test]
@@ -295,6 +309,34 @@ mod tests {
             assert!(text.contains("several hosts") && !text.contains("CANARY"), "{text}");
         }
         for url in ["postgres://u:a,b@h/d", "postgres://u@h/a,b", "postgres://u@h/d?application_name=a,b"] {
+            assert_eq!(accepted(url).unwrap(), url);
+        }
+    }
+
+    #[test]
+    fn a_password_is_not_taken_for_a_host_or_a_name() {
+        for url in [
+            "postgres:/relay:CANARY@127.0.0.1/d",
+            "postgres:relay:CANARY@127.0.0.1/d",
+            "postgres:///relay:CANARY@127.0.0.1/d",
+            "postgres://relay:p@CANARY/w#rd@127.0.0.1/d",
+            "postgres://relay:p@CANARY@127.0.0.1/d",
+            "postgres://relay:p@CANARY/w@127.0.0.1/d",
+            "postgres://relay:5432/CANARY@127.0.0.1/d",
+            "postgres://relay@127.0.0.1/d:CANARY",
+            "postgres://relay@127.0.0.1/d#CANARY",
+            "postgres://relay:pass/CANARY",
+        ] {
+            let text = crate::postgres::options::postgres_options(url, false).unwrap_err().to_string();
+            assert!(text.contains("%40 %2F %23 %3F") && !text.contains("CANARY"), "{url}: {text}");
+        }
+        for url in [
+            "postgres:///d?host=/run/postgresql",
+            "postgresql://u:p%40%2F%23%3F@h/d",
+            "postgres://u@[::1]:5433/d",
+            "postgres://u@h/d%3A1",
+            "postgres://u@h",
+        ] {
             assert_eq!(accepted(url).unwrap(), url);
         }
     }

@@ -48,7 +48,8 @@ impl Unreachable {
     fn asking(error: sqlx::Error) -> Self {
         let unavailable = error.as_database_error().is_none();
         let told = message::error_text::chain(&error);
-        Self { reason: format!("it could not be asked: {told}"), unavailable }
+        let why = outbox::connect::shared_session(&error).map(|why| format!(": {why}"));
+        Self { reason: format!("it could not be asked: {told}{}", why.unwrap_or_default()), unavailable }
     }
 
     #[cfg(feature = "postgres")]
