@@ -32,21 +32,30 @@ fn of_role(role: &RoleFacts, facts: &PostgresFacts) -> Finding {
             format!("give the relay a role of its own: {REMEDY}, and GRANT outbox_relay TO its user");
         return Finding::warn("grants", subject, "a superuser", remedy);
     }
-    let (missing, excess): (Vec<&WrongGrant>, Vec<&WrongGrant>) =
-        role.wrong.iter().partition(|grant| grant.wanted);
-    let named = |grants: &[&WrongGrant]| {
-        let texts: Vec<String> =
-            grants.iter().take(5).map(|grant| format!("{} on {}", grant.privilege, grant.object)).collect();
-        let more = grants.len().saturating_sub(texts.len());
-        if more > 0 { format!("{} and {more} more", texts.join(", ")) } else { texts.join(", ") }
-    };
-    match (missing.is_empty(), excess.is_empty()) {
-        (true, true) => Finding::pass("grants", subject, "what it needs, and no more"),
-        (false, _) => Finding::fail("grants", subject, format!("lacks {}", named(&missing)), REMEDY),
-        (true, false) => {
+    if let Some(finding) = lacking(role) {
+        return finding;
+    }
+    match &role.wrong.iter().collect::<Vec<_>>()[..] {
+        [] => Finding::pass("grants", subject, "what it needs, and no more"),
+        excess => {
             let remedy = format!("it can change or remove messages: {REMEDY}");
-            let measured = format!("has {}", named(&excess));
+            let measured = format!("has {}", named(excess));
             Finding::unless("grants", &subject, measured, Some((CheckState::Warn, remedy)))
         }
     }
+}
+
+/// The refusal of a role that lacks a right; nothing for one that has all it needs.
+pub(super) fn lacking(role: &RoleFacts) -> Option<Finding> {
+    let missing: Vec<&WrongGrant> = role.wrong.iter().filter(|grant| grant.wanted).collect();
+    let subject = format!("{} role {}", role.part, role.role);
+    (!missing.is_empty())
+        .then(|| Finding::fail("grants", subject, format!("lacks {}", named(&missing)), REMEDY))
+}
+
+fn named(grants: &[&WrongGrant]) -> String {
+    let texts: Vec<String> =
+        grants.iter().take(5).map(|grant| format!("{} on {}", grant.privilege, grant.object)).collect();
+    let more = grants.len().saturating_sub(texts.len());
+    if more > 0 { format!("{} and {more} more", texts.join(", ")) } else { texts.join(", ") }
 }

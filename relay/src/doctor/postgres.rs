@@ -18,7 +18,7 @@ const SKEW_FAIL: Duration = Duration::from_secs(300);
 /// All checks of a database that answered.
 #[must_use]
 pub fn check(facts: &PostgresFacts) -> Vec<Finding> {
-    let mut findings = vec![tls(facts), server(facts), primary(facts), pooler(facts)];
+    let mut findings = vec![tls(facts), server(facts), primary(facts), pooler(facts.shared_session)];
     findings.extend(facts.lines.iter().map(|line| schema(line, DATABASE)));
     findings.push(accepted(facts.refused.as_deref()));
     findings.push(sequence(facts.sequence_cache));
@@ -68,8 +68,9 @@ fn primary(facts: &PostgresFacts) -> Finding {
     Finding::unless("primary", DATABASE, if facts.replica { "a replica" } else { "the primary" }, problem)
 }
 
-fn pooler(facts: &PostgresFacts) -> Finding {
-    let (measured, problem) = match facts.shared_session {
+/// Whether a pooler hands sessions of the server on.
+pub(super) fn pooler(shared_session: bool) -> Finding {
+    let (measured, problem) = match shared_session {
         false => ("each connection has a session of its own", None),
         true => (
             "two connections share one session of the server",

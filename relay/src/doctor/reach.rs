@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use message::{Fault, Receipts};
+#[cfg(feature = "postgres")]
+use secrecy::ExposeSecret as _;
 use tokio::time::timeout;
 
 use super::facts::UnreadInbox;
@@ -17,7 +19,23 @@ const CHECK: &str = "connection";
 /// nothing. Cancel-safe.
 pub async fn reach(pipeline: &PipelineConfig) -> Vec<Finding> {
     let (database, broker) = tokio::join!(reach_database(pipeline), reach_broker(pipeline));
-    vec![database, broker]
+    let mut findings = vec![database, broker];
+    #[cfg(feature = "postgres")]
+    findings.extend(admitted(pipeline).await);
+    findings
+}
+
+/// Reasons why the relay could not work in a database that lets it in: it may not write there, or a
+/// pooler hands sessions on, of which the first connection notices nothing.
+#[cfg(feature = "postgres")]
+async fn admitted(pipeline: &PipelineConfig) -> Vec<Finding> {
+    let Ok(url) = pipeline.database.url() else { return Vec::new() };
+    let (options, schema) = (pipeline.database.options(), pipeline.database.schema());
+    let asked = super::gather::postgres::admitted(url.expose_secret(), options.allow_plaintext, schema);
+    // A database that is away, has no tables or is none of PostgreSQL is another finding.
+    let Ok(facts) = asked.await else { return Vec::new() };
+    let lacking = facts.relay.as_ref().and_then(super::grants::lacking);
+    lacking.into_iter().chain(facts.shared_session.then(|| super::postgres::pooler(true))).collect()
 }
 
 /// Opens the database as `relay run` does, and closes it. Cancel-safe.

@@ -7,20 +7,30 @@ use inbox::{
     Activity, DeadLetter, DeadLetterId, DeadLetterQuery, Decision, Dialect as Store, Inbox, InboxOptions,
     Known, RedriveOptions, Redriven, Requested, Signature,
 };
+#[cfg(feature = "postgres")]
+use migrations::MigrateError;
 use migrations::{Dialect, Identifier};
 #[cfg(feature = "postgres")]
 use outbox::connect::postgres_options;
 use outbox::connect::sqlite_options;
 use outbox::log::{LogError, LogOptions};
 #[cfg(feature = "postgres")]
-use sqlx::Postgres;
+use sqlx::postgres::PgConnectOptions;
+#[cfg(feature = "postgres")]
+use sqlx::{ConnectOptions as _, Postgres};
 use sqlx::{Connection, Sqlite};
 use time::OffsetDateTime;
+#[cfg(feature = "postgres")]
+use tokio::time::timeout;
 use uuid::Uuid;
 
 use super::error::OperateError;
 use super::tables::open_with;
 use crate::config::Database;
+
+/// How long connecting may take.
+#[cfg(feature = "postgres")]
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// An open inbox with one connection.
 pub(crate) enum InboxDatabase {
@@ -47,11 +57,25 @@ impl InboxDatabase {
             #[cfg(feature = "postgres")]
             Dialect::Postgres => {
                 let options = postgres_options(url, allow_plaintext).map_err(invalid)?;
-                Self::Postgres(opened(options.application_name("relay operate"), schema).await?)
+                let options = options.application_name("relay operate");
+                answers(&options).await?;
+                Self::Postgres(opened(options, schema).await?)
             }
             Dialect::Sqlite => Self::Sqlite(opened(sqlite_options(url).map_err(invalid)?, schema).await?),
         })
     }
+}
+
+/// Connects once: a pool would try again and again to reach a server that is away.
+#[cfg(feature = "postgres")]
+async fn answers(options: &PgConnectOptions) -> Result<(), OperateError> {
+    let connected = timeout(CONNECT_TIMEOUT, options.connect()).await;
+    let connected = connected.map_err(|_| LogError::Timeout { waited: CONNECT_TIMEOUT })?;
+    let failed = |error| MigrateError::Database { what: String::from("connect"), source: Box::new(error) };
+    let connection = connected.map_err(|error| LogError::from(failed(error)))?;
+    // Nothing depends on it.
+    let _ = connection.close().await;
+    Ok(())
 }
 
 async fn opened<DB: Store + outbox::Dialect>(

@@ -173,6 +173,37 @@ fn stale(rows: &[PgRow]) -> Result<Option<(String, String)>, Unreachable> {
     Ok(recorded.zip(actual).filter(|(recorded, actual)| recorded != actual))
 }
 
+/// The facts that decide whether a relay can work at a server that lets it in.
+pub(in crate::doctor) struct Admitted {
+    /// Whether two connections got one session of the server.
+    pub(in crate::doctor) shared_session: bool,
+    /// The relay's own role.
+    pub(in crate::doctor) relay: Option<RoleFacts>,
+}
+
+/// Asks for what a relay needs beyond a connection, of a server with the outbox's tables.
+pub(in crate::doctor) async fn admitted(
+    url: &str,
+    allow_plaintext: bool,
+    schema: Option<&Identifier>,
+) -> Result<Admitted, Unreachable> {
+    let options = postgres_options(url, allow_plaintext).map_err(LogError::from)?;
+    let options = options.application_name("relay check");
+    let mut connection = connect(&options).await?;
+    let row = rows(&mut connection, None, "SELECT pg_backend_pid() AS pid").await?.into_iter().next();
+    let pid: Option<i32> = row.map(|row| get(&row, "pid")).transpose()?;
+    let shared_session = match pid {
+        Some(pid) => shares_session(&options, pid).await?,
+        None => false,
+    };
+    // The roles of services are the doctor's.
+    let granted = Template::new(GRANTS).schema(schema).literal("producer", "").literal("consumer", "");
+    let roles = grants(&super::asked::run(&mut connection, granted).await?)?;
+    // Nothing depends on it.
+    let _ = timeout(TIME_LIMIT, connection.close()).await;
+    Ok(Admitted { shared_session, relay: roles.into_iter().find(|role| role.part == "relay") })
+}
+
 /// Whether a second connection gets the session that the first one, which is idle, had.
 async fn shares_session(options: &PgConnectOptions, pid: i32) -> Result<bool, Unreachable> {
     let mut second = connect(options).await?;
