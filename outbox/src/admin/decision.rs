@@ -1,4 +1,12 @@
-//! Decisions that an operator may take about a dead entry.
+//! Decisions that an operator may take about a dead entry, and about one that is retried in vain
+//! until an operator acts.
+//!
+//! # An entry that is retried
+//! The relay owns it from the moment it is due until the outcome is stored, and reads it without a
+//! lock. So it is taken from the relay first, in a transaction of its own: its next retry is
+//! postponed, only while it is not due. If it is still not due by the old time after that
+//! commit, no relay has read it, and none will before the postponed time: the decision is safe.
+//! Otherwise it is given back. An operator who vanishes in between delays a retry, nothing else.
 
 use std::fmt;
 
@@ -42,6 +50,10 @@ pub struct OperatorDecision {
     pub selection: Option<String>,
 }
 
+/// For how long an entry is taken from the relay, in terms of the limit on a call: the decision
+/// ends within one.
+pub(crate) const TAKEN_FOR_CALLS: u32 = 2;
+
 /// Entries that are decided about in one transaction at most: the relay's own checkpoints wait for
 /// its end.
 pub const DECIDED_MAX: usize = 500;
@@ -81,6 +93,13 @@ pub enum Action {
 }
 
 impl Action {
+    /// Whether it is possible also about an entry that waits for its next retry because of
+    /// something that an operator has to mend, such as a topic that is missing.
+    #[must_use]
+    pub fn takes_retrying(self) -> bool {
+        self != Self::Requeue
+    }
+
     /// The lower-case word that the audit stores.
     #[must_use]
     pub fn as_str(self) -> &'static str {
@@ -122,13 +141,25 @@ pub enum DecideError {
         /// The entry.
         id: EntryId,
     },
-    /// Only dead entries can be decided about: the relay itself is busy with all others.
+    /// The relay itself is busy with an entry that is not dead, unless it waits for its next retry
+    /// because of something that an operator has to mend.
     #[error("entry {id} is {state}; {action} is for dead entries only")]
     NotDead {
         /// The entry.
         id: EntryId,
         /// Its state.
         state: String,
+        /// The action that was asked for.
+        action: Action,
+    },
+    /// The entry is retrying, and the relay may be sending it at this moment.
+    #[error(
+        "entry {id} is retrying: only between two retries, and only where an operator has to act (cause operator), \
+         {action} is possible; ask again in a second while a relay runs"
+    )]
+    Trying {
+        /// The entry.
+        id: EntryId,
         /// The action that was asked for.
         action: Action,
     },
@@ -179,7 +210,7 @@ impl DecideError {
 pub(crate) struct EntryNow {
     pub(crate) state: String,
     pub(crate) message_id: String,
-    /// Whether the transaction has locked it, as a dead one.
+    /// Whether the transaction has locked it, as a dead one or one that was taken from the relay.
     pub(crate) is_locked: bool,
 }
 
@@ -200,6 +231,9 @@ impl ChosenEntry {
         }
         if found.is_locked {
             return Ok(());
+        }
+        if found.state == ExceptionState::Retrying.as_str() && action.takes_retrying() {
+            return Err(DecideError::Trying { id, action });
         }
         // One that died again between two looks is not the one that was chosen.
         let is_dead = found.state == ExceptionState::Dead.as_str();

@@ -1,6 +1,7 @@
 //! Questions and decisions of operators.
 //!
-//! Decisions are made about dead entries only, up to 500 in one transaction, each with its line in
+//! Decisions are made about dead entries, and about retrying ones that wait for an operator, up to
+//! 500 in one transaction, each with its line in
 //! `outbox_audit`: who, when, what, why, and the digests of the content before and after. The relay
 //! finds a requeued or discarded entry by its due time, within a poll.
 //!
@@ -66,8 +67,9 @@ pub trait LogAdmin: Send + Sync + 'static {
         entries_max: u32,
     ) -> Result<Vec<ListedEntry>, LogError>;
 
-    /// Decides about dead entries: requeue, discard or edit. All of them in one transaction, so at
-    /// most [`DECIDED_MAX`] at once. Returns a verdict on each, in their order: one that is not
+    /// Decides about dead entries: requeue, discard or edit; discards and edits also retrying ones
+    /// with the operator's fault, between two retries. All of them in one transaction, so at most
+    /// [`DECIDED_MAX`] at once. Returns a verdict on each, in their order: one that is not
     /// dead, or another message by now, is left as it is. Not cancel-safe: the outcome of a dropped
     /// call is unknown; list the entries.
     ///

@@ -9,7 +9,9 @@ use migrations::SqlErrorKind;
 use sqlx::{Connection, Executor as _, PgConnection, Row as _};
 use time::OffsetDateTime;
 
-use crate::admin::decision::{ChosenEntry, DecideError, Decision, EntryNow, OperatorDecision, edited};
+use crate::admin::decision::{
+    ChosenEntry, DecideError, Decision, EntryNow, OperatorDecision, TAKEN_FOR_CALLS, edited,
+};
 use crate::admin::entry::{AuditRecord, ListedEntry, due};
 use crate::admin::status::{
     Backlog, Blocker, COUNTED_MAX, CursorHistory, Holder, ParkedSummary, RelayStatus,
@@ -155,11 +157,35 @@ migrations::statements! {
 }
 
 // $1 relay, $2 ids, ascending, so that two operators never wait for each other; the relay's own
-// rows are those that are not dead. Each is looked up by itself, here and below.
+// rows are those that are not dead, unless they were taken from it until $3. Each is looked up by
+// itself, here and below.
 pub(super) const LOCK_ENTRIES: &str = "
 SELECT e.id, e.state, e.message_id::text FROM unnest($2::bigint[]) AS chosen(id) CROSS JOIN LATERAL (
     SELECT id, state, message_id FROM {schema}outbox_exception
-    WHERE relay = $1 AND shard = 0 AND id = chosen.id AND state = 'dead' LIMIT 1 FOR UPDATE) AS e";
+    WHERE relay = $1 AND shard = 0 AND id = chosen.id
+        AND (state = 'dead' OR state = 'retrying' AND due_at = $3::text::timestamptz) LIMIT 1 FOR UPDATE) AS e";
+
+// $1 relay, $2 ids, $3 seconds: those that wait for a retry and for an operator, when each is due,
+// and until when it is taken.
+pub(super) const LOCK_WAITING: &str = "
+SELECT e.id, e.due_at::text, (clock_timestamp() + make_interval(secs => $3))::text
+FROM unnest($2::bigint[]) AS chosen(id) CROSS JOIN LATERAL (
+    SELECT id, due_at FROM {schema}outbox_exception
+    WHERE relay = $1 AND shard = 0 AND id = chosen.id AND state = 'retrying' AND fault = 'operator'
+        AND due_at > clock_timestamp() LIMIT 1 FOR UPDATE) AS e";
+
+// $1 relay, $2 ids, $3 when the retrying ones of them are due; now without one.
+pub(super) const SET_DUE: &str = "
+UPDATE {schema}outbox_exception SET due_at = coalesce($3::text::timestamptz, clock_timestamp())
+WHERE ctid = ANY(ARRAY(
+    SELECT e.place FROM unnest($2::bigint[]) AS chosen(id) CROSS JOIN LATERAL (
+        SELECT ctid AS place FROM {schema}outbox_exception
+        WHERE relay = $1 AND shard = 0 AND id = chosen.id AND state = 'retrying' LIMIT 1 FOR UPDATE) AS e))";
+
+// $1 ids, $2 times: which of them are over.
+pub(super) const OVERDUE: &str = "
+SELECT taken.id FROM unnest($1::bigint[], $2::text[]) AS taken(id, due_at)
+WHERE taken.due_at::timestamptz <= clock_timestamp()";
 
 pub(super) const LOOK_AT_ENTRIES: &str = "
 SELECT e.id, e.state, e.message_id::text FROM unnest($2::bigint[]) AS chosen(id) CROSS JOIN LATERAL (
@@ -332,12 +358,64 @@ impl PostgresLog {
             .map_err(LogError::during("look at the entry"))
     }
 
-    /// The chosen entries as they are; those that are dead are locked.
+    /// Takes the entries from the relay that wait for a retry and for an operator (see
+    /// [`crate::admin::decision`]). Returns until when.
+    async fn take_waiting(
+        &self,
+        connection: &mut PgConnection,
+        relay: &RelayName,
+        entries: &[ChosenEntry],
+    ) -> Result<Option<String>, LogError> {
+        let failed = || LogError::during("take entries from the relay");
+        let mut ids: Vec<i64> = entries.iter().map(|entry| entry.id.0).collect();
+        ids.sort_unstable();
+        let taken_for = self.options.call_timeout * TAKEN_FOR_CALLS;
+        let mut tx = connection.begin().await.map_err(failed())?;
+        tx.execute(ONE_PLAN_HERE).await.map_err(failed())?;
+        let waiting: Vec<(i64, String, String)> = sqlx::query_as(&self.render(LOCK_WAITING))
+            .bind(relay.as_str())
+            .bind(ids)
+            .bind(taken_for.as_secs_f64())
+            .fetch_all(&mut *tx)
+            .await
+            .map_err(failed())?;
+        let Some((.., until)) = waiting.first().cloned() else { return Ok(None) };
+        let ids: Vec<i64> = waiting.iter().map(|(id, ..)| *id).collect();
+        self.set_due(&mut tx, relay, &ids, Some(&until)).await.map_err(failed())?;
+        tx.commit().await.map_err(failed())?;
+        let overdue: Vec<i64> = sqlx::query_scalar(&self.render(OVERDUE))
+            .bind(&ids)
+            .bind(waiting.iter().map(|(_, due_at, _)| due_at.as_str()).collect::<Vec<_>>())
+            .fetch_all(&mut *connection)
+            .await
+            .map_err(failed())?;
+        if !overdue.is_empty() {
+            self.set_due(connection, relay, &overdue, None).await.map_err(failed())?;
+        }
+        Ok(Some(until))
+    }
+
+    /// Sets when retrying entries are due: now, without a time.
+    async fn set_due(
+        &self,
+        connection: &mut PgConnection,
+        relay: &RelayName,
+        ids: &[i64],
+        at: Option<&str>,
+    ) -> Result<(), sqlx::Error> {
+        let set_due = self.render(SET_DUE);
+        sqlx::query(&set_due).bind(relay.as_str()).bind(ids).bind(at).execute(connection).await?;
+        Ok(())
+    }
+
+    /// The chosen entries as they are; those that are dead are locked, and those that were taken
+    /// from the relay until then.
     async fn lock(
         &self,
         connection: &mut PgConnection,
         relay: &RelayName,
         entries: &[ChosenEntry],
+        taken_until: Option<&str>,
     ) -> Result<HashMap<i64, EntryNow>, LogError> {
         let mut ids: Vec<i64> = entries.iter().map(|entry| entry.id.0).collect();
         ids.sort_unstable();
@@ -347,12 +425,13 @@ impl PostgresLog {
             if missing.is_empty() {
                 break;
             }
-            let rows: Vec<(i64, String, String)> = sqlx::query_as(&self.render(statement))
-                .bind(relay.as_str())
-                .bind(missing)
-                .fetch_all(&mut *connection)
-                .await
-                .map_err(LogError::during("look at the entries"))?;
+            let statement = self.render(statement);
+            let mut query = sqlx::query_as(&statement).bind(relay.as_str()).bind(missing);
+            if is_locked {
+                query = query.bind(taken_until);
+            }
+            let rows: Vec<(i64, String, String)> =
+                query.fetch_all(&mut *connection).await.map_err(LogError::during("look at the entries"))?;
             let entry = |(id, state, message_id)| (id, EntryNow { state, message_id, is_locked });
             found.extend(rows.into_iter().map(entry));
         }
@@ -370,10 +449,14 @@ impl PostgresLog {
     ) -> Result<Vec<Result<(), DecideError>>, DecideError> {
         let failed = || LogError::during("carry out the decision");
         let mut connection = self.admin().await?;
+        let action = decree.decision.action();
+        let taken_until = match action.takes_retrying() {
+            true => self.take_waiting(&mut connection, relay, entries).await?,
+            false => None,
+        };
         let mut tx = connection.begin().await.map_err(failed())?;
         tx.execute(ONE_PLAN_HERE).await.map_err(failed())?;
-        let found = self.lock(&mut tx, relay, entries).await?;
-        let action = decree.decision.action();
+        let found = self.lock(&mut tx, relay, entries, taken_until.as_deref()).await?;
         let verdicts: Vec<Result<(), DecideError>> =
             entries.iter().map(|entry| entry.verdict(relay, found.get(&entry.id.0), action)).collect();
         let accepted = entries.iter().zip(&verdicts).filter(|(_, verdict)| verdict.is_ok());
@@ -403,6 +486,8 @@ impl PostgresLog {
                     }
                     digests.1[place] = self.digest(&mut tx, relay, entry.id).await?;
                 }
+                // With its new content, one that was taken from the relay is tried again.
+                self.set_due(&mut tx, relay, &ids, None).await.map_err(failed())?;
             }
         }
         sqlx::query(&self.render(AUDIT))

@@ -21,7 +21,7 @@ pub struct Listed {
 pub const ONE_PLAN: &str = ONE_PLAN_HERE;
 
 /// Texts that are constants of their modules.
-const CONSTANTS: [(&str, &str); 25] = [
+const CONSTANTS: [(&str, &str); 28] = [
     ("admin.RELAYS", admin::RELAYS),
     ("admin.PRESENT", admin::PRESENT),
     ("admin.COUNTS", admin::COUNTS),
@@ -30,6 +30,9 @@ const CONSTANTS: [(&str, &str); 25] = [
     ("admin.BLOCKER", admin::BLOCKER),
     ("admin.LOCK_ENTRIES", admin::LOCK_ENTRIES),
     ("admin.LOOK_AT_ENTRIES", admin::LOOK_AT_ENTRIES),
+    ("admin.LOCK_WAITING", admin::LOCK_WAITING),
+    ("admin.SET_DUE", admin::SET_DUE),
+    ("admin.OVERDUE", admin::OVERDUE),
     ("admin.REQUEUE", admin::REQUEUE),
     ("admin.DISCARD", admin::DISCARD),
     ("admin.EDIT", admin::EDIT),

@@ -9,7 +9,7 @@ use sqlx::{Connection, Row as _, SqliteConnection};
 use time::OffsetDateTime;
 
 use crate::admin::decision::{
-    ChosenEntry, Content, DecideError, Decision, EntryNow, OperatorDecision, edited,
+    ChosenEntry, Content, DecideError, Decision, EntryNow, OperatorDecision, TAKEN_FOR_CALLS, edited,
 };
 use crate::admin::entry::{AuditRecord, ListedEntry, at_micros, due};
 use crate::admin::status::{Backlog, Blocker, COUNTED_MAX, Holder, ParkedSummary, RelayStatus};
@@ -73,7 +73,16 @@ migrations::statements! {
                 AND (e.state = 'discarded' OR e.id IS NULL AND m.id IS NOT NULL))
         WHERE id > ?2 ORDER BY id LIMIT ?3";
     found = "
-        SELECT state, message_id FROM outbox_exception WHERE relay = ?1 AND shard = 0 AND id = ?2";
+        SELECT state, message_id, due_at FROM outbox_exception WHERE relay = ?1 AND shard = 0 AND id = ?2";
+    /// One that waits for a retry and for an operator: when it is due.
+    waiting = "
+        SELECT due_at FROM outbox_exception WHERE relay = ?1 AND shard = 0 AND id = ?2
+            AND state = 'retrying' AND fault = 'operator' AND due_at > {now}";
+    /// ?1 relay, ?2 id, ?3 when it is due, if it is retrying; now without a time.
+    set_due = "
+        UPDATE outbox_exception SET due_at = coalesce(?3, {now})
+            WHERE relay = ?1 AND shard = 0 AND id = ?2 AND state = 'retrying'";
+    present = "SELECT {now}";
     /// The content of an entry from its copy or its row, unless it is too large to be read: 64 MiB.
     content = "
         SELECT coalesce(p.payload, m.payload), coalesce(p.headers, m.headers) FROM outbox_exception AS e
@@ -128,6 +137,17 @@ async fn digest(
         .await
         .map_err(LogError::during("look at the entry"))?;
     Ok(content.map(|(payload, headers)| Content { payload, headers }.digest()))
+}
+
+/// Sets when a retrying entry is due: now, without a time.
+async fn set_due(
+    connection: &mut SqliteConnection,
+    relay: &RelayName,
+    id: EntryId,
+    at: Option<i64>,
+) -> Result<(), sqlx::Error> {
+    sqlx::query(&SQL.set_due).bind(relay.as_str()).bind(id.0).bind(at).execute(connection).await?;
+    Ok(())
 }
 
 async fn backlog(connection: &mut SqliteConnection, cursor: &Cursor) -> Result<Backlog, LogError> {
@@ -203,25 +223,62 @@ impl SqliteLog {
         Ok(relays)
     }
 
+    /// Takes the entries from the relay that wait for a retry and for an operator (see
+    /// [`crate::admin::decision`]). Returns until when.
+    async fn take_waiting(
+        &self,
+        connection: &mut SqliteConnection,
+        relay: &RelayName,
+        entries: &[ChosenEntry],
+    ) -> Result<Option<i64>, LogError> {
+        let failed = || LogError::during("take entries from the relay");
+        let taken_for = self.options.call_timeout * TAKEN_FOR_CALLS;
+        let mut tx = connection.begin_with("BEGIN IMMEDIATE").await.map_err(failed())?;
+        let now: i64 = sqlx::query_scalar(&SQL.present).fetch_one(&mut *tx).await.map_err(failed())?;
+        let until = now.saturating_add(i64::try_from(taken_for.as_micros()).unwrap_or(i64::MAX));
+        let mut waiting = Vec::new();
+        for entry in entries {
+            let due_at: Option<i64> = sqlx::query_scalar(&SQL.waiting)
+                .bind(relay.as_str())
+                .bind(entry.id.0)
+                .fetch_optional(&mut *tx)
+                .await
+                .map_err(failed())?;
+            let Some(due_at) = due_at else { continue };
+            set_due(&mut tx, relay, entry.id, Some(until)).await.map_err(failed())?;
+            waiting.push((entry.id, due_at));
+        }
+        if waiting.is_empty() {
+            return Ok(None);
+        }
+        tx.commit().await.map_err(failed())?;
+        let now: i64 = sqlx::query_scalar(&SQL.present).fetch_one(&mut *connection).await.map_err(failed())?;
+        for (id, _) in waiting.into_iter().filter(|(_, due_at)| *due_at <= now) {
+            set_due(&mut *connection, relay, id, None).await.map_err(failed())?;
+        }
+        Ok(Some(until))
+    }
+
     /// Decides about one entry, in an open transaction.
     async fn decide_one(
         connection: &mut SqliteConnection,
         relay: &RelayName,
         entry: &ChosenEntry,
         decree: &OperatorDecision,
+        taken_until: Option<i64>,
     ) -> Result<Result<(), DecideError>, LogError> {
         let failed = || LogError::during("carry out the decision");
         let id = entry.id;
-        let found: Option<(String, String)> = sqlx::query_as(&SQL.found)
+        let found: Option<(String, String, Option<i64>)> = sqlx::query_as(&SQL.found)
             .bind(relay.as_str())
             .bind(id.0)
             .fetch_optional(&mut *connection)
             .await
             .map_err(failed())?;
-        let found = found.map(|(state, message_id)| EntryNow {
-            is_locked: state == ExceptionState::Dead.as_str(),
-            state,
-            message_id,
+        let found = found.map(|(state, message_id, due_at)| {
+            let is_taken = state == ExceptionState::Retrying.as_str() && taken_until.is_some();
+            let is_locked = state == ExceptionState::Dead.as_str() || is_taken && due_at == taken_until;
+            EntryNow { is_locked, state, message_id }
         });
         let action = decree.decision.action();
         let verdict = entry.verdict(relay, found.as_ref(), action);
@@ -245,6 +302,8 @@ impl SqliteLog {
                     update.execute(&mut *connection).await.map_err(failed())?;
                 }
                 digests.1 = digest(&mut *connection, relay, id).await?;
+                // With its new content, one that was taken from the relay is tried again.
+                set_due(&mut *connection, relay, id, None).await.map_err(failed())?;
             }
         }
         sqlx::query(&SQL.audit)
@@ -307,10 +366,14 @@ impl LogAdmin for SqliteLog {
         decree.check()?;
         let failed = || LogError::during("carry out the decision");
         let mut connection = self.connect().await?;
+        let taken_until = match decree.decision.action().takes_retrying() {
+            true => self.take_waiting(&mut connection, relay, entries).await?,
+            false => None,
+        };
         let mut tx = connection.begin_with("BEGIN IMMEDIATE").await.map_err(failed())?;
         let mut verdicts = Vec::with_capacity(entries.len());
         for entry in entries {
-            verdicts.push(Self::decide_one(&mut tx, relay, entry, &decree).await?);
+            verdicts.push(Self::decide_one(&mut tx, relay, entry, &decree, taken_until).await?);
         }
         tx.commit().await.map_err(failed())?;
         Ok(verdicts)

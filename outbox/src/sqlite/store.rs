@@ -21,7 +21,7 @@ pub(crate) const ROWS_AHEAD: usize = 2;
 #[derive(Debug, Clone)]
 pub struct SqliteLog {
     connect: SqliteConnectOptions,
-    options: LogOptions,
+    pub(super) options: LogOptions,
     pub(super) source: Source,
     origin: String,
 }

@@ -58,6 +58,15 @@ impl OperateError {
         Self { message: format!("{subject}: {}", self.message), ..self }
     }
 
+    /// Several errors as one that names each; `None` without any. Its kind and its help are those
+    /// of the first.
+    pub(crate) fn all_of(errors: Vec<Self>) -> Option<Self> {
+        errors.into_iter().reduce(|all, error| match all.message.contains(&error.message) {
+            true => all,
+            false => Self { message: format!("{}; {}", all.message, error.message), ..all },
+        })
+    }
+
     /// The kind of remedy.
     #[must_use]
     pub fn kind(&self) -> OperateErrorKind {

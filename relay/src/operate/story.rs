@@ -147,7 +147,7 @@ pub async fn story(places: &Places, operator: &Operator, asked: &MessageRef) -> 
     };
     let is_known = |part: &InboxPart| !matches!(part.state.as_str(), "not seen" | "forgotten");
     if found.is_empty() && !inboxes.iter().any(is_known) {
-        return Err(match away.into_iter().next() {
+        return Err(match OperateError::all_of(away) {
             Some(error) => error,
             None => unknown(places, asked, id).await,
         });

@@ -56,8 +56,22 @@ pub(crate) struct Where {
 }
 
 impl Where {
+    /// The places that may have one of these messages. An id that is a place in the log is of an
+    /// outbox: an inbox that is away does not matter then.
+    pub(crate) async fn open_for(&self, ids: &[MessageRef]) -> Result<Places, Failure> {
+        let is_of_outbox = !ids.is_empty() && ids.iter().all(|id| id.uuid().is_none());
+        match self.source {
+            None if is_of_outbox => self.open_of(Some(DeadSource::Outbox)).await,
+            source => self.open_of(source).await,
+        }
+    }
+
     /// The places; connects to the inboxes.
     pub(crate) async fn open(&self) -> Result<Places, Failure> {
+        self.open_of(self.source).await
+    }
+
+    async fn open_of(&self, source: Option<DeadSource>) -> Result<Places, Failure> {
         if let Some(url) = read_url("inbox", self.inbox.as_ref(), self.inbox_file.as_ref())? {
             return Ok(Places::new().inbox_at(&url, self.schema.clone(), self.allow_plaintext).await);
         }
@@ -67,10 +81,10 @@ impl Where {
             None => config.pipelines.iter().collect(),
         };
         let mut places = Places::new();
-        if self.source != Some(DeadSource::Inbox) {
+        if source != Some(DeadSource::Inbox) {
             places = pipelines.iter().fold(places, |places, pipeline| places.outbox(pipeline));
         }
-        if self.source != Some(DeadSource::Outbox) {
+        if source != Some(DeadSource::Outbox) {
             let is_of = |inbox: &&crate::config::InboxConfig| {
                 self.pipeline.as_deref().is_none_or(|pipeline| inbox.is_of(pipeline))
             };

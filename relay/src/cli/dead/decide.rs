@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::{ArgGroup, Args};
 use message::{HeaderName, HeaderValue, Headers};
 use outbox::admin::DECIDED_MAX;
+use outbox::log::ExceptionState;
 
 use super::super::exit::Exit;
 use super::super::failure::Failure;
@@ -93,7 +94,7 @@ impl Requeue {
 
 impl Decide {
     pub(crate) async fn execute(self, change: &Change, format: Format) -> Result<Exit, Failure> {
-        let places = self.place.open().await?;
+        let places = self.place.open_for(&self.ids).await?;
         let report = self.decide(&places, change).await;
         places.close().await;
         told(report?, format)
@@ -101,8 +102,8 @@ impl Decide {
 
     async fn decide(&self, places: &Places, change: &Change) -> Result<Report, Failure> {
         let signed = self.signature.signed();
-        let plan =
-            dead::plan(places, &signed.operator, &self.conditions.filter(&self.ids, &self.place)).await?;
+        let filter = self.conditions.filter(&self.ids, &self.place);
+        let plan = dead::plan(places, &signed.operator, &filter, change).await?;
         if self.dry_run {
             return Ok(plan.dry_run(change));
         }
@@ -135,11 +136,13 @@ impl Edit {
             })?),
         };
         let change = Change::Edit { payload, headers: headers(self.headers)? };
-        let places = self.place.open().await?;
+        let places = self.place.open_for(std::slice::from_ref(&self.id)).await?;
         let signed = self.signature.signed();
         let filter = Filter { ids: vec![self.id.clone()], ..Filter::default() };
+        let mut is_dead = true;
         let report = async {
-            let plan = dead::plan(&places, &signed.operator, &filter).await?;
+            let plan = dead::plan(&places, &signed.operator, &filter, &change).await?;
+            is_dead = plan.messages.iter().all(|message| message.state == ExceptionState::Dead.as_str());
             if self.dry_run {
                 return Ok(plan.dry_run(&change));
             }
@@ -151,8 +154,10 @@ impl Edit {
         // As it can be typed, also where several pipelines have a message of this number.
         let owner = report.messages.first().map(|edited| edited.owner.clone()).unwrap_or_default();
         let exit = told(report, format)?;
-        if !self.dry_run {
-            let id = &self.id;
+        let id = &self.id;
+        if !self.dry_run && !is_dead {
+            eprintln!("the relay tries it again by itself: relay show --pipeline {owner} {id}");
+        } else if !self.dry_run {
             eprintln!(
                 "it stays dead until it is requeued: relay dead requeue --pipeline {owner} --id {id} --note WHY"
             );

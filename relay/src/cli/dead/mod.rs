@@ -35,9 +35,10 @@ pub enum Dead {
     #[command(visible_alias = "redrive")]
     Requeue(Requeue),
     /// Give dead messages up: they are never published, or no further copy of them takes effect.
+    /// By its id also a message that is retried in vain, where a topic is missing or refused.
     Discard(Decide),
-    /// Replace payload or headers of a dead message in an outbox; it stays dead until it is
-    /// requeued.
+    /// Replace payload or headers of a dead message in an outbox, which stays dead until it is
+    /// requeued, or of one that is retried in vain.
     Edit(Edit),
     /// List the decisions taken so far, the latest first, with what came of them; also pauses and
     /// resumes.
@@ -188,7 +189,7 @@ const COUNTED_MAX: usize = 100_000;
 
 impl Show {
     async fn execute(self, format: Format) -> Result<Exit, Failure> {
-        let places = self.place.open().await?;
+        let places = self.place.open_for(&self.ids).await?;
         let filter = Filter { ids: self.ids, ..Filter::default() };
         let found = dead::show(&places, &viewer(), &filter).await;
         places.close().await;

@@ -127,7 +127,12 @@ impl Machine {
             match exception.state {
                 ExceptionState::Discarded => {
                     self.resolve(exception.entry.key(), id, &exception.entry.message_id());
-                    self.blocks.take_out(exception.entry.topic(), exception.entry.key(), id);
+                    let topic = exception.entry.topic();
+                    self.blocks.take_out(topic, exception.entry.key(), id);
+                    // The next entry that the topic refuses finds out when it takes messages.
+                    if self.blocks.is_probe(topic, id) {
+                        self.unblock_topic(topic);
+                    }
                 }
                 ExceptionState::Scheduled => self.scheduled(exception),
                 // Another one probes its topic, or an operator has paused it: this one waits like

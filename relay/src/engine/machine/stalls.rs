@@ -110,6 +110,25 @@ fn scheduled_messages_of_one_missing_topic_end_few_sessions() {
     refuse_all(ExceptionState::Scheduled);
 }
 
+/// Goal: an operator gives up the message whose retries find out when its topic takes messages, and
+/// the topic does not wait for it for ever.
+#[test]
+fn a_topic_whose_probe_is_discarded_is_tried_by_the_next_message() {
+    let mut bench = wide_bench(MaxInFlightPerKey::One);
+    let (probe, next) = (message_for("missing", "a"), message_for("missing", "b"));
+    bench.read(&probe);
+    let ticket = bench.machine.submissions(9)[0].ticket;
+    let outcome = Err(PublishError::topic_unavailable("no such topic"));
+    bench.machine.receipt(Receipt { ticket, outcome }, 0.5);
+    bench.cursor();
+    assert_eq!(bench.machine.blocked().1, 1);
+    bench.machine.due(vec![exception(1, &probe, ExceptionState::Discarded)], 0.5);
+    bench.cursor();
+    assert_eq!(bench.machine.blocked().1, 0, "it waits for a message that will never be sent");
+    bench.read(&next);
+    assert_eq!(bench.machine.submissions(9).len(), 1);
+}
+
 /// Kafka's two kinds of session: a refused batch ends one without blame; the next sends as many
 /// messages as were unconfirmed one by one, in the order in which they come.
 #[test]

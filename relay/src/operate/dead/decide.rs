@@ -34,7 +34,7 @@ pub enum Change {
     },
     /// Give it up: it is never published, or none of its copies takes effect.
     Discard,
-    /// Replace its content; it stays dead until it is requeued. For entries of outboxes only.
+    /// Replace its content; a dead one stays dead until it is requeued. For entries of outboxes only.
     Edit {
         /// The new payload; `None` leaves it.
         payload: Option<Vec<u8>>,
@@ -52,6 +52,11 @@ impl Change {
             Self::Discard => "discard",
             Self::Edit { .. } => "edit",
         }
+    }
+
+    /// Whether it is possible about an entry that is retried in vain until an operator acts.
+    pub(crate) fn takes_retrying(&self) -> bool {
+        !matches!(self, Self::Requeue { .. })
     }
 }
 

@@ -118,6 +118,12 @@ pub struct DeadMessage {
 }
 
 impl DeadMessage {
+    /// Whether it is retried in vain until an operator acts, as for a topic that is missing.
+    pub(crate) fn waits_for_operator(&self) -> bool {
+        self.state == ExceptionState::Retrying.as_str()
+            && self.cause.as_deref() == Some(message::Fault::Operator.as_str())
+    }
+
     pub(crate) fn of_entry(
         (place, pipeline): (usize, &str),
         state: ExceptionState,

@@ -1,9 +1,10 @@
 //! The subject of a decision, before it is taken.
 
 use outbox::entries::EntryRef;
-use outbox::log::EntryId;
+use outbox::log::{EntryId, ExceptionState};
 use serde::Serialize;
 
+use super::decide::Change;
 use super::filter::{Filter, MessageRef};
 use super::list::{Listed, NOT_ALL_LOOKED_AT, States, find};
 use super::message::{DeadMessage, DeadSource, Row};
@@ -32,13 +33,20 @@ pub struct Plan {
 /// The help where an id names no dead message.
 const NOT_DEAD: &str = "`relay dead list` shows what is dead, with --state what else is parked";
 
-/// Finds the dead messages that a decision would be about. Changes nothing. Cancel-safe.
+/// Finds the messages that a decision would be about: dead ones, and among those named by their
+/// ids also entries that are retried in vain until an operator acts, if the decision takes them.
+/// Changes nothing. Cancel-safe.
 ///
 /// # Errors
 /// [`OperateError`] when a place could not be asked, when a message that was named is not dead, or
 /// when an id names several.
-pub async fn plan(places: &Places, operator: &Operator, filter: &Filter) -> Result<Plan, OperateError> {
-    plan_at_most(places, operator, filter, usize::MAX).await
+pub async fn plan(
+    places: &Places,
+    operator: &Operator,
+    filter: &Filter,
+    change: &Change,
+) -> Result<Plan, OperateError> {
+    plan_at_most(places, operator, filter, change, usize::MAX).await
 }
 
 /// As [`plan`], for the first `limit` messages that the filter chooses; [`Plan::more`] tells
@@ -50,17 +58,22 @@ pub async fn plan_at_most(
     places: &Places,
     operator: &Operator,
     filter: &Filter,
+    change: &Change,
     limit: usize,
 ) -> Result<Plan, OperateError> {
     operator.permit(Role::Viewer, "look at parked messages")?;
     let found = find(places, filter, States::Dead, limit.saturating_add(1)).await;
     let Listed { mut messages, away, next, .. } = found;
-    if let Some(error) = away.into_iter().next() {
+    if let Some(error) = OperateError::all_of(away) {
         if places.count() == 1 {
             return Err(error);
         }
-        let help = "a decision needs every place; choose one with --source, --pipeline or --inbox";
+        let help = "a decision needs every place that may have such a message: choose one that answers, with \
+                    --source outbox, --source inbox or --inbox, or with --pipeline and the message's place in the log";
         return Err(error.with_help(help));
+    }
+    if change.takes_retrying() {
+        add_waiting(places, filter, &mut messages).await;
     }
     let help = if next.is_some() { NOT_ALL_LOOKED_AT } else { NOT_DEAD };
     check_named(places, filter, &messages, help).await?;
@@ -82,7 +95,20 @@ fn sort(messages: &mut [DeadMessage]) {
     });
 }
 
-/// Refuses ids that name no dead message, or several.
+/// Adds those of the named entries that are retried in vain until an operator acts.
+async fn add_waiting(places: &Places, filter: &Filter, messages: &mut Vec<DeadMessage>) {
+    let is_missing = |id: &&MessageRef| !messages.iter().any(|message| id.names(message));
+    let ids: Vec<MessageRef> = filter.ids.iter().filter(is_missing).cloned().collect();
+    if ids.is_empty() {
+        return;
+    }
+    let named = Filter { ids, ..filter.clone() };
+    let retrying = find(places, &named, States::Parked(ExceptionState::Retrying), usize::MAX).await;
+    messages.extend(retrying.messages.into_iter().filter(DeadMessage::waits_for_operator));
+    messages.sort_by_key(|message| message.row);
+}
+
+/// Refuses ids that name no message to decide about, or several.
 async fn check_named(
     places: &Places,
     filter: &Filter,
@@ -158,6 +184,9 @@ fn meaning(message: &DeadMessage) -> String {
         return closed(message.state);
     }
     match message.state {
+        "retrying" if message.waits_for_operator() => {
+            String::from("retrying: the relay tries it again by itself, unless it is discarded")
+        }
         "retrying" => String::from("retrying: the relay tries it again by itself"),
         "held" => String::from("held: it leaves once what is before it has left"),
         "scheduled" => String::from("scheduled: it leaves at its time"),

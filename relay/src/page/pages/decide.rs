@@ -46,7 +46,7 @@ pub(crate) async fn confirm(
     let Choice { change, parts, is_all } = choice(&app, &form).await.map_err(shown)?;
     let mut plans = Vec::new();
     for (places, filter) in parts {
-        let found = plan_at_most(&places, &operator, &filter, DECIDED_MAX).await;
+        let found = plan_at_most(&places, &operator, &filter, &change, DECIDED_MAX).await;
         places.close().await;
         plans.push(found.map_err(|error| shown(error.into()))?);
     }
@@ -98,7 +98,7 @@ pub(crate) async fn carry_out(
         let Choice { change, parts, .. } = choice(&app, &form).await?;
         let mut plans: Vec<(Places, Plan)> = Vec::new();
         for (places, filter) in parts {
-            let plan = plan_at_most(&places, &signed.operator, &filter, DECIDED_MAX).await?;
+            let plan = plan_at_most(&places, &signed.operator, &filter, &change, DECIDED_MAX).await?;
             plans.push((places, plan));
         }
         if fingerprint(plans.iter().flat_map(|(_, plan)| &plan.messages)) != expected {

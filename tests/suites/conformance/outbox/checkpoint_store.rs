@@ -27,6 +27,7 @@ cases! { "outbox/checkpoint_store":
         a_scheduled_entry_is_due_at_its_own_time_however_late_it_is_parked,
         the_last_change_of_an_entry_counts,
         operators_decide_about_dead_entries_only,
+        operators_decide_about_entries_that_are_retried_for_them,
         a_decision_reaches_the_messages_that_were_chosen_and_no_others,
         what_was_given_up_stays_known_and_nothing_else_does,
         only_the_pause_that_was_meant_ends,
@@ -318,6 +319,49 @@ async fn operators_decide_about_dead_entries_only<DB: TestDialect>(db: Database<
         [(3, "requeue", "ops"), (3, "edit", "ops"), (2, "discard", "ops"), (1, "requeue", "ops")]
     );
     assert!(audit[1].digest_before.is_some() && audit[1].digest_before != audit[1].digest_after);
+    db
+}
+
+/// Goal: an entry that is retried in vain until an operator acts can be given up or edited between
+/// two retries, and not while the relay may be sending it. Oracle: the verdicts, and what the relay
+/// reads as due: the discarded one, and the edited one with its new content.
+async fn operators_decide_about_entries_that_are_retried_for_them<DB: TestDialect>(
+    db: Database<DB>,
+) -> Database<DB> {
+    let park = |id, due_in, fault| {
+        let parked = parked(id, ExceptionState::Retrying, Some(Duration::from_secs(due_in)));
+        ExceptionChange::Park(Parked { fault: Some(fault), ..parked })
+    };
+    let (operator, broker) = (message::Fault::Operator, message::Fault::Broker);
+    let changes =
+        [park(1, 3600, operator), park(2, 0, operator), park(3, 3600, broker), park(4, 3600, operator)];
+    with_parked(&db, &changes).await;
+    let admin = admin::open(&db.relay_url(), source(), LogOptions::default()).unwrap();
+    let decide = async |ids: &[i64], decision| {
+        let chosen: Vec<_> = ids.iter().copied().map(chosen).collect();
+        let (actor, note) = (String::from("ops"), String::from("no such topic"));
+        let decree = OperatorDecision { decision, actor, note, selection: None };
+        admin.decide(&relay(), &chosen, decree).await.unwrap()
+    };
+
+    let verdicts = decide(&[1, 2, 3], Decision::Discard).await;
+    let trying = |verdict: &Result<(), DecideError>| matches!(verdict, Err(DecideError::Trying { .. }));
+    assert!(verdicts[0].is_ok() && trying(&verdicts[1]) && trying(&verdicts[2]), "{verdicts:?}");
+    let payload = Some(bytes::Bytes::from_static(b"repaired"));
+    decide(&[4], Decision::Edit { payload, headers: None }).await.remove(0).unwrap();
+    let requeued = decide(&[4], Decision::Requeue).await.remove(0);
+    assert!(matches!(requeued, Err(DecideError::NotDead { .. })), "{requeued:?}");
+
+    let due = db.reader().await.read_due(None, SMALL).await.unwrap().exceptions;
+    let mut states: Vec<_> = due.iter().map(|e| (e.entry.id.0, e.state)).collect();
+    states.sort_by_key(|(id, _)| *id);
+    let (retrying, discarded) = (ExceptionState::Retrying, ExceptionState::Discarded);
+    assert_eq!(states, [(1, discarded), (2, retrying), (4, retrying)]);
+    let edited = due.iter().find(|e| e.entry.id == EntryId(4)).unwrap().entry.message.as_ref().unwrap();
+    assert_eq!(&edited.payload[..], b"repaired");
+    let audit = admin.audit(&relay(), 10).await.unwrap();
+    let actions: Vec<_> = audit.iter().map(|r| (r.id.0, r.action.as_str())).collect();
+    assert_eq!(actions, [(4, "edit"), (1, "discard")]);
     db
 }
 

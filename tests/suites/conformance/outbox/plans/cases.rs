@@ -239,9 +239,14 @@ pub(super) fn cases(f: &Fixture) -> Vec<Case> {
     // looked up.
     add(Relay, "admin.list_discarded", "", PARKED / 3, 5 * PARKED, s("'main',0,100"));
     add(Relay, "admin.digest", "", 1, 0, s("'main',4000"));
-    for statement in ["admin.LOCK_ENTRIES", "admin.LOOK_AT_ENTRIES", "admin.REQUEUE", "admin.DISCARD"] {
+    for statement in ["admin.LOOK_AT_ENTRIES", "admin.REQUEUE", "admin.DISCARD"] {
         add(Relay, statement, "", 100, 0, format!("'main',{}", array(4_001..=4_100)));
     }
+    for statement in ["admin.LOCK_ENTRIES", "admin.SET_DUE"] {
+        add(Relay, statement, "", 100, 0, format!("'main',{},NULL", array(4_001..=4_100)));
+    }
+    add(Relay, "admin.LOCK_WAITING", "", 100, 0, format!("'main',{},20", array(4_001..=4_100)));
+    add(Relay, "admin.OVERDUE", "", 1, 0, s("ARRAY[1],ARRAY['2020-01-01']"));
     add(Relay, "admin.EDIT", "", 1, 0, s("'main',4000,'\\x01',NULL"));
     add(Relay, "admin.AUDIT", "", 1, 0, format!("'ann','main','discard','test',NULL,ARRAY[4000],ARRAY[{one}],NULL,NULL"));
     // Backwards from the last one; those of other relays are passed.
