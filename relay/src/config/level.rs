@@ -58,7 +58,7 @@ mod tests {
             ("info,relay=debug", "relay=debug,info"),
             ("info, relay=warning", "relay=warn,info"),
             ("relay::engine", "relay::engine=trace"),
-            ("info,[publish]=debug", "[publish]=debug,info"),
+            ("info,[publish]=debug", "info,[publish]=debug"),
         ] {
             assert_eq!(filter(text).unwrap().to_string(), filtered, "{text}");
         }
