@@ -196,8 +196,8 @@ pub(in crate::doctor) async fn admitted(
         Some(pid) => shares_session(&options, pid).await?,
         None => false,
     };
-    // The roles of services are the doctor's.
-    let granted = Template::new(GRANTS).schema(schema).literal("producer", "").literal("consumer", "");
+    let granted = Template::new(GRANTS).schema(schema);
+    let granted = granted.literal("producer", "outbox_producer").literal("consumer", "inbox_consumer");
     let roles = grants(&super::asked::run(&mut connection, granted).await?)?;
     // Nothing depends on it.
     let _ = timeout(TIME_LIMIT, connection.close()).await;
