@@ -25,8 +25,8 @@ pub(crate) const SHARED_SESSIONS: &str = "\
     transaction mode before 1.21, or with max_prepared_statements = 0); point the URL at the server or at a pooler in \
     session mode, or use PgBouncer 1.21 or newer with max_prepared_statements above 0";
 
-/// Why the session holds prepared statements of another client, and what to do; `None` for any other
-/// error.
+/// Why the session holds prepared statements of another client, and what to do; `None` for any
+/// other error.
 #[must_use]
 pub fn shared_session(error: &Error) -> Option<&'static str> {
     SqlErrorKind::is_of_pooler(error).then_some(SHARED_SESSIONS)

@@ -34,7 +34,8 @@ pub enum Change {
     },
     /// Give it up: it is never published, or none of its copies takes effect.
     Discard,
-    /// Replace its content; a dead one stays dead until it is requeued. For entries of outboxes only.
+    /// Replace its content; a dead one stays dead until it is requeued. For entries of outboxes
+    /// only.
     Edit {
         /// The new payload; `None` leaves it.
         payload: Option<Vec<u8>>,
