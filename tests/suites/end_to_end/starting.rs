@@ -8,9 +8,7 @@ use sqlx::Postgres;
 use tests::eventually::when;
 use tests::relay_process::Config;
 use tests::workload::Workload;
-use tests::{
-    Backend, Database, Dialect as _, Failure, Outcome, RelayProcess, Stage, brokers, eventually, trial,
-};
+use tests::{Backend, Database, Failure, Outcome, RelayProcess, Stage, brokers, eventually, roles, trial};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -97,7 +95,7 @@ async fn what_can_come_right(stage: Stage) -> Outcome {
     for line in Line::ALL {
         Migrator::<Postgres>::new(line).up(&mut connection).await?;
     }
-    Postgres::grant(&mut connection).await?;
+    roles::grant(&mut connection, &Line::ALL, None).await?;
     drop(connection);
     restored.append(&workload.topic, "k", "restored").await?;
     arrive(&workload, &["healthy", "restored", "rotating"]).await?;

