@@ -78,7 +78,7 @@ pub(super) fn correct(
     }
 }
 
-/// What is committed in a partition.
+/// The offset that is committed in a partition.
 struct Found {
     place: Place,
     offset: i64,

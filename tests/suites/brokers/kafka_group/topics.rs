@@ -67,7 +67,7 @@ async fn remake(group: &Group) -> Outcome {
     .await
 }
 
-/// What a group has committed in the first partition of its topic.
+/// The commit of a group in the first partition of its topic.
 #[derive(Debug)]
 struct Committed {
     offset: i64,
