@@ -181,12 +181,14 @@ impl Front {
         shown: Shown,
         clients: Option<&Authority>,
     ) -> Result<Self, Failure> {
-        let (identity, current) = watch::channel(acceptor(authority, shown, clients)?);
+        let identity = watch::Sender::new(acceptor(authority, shown, clients)?);
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let port = listener.local_addr()?.port();
+        // A sender stays here, so that connections outlive a front of which only the port is kept.
+        let kept = identity.clone();
         let serving = tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
-                let (mut current, target) = (current.clone(), target.clone());
+                let (mut current, target) = (kept.subscribe(), target.clone());
                 tokio::spawn(async move {
                     let acceptor = current.borrow_and_update().clone();
                     // A client that turns away ends its own connection only.
