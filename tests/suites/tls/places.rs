@@ -9,7 +9,7 @@ use tests::tls::Opening;
 use tests::{Backend, Database, Failure, Stage};
 
 /// Long enough for a handshake on a loaded machine, short enough to wait for a refusal.
-const PATIENCE_MS: u64 = 10_000;
+const PATIENCE_MS: u64 = 60_000;
 
 /// Certificates to trust and to show.
 #[derive(Debug, Clone, Default)]

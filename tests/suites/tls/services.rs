@@ -182,7 +182,7 @@ impl Secured {
     }
 
     fn kafka(&self) -> Result<kafka::Config, Failure> {
-        let mut config = kafka::Config::new([&self.address]);
+        let mut config = plain::patient_kafka(&self.address);
         config.tls = Some(self.trust().tls());
         if let Way::KafkaPassword(mechanism) = self.way {
             let (username, password) = ("outbox", self.password);
@@ -194,10 +194,8 @@ impl Secured {
     }
 
     fn rabbitmq(&self) -> rabbitmq::Config {
-        let config = rabbitmq::Config {
-            tls: Some(self.trust().tls()),
-            ..rabbitmq::Config::new(self.address.as_str())
-        };
+        let config =
+            rabbitmq::Config { tls: Some(self.trust().tls()), ..plain::patient_rabbitmq(&self.address) };
         match self.way {
             Way::RabbitmqCertificate => rabbitmq::Config { auth: rabbitmq::Auth::External, ..config },
             _ => rabbitmq::Config {
