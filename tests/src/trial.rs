@@ -17,6 +17,9 @@ use crate::stage::Stage;
 /// No test may take longer. Each one alone takes seconds; on a busy machine ten times as long.
 const DEADLINE: Duration = Duration::from_secs(600);
 
+/// The same where tests of the night run: some fill a million rows, or run a whole suite.
+const DEADLINE_AT_NIGHT: Duration = Duration::from_secs(1_800);
+
 /// More threads than processors: tests spend their time waiting for services.
 const THREADS: usize = 6;
 
@@ -91,12 +94,14 @@ fn attend<F: Future<Output = Outcome>>(name: &str, body: impl FnOnce(Stage) -> F
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(async {
         let stage = Stage::new(name)?;
+        let is_night = std::env::var(CASES).is_ok_and(|cases| cases == NIGHT);
+        let deadline = if is_night { DEADLINE_AT_NIGHT } else { DEADLINE };
         let body = AssertUnwindSafe(body(stage.clone())).catch_unwind();
-        let verdict = match tokio::time::timeout(DEADLINE, body).await {
+        let verdict = match tokio::time::timeout(deadline, body).await {
             Ok(Ok(Ok(()))) => Ok(()),
             Ok(Ok(Err(failure))) => Err(chain(failure.as_ref())),
             Ok(Err(panic)) => Err(panic_text(panic.as_ref())),
-            Err(_) => Err(format!("not finished after {DEADLINE:?}")),
+            Err(_) => Err(format!("not finished after {deadline:?}")),
         };
         // Once more at the end: who is shown the end of a long output alone sees it, too.
         let verdict = verdict.map_err(|problem| format!("{problem}\n{}{problem}", stage.evidence()));

@@ -78,7 +78,8 @@ migrations::statements! {
     /// $1 relay, $2 to $5 the cursor, $6 id or null, $7 message id or null. A parked entry has a
     /// copy of its content, which an operator may have edited. A message id is looked for among all
     /// that is parked; whatever is found is then looked up by itself. An id can stand once in each
-    /// of the eight segments.
+    /// of the eight segments. Decisions are found by the order of their index: believing the audit
+    /// empty, PostgreSQL 18 reads all of it for an EXISTS.
     find(of = "c", message_id = "n.message_id") = "
         WITH named AS MATERIALIZED (
             (SELECT id, message_id FROM {schema}outbox_message WHERE id >= $6 AND id <= $6 ORDER BY id LIMIT 8)
@@ -96,10 +97,14 @@ migrations::statements! {
             coalesce(m.enqueued_at, p.enqueued_at) AS enqueued_at, m.xid::text AS transaction, m.deliver_at,
             m.id IS NOT NULL AS is_in_log, coalesce({passed}, false) AS passed,
             e.state, e.attempts, e.due_at, e.fault, e.error, e.created_at, e.updated_at, p.edited_at IS NOT NULL AS edited,
-            EXISTS (SELECT FROM {schema}outbox_audit AS a WHERE a.relay = $1 AND a.id = n.id
-                AND a.message_id = n.message_id AND a.action = 'discard' OFFSET 0) AS was_discarded,
-            EXISTS (SELECT FROM {schema}outbox_audit AS a WHERE a.relay = $1 AND a.id = n.id
-                AND a.message_id = n.message_id AND a.action = 'edit' OFFSET 0) AS was_edited,
+            (SELECT true FROM {schema}outbox_audit AS a
+                WHERE a.relay = $1 AND a.message_id >= n.message_id AND a.message_id <= n.message_id
+                    AND a.id = n.id AND a.action = 'discard'
+                ORDER BY a.message_id, a.seq LIMIT 1) IS NOT NULL AS was_discarded,
+            (SELECT true FROM {schema}outbox_audit AS a
+                WHERE a.relay = $1 AND a.message_id >= n.message_id AND a.message_id <= n.message_id
+                    AND a.id = n.id AND a.action = 'edit'
+                ORDER BY a.message_id, a.seq LIMIT 1) IS NOT NULL AS was_edited,
             (SELECT a.error FROM {schema}outbox_audit AS a
                 WHERE a.relay = $1 AND a.message_id >= n.message_id AND a.message_id <= n.message_id
                     AND a.action = 'discard'

@@ -29,8 +29,8 @@ pub(crate) use program::relay;
 
 const KEYS: usize = 7;
 const KILLS: u32 = 12;
-/// More kills until one of them leaves a mark behind.
-const KILLS_MAX: u32 = 120;
+/// Longer than a transaction of Kafka takes, also on a busy machine.
+const HELD_FOR: Duration = Duration::from_secs(2);
 const HELD: &str = "SELECT count(*) FROM outbox_relay WHERE holder IS NOT NULL";
 /// Said by a relay that brings the database to the last mark.
 const BROUGHT: &str = "the database is brought to it";
@@ -199,12 +199,21 @@ async fn killed<DB: Dialect>(stage: Stage) -> Outcome {
     let mut brought = 0;
     let mut kills = 0;
     // A kill between the broker's commit and the database's leaves a mark that the next relay
-    // brings to the database. It goes on until there was one: the marks are what this is about.
-    while kills < KILLS || (brought == 0 && kills < KILLS_MAX) {
+    // brings to the database. The marks are what this is about: every other relay finds the
+    // database locked when it comes to store one.
+    while kills < KILLS {
         let relay = Relay::start(&stage, &workload)?;
         relay.tells("connected").await?;
         tokio::time::sleep(Duration::from_millis(137 * u64::from(kills % 6) + 41)).await;
+        let lock = if kills % 2 == 1 { Some(lock(&workload).await?) } else { None };
+        if lock.is_some() {
+            tokio::time::sleep(HELD_FOR).await;
+        }
         let log = relay.kill().await?;
+        if DB::BACKEND == Backend::Postgres && lock.is_some() {
+            workload.database.execute(END_WAITING).await?;
+        }
+        drop(lock);
         kills += 1;
         brought += usize::from(log.contains(BROUGHT));
         check(&read(&workload.topic)?)?;
@@ -217,6 +226,21 @@ async fn killed<DB: Dialect>(stage: Stage) -> Outcome {
     println!("{placed} messages, {kills} kills, {brought} marks applied");
     assert!(brought > 0, "no relay of {kills} was killed between the two commits");
     Ok(())
+}
+
+/// A statement that waits is carried out although its client is gone.
+const END_WAITING: &str = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
+    WHERE datname = current_database() AND wait_event_type = 'Lock'";
+
+/// Keeps a relay from storing anything until the transaction is dropped.
+async fn lock<DB: Dialect>(workload: &Workload<DB>) -> Result<sqlx::Transaction<'static, DB>, Failure> {
+    let is_whole = DB::BACKEND == Backend::Sqlite;
+    let begin = if is_whole { "BEGIN IMMEDIATE" } else { "BEGIN" };
+    let mut lock = workload.database.admin.begin_with(begin).await?;
+    if !is_whole {
+        DB::execute(&mut lock, "SELECT FROM outbox_relay FOR UPDATE").await?;
+    }
+    Ok(lock)
 }
 
 /// Goal: a relay that is stopped for longer than its lease while it publishes, and goes on when
