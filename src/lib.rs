@@ -30,9 +30,9 @@ pub mod prelude;
 mod relay;
 mod shutdown;
 
-pub use ::outbox::{pool, pool_options};
 #[cfg(feature = "relay")]
-pub use ::relay::engine::{Filter, InvalidFilter, Rule};
+pub use ::engine::{Filter, InvalidFilter, Rule};
+pub use ::outbox::{pool, pool_options};
 #[cfg(feature = "saga")]
 pub use ::saga;
 #[cfg(feature = "kafka")]

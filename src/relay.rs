@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use engine::maintenance::{self, Maintenance};
+use engine::telemetry::History;
+use engine::{EngineOptions, Filter, Pipeline, Publishing, Status};
 use message::{Connector, SizeLimit, Source};
 use outbox::Outbox;
 use outbox::address::Address;
 use outbox::log::{LogError, LogOptions, RelayName};
-use relay::engine::{EngineOptions, Filter, Pipeline, Publishing, Status};
-use relay::maintenance::{self, Maintenance};
-use relay::telemetry::History;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;

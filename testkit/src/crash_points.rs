@@ -17,10 +17,10 @@
 //! [`VARIABLE`], starts the program, sees it die, starts it again without the variable and looks at
 //! the effects. Each place says what is in which store when the process ends there.
 
+pub use engine::crash_points as relay;
 pub use inbox::crash_points as inbox;
 pub use message::crash_points::VARIABLE;
 pub use outbox::crash_points as outbox;
-pub use relay::crash_points as relay;
 pub use saga::crash_points as saga;
 
 /// Every place that there is.

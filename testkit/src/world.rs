@@ -4,13 +4,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use brokers::memory::Broker;
+use engine::{EngineOptions, Pipeline, RetryPolicy};
 use inbox::{Inbox, InboxOptions};
 use message::token::DriftWindow;
 use message::{Backoff, MaxInFlightPerKey, Source};
 use migrations::{Line, Migrator};
 use outbox::log::{LogOptions, LogStore, RelayName};
 use outbox::{Enqueued, NewMessage, Outbox};
-use relay::engine::{EngineOptions, Pipeline, RetryPolicy};
 use sqlx::{Pool, Sqlite};
 use tempfile::TempDir;
 use tokio::sync::Notify;

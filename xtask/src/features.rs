@@ -24,15 +24,8 @@ const FEATURES: [&str; 13] = [
 ];
 
 /// The same of the relay's program, which has SQLite always.
-const RELAY_FEATURES: [&str; 7] = [
-    "demo",
-    "program,kafka",
-    "program,postgres,kafka",
-    "program,rabbitmq",
-    "program,sqs",
-    "otlp,kafka",
-    "page,rabbitmq",
-];
+const RELAY_FEATURES: [&str; 7] =
+    ["demo", "kafka", "postgres,kafka", "rabbitmq", "sqs", "otlp,kafka", "page,rabbitmq"];
 
 /// Does so with each selection of features.
 pub(crate) fn check() -> Result<(), String> {

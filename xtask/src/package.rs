@@ -10,11 +10,12 @@ use std::{fs, path::Path};
 const TOOLKIT: &str = "outbox-toolkit";
 
 /// The published libraries, each in a package of its own; the manifests say `publish = true`.
-const LIBRARIES: [&str; 13] = [
+const LIBRARIES: [&str; 14] = [
     "brokers",
     "checker",
     "conformance",
     "demo",
+    "engine",
     "harness",
     "inbox",
     "message",

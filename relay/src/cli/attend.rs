@@ -9,7 +9,7 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::error;
 
 use super::exit::Exit;
-use crate::engine::Pipeline;
+use engine::Pipeline;
 
 /// After a fault of this program. The next try may meet the same row.
 const RESTARTS: Backoff = Backoff { first: Duration::from_secs(1), max: Duration::from_secs(60) };

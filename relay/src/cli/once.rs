@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::warn;
 
-use crate::engine::{Role, Status};
+use engine::{Role, Status};
 
 /// How often the database is asked; a checkpoint is stored about as often.
 const LOOK_INTERVAL: Duration = Duration::from_millis(200);

@@ -18,12 +18,12 @@ use super::preflight::{self, Candidate, Patience};
 use super::reload::Reload;
 use super::{database, log, observe, once, systemd};
 use crate::config::{Config, LogFormat, Override, Overrides, PipelineConfig};
-use crate::engine::Pipeline;
 #[cfg(feature = "metrics-endpoint")]
 use crate::http::Health;
-use crate::maintenance::{self, Maintenance};
-use crate::monitor::Monitor;
-use crate::telemetry::{History, Looks};
+use engine::Pipeline;
+use engine::maintenance::{self, Maintenance};
+use engine::monitor::Monitor;
+use engine::telemetry::{History, Looks};
 
 /// The arguments of `relay run`.
 #[derive(Debug, Args)]

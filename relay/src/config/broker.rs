@@ -12,7 +12,7 @@ use brokers::sqs;
 use message::chunk::Encoding;
 use message::{Connector, SizeLimit};
 
-use crate::engine::Publishing;
+use engine::Publishing;
 
 /// No message is smaller with its envelope.
 pub(crate) const MESSAGE_BYTES_MIN: usize = 1_000;

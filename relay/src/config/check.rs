@@ -18,9 +18,9 @@ use super::file::{
 use super::http::Http;
 use super::page::PageConfig;
 use super::retention::{DECISIONS, MESSAGES, Retention};
-use super::{Adoption, Config, InboxConfig, Otlp, PipelineConfig, engine, env, level};
-use crate::engine::{EngineOptions, Filter, InvalidFilter, Rule};
-use crate::maintenance::KEEP_DECISIONS_DEFAULT;
+use super::{Adoption, Config, InboxConfig, Otlp, PipelineConfig, engine_section, env, level};
+use engine::maintenance::KEEP_DECISIONS_DEFAULT;
+use engine::{EngineOptions, Filter, InvalidFilter, Rule};
 
 /// The problems found so far, each with its path.
 #[derive(Default)]
@@ -151,7 +151,8 @@ fn pipeline(
     if let Err(InvalidSetting { setting, problem, .. }) = checked {
         problems.add(format!("{path}.{setting}"), problem, None);
     }
-    let (settings, refusals) = engine::settings(&section.engine, broker.size_limit(), broker.encoding());
+    let (settings, refusals) =
+        engine_section::settings(&section.engine, broker.size_limit(), broker.encoding());
     for (setting, problem) in refusals {
         problems.add(format!("{path}.engine.{setting}"), problem, None);
     }

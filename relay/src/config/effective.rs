@@ -9,7 +9,7 @@ use serde_json::{Map, Value as Json};
 use super::tree::{Entry, Node, Origin, Table, Value};
 use super::units::{Size, Time};
 use super::{Config, Otlp, PipelineConfig, redact};
-use crate::engine::{DeadPolicy, EngineOptions};
+use engine::{DeadPolicy, EngineOptions};
 
 /// The settings in force. Shown as TOML that says where each setting comes from, unless that is the
 /// file.

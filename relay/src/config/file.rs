@@ -13,7 +13,7 @@ use super::otlp::OtlpSection;
 use super::page::PageSection;
 use super::retention::Retention;
 use super::units::{Size, Time};
-use crate::engine::{DeadPolicy, Rule};
+use engine::{DeadPolicy, Rule};
 
 /// The whole file.
 #[derive(Debug, Deserialize, JsonSchema)]

@@ -8,8 +8,8 @@ use serde::Deserialize;
 
 use super::check::Problems;
 use super::units::Time;
-use crate::monitor::INTERVAL_DEFAULT;
-use crate::telemetry::TOPICS_MAX_DEFAULT;
+use engine::monitor::INTERVAL_DEFAULT;
+use engine::telemetry::TOPICS_MAX_DEFAULT;
 
 /// The section as it is written.
 #[derive(Debug, Default, Deserialize, JsonSchema)]

@@ -30,7 +30,7 @@ mod check;
 mod database;
 mod decode;
 mod effective;
-mod engine;
+mod engine_section;
 mod env;
 mod error;
 mod file;
@@ -53,7 +53,7 @@ use std::path::Path;
 use message::Source;
 use outbox::log::RelayName;
 
-use crate::engine::EngineOptions;
+use engine::EngineOptions;
 
 pub use adopt::{AdoptedTopic, Adoption, Field, NullPayload, Only, Pending, WhenSent};
 pub use broker::Broker;

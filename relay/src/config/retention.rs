@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::de::{Deserialize, Deserializer, Error};
 
 use super::units::Time;
-use crate::maintenance::KEEP_DEFAULT;
+use engine::maintenance::KEEP_DEFAULT;
 
 const DAY: Duration = Duration::from_secs(24 * 3_600);
 

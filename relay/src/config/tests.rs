@@ -58,7 +58,7 @@ fn several_pipelines_are_read_with_their_defaults() {
     let Broker::Kafka(kafka) = &orders.broker else { panic!("kafka") };
     assert_eq!(kafka.bootstrap_servers, ["localhost:9092", "127.0.0.1:9092"]);
     assert_eq!(orders.settings.window_bytes, 8 << 20);
-    assert_eq!(orders.settings.on_dead, crate::engine::DeadPolicy::Pass);
+    assert_eq!(orders.settings.on_dead, engine::DeadPolicy::Pass);
     let limit =
         message::SizeLimit { destination: "Kafka (kafka.message_bytes_max)", ..message::SizeLimit::KAFKA };
     assert_eq!(orders.settings.size_limit, limit);

@@ -34,7 +34,7 @@ impl Exporter {
             .build_recorder();
         let handle = recorder.handle();
         metrics::set_global_recorder(recorder).map_err(|error| error.to_string())?;
-        crate::telemetry::describe();
+        engine::telemetry::describe();
         Ok(Self { handle, rendered: Mutex::new(None) })
     }
 

@@ -11,7 +11,7 @@ use outbox::log::RelayName;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::engine::{Role, Status};
+use engine::{Role, Status};
 
 /// The health of all pipelines of the process.
 #[derive(Clone)]

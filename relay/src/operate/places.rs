@@ -15,8 +15,8 @@ use secrecy::{ExposeSecret as _, SecretString};
 use super::error::OperateError;
 use super::inbox_database::InboxDatabase;
 use crate::config::{InboxConfig, PipelineConfig};
-use crate::engine::chunking::Chunking;
-use crate::engine::filter::Filter;
+use engine::chunking::Chunking;
+use engine::filter::Filter;
 
 /// The outbox of a pipeline. Each question opens a connection of its own.
 #[derive(Clone)]

@@ -30,7 +30,7 @@ use tracing::{info, warn};
 
 use crate::config::Otlp;
 use crate::http::Exporter;
-use crate::telemetry::set_span_recorder;
+use engine::telemetry::set_span_recorder;
 
 use client::Client;
 use export::Export;

@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 
 use super::resource::{attribute, text};
 use super::sampling::Sampling;
-use crate::telemetry::{SendFailure, SendSpan, SpanRecorder};
+use engine::telemetry::{SendFailure, SendSpan, SpanRecorder};
 
 /// The flag of a context that was sampled, and those that say that a linked context came from
 /// another process.

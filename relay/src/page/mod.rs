@@ -46,7 +46,7 @@ use tokio::sync::watch;
 
 pub use serve::{Page, PageError, check, check_settings};
 
-use crate::engine::Status;
+use engine::Status;
 
 /// The pipelines of a process by their names, as it runs them.
 pub type Own = BTreeMap<String, watch::Receiver<Status>>;

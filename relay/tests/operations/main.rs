@@ -2,7 +2,6 @@
 //! dashboard use no other metric, and each printed command is one of the relay. And the
 //! [`packaging`]: it fits the relay that it carries.
 
-#![cfg(feature = "program")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod documented_commands;
@@ -30,7 +29,7 @@ fn text(file: &str) -> String {
 
 fn tables() -> [&'static [Metric]; 4] {
     [
-        relay::telemetry::METRICS,
+        engine::telemetry::METRICS,
         outbox::telemetry::METRICS,
         inbox::telemetry::METRICS,
         saga::telemetry::METRICS,

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use relay::engine::EngineOptions;
+use engine::EngineOptions;
 
 /// In numbers, so that Kubernetes sees that it is not root.
 const USER: &str = "65532";

@@ -8,7 +8,7 @@
 use std::time::Instant;
 
 use clap::ValueEnum;
-use relay::engine::EngineOptions;
+use engine::EngineOptions;
 
 use crate::Failure;
 use crate::cli::Run;

@@ -4,8 +4,8 @@
 //! Costs are buffers that the reader's own session touched, as the server counts them. Only the
 //! throughput beside a pin is measured in time, in turns.
 
+use engine::EngineOptions;
 use outbox::log::{Acquired, Cursor, EntryId, LogReader, Mark, PageLimit, RelayName, RowLimit};
-use relay::engine::EngineOptions;
 
 use crate::Failure;
 use crate::cli::Run;

@@ -1,7 +1,7 @@
 //! The cost of metrics for a relay that drains a backlog: the same relay with the recorder of the
 //! program, kept up and scraped every second, against itself without one. In turns, in one run.
 
-use relay::engine::EngineOptions;
+use engine::EngineOptions;
 
 use crate::Failure;
 use crate::cli::Run;

@@ -4,7 +4,7 @@
 //! a fresh topic, in turns. What the start takes (connecting, taking over the transactions) is the
 //! same for any backlog, so it stands apart, and the rate is that behind the first confirmations.
 
-use relay::engine::{EngineOptions, Publishing};
+use engine::{EngineOptions, Publishing};
 
 use crate::Failure;
 use crate::cli::Run;

@@ -4,12 +4,12 @@ use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use engine::{EngineOptions, Pipeline, RetryPolicy};
 use inbox::simulation::{Parts, Runner, RunnerOptions};
 use inbox::{Backoff, ConsumerName, Shutdown, SubscriptionFactory};
 use message::{Runtime, SizeLimit};
 use outbox::log::RelayName;
 use rand::Rng;
-use relay::engine::{EngineOptions, Pipeline, RetryPolicy};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;

@@ -3,9 +3,9 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
-use relay::engine::EngineOptions;
-use relay::engine::driver::Observer;
-use relay::engine::machine::Machine;
+use engine::EngineOptions;
+use engine::driver::Observer;
+use engine::machine::Machine;
 
 use crate::fleet::MESSAGE_BYTES;
 use crate::process::ProcessId;
@@ -45,9 +45,9 @@ impl Bounds {
         let unstored = self.unstored + self.entries + self.pages + 2 * awaited;
         let found = [
             ("entries in the window", machine.open_len(), self.entries),
-            ("bytes in the window", machine.open_bytes(), self.bytes),
+            ("bytes in the window", machine.load().window_bytes, self.bytes),
             ("changes that are not stored", machine.unstored_len(), unstored),
-            ("messages without an answer", machine.awaited_len(), self.awaited),
+            ("messages without an answer", machine.load().unanswered, self.awaited),
         ];
         let (what, found, bound) = found.into_iter().find(|(_, found, bound)| found > bound)?;
         Some(format!("{found} {what}, and the bound is {bound}"))
@@ -61,8 +61,8 @@ pub(crate) fn observer(world: &Arc<World>, process: ProcessId, settings: &Engine
     let awaited = AtomicUsize::new(0);
     let is_told = AtomicBool::new(false);
     Arc::new(move |machine: &Machine| {
-        let before = awaited.fetch_max(machine.awaited_len(), Ordering::Relaxed);
-        let problem = bounds.exceeded(machine, before.max(machine.awaited_len()));
+        let before = awaited.fetch_max(machine.load().unanswered, Ordering::Relaxed);
+        let problem = bounds.exceeded(machine, before.max(machine.load().unanswered));
         if let Some(problem) = problem
             && !is_told.swap(true, Ordering::Relaxed)
             && let Some(world) = world.upgrade()

@@ -8,16 +8,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use engine::event::Event;
+use engine::maintenance::Maintenance;
+use engine::monitor::Monitor;
+use engine::telemetry::{History, Looks, Telemetry};
 use outbox::admin::{
     AuditRecord, Backlog, Blocker, ChosenEntry, CursorHistory, DecideError, ListedEntry, LogAdmin, Operation,
     OperatorDecision, RelayStatus,
 };
 use outbox::log::{Cursor, EntryId, ExceptionState, LogError, Mark, Pause, PauseScope, RelayName};
 use outbox::retention::{Expired, ForgetError, LogRetention, Segment};
-use relay::engine::machine::Event;
-use relay::maintenance::Maintenance;
-use relay::monitor::Monitor;
-use relay::telemetry::{History, Looks, Telemetry};
 use simulation::{Schedule, run};
 use tests::Counters;
 use tests::counters::Emitted;
@@ -176,7 +176,7 @@ fn monitor() {
 fn emitted() -> Counters {
     let counters = Counters::default();
     metrics::with_local_recorder(&counters, || {
-        relay::telemetry::describe();
+        engine::telemetry::describe();
         inbox::telemetry::describe();
         for seed in 0..SCHEDULES {
             assert!(run(&Schedule::of(seed), None, false).failures.is_empty(), "seed {seed}");
@@ -193,7 +193,7 @@ fn the_tables_of_metrics_are_what_is_emitted() {
     let counters = emitted();
     let (described, emitted) = (counters.described(), counters.emitted());
     assert!(!emitted.is_empty(), "nothing is emitted");
-    let labels: BTreeMap<_, _> = relay::telemetry::METRICS
+    let labels: BTreeMap<_, _> = engine::telemetry::METRICS
         .iter()
         .chain(inbox::telemetry::METRICS)
         .map(|metric| (metric.name, metric.labels))

@@ -96,7 +96,7 @@ async fn every_metric(stage: Stage) -> Outcome {
     // They need a fault of the program, an old history, or a failure of the database.
     let rare =
         ["relay_maintenance_faults_total", "relay_expired_segments_total", "relay_database_failures_total"];
-    for metric in relay::telemetry::METRICS {
+    for metric in engine::telemetry::METRICS {
         match found.get(metric.name) {
             Some((kind, labels)) => {
                 assert_eq!(*kind, metric.kind.as_str(), "{}", metric.name);
@@ -107,7 +107,10 @@ async fn every_metric(stage: Stage) -> Outcome {
         assert_eq!(metric.name.ends_with("_total"), metric.kind == MetricKind::Counter, "{}", metric.name);
     }
     for name in found.keys() {
-        assert!(relay::telemetry::METRICS.iter().any(|metric| metric.name == *name), "{name} is in no table");
+        assert!(
+            engine::telemetry::METRICS.iter().any(|metric| metric.name == *name),
+            "{name} is in no table"
+        );
     }
     assert_eq!(get(&address, "/nothing").await?.0, 404);
     relay.stop().await

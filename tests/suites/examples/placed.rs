@@ -1,8 +1,8 @@
 //! Orders that were placed by the order service, and a relay that publishes them.
 
+use engine::{EngineOptions, Pipeline};
 use message::Source;
 use outbox::log::{LogOptions, RelayName};
-use relay::engine::{EngineOptions, Pipeline};
 use sqlx::Postgres;
 use tests::{Backend, Database, Failure, Stage, brokers};
 use tokio::task::JoinHandle;

@@ -4,10 +4,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use brokers::memory::Broker;
+use engine::{EngineOptions, Pipeline};
 use libtest_mimic::Trial;
 use message::{MaxInFlightPerKey, Message, Source, Topic};
 use outbox::log::{LogOptions, RelayName};
-use relay::engine::{EngineOptions, Pipeline};
 use sqlx::Postgres;
 use tests::{Backend, Database, Failure, Outcome, Stage, trial};
 use tokio::process::Command;

@@ -16,8 +16,8 @@ use super::spool::{At, Spool};
 use crate::cli::exit::Exit;
 use crate::cli::failure::{Failure, exit_of};
 use crate::config::{Broker, InboxConfig, PipelineConfig};
-use crate::engine::Filter;
 use crate::operate::pace::Pace;
+use engine::Filter;
 
 /// The application name under which an administrator of PostgreSQL sees the sessions.
 const APPLICATION: &str = "relay verify";

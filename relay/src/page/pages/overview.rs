@@ -14,10 +14,10 @@ use super::super::gate::Asker;
 use super::super::layout::{Frame, Tab, ago, badge, bytes, cell, count, lasting, may_decide, maybe};
 use super::super::plot::plot;
 use super::super::samples::Hour;
-use crate::engine::{Role, Status};
 use crate::operate::Operator;
 use crate::operate::pause::PauseLine;
 use crate::operate::status::PipelineStatus;
+use engine::{Role, Status};
 
 /// Pipelines that are shown whole; the others are folded.
 const OPEN_MAX: usize = 12;

@@ -12,7 +12,7 @@ mod publisher;
 use std::sync::Arc;
 use std::time::Duration;
 
-use relay::engine::{EngineOptions, Publishing};
+use engine::{EngineOptions, Publishing};
 use tokio_util::sync::CancellationToken;
 
 use crate::Failure;

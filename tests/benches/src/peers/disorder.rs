@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use engine::EngineOptions;
 use rand::Rng as _;
-use relay::engine::EngineOptions;
 use sqlx::{PgPool, Postgres};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;

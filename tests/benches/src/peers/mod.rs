@@ -11,7 +11,7 @@ mod poller;
 
 use std::time::Duration;
 
-use relay::engine::EngineOptions;
+use engine::EngineOptions;
 
 use crate::Failure;
 use crate::cli::Run;

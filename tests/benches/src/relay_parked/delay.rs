@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use relay::engine::EngineOptions;
+use engine::EngineOptions;
 use sqlx::Connection as _;
 use tokio_util::sync::CancellationToken;
 

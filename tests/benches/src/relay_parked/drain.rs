@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-use relay::engine::EngineOptions;
+use engine::EngineOptions;
 use sqlx::{PgPool, Postgres};
 use tokio::task::JoinSet;
 use tokio::time::Instant;

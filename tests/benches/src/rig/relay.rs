@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use engine::{EngineOptions, Pipeline, Publishing};
 use message::Source;
 use outbox::log::{LogOptions, LogStore, RelayName};
-use relay::engine::{EngineOptions, Pipeline, Publishing};
 use tokio_util::sync::CancellationToken;
 
 use super::{Database, Published};

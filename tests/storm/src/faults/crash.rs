@@ -1,10 +1,10 @@
 //! Processes that end at a named place of their code.
 
 use async_trait::async_trait;
+use engine::crash_points::AFTER_CHUNK;
 use rand::Rng as _;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom as _;
-use relay::crash_points::AFTER_CHUNK;
 
 use super::{Fault, FaultKind, Injected, millis};
 use crate::Failure;
@@ -20,7 +20,7 @@ impl Crash {
     /// With those places of relays that they reach, in transactions or without.
     #[must_use]
     pub fn new(is_transactional: bool) -> Self {
-        let mut of_relays = relay::crash_points::ALL.to_vec();
+        let mut of_relays = engine::crash_points::ALL.to_vec();
         if is_transactional {
             of_relays.extend(brokers::kafka::crash_points::ALL);
         }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use brokers::kafka::{Config, TransactionalConnector};
-use relay::engine::{EngineOptions, Pipeline, Publishing};
+use engine::{EngineOptions, Pipeline, Publishing};
 use tests::workload::Workload;
 use tests::{Backend, Dialect, Failure, Outcome, Stage, eventually};
 use tokio::process::{Child, Command};

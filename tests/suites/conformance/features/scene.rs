@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use brokers::memory::Broker;
+use engine::{DeadPolicy, EngineOptions, Filter, RetryPolicy, Rule};
 use futures_util::future::BoxFuture;
 use inbox::keys::{ClaimOptions, Ending, IdempotencyKeys, KeyId, KeyOptions};
 use inbox::{
@@ -24,7 +25,6 @@ use outbox::log::{EntryId, ExceptionState, LogOptions, PauseScope, RelayName};
 use outbox::{NewMessage, Outbox};
 use outbox_toolkit::Relay;
 use relay::config::{Config, Overrides};
-use relay::engine::{DeadPolicy, EngineOptions, Filter, RetryPolicy, Rule};
 use relay::operate::replay::{ReplayFilter, ReplayOptions, plan};
 use relay::operate::{Operator, Places, Role, Signed};
 use saga::{Run, Sagas, Started, Stop, WorkerOptions};

@@ -1,0 +1,125 @@
+//! Submissions that were given up waiting for, and whose receipts are still welcome. Pure.
+//!
+//! A publisher owes exactly one receipt for each submission. As long as its session lives, a silent
+//! message is not submitted again: it is parked, and the submission itself finds out when its
+//! destination answers. So a silence of any length costs no copies within a session.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use message::{Message, Ticket};
+use outbox::log::EntryId;
+
+use crate::silence::Submitted;
+
+/// A submission without an answer, whose entry is parked.
+#[derive(Debug, Clone)]
+pub struct Unanswered {
+    /// The entry.
+    pub id: EntryId,
+    /// The message that was submitted.
+    pub message: Arc<Message>,
+    /// When.
+    pub submitted: Submitted,
+}
+
+/// All of them in one session.
+#[derive(Debug, Default)]
+pub struct Awaited {
+    tickets: HashMap<Ticket, Unanswered>,
+    ids: HashMap<EntryId, Submitted>,
+    /// How many of each topic.
+    topics: HashMap<String, usize>,
+    bytes: usize,
+}
+
+impl Awaited {
+    /// Waits for a receipt from now on.
+    pub fn insert(&mut self, ticket: Ticket, unanswered: Unanswered) {
+        self.bytes += unanswered.message.wire_bytes();
+        self.ids.insert(unanswered.id, unanswered.submitted);
+        *self.topics.entry(unanswered.message.topic.as_str().to_owned()).or_default() += 1;
+        self.tickets.insert(ticket, unanswered);
+    }
+
+    /// The receipt is there.
+    pub fn take(&mut self, ticket: Ticket) -> Option<Unanswered> {
+        let unanswered = self.tickets.remove(&ticket)?;
+        self.bytes -= unanswered.message.wire_bytes();
+        self.ids.remove(&unanswered.id);
+        let topic = unanswered.message.topic.as_str();
+        if let Some(count) = self.topics.get_mut(topic) {
+            *count -= 1;
+            if *count == 0 {
+                self.topics.remove(topic);
+            }
+        }
+        Some(unanswered)
+    }
+
+    /// The receipts of this session will not come. Returns what was waited for.
+    pub fn clear(&mut self) -> impl Iterator<Item = Unanswered> + use<> {
+        std::mem::take(self).tickets.into_values()
+    }
+
+    /// Whether the entry must not be submitted, because an earlier submission of it may still be
+    /// answered.
+    #[must_use]
+    pub fn contains(&self, id: EntryId) -> bool {
+        self.ids.contains_key(&id)
+    }
+
+    /// When an entry was submitted that is waited for.
+    #[must_use]
+    pub fn submitted(&self, id: EntryId) -> Option<Submitted> {
+        self.ids.get(&id).copied()
+    }
+
+    /// Whether any message of the topic is waited for.
+    #[must_use]
+    pub fn has_topic(&self, topic: &str) -> bool {
+        self.topics.contains_key(topic)
+    }
+
+    /// How many are waited for.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.tickets.len()
+    }
+
+    /// Whether none is.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.tickets.is_empty()
+    }
+
+    /// Whether as many entries or bytes are waited for, or more: publishers keep them in memory.
+    #[must_use]
+    pub fn reaches(&self, entries: usize, bytes: usize) -> bool {
+        self.tickets.len() >= entries || self.bytes >= bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::silence::Silence;
+    use message::{EventType, Topic};
+    use std::time::Duration;
+
+    #[test]
+    fn what_is_waited_for_is_counted_until_its_receipt_comes() {
+        let message = Message::new(Topic::new("t").unwrap(), EventType::new("e").unwrap(), "payload");
+        let submitted = Silence::new(Duration::from_secs(1)).submitted();
+        let mut awaited = Awaited::default();
+        for id in [1, 2] {
+            let unanswered = Unanswered { id: EntryId(id), message: Arc::new(message.clone()), submitted };
+            awaited.insert(Ticket(id as u64), unanswered);
+        }
+        assert!(awaited.reaches(2, usize::MAX) && awaited.reaches(9, message.wire_bytes() * 2));
+        assert!(awaited.take(Ticket(1)).is_some() && awaited.take(Ticket(1)).is_none());
+        assert!(!awaited.contains(EntryId(1)) && awaited.contains(EntryId(2)) && awaited.has_topic("t"));
+        assert_eq!(awaited.clear().count(), 1);
+        assert!(awaited.is_empty() && !awaited.has_topic("t") && !awaited.reaches(9, 1));
+    }
+}

@@ -1,0 +1,488 @@
+//! Which keys and topics wait. Pure; rebuilt from the exceptions after a takeover.
+//!
+//! Order is kept per ordering key across topics: two topics can lead to one queue (RabbitMQ
+//! bindings), so an entry of a blocked key waits whatever its topic.
+//!
+//! The state of a key is small, whatever is held behind it: the ids of its entries that are stuck,
+//! and where its held ones begin ([`Held`]).
+
+use std::collections::BTreeMap;
+
+use outbox::log::{EntryId, ExceptionState, ExceptionSummary, HeldAsk, HeldQueue, HeldQueues, QueueName};
+
+use crate::held::{Held, QueueHash};
+use crate::options::DeadPolicy;
+use crate::paused::Paused;
+use crate::stuck::Stuck;
+
+/// The decision about a new entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// It may leave.
+    Free,
+    /// It waits in the window until what is held before it has been read back.
+    Wait,
+    /// It is held.
+    Hold,
+}
+
+/// All blocked keys and topics of one relay.
+#[derive(Debug, Default)]
+pub struct Blocks {
+    /// Stuck entries and open submissions, which stop keys.
+    stuck: Stuck,
+    /// Topics that do not take messages, each with its probe: the entry whose retry finds out when
+    /// it does again.
+    topics: BTreeMap<String, EntryId>,
+    /// The pauses that operators have set.
+    paused: Paused,
+    /// Queues with held entries.
+    pub(super) held: Held,
+}
+
+impl Blocks {
+    /// Notes an exception that the database has.
+    pub fn load(&mut self, summary: &ExceptionSummary, policy: DeadPolicy) {
+        match summary.state {
+            ExceptionState::Retrying => self.block(summary.key.as_deref(), summary.id),
+            ExceptionState::Dead if policy == DeadPolicy::Hold => {
+                self.block(summary.key.as_deref(), summary.id);
+            }
+            _ => {}
+        }
+    }
+
+    /// Notes a queue that the database has.
+    pub fn load_queue(&mut self, queue: &HeldQueue) {
+        self.held.load(QueueHash::of_name(&queue.name), queue.first);
+    }
+
+    /// Whether nothing at all is blocked: the fast path.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.stuck.is_empty() && self.held.is_empty() && self.topics.is_empty() && self.paused.is_empty()
+    }
+
+    /// How many keys wait, at least: some can be stuck and have entries held as well.
+    #[must_use]
+    pub fn keys_len(&self) -> usize {
+        self.stuck.keys_len().max(self.held.len())
+    }
+
+    /// How many topics wait.
+    #[must_use]
+    pub fn topics_len(&self) -> usize {
+        self.topics.len()
+    }
+
+    /// Whether the topic takes no messages, or is paused.
+    #[must_use]
+    pub fn is_blocked(&self, topic: &str) -> bool {
+        self.topics.contains_key(topic) || self.paused.has_topic(topic)
+    }
+
+    /// Whether an operator has paused everything: nothing is submitted.
+    #[must_use]
+    pub fn is_pipeline_paused(&self) -> bool {
+        self.paused.has_pipeline()
+    }
+
+    /// Whether an operator has paused the topic or key of an entry.
+    #[must_use]
+    pub fn is_paused(&self, topic: &str, key: Option<&str>) -> bool {
+        self.paused.has_topic(topic) || key.is_some() && self.paused.has_queue(QueueHash::of(topic, key))
+    }
+
+    /// Takes over what operators have paused. Returns whether anything has changed: entries that
+    /// are queued must be looked at again then.
+    pub fn set_paused(&mut self, paused: Paused) -> bool {
+        if self.paused == paused {
+            return false;
+        }
+        let before = std::mem::replace(&mut self.paused, paused);
+        for queue in self.paused.queues() {
+            self.held.rest(queue);
+        }
+        if before.has_more_than(&self.paused) {
+            // As when a topic takes messages again.
+            self.held.release_all();
+        }
+        true
+    }
+
+    /// Whether held entries of a queue from this place on can leave, as far as its key goes.
+    fn lets_read(&self, queue: QueueHash, from: EntryId) -> bool {
+        !self.paused.has_queue(queue) && self.stuck.lets_read(queue, from)
+    }
+
+    /// Decides about a new entry.
+    #[must_use]
+    pub fn place(&self, topic: &str, key: Option<&str>) -> Place {
+        if self.is_empty() {
+            return Place::Free;
+        }
+        if self.is_blocked(topic) {
+            return Place::Hold;
+        }
+        if key.is_none() {
+            return Place::Free;
+        }
+        let queue = QueueHash::of(topic, key);
+        match () {
+            () if self.stuck.stops(queue) || self.paused.has_queue(queue) => Place::Hold,
+            () if self.held.is_closing(queue) => Place::Wait,
+            () if self.held.contains(queue) => Place::Hold,
+            () => Place::Free,
+        }
+    }
+
+    /// Decides about an entry of the log that is in the window already. It waits for entries that
+    /// were blocked since and stand before it. An entry that was blocked behind it lets it pass, or
+    /// the blocked one could leave first.
+    #[must_use]
+    pub fn place_queued(&self, topic: &str, key: Option<&str>, id: EntryId, waits: bool) -> Place {
+        let queue = QueueHash::of(topic, key);
+        match () {
+            () if self.is_blocked(topic) => Place::Hold,
+            () if key.is_none() => Place::Free,
+            () if self.stuck.stops_entry(queue, id) || self.paused.has_queue(queue) => Place::Hold,
+            () if waits && self.held.is_closing(queue) => Place::Wait,
+            () if self.held.unread(queue).is_some_and(|unread| waits || unread < id) => Place::Hold,
+            () => Place::Free,
+        }
+    }
+
+    /// Whether an entry of the key is parked before this one. A retrying entry waits for it,
+    /// although it is due: an operator can have requeued it while an earlier one is still being
+    /// retried.
+    #[must_use]
+    pub fn has_before(&self, key: Option<&str>, id: EntryId) -> bool {
+        let Some(key) = key else { return false };
+        let queue = QueueHash::of("", Some(key));
+        self.stuck.stops_entry(queue, id) || self.held.unread(queue).is_some_and(|unread| unread < id)
+    }
+
+    /// Whether a held entry that was read must go on waiting.
+    #[must_use]
+    pub fn keeps(&self, topic: &str, key: Option<&str>, id: EntryId) -> bool {
+        let queue = QueueHash::of(topic, key);
+        self.is_blocked(topic) || self.paused.has_queue(queue) || self.stuck.stops_entry(queue, id)
+    }
+
+    /// An entry is stuck: its key waits for it.
+    pub fn block(&mut self, key: Option<&str>, id: EntryId) {
+        let Some(key) = key else { return };
+        let queue = QueueHash::of("", Some(key));
+        self.stuck.insert(queue, id);
+        if self.held.unread(queue).is_none_or(|unread| !self.lets_read(queue, unread)) {
+            self.held.rest(queue);
+        }
+    }
+
+    /// A submission was given up waiting for: nothing of its key may leave until it is answered or
+    /// its session ends.
+    pub fn give_up(&mut self, key: Option<&str>) {
+        let Some(key) = key else { return };
+        let queue = QueueHash::of("", Some(key));
+        self.stuck.give_up(queue);
+        self.held.rest(queue);
+    }
+
+    /// A submission that was given up was answered after all.
+    pub fn answered(&mut self, key: Option<&str>) {
+        let Some(key) = key else { return };
+        if self.stuck.answered(QueueHash::of("", Some(key))) {
+            self.held.release(QueueName::of("", Some(key)));
+        }
+    }
+
+    /// An entry without a key was left out while it was waited for: it is read again.
+    pub fn read_again(&mut self, topic: &str, id: EntryId) {
+        self.held.read_again(QueueName::of(topic, None), id);
+    }
+
+    /// Submissions of this session will not be answered any more.
+    pub fn session_ended(&mut self) {
+        self.stuck.session_ended();
+        self.held.release_all();
+    }
+
+    /// An entry waits behind its key or topic.
+    pub fn hold(&mut self, topic: &str, key: Option<&str>, id: EntryId) {
+        let queue = QueueHash::of(topic, key);
+        // One that was tried again and fell silent behind another is stuck no longer: it would wait
+        // for itself.
+        self.stuck.remove(queue, id);
+        self.held.hold(queue, id);
+        // The cursor must pass it, so nothing of its queue may wait in the window before it.
+        self.held.stop(queue);
+        // The first of its queue now, and nothing stops it: what the queue waited for may be
+        // waiting for it.
+        if self.held.unread(queue) == Some(id) && !self.keeps(topic, key, id) {
+            self.held.recheck(queue);
+        }
+    }
+
+    /// An entry has left, or was discarded, or is dead and lets its key pass.
+    pub fn resolve(&mut self, key: Option<&str>, id: EntryId) {
+        let Some(key) = key else { return };
+        let queue = QueueHash::of("", Some(key));
+        if self.stuck.remove(queue, id) {
+            self.held.release(QueueName::of("", Some(key)));
+        }
+    }
+
+    /// An entry was discarded, or confirmed while it was held: the next one of its queue may leave.
+    pub fn take_out(&mut self, topic: &str, key: Option<&str>, id: EntryId) {
+        self.resolve(key, id);
+        self.held.release(QueueName::of(topic, key));
+    }
+
+    /// A topic does not take messages; `id` is going to find out when it does, if that is news.
+    /// Returns whether it is.
+    pub fn block_topic(&mut self, topic: &str, id: EntryId) -> bool {
+        let is_news = !self.topics.contains_key(topic);
+        if is_news {
+            self.topics.insert(topic.to_owned(), id);
+        }
+        is_news
+    }
+
+    /// Whether a blocked topic waits for the retry of this entry.
+    #[must_use]
+    pub fn is_probe(&self, topic: &str, id: EntryId) -> bool {
+        self.topics.get(topic) == Some(&id)
+    }
+
+    /// Whether the topic is blocked, and another entry than this one finds out when it is no more.
+    #[must_use]
+    pub fn waits_for_probe(&self, topic: &str, id: EntryId) -> bool {
+        self.topics.get(topic).is_some_and(|probe| *probe != id)
+    }
+
+    /// The blocked topics and their probes.
+    #[cfg(test)]
+    pub fn probes(&self) -> impl Iterator<Item = (&str, &EntryId)> {
+        self.topics.iter().map(|(topic, probe)| (topic.as_str(), probe))
+    }
+
+    /// A message of the topic was confirmed, or nobody is left to find out. Returns whether the
+    /// topic was blocked until now.
+    pub fn unblock_topic(&mut self, topic: &str) -> bool {
+        let was_blocked = self.topics.remove(topic).is_some();
+        if was_blocked {
+            self.held.release_all();
+        }
+        was_blocked
+    }
+
+    /// Returns the pages to ask for now.
+    pub fn asks(&mut self) -> Vec<HeldAsk> {
+        let Self { stuck, held, paused, .. } = self;
+        held.asks(|queue, from| !paused.has_queue(queue) && stuck.lets_read(queue, from))
+    }
+
+    /// Queues that rest although no key stops them, and from where on they have not been read: only
+    /// their topics can.
+    #[cfg(test)]
+    pub fn idle(&self) -> Vec<(QueueHash, EntryId)> {
+        let idle = self.held.idle().into_iter();
+        idle.filter(|(queue, from)| self.lets_read(*queue, *from)).collect()
+    }
+
+    /// Names of queues were read: those whose first entry can leave are read back.
+    pub fn walked(&mut self, names: HeldQueues) {
+        let last = names.queues.last().map(|queue| queue.name.clone());
+        for HeldQueue { name, topic, first } in names.queues {
+            let queue = QueueHash::of_name(&name);
+            self.held.found(queue);
+            let Some(unread) = self.held.unread(queue) else { continue };
+            // An entry that has been read already says nothing about the topic of the next one.
+            let waits_for_topic = unread == first && self.is_blocked(&topic);
+            if !waits_for_topic && self.lets_read(queue, unread) {
+                self.held.release(name);
+            }
+        }
+        self.held.walked(last, names.exhausted);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const K: Option<&str> = Some("k");
+
+    fn queue() -> QueueHash {
+        QueueHash::of("t", K)
+    }
+
+    /// Everything that is held is stored.
+    fn store(blocks: &mut Blocks, ids: &[i64]) {
+        ids.iter().for_each(|id| blocks.held.stored(&QueueName::of("t", K), EntryId(*id)));
+    }
+
+    fn froms(blocks: &mut Blocks) -> Vec<i64> {
+        blocks.asks().into_iter().map(|ask| ask.from.0).collect()
+    }
+
+    fn answer(blocks: &mut Blocks, from: i64, read: crate::held::Read) {
+        assert!(blocks.held.answered(queue(), EntryId(from)));
+        blocks.held.read(queue(), read);
+    }
+
+    use crate::held::Read::{All, StoppedAt, UpTo};
+
+    #[test]
+    fn held_entries_are_read_once_the_stuck_one_is_gone() {
+        let mut blocks = Blocks::default();
+        blocks.block(K, EntryId(1));
+        blocks.hold("t", K, EntryId(2));
+        store(&mut blocks, &[2]);
+        assert_eq!(blocks.place("t", K), Place::Hold);
+        assert_eq!(blocks.place("t", Some("other")), Place::Free);
+        assert!(froms(&mut blocks).is_empty(), "the stuck entry is still there");
+        blocks.resolve(K, EntryId(1));
+        assert_eq!(froms(&mut blocks), [2]);
+        assert_eq!(blocks.place("t", K), Place::Hold, "new entries wait until the held ones were read");
+        answer(&mut blocks, 2, All);
+        assert_eq!(blocks.place("t", K), Place::Free);
+        assert!(blocks.is_empty());
+    }
+
+    #[test]
+    fn an_entry_that_was_stuck_and_is_held_does_not_wait_for_itself() {
+        let mut blocks = Blocks::default();
+        blocks.block(K, EntryId(1));
+        blocks.block(K, EntryId(3));
+        blocks.hold("t", K, EntryId(3));
+        store(&mut blocks, &[3]);
+        assert!(froms(&mut blocks).is_empty(), "entry 1 is stuck");
+        blocks.resolve(K, EntryId(1));
+        assert_eq!(froms(&mut blocks), [3]);
+    }
+
+    #[test]
+    fn new_entries_wait_while_the_last_held_ones_are_not_stored() {
+        let mut blocks = Blocks::default();
+        blocks.block(K, EntryId(1));
+        blocks.hold("t", K, EntryId(2));
+        blocks.resolve(K, EntryId(1));
+        assert!(froms(&mut blocks).is_empty() && blocks.held.wants_store(), "it cannot be read yet");
+        store(&mut blocks, &[2]);
+        assert_eq!(froms(&mut blocks), [2]);
+        blocks.hold("t", K, EntryId(3));
+        answer(&mut blocks, 2, UpTo(EntryId(2)));
+        assert!(froms(&mut blocks).is_empty());
+        assert_eq!(blocks.place("t", K), Place::Hold, "more may be stored");
+        store(&mut blocks, &[3]);
+        assert_eq!(froms(&mut blocks), [3]);
+        blocks.hold("t", K, EntryId(4));
+        answer(&mut blocks, 3, All);
+        assert_eq!(blocks.place("t", K), Place::Wait);
+        assert!(blocks.held.wants_store() && froms(&mut blocks).is_empty(), "it cannot be read yet");
+        store(&mut blocks, &[4]);
+        assert_eq!(froms(&mut blocks), [4]);
+        answer(&mut blocks, 4, All);
+        assert!(blocks.is_empty());
+    }
+
+    #[test]
+    fn what_was_held_before_the_place_of_a_question_makes_its_answer_void() {
+        let mut blocks = Blocks::default();
+        blocks.held.load(queue(), EntryId(5));
+        blocks.held.release(QueueName::of("t", K));
+        assert_eq!(froms(&mut blocks), [5]);
+        blocks.hold("t", K, EntryId(4));
+        assert!(!blocks.held.answered(queue(), EntryId(5)));
+        store(&mut blocks, &[4]);
+        assert_eq!(froms(&mut blocks), [4]);
+    }
+
+    #[test]
+    fn what_was_stored_since_the_question_is_asked_for_again() {
+        let mut blocks = Blocks::default();
+        blocks.held.load(queue(), EntryId(5));
+        blocks.held.release(QueueName::of("t", K));
+        assert_eq!(froms(&mut blocks), [5]);
+        blocks.hold("t", K, EntryId(7));
+        store(&mut blocks, &[7]);
+        answer(&mut blocks, 5, All);
+        assert_eq!(blocks.place("t", K), Place::Wait, "entry 7 need not be in the answer");
+        assert_eq!(froms(&mut blocks), [7]);
+    }
+
+    #[test]
+    fn an_answer_ends_before_what_was_stored_since_the_question_and_is_not_shown() {
+        for (is_seen, next) in [(false, Some(EntryId(7))), (true, None)] {
+            let mut blocks = Blocks::default();
+            blocks.held.load(queue(), EntryId(5));
+            blocks.held.release(QueueName::of("t", K));
+            assert_eq!(froms(&mut blocks), [5]);
+            blocks.hold("t", K, EntryId(7));
+            store(&mut blocks, &[7]);
+            assert!(blocks.held.answered(queue(), EntryId(5)));
+            assert_eq!(blocks.held.shown(queue(), EntryId(5)), None);
+            if is_seen {
+                assert_eq!(blocks.held.shown(queue(), EntryId(7)), None);
+            }
+            // It was held long ago, behind entry 7.
+            assert_eq!(blocks.held.shown(queue(), EntryId(9)), next);
+        }
+    }
+
+    #[test]
+    fn a_blocked_topic_holds_its_entries_and_the_keys_behind_them() {
+        let mut blocks = Blocks::default();
+        assert!(blocks.block_topic("missing", EntryId(1)));
+        assert!(!blocks.block_topic("missing", EntryId(2)));
+        assert!(blocks.is_probe("missing", EntryId(1)) && !blocks.is_probe("missing", EntryId(2)));
+        assert_eq!(blocks.place("missing", None), Place::Hold);
+        assert_eq!(blocks.place("other", None), Place::Free);
+        blocks.hold("missing", K, EntryId(5));
+        assert_eq!(blocks.place("other", K), Place::Hold, "its key waits behind entry 5");
+        assert!(blocks.unblock_topic("missing"));
+        assert!(froms(&mut blocks).is_empty(), "nothing is stored");
+        store(&mut blocks, &[5]);
+        assert_eq!(froms(&mut blocks), [5]);
+        blocks.block_topic("missing", EntryId(9));
+        answer(&mut blocks, 5, StoppedAt(EntryId(5)));
+        assert_eq!(blocks.place("other", K), Place::Hold);
+    }
+
+    #[test]
+    fn what_is_queued_waits_only_for_what_stands_before_it() {
+        let mut blocks = Blocks::default();
+        blocks.block(K, EntryId(2));
+        let queued = |blocks: &Blocks, id| blocks.place_queued("t", K, EntryId(id), false);
+        assert_eq!(queued(&blocks, 1), Place::Free, "it must leave before entry 2");
+        assert_eq!(queued(&blocks, 3), Place::Hold);
+        blocks.block_topic("t", EntryId(2));
+        assert_eq!(queued(&blocks, 1), Place::Hold);
+    }
+
+    #[test]
+    fn an_entry_held_before_a_stuck_one_leaves_before_it() {
+        let mut blocks = Blocks::default();
+        blocks.block(K, EntryId(5));
+        blocks.hold("t", K, EntryId(4));
+        assert!(blocks.has_before(K, EntryId(5)), "entry 5 waits for entry 4");
+        assert!(froms(&mut blocks).is_empty());
+        store(&mut blocks, &[4]);
+        assert_eq!(froms(&mut blocks), [4]);
+        answer(&mut blocks, 4, All);
+        assert!(!blocks.has_before(K, EntryId(5)));
+        assert_eq!(blocks.place("t", K), Place::Hold, "entry 5 is still stuck");
+    }
+
+    #[test]
+    fn the_policy_decides_whether_a_dead_entry_blocks() {
+        let dead = ExceptionSummary { id: EntryId(1), key: Some("k".into()), state: ExceptionState::Dead };
+        let place = |policy| {
+            let mut blocks = Blocks::default();
+            blocks.load(&dead, policy);
+            blocks.place("t", K)
+        };
+        assert_eq!((place(DeadPolicy::Hold), place(DeadPolicy::Pass)), (Place::Hold, Place::Free));
+    }
+}

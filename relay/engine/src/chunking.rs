@@ -1,0 +1,267 @@
+//! Splits what is larger than the destination takes, between the engine and the publisher.
+//!
+//! The engine hands over one message and gets one receipt: its window, its queues by key and the
+//! cursor know nothing of chunks. The receipt says `Ok` when the broker has confirmed every chunk.
+//! After anything else the whole message is sent again, split in the same way: consumers keep each
+//! chunk once.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use message::chunk::Splitter;
+use message::crash_points::reached;
+use message::{
+    Capabilities, Connector, FaultScope, Message, PublishError, Publisher, Receipt, Receipts, Submission,
+    Ticket,
+};
+
+use crate::crash_points;
+
+/// Set in the tickets of chunks. Those of the engine count from zero and never come near.
+const OF_CHUNK: u64 = 1 << 63;
+
+/// Opens sessions that split messages which are larger than the destination takes.
+pub struct Chunking {
+    inner: Arc<dyn Connector>,
+    splitter: Splitter,
+}
+
+impl Chunking {
+    /// Sessions of `inner` that split as `splitter` says.
+    #[must_use]
+    pub fn new(inner: Arc<dyn Connector>, splitter: Splitter) -> Self {
+        Self { inner, splitter }
+    }
+}
+
+#[async_trait]
+impl Connector for Chunking {
+    fn destination(&self) -> &str {
+        self.inner.destination()
+    }
+
+    async fn connect(&self, receipts: Receipts) -> Result<Box<dyn Publisher>, PublishError> {
+        let split = Arc::new(Split::default());
+        let gathering = Arc::clone(&split);
+        let inner = self.inner.connect(receipts.through(move |receipt| gathering.gather(receipt))).await?;
+        Ok(Box::new(ChunkingPublisher { inner, splitter: self.splitter, split }))
+    }
+}
+
+/// A session that splits.
+struct ChunkingPublisher {
+    inner: Box<dyn Publisher>,
+    splitter: Splitter,
+    split: Arc<Split>,
+}
+
+#[async_trait]
+impl Publisher for ChunkingPublisher {
+    fn profile(&self) -> Capabilities {
+        self.inner.profile()
+    }
+
+    async fn submit(&mut self, batch: Vec<Submission>) {
+        let mut submissions = Vec::with_capacity(batch.len());
+        for submission in batch {
+            match self.splitter.split(&submission.message) {
+                Ok(Some(chunks)) => submissions.extend(self.split.open(submission.ticket, chunks)),
+                // The publisher refuses a message that cannot be split, in its own words.
+                Ok(None) | Err(_) => submissions.push(submission),
+            }
+        }
+        self.inner.submit(submissions).await;
+    }
+
+    async fn close(self: Box<Self>, grace: Duration) {
+        self.inner.close(grace).await;
+    }
+}
+
+/// The messages of a session of which chunks are under way.
+#[derive(Debug, Default)]
+struct Split(Mutex<Open>);
+
+#[derive(Debug, Default)]
+struct Open {
+    last: u64,
+    /// Which message a chunk belongs to.
+    whole_of: HashMap<Ticket, Ticket>,
+    wholes: HashMap<Ticket, Waiting>,
+}
+
+/// The chunks of one message that are still under way, and the first failure.
+#[derive(Debug)]
+struct Waiting {
+    chunks_left: usize,
+    failure: Option<PublishError>,
+}
+
+impl Split {
+    /// The submissions of a message's chunks, in their order.
+    fn open(&self, whole: Ticket, chunks: Vec<Message>) -> Vec<Submission> {
+        let mut open = self.lock();
+        open.wholes.insert(whole, Waiting { chunks_left: chunks.len(), failure: None });
+        let mut submissions = Vec::with_capacity(chunks.len());
+        for message in chunks {
+            open.last += 1;
+            let ticket = Ticket(OF_CHUNK | open.last);
+            open.whole_of.insert(ticket, whole);
+            submissions.push(Submission { ticket, message: Arc::new(message) });
+        }
+        submissions
+    }
+
+    /// The receipt of a message when the last of its chunks has one; that of a message that was not
+    /// split at once.
+    fn gather(&self, receipt: Receipt) -> Option<Receipt> {
+        if receipt.ticket.0 & OF_CHUNK == 0 {
+            return Some(receipt);
+        }
+        let is_confirmed = receipt.outcome.is_ok();
+        let mut open = self.lock();
+        let whole = open.whole_of.remove(&receipt.ticket)?;
+        let waiting = open.wholes.get_mut(&whole)?;
+        waiting.chunks_left -= 1;
+        waiting.note(receipt.outcome);
+        if waiting.chunks_left > 0 {
+            drop(open);
+            if is_confirmed {
+                reached(crash_points::AFTER_CHUNK);
+            }
+            return None;
+        }
+        let failure = open.wholes.remove(&whole)?.failure;
+        Some(Receipt { ticket: whole, outcome: failure.map_or(Ok(()), Err) })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Open> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Waiting {
+    /// Keeps the failure that says the most about this message: after one chunk is refused, the
+    /// others are often told only that the session is over.
+    fn note(&mut self, outcome: Result<(), PublishError>) {
+        let Err(error) = outcome else { return };
+        let says = |error: &PublishError| match error.scope() {
+            FaultScope::Message => 2,
+            FaultScope::Topic => 1,
+            FaultScope::Session => 0,
+        };
+        if self.failure.as_ref().is_none_or(|known| says(known) < says(&error)) {
+            self.failure = Some(error);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use message::chunk::Encoding;
+    use message::{EventType, Fault, SizeLimit, Topic};
+
+    const SPLITTER: Splitter = Splitter {
+        limit: SizeLimit { destination: "the test", message_bytes_max: 4_000 },
+        encoding: Encoding::Raw,
+        chunked_bytes_max: 100_000,
+    };
+
+    fn message(bytes: usize) -> Message {
+        let topic = Topic::new("orders").unwrap();
+        Message::new(topic, EventType::new("order.placed").unwrap(), vec![7; bytes])
+    }
+
+    /// A broker that keeps the submissions it was given, and the end to answer them.
+    struct Fake {
+        submitted: Arc<Mutex<Vec<Submission>>>,
+        receipts: Arc<Mutex<Option<Receipts>>>,
+    }
+
+    struct FakePublisher(Arc<Mutex<Vec<Submission>>>);
+
+    #[async_trait]
+    impl Connector for Fake {
+        fn destination(&self) -> &str {
+            "fake"
+        }
+
+        async fn connect(&self, receipts: Receipts) -> Result<Box<dyn Publisher>, PublishError> {
+            *self.receipts.lock().unwrap() = Some(receipts);
+            Ok(Box::new(FakePublisher(Arc::clone(&self.submitted))))
+        }
+    }
+
+    #[async_trait]
+    impl Publisher for FakePublisher {
+        fn profile(&self) -> Capabilities {
+            Capabilities { max_in_flight_per_key: message::MaxInFlightPerKey::One, batch_len: 1 }
+        }
+
+        async fn submit(&mut self, batch: Vec<Submission>) {
+            self.0.lock().unwrap().extend(batch);
+        }
+
+        async fn close(self: Box<Self>, _grace: Duration) {}
+    }
+
+    /// Submits a small, a large and a small message; answers the chunks with these outcomes, the
+    /// others with `Ok`.
+    async fn run(outcomes: Vec<Result<(), PublishError>>) -> Vec<(u64, Result<(), PublishError>)> {
+        let fake = Fake { submitted: Arc::default(), receipts: Arc::default() };
+        let (submitted, given) = (Arc::clone(&fake.submitted), Arc::clone(&fake.receipts));
+        let (receipts, mut received) = Receipts::channel();
+        let mut publisher = Chunking::new(Arc::new(fake), SPLITTER).connect(receipts).await.unwrap();
+        let batch = [10, 9_000, 20].map(message).into_iter().zip(1..);
+        publisher
+            .submit(
+                batch.map(|(message, n)| Submission { ticket: Ticket(n), message: message.into() }).collect(),
+            )
+            .await;
+        let submitted = std::mem::take(&mut *submitted.lock().unwrap());
+        let indices: Vec<_> =
+            submitted.iter().map(|s| s.message.chunk.as_ref().map(|chunk| chunk.index())).collect();
+        assert_eq!(indices, [None, Some(0), Some(1), Some(2), None]);
+        let receipts = given.lock().unwrap().take().unwrap();
+        let mut outcomes = outcomes.into_iter();
+        let mut answered = Vec::new();
+        // The last chunk first: the broker's answers come in any order.
+        for submission in submitted.into_iter().rev() {
+            let outcome = if submission.message.chunk.is_some() { outcomes.next().unwrap() } else { Ok(()) };
+            receipts.send(submission.ticket, outcome);
+            while let Ok(Receipt { ticket, outcome }) = received.try_recv() {
+                answered.push((ticket.0, outcome));
+            }
+        }
+        answered
+    }
+
+    #[tokio::test]
+    async fn a_message_is_confirmed_with_its_last_chunk_and_only_once() {
+        let answered = run(vec![Ok(()), Ok(()), Ok(())]).await;
+        let tickets: Vec<_> = answered.iter().map(|(ticket, outcome)| (*ticket, outcome.is_ok())).collect();
+        assert_eq!(tickets, [(3, true), (2, true), (1, true)]);
+    }
+
+    #[tokio::test]
+    async fn one_chunk_that_fails_fails_the_message_with_what_says_the_most() {
+        let lost = || Err(PublishError::session_lost("the session is over"));
+        let refused = || Err(PublishError::refused("too large"));
+        let busy = || Err(PublishError::topic_busy("busy"));
+        for (outcomes, scope) in [
+            (vec![Ok(()), lost(), Ok(())], FaultScope::Session),
+            (vec![lost(), refused(), lost()], FaultScope::Message),
+            (vec![busy(), lost(), Ok(())], FaultScope::Topic),
+        ] {
+            let mut answered = run(outcomes).await;
+            let (ticket, outcome) = answered.remove(1);
+            assert_eq!((ticket, outcome.unwrap_err().scope()), (2, scope));
+            assert!(answered.iter().all(|(_, outcome)| outcome.is_ok()));
+        }
+        let (_, outcome) = run(vec![refused(), lost(), lost()]).await.remove(1);
+        assert_eq!(outcome.unwrap_err().fault(), Fault::Message);
+    }
+}

@@ -1,0 +1,340 @@
+//! Leads: moves pages, receipts and checkpoints between database, machine and broker while the
+//! lease is held.
+
+mod asking;
+mod ending;
+mod storing;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use message::crash_points::reached;
+use message::{Connector, FaultScope, Runtime, Transactions};
+use outbox::log::{CheckpointStore, Cursor, EntryId, Lease, LogError, LogReader};
+use tokio::sync::{Notify, mpsc, watch};
+use tokio::time::{Instant, MissedTickBehavior};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+
+use self::ending::{ended_by_checkpointer, ended_by_reader};
+use self::storing::committed;
+use crate::blocks::Blocks;
+use crate::broker_session::{BrokerEvent, BrokerSession};
+use crate::checkpointer::{Checkpointer, CheckpointerEnd, Command, Report};
+use crate::crash_points;
+use crate::due::Due;
+use crate::machine::Machine;
+use crate::options::EngineOptions;
+use crate::reader::{Answer, Ask, ReadPage, Reader};
+use crate::telemetry::Telemetry;
+use crate::transactions::{Commits, Recovered};
+use crate::wake::Pace;
+
+/// Why leading ended.
+#[derive(Debug)]
+pub enum Ended {
+    /// Asked to stop: drained, checkpointed, lease given back.
+    Stopped,
+    /// Another process has taken over.
+    LeaseLost,
+    /// The database failed: take the lease and load the cursor anew.
+    Failed(LogError),
+    /// Two entries share this id. What is in memory of them must not be stored.
+    SharedId(EntryId),
+}
+
+/// Looks at the machine after every step.
+pub type Observer = Arc<dyn Fn(&Machine) + Send + Sync>;
+
+/// The parts and settings that leading needs.
+pub(crate) struct Lead {
+    pub(crate) reader: Box<dyn LogReader>,
+    pub(crate) checkpointer: Box<dyn CheckpointStore>,
+    pub(crate) lease: Lease,
+    /// When the lease was asked for.
+    pub(crate) asked_at: Instant,
+    pub(crate) cursor: Cursor,
+    pub(crate) blocks: Blocks,
+    pub(crate) connector: Arc<dyn Connector>,
+    pub(crate) settings: EngineOptions,
+    pub(crate) hint: Arc<Notify>,
+    pub(crate) stop: CancellationToken,
+    pub(crate) telemetry: Telemetry,
+    pub(crate) host: Runtime,
+    pub(crate) observer: Option<Observer>,
+    /// Publishes in transactions, from here on.
+    pub(crate) transactions: Option<(Arc<dyn Transactions>, Recovered)>,
+}
+
+/// How often it is looked for what operators have paused: so that it is taken up within a second.
+const PAUSE_LOOK_INTERVAL: Duration = Duration::from_millis(400);
+
+/// How often silent destinations are looked for while one falls silent.
+const SILENCE_LOOKS: u32 = 20;
+
+struct Driver {
+    machine: Machine,
+    broker_session: BrokerSession,
+    settings: EngineOptions,
+    telemetry: Telemetry,
+    host: Runtime,
+    pages: mpsc::Receiver<ReadPage>,
+    asks: mpsc::Sender<Ask>,
+    answers: mpsc::Receiver<Answer>,
+    commands: mpsc::Sender<Command>,
+    reports: mpsc::UnboundedReceiver<Report>,
+    batch_len: usize,
+    /// A checkpoint is on its way.
+    storing: bool,
+    /// Something that becomes due is in it.
+    stores_due: bool,
+    /// A question is on its way.
+    asked: bool,
+    /// Which kind of question comes next, if there is more than one: they take turns.
+    turn: usize,
+    due: Due,
+    /// When to look for pauses again.
+    pauses_at: Instant,
+    draining: Option<Instant>,
+    /// When the lease was taken: the engine counts time from here.
+    began_at: Instant,
+    observer: Option<Observer>,
+    /// Where the transaction stands, if messages are published in transactions.
+    commits: Option<Commits>,
+}
+
+impl Lead {
+    /// Leads until asked to stop, the lease is lost or the database fails. Not cancel-safe: stop it
+    /// with the token.
+    pub(crate) async fn run(self) -> Ended {
+        let (pages_in, pages) = mpsc::channel(1);
+        let (asks, asks_out) = mpsc::channel(1);
+        let (answers_in, answers) = mpsc::channel(1);
+        // Room for one checkpoint, one flush and the release.
+        let (commands, commands_out) = mpsc::channel(3);
+        let (reports_in, reports) = mpsc::unbounded_channel();
+        let settings = self.settings;
+        let (trust, renew_interval) = Checkpointer::intervals(&settings);
+        let (trusted_in, trusted) = watch::channel(self.asked_at + trust);
+        let reader = Reader {
+            log: self.reader,
+            pages: pages_in,
+            asks: asks_out,
+            answers: answers_in,
+            hint: self.hint,
+            limit: Reader::limit(&settings),
+            pace: Pace::new(settings.poll_min, settings.poll_max),
+        };
+        let checkpointer = Checkpointer {
+            log: self.checkpointer,
+            lease: self.lease,
+            commands: commands_out,
+            reports: reports_in,
+            trusted_until: trusted_in,
+            trust,
+            renew_interval,
+        };
+        let machine = Machine::new(settings.clone(), self.cursor.clone(), self.blocks);
+        let (machine, commits) = match self.transactions {
+            Some((transactions, recovered)) => {
+                let commits = Commits::new(transactions, self.lease.epoch, &recovered);
+                (machine.with_left_before(recovered.settled), Some(commits))
+            }
+            None => (machine, None),
+        };
+        // Nobody holds on to the connections when this future is dropped.
+        let mut reader = AbortOnDropHandle::new(self.host.spawn(reader.run(self.cursor)));
+        let mut checkpointer = AbortOnDropHandle::new(self.host.spawn(checkpointer.run()));
+        let mut driver = Driver {
+            machine,
+            broker_session: BrokerSession::new(
+                self.connector,
+                settings.retry.backoff,
+                trusted.clone(),
+                self.host.clone(),
+            ),
+            settings,
+            telemetry: self.telemetry,
+            host: self.host,
+            pages,
+            asks,
+            answers,
+            commands,
+            reports,
+            batch_len: 1,
+            storing: false,
+            stores_due: false,
+            asked: false,
+            turn: 0,
+            due: Due::new(Instant::now()),
+            pauses_at: Instant::now() + PAUSE_LOOK_INTERVAL,
+            draining: None,
+            began_at: Instant::now(),
+            observer: self.observer,
+            commits,
+        };
+        driver.drive(&mut reader, &mut checkpointer, trusted, &self.stop).await
+    }
+}
+
+impl Driver {
+    async fn drive(
+        &mut self,
+        reader: &mut AbortOnDropHandle<Result<(), LogError>>,
+        checkpointer: &mut AbortOnDropHandle<Result<CheckpointerEnd, LogError>>,
+        mut trusted: watch::Receiver<Instant>,
+        stop: &CancellationToken,
+    ) -> Ended {
+        let mut tick = tokio::time::interval(self.settings.checkpoint_interval);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut silence = tokio::time::interval(self.settings.silent_after / SILENCE_LOOKS);
+        silence.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            if let Some(observe) = &self.observer {
+                observe(&self.machine);
+            }
+            if let Some(id) = self.machine.shared_id() {
+                return Ended::SharedId(id);
+            }
+            self.act();
+            if let Some(ended) = self.commit() {
+                return ended;
+            }
+            if self.drained() {
+                return self.finish(checkpointer).await;
+            }
+            let trusted_until = *trusted.borrow_and_update();
+            // In this order: what ends the term, then what comes at most once per checkpoint,
+            // question or interval and so cannot shut the rest out, then the two streams. Pages go
+            // before receipts, to keep the publisher busy; the room in the window bounds how many
+            // of them can come in a row.
+            tokio::select! {
+                biased;
+                ended = &mut *checkpointer => return ended_by_checkpointer(ended),
+                ended = &mut *reader => return ended_by_reader(ended),
+                // The lease could not be renewed in time: whatever the database says later, stop
+                // now.
+                () = tokio::time::sleep_until(trusted_until) => {
+                    if *trusted.borrow() <= trusted_until {
+                        return Ended::LeaseLost;
+                    }
+                }
+                () = sleep_until(self.draining) => return self.finish(checkpointer).await,
+                () = stop.cancelled(), if self.draining.is_none() => self.begin_draining(),
+                Some(report) = self.reports.recv() => self.on_report(&report),
+                committed = committed(&mut self.commits) => match committed {
+                    Ok(checkpoint) => self.storing = self.commands.try_send(Command::Store(checkpoint)).is_ok(),
+                    Err(error) => return Ended::Failed(error),
+                },
+                Some(answer) = self.answers.recv() => self.on_answer(answer),
+                _ = tick.tick() => {
+                    self.telemetry.load(self.machine.load());
+                    if self.machine.take_due_waits() {
+                        self.due.look_anew(Instant::now());
+                    }
+                    self.store();
+                }
+                // A transaction has a time of its own, and is answered as a whole.
+                _ = silence.tick(), if self.commits.is_none() => {
+                    self.machine.set_now(self.began_at.elapsed());
+                    self.machine.look_for_silence(self.host.uniform());
+                }
+                () = sleep_until(self.due.at()), if self.draining.is_none() => {
+                    let is_cheap = self.machine.readmitted_len() < self.settings.page_entries;
+                    self.due.begin(Instant::now(), is_cheap);
+                }
+                () = tokio::time::sleep_until(self.pauses_at), if !self.asked && self.draining.is_none() => {}
+                Some(page) = self.pages.recv(), if self.may_read() => {
+                    self.telemetry.read(page.page.entries.len());
+                    if let Some(commits) = &mut self.commits {
+                        commits.read();
+                    }
+                    self.machine.page(&page.difference, page.page);
+                }
+                event = self.broker_session.next() => {
+                    self.on_broker_event(event);
+                    if self.commits.as_ref().is_some_and(Commits::is_superseded) {
+                        return Ended::LeaseLost;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether a page may be taken.
+    fn may_read(&self) -> bool {
+        self.draining.is_none() && self.machine.has_room()
+    }
+
+    /// Everything that can be done without waiting.
+    fn act(&mut self) {
+        self.machine.set_now(self.began_at.elapsed());
+        while self.draining.is_none()
+            && self.commits.as_ref().is_none_or(Commits::may_submit)
+            && let Some(permit) = self.broker_session.permit()
+        {
+            let batch = self.machine.submissions(self.batch_len);
+            if batch.is_empty() {
+                break;
+            }
+            self.telemetry.submitted(batch.len());
+            permit.send(batch);
+            if let Some(commits) = &mut self.commits {
+                commits.submitted();
+            }
+        }
+        // A closed transaction is whole, whatever became of the batch behind it: it is committed
+        // first.
+        let has_closed = self.commits.as_ref().is_some_and(Commits::has_closed);
+        if self.machine.session_end().is_some() && self.broker_session.is_up() && !has_closed {
+            self.broker_session.close();
+        }
+        self.machine.give_way();
+        if self.machine.changes_len() >= self.settings.checkpoint_changes || self.machine.wants_store() {
+            self.store();
+        }
+        self.ask();
+        self.emit();
+    }
+
+    fn emit(&mut self) {
+        self.telemetry.events(self.machine.take_events(), self.began_at.elapsed());
+    }
+
+    fn on_broker_event(&mut self, event: BrokerEvent) {
+        match event {
+            BrokerEvent::Up(profile) => {
+                self.batch_len = profile.batch_len.max(1);
+                self.machine.session_started(profile.max_in_flight_per_key);
+                if let Some(commits) = &mut self.commits {
+                    commits.connected();
+                }
+                self.telemetry.connected();
+            }
+            BrokerEvent::Receipts(receipts) => {
+                for receipt in receipts {
+                    if receipt.outcome.is_ok() {
+                        reached(crash_points::AFTER_CONFIRM);
+                        if let Some(commits) = &mut self.commits {
+                            commits.confirmed();
+                        }
+                    }
+                    if receipt.outcome.as_ref().err().is_none_or(|error| error.scope() != FaultScope::Session)
+                    {
+                        self.broker_session.answered();
+                    }
+                    self.machine.receipt(receipt, self.host.uniform());
+                }
+            }
+            BrokerEvent::Ended => self.telemetry.disconnected(),
+            BrokerEvent::Refused { error, pause } => self.telemetry.refused(&error, pause),
+        }
+    }
+}
+
+async fn sleep_until(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}

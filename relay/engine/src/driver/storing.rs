@@ -1,0 +1,95 @@
+//! Stores checkpoints: in the database alone, or with a transaction of the broker first.
+
+use outbox::log::{ExceptionChange, ExceptionState, LogError};
+use tokio::time::Instant;
+
+use super::{Driver, Ended};
+use crate::checkpointer::{Command, Report};
+use crate::machine::Checkpoint;
+use crate::transactions::Commits;
+
+impl Driver {
+    pub(super) fn store(&mut self) {
+        if let Some(commits) = &mut self.commits {
+            // It goes with a transaction, and to the database when that is committed.
+            return commits.want();
+        }
+        if self.storing {
+            return;
+        }
+        if let Some(checkpoint) = self.machine.checkpoint() {
+            self.stores_due = has_due(&checkpoint);
+            // There is room; a checkpointer that is gone ends the driver by itself.
+            self.storing = self.commands.try_send(Command::Store(checkpoint)).is_ok();
+        }
+    }
+
+    /// Closes the transaction of what was confirmed, once every message was answered and the
+    /// checkpoint before is stored. Says how the term ends, if that cannot be.
+    pub(super) fn commit(&mut self) -> Option<Ended> {
+        let commits = self.commits.as_mut()?;
+        let is_up = self.broker_session.is_up();
+        if commits.is_confirmed() && !is_up {
+            // Memory is ahead of the broker.
+            return Some(Ended::Failed(commits.broken()));
+        }
+        let may_close = commits.is_due() && !self.storing && is_up && self.machine.in_flight_len() == 0;
+        if may_close {
+            match self.machine.transaction_checkpoint(commits.is_confirmed()) {
+                Some(content) => {
+                    self.stores_due = has_due(&content.checkpoint);
+                    self.storing = true;
+                    if let Err(error) = commits.close(content, &self.host) {
+                        return Some(Ended::Failed(error));
+                    }
+                }
+                None => commits.nothing(),
+            }
+        }
+        if commits.wants_flush() {
+            commits.flush_began(self.commands.try_send(Command::Flush).is_ok());
+        }
+        if may_close {
+            // The next batch leaves while this one is committed.
+            self.act();
+        }
+        None
+    }
+
+    pub(super) fn on_report(&mut self, report: &Report) {
+        match report {
+            Report::Stored => self.on_stored(),
+            Report::Flushed => {
+                if let Some(commits) = &mut self.commits {
+                    commits.flushed(&self.host);
+                }
+            }
+        }
+    }
+
+    fn on_stored(&mut self) {
+        self.storing = false;
+        if std::mem::take(&mut self.stores_due) {
+            self.due.look(Instant::now());
+        }
+        self.machine.checkpointed();
+        self.telemetry.checkpointed();
+    }
+}
+
+fn has_due(checkpoint: &Checkpoint) -> bool {
+    checkpoint.changes.iter().any(|change| match change {
+        ExceptionChange::Park(parked) => {
+            matches!(parked.state, ExceptionState::Scheduled | ExceptionState::Retrying)
+        }
+        ExceptionChange::Resolve(_) => false,
+    })
+}
+
+/// The checkpoint of the transaction that is committed next; never, if there are none.
+pub(super) async fn committed(commits: &mut Option<Commits>) -> Result<Checkpoint, LogError> {
+    match commits {
+        Some(commits) => commits.committed().await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,133 @@
+//! Changes of exceptions, and the checkpoints that store them together with the cursor.
+
+use outbox::log::{Cursor, EntryId, ExceptionChange, ExceptionState, Parked, QueueName};
+
+use super::Machine;
+use crate::event::Event;
+use crate::options::DeadPolicy;
+
+/// A cursor and the changes that are to be stored with it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Checkpoint {
+    /// The new cursor.
+    pub cursor: Cursor,
+    /// Changes of exceptions, committed with it.
+    pub changes: Vec<ExceptionChange>,
+}
+
+impl Machine {
+    pub(super) fn park(&mut self, parked: Parked) {
+        if parked.state != ExceptionState::Retrying && self.blocks.is_probe(&parked.topic, parked.id) {
+            // It is not going to find out; the next one that its topic refuses is.
+            self.unblock_topic(&parked.topic);
+        }
+        let key = parked.key.as_deref();
+        if parked.state == ExceptionState::Dead {
+            self.failures.forget(parked.id);
+        }
+        match parked.state {
+            ExceptionState::Retrying => self.blocks.block(key, parked.id),
+            ExceptionState::Held => self.blocks.hold(&parked.topic, key, parked.id),
+            ExceptionState::Dead if self.settings.on_dead == DeadPolicy::Hold => {
+                self.blocks.block(key, parked.id);
+            }
+            _ => self.blocks.resolve(key, parked.id),
+        }
+        self.change(parked.id, ExceptionChange::Park(parked.clone()));
+        self.events.push(Event::Parked(Box::new(parked)));
+    }
+
+    pub(super) fn resolve(&mut self, key: Option<&str>, id: EntryId, message_id: &str) {
+        if self.is_of_another(id, message_id) {
+            return;
+        }
+        self.blocks.resolve(key, id);
+        self.readmitted.remove(&id);
+        self.failures.forget(id);
+        self.change(id, ExceptionChange::Resolve(id));
+    }
+
+    pub(super) fn change(&mut self, id: EntryId, change: ExceptionChange) {
+        if let ExceptionChange::Park(parked) = &change
+            && self.is_of_another(id, &parked.message_id)
+        {
+            return;
+        }
+        let is_held = held(&change).is_some();
+        if let Some(before) = self.changes.insert(id, change)
+            && let (Some(queue), false) = (held(&before), is_held)
+        {
+            self.blocks.held.stored(&queue, id);
+        }
+    }
+
+    /// Returns the checkpoint to store now, or `None` when nothing has changed or two entries share
+    /// an id. One checkpoint may
+    /// be on its way at a time, and it is bounded: the first changes of entries that the cursor
+    /// passes with it, and as many changes of others.
+    pub fn checkpoint(&mut self) -> Option<Checkpoint> {
+        if self.shared.is_some() {
+            return None;
+        }
+        let (cursor, passed) = self.window.take_passed();
+        if self.changes.len() == self.ahead.len() && passed.is_empty() && cursor == self.stored {
+            return None;
+        }
+        let behind = self.changes.keys().filter(|id| !self.ahead.contains(id));
+        let others = behind.take(self.settings.checkpoint_changes).copied().collect();
+        Some(self.take_checkpoint(cursor, passed, others))
+    }
+
+    /// The checkpoint at a cursor, with the changes of the entries that it has passed and of others
+    /// behind it.
+    pub(super) fn take_checkpoint(
+        &mut self,
+        cursor: Cursor,
+        passed: Vec<EntryId>,
+        others: Vec<EntryId>,
+    ) -> Checkpoint {
+        for id in passed {
+            if self.ahead.remove(&id)
+                && let Some(change) = self.changes.remove(&id)
+            {
+                self.first.insert(id);
+                self.storing.insert(id, change);
+            }
+        }
+        self.storing.extend(others.into_iter().filter_map(|id| self.changes.remove_entry(&id)));
+        self.stored = cursor.clone();
+        Checkpoint { cursor, changes: self.storing.values().cloned().collect() }
+    }
+
+    /// The checkpoint that was on its way is stored.
+    pub fn checkpointed(&mut self) {
+        let first = std::mem::take(&mut self.first);
+        for (id, change) in std::mem::take(&mut self.storing) {
+            if self.asked && !first.contains(&id) {
+                self.known.insert(id, held(&change).is_some());
+            }
+            // Held again meanwhile, it is not stored.
+            if let Some(queue) = held(&change)
+                && self.changes.get(&id).and_then(held).is_none()
+            {
+                self.blocks.held.stored(&queue, id);
+            }
+        }
+    }
+
+    /// Changes that could be stored now.
+    #[must_use]
+    pub fn changes_len(&self) -> usize {
+        self.changes.len().saturating_sub(self.ahead.len()) + self.window.parked_len()
+    }
+}
+
+/// In which queue a change holds its entry.
+fn held(change: &ExceptionChange) -> Option<QueueName> {
+    match change {
+        ExceptionChange::Park(parked) if parked.state == ExceptionState::Held => {
+            Some(QueueName::of(&parked.topic, parked.key.as_deref()))
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,329 @@
+//! Takes in entries and exceptions that were read.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use message::Fault;
+use outbox::log::{
+    Difference, Entry, EntryId, Exception, ExceptionState, HeldAsk, HeldPage, HeldQueues, Page, Parked,
+    QueueName,
+};
+
+use super::Machine;
+use crate::blocks::Place;
+use crate::event::Event;
+use crate::held::{QueueHash, Read};
+use crate::paused::Paused;
+use crate::window::{Item, Origin};
+
+impl Machine {
+    /// Takes a page of the log in, unless one of its entries shares its id with another one.
+    pub fn page(&mut self, difference: &Arc<Difference>, page: Page) {
+        if self.has_shared_id(&page) {
+            return;
+        }
+        if let Some(entry) = page.entries.last() {
+            self.last_read = entry.message_id().parse().ok().map(|message_id| (entry.id, message_id));
+        }
+        let mut left_out = 0;
+        for entry in page.entries {
+            if self.settings.filter.takes(&entry) {
+                self.entry(difference, entry);
+            } else {
+                left_out += 1;
+                self.left_before.remove(&entry.id);
+                self.window.leave_out(difference, entry.id);
+            }
+        }
+        if left_out > 0 {
+            self.events.push(Event::LeftOut(left_out));
+        }
+        if page.exhausted {
+            self.window.end(difference);
+        }
+    }
+
+    fn entry(&mut self, difference: &Arc<Difference>, entry: Entry) {
+        let id = entry.id;
+        if self.left_before.remove(&id) {
+            return self.window.skip(difference, id);
+        }
+        let place = self.blocks.place(entry.topic(), entry.key());
+        let parked = if let Some(due_in) = entry.deliver_in {
+            Some(parked_entry(&entry, ExceptionState::Scheduled, 0, Some(due_in), None))
+        } else if place == Place::Hold {
+            self.held_on_a_guess += usize::from(self.silence.is_guess());
+            Some(parked_entry(&entry, ExceptionState::Held, 0, None, None))
+        } else {
+            self.unacceptable(&entry).map(|problem| {
+                parked_entry(&entry, ExceptionState::Dead, 1, None, Some((Fault::Message, problem)))
+            })
+        };
+        match (parked, entry.message) {
+            (None, Ok(message)) => {
+                let origin = Origin::Log(Arc::clone(difference));
+                let (message, waits) = (Arc::new(message), place == Place::Wait);
+                self.queue(Item { id, message, origin, attempts: 0, in_flight: None, waits });
+            }
+            (Some(parked), _) => {
+                self.ahead.insert(id);
+                self.park(parked);
+                self.window.pass(difference, id);
+            }
+            // `unacceptable` has parked every invalid entry.
+            (None, Err(_)) => {}
+        }
+    }
+
+    fn unacceptable(&self, entry: &Entry) -> Option<String> {
+        match &entry.message {
+            Err(invalid) => Some(invalid.problem.clone()),
+            Ok(message) => self.settings.check_size(message).err().map(|error| error.to_string()),
+        }
+    }
+
+    pub(super) fn queue(&mut self, item: Item) {
+        let (key, topic, waits) = (item.message.key.clone(), item.message.topic.clone(), item.waits);
+        let ticket = self.window.push(item);
+        if waits {
+            let queue = QueueHash::of(topic.as_str(), key.as_ref().map(message::OrderingKey::as_str));
+            self.blocks.held.wait(queue, ticket);
+        } else {
+            self.key_queues.push(ticket, key.as_ref());
+        }
+    }
+
+    /// A question goes to the database.
+    pub fn asks(&mut self) {
+        self.asked = true;
+        self.known.clear();
+    }
+
+    /// Whether memory knows better what became of an entry than the answer to a question that was
+    /// asked before.
+    fn is_known(&self, id: EntryId) -> bool {
+        self.readmitted.contains(&id)
+            || self.changes.contains_key(&id)
+            || self.storing.contains_key(&id)
+            || self.known.contains_key(&id)
+    }
+
+    fn answered(&mut self) {
+        self.asked = false;
+        self.known.clear();
+    }
+
+    /// Takes exceptions in that are due: scheduled, retrying, discarded. `uniform` in `0.0..1.0`
+    /// spreads the retries.
+    pub fn due(&mut self, exceptions: Vec<Exception>, uniform: f64) {
+        self.look_again();
+        for exception in exceptions {
+            let id = exception.entry.id;
+            if self.is_known(id) {
+                continue;
+            }
+            if self.is_awaited(&exception, uniform) {
+                continue; // it is with the publisher already
+            }
+            match exception.state {
+                ExceptionState::Discarded => {
+                    self.resolve(exception.entry.key(), id, &exception.entry.message_id());
+                    let topic = exception.entry.topic();
+                    self.blocks.take_out(topic, exception.entry.key(), id);
+                    // The next entry that the topic refuses finds out when it takes messages.
+                    if self.blocks.is_probe(topic, id) {
+                        self.unblock_topic(topic);
+                    }
+                }
+                ExceptionState::Scheduled => self.scheduled(exception),
+                // Another one probes its topic, or an operator has paused it: this one waits like
+                // the rest.
+                ExceptionState::Retrying
+                    if self.blocks.waits_for_probe(exception.entry.topic(), id)
+                        || self.blocks.is_paused(exception.entry.topic(), exception.entry.key()) =>
+                {
+                    let Exception { entry, attempts, .. } = &exception;
+                    self.park(parked_entry(entry, ExceptionState::Held, *attempts, None, None));
+                }
+                ExceptionState::Retrying if self.blocks.has_before(exception.entry.key(), id) => {
+                    self.waits(exception.entry.topic(), id);
+                }
+                ExceptionState::Retrying => self.readmit(exception, Origin::Due),
+                ExceptionState::Held | ExceptionState::Dead => {}
+            }
+        }
+        self.answered();
+    }
+
+    /// A due entry waits for an earlier one of its key: it stays due, and is read again. It cannot
+    /// probe its topic meanwhile, and the one it waits for can be held by that very topic (its
+    /// transaction committed late). So the topic is released, and the next entry that it refuses
+    /// probes it.
+    pub(super) fn waits(&mut self, topic: &str, id: EntryId) {
+        self.due_waits = true;
+        if self.blocks.is_probe(topic, id) {
+            self.unblock_topic(topic);
+        }
+    }
+
+    /// Whether something was left that is due, since the last call: it is to be read again.
+    pub fn take_due_waits(&mut self) -> bool {
+        std::mem::take(&mut self.due_waits)
+    }
+
+    fn scheduled(&mut self, exception: Exception) {
+        let entry = &exception.entry;
+        match self.blocks.place(entry.topic(), entry.key()) {
+            Place::Free => self.readmit(exception, Origin::Due),
+            Place::Wait => self.due_waits = true,
+            Place::Hold => {
+                let parked = parked_entry(entry, ExceptionState::Held, exception.attempts, None, None);
+                self.park(parked);
+            }
+        }
+    }
+
+    /// Takes in what operators have paused.
+    pub fn pauses(&mut self, paused: Paused) {
+        self.requeue |= self.blocks.set_paused(paused);
+        self.answered();
+    }
+
+    /// Which held entries to read now.
+    pub fn held_asks(&mut self) -> Vec<HeldAsk> {
+        self.blocks.asks()
+    }
+
+    /// From where on names of queues are to be read, if they are.
+    #[must_use]
+    pub fn wanted_names(&self) -> Option<Option<QueueName>> {
+        self.blocks.held.wanted_names()
+    }
+
+    /// Takes names of queues in.
+    pub fn names(&mut self, names: HeldQueues) {
+        self.blocks.walked(names);
+        self.answered();
+    }
+
+    /// Entries that wait in the window for held ones are held as well when there is no room for
+    /// these.
+    pub fn give_way(&mut self) {
+        if !self.has_room_for_exceptions() && self.blocks.held.wants_asks() && self.blocks.held.give_way() {
+            self.look_again();
+        }
+    }
+
+    /// Whether queues wait for a checkpoint.
+    #[must_use]
+    pub fn wants_store(&self) -> bool {
+        self.blocks.held.wants_store()
+    }
+
+    /// Takes held exceptions in, page by page in the order of their ids. Those that must go on
+    /// waiting are left out.
+    pub fn held(&mut self, asks: &[HeldAsk], pages: Vec<HeldPage>) {
+        self.look_again();
+        for (ask, page) in asks.iter().zip(pages) {
+            let queue = QueueHash::of_name(&ask.queue);
+            if self.blocks.held.answered(queue, ask.from) {
+                let read = self.held_page(queue, ask.from, page);
+                self.blocks.held.read(queue, read);
+            }
+        }
+        self.answered();
+        self.queue_freed();
+    }
+
+    fn held_page(&mut self, queue: QueueHash, from: EntryId, page: HeldPage) -> Read {
+        let mut last = EntryId(from.0.saturating_sub(1));
+        for exception in page.exceptions {
+            let (id, entry) = (exception.entry.id, &exception.entry);
+            if let Some(unstored) = self.blocks.held.shown(queue, id) {
+                return Read::Unstored(unstored);
+            }
+            if self.awaited.contains(id) {
+                // It is with the publisher already, and read again if it fails. One with a key
+                // stops its queue.
+                debug_assert!(
+                    entry.key().is_none(),
+                    "a queue is read while entry {} of it is waited for",
+                    id.0
+                );
+                last = id;
+                continue;
+            }
+            // Held anew since it was asked, the row says what memory says.
+            let is_held = self.known.get(&id) == Some(&true) && !self.readmitted.contains(&id);
+            let is_held = is_held && !self.changes.contains_key(&id) && !self.storing.contains_key(&id);
+            if self.is_known(id) && !is_held {
+                // Memory knows better.
+            } else if self.blocks.keeps(entry.topic(), entry.key(), id) {
+                return Read::StoppedAt(id);
+            } else {
+                self.readmit(exception, Origin::Held);
+            }
+            last = id;
+        }
+        if page.exhausted { Read::All } else { Read::UpTo(last) }
+    }
+
+    /// Queues the entries that waited until their queue was read.
+    fn queue_freed(&mut self) {
+        for ticket in self.blocks.held.take_freed() {
+            let Some(item) = self.window.get_mut(ticket) else { continue };
+            item.waits = false;
+            let (key, topic) = (item.message.key.clone(), item.message.topic.clone());
+            // An entry of this queue that was read meanwhile may have got stuck.
+            if self.blocks.place_queued(topic.as_str(), item.key(), item.id, false) == Place::Hold {
+                self.park_from_window(ticket, ExceptionState::Held, None, None, None);
+            } else {
+                self.key_queues.push(ticket, key.as_ref());
+            }
+        }
+    }
+
+    pub(super) fn readmit(&mut self, exception: Exception, origin: Origin) {
+        let Exception { entry, attempts, state } = exception;
+        let id = entry.id;
+        match self.unacceptable(&entry) {
+            Some(problem) => self.park(parked_entry(
+                &entry,
+                ExceptionState::Dead,
+                attempts.saturating_add(1),
+                None,
+                Some((Fault::Message, problem)),
+            )),
+            None => {
+                let Ok(message) = entry.message else { return };
+                if state == ExceptionState::Retrying {
+                    self.blocks.block(message.key.as_ref().map(message::OrderingKey::as_str), id);
+                }
+                self.readmitted.insert(id);
+                let message = Arc::new(message);
+                self.queue(Item { id, message, origin, attempts, in_flight: None, waits: false });
+            }
+        }
+    }
+}
+
+pub(super) fn parked_entry(
+    entry: &Entry,
+    state: ExceptionState,
+    attempts: u32,
+    due_in: Option<Duration>,
+    failure: Option<(Fault, String)>,
+) -> Parked {
+    let (fault, error) = failure.unzip();
+    Parked {
+        id: entry.id,
+        message_id: entry.message_id(),
+        topic: entry.topic().to_owned(),
+        key: entry.key().map(str::to_owned),
+        state,
+        attempts,
+        due_in,
+        fault,
+        error,
+    }
+}

@@ -1,0 +1,266 @@
+//! The relay's decisions: what to publish next, what every outcome means, where the cursor stands.
+//!
+//! A state machine without I/O, clock or randomness of its own: the driver feeds it pages, due and
+//! held exceptions and receipts, and takes submissions and checkpoints out of it. Everything that
+//! decides about order and loss is in here and in the pure modules below it.
+//!
+//! # Why order cannot break
+//! Entries of a key enter in the order of the log. A key with anything parked (retrying, held,
+//! dead) takes no direct entries: they are held as well, and leave the exceptions in the order of
+//! their ids. So the first occurrences of a key in the broker are in log order, whatever fails in
+//! between, and whatever an older relay process that has not noticed its successor still sends:
+//! both send contiguous runs that start at or below the last checkpoint.
+//!
+//! A change of an exception is stored only together with a cursor that has passed its entry. So a
+//! successor never finds an exception ahead of its cursor, which it could send before entries that
+//! it has yet to read again.
+//!
+//! Held entries are in the database only. `engine/held.rs` keeps what is known of them. It says, as
+//! ADR 21 does, how they come back without a gap and without an overtaking.
+//!
+//! | file | what it decides |
+//! |---|---|
+//! | `shared_ids.rs` | whether two entries share an id |
+//! | `intake.rs` | what becomes of entries and exceptions that were read |
+//! | `submissions.rs` | what is handed to the publisher, and what is looked at again |
+//! | `outcomes.rs` | what a receipt means |
+//! | `silent.rs` | what becomes of messages whose destination does not answer |
+//! | `checkpoint.rs` | what is parked, and what is stored together |
+//! | `transaction.rs` | what is committed together with messages |
+
+mod checkpoint;
+mod intake;
+mod outcomes;
+mod shared_ids;
+mod silent;
+mod submissions;
+mod transaction;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+
+use message::{MaxInFlightPerKey, MessageId};
+use outbox::log::{Cursor, EntryId, ExceptionChange, Parked};
+
+use crate::awaited::Awaited;
+use crate::blocks::Blocks;
+use crate::event::{Event, Load};
+use crate::failures::Failures;
+use crate::key_queues::KeyQueues;
+use crate::options::EngineOptions;
+use crate::silence::Silence;
+use crate::window::Window;
+
+pub use checkpoint::Checkpoint;
+pub use transaction::TransactionCheckpoint;
+
+/// One part in so many of the window belongs to held entries while some are read back.
+const HELD_SHARE: usize = 4;
+
+/// Why a session must end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SessionEnd {
+    /// A message of a pipelined session failed by itself, and nothing of its key may succeed behind
+    /// it.
+    Refused,
+    /// Nobody knows why.
+    Lost,
+}
+
+/// The state machine of one lease.
+#[derive(Debug)]
+pub struct Machine {
+    settings: EngineOptions,
+    window: Window,
+    key_queues: KeyQueues,
+    blocks: Blocks,
+    /// Exceptions that are in the window, so that a second read of them is recognised.
+    readmitted: HashSet<EntryId>,
+    /// Changes since the last checkpoint, the latest one of each entry.
+    changes: BTreeMap<EntryId, ExceptionChange>,
+    /// Entries of the log that were put beside it and that the cursor has not passed: not stored
+    /// yet.
+    ahead: HashSet<EntryId>,
+    /// Changes that are on their way to the database: it may still show the state before.
+    storing: BTreeMap<EntryId, ExceptionChange>,
+    /// Those of them that are the first of their entry: nobody has read it as an exception before.
+    first: HashSet<EntryId>,
+    /// A question is on its way to the database.
+    asked: bool,
+    /// Entries whose change was stored since it was asked: the answer may show the state before.
+    /// Whether that change holds the entry: then a held row is as good as new.
+    known: HashMap<EntryId, bool>,
+    /// Something is due and was left, because it waits for others of its key.
+    due_waits: bool,
+    failures: Failures,
+    stored: Cursor,
+    in_flight: usize,
+    /// Sessions in a row that broke before anything was confirmed, and without a word about any
+    /// message.
+    fruitless: u32,
+    /// Something was blocked: queued entries must be looked at again before the next submission.
+    requeue: bool,
+    /// Why the session must end, if it must.
+    end: Option<SessionEnd>,
+    silence: Silence,
+    /// Messages that were set parked for their silence, and may still be answered.
+    awaited: Awaited,
+    /// Topics that stay blocked although one of their messages was answered: it may have been the
+    /// one to find out, so they are unblocked when little is waited for, and with the next session
+    /// at the latest.
+    kept_blocked: BTreeSet<String>,
+    /// Those that were due meanwhile, as they are put off.
+    postponed: HashMap<EntryId, Parked>,
+    /// Entries held for a topic that was only guessed to be silent.
+    held_on_a_guess: usize,
+    /// Entries of the log that left with a transaction and are still to be read again: a successor
+    /// passes them without publishing.
+    left_before: BTreeSet<EntryId>,
+    /// The entry that was read last from the log, until it is passed.
+    last_read: Option<(EntryId, MessageId)>,
+    /// No entry of the log above this id was read.
+    highest: EntryId,
+    /// Two entries share this id: nothing is stored any more.
+    shared: Option<EntryId>,
+    events: Vec<Event>,
+}
+
+impl Machine {
+    /// The state after taking the lease: at the stored cursor, with what the database says is
+    /// blocked.
+    #[must_use]
+    pub fn new(settings: EngineOptions, cursor: Cursor, mut blocks: Blocks) -> Self {
+        blocks.held.release_all();
+        Self {
+            window: Window::new(
+                cursor.clone(),
+                settings.window_bytes,
+                settings.window_entries,
+                settings.checkpoint_changes,
+            ),
+            key_queues: KeyQueues::new(MaxInFlightPerKey::One),
+            blocks,
+            readmitted: HashSet::new(),
+            changes: BTreeMap::new(),
+            ahead: HashSet::new(),
+            storing: BTreeMap::new(),
+            first: HashSet::new(),
+            asked: false,
+            known: HashMap::new(),
+            due_waits: false,
+            failures: Failures::default(),
+            stored: cursor,
+            in_flight: 0,
+            fruitless: 0,
+            requeue: false,
+            end: None,
+            silence: Silence::new(settings.silent_after),
+            awaited: Awaited::default(),
+            kept_blocked: BTreeSet::new(),
+            postponed: HashMap::new(),
+            held_on_a_guess: 0,
+            left_before: BTreeSet::new(),
+            last_read: None,
+            highest: EntryId::default(),
+            shared: None,
+            events: Vec::new(),
+            settings,
+        }
+    }
+
+    /// The same state, when these entries ahead of the cursor have left already.
+    #[must_use]
+    pub fn with_left_before(mut self, entries: BTreeSet<EntryId>) -> Self {
+        self.left_before = entries;
+        self
+    }
+
+    /// Whether another page of the log may be taken in. A part of the window is kept for held
+    /// entries while some are read back: the log could fill it with entries that wait for them.
+    #[must_use]
+    pub fn has_room(&self) -> bool {
+        // While nothing shows that the broker works, a guess must not park the whole backlog.
+        let is_bold = self.silence.is_guess() && self.held_on_a_guess >= self.settings.window_entries;
+        self.has_room_in_window() && self.has_room_for_changes() && !is_bold
+    }
+
+    /// Whether the window has room for entries of the log.
+    fn has_room_in_window(&self) -> bool {
+        self.window.has_room(self.blocks.held.is_reading().then_some(HELD_SHARE))
+    }
+
+    /// Whether parked entries may be taken in, held or due. Each that leaves is a change: they
+    /// could leave faster than changes are stored.
+    #[must_use]
+    pub fn has_room_for_exceptions(&self) -> bool {
+        self.window.has_room(None) && self.has_room_for_changes()
+    }
+
+    /// Whether held entries may be read back: they take no more of the window than is kept for
+    /// them, or entries of other keys would leave behind all of them.
+    #[must_use]
+    pub fn has_room_for_held(&self) -> bool {
+        self.has_room_for_exceptions() && self.window.has_room_for_held(HELD_SHARE)
+    }
+
+    /// Whether what is read may add changes to those that are not stored.
+    fn has_room_for_changes(&self) -> bool {
+        self.unstored_len() < self.settings.unstored_max
+    }
+
+    /// Changes that are not stored.
+    #[must_use]
+    pub fn unstored_len(&self) -> usize {
+        self.changes.len() + self.storing.len()
+    }
+
+    /// Parked entries that are in the window.
+    #[must_use]
+    pub fn readmitted_len(&self) -> usize {
+        self.readmitted.len()
+    }
+
+    /// Entries that were read and are not settled.
+    #[must_use]
+    pub fn open_len(&self) -> usize {
+        self.window.open_len()
+    }
+
+    /// Entries handed to the publisher and not yet reported.
+    #[must_use]
+    pub fn in_flight_len(&self) -> usize {
+        self.in_flight
+    }
+
+    /// How much it has in hand.
+    #[must_use]
+    pub fn load(&self) -> Load {
+        Load {
+            in_flight: self.in_flight,
+            window_entries: self.open_len(),
+            window_bytes: self.window.bytes(),
+            blocked_keys: self.blocks.keys_len(),
+            blocked_topics: self.blocks.topics_len(),
+            unanswered: self.awaited.len(),
+        }
+    }
+
+    /// Whether an operator has paused everything.
+    #[must_use]
+    pub fn is_paused(&self) -> bool {
+        self.blocks.is_pipeline_paused()
+    }
+
+    /// Takes the events since the last call.
+    pub fn take_events(&mut self) -> Vec<Event> {
+        std::mem::take(&mut self.events)
+    }
+}
+
+#[cfg(test)]
+mod bench;
+#[cfg(test)]
+mod stalls;
+#[cfg(test)]
+mod tests;
+#[cfg(test)]
+mod world;

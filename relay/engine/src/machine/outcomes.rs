@@ -1,0 +1,185 @@
+//! Takes receipts in, and decides about their entries.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use message::error_text::storable;
+use message::{Fault, FaultScope, MaxInFlightPerKey, PublishError, Receipt, Ticket};
+use outbox::log::{EntryId, ExceptionState, Parked};
+
+use super::{Machine, SessionEnd};
+use crate::decide::{NextStep, decide};
+use crate::event::Event;
+use crate::silence::Submitted;
+use crate::window::Origin;
+
+/// Sessions that may break before a message that was alone in flight is parked. It is not counted
+/// as an attempt: nobody knows whose fault it is.
+const FRUITLESS_BEFORE_RETRY: u32 = 6;
+
+/// The longest error text that is kept of an entry, in bytes. Brokers choose theirs freely.
+const ERROR_BYTES_MAX: usize = 4_096;
+
+impl Machine {
+    /// Takes a receipt. `uniform` in `0.0..1.0` spreads the retries.
+    pub fn receipt(&mut self, receipt: Receipt, uniform: f64) {
+        match receipt.outcome {
+            Ok(()) => self.confirmed(receipt.ticket),
+            Err(error) => self.failed(receipt.ticket, &error, uniform),
+        }
+    }
+
+    fn confirmed(&mut self, ticket: Ticket) {
+        let Some(item) = self.window.settle(ticket, false) else { return self.late(ticket, Ok(())) };
+        if let Some(submitted) = item.in_flight {
+            self.in_flight -= 1;
+            self.silence.answered(&item.message.topic, submitted);
+        }
+        self.fruitless = 0;
+        self.key_queues.settled(item.message.key.as_ref());
+        if !matches!(item.origin, Origin::Log(_)) {
+            self.resolve(item.key(), item.id, &item.message.id.to_string());
+        }
+        self.unblock_topic(item.message.topic.as_str());
+        let submitted_at = item.in_flight.map(Submitted::at);
+        let attempt = Some(item.attempts.saturating_add(1));
+        self.events.push(Event::Published { message: item.message, submitted_at, attempt });
+    }
+
+    pub(super) fn unblock_topic(&mut self, topic: &str) {
+        if self.stays_blocked(topic) {
+            self.kept_blocked.insert(topic.to_owned());
+        } else if self.blocks.unblock_topic(topic) {
+            self.events.push(Event::TopicUnblocked { topic: topic.to_owned() });
+        }
+    }
+
+    fn failed(&mut self, ticket: Ticket, error: &PublishError, uniform: f64) {
+        if error.scope() == FaultScope::Session {
+            self.end_session(SessionEnd::Lost);
+        } else if self.key_queues.window() == MaxInFlightPerKey::Pipelined && !error.is_contained() {
+            self.end_session(SessionEnd::Refused);
+        }
+        let Some(item) = self.window.get_mut(ticket) else { return self.late(ticket, Err(error)) };
+        self.events.push(Event::Failed {
+            message: Arc::clone(&item.message),
+            submitted_at: item.in_flight.map(Submitted::at),
+            attempt: item.attempts.saturating_add(1),
+            fault: error.fault(),
+            scope: error.scope(),
+        });
+        if let (Some(submitted), true) = (item.in_flight, error.scope() != FaultScope::Session) {
+            // A refusal is an answer.
+            self.silence.answered(&item.message.topic, submitted);
+        }
+        self.apply_failure(ticket, error, uniform);
+    }
+
+    /// Does what a failure means for an entry in the window.
+    pub(super) fn apply_failure(&mut self, ticket: Ticket, error: &PublishError, uniform: f64) {
+        let Some(item) = self.window.get_mut(ticket) else { return };
+        let was_in_flight = item.in_flight.take().is_some();
+        let (id, attempts) = (item.id, item.attempts);
+        let topic = item.message.topic.clone();
+        self.in_flight -= usize::from(was_in_flight);
+        let scope = match error.scope() {
+            // Alone in flight, again and again: whatever breaks the session, the others must not
+            // wait for it.
+            FaultScope::Session if self.fruitless >= FRUITLESS_BEFORE_RETRY => FaultScope::Message,
+            scope => scope,
+        };
+        let fault = if scope == error.scope() { error.fault() } else { Fault::Broker };
+        let failure = (fault, storable(&error.to_string(), ERROR_BYTES_MAX));
+        if (scope, fault) == (FaultScope::Message, Fault::Message) {
+            // The topic itself answers.
+            self.unblock_topic(topic.as_str());
+        }
+        // The queue behind this entry must be looked at again in any case.
+        self.requeue = true;
+        let attempts_max = if error.is_final() { 1 } else { self.settings.retry.attempts_max };
+        match decide(fault, scope, attempts, attempts_max) {
+            NextStep::Resend => {}
+            NextStep::Dead { attempts } => {
+                self.settle_key_queue(ticket);
+                self.park_from_window(ticket, ExceptionState::Dead, Some(attempts), None, Some(failure));
+            }
+            NextStep::Retry { attempts, block_topic } => {
+                let news = block_topic && self.blocks.block_topic(topic.as_str(), id);
+                if news {
+                    let (fault, reason) = failure.clone();
+                    self.events.push(Event::TopicBlocked { topic: topic.to_string(), fault, reason });
+                }
+                self.settle_key_queue(ticket);
+                if block_topic && !news && !self.blocks.is_probe(topic.as_str(), id) {
+                    // Another one probes the topic; this one waits like the rest.
+                    self.park_from_window(ticket, ExceptionState::Held, None, None, Some(failure));
+                    return;
+                }
+                let due_in = Some(self.retry_in(id, fault, attempts, uniform));
+                self.park_from_window(
+                    ticket,
+                    ExceptionState::Retrying,
+                    Some(attempts),
+                    due_in,
+                    Some(failure),
+                );
+            }
+        }
+    }
+
+    /// When to try again after a failure; `attempts` are those that counted.
+    pub(super) fn retry_in(&mut self, id: EntryId, fault: Fault, attempts: u32, uniform: f64) -> Duration {
+        if fault == Fault::Message {
+            return self.settings.retry.backoff.delay(attempts, uniform);
+        }
+        // Outages end without notice: look again soon.
+        let delay = self.settings.retry.backoff.delay(self.failures.count(id), uniform);
+        delay.min(self.settings.outage_delay_max)
+    }
+
+    /// An entry in flight is about to leave the window without a receipt: what was queued behind it
+    /// is looked at again.
+    pub(super) fn give_up(&mut self, ticket: Ticket) {
+        if let Some(item) = self.window.get_mut(ticket) {
+            self.in_flight -= usize::from(item.in_flight.take().is_some());
+        }
+        self.requeue = true;
+        self.settle_key_queue(ticket);
+    }
+
+    /// The entry at the head of its lane is about to leave the window.
+    fn settle_key_queue(&mut self, ticket: Ticket) {
+        if let Some(item) = self.window.get_mut(ticket) {
+            let key = item.message.key.clone();
+            self.key_queues.settled(key.as_ref());
+        }
+    }
+
+    /// Parks an entry of the window.
+    pub(super) fn park_from_window(
+        &mut self,
+        ticket: Ticket,
+        state: ExceptionState,
+        attempts: Option<u32>,
+        due_in: Option<Duration>,
+        failure: Option<(Fault, String)>,
+    ) {
+        let Some(item) = self.window.settle(ticket, true) else { return };
+        if matches!(item.origin, Origin::Log(_)) {
+            self.ahead.insert(item.id);
+        }
+        self.readmitted.remove(&item.id);
+        let (fault, error) = failure.unzip();
+        self.park(Parked {
+            id: item.id,
+            message_id: item.message.id.to_string(),
+            topic: item.message.topic.to_string(),
+            key: item.key().map(str::to_owned),
+            state,
+            attempts: attempts.unwrap_or(item.attempts),
+            due_in,
+            fault,
+            error,
+        });
+    }
+}

@@ -1,0 +1,192 @@
+//! Looks for entries that share an id.
+//!
+//! Everything here is known by its id: where the cursor stands, what has left ahead of it, what is
+//! changed. A log whose sequence was set back can have two entries of one id, and the second would
+//! pass for the first. They are told apart by their message ids. Where two meet, nothing is taken
+//! in or stored any more, the term ends, and the log gives the later ones new ids.
+//!
+//! They meet in a page, in the window, or among the changes: one that is parked is parked again or
+//! removed while the other one is to be parked. Beyond that the database tells them apart.
+
+use std::collections::HashMap;
+
+use outbox::log::{Entry, EntryId, ExceptionChange, Page};
+
+use super::Machine;
+
+impl Machine {
+    /// An id that two entries share: the term has to end.
+    #[must_use]
+    pub fn shared_id(&self) -> Option<EntryId> {
+        self.shared
+    }
+
+    /// Whether two entries of a page share an id, or one of it and one of the log that is not
+    /// settled and passed.
+    ///
+    /// Ids mostly rise: only those are looked up that do not lie above all before.
+    pub(super) fn has_shared_id(&mut self, page: &Page) -> bool {
+        let mut low: HashMap<EntryId, &Entry> = HashMap::new();
+        let mut last = None;
+        for entry in &page.entries {
+            if last.replace(entry.id) == Some(entry.id) {
+                self.shared = Some(entry.id);
+            }
+            if entry.id <= self.highest {
+                low.insert(entry.id, entry);
+            }
+        }
+        self.highest = self.highest.max(last.unwrap_or_default());
+        if !low.is_empty() {
+            self.shared = self.shared.or_else(|| self.window.shared_id(&low));
+        }
+        self.shared.is_some()
+    }
+
+    /// Whether another message is to be parked under this id: a change of this one would take its
+    /// place.
+    pub(super) fn is_of_another(&mut self, id: EntryId, message_id: &str) -> bool {
+        let is_other = match self.changes.get(&id) {
+            Some(ExceptionChange::Park(parked)) => parked.message_id != message_id,
+            // The row of another one would be found by the database.
+            Some(ExceptionChange::Resolve(_)) | None => false,
+        };
+        if is_other {
+            self.shared = Some(id);
+        }
+        is_other
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use message::{MaxInFlightPerKey, Message};
+    use outbox::log::{Cursor, Difference, ExceptionState, Mark};
+
+    use super::super::bench::{Bench, exception, message_for};
+    use super::*;
+
+    /// Reads a page of entries, and says whether two of them share an id.
+    fn read(bench: &mut Bench, entries: &[(i64, &Message)]) -> Option<EntryId> {
+        read_in(bench, entries, None)
+    }
+
+    /// As above, when they leave in a while.
+    fn read_in(
+        bench: &mut Bench,
+        entries: &[(i64, &Message)],
+        deliver_in: Option<Duration>,
+    ) -> Option<EntryId> {
+        let entry = |(id, message): &(i64, &Message)| Entry {
+            id: EntryId(*id),
+            message: Ok((*message).clone()),
+            deliver_in,
+        };
+        let difference = Arc::new(Difference { base: Mark::new("0"), head: Mark::new("1"), ceiling: 9 });
+        let page = Page { entries: entries.iter().map(entry).collect(), exhausted: true };
+        bench.machine.page(&difference, page);
+        bench.machine.shared.take()
+    }
+
+    #[test]
+    fn two_entries_of_one_id_are_found_wherever_the_first_one_is() {
+        let (one, other) = (message_for("t", "a"), message_for("t", "b"));
+        let mut bench = Bench::new(MaxInFlightPerKey::One);
+        let shared = Some(EntryId(5));
+        assert_eq!(read(&mut bench, &[(5, &one), (5, &other)]), shared, "in one page");
+        assert_eq!(bench.machine.open_len(), 0, "the page is not taken in");
+
+        assert_eq!(
+            read(&mut bench, &[(3, &message_for("t", "c")), (5, &one), (7, &message_for("t", "d"))]),
+            None
+        );
+        assert_eq!(read(&mut bench, &[(4, &other), (6, &one)]), None, "late, and by themselves");
+        assert_eq!(read(&mut bench, &[(5, &other)]), shared, "queued");
+        let submitted = bench.machine.submissions(9);
+        assert_eq!(read(&mut bench, &[(5, &other)]), shared, "in flight");
+        bench.confirm(submitted[1].ticket);
+        assert_eq!(read(&mut bench, &[(5, &other)]), shared, "not passed");
+        for submission in [submitted[0].ticket, submitted[2].ticket] {
+            bench.confirm(submission);
+        }
+        for submission in bench.machine.submissions(9) {
+            bench.confirm(submission.ticket);
+        }
+        assert_eq!(read(&mut bench, &[(5, &other)]), None, "passed");
+    }
+
+    #[test]
+    fn an_entry_beside_one_that_is_left_out_is_found() {
+        let (one, other) = (message_for("t", "a"), message_for("foreign", "b"));
+        let mut bench = Bench::new(MaxInFlightPerKey::One);
+        let rule = crate::filter::Rule { topics: vec![String::from("t")], ..Default::default() };
+        bench.machine.settings.filter = crate::filter::Filter::any_of(vec![rule]).unwrap();
+        assert_eq!(read(&mut bench, &[(5, &other), (5, &one)]), Some(EntryId(5)));
+    }
+
+    /// One that was parked by a term before is read back beside another one of its id.
+    #[test]
+    fn a_change_does_not_take_the_place_of_another_message() {
+        for is_confirmed in [true, false] {
+            let (parked, other) = (message_for("t", "a"), message_for("u", "b"));
+            let mut bench = Bench::new(MaxInFlightPerKey::One);
+            assert_eq!(read(&mut bench, &[(5, &other)]), None);
+            bench.machine.due(vec![exception(5, &parked, ExceptionState::Scheduled)], 0.5);
+            let submitted = bench.machine.submissions(9);
+            assert_eq!(submitted.len(), 2);
+            bench.fail(submitted[0].ticket);
+            assert_eq!(bench.machine.shared_id(), None);
+            match is_confirmed {
+                true => bench.confirm(submitted[1].ticket),
+                false => bench.fail(submitted[1].ticket),
+            }
+            assert_eq!(bench.machine.shared_id(), Some(EntryId(5)));
+            assert_eq!(bench.machine.checkpoint(), None, "the cursor must not pass the other one");
+            assert_eq!(bench.machine.transaction_checkpoint(true), None);
+            assert_eq!(bench.machine.stored, Cursor::at(Mark::new("0")));
+        }
+    }
+
+    /// One that is waited for is put off, and its receipt brings it forward.
+    #[test]
+    fn what_is_brought_forward_does_not_take_the_place_of_another_message() {
+        let mut bench = Bench::new(MaxInFlightPerKey::One);
+        let (silent, alive) = (message_for("t", "a"), message_for("u", "b"));
+        assert_eq!(read(&mut bench, &[(5, &silent)]), None);
+        let first = bench.machine.submissions(9)[0].ticket;
+        bench.at(200);
+        assert_eq!(read(&mut bench, &[(6, &alive)]), None);
+        let second = bench.machine.submissions(9)[0].ticket;
+        bench.at(300);
+        bench.confirm(second);
+        bench.machine.look_for_silence(0.5);
+        assert_eq!(bench.machine.load().unanswered, 1);
+        bench.cursor();
+        bench.machine.due(vec![exception(5, &silent, ExceptionState::Retrying)], 0.5);
+        bench.cursor();
+        let scheduled = message_for("v", "c");
+        let day = Some(Duration::from_secs(86_400));
+        assert_eq!(read_in(&mut bench, &[(5, &scheduled)], day), None, "the silent one is stored");
+        bench.fail(first);
+        assert_eq!(bench.machine.shared_id(), Some(EntryId(5)));
+        assert_eq!(bench.machine.checkpoint(), None);
+    }
+
+    /// The database has the row of the other one still, and refuses.
+    #[test]
+    fn a_message_may_be_parked_where_another_one_was_removed() {
+        let (parked, other) = (message_for("t", "a"), message_for("u", "b"));
+        let mut bench = Bench::new(MaxInFlightPerKey::One);
+        assert_eq!(read(&mut bench, &[(5, &other)]), None);
+        bench.machine.due(vec![exception(5, &parked, ExceptionState::Scheduled)], 0.5);
+        let submitted = bench.machine.submissions(9);
+        bench.confirm(submitted[1].ticket);
+        bench.fail(submitted[0].ticket);
+        assert_eq!(bench.machine.shared_id(), None);
+        let changes = bench.machine.checkpoint().unwrap().changes;
+        assert!(matches!(&changes[..], [ExceptionChange::Park(_)]), "{changes:?}");
+    }
+}

@@ -1,0 +1,243 @@
+//! Sets messages parked whose destination does not answer.
+//!
+//! A silent message is set parked as one that failed by the broker's fault, so that its place in
+//! the window is free and the cursor can pass. It is not submitted again in this session: its
+//! receipt is still welcome, and is the probe.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use message::{Fault, FaultScope, MaxInFlightPerKey, PublishError, Ticket, Topic};
+use outbox::log::{EntryId, Exception, ExceptionChange, ExceptionState, Parked};
+
+use super::intake::parked_entry;
+use super::{Machine, SessionEnd};
+use crate::awaited::Unanswered;
+use crate::event::Event;
+use crate::silence::{Stall, Submitted};
+
+/// Publishers may hold as much as so many windows of messages without an answer, before they are
+/// connected anew.
+const AWAITED_WINDOWS_MAX: usize = 2;
+
+impl Machine {
+    /// Sets the time since the lease was taken.
+    pub fn set_now(&mut self, now: Duration) {
+        self.silence.set_now(now);
+    }
+
+    /// Looks for destinations that have stopped answering, and sets their messages parked.
+    /// `uniform` in `0.0..1.0` spreads the retries.
+    pub fn look_for_silence(&mut self, uniform: f64) {
+        let news = self.silence.news(self.oldest_in_flight().map(|(_, submitted)| submitted));
+        self.events.extend(news.map(Event::Session));
+        if self.silence.is_large() {
+            let in_flight = self.window.open().filter_map(|(_, item)| item.in_flight);
+            let oldest = in_flight.min_by_key(|submitted| submitted.order());
+            self.silence.forget(oldest);
+        }
+        if self.end.is_some() || self.in_flight == 0 {
+            return;
+        }
+        let is_full = !self.has_room_in_window() || !self.has_room_for_changes();
+        let (mut topics, mut alone) = self.silent(is_full);
+        // A change of an entry is stored, and the entry retried, only after the cursor has passed
+        // it.
+        if (is_full || !self.ahead.is_empty()) && topics.is_empty() && alone.is_empty() {
+            self.stalled(&mut topics, &mut alone);
+        }
+        if self.awaits_many() {
+            // Nothing more may pile up in the publisher: the silent part stops its topic.
+            topics.extend(std::mem::take(&mut alone).into_iter().filter_map(|ticket| self.topic_of(ticket)));
+        }
+        if topics.is_empty() && alone.is_empty() {
+            return;
+        }
+        let keys: HashSet<_> = alone.iter().filter_map(|ticket| self.key_of(*ticket)).collect();
+        let alone: HashSet<_> = alone.into_iter().collect();
+        for (_, ticket) in self.window.open_tickets() {
+            let Some(item) = self.window.get_mut(ticket).filter(|item| item.in_flight.is_some()) else {
+                continue;
+            };
+            let has_key = item.message.key.as_ref().is_some_and(|key| keys.contains(key));
+            if topics.contains(&item.message.topic) {
+                self.fall_silent(ticket, FaultScope::Topic, uniform);
+            } else if alone.contains(&ticket)
+                || (has_key && self.key_queues.window() == MaxInFlightPerKey::Pipelined)
+            {
+                self.fall_silent(ticket, FaultScope::Message, uniform);
+            }
+        }
+        if self.awaited.reaches(
+            self.settings.window_entries.saturating_mul(AWAITED_WINDOWS_MAX),
+            self.settings.window_bytes.saturating_mul(AWAITED_WINDOWS_MAX),
+        ) {
+            self.end_session(SessionEnd::Lost);
+        }
+    }
+
+    /// The topics that are silent, and the messages that are silent in topics that are not.
+    fn silent(&self, is_full: bool) -> (HashSet<Topic>, Vec<Ticket>) {
+        let (mut topics, mut alone) = (HashSet::new(), Vec::new());
+        for (ticket, item) in self.window.open() {
+            let Some(submitted) = item.in_flight else { continue };
+            let topic = &item.message.topic;
+            if !self.silence.is_old(submitted) || topics.contains(topic) {
+                continue;
+            }
+            let partly = !self.awaited.is_empty() && self.awaited.has_topic(topic.as_str());
+            match self.silence.reach(topic, submitted, is_full, partly) {
+                Some(FaultScope::Topic) => _ = topics.insert(topic.clone()),
+                Some(_) => alone.push(ticket),
+                None => {}
+            }
+        }
+        (topics, alone)
+    }
+
+    /// The window is full, and nobody is known to be silent.
+    fn stalled(&mut self, topics: &mut HashSet<Topic>, alone: &mut Vec<Ticket>) {
+        let Some((topic, submitted)) = self.oldest_in_flight() else { return };
+        match self.silence.stall(&topic, submitted) {
+            Some(Stall::Reconnect) => self.end_session(SessionEnd::Lost),
+            Some(Stall::Guess(scope)) => {
+                self.held_on_a_guess = 0;
+                if scope == FaultScope::Topic {
+                    topics.insert(topic);
+                } else {
+                    let of_topic = self.window.open().filter(|(_, item)| item.message.topic == topic);
+                    alone.extend(of_topic.map(|(ticket, _)| ticket));
+                }
+            }
+            None => {}
+        }
+    }
+
+    /// The topic of the oldest message that waits for its confirmation, and its submission.
+    fn oldest_in_flight(&self) -> Option<(Topic, Submitted)> {
+        if self.in_flight == 0 {
+            // The window may be full of others.
+            return None;
+        }
+        self.window.open().find_map(|(_, item)| Some((item.message.topic.clone(), item.in_flight?)))
+    }
+
+    fn topic_of(&mut self, ticket: Ticket) -> Option<Topic> {
+        Some(self.window.get_mut(ticket)?.message.topic.clone())
+    }
+
+    fn key_of(&mut self, ticket: Ticket) -> Option<message::OrderingKey> {
+        self.window.get_mut(ticket)?.message.key.clone()
+    }
+
+    fn fall_silent(&mut self, ticket: Ticket, scope: FaultScope, uniform: f64) {
+        let Some(item) = self.window.get_mut(ticket) else { return };
+        let Some(submitted) = item.in_flight else { return };
+        let unanswered = Unanswered { id: item.id, message: Arc::clone(&item.message), submitted };
+        let has_before = self.blocks.has_before(item.key(), item.id);
+        self.blocks.give_up(unanswered.message.key.as_ref().map(message::OrderingKey::as_str));
+        self.awaited.insert(ticket, unanswered);
+        if scope == FaultScope::Message && has_before {
+            // The one before it finds out; this one waits behind it.
+            self.give_up(ticket);
+            self.park_from_window(ticket, ExceptionState::Held, None, None, None);
+            return;
+        }
+        let which = if scope == FaultScope::Topic { "its topic" } else { "it" };
+        let reason = format!(
+            "the broker has not answered for {which} for a while, although it answers for others; the outcome is unknown, \
+             and its answer is still waited for"
+        );
+        self.apply_failure(ticket, &PublishError::new(Fault::Broker, scope, reason), uniform);
+    }
+
+    /// Takes the receipt of a message that was set parked for its silence.
+    pub(super) fn late(&mut self, ticket: Ticket, outcome: Result<(), &PublishError>) {
+        let Some(Unanswered { id, message, submitted }) = self.awaited.take(ticket) else { return };
+        let key = message.key.as_ref().map(message::OrderingKey::as_str);
+        self.blocks.answered(key);
+        match outcome {
+            Ok(()) => {
+                self.fruitless = 0;
+                self.postponed.remove(&id);
+                self.silence.answered(&message.topic, submitted);
+                self.resolve(key, id, &message.id.to_string());
+                self.blocks.take_out(message.topic.as_str(), key, id);
+                self.unblock_topic(message.topic.as_str());
+                let submitted_at = Some(submitted.at());
+                self.events.push(Event::Published { message, submitted_at, attempt: None });
+            }
+            // It is parked already, and is submitted again when it is due or read back.
+            Err(error) => {
+                if key.is_none() {
+                    self.blocks.read_again(message.topic.as_str(), id);
+                }
+                self.bring_forward(id);
+                if error.scope() == FaultScope::Message {
+                    self.unblock_topic(message.topic.as_str());
+                }
+            }
+        }
+        if !self.awaits_many() {
+            for topic in std::mem::take(&mut self.kept_blocked) {
+                self.unblock_topic(&topic);
+            }
+        }
+    }
+
+    /// Whether an exception that was read is still waited for. One that is due is put off: its
+    /// receipt or the end of the session makes it due again. The one that probes its topic is
+    /// looked at sooner.
+    pub(super) fn is_awaited(&mut self, exception: &Exception, uniform: f64) -> bool {
+        let (entry, id) = (&exception.entry, exception.entry.id);
+        if exception.state == ExceptionState::Discarded || !self.awaited.contains(id) {
+            self.postponed.remove(&id);
+            return false;
+        }
+        if exception.state == ExceptionState::Retrying {
+            let overdue = self.awaited.submitted(id).is_none_or(|at| self.silence.is_overdue(at));
+            if self.blocks.is_probe(entry.topic(), id) && overdue {
+                // It finds nothing out before it is answered, and the rest of its topic may be
+                // answered.
+                self.unblock_topic(entry.topic());
+            }
+            let due_in = if self.blocks.is_probe(entry.topic(), id) {
+                self.retry_in(id, Fault::Broker, exception.attempts, uniform)
+            } else {
+                self.settings.retry.backoff.max
+            };
+            let failure = Some((Fault::Broker, String::from("the broker has still not answered for it")));
+            let parked = parked_entry(entry, exception.state, exception.attempts, Some(due_in), failure);
+            // Nothing has happened, so nothing is told.
+            self.change(id, ExceptionChange::Park(parked.clone()));
+            self.postponed.insert(id, parked);
+        }
+        true
+    }
+
+    /// An entry that was looked at while it was waited for is due again: its receipt says that it
+    /// failed.
+    fn bring_forward(&mut self, id: EntryId) {
+        if let Some(parked) = self.postponed.remove(&id) {
+            let parked = Parked { due_in: Some(Duration::ZERO), ..parked };
+            self.change(id, ExceptionChange::Park(parked));
+        }
+    }
+
+    /// The receipts of a session will not come, or not here: whatever was put off for them is due.
+    pub fn bring_all_forward(&mut self) {
+        let ids: Vec<EntryId> = self.postponed.keys().copied().collect();
+        ids.into_iter().for_each(|id| self.bring_forward(id));
+    }
+
+    /// Whether a topic stays blocked although one of its messages was answered: its silent part
+    /// would pile up.
+    pub(super) fn stays_blocked(&self, topic: &str) -> bool {
+        self.awaits_many() && self.awaited.has_topic(topic) && self.blocks.is_blocked(topic)
+    }
+
+    fn awaits_many(&self) -> bool {
+        self.awaited.reaches(self.settings.window_entries / 2, self.settings.window_bytes / 2)
+    }
+}

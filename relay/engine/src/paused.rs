@@ -1,0 +1,70 @@
+//! Pauses of operators, as the engine looks them up. Pure.
+//!
+//! A paused topic or key is treated like one whose destination does not answer, but without an
+//! entry that finds out when it does: its entries are held. A paused pipeline submits nothing, so
+//! the window fills and reading stops: nothing is parked for it.
+
+use std::collections::{BTreeSet, HashSet};
+
+use outbox::log::PauseScope;
+
+use crate::held::QueueHash;
+
+/// All pauses of one relay.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Paused {
+    pipeline: bool,
+    topics: BTreeSet<String>,
+    keys: HashSet<QueueHash>,
+}
+
+impl Paused {
+    /// The pauses of these scopes.
+    #[must_use]
+    pub fn of(scopes: impl IntoIterator<Item = PauseScope>) -> Self {
+        let mut paused = Self::default();
+        for scope in scopes {
+            match scope {
+                PauseScope::Pipeline => paused.pipeline = true,
+                PauseScope::Topic(topic) => _ = paused.topics.insert(topic),
+                PauseScope::Key(key) => _ = paused.keys.insert(QueueHash::of("", Some(&key))),
+            }
+        }
+        paused
+    }
+
+    /// Whether no topic and no key is paused.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.topics.is_empty() && self.keys.is_empty()
+    }
+
+    /// Whether nothing may be submitted.
+    #[must_use]
+    pub fn has_pipeline(&self) -> bool {
+        self.pipeline
+    }
+
+    /// Whether the topic is paused.
+    #[must_use]
+    pub fn has_topic(&self, topic: &str) -> bool {
+        self.topics.contains(topic)
+    }
+
+    /// Whether the queue is that of a paused key.
+    #[must_use]
+    pub fn has_queue(&self, queue: QueueHash) -> bool {
+        self.keys.contains(&queue)
+    }
+
+    /// The queues of paused keys.
+    pub fn queues(&self) -> impl Iterator<Item = QueueHash> {
+        self.keys.iter().copied()
+    }
+
+    /// Whether anything that is paused here is not paused there.
+    #[must_use]
+    pub fn has_more_than(&self, other: &Self) -> bool {
+        !self.topics.is_subset(&other.topics) || !self.keys.is_subset(&other.keys)
+    }
+}

@@ -1,0 +1,91 @@
+//! The causes that stop keys: entries that are stuck, and submissions whose answers may still come.
+//! Pure.
+
+use std::collections::{BTreeSet, HashMap};
+
+use outbox::log::EntryId;
+
+use crate::held::QueueHash;
+
+/// All stopped keys.
+#[derive(Debug, Default)]
+pub struct Stuck {
+    /// Retrying or dead: nothing of their key may leave before them.
+    ids: BTreeSet<(QueueHash, EntryId)>,
+    keys_len: usize,
+    /// How many submissions of a key were given up waiting for in this session: another one of it
+    /// could overtake them.
+    awaited: HashMap<QueueHash, usize>,
+}
+
+impl Stuck {
+    /// Whether no key is stopped.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.ids.is_empty() && self.awaited.is_empty()
+    }
+
+    /// How many keys have stuck entries.
+    #[must_use]
+    pub const fn keys_len(&self) -> usize {
+        self.keys_len
+    }
+
+    /// Whether anything stops new entries of the key.
+    #[must_use]
+    pub fn stops(&self, queue: QueueHash) -> bool {
+        self.awaited.contains_key(&queue) || self.first(queue).is_some()
+    }
+
+    /// Whether anything stops this entry: a stuck one before it, or a submission that may still be
+    /// answered.
+    #[must_use]
+    pub fn stops_entry(&self, queue: QueueHash, id: EntryId) -> bool {
+        self.awaited.contains_key(&queue) || self.first(queue).is_some_and(|stuck| stuck < id)
+    }
+
+    /// Whether held entries from this place on can leave: the stuck one itself is not among them.
+    #[must_use]
+    pub fn lets_read(&self, queue: QueueHash, from: EntryId) -> bool {
+        !self.awaited.contains_key(&queue) && self.first(queue).is_none_or(|stuck| from < stuck)
+    }
+
+    fn first(&self, queue: QueueHash) -> Option<EntryId> {
+        let all = (queue, EntryId(i64::MIN))..=(queue, EntryId(i64::MAX));
+        self.ids.range(all).next().map(|(_, id)| *id)
+    }
+
+    /// An entry is stuck.
+    pub fn insert(&mut self, queue: QueueHash, id: EntryId) {
+        self.keys_len += usize::from(self.first(queue).is_none());
+        self.ids.insert((queue, id));
+    }
+
+    /// An entry is not stuck any more. Returns whether it was.
+    pub fn remove(&mut self, queue: QueueHash, id: EntryId) -> bool {
+        let was_stuck = self.ids.remove(&(queue, id));
+        self.keys_len -= usize::from(was_stuck && self.first(queue).is_none());
+        was_stuck
+    }
+
+    /// We stopped waiting for an answer to a submission of this key.
+    pub fn give_up(&mut self, queue: QueueHash) {
+        *self.awaited.entry(queue).or_default() += 1;
+    }
+
+    /// One of them was answered. Returns whether it was the last one of its key.
+    pub fn answered(&mut self, queue: QueueHash) -> bool {
+        let Some(count) = self.awaited.get_mut(&queue) else { return false };
+        *count -= 1;
+        let is_last = *count == 0;
+        if is_last {
+            self.awaited.remove(&queue);
+        }
+        is_last
+    }
+
+    /// Answers of this session will not come.
+    pub fn session_ended(&mut self) {
+        self.awaited.clear();
+    }
+}

@@ -1,0 +1,225 @@
+//! Loads the state that a new holder of the lease needs before it leads, and keeps the lease
+//! meanwhile.
+//!
+//! Loading takes as long as there is something to load and as the database is slow. Without
+//! renewals in between it could take longer than a lease: then every process that took over would
+//! lose it again, and nothing would ever be published.
+
+use std::time::Duration;
+
+use outbox::log::{CheckpointStore, EntryId, Fenced, Lease, LogError, LogReader, QueueName};
+use tokio::time::Instant;
+
+use crate::blocks::Blocks;
+use crate::options::DeadPolicy;
+use crate::paused::Paused;
+
+/// Exceptions of one call: short against any lease.
+const PAGE: usize = 2_000;
+
+/// Between taking the lease and leading.
+pub(crate) struct Takeover {
+    checkpointer: Box<dyn CheckpointStore>,
+    lease: Lease,
+    /// When the lease or its last renewal was asked for.
+    asked_at: Instant,
+    renew_interval: Duration,
+}
+
+impl Takeover {
+    pub(crate) fn new(
+        checkpointer: Box<dyn CheckpointStore>,
+        lease: Lease,
+        asked_at: Instant,
+        renew_interval: Duration,
+    ) -> Self {
+        Self { checkpointer, lease, asked_at, renew_interval }
+    }
+
+    /// Everything parked or paused that blocks something; nothing when the lease is lost. Of held
+    /// entries only their queues are loaded.
+    pub(crate) async fn blocks(
+        &mut self,
+        reader: &mut dyn LogReader,
+        on_dead: DeadPolicy,
+    ) -> Result<Option<Blocks>, LogError> {
+        let mut blocks = Blocks::default();
+        let pauses = reader.pauses().await?;
+        blocks.set_paused(Paused::of(pauses.into_iter().map(|pause| pause.scope)));
+        let mut after = EntryId(0);
+        loop {
+            let page = reader.stuck(after, PAGE).await?;
+            page.iter().for_each(|summary| blocks.load(summary, on_dead));
+            if self.renew().await? == Fenced::Lost {
+                return Ok(None);
+            }
+            match page.last() {
+                Some(last) if page.len() == PAGE => after = last.id,
+                _ => break,
+            }
+        }
+        let mut after: Option<QueueName> = None;
+        loop {
+            let page = reader.held_queues(after.as_ref(), PAGE).await?;
+            page.queues.iter().for_each(|queue| blocks.load_queue(queue));
+            if self.renew().await? == Fenced::Lost {
+                return Ok(None);
+            }
+            match page.queues.into_iter().next_back() {
+                Some(last) if !page.exhausted => after = Some(last.name),
+                _ => return Ok(Some(blocks)),
+            }
+        }
+    }
+
+    /// The checkpointer, and when the lease that it keeps was asked for; nothing when it is lost.
+    pub(crate) async fn end(mut self) -> Result<Option<(Box<dyn CheckpointStore>, Instant)>, LogError> {
+        Ok((self.renew().await? == Fenced::Held).then_some((self.checkpointer, self.asked_at)))
+    }
+
+    /// Prolongs the lease when it is time to.
+    async fn renew(&mut self) -> Result<Fenced, LogError> {
+        let asked_at = Instant::now();
+        if asked_at.duration_since(self.asked_at) < self.renew_interval {
+            return Ok(Fenced::Held);
+        }
+        let fenced = self.checkpointer.renew(self.lease.epoch, self.lease.ttl).await?;
+        if fenced == Fenced::Held {
+            self.asked_at = asked_at;
+        }
+        Ok(fenced)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use async_trait::async_trait;
+    use message::MessageId;
+    use outbox::log::{
+        Acquired, Cursor, Difference, DuePage, DuePosition, ExceptionChange, ExceptionState,
+        ExceptionSummary, HeldAsk, HeldPage, HeldQueue, HeldQueues, Mark, Page, PageLimit,
+    };
+
+    use super::*;
+
+    const TTL: Duration = Duration::from_secs(3);
+
+    /// A lease that expires.
+    struct Expiring(Arc<Mutex<Instant>>);
+
+    #[async_trait]
+    impl CheckpointStore for Expiring {
+        async fn acquire(&mut self, _: Duration) -> Result<Acquired, LogError> {
+            unreachable!("taken before")
+        }
+
+        async fn renew(&mut self, _: i64, ttl: Duration) -> Result<Fenced, LogError> {
+            let mut expires_at = self.0.lock().unwrap();
+            if Instant::now() >= *expires_at {
+                return Ok(Fenced::Lost);
+            }
+            *expires_at = Instant::now() + ttl;
+            Ok(Fenced::Held)
+        }
+
+        async fn checkpoint(
+            &mut self,
+            _: i64,
+            _: &Cursor,
+            _: &[ExceptionChange],
+        ) -> Result<Fenced, LogError> {
+            unreachable!("not while taking over")
+        }
+
+        async fn doubt(
+            &mut self,
+            _: &Cursor,
+            _: Option<(EntryId, MessageId)>,
+        ) -> Result<Option<String>, LogError> {
+            unreachable!("nothing is kept elsewhere")
+        }
+
+        async fn release(&mut self, _: i64) -> Result<Fenced, LogError> {
+            unreachable!("not while taking over")
+        }
+    }
+
+    /// A database that needs a second for each page.
+    struct Slow {
+        stuck: i64,
+        queues: i64,
+    }
+
+    fn name(number: i64) -> QueueName {
+        QueueName::of("orders", Some(&format!("{number:09}")))
+    }
+
+    #[async_trait]
+    impl LogReader for Slow {
+        async fn next_difference(&mut self, _: &Mark) -> Result<Option<Difference>, LogError> {
+            unreachable!("not while taking over")
+        }
+
+        async fn read_page(&mut self, _: &Difference, _: EntryId, _: PageLimit) -> Result<Page, LogError> {
+            unreachable!("not while taking over")
+        }
+
+        async fn read_due(&mut self, _: Option<DuePosition>, _: PageLimit) -> Result<DuePage, LogError> {
+            unreachable!("not while taking over")
+        }
+
+        async fn read_held(&mut self, _: &[HeldAsk], _: PageLimit) -> Result<Vec<HeldPage>, LogError> {
+            unreachable!("not while taking over")
+        }
+
+        async fn held_queues(
+            &mut self,
+            after: Option<&QueueName>,
+            max: usize,
+        ) -> Result<HeldQueues, LogError> {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            let behind = (1..=self.queues).filter(|number| after.is_none_or(|after| name(*number) > *after));
+            let queue = |number| HeldQueue { name: name(number), first: EntryId(1), topic: "orders".into() };
+            let queues: Vec<_> = behind.take(max).map(queue).collect();
+            Ok(HeldQueues { exhausted: queues.len() < max, queues })
+        }
+
+        async fn stuck(&mut self, after: EntryId, max: usize) -> Result<Vec<ExceptionSummary>, LogError> {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            let summary = |id| ExceptionSummary {
+                id: EntryId(id),
+                key: Some(format!("{id}")),
+                state: ExceptionState::Dead,
+            };
+            Ok((after.0 + 1..=self.stuck).take(max).map(summary).collect())
+        }
+    }
+
+    fn takeover(left: Duration) -> (Takeover, Arc<Mutex<Instant>>) {
+        let expires_at = Arc::new(Mutex::new(Instant::now() + left));
+        let checkpointer = Box::new(Expiring(Arc::clone(&expires_at)));
+        (Takeover::new(checkpointer, Lease { epoch: 1, ttl: TTL }, Instant::now(), TTL / 3), expires_at)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn loading_may_take_many_times_as_long_as_a_lease() {
+        let (stuck, queues) = (10 * PAGE as i64 + 1, 12 * PAGE as i64 + 1);
+        let (mut takeover, expires_at) = takeover(TTL);
+        let begun = Instant::now();
+        let blocks = takeover.blocks(&mut Slow { stuck, queues }, DeadPolicy::Hold).await.unwrap().unwrap();
+        assert!(begun.elapsed() > 6 * TTL);
+        assert_eq!(blocks.keys_len(), usize::try_from(queues).unwrap());
+        let (_, asked_at) = takeover.end().await.unwrap().unwrap();
+        assert!(asked_at.elapsed() < TTL / 3 + Duration::from_secs(1));
+        assert!(Instant::now() < *expires_at.lock().unwrap());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lease_that_was_lost_meanwhile_ends_it() {
+        let (mut takeover, _) = takeover(Duration::from_millis(500));
+        let blocks = takeover.blocks(&mut Slow { stuck: 5, queues: 5 }, DeadPolicy::Hold).await;
+        assert!(blocks.unwrap().is_none());
+    }
+}

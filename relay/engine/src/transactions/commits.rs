@@ -1,0 +1,197 @@
+//! Where the transactions of a leader stand: one is open, and one before it may be closed and on
+//! its way to being committed.
+
+use std::sync::Arc;
+
+use message::{ClosedTransaction, PublishError, Runtime, TransactionMark, Transactions};
+use outbox::log::{BrokerTransaction, LogError};
+use tokio_util::task::AbortOnDropHandle;
+
+use super::flushes::Flushes;
+use super::mark::Mark;
+use super::recovery::{Recovered, log_error};
+use crate::machine::{Checkpoint, TransactionCheckpoint};
+
+/// One transaction after another, the next one being filled while the last is committed.
+pub(crate) struct Commits {
+    transactions: Arc<dyn Transactions>,
+    epoch: i64,
+    log: String,
+    /// The last transaction that was committed.
+    number: u64,
+    /// The session of the batch that is on its way.
+    session: u64,
+    /// A batch was submitted and its transaction is not closed.
+    is_open: bool,
+    /// Some of it was confirmed: from here on a failure leaves memory ahead of the broker.
+    is_confirmed: bool,
+    /// A checkpoint is wanted, with or without messages.
+    is_wanted: bool,
+    flushes: Flushes,
+    closed: Option<Closed>,
+}
+
+/// The transaction that is closed and not committed. Its checkpoint goes to the database next.
+enum Closed {
+    /// The things that its mark names are not on the database's disk yet.
+    Waiting { transaction: ClosedTransaction, mark: TransactionMark, checkpoint: Checkpoint },
+    /// The broker was asked.
+    Committing(AbortOnDropHandle<Result<(), PublishError>>, Checkpoint),
+}
+
+impl Commits {
+    pub(crate) fn new(transactions: Arc<dyn Transactions>, epoch: i64, recovered: &Recovered) -> Self {
+        Self {
+            transactions,
+            epoch,
+            log: recovered.log.clone(),
+            number: recovered.number,
+            session: 0,
+            is_open: false,
+            is_confirmed: false,
+            is_wanted: false,
+            flushes: Flushes::default(),
+            closed: None,
+        }
+    }
+
+    /// Whether another process has committed since.
+    pub(crate) fn is_superseded(&self) -> bool {
+        self.transactions.is_superseded()
+    }
+
+    /// A session is connected.
+    pub(crate) fn connected(&mut self) {
+        self.session = self.transactions.session();
+        self.is_open = false;
+    }
+
+    /// Whether a batch may be submitted: each is a transaction of its own.
+    pub(crate) fn may_submit(&self) -> bool {
+        !self.is_open
+    }
+
+    /// A batch is on its way.
+    pub(crate) fn submitted(&mut self) {
+        self.is_open = true;
+    }
+
+    /// A message of it was confirmed: all of them will be.
+    pub(crate) fn confirmed(&mut self) {
+        self.is_confirmed = true;
+    }
+
+    /// Whether messages were confirmed whose transaction is not closed.
+    pub(crate) fn is_confirmed(&self) -> bool {
+        self.is_confirmed
+    }
+
+    /// A checkpoint is wanted.
+    pub(crate) fn want(&mut self) {
+        self.is_wanted = true;
+    }
+
+    /// Whether nothing is left to commit.
+    pub(crate) fn is_idle(&self) -> bool {
+        !self.is_confirmed && !self.is_wanted && self.closed.is_none()
+    }
+
+    /// Whether a transaction is closed and not committed.
+    pub(crate) fn has_closed(&self) -> bool {
+        self.closed.is_some()
+    }
+
+    /// Whether the broker was asked to commit and has not answered.
+    pub(crate) fn is_committing(&self) -> bool {
+        matches!(self.closed, Some(Closed::Committing(..)))
+    }
+
+    /// Whether a checkpoint is to be made now, when every message was answered.
+    pub(crate) fn is_due(&self) -> bool {
+        self.closed.is_none() && (self.is_confirmed || self.is_wanted)
+    }
+
+    /// Every message of the batch was answered, and there is nothing to commit.
+    pub(crate) fn nothing(&mut self) {
+        (self.is_open, self.is_wanted) = (self.is_open && self.is_confirmed, false);
+    }
+
+    /// Closes the transaction of the confirmed messages, and the checkpoint with them. It is
+    /// committed as soon as what the checkpoint names is on disk.
+    pub(crate) fn close(&mut self, content: TransactionCheckpoint, host: &Runtime) -> Result<(), LogError> {
+        let number = self.number + 1;
+        let mark = Mark { log: self.log.clone(), epoch: self.epoch, content };
+        let bytes = mark.write().map_err(|problem| LogError::Corrupt { what: "mark", problem })?;
+        let Mark { content: TransactionCheckpoint { mut checkpoint, .. }, .. } = mark;
+        let position = BrokerTransaction { log: self.log.clone(), number, is_rebased: false };
+        checkpoint.cursor.transaction = Some(position);
+        let mark = TransactionMark { number, content: bytes };
+        let transaction = self.transactions.close(self.session);
+        self.closed = Some(Closed::Waiting { transaction, mark, checkpoint });
+        (self.is_open, self.is_confirmed, self.is_wanted) = (false, false, false);
+        self.flushes.want();
+        self.commit(host);
+        Ok(())
+    }
+
+    /// A page was read.
+    pub(crate) fn read(&mut self) {
+        self.flushes.read();
+    }
+
+    /// Whether the database is to be asked for a flush.
+    pub(crate) fn wants_flush(&self) -> bool {
+        self.closed.is_some() && self.flushes.are_wanted()
+    }
+
+    /// A flush was asked for, if it could be.
+    pub(crate) fn flush_began(&mut self, is_begun: bool) {
+        self.flushes.begun(is_begun);
+    }
+
+    /// It has ended.
+    pub(crate) fn flushed(&mut self, host: &Runtime) {
+        self.flushes.done();
+        self.commit(host);
+    }
+
+    /// Begins to commit what is closed, if nothing has to be waited for.
+    fn commit(&mut self, host: &Runtime) {
+        if !self.flushes.are_done() {
+            return;
+        }
+        self.closed = self.closed.take().map(|closed| match closed {
+            Closed::Waiting { transaction, mark, checkpoint } => {
+                let transactions = Arc::clone(&self.transactions);
+                let task = host.spawn(async move { transactions.commit(transaction, mark).await });
+                Closed::Committing(AbortOnDropHandle::new(task), checkpoint)
+            }
+            committing @ Closed::Committing(..) => committing,
+        });
+    }
+
+    /// Waits for the commit that is on its way, and returns the checkpoint for the database.
+    /// Pending when there is none. Cancel-safe.
+    pub(crate) async fn committed(&mut self) -> Result<Checkpoint, LogError> {
+        let Some(Closed::Committing(task, _)) = &mut self.closed else { return std::future::pending().await };
+        let outcome = task.await;
+        match (outcome, self.closed.take()) {
+            (Ok(Ok(())), Some(Closed::Committing(_, checkpoint))) => {
+                self.number += 1;
+                Ok(checkpoint)
+            }
+            (Ok(Err(error)), _) => Err(log_error(error)),
+            (Err(panic), _) => Err(unavailable(format!("committing a transaction failed: {panic}"))),
+            (Ok(Ok(())), _) => Err(unavailable(String::from("a commit lost its checkpoint"))),
+        }
+    }
+
+    /// The error of a session that ended with confirmed messages in its transaction.
+    pub(crate) fn broken(&self) -> LogError {
+        unavailable(String::from("the broker's session ended before its transaction was committed"))
+    }
+}
+
+fn unavailable(reason: String) -> LogError {
+    LogError::Unavailable { reason, source: None }
+}

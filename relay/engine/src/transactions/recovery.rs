@@ -1,0 +1,200 @@
+//! Before a new holder of the lease leads: shuts the one before out, and brings the database to the
+//! last mark.
+
+use std::collections::BTreeSet;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use message::{Fault, PublishError, TransactionMark, TransactionScope, Transactions};
+use outbox::log::{BrokerTransaction, CheckpointStore, Cursor, EntryId, Fenced, Lease, LogError, RelayName};
+use tokio::time::Instant;
+
+use super::mark::Mark;
+use crate::machine::TransactionCheckpoint;
+
+/// Where a leader that publishes in transactions begins.
+#[derive(Debug)]
+pub(crate) struct Recovered {
+    /// The identity of the log.
+    pub(crate) log: String,
+    /// The last transaction.
+    pub(crate) number: u64,
+    /// Entries ahead of the cursor that have left.
+    pub(crate) settled: BTreeSet<EntryId>,
+    /// When the lease or its last renewal was asked for.
+    pub(crate) asked_at: Instant,
+}
+
+/// How it ended.
+#[derive(Debug)]
+pub(crate) enum Recovery {
+    /// The database is at the last mark.
+    Done(Recovered),
+    /// The database was brought to the last mark: take the lease anew, so that its cursor is
+    /// compared with the server's history.
+    Again,
+    /// Another process has taken over.
+    LeaseLost,
+}
+
+/// The parts of a recovery.
+pub(crate) struct Recovering<'a> {
+    pub(crate) transactions: &'a Arc<dyn Transactions>,
+    pub(crate) checkpointer: &'a mut dyn CheckpointStore,
+    pub(crate) relay: &'a RelayName,
+    pub(crate) lease: Lease,
+    pub(crate) asked_at: Instant,
+    pub(crate) renew_interval: Duration,
+    pub(crate) timeout: Duration,
+}
+
+impl Recovering<'_> {
+    /// Recovers from the cursor that was granted. Keeps the lease meanwhile. Not cancel-safe: drop
+    /// the checkpoint store with the future.
+    pub(crate) async fn run(mut self, cursor: &Cursor) -> Result<Recovery, LogError> {
+        let known = match &cursor.transaction {
+            Some(known) if known.is_rebased => return Err(rebased()),
+            Some(known) => known.clone(),
+            None => {
+                // Before the first mark: nobody believes a mark whose log he does not know.
+                let log = format!("{:032x}", rand::random::<u128>());
+                let known = BrokerTransaction { log, number: 0, is_rebased: false };
+                let cursor = Cursor { transaction: Some(known.clone()), ..cursor.clone() };
+                match self.checkpointer.checkpoint(self.lease.epoch, &cursor, &[]).await? {
+                    Fenced::Held => known,
+                    Fenced::Lost => return Ok(Recovery::LeaseLost),
+                }
+            }
+        };
+        let scope = TransactionScope {
+            log: known.log.clone(),
+            relay: self.relay.as_str().to_owned(),
+            is_new: known.number == 0,
+            timeout: self.timeout,
+        };
+        let Some(last) = self.take_over(&scope).await? else { return Ok(Recovery::LeaseLost) };
+        let Some(last) = last else {
+            if known.number == 0 {
+                return Ok(Recovery::Done(self.recovered(known, BTreeSet::new())));
+            }
+            return Err(apart(&known, None));
+        };
+        let corrupt = |problem| LogError::Corrupt { what: "mark", problem };
+        let mark = Mark::read(&last.content).map_err(corrupt)?;
+        if mark.log != known.log {
+            return Err(LogError::Operator {
+                reason: format!(
+                    "the last mark of this relay is of log {:?}, and this log is {:?}: the topic of the \
+                     marks was copied or written by something else",
+                    mark.log, known.log
+                ),
+                source: None,
+            });
+        }
+        // A restored database counts its leases anew, and has this one.
+        if mark.epoch > self.lease.epoch && self.renew().await? == Fenced::Lost {
+            return Ok(Recovery::LeaseLost);
+        }
+        match last.number.checked_sub(known.number) {
+            Some(0) => Ok(Recovery::Done(self.recovered(known, mark.content.settled))),
+            Some(1) => self.apply(known, mark).await,
+            _ => Err(apart(&known, Some(last.number))),
+        }
+    }
+
+    fn recovered(&self, known: BrokerTransaction, settled: BTreeSet<EntryId>) -> Recovered {
+        Recovered { log: known.log, number: known.number, settled, asked_at: self.asked_at }
+    }
+
+    /// Shuts the one before out and reads the last mark; nothing when the lease is lost meanwhile.
+    async fn take_over(
+        &mut self,
+        scope: &TransactionScope,
+    ) -> Result<Option<Option<TransactionMark>>, LogError> {
+        let transactions = self.transactions;
+        let mut taking = pin!(transactions.take_over(scope));
+        loop {
+            let renew_at = self.asked_at + self.renew_interval;
+            tokio::select! {
+                biased;
+                taken = &mut taking => return taken.map(Some).map_err(log_error),
+                () = tokio::time::sleep_until(renew_at) => {
+                    if self.renew().await? == Fenced::Lost {
+                        return Ok(None);
+                    }
+                }
+            }
+        }
+    }
+
+    async fn renew(&mut self) -> Result<Fenced, LogError> {
+        let asked_at = Instant::now();
+        let fenced = self.checkpointer.renew(self.lease.epoch, self.lease.ttl).await?;
+        if fenced == Fenced::Held {
+            self.asked_at = asked_at;
+        }
+        Ok(fenced)
+    }
+
+    /// Stores the checkpoint of the last mark.
+    async fn apply(&mut self, known: BrokerTransaction, mark: Mark) -> Result<Recovery, LogError> {
+        let TransactionCheckpoint { checkpoint, last_read, .. } = mark.content;
+        // This cursor was never in the database, so nothing says yet that it means the same there.
+        if let Some(doubt) = self.checkpointer.doubt(&checkpoint.cursor, last_read).await? {
+            return Err(lost(known.number, &doubt));
+        }
+        let transaction = Some(BrokerTransaction { number: known.number + 1, ..known });
+        let cursor = Cursor { transaction, ..checkpoint.cursor };
+        tracing::info!(
+            transaction = cursor.transaction.as_ref().map(|transaction| transaction.number),
+            changes = checkpoint.changes.len(),
+            "the last transaction was committed and not stored; the database is brought to it"
+        );
+        match self.checkpointer.checkpoint(self.lease.epoch, &cursor, &checkpoint.changes).await? {
+            Fenced::Held => Ok(Recovery::Again),
+            Fenced::Lost => Ok(Recovery::LeaseLost),
+        }
+    }
+}
+
+fn rebased() -> LogError {
+    LogError::Operator {
+        reason: String::from(
+            "the database was restored or tells another history, so messages that have left may leave again, and \
+             readers of Kafka would see copies; docs/kafka-exactly-once.md says how to go on",
+        ),
+        source: None,
+    }
+}
+
+fn lost(known: u64, doubt: &str) -> LogError {
+    LogError::Operator {
+        reason: format!(
+            "the database knows of transaction {known}, and the broker's next mark cannot be brought to it: {doubt}; \
+             the database was restored, or promoted before it had everything; docs/kafka-exactly-once.md says how to go on"
+        ),
+        source: None,
+    }
+}
+
+fn apart(known: &BrokerTransaction, last: Option<u64>) -> LogError {
+    let found = last.map_or_else(|| String::from("none"), |last| last.to_string());
+    LogError::Operator {
+        reason: format!(
+            "the database knows of transaction {} and the broker's last mark is {found}: the database was restored, \
+             or the topic of the marks was removed; docs/kafka-exactly-once.md says how to go on",
+            known.number
+        ),
+        source: None,
+    }
+}
+
+/// A failure of the broker while the lease is taken or a transaction committed ends the term as one
+/// of the database does: nothing in memory can be trusted.
+pub(super) fn log_error(error: PublishError) -> LogError {
+    match error.fault() {
+        Fault::Operator => LogError::Operator { reason: error.to_string(), source: Some(Box::new(error)) },
+        _ => LogError::Unavailable { reason: error.to_string(), source: Some(Box::new(error)) },
+    }
+}

@@ -1,0 +1,459 @@
+//! Entries in memory: read, but not yet settled. A ring in reading order, bounded in bytes and
+//! entries. Pure.
+//!
+//! The cursor stands before the oldest unsettled entry; entries settle in any order, and the front
+//! of the ring moves on when it can.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
+
+use message::{Message, Ticket};
+use outbox::log::{Cursor, Difference, Entry, EntryId};
+
+use crate::silence::Submitted;
+
+/// Where an entry came from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Origin {
+    /// Read from the log: settling it lets the cursor move.
+    Log(Arc<Difference>),
+    /// Read from the exceptions, due again: it bypasses the block that it is itself the reason for.
+    Due,
+    /// Read from the exceptions, held until now.
+    Held,
+}
+
+/// An entry in memory.
+#[derive(Debug)]
+pub struct Item {
+    /// Its place in the log.
+    pub id: EntryId,
+    /// The message to publish.
+    pub message: Arc<Message>,
+    /// Where it came from.
+    pub origin: Origin,
+    /// Failed attempts that counted.
+    pub attempts: u32,
+    /// Handed to the publisher and not yet reported: when.
+    pub in_flight: Option<Submitted>,
+    /// Waits until what is held before it has been read back.
+    pub waits: bool,
+}
+
+impl Item {
+    /// The ordering key as text.
+    #[must_use]
+    pub fn key(&self) -> Option<&str> {
+        self.message.key.as_ref().map(message::OrderingKey::as_str)
+    }
+}
+
+#[derive(Debug)]
+enum Slot {
+    Open(Item),
+    /// Settled; remembered until everything before it is settled as well.
+    Settled(Passed),
+}
+
+/// The place that the cursor passes when a settled slot leaves the ring.
+#[derive(Debug)]
+enum Passed {
+    Entry {
+        difference: Arc<Difference>,
+        id: EntryId,
+        is_parked: bool,
+    },
+    /// The last of entries in a row that are left to others.
+    LeftOut {
+        difference: Arc<Difference>,
+        id: EntryId,
+    },
+    End(Arc<Difference>),
+    Nothing,
+}
+
+/// The ring.
+#[derive(Debug)]
+pub struct Window {
+    slots: VecDeque<Slot>,
+    /// The ticket of the front slot.
+    front: u64,
+    open: usize,
+    bytes: usize,
+    /// Those of them that were read back, and their bytes.
+    held: (usize, usize),
+    bytes_max: usize,
+    entries_max: usize,
+    /// Parked entries that one checkpoint stores.
+    parked_max: usize,
+    cursor: Cursor,
+    /// The last entry passed inside the difference in work; folded into `cursor` when asked for.
+    passed: Option<(Arc<Difference>, EntryId)>,
+    /// Parked entries that the cursor has passed since the last [`Window::take_passed`].
+    parked: Vec<EntryId>,
+}
+
+impl Window {
+    /// An empty window at a cursor. It lets the cursor pass `parked_max` parked entries with each
+    /// checkpoint.
+    #[must_use]
+    pub fn new(cursor: Cursor, bytes_max: usize, entries_max: usize, parked_max: usize) -> Self {
+        Self {
+            slots: VecDeque::new(),
+            front: 0,
+            open: 0,
+            bytes: 0,
+            held: (0, 0),
+            bytes_max,
+            entries_max,
+            parked_max,
+            cursor,
+            passed: None,
+            parked: Vec::new(),
+        }
+    }
+
+    /// Whether another page may be taken in, when a fraction `1/kept` of the window is kept free
+    /// for others.
+    #[must_use]
+    pub fn has_room(&self, kept: Option<usize>) -> bool {
+        let limit = |max: usize| kept.map_or(max, |kept| max - max / kept);
+        self.bytes < limit(self.bytes_max) && self.slots.len() < limit(self.entries_max)
+    }
+
+    /// Whether less than a fraction `1/share` of the window was read back.
+    #[must_use]
+    pub fn has_room_for_held(&self, share: usize) -> bool {
+        let (entries, bytes) = self.held;
+        bytes < (self.bytes_max / share).max(1) && entries < (self.entries_max / share).max(1)
+    }
+
+    /// Whether the cursor has passed everything that was read.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+
+    /// Entries that are not settled.
+    #[must_use]
+    pub fn open_len(&self) -> usize {
+        self.open
+    }
+
+    /// Bytes of the entries that are not settled.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Takes an entry in; its ticket names it from now on.
+    pub fn push(&mut self, item: Item) -> Ticket {
+        self.open += 1;
+        self.bytes += item.message.wire_bytes();
+        if item.origin == Origin::Held {
+            self.held = (self.held.0 + 1, self.held.1 + item.message.wire_bytes());
+        }
+        self.push_slot(Slot::Open(item))
+    }
+
+    /// Notes an entry of the log that is settled without being published (it is parked now).
+    pub fn pass(&mut self, difference: &Arc<Difference>, id: EntryId) {
+        let difference = Arc::clone(difference);
+        self.push_slot(Slot::Settled(Passed::Entry { difference, id, is_parked: true }));
+        self.advance();
+    }
+
+    /// Notes an entry of the log that had left before it was read.
+    pub fn skip(&mut self, difference: &Arc<Difference>, id: EntryId) {
+        let difference = Arc::clone(difference);
+        self.push_slot(Slot::Settled(Passed::Entry { difference, id, is_parked: false }));
+        self.advance();
+    }
+
+    /// Notes an entry of the log that is not this relay's to publish. Many in a row take the room
+    /// of one.
+    pub fn leave_out(&mut self, difference: &Arc<Difference>, id: EntryId) {
+        if let Some(Slot::Settled(Passed::LeftOut { difference: before, id: last })) = self.slots.back_mut()
+            && Arc::ptr_eq(before, difference)
+        {
+            *last = id;
+            return;
+        }
+        let difference = Arc::clone(difference);
+        self.push_slot(Slot::Settled(Passed::LeftOut { difference, id }));
+        self.advance();
+    }
+
+    /// Notes that a difference has been read to its end.
+    pub fn end(&mut self, difference: &Arc<Difference>) {
+        self.push_slot(Slot::Settled(Passed::End(Arc::clone(difference))));
+        self.advance();
+    }
+
+    fn push_slot(&mut self, slot: Slot) -> Ticket {
+        let ticket = Ticket(self.front + self.slots.len() as u64);
+        self.slots.push_back(slot);
+        ticket
+    }
+
+    fn index(&self, ticket: Ticket) -> Option<usize> {
+        usize::try_from(ticket.0.checked_sub(self.front)?).ok()
+    }
+
+    /// The entry of a ticket, unless it is settled.
+    pub fn get_mut(&mut self, ticket: Ticket) -> Option<&mut Item> {
+        let index = self.index(ticket)?;
+        match self.slots.get_mut(index)? {
+            Slot::Open(item) => Some(item),
+            Slot::Settled(_) => None,
+        }
+    }
+
+    /// Settles an entry, confirmed or parked: it leaves memory, and the cursor moves as far as it
+    /// can. `None` when it was settled.
+    pub fn settle(&mut self, ticket: Ticket, is_parked: bool) -> Option<Item> {
+        let index = self.index(ticket)?;
+        let slot = self.slots.get_mut(index)?;
+        let passed = match slot {
+            Slot::Open(item) => match &item.origin {
+                Origin::Log(difference) => {
+                    Passed::Entry { difference: Arc::clone(difference), id: item.id, is_parked }
+                }
+                Origin::Due | Origin::Held => Passed::Nothing,
+            },
+            Slot::Settled(_) => return None,
+        };
+        let Slot::Open(item) = std::mem::replace(slot, Slot::Settled(passed)) else { return None };
+        self.open -= 1;
+        self.bytes -= item.message.wire_bytes();
+        if item.origin == Origin::Held {
+            self.held = (self.held.0 - 1, self.held.1 - item.message.wire_bytes());
+        }
+        self.advance();
+        Some(item)
+    }
+
+    /// Moves the cursor, but not past more parked entries than one checkpoint stores.
+    fn advance(&mut self) {
+        while let Some(Slot::Settled(passed)) = self.slots.front() {
+            if self.parked.len() >= self.parked_max && matches!(passed, Passed::Entry { is_parked: true, .. })
+            {
+                return;
+            }
+            let Some(Slot::Settled(passed)) = self.slots.pop_front() else { return };
+            self.front += 1;
+            match passed {
+                Passed::Entry { difference, id, is_parked } => {
+                    if is_parked {
+                        self.parked.push(id);
+                    }
+                    self.passed = Some((difference, id));
+                }
+                Passed::LeftOut { difference, id } => self.passed = Some((difference, id)),
+                Passed::End(difference) => {
+                    self.passed = None;
+                    self.cursor = Cursor::at(difference.head.clone());
+                }
+                Passed::Nothing => {}
+            }
+        }
+    }
+
+    /// Where a successor would go on.
+    pub fn cursor(&mut self) -> &Cursor {
+        if let Some((difference, id)) = self.passed.take() {
+            self.cursor = Cursor::inside(&difference, id);
+        }
+        &self.cursor
+    }
+
+    /// How many parked entries the cursor has passed since the last [`Window::take_passed`].
+    #[must_use]
+    pub fn parked_len(&self) -> usize {
+        self.parked.len()
+    }
+
+    /// The cursor, and the parked entries that it has passed since the last call: they are stored
+    /// together. It may move on behind them afterwards.
+    pub fn take_passed(&mut self) -> (Cursor, Vec<EntryId>) {
+        let cursor = self.cursor().clone();
+        let parked = std::mem::take(&mut self.parked);
+        self.advance();
+        (cursor, parked)
+    }
+
+    /// As [`Window::take_passed`], and with the entries of the log that have left although this
+    /// cursor has not passed them.
+    pub fn take_settled(&mut self) -> (Cursor, Vec<EntryId>, BTreeSet<EntryId>) {
+        // Before the cursor moves on: what it passes then is not behind the one that is returned.
+        let ahead = self.slots.iter().filter_map(|slot| match slot {
+            Slot::Settled(Passed::Entry { id, is_parked: false, .. }) => Some(*id),
+            _ => None,
+        });
+        let ahead = ahead.collect();
+        let (cursor, parked) = self.take_passed();
+        (cursor, parked, ahead)
+    }
+
+    /// All open entries with their tickets, in reading order.
+    pub fn open(&self) -> impl Iterator<Item = (Ticket, &Item)> {
+        self.slots.iter().enumerate().filter_map(|(index, slot)| match slot {
+            Slot::Open(item) => Some((Ticket(self.front + index as u64), item)),
+            Slot::Settled(_) => None,
+        })
+    }
+
+    /// An id under which another entry than the one of these is in here.
+    #[must_use]
+    pub fn shared_id(&self, entries: &HashMap<EntryId, &Entry>) -> Option<EntryId> {
+        self.slots.iter().find_map(|slot| match slot {
+            Slot::Open(item) => {
+                let entry = entries.get(&item.id)?;
+                (item.message.id.to_string() != entry.message_id()).then_some(item.id)
+            }
+            // The log brings no entry twice.
+            Slot::Settled(Passed::Entry { id, .. }) => entries.contains_key(id).then_some(*id),
+            Slot::Settled(Passed::LeftOut { .. } | Passed::End(_) | Passed::Nothing) => None,
+        })
+    }
+
+    /// The ids and tickets of all open entries, in reading order.
+    #[must_use]
+    pub fn open_tickets(&self) -> Vec<(EntryId, Ticket)> {
+        self.open().map(|(ticket, item)| (item.id, ticket)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use message::{EventType, Topic};
+    use outbox::log::Mark;
+
+    fn difference() -> Arc<Difference> {
+        Arc::new(Difference { base: Mark::new("a"), head: Mark::new("b"), ceiling: 9 })
+    }
+
+    fn item(id: i64, origin: Origin) -> Item {
+        let message = Message::new(Topic::new("t").unwrap(), EventType::new("k").unwrap(), "payload");
+        Item { id: EntryId(id), message: message.into(), origin, attempts: 0, in_flight: None, waits: false }
+    }
+
+    #[test]
+    fn the_cursor_waits_for_the_oldest_unsettled_entry() {
+        let d = difference();
+        let start = Cursor::at(d.base.clone());
+        let mut window = Window::new(start.clone(), 1 << 20, 100, 9);
+        let tickets: Vec<_> = (1..=3).map(|id| window.push(item(id, Origin::Log(d.clone())))).collect();
+        window.end(&d);
+        window.settle(tickets[1], false);
+        window.settle(tickets[2], false);
+        assert_eq!(window.cursor(), &start, "entry 1 is still unsettled");
+        window.settle(tickets[0], false);
+        assert_eq!(window.cursor(), &Cursor::at(d.head.clone()));
+        assert_eq!((window.open_len(), window.bytes()), (0, 0));
+    }
+
+    #[test]
+    fn inside_a_difference_the_cursor_names_the_last_settled_entry() {
+        let d = difference();
+        let mut window = Window::new(Cursor::at(d.base.clone()), 1 << 20, 100, 9);
+        let first = window.push(item(1, Origin::Log(d.clone())));
+        window.push(item(2, Origin::Log(d.clone())));
+        window.settle(first, false);
+        assert_eq!(window.cursor(), &Cursor::inside(&d, EntryId(1)));
+        assert!(window.settle(first, false).is_none(), "a ticket settles once");
+    }
+
+    #[test]
+    fn exceptions_do_not_move_the_cursor() {
+        let d = difference();
+        let start = Cursor::at(d.base.clone());
+        let mut window = Window::new(start.clone(), 1 << 20, 100, 9);
+        let parked = window.push(item(1, Origin::Due));
+        window.settle(parked, false);
+        assert_eq!(window.cursor(), &start);
+    }
+
+    #[test]
+    fn the_window_is_bounded_in_bytes() {
+        let mut window = Window::new(Cursor::at(Mark::new("a")), 1, 100, 9);
+        assert!(window.has_room(None), "one entry always passes");
+        window.push(item(1, Origin::Due));
+        assert!(!window.has_room(None));
+    }
+
+    #[test]
+    fn what_left_ahead_of_the_cursor_is_named_until_the_cursor_passes_it() {
+        let d = difference();
+        let mut window = Window::new(Cursor::at(d.base.clone()), 1 << 20, usize::MAX, 1);
+        let open = window.push(item(1, Origin::Log(d.clone())));
+        window.skip(&d, EntryId(2));
+        window.pass(&d, EntryId(3));
+        let left = window.push(item(4, Origin::Log(d.clone())));
+        window.pass(&d, EntryId(5));
+        let last = window.push(item(6, Origin::Log(d.clone())));
+        let due = window.push(item(0, Origin::Due));
+        for ticket in [left, last, due] {
+            window.settle(ticket, false);
+        }
+        let (_, parked, settled) = window.take_settled();
+        assert_eq!((parked, settled), (vec![], [2, 4, 6].map(EntryId).into()));
+        window.settle(open, false);
+        let (cursor, parked, settled) = window.take_settled();
+        assert_eq!(cursor, Cursor::inside(&d, EntryId(4)), "one parked entry with each checkpoint");
+        assert_eq!((parked, settled), (vec![EntryId(3)], [6].map(EntryId).into()));
+        let (cursor, parked, settled) = window.take_settled();
+        assert_eq!(cursor, Cursor::inside(&d, EntryId(6)));
+        assert_eq!((parked, settled), (vec![EntryId(5)], [].into()));
+    }
+
+    #[test]
+    fn entries_of_other_relays_take_no_room() {
+        let (first, second) = (difference(), difference());
+        let mut window = Window::new(Cursor::at(first.base.clone()), 1 << 20, 100, 9);
+        let open = window.push(item(1, Origin::Log(first.clone())));
+        (2..=90_000).for_each(|id| window.leave_out(&first, EntryId(id)));
+        window.end(&first);
+        (90_001..=99_999).for_each(|id| window.leave_out(&second, EntryId(id)));
+        assert!(window.has_room(None), "{} slots", window.slots.len());
+        assert_eq!(window.cursor(), &Cursor::at(first.base.clone()));
+        window.settle(open, false);
+        assert_eq!(window.cursor(), &Cursor::inside(&second, EntryId(99_999)));
+        (100_000..=200_000).for_each(|id| window.leave_out(&second, EntryId(id)));
+        assert_eq!(window.cursor(), &Cursor::inside(&second, EntryId(200_000)));
+        assert!(window.slots.is_empty());
+    }
+
+    #[test]
+    fn what_left_ahead_of_the_cursor_is_named_one_by_one_and_what_is_left_out_is_not() {
+        let d = difference();
+        let mut window = Window::new(Cursor::at(d.base.clone()), 1 << 20, 100, 9);
+        let open = window.push(item(1, Origin::Log(d.clone())));
+        let left = window.push(item(2, Origin::Log(d.clone())));
+        window.settle(left, false);
+        window.leave_out(&d, EntryId(3));
+        window.leave_out(&d, EntryId(4));
+        [5, 6].iter().for_each(|id| window.skip(&d, EntryId(*id)));
+        window.leave_out(&d, EntryId(7));
+        let (_, _, settled) = window.take_settled();
+        assert_eq!(settled, [2, 5, 6].map(EntryId).into());
+        window.settle(open, false);
+        assert_eq!(window.cursor(), &Cursor::inside(&d, EntryId(7)));
+    }
+
+    #[test]
+    fn the_cursor_passes_no_more_parked_entries_than_one_checkpoint_stores() {
+        let d = difference();
+        let mut window = Window::new(Cursor::at(d.base.clone()), 1 << 20, usize::MAX, 3);
+        let all = 7;
+        (1..=all).for_each(|id| window.pass(&d, EntryId(id)));
+        let mut stored = Vec::new();
+        for last in [3, 6, all] {
+            let (cursor, parked) = window.take_passed();
+            assert_eq!(cursor, Cursor::inside(&d, EntryId(last)));
+            stored.extend(parked.into_iter().map(|id| id.0));
+        }
+        assert!(stored.into_iter().eq(1..=all));
+    }
+}

@@ -1,0 +1,305 @@
+//! The section `[pipeline.engine]` made into the engine's settings.
+
+use std::time::Duration;
+
+use message::chunk::{CHUNKED_BYTES_MAX, CHUNKED_BYTES_MAX_DEFAULT, Encoding, Splitter};
+use message::{Backoff, SizeLimit};
+
+use super::broker::MESSAGE_BYTES_MIN;
+use super::file::{EngineSection, Oversize};
+use super::units::{Size, Time};
+use engine::{EngineOptions, RetryPolicy};
+
+/// A setting of the section and what is wrong with it.
+pub(crate) type Refusal = (&'static str, String);
+
+/// A shorter lease would be lost to every pause of a database or a container.
+const LEASE_TTL_MIN: Duration = Duration::from_secs(1);
+/// A killed relay must be taken over within a working day's patience.
+const LEASE_TTL_MAX: Duration = Duration::from_secs(3_600);
+/// Shorter polls would only burn a processor: an empty one takes about 20 µs.
+const POLL_MIN: Duration = Duration::from_micros(100);
+const POLL_MAX: Duration = Duration::from_secs(60);
+/// The cursor's row is updated this often at most: more would bloat it while an old snapshot is
+/// open.
+const CHECKPOINT_MIN: Duration = Duration::from_millis(10);
+const RETRY_MIN: Duration = Duration::from_millis(1);
+const RETRY_MAX: Duration = Duration::from_secs(24 * 3_600);
+/// A shorter silence is within what brokers take for a slow disk or a new leader.
+const SILENT_MIN: Duration = Duration::from_millis(100);
+const GRACE_MAX: Duration = Duration::from_secs(3_600);
+const PAGE_MIN: usize = 64 << 10;
+/// Less than this leaves chunks little room beside the envelope.
+const CHUNKING_LIMIT_MIN: usize = 8 << 10;
+/// A message in chunks has at most so many times the limit: within the largest number of chunks in
+/// any encoding.
+const CHUNKED_LIMITS_MAX: usize = 1_024;
+
+/// The party that refuses a message, for the error: not the broker, whose limit may be larger.
+const OWN_LIMIT: &str = "this relay (pipeline.engine.message_bytes_max)";
+const OWN_CHUNKED_LIMIT: &str = "this relay (pipeline.engine.chunked_bytes_max)";
+
+/// The engine's settings for a destination that takes messages up to `limit` and writes payloads
+/// so.
+pub(crate) fn settings(
+    section: &EngineSection,
+    limit: SizeLimit,
+    encoding: Encoding,
+) -> (EngineOptions, Vec<Refusal>) {
+    let base = EngineOptions::default();
+    let window_bytes = section.window.map_or(base.window_bytes, |size| size.0);
+    let time = |given: Option<Time>, default: Duration| given.map_or(default, |time| time.0);
+    let size_limit = match section.message_bytes_max {
+        Some(size) => SizeLimit { destination: OWN_LIMIT, message_bytes_max: size.0 },
+        None => limit,
+    };
+    let settings = EngineOptions {
+        window_bytes,
+        // Unless it is given, a smaller window has smaller pages.
+        page_bytes: section.page.map_or(base.page_bytes.min(window_bytes), |size| size.0),
+        page_entries: section.page_entries.unwrap_or(base.page_entries),
+        lease_ttl: time(section.lease_ttl, base.lease_ttl),
+        poll_min: time(section.poll_min, base.poll_min),
+        poll_max: time(section.poll_max, base.poll_max),
+        checkpoint_interval: time(section.checkpoint_interval, base.checkpoint_interval),
+        shutdown_grace: time(section.shutdown_grace, base.shutdown_grace),
+        retry: RetryPolicy {
+            backoff: Backoff {
+                first: time(section.retry_initial, base.retry.backoff.first),
+                max: time(section.retry_max, base.retry.backoff.max),
+            },
+            attempts_max: section.attempts_max.unwrap_or(base.retry.attempts_max),
+        },
+        silent_after: time(section.silent_after, base.silent_after),
+        on_dead: section.on_dead.unwrap_or(base.on_dead),
+        size_limit,
+        chunking: chunking(section, size_limit, encoding),
+        ..base
+    };
+    let mut refusals = refusals(&settings, limit);
+    refusals.extend(chunking_refusals(section, &settings));
+    (settings, refusals)
+}
+
+fn chunking(section: &EngineSection, limit: SizeLimit, encoding: Encoding) -> Option<Splitter> {
+    let most = CHUNKED_BYTES_MAX_DEFAULT.min(limit.message_bytes_max.saturating_mul(CHUNKED_LIMITS_MAX));
+    let chunked_bytes_max = section.chunked_bytes_max.map_or(most, |size| size.0);
+    let is_on = section.oversize == Some(Oversize::Chunk);
+    let limit = SizeLimit { destination: OWN_CHUNKED_LIMIT, ..limit };
+    is_on.then_some(Splitter { limit, encoding, chunked_bytes_max })
+}
+
+fn chunking_refusals(section: &EngineSection, settings: &EngineOptions) -> Vec<Refusal> {
+    let Some(splitter) = &settings.chunking else {
+        let problem = || String::from("has no meaning without oversize = \"chunk\"");
+        return section.chunked_bytes_max.map(|_| ("chunked_bytes_max", problem())).into_iter().collect();
+    };
+    let mut refusals = Vec::new();
+    let limit = settings.size_limit.message_bytes_max;
+    let bytes = splitter.chunked_bytes_max;
+    let most = CHUNKED_BYTES_MAX.min(limit.saturating_mul(CHUNKED_LIMITS_MAX));
+    if limit < CHUNKING_LIMIT_MIN {
+        let problem = format!("\"chunk\" needs chunks of at least {}", Size(CHUNKING_LIMIT_MIN));
+        refusals.push(("oversize", format!("{problem}; message_bytes_max is {}", Size(limit))));
+    } else if !(limit..=most).contains(&bytes) {
+        let (bytes, limit, most) = (Size(bytes), Size(limit), Size(most));
+        refusals.push((
+            "chunked_bytes_max",
+            format!("{bytes} is outside {limit} (message_bytes_max) to {most}, the most for that limit"),
+        ));
+    }
+    refusals
+}
+
+fn refusals(settings: &EngineOptions, limit: SizeLimit) -> Vec<Refusal> {
+    let mut refusals = Vec::new();
+    let mut time = |setting, value: Duration, min: Duration, max: Duration| {
+        if value < min || value > max {
+            let (value, min, max) = (Time(value), Time(min), Time(max));
+            refusals.push((setting, format!("{value} is outside {min} to {max}")));
+        }
+    };
+    time("lease_ttl", settings.lease_ttl, LEASE_TTL_MIN, LEASE_TTL_MAX);
+    time("poll_min", settings.poll_min, POLL_MIN, POLL_MAX);
+    time("poll_max", settings.poll_max, POLL_MIN, POLL_MAX);
+    time(
+        "checkpoint_interval",
+        settings.checkpoint_interval,
+        CHECKPOINT_MIN,
+        settings.lease_ttl.max(LEASE_TTL_MIN),
+    );
+    time("shutdown_grace", settings.shutdown_grace, Duration::ZERO, GRACE_MAX);
+    time("silent_after", settings.silent_after, SILENT_MIN, GRACE_MAX);
+    time("retry_initial", settings.retry.backoff.first, RETRY_MIN, RETRY_MAX);
+    time("retry_max", settings.retry.backoff.max, RETRY_MIN, RETRY_MAX);
+    let mut refuse = |setting, problem| refusals.push((setting, problem));
+    if settings.poll_min > settings.poll_max {
+        let (min, max) = (Time(settings.poll_min), Time(settings.poll_max));
+        refuse("poll_min", format!("{min} is longer than poll_max, which is {max}"));
+    }
+    if settings.retry.backoff.first > settings.retry.backoff.max {
+        let (initial, max) = (Time(settings.retry.backoff.first), Time(settings.retry.backoff.max));
+        refuse("retry_initial", format!("{initial} is longer than retry_max, which is {max}"));
+    }
+    if settings.retry.attempts_max == 0 {
+        refuse("attempts_max", String::from("0 would park every message at once; give at least 1"));
+    }
+    if settings.page_bytes < PAGE_MIN {
+        let setting = if settings.window_bytes < PAGE_MIN { "window" } else { "page" };
+        refuse(setting, format!("{} is less than {}", Size(settings.page_bytes), Size(PAGE_MIN)));
+    } else if settings.window_bytes < settings.page_bytes {
+        let (window, page) = (Size(settings.window_bytes), Size(settings.page_bytes));
+        refuse("window", format!("{window} is smaller than a page, which has up to {page}"));
+    }
+    if !(1..=settings.window_entries).contains(&settings.page_entries) {
+        let (entries, max) = (settings.page_entries, settings.window_entries);
+        refuse("page_entries", format!("{entries} is outside 1 to {max}"));
+    }
+    let bytes = settings.size_limit.message_bytes_max;
+    if bytes > limit.message_bytes_max {
+        let SizeLimit { destination, message_bytes_max } = limit;
+        refuse(
+            "message_bytes_max",
+            format!(
+                "{} is more than {destination} takes: {message_bytes_max} bytes; raise both or lower it",
+                Size(bytes)
+            ),
+        );
+    } else if limit.message_bytes_max >= MESSAGE_BYTES_MIN && bytes < MESSAGE_BYTES_MIN {
+        refuse(
+            "message_bytes_max",
+            format!("{bytes} is less than {MESSAGE_BYTES_MIN}, the room for an envelope"),
+        );
+    }
+    refusals
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(section: EngineSection) -> Vec<Refusal> {
+        settings(&section, SizeLimit::SQS, Encoding::Base64).1
+    }
+
+    fn time(text: &str) -> Option<Time> {
+        Some(text.parse().unwrap())
+    }
+
+    fn size(text: &str) -> Option<Size> {
+        Some(text.parse().unwrap())
+    }
+
+    #[test]
+    fn defaults_are_the_engines_with_the_brokers_limit() {
+        let (settings, refusals) = settings(&EngineSection::default(), SizeLimit::SQS, Encoding::Base64);
+        assert_eq!(refusals, []);
+        assert_eq!(settings, EngineOptions { size_limit: SizeLimit::SQS, ..EngineOptions::default() });
+    }
+
+    #[test]
+    fn a_refusal_names_the_limit_that_is_exceeded() {
+        let of = |section: &EngineSection| settings(section, SizeLimit::SQS, Encoding::Base64).0.row_limit();
+        assert_eq!(of(&EngineSection::default()).payload, SizeLimit::SQS);
+        let own = of(&EngineSection { message_bytes_max: size("16KiB"), ..EngineSection::default() });
+        assert_eq!((own.payload.destination, own.payload.message_bytes_max), (OWN_LIMIT, 16 << 10));
+        let chunk = Some(Oversize::Chunk);
+        let chunked = of(&EngineSection {
+            oversize: chunk,
+            message_bytes_max: size("16KiB"),
+            ..EngineSection::default()
+        });
+        assert_eq!(
+            (chunked.payload.destination, chunked.payload.message_bytes_max),
+            (OWN_CHUNKED_LIMIT, 16 << 20)
+        );
+        assert_eq!(chunked.headers.message_bytes_max, 16 << 10, "each chunk has all headers");
+    }
+
+    #[test]
+    fn a_small_window_has_small_pages() {
+        let section = EngineSection { window: size("1MiB"), ..EngineSection::default() };
+        let (settings, refusals) = settings(&section, SizeLimit::SQS, Encoding::Base64);
+        assert_eq!((refusals, settings.page_bytes), (vec![], 1 << 20));
+    }
+
+    #[test]
+    fn chunks_are_as_large_as_the_destination_takes() {
+        let section = EngineSection { oversize: Some(Oversize::Chunk), ..EngineSection::default() };
+        let (chunked, refusals) = settings(&section, SizeLimit::SQS, Encoding::Base64);
+        assert_eq!(refusals, []);
+        let splitter = Splitter {
+            limit: SizeLimit { destination: OWN_CHUNKED_LIMIT, ..SizeLimit::SQS },
+            encoding: Encoding::Base64,
+            chunked_bytes_max: CHUNKED_BYTES_MAX_DEFAULT,
+        };
+        assert_eq!(chunked.chunking, Some(splitter));
+        let small = EngineSection { message_bytes_max: size("8KiB"), ..section };
+        let (small, refusals) = settings(&small, SizeLimit::SQS, Encoding::Base64);
+        assert_eq!(
+            (refusals, small.chunking.map(|splitter| splitter.chunked_bytes_max)),
+            (vec![], Some(8 << 20))
+        );
+    }
+
+    #[test]
+    fn every_bound_names_setting_value_and_limit() {
+        let base = EngineSection::default;
+        let chunk = Some(Oversize::Chunk);
+        for (section, setting, problem) in [
+            (EngineSection { lease_ttl: time("900ms"), ..base() }, "lease_ttl", "900ms is outside 1s to 1h"),
+            (
+                EngineSection { poll_min: time("60ms"), ..base() },
+                "poll_min",
+                "longer than poll_max, which is 50ms",
+            ),
+            (EngineSection { poll_max: time("2m"), ..base() }, "poll_max", "2m is outside"),
+            (
+                EngineSection { checkpoint_interval: time("1m"), ..base() },
+                "checkpoint_interval",
+                "10ms to 15s",
+            ),
+            (EngineSection { shutdown_grace: time("1d"), ..base() }, "shutdown_grace", "1d is outside 0s"),
+            (EngineSection { silent_after: time("9ms"), ..base() }, "silent_after", "9ms is outside 100ms"),
+            (EngineSection { retry_initial: time("0s"), ..base() }, "retry_initial", "0s is outside 1ms"),
+            (EngineSection { retry_max: time("500ms"), ..base() }, "retry_initial", "longer than retry_max"),
+            (EngineSection { attempts_max: Some(0), ..base() }, "attempts_max", "at least 1"),
+            (EngineSection { window: size("1KiB"), ..base() }, "window", "1KiB is less than 64KiB"),
+            (EngineSection { page: size("1KiB"), ..base() }, "page", "1KiB is less than 64KiB"),
+            (EngineSection { page: size("13MiB"), ..base() }, "window", "12MiB is smaller than a page"),
+            (EngineSection { page_entries: Some(0), ..base() }, "page_entries", "0 is outside 1 to 65536"),
+            (
+                EngineSection { message_bytes_max: size("2MiB"), ..base() },
+                "message_bytes_max",
+                "more than SQS takes: 1048576 bytes",
+            ),
+            (
+                EngineSection { chunked_bytes_max: size("9MiB"), ..base() },
+                "chunked_bytes_max",
+                "without oversize",
+            ),
+            (
+                EngineSection { oversize: chunk, chunked_bytes_max: size("1GiB"), ..base() },
+                "chunked_bytes_max",
+                "1GiB is outside 1MiB",
+            ),
+            (
+                EngineSection { oversize: chunk, chunked_bytes_max: size("9KiB"), ..base() },
+                "chunked_bytes_max",
+                "9KiB is outside 1MiB",
+            ),
+            (
+                EngineSection { oversize: chunk, message_bytes_max: size("4KiB"), ..base() },
+                "oversize",
+                "at least 8KiB; message_bytes_max is 4KiB",
+            ),
+            (EngineSection { message_bytes_max: size("9"), ..base() }, "message_bytes_max", "less than 1000"),
+        ] {
+            let refusals = refused(section);
+            assert!(
+                matches!(&refusals[..], [(name, text)] if *name == setting && text.contains(problem)),
+                "{setting} {problem}: {refusals:?}"
+            );
+        }
+    }
+}
