@@ -29,8 +29,8 @@ pub(crate) use program::relay;
 
 const KEYS: usize = 7;
 const KILLS: u32 = 12;
-/// Longer than a transaction of Kafka takes, also on a busy machine.
-const HELD_FOR: Duration = Duration::from_secs(2);
+/// Longer than a transaction of Kafka takes, and shorter than the lease.
+const LOCKED_FOR: Duration = Duration::from_millis(700);
 const HELD: &str = "SELECT count(*) FROM outbox_relay WHERE holder IS NOT NULL";
 /// Said by a relay that brings the database to the last mark.
 const BROUGHT: &str = "the database is brought to it";
@@ -199,21 +199,25 @@ async fn killed<DB: Dialect>(stage: Stage) -> Outcome {
     let mut brought = 0;
     let mut kills = 0;
     // A kill between the broker's commit and the database's leaves a mark that the next relay
-    // brings to the database. The marks are what this is about: every other relay finds the
-    // database locked when it comes to store one.
+    // brings to the database. The marks are what this is about: every other relay, once it
+    // publishes, finds the database locked when it comes to store one.
     while kills < KILLS {
         let relay = Relay::start(&stage, &workload)?;
         relay.tells("connected").await?;
-        tokio::time::sleep(Duration::from_millis(137 * u64::from(kills % 6) + 41)).await;
-        let lock = if kills % 2 == 1 { Some(lock(&workload).await?) } else { None };
-        if lock.is_some() {
-            tokio::time::sleep(HELD_FOR).await;
-        }
-        let log = relay.kill().await?;
-        if DB::BACKEND == Backend::Postgres && lock.is_some() {
-            workload.database.execute(END_WAITING).await?;
-        }
-        drop(lock);
+        let log = if kills % 2 == 0 {
+            tokio::time::sleep(Duration::from_millis(137 * u64::from(kills % 6) + 41)).await;
+            relay.kill().await?
+        } else {
+            publishes(&workload).await?;
+            let lock = lock(&workload).await?;
+            tokio::time::sleep(LOCKED_FOR).await;
+            let log = relay.kill().await?;
+            if DB::BACKEND == Backend::Postgres {
+                workload.database.execute(END_WAITING).await?;
+            }
+            drop(lock);
+            log
+        };
         kills += 1;
         brought += usize::from(log.contains(BROUGHT));
         check(&read(&workload.topic)?)?;
@@ -226,6 +230,15 @@ async fn killed<DB: Dialect>(stage: Stage) -> Outcome {
     println!("{placed} messages, {kills} kills, {brought} marks applied");
     assert!(brought > 0, "no relay of {kills} was killed between the two commits");
     Ok(())
+}
+
+/// Waits until more is published than there was.
+async fn publishes<DB: Dialect>(workload: &Workload<DB>) -> Outcome {
+    let before = count(&read(&workload.topic)?);
+    eventually("the relay publishes", || async {
+        Ok((count(&read(&workload.topic)?) > before).then_some(()))
+    })
+    .await
 }
 
 /// A statement that waits is carried out although its client is gone.
