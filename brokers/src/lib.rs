@@ -34,6 +34,8 @@ mod settings;
 #[cfg(any(feature = "kafka", feature = "rabbitmq", feature = "sqs"))]
 mod structured;
 mod tls;
+#[cfg(any(feature = "kafka", feature = "rabbitmq", feature = "sqs"))]
+mod unreachable;
 
 #[cfg(feature = "kafka")]
 pub mod kafka;

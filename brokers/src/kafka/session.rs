@@ -13,6 +13,7 @@ use tokio::sync::oneshot;
 
 use super::fault;
 use super::outcomes::Outcomes;
+use crate::unreachable;
 
 /// How long one turn of the thread serves callbacks before it looks for the end of the session.
 ///
@@ -82,8 +83,9 @@ impl Session {
         }
         let because = outcomes.last_error().unwrap_or_else(|| String::from("no answer"));
         Err(PublishError::session_lost(format!(
-            "{destination} is not reachable within {} ms: {because}",
-            timeout.as_millis()
+            "{destination} is not reachable within {} ms: {because}; {}",
+            timeout.as_millis(),
+            unreachable::advice(&because, "kafka.bootstrap_servers")
         )))
     }
 

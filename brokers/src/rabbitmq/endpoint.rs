@@ -1,5 +1,6 @@
 //! Where the broker is and how to get in: URL, credentials and certificates made into connections.
 
+use std::borrow::Cow;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -10,6 +11,7 @@ use lapin::{AsyncTcpStream, ConnectionProperties};
 use message::loopback::is_loopback;
 use message::{PublishError, SubscriptionError};
 use secrecy::{ExposeSecret, SecretString};
+use tokio::time::Instant;
 use url::Url;
 
 use super::config::{Auth, Config, invalid};
@@ -21,6 +23,7 @@ use crate::plaintext;
 use crate::secret::Secret;
 use crate::settings::InvalidSetting;
 use crate::tls::Tls;
+use crate::unreachable;
 
 /// The setting of the password.
 pub(super) const PASSWORD: &str = "rabbitmq.password";
@@ -120,6 +123,27 @@ impl Endpoint {
     pub(super) async fn open(&self, purpose: &str) -> Result<Connection, OpenFailure> {
         let (uri, tls) = self.with_secrets().map_err(OpenFailure::Setting)?;
         let used = uri.authority.userinfo.password.clone();
+        let (client, end) = self.log_in(uri, tls, purpose).await?;
+        let client = Arc::new(client);
+        let renewal = Renewal::of(&client, self, &used);
+        Ok(Connection::new(client, end, renewal))
+    }
+
+    /// Opens a connection with this password and closes it.
+    pub(super) async fn try_login(&self, password: &SecretString) -> Result<(), OpenFailure> {
+        let (mut uri, tls) = self.with_secrets().map_err(OpenFailure::Setting)?;
+        password.expose_secret().clone_into(&mut uri.authority.userinfo.password);
+        let (client, end) = self.log_in(uri, tls, "login").await?;
+        Connection::new(Arc::new(client), end, None).say_goodbye(Instant::now() + self.connect_timeout).await;
+        Ok(())
+    }
+
+    async fn log_in(
+        &self,
+        uri: AMQPUri,
+        tls: Option<RustlsConnector>,
+        purpose: &str,
+    ) -> Result<(lapin::Connection, End), OpenFailure> {
         let name = format!("{} {purpose}", self.connection_name);
         let properties = ConnectionProperties::default().with_connection_name(name.into());
         let runtime = lapin::runtime::default_runtime().map_err(OpenFailure::Client)?;
@@ -144,10 +168,12 @@ impl Endpoint {
             let client = lapin::Connection::connector(uri, runtime, connect, properties);
             Ok((end.bounds(client).await?, end))
         });
-        let (client, end) = self.in_time(opening).await?;
-        let client = Arc::new(client);
-        let renewal = Renewal::of(&client, self.password.as_ref(), &used);
-        Ok(Connection::new(client, end, renewal))
+        self.in_time(opening).await
+    }
+
+    /// The password, which is read at every connect.
+    pub(super) fn password(&self) -> Option<&Secret> {
+        self.password.as_ref()
     }
 
     /// Does a part of opening a session, in the time that a connection may take to be ready.
@@ -159,7 +185,10 @@ impl Endpoint {
             Ok(opened) => opened.map_err(OpenFailure::Client),
             Err(_) => {
                 let (destination, millis) = (&self.destination, self.connect_timeout.as_millis());
-                Err(OpenFailure::Timeout(format!("{destination} did not answer within {millis} ms")))
+                Err(OpenFailure::Timeout(format!(
+                    "{destination} did not answer within {millis} ms; {}",
+                    unreachable::advice("", "rabbitmq.url")
+                )))
             }
         }
     }
@@ -217,6 +246,10 @@ fn parse(url: &str) -> Result<(AMQPUri, Option<Secret>), InvalidSetting> {
     if is_slip {
         return Err(invalid("url", format!("has an @ or a # in the wrong place; {escapes}; it {shape}")));
     }
+    if parsed.query().is_some() {
+        let names: Vec<Cow<'_, str>> = parsed.query_pairs().map(|(name, _)| name).collect();
+        return Err(invalid("url", parameters(&names)));
+    }
     // The client's error quotes the URL.
     let mut uri: AMQPUri = url.parse().map_err(|_| invalid("url", format!("cannot be read; it {shape}")))?;
     // The client's parser turns an address such as [::1] into localhost.
@@ -233,9 +266,6 @@ fn parse(url: &str) -> Result<(AMQPUri, Option<Secret>), InvalidSetting> {
                        virtual host /, or write it as /%2f";
         return Err(invalid("url", problem));
     }
-    if parsed.query().is_some() {
-        return Err(invalid("url", "has parameters behind a ?; use the settings of this section instead"));
-    }
     if parsed.path().is_empty() {
         uri.vhost = String::from("/");
     }
@@ -244,6 +274,30 @@ fn parse(url: &str) -> Result<(AMQPUri, Option<Secret>), InvalidSetting> {
         Secret::Text(SecretString::from(text))
     });
     Ok((uri, password))
+}
+
+/// Explains what to write in place of parameters; their values may be secrets.
+fn parameters(names: &[Cow<'_, str>]) -> String {
+    let instead = names.iter().find_map(|name| {
+        Some(match name.as_ref() {
+            "heartbeat" => ("heartbeat", "heartbeat_secs"),
+            "connection_timeout" => ("connection_timeout", "connect_timeout_ms"),
+            "auth_mechanism" => ("auth_mechanism", "auth"),
+            "cacertfile" => ("cacertfile", "tls.ca_file"),
+            "certfile" => ("certfile", "tls.cert_file"),
+            "keyfile" => ("keyfile", "tls.key_file"),
+            _ => return None,
+        })
+    });
+    match instead {
+        Some((name, setting)) => {
+            format!("has the parameter {name:?} behind a ?; leave it out, and set rabbitmq.{setting} instead")
+        }
+        None => String::from(
+            "has parameters behind a ?, and none is taken; leave them out, and use the settings of this section (a ? in \
+             a password is written as %3F)",
+        ),
+    }
 }
 
 fn check_tls(uri: &AMQPUri, config: &Config) -> Result<Option<Tls>, InvalidSetting> {
@@ -306,7 +360,9 @@ mod tests {
             ("http://s3cret@rabbit", "must be amqp"),
             ("u:s3cret@127.0.0.1", "must be amqp"),
             ("amqp://me:s3cret@rabbit/", "without a name"),
-            ("amqp://me:s3cret@rabbit?heartbeat=3", "parameters"),
+            ("amqp://me:s3cret@rabbit?heartbeat=3", "rabbitmq.heartbeat_secs"),
+            ("amqp://me@rabbit?x=1&auth_mechanism=s3cret", "rabbitmq.auth"),
+            ("amqp://me@rabbit?s3cret=1", "%3F"),
             ("amqp:///shop", "names no host"),
             ("amqp://u:p@s3cret/x9@rabbit", "%40"),
             ("amqp://u:p@s3cret@rabbit", "%40"),

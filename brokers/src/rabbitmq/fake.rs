@@ -10,6 +10,8 @@ pub(super) const TUNE: &[u8] = b"\0\x0a\0\x1e\x07\xff\0\x02\0\0\0\x14";
 pub(super) const CONNECTION_OPEN_OK: &[u8] = b"\0\x0a\0\x29\0";
 pub(super) const CONNECTION_BLOCKED: &[u8] = b"\0\x0a\0\x3c\x03low";
 const CONNECTION_UNBLOCKED: &[u8] = b"\0\x0a\0\x3d";
+/// The reply code 403.
+const LOGIN_REFUSED: &[u8] = b"\0\x0a\0\x32\x01\x93\x07refused\0\x0a\0\x0b";
 const CONNECTION_UPDATE_SECRET_OK: &[u8] = b"\0\x0a\0\x47";
 pub(super) const CHANNEL_OPEN_OK: &[u8] = b"\0\x14\0\x0b\0\0\0\0";
 const CONFIRM_SELECT_OK: &[u8] = b"\0\x55\0\x0b";
@@ -51,7 +53,8 @@ mod tests {
     const CONFIRM_TIMEOUT_MS: u64 = 300;
 
     /// Serves one client. Every first message on a channel is answered by an alarm that lasts for
-    /// several timeouts, and confirmed then. Tells the secrets that it gets.
+    /// several timeouts, and confirmed then. Tells the secrets that it gets, and refuses the login
+    /// with the password "wrong".
     async fn serve(
         mut stream: TcpStream,
         published: &AtomicUsize,
@@ -64,6 +67,10 @@ mod tests {
             let method = frame.get(..4).filter(|_| kind == 1).unwrap_or_default();
             match method {
                 // start-ok, open
+                [0, 10, 0, 11] if frame.windows(6).any(|part| part == b"\0wrong") => {
+                    _ = secrets.send(String::from("refused"));
+                    send(&mut stream, 0, LOGIN_REFUSED).await?;
+                }
                 [0, 10, 0, 11] => send(&mut stream, 0, TUNE).await?,
                 [0, 10, 0, 40] => send(&mut stream, 0, CONNECTION_OPEN_OK).await?,
                 // update-secret: a long string first
@@ -121,7 +128,7 @@ mod tests {
     }
 
     /// Goal: a token that is replaced in its file reaches the broker on the connection that is
-    /// there. Oracle: what the broker is told.
+    /// there, and one with which nobody can log in does not. Oracle: what the broker is told.
     #[tokio::test]
     async fn a_replaced_password_goes_to_the_broker() {
         let (url, _published, mut told) = broker().await;
@@ -129,8 +136,13 @@ mod tests {
         std::fs::write(&file, "first").unwrap();
         let config = Config { password_file: Some(file.clone()), ..Config::new(url) };
         let publisher = Connector::new(&config).unwrap().connect(Receipts::channel().0).await.unwrap();
+        std::fs::write(&file, "wrong").unwrap();
+        assert_eq!(told.recv().await.unwrap(), "refused");
         std::fs::write(&file, "second").unwrap();
-        let secret = told.recv().await.unwrap();
+        let mut secret = told.recv().await.unwrap();
+        while secret == "refused" {
+            secret = told.recv().await.unwrap();
+        }
         assert!(secret.starts_with("second"), "{secret:?}");
         drop(publisher);
         std::fs::remove_file(file).unwrap();

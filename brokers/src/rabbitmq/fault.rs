@@ -8,6 +8,7 @@ use lapin::{Error, ErrorKind};
 use message::{Fault, FaultScope, PublishError, SubscriptionError, Topic};
 
 use super::config::Unroutable;
+use crate::unreachable;
 
 /// Whether the broker closed a channel because of one message on it; the connection and its other
 /// messages are fine, and the message can be found by sending smaller groups.
@@ -112,7 +113,10 @@ fn classify(error: &Error) -> (Fault, String) {
             Fault::Operator,
             format!("TLS with rabbitmq failed: {io}; check ca_file, host name and certificates"),
         ),
-        ErrorKind::IOError(io) => (Fault::Broker, format!("no connection to rabbitmq: {io}")),
+        ErrorKind::IOError(io) => {
+            let advice = unreachable::advice(&io.to_string(), "rabbitmq.url");
+            (Fault::Broker, format!("no connection to rabbitmq: {io}; {advice}"))
+        }
         ErrorKind::MissingHeartbeatError => {
             (Fault::Broker, String::from("rabbitmq sent no heartbeat in time"))
         }

@@ -2,18 +2,19 @@
 //!
 //! A token that expires ends no connection: the broker refuses every operation on it from then on
 //! (rabbitmq.com/docs/oauth2). So the file is looked at now and again, and the broker gets what is
-//! new. Users of RabbitMQ's own kind lose nothing: the broker takes their new password and asks for
-//! it nowhere.
+//! new. Of users of RabbitMQ's own kind the broker takes any secret there and asks for it nowhere:
+//! a new password is tried in a login of its own first.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use lapin::types::{LongString, ShortString};
+use message::PublishError;
 use secrecy::{ExposeSecret as _, SecretString};
 use tokio::task::JoinHandle;
-use tokio::time::{MissedTickBehavior, interval_at};
+use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
-use super::endpoint::PASSWORD;
+use super::endpoint::{Endpoint, PASSWORD};
 use crate::secret::Secret;
 
 /// How often the file is looked at: tokens are replaced a minute or more before they expire.
@@ -27,12 +28,12 @@ pub(super) struct Renewal {
 }
 
 impl Renewal {
-    /// For a connection that was opened with this password. Nothing for one that is written in the
-    /// configuration.
-    pub(super) fn of(client: &Arc<lapin::Connection>, password: Option<&Secret>, used: &str) -> Option<Self> {
-        let password = password.filter(|password| matches!(password, Secret::File(_)))?.clone();
+    /// For a connection that was opened with the password `used`. Nothing for one that is written
+    /// in the configuration.
+    pub(super) fn of(client: &Arc<lapin::Connection>, endpoint: &Endpoint, used: &str) -> Option<Self> {
+        let password = endpoint.password().filter(|password| matches!(password, Secret::File(_)))?.clone();
         let (client, used) = (Arc::downgrade(client), SecretString::from(used));
-        Some(Self { task: tokio::spawn(look(client, password, used)) })
+        Some(Self { task: tokio::spawn(look(client, endpoint.clone(), password, used)) })
     }
 }
 
@@ -42,22 +43,38 @@ impl Drop for Renewal {
     }
 }
 
-async fn look(client: Weak<lapin::Connection>, password: Secret, mut used: SecretString) {
-    let mut tick = interval_at(tokio::time::Instant::now() + LOOK_EVERY, LOOK_EVERY);
+async fn look(client: Weak<lapin::Connection>, endpoint: Endpoint, password: Secret, mut used: SecretString) {
+    let mut tick = interval_at(Instant::now() + LOOK_EVERY, LOOK_EVERY);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut refused: Option<SecretString> = None;
     loop {
         tick.tick().await;
         let read = password.clone();
         // A file that is being replaced is looked at again.
         let Ok(Ok(now)) = tokio::task::spawn_blocking(move || read.load(PASSWORD)).await else { continue };
         if now.expose_secret() == used.expose_secret() {
+            refused = None;
             continue;
         }
+        if let Err(error) = endpoint.try_login(&now).await {
+            // The broker may get the new password after the file: tried again, reported once.
+            if refused.is_none_or(|refused| refused.expose_secret() != now.expose_secret()) {
+                let error = PublishError::from(error);
+                tracing::warn!(
+                    %error,
+                    "rabbitmq refuses the new password of a connection, which goes on with the one before; \
+                     the next connection will be refused"
+                );
+            }
+            refused = Some(now);
+            continue;
+        }
+        refused = None;
         let Some(client) = client.upgrade() else { return };
         let secret = LongString::from(now.expose_secret().as_bytes());
         let answer = client.update_secret(secret, ShortString::from("password file changed"));
         match tokio::time::timeout(ANSWER_MAX, answer).await {
-            Ok(Ok(())) => tracing::info!("rabbitmq has the new password of a connection"),
+            Ok(Ok(())) => tracing::info!("rabbitmq accepts the new password of a connection"),
             Ok(Err(error)) => {
                 tracing::warn!(%error, "rabbitmq does not take the new password of a connection");
             }

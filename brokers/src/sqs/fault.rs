@@ -7,6 +7,7 @@ use aws_sdk_sqs::error::{ProvideErrorMetadata, SdkError};
 use message::{Fault, FaultScope, PublishError, SubscriptionError, Topic};
 
 use super::encrypted::Unencrypted;
+use crate::unreachable;
 
 /// Why a request, or one entry of a batch, failed.
 #[derive(Debug, Clone)]
@@ -174,7 +175,9 @@ impl Failure {
                 format!("a request did not reach sqs: {text}; let the proxy or gateway in between pass it")
             }
             Kind::Busy | Kind::Throttled => format!("sqs cannot answer now: {text}"),
-            Kind::Lost | Kind::Away => format!("sqs did not answer: {text}"),
+            Kind::Lost | Kind::Away => {
+                format!("sqs did not answer: {text}; {}", unreachable::advice(text, "sqs.endpoint_url"))
+            }
         }
     }
 }
