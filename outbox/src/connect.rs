@@ -11,6 +11,8 @@ pub use crate::failure::shared_session;
 pub use crate::postgres::options::{Exposure, exposure, postgres_options};
 #[cfg(feature = "postgres")]
 pub use crate::postgres::session::{connect_own, set_own_defaults};
+#[cfg(feature = "postgres")]
+pub use crate::postgres::unconnected::unconnected;
 #[cfg(feature = "sqlite")]
 pub use crate::sqlite::options::{opened_when_free, sqlite_options};
 
@@ -50,7 +52,7 @@ pub enum InvalidUrl {
     )]
     Hosts,
     /// A parameter that cannot be honoured. Its value, which may be a secret, is left out.
-    #[error("the URL has a parameter {name} that cannot be honoured: {remedy}")]
+    #[error("the URL has a parameter {name} that cannot be honoured; {remedy}")]
     Parameter {
         /// Its name, in quotes.
         name: String,

@@ -73,7 +73,7 @@ impl ReadOnly {
 #[cfg(feature = "postgres")]
 async fn connected(options: sqlx::postgres::PgConnectOptions) -> Result<PgConnection, LogError> {
     use sqlx::ConnectOptions as _;
-    options.connect().await.map_err(LogError::during("connect"))
+    options.connect().await.map_err(|error| crate::connect::unconnected(&options, error))
 }
 
 /// Begins a transaction of one snapshot that the server keeps from writing, and in which no

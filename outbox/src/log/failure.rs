@@ -41,25 +41,6 @@ impl LogError {
         }
     }
 
-    /// For `map_err`: why no connection to a server was made. A server that cannot prove who it is
-    /// comes as an I/O error.
-    #[cfg(feature = "postgres")]
-    pub(crate) fn connecting(error: sqlx::Error) -> Self {
-        let unverified = match &error {
-            sqlx::Error::Io(io) => io.kind() == std::io::ErrorKind::InvalidData,
-            sqlx::Error::Tls(_) => true,
-            _ => false,
-        };
-        if unverified {
-            let reason = format!(
-                "the connection is not secure: {error}; check the host name and sslrootcert in the URL, and that \
-                 the server offers TLS"
-            );
-            return Self::Operator { reason, source: Some(Box::new(error)) };
-        }
-        Self::during("connect")(error)
-    }
-
     /// Something that an operator has to repair.
     pub(crate) fn operator(reason: impl Into<String>) -> Self {
         Self::Operator { reason: reason.into(), source: None }

@@ -109,6 +109,7 @@ pub(crate) mod session;
 mod statements;
 pub mod store;
 pub mod transaction_ids;
+pub(crate) mod unconnected;
 mod url;
 
 pub(crate) use reconcile::PostgresRows;

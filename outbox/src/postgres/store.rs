@@ -25,6 +25,7 @@ use crate::postgres::rebase::Rebase;
 use crate::postgres::server_kind::ServerKind;
 use crate::postgres::session::set_own_defaults;
 use crate::postgres::statements::Statements;
+use crate::postgres::unconnected::unconnected;
 
 /// Planner settings that are off in a session of the relay. Segments are merged by their indexes: a
 /// sort would read all of them first.
@@ -84,7 +85,8 @@ impl PostgresLog {
         let connect = self.address.postgres(self.options.allow_plaintext)?;
         let connect = connect.application_name(application_name);
         let connection = async {
-            let mut connection = Brief::new(connect.connect().await.map_err(LogError::connecting)?);
+            let mut connection =
+                Brief::new(connect.connect().await.map_err(|error| unconnected(&connect, error))?);
             if self.address.is_pool() {
                 self.check_pooler(&connect, &mut connection).await?;
             }
@@ -160,7 +162,7 @@ impl PostgresLog {
             return Ok(());
         }
         let failed = || LogError::during("tell whose session it is");
-        let mut second = Brief::new(connect.connect().await.map_err(LogError::connecting)?);
+        let mut second = Brief::new(connect.connect().await.map_err(|error| unconnected(connect, error))?);
         let mut is_shared = false;
         // Other clients may take the session that was free: it is asked more than once.
         for _ in 0..POOLER_ROUNDS {

@@ -47,7 +47,10 @@ pub(super) fn accepted(url: &str) -> Result<String, InvalidUrl> {
             Verdict::Kept => {}
             Verdict::Refused(remedy) => {
                 // Behind the host's `@` there is no query: this is a piece of a password.
-                let name = shown(if query.contains('@') { "" } else { &pair.name });
+                let name = match query.contains('@') {
+                    true => shown(""),
+                    false => format!("{}{}", shown(&pair.name), shown_mode(pair)),
+                };
                 return Err(InvalidUrl::Parameter { name, remedy });
             }
         }
@@ -136,6 +139,21 @@ fn shown(name: &str) -> String {
     }
 }
 
+/// The value of an `sslmode` that is none, where it is a mode in another form: anything else may be
+/// a secret in the wrong place.
+fn shown_mode(pair: &Pair<'_>) -> String {
+    let letters: String = pair.value.chars().filter(char::is_ascii_alphanumeric).collect();
+    let is_like = |mode: &str| letters.to_ascii_lowercase().trim_end_matches('d') == mode;
+    let known =
+        ["verifyfull", "verifyca", "require", "prefer", "preferre", "disable", "allow", "allowe", "verify"];
+    let others = ["on", "off", "true", "false", "yes", "no", "1", "0"];
+    let is_mode = matches!(pair.name.as_str(), "sslmode" | "ssl-mode");
+    match is_mode && pair.value.len() <= NAME_BYTES_MAX && known.into_iter().chain(others).any(is_like) {
+        true => format!(" = {:?}", pair.value),
+        false => String::new(),
+    }
+}
+
 fn verdict(pair: &Pair<'_>, is_verified: bool) -> Verdict {
     use Verdict::{Honoured, Kept, Refused};
     let value = pair.value.as_str();
@@ -143,7 +161,7 @@ fn verdict(pair: &Pair<'_>, is_verified: bool) -> Verdict {
         // The client library would quote another word, and it may be a secret in the wrong place.
         "sslmode" | "ssl-mode" => match value.to_ascii_lowercase().as_str() {
             "disable" | "allow" | "prefer" | "require" | "verify-ca" | "verify-full" => Honoured,
-            _ => Refused("use verify-full; disable, allow, prefer, require and verify-ca are known as well"),
+            _ => Refused("use verify-full (disable, allow, prefer, require and verify-ca are known as well)"),
         },
         "sslrootcert"
         | "ssl-root-cert"
@@ -231,8 +249,8 @@ fn verdict(pair: &Pair<'_>, is_verified: bool) -> Verdict {
             "the client library cannot honour it: leave it out if the connection needs no such protection",
         ),
         _ => Refused(
-            "it is unknown: leave it out, if it is meant for another program; docs/configuration.md lists those that \
-             are known",
+            "it is unknown: leave it out, if it is meant for another program (docs/configuration.md lists those that \
+             are known)",
         ),
     }
 }
@@ -294,6 +312,14 @@ mod tests {
         }
         let long = format!("{PLACE}?{}=x", "CANARY".repeat(20));
         assert!(!refusal(&long).contains("CANARY"));
+    }
+
+    #[test]
+    fn a_mode_in_another_form_is_shown() {
+        for mode in ["verify_full", "VerifyFull", "required", "on", "verify"] {
+            let text = refusal(&format!("{PLACE}?sslmode={mode}"));
+            assert!(text.contains(&format!("\"sslmode\" = {mode:?}")), "{text}");
+        }
     }
 
     #[test]

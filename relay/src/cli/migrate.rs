@@ -4,14 +4,15 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 use migrations::{Backend, Dialect, Identifier, Line, MigrateError, Migrator, Status};
-#[cfg(feature = "postgres")]
-use outbox::connect::postgres_options;
 use outbox::connect::{opened_when_free, sqlite_options};
+#[cfg(feature = "postgres")]
+use outbox::connect::{postgres_options, unconnected};
 use outbox::log::LogError;
 use serde::Serialize;
 #[cfg(feature = "postgres")]
-use sqlx::Postgres;
-use sqlx::{ConnectOptions, Connection, Sqlite};
+use sqlx::postgres::{PgConnectOptions, PgConnection, Postgres};
+use sqlx::sqlite::SqliteConnectOptions;
+use sqlx::{ConnectOptions as _, Connection, Sqlite, SqliteConnection};
 
 use super::config::{ConfigFile, find};
 #[cfg(not(feature = "postgres"))]
@@ -215,7 +216,7 @@ impl Goal {
                 let options = postgres_options(url, self.options.allow_plaintext).map_err(invalid)?;
                 let name = options.get_database().unwrap_or_else(|| options.get_username());
                 let database = format!("postgresql {}:{}/{name}", options.get_host(), options.get_port());
-                let mut connection = connect(&options.application_name("relay migrate"), &database).await?;
+                let mut connection = connected(options.application_name("relay migrate"), &database).await?;
                 let set = outbox::connect::set_own_defaults(&mut connection).await;
                 set.map_err(|error| failed("configure the session", error).about(&database))?;
                 self.with::<Postgres>(&mut connection, &database, lines, act, outcomes).await?;
@@ -224,7 +225,7 @@ impl Goal {
             Dialect::Sqlite => {
                 let options = sqlite_options(url).map_err(invalid)?;
                 let database = format!("sqlite {}", options.get_filename().display());
-                let mut connection = connect(&options, &database).await.map_err(|failure| {
+                let mut connection = opened(&options, &database).await.map_err(|failure| {
                     match options.get_filename().exists() {
                         true => failure,
                         false => {
@@ -270,7 +271,7 @@ pub(crate) async fn run_script(goal: &Goal, script: String) -> Result<(), Failur
     let options = postgres_options(goal.url(), goal.options.allow_plaintext).map_err(invalid)?;
     let name = options.get_database().unwrap_or_else(|| options.get_username());
     let database = format!("postgresql {}:{}/{name}", options.get_host(), options.get_port());
-    let mut connection = connect(&options.application_name("relay migrate"), &database).await?;
+    let mut connection = connected(options.application_name("relay migrate"), &database).await?;
     let ran = sqlx::raw_sql(sqlx::AssertSqlSafe(script)).execute(&mut connection).await;
     ran.map_err(|error| failed("make the roles", error).about(&database))?;
     close(connection).await
@@ -298,10 +299,17 @@ fn failed(what: &str, error: sqlx::Error) -> Failure {
     MigrateError::Database { what: what.to_owned(), source: Box::new(error) }.into()
 }
 
-async fn connect<O>(options: &O, database: &str) -> Result<O::Connection, Failure>
-where
-    O: ConnectOptions<Connection: Sized>,
-{
+#[cfg(feature = "postgres")]
+async fn connected(options: PgConnectOptions, database: &str) -> Result<PgConnection, Failure> {
+    let failure = match tokio::time::timeout(CONNECT_TIMEOUT, options.connect()).await {
+        Ok(Ok(connection)) => return Ok(connection),
+        Ok(Err(error)) => unconnected(&options, error),
+        Err(_) => LogError::Timeout { waited: CONNECT_TIMEOUT },
+    };
+    Err(Failure::from(failure).about(database))
+}
+
+async fn opened(options: &SqliteConnectOptions, database: &str) -> Result<SqliteConnection, Failure> {
     let failure = match tokio::time::timeout(CONNECT_TIMEOUT, opened_when_free(|| options.connect())).await {
         Ok(Ok(connection)) => return Ok(connection),
         Ok(Err(error)) => failed("connect", error),

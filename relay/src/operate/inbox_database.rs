@@ -7,12 +7,10 @@ use inbox::{
     Activity, DeadLetter, DeadLetterId, DeadLetterQuery, Decision, Dialect as Store, Inbox, InboxOptions,
     Known, RedriveOptions, Redriven, Requested, Signature,
 };
-#[cfg(feature = "postgres")]
-use migrations::MigrateError;
 use migrations::{Dialect, Identifier};
-#[cfg(feature = "postgres")]
-use outbox::connect::postgres_options;
 use outbox::connect::sqlite_options;
+#[cfg(feature = "postgres")]
+use outbox::connect::{postgres_options, unconnected};
 use outbox::log::{LogError, LogOptions};
 #[cfg(feature = "postgres")]
 use sqlx::postgres::PgConnectOptions;
@@ -71,8 +69,7 @@ impl InboxDatabase {
 async fn answers(options: &PgConnectOptions) -> Result<(), OperateError> {
     let connected = timeout(CONNECT_TIMEOUT, options.connect()).await;
     let connected = connected.map_err(|_| LogError::Timeout { waited: CONNECT_TIMEOUT })?;
-    let failed = |error| MigrateError::Database { what: String::from("connect"), source: Box::new(error) };
-    let connection = connected.map_err(|error| LogError::from(failed(error)))?;
+    let connection = connected.map_err(|error| unconnected(options, error))?;
     // Nothing depends on it.
     let _ = connection.close().await;
     Ok(())

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use message::loopback::is_loopback;
-use migrations::{Identifier, MigrateError, Template};
-use outbox::connect::postgres_options;
+use migrations::{Identifier, Template};
+use outbox::connect::{postgres_options, unconnected};
 use outbox::log::LogError;
 use sqlx::postgres::{PgConnectOptions, PgRow, PgSslMode};
 use sqlx::{ConnectOptions as _, Connection as _, PgConnection, Postgres, Row as _};
@@ -60,8 +60,7 @@ pub(in crate::doctor) async fn gather(
 
 pub(super) async fn connect(options: &PgConnectOptions) -> Result<PgConnection, Unreachable> {
     let opened = timeout(TIME_LIMIT, options.connect()).await.map_err(|_| Unreachable::late())?;
-    let failed = |error| MigrateError::Database { what: String::from("connect"), source: Box::new(error) };
-    Ok(opened.map_err(|error| LogError::from(failed(error)))?)
+    Ok(opened.map_err(|error| unconnected(options, error))?)
 }
 
 async fn ask(

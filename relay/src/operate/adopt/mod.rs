@@ -245,7 +245,7 @@ impl OldTable {
         };
         let connecting = outbox::connect::connect_own(&options);
         match tokio::time::timeout(CONNECT_TIMEOUT, connecting).await {
-            Ok(connected) => connected.map_err(failed("connect")),
+            Ok(connected) => Ok(connected.map_err(|error| outbox::connect::unconnected(&options, error))?),
             Err(_) => Err(LogError::Timeout { waited: CONNECT_TIMEOUT }.into()),
         }
     }
