@@ -18,6 +18,7 @@ use tokio::time::timeout;
 use super::adopted;
 use super::gather::{self, Unreachable};
 use super::horizon::{self, Horizon};
+use super::reach::{failed, reach_broker};
 use super::report::{CheckState, Finding, PipelineReport};
 use super::{facts, scheduled, sqlite};
 use crate::config::{Broker, InboxConfig, PipelineConfig};
@@ -71,9 +72,7 @@ pub async fn examine(
         Ok(found) => found,
         Err(_) => {
             let measured = format!("no answer within {} s", BROKER_TIME_LIMIT.as_secs());
-            let finding =
-                Finding::fail("connection", "broker", measured, "look at the broker and the network");
-            (vec![finding.because_unavailable(true)], Vec::new())
+            (vec![failed("broker", &measured, true)], Vec::new())
         }
     };
     let is_reached =
@@ -103,8 +102,7 @@ async fn database(pipeline: &PipelineConfig, services: &facts::ServiceRoles) -> 
     let url = match pipeline.database.url() {
         Ok(url) => url,
         Err(error) => {
-            let remedy = "correct the setting";
-            return (vec![Finding::fail("connection", "database", error.to_string(), remedy)], Vec::new());
+            return (vec![failed("database", &error.to_string(), false)], Vec::new());
         }
     };
     let url = url.expose_secret();
@@ -139,12 +137,7 @@ async fn database(pipeline: &PipelineConfig, services: &facts::ServiceRoles) -> 
     match gathered {
         Ok((findings, topics)) => ([vec![reached(url)], findings].concat(), topics),
         Err(Unreachable { reason, unavailable }) => {
-            let remedy = match unavailable {
-                true => "look at the server and the network; the relay waits for it",
-                false => "correct URL, user, password or rights",
-            };
-            let finding = Finding::fail("connection", "database", reason, remedy);
-            (vec![finding.because_unavailable(unavailable)], Vec::new())
+            (vec![failed("database", &reason, unavailable)], Vec::new())
         }
     }
 }
@@ -263,7 +256,7 @@ async fn broker(
                 }
                 (with_broker(&facts, findings), super::kafka::horizons(&facts))
             }
-            Err(error) => (vec![unreachable(&error)], Vec::new()),
+            Err(error) => (vec![unreachable(pipeline, &error).await], Vec::new()),
         },
         #[cfg(feature = "rabbitmq")]
         Broker::Rabbitmq(config) => match brokers::rabbitmq::inspect(config, topics).await {
@@ -271,7 +264,7 @@ async fn broker(
                 let findings = super::rabbitmq::check(&facts);
                 (with_broker(&facts, findings), super::rabbitmq::horizons(&facts))
             }
-            Err(error) => (vec![unreachable(&error)], Vec::new()),
+            Err(error) => (vec![unreachable(pipeline, &error).await], Vec::new()),
         },
         #[cfg(feature = "sqs")]
         Broker::Sqs(config) => match brokers::sqs::inspect(config, topics).await {
@@ -279,7 +272,7 @@ async fn broker(
                 let findings = super::sqs::check(&facts, config);
                 (with_broker(&facts, findings), super::sqs::horizons(&facts))
             }
-            Err(error) => (vec![unreachable(&error)], Vec::new()),
+            Err(error) => (vec![unreachable(pipeline, &error).await], Vec::new()),
         },
     }
 }
@@ -296,7 +289,7 @@ async fn transactions(
             let known = known_transaction(pipeline).await;
             super::transactions::check(&facts, known.as_ref(), pipeline.settings.lease_ttl, nodes)
         }
-        Err(error) => vec![unreachable(&error)],
+        Err(error) => vec![unreachable(pipeline, &error).await],
     }
 }
 
@@ -320,11 +313,10 @@ fn with_broker<D>(told: &brokers::BrokerFacts<D>, findings: Vec<Finding>) -> Vec
     checks
 }
 
-fn unreachable(error: &brokers::InspectError) -> Finding {
-    let unavailable = error.fault == message::Fault::Broker;
-    let remedy = match unavailable {
-        true => "look at the broker and the network; the relay waits for it",
-        false => "correct address, user, password or rights",
-    };
-    Finding::fail("connection", "broker", error.reason.clone(), remedy).because_unavailable(unavailable)
+/// Why a broker could not be asked: a session as the relay opens it tells more than a question.
+async fn unreachable(pipeline: &PipelineConfig, error: &brokers::InspectError) -> Finding {
+    match reach_broker(pipeline).await {
+        finding if finding.state == CheckState::Fail => finding,
+        _ => failed("broker", &error.reason, error.fault == message::Fault::Broker),
+    }
 }

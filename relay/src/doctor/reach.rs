@@ -43,11 +43,13 @@ pub async fn reach_database(pipeline: &PipelineConfig) -> Finding {
     let options = pipeline.database.options().clone();
     let store = match outbox::log::open(pipeline.database.address(), pipeline.source.clone(), options) {
         Ok(store) => store,
-        Err(error) => return failed("database", error.to_string(), error.fault()),
+        Err(error) => return failed("database", &error.to_string(), error.fault() == Fault::Broker),
     };
     match timeout(TIME_LIMIT, store.reader(&pipeline.name)).await {
         Ok(Ok(_)) => Finding::pass(CHECK, "database", store.origin()),
-        Ok(Err(error)) => failed("database", format!("{}: {error}", store.origin()), error.fault()),
+        Ok(Err(error)) => {
+            failed("database", &format!("{}: {error}", store.origin()), error.fault() == Fault::Broker)
+        }
         Err(_) => late("database", store.origin()),
     }
 }
@@ -57,13 +59,15 @@ pub async fn reach_database(pipeline: &PipelineConfig) -> Finding {
 pub async fn reach_broker(pipeline: &PipelineConfig) -> Finding {
     let connector = match pipeline.broker.connector() {
         Ok(connector) => connector,
-        Err(error) => return failed("broker", error.to_string(), Fault::Operator),
+        Err(error) => return failed("broker", &error.to_string(), false),
     };
     // Nothing is submitted, so nothing is received.
     let (receipts, _unused) = Receipts::channel();
     match timeout(TIME_LIMIT, connector.connect(receipts)).await {
         Ok(Ok(_)) => Finding::pass(CHECK, "broker", connector.destination()),
-        Ok(Err(error)) => failed("broker", format!("{}: {error}", connector.destination()), error.fault()),
+        Ok(Err(error)) => {
+            failed("broker", &format!("{}: {error}", connector.destination()), error.fault() == Fault::Broker)
+        }
         Err(_) => late("broker", connector.destination()),
     }
 }
@@ -82,15 +86,43 @@ pub async fn reach_inbox(inbox: &InboxConfig) -> Finding {
     }
 }
 
-fn failed(subject: &str, measured: String, fault: Fault) -> Finding {
-    let (remedy, unavailable) = match fault {
-        Fault::Broker => ("look at the server and the network; the relay waits for it", true),
-        Fault::Operator | Fault::Message => ("change what it names, then look again", false),
+/// A connection that failed. What databases and brokers are reached by ends its error with what to
+/// do, where the cause is known.
+pub(super) fn failed(subject: &str, told: &str, unavailable: bool) -> Finding {
+    let (measured, remedy) = match told.rsplit_once("; ") {
+        Some(parts) => parts,
+        None if unavailable => (told, "look at the server and at the network in between"),
+        None => (told, "correct the setting that the error names, or what that setting points to"),
     };
-    Finding::fail(CHECK, subject, measured, remedy).because_unavailable(unavailable)
+    let waits = if unavailable { "; the relay waits for it" } else { "" };
+    Finding::fail(CHECK, subject, measured, format!("{remedy}{waits}")).because_unavailable(unavailable)
 }
 
 fn late(subject: &str, place: &str) -> Finding {
     let measured = format!("{place}: no answer within {} s", TIME_LIMIT.as_secs());
-    failed(subject, measured, Fault::Broker)
+    failed(subject, &measured, true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_remedy_is_what_the_error_says_to_do() {
+        for (told, unavailable, measured, remedy) in [
+            ("login refused (a; b); check the password", false, "login refused (a; b)", "check the password"),
+            ("no answer; look there", true, "no answer", "look there; the relay waits for it"),
+            (
+                "kafka.sasl.password_file: /x: missing",
+                false,
+                "kafka.sasl.password_file: /x: missing",
+                "correct the setting",
+            ),
+            ("no answer within 30 s", true, "no answer within 30 s", "look at the server"),
+        ] {
+            let finding = failed("broker", told, unavailable);
+            assert_eq!((finding.measured.as_str(), finding.unavailable), (measured, unavailable));
+            assert!(finding.remedy.is_some_and(|told| told.starts_with(remedy)), "{told}");
+        }
+    }
 }
