@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::log::{Cursor, EntryId, ExceptionState};
+use crate::log::{BrokerTrouble, Cursor, EntryId, ExceptionState};
 
 /// One relay: who runs it, how far it is, what it has put aside.
 #[derive(Debug, Clone, PartialEq)]
@@ -14,10 +14,15 @@ pub struct RelayStatus {
     pub epoch: i64,
     /// Who holds the lease; `None` when it was given back.
     pub holder: Option<Holder>,
+    /// How many processes wait for the lease now; `None` where the database does not know its
+    /// sessions (SQLite). One that has just taken it may still be among them.
+    pub standbys: Option<u64>,
     /// How long ago it made its last checkpoint.
     pub checkpoint_age: Duration,
     /// Where it stands.
     pub cursor: Cursor,
+    /// What keeps its messages from the broker, or did at its end.
+    pub broker_trouble: Option<BrokerTrouble>,
     /// In which server's history that means something; `None` where nothing is stored about it
     /// (SQLite; a relay that has not led yet).
     pub history: Option<CursorHistory>,

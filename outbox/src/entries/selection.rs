@@ -5,7 +5,7 @@ use time::OffsetDateTime;
 use uuid::Uuid;
 
 use super::labels::Labels;
-use crate::log::{EntryId, ExceptionState};
+use crate::log::{BrokerTrouble, EntryId, ExceptionState, stored};
 
 /// One call looks at the entries of so many ids at most.
 pub(crate) const IDS_PER_CALL: i64 = 10_000;
@@ -37,6 +37,12 @@ pub struct Extent {
 }
 
 impl Extent {
+    /// What keeps the relay's messages from its broker.
+    #[must_use]
+    pub fn broker_trouble(&self) -> Option<BrokerTrouble> {
+        self.cursor.as_deref().and_then(stored::read_trouble)
+    }
+
     /// Whether the relay has ever led.
     #[must_use]
     pub fn has_cursor(&self) -> bool {

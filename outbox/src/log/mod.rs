@@ -9,6 +9,7 @@
 //! | [`queue`] | [`QueueName`], [`HeldPage`], [`DuePage`]: how exceptions are read back |
 //! | [`lease`] | [`Lease`], [`Acquired`], [`Fenced`]: who may move the cursor |
 //! | [`store`] | [`LogStore`], [`LogReader`], [`CheckpointStore`]: what a database offers the relay |
+//! | [`trouble`] | [`BrokerTrouble`]: what keeps a relay from its broker |
 //! | [`error`] | [`LogError`] |
 //! | [`options`] | [`LogOptions`]: how connections are made |
 //! | [`mod@open`] | [`open()`]: from a URL to a log |
@@ -28,6 +29,7 @@ pub(crate) mod row;
 pub mod store;
 pub(crate) mod stored;
 pub(crate) mod text;
+pub mod trouble;
 pub(crate) mod watch;
 
 pub use cursor::{BrokerTransaction, Cursor, Difference, Mark, Progress};
@@ -40,3 +42,4 @@ pub use options::LogOptions;
 pub use pause::{Pause, PauseScope};
 pub use queue::{DuePage, DuePosition, HeldAsk, HeldPage, HeldQueue, HeldQueues, QueueName};
 pub use store::{CheckpointStore, LogReader, LogStore};
+pub use trouble::BrokerTrouble;

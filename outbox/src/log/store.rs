@@ -12,6 +12,7 @@ use crate::log::exception::{ExceptionChange, ExceptionSummary};
 use crate::log::lease::{Acquired, Fenced, RelayName};
 use crate::log::pause::Pause;
 use crate::log::queue::{DuePage, DuePosition, HeldAsk, HeldPage, HeldQueues, QueueName};
+use crate::log::trouble::BrokerTrouble;
 
 /// A database that holds an outbox. Opens connections for the two jobs of a relay; each job owns
 /// its connection, so that a database restart is noticed by both and never papered over by a pool.
@@ -104,6 +105,13 @@ pub trait CheckpointStore: Send {
         cursor: &Cursor,
         changes: &[ExceptionChange],
     ) -> Result<Fenced, LogError>;
+
+    /// Keeps for operators why no message reaches the broker, or that they do (`None`), if the epoch
+    /// still holds; checkpoints keep it as well. Nothing, in a log that keeps no such thing.
+    async fn note_trouble(&mut self, epoch: i64, trouble: Option<BrokerTrouble>) -> Result<(), LogError> {
+        let _ = (epoch, trouble);
+        Ok(())
+    }
 
     /// Says why a cursor that this database never stored cannot be believed here, if it cannot: it
     /// was made in another history, or `last_read`, the last entry that its relay had read, is not

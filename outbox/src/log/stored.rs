@@ -1,16 +1,81 @@
-//! The cursor as it is stored.
+//! The cursor as it is stored, and what stands beside it.
+
+use serde::{Deserialize, Serialize};
 
 use crate::log::cursor::Cursor;
 use crate::log::error::{LogError, quoted};
+use crate::log::trouble::BrokerTrouble;
+
+#[derive(Serialize)]
+struct Stored<'a> {
+    #[serde(flatten)]
+    cursor: &'a Cursor,
+    #[serde(flatten)]
+    beside: Beside<&'a BrokerTrouble>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Beside<T> {
+    #[serde(default = "none", skip_serializing_if = "Option::is_none")]
+    broker: Option<T>,
+}
+
+fn none<T>() -> Option<T> {
+    None
+}
 
 /// The cursor as JSON.
 pub(crate) fn write(cursor: &Cursor) -> Result<String, LogError> {
-    serde_json::to_string(cursor)
-        .map_err(|error| LogError::Corrupt { what: "cursor", problem: error.to_string() })
+    write_beside(cursor, None)
+}
+
+/// The cursor as JSON, with what keeps the relay from its broker.
+pub(crate) fn write_beside(cursor: &Cursor, broker: Option<&BrokerTrouble>) -> Result<String, LogError> {
+    json(&Stored { cursor, beside: Beside { broker } })
 }
 
 /// The cursor from JSON.
 pub(crate) fn read(json: &str) -> Result<Cursor, LogError> {
     serde_json::from_str(json)
         .map_err(|error| LogError::Corrupt { what: "cursor", problem: format!("{}: {error}", quoted(json)) })
+}
+
+/// What keeps the relay from its broker, as it is merged into a stored cursor.
+pub(crate) fn trouble(broker: Option<&BrokerTrouble>) -> Result<String, LogError> {
+    json(&Beside { broker })
+}
+
+/// What stands beside a cursor. Only operators read it: what cannot be read stops nothing.
+pub(crate) fn read_trouble(json: &str) -> Option<BrokerTrouble> {
+    serde_json::from_str::<Beside<BrokerTrouble>>(json).ok()?.broker
+}
+
+fn json(value: &impl Serialize) -> Result<String, LogError> {
+    serde_json::to_string(value)
+        .map_err(|error| LogError::Corrupt { what: "cursor", problem: error.to_string() })
+}
+
+#[cfg(test)]
+mod tests {
+    use time::OffsetDateTime;
+
+    use super::*;
+    use crate::log::{BrokerTransaction, Mark};
+
+    #[test]
+    fn a_cursor_is_the_same_with_and_without_a_trouble_beside_it() {
+        let transaction = BrokerTransaction { log: String::from("l"), number: 1, is_rebased: false };
+        let cursor = Cursor { transaction: Some(transaction), ..Cursor::at(Mark::new("0")) };
+        let plain = write(&cursor).unwrap();
+        assert_eq!(plain, serde_json::to_string(&cursor).unwrap());
+        assert_eq!((read(&plain).unwrap(), read_trouble(&plain)), (cursor.clone(), None));
+        let text = "refused: \"transaction\": \0\u{1}".repeat(100);
+        let trouble = BrokerTrouble::of(&text, true, OffsetDateTime::UNIX_EPOCH);
+        assert!(trouble.error.len() <= 1_000 && !trouble.error.contains('\0'));
+        let beside = write_beside(&cursor, Some(&trouble)).unwrap();
+        assert_eq!((read(&beside).unwrap(), read_trouble(&beside)), (cursor, Some(trouble)));
+        // A checkpoint looks for this: a quoted text must not read as a transaction of the broker.
+        assert_eq!(beside.matches("\"transaction\":").count(), 1, "{beside}");
+        assert_eq!(read_trouble(r#"{"base":"0","progress":null,"broker":{"since":"?"}}"#), None);
+    }
 }

@@ -26,10 +26,13 @@ use crate::postgres::row::text;
 use crate::postgres::statements::{GIVEN_UP, SAME_SEGMENT, UNBOUNDED};
 use crate::postgres::store::{ONE_PLAN_HERE, PostgresLog};
 
-// $1 relay, or null for all.
+// $1 relay, or null for all. A session that waits for the lease has this name, which everybody
+// sees; the server cuts it at 63 bytes.
 pub(super) const RELAYS: &str = "
 SELECT relay, epoch, holder, extract(epoch FROM lease_until - clock_timestamp())::float8 AS expires_in,
-    extract(epoch FROM clock_timestamp() - checkpoint_at)::float8 AS age, cursor
+    extract(epoch FROM clock_timestamp() - checkpoint_at)::float8 AS age, cursor,
+    (SELECT count(*) FROM pg_stat_activity
+        WHERE datname = current_database() AND application_name = left('relay standby ' || relay, 63)) AS standbys
 FROM {schema}outbox_relay WHERE shard = 0 AND ($1::text IS NULL OR relay = $1) ORDER BY relay";
 
 /// The server that answers, and its timeline, which is 0 where it is not told.
@@ -320,12 +323,13 @@ impl PostgresLog {
             let holder: Option<String> = row.try_get("holder").map_err(failed())?;
             let expires_in: Option<f64> = row.try_get("expires_in").map_err(failed())?;
             let cursor: String = row.try_get("cursor").map_err(failed())?;
-            let cursor = stored::read(&cursor)?;
+            let (cursor, broker_trouble) = (stored::read(&cursor)?, stored::read_trouble(&cursor));
             let (summary, age) = self.parked(&mut connection, &relay).await?;
             let backlog = summary.add_to(self.backlog(&mut connection, &cursor).await?, age);
             relays.push(RelayStatus {
                 relay,
                 epoch: row.try_get("epoch").map_err(failed())?,
+                standbys: u64::try_from(row.try_get::<i64, _>("standbys").map_err(failed())?).ok(),
                 holder: holder.map(|name| Holder { name, expires_in: expires_in.and_then(row::wait) }),
                 checkpoint_age: due(row.try_get("age").map_err(failed())?).unwrap_or_default(),
                 history: PgMark::read(&cursor.base)?.history.map(|history| {
@@ -335,6 +339,7 @@ impl PostgresLog {
                 }),
                 backlog,
                 cursor,
+                broker_trouble,
                 exceptions: summary.exceptions,
                 parked: summary.parked,
             });

@@ -14,7 +14,7 @@ use crate::log::exception::ExceptionChange;
 use crate::log::failure::{gone, within};
 use crate::log::lease::{Acquired, Fenced, Lease, RelayName};
 use crate::log::watch::Watch;
-use crate::log::{CheckpointStore, Cursor, LogError, Progress, stored};
+use crate::log::{BrokerTrouble, CheckpointStore, Cursor, LogError, Progress, stored};
 use crate::postgres::encoding;
 use crate::postgres::facts::{self, Looked, YoungRows};
 use crate::postgres::history::{self, CursorFacts, Decision};
@@ -39,6 +39,8 @@ pub(super) struct PgCheckpointStore {
     /// The server's, in which the lease was granted.
     pub(super) run: Option<String>,
     pub(super) watch: Watch<String>,
+    /// As it was noted last.
+    pub(super) trouble: Option<BrokerTrouble>,
 }
 
 /// How often a lease is taken again after a rebase: the second comparison finds what the first one
@@ -155,6 +157,7 @@ impl PgCheckpointStore {
                 .bind(stored::write(&Cursor::at(PgMark::origin().write()))?)
                 .bind(over.as_ref().map(|held| held.epoch))
                 .bind(over.as_ref().map(|held| held.until.as_str()))
+                .bind(format!("relay {} checkpoint_store", self.relay))
                 .fetch_optional(&mut self.connection)
                 .await
                 .map_err(LogError::during("take the lease"))?;
@@ -242,7 +245,7 @@ impl CheckpointStore for PgCheckpointStore {
         cursor: &Cursor,
         changes: &[ExceptionChange],
     ) -> Result<Fenced, LogError> {
-        let cursor = stored::write(cursor)?;
+        let cursor = stored::write_beside(cursor, self.trouble.as_ref())?;
         let limit = self.call_timeout;
         if !changes.is_empty() {
             let stored = within(limit, self.checkpoint_with(epoch, cursor, Changes::of(changes))).await?;
@@ -265,6 +268,20 @@ impl CheckpointStore for PgCheckpointStore {
             .execute(&mut self.connection);
         let done = within(limit, async { query.await.map_err(LogError::during("write the checkpoint")) });
         Ok(fenced(done.await?.rows_affected()))
+    }
+
+    async fn note_trouble(&mut self, epoch: i64, trouble: Option<BrokerTrouble>) -> Result<(), LogError> {
+        self.trouble = trouble.map(|trouble| BrokerTrouble {
+            error: encoding::storable(&trouble.error, self.takes_any_text).into_owned(),
+            ..trouble
+        });
+        let query = sqlx::query(&self.statements.note)
+            .bind(self.relay.as_str())
+            .bind(epoch)
+            .bind(stored::trouble(self.trouble.as_ref())?)
+            .execute(&mut self.connection);
+        let during = LogError::during("note how the broker is");
+        within(self.call_timeout, async { query.await.map(drop).map_err(during) }).await
     }
 
     async fn doubt(

@@ -194,8 +194,9 @@ migrations::statements! {
     pauses = super::pause::PAUSES;
 
     /// $1 relay, $2 holder, $3 ttl in seconds, $4 the first cursor; $5 epoch and $6 end of a lease
-    /// that is over although it ends in the future, or null. The database's clock only. The same
-    /// holder gets a new epoch too: what it sent before is fenced off.
+    /// that is over although it ends in the future, or null; $7 the name of a session that holds it.
+    /// The database's clock only. The same holder gets a new epoch too: what it sent before is
+    /// fenced off.
     acquire = "
         INSERT INTO {schema}outbox_relay AS r (relay, epoch, holder, lease_until, lease_seconds, cursor)
         VALUES ($1, 1, $2, clock_timestamp() + make_interval(secs => $3), $3, $4)
@@ -207,7 +208,7 @@ migrations::statements! {
             lease_seconds = $3
         WHERE r.holder IS NULL OR r.holder = EXCLUDED.holder OR r.lease_until <= clock_timestamp()
             OR (r.epoch = $5 AND r.lease_until = $6::text::timestamptz)
-        RETURNING epoch, cursor, taken_from";
+        RETURNING epoch, cursor, taken_from, set_config('application_name', $7, false)";
     /// $1 relay: who holds it, for how long, and for how long it was asked for.
     holder = "
         SELECT holder, extract(epoch FROM lease_until - clock_timestamp())::float8, epoch, lease_until::text,
@@ -232,6 +233,11 @@ migrations::statements! {
         WHERE relay = $1 AND shard = 0 AND epoch = $2 AND holder IS NOT NULL AND {same_run}
             AND (position('\"transaction\":' in $3) = 0 OR current_setting('synchronous_commit') <> 'off'
                 OR set_config('synchronous_commit', 'local', true) = 'local')";
+    /// $1 relay, $2 epoch, $3 what is to stand beside the cursor. Writes nothing where it does.
+    note = "
+        UPDATE {schema}outbox_relay SET cursor = ((cursor::jsonb - 'broker') || $3::text::jsonb)::text
+        WHERE relay = $1 AND shard = 0 AND epoch = $2 AND holder IS NOT NULL
+            AND cursor::jsonb -> 'broker' IS DISTINCT FROM $3::text::jsonb -> 'broker'";
     /// As `checkpoint`, then the changes as arrays. One statement is one transaction.
     ///
     /// The content is copied aside with the first change of an entry; afterwards its segment does

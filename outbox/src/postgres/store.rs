@@ -312,7 +312,8 @@ impl LogStore for PostgresLog {
         relay: &RelayName,
         holder: &str,
     ) -> Result<Box<dyn CheckpointStore>, LogError> {
-        let mut connection = self.connect(&format!("relay {relay} checkpoint_store")).await?;
+        // Until it takes the lease: `admin` counts them. In front, because a long name is cut.
+        let mut connection = self.connect(&format!("relay standby {relay}")).await?;
         let mut parameters = one_plan();
         parameters.extend([
             ("lock_timeout", millis(self.options.call_timeout / 2)),
@@ -330,6 +331,7 @@ impl LogStore for PostgresLog {
             call_timeout: self.options.call_timeout,
             run: None,
             watch: Watch::default(),
+            trouble: None,
         }))
     }
 }

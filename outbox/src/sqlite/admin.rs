@@ -205,17 +205,19 @@ impl SqliteLog {
             let holder: Option<String> = row.try_get("holder").map_err(failed())?;
             let expires_in: Option<f64> = row.try_get("expires_in").map_err(failed())?;
             let cursor: String = row.try_get("cursor").map_err(failed())?;
-            let cursor = stored::read(&cursor)?;
+            let (cursor, broker_trouble) = (stored::read(&cursor)?, stored::read_trouble(&cursor));
             let (summary, age) = parked(&mut connection, &relay).await?;
             let backlog = summary.add_to(backlog(&mut connection, &cursor).await?, age);
             relays.push(RelayStatus {
                 relay,
                 epoch: row.try_get("epoch").map_err(failed())?,
+                standbys: None,
                 holder: holder.map(|name| Holder { name, expires_in: expires_in.and_then(row::wait) }),
                 checkpoint_age: due(row.try_get("age").map_err(failed())?).unwrap_or_default(),
                 history: None,
                 backlog,
                 cursor,
+                broker_trouble,
                 exceptions: summary.exceptions,
                 parked: summary.parked,
             });

@@ -13,7 +13,7 @@ use crate::log::exception::{ExceptionChange, Parked};
 use crate::log::failure::gone;
 use crate::log::lease::{Acquired, Fenced, Lease, RelayName};
 use crate::log::watch::Watch;
-use crate::log::{CheckpointStore, Cursor, LogError, Mark, stored};
+use crate::log::{BrokerTrouble, CheckpointStore, Cursor, LogError, Mark, stored};
 use crate::sqlite::reader::id_of;
 use crate::sqlite::statements::SQL;
 
@@ -25,6 +25,8 @@ pub(super) struct SqliteCheckpointStore {
     pub(super) relay: RelayName,
     pub(super) holder: String,
     pub(super) watch: Watch<i64>,
+    /// As it was noted last.
+    pub(super) trouble: Option<BrokerTrouble>,
 }
 
 fn micros(duration: Duration) -> i64 {
@@ -153,7 +155,7 @@ impl CheckpointStore for SqliteCheckpointStore {
         let done = sqlx::query(&SQL.checkpoint)
             .bind(self.relay.as_str())
             .bind(epoch)
-            .bind(stored::write(cursor)?)
+            .bind(stored::write_beside(cursor, self.trouble.as_ref())?)
             .execute(&mut *tx)
             .await
             .map_err(failed())?;
@@ -173,6 +175,18 @@ impl CheckpointStore for SqliteCheckpointStore {
         }
         tx.commit().await.map_err(failed())?;
         Ok(Fenced::Held)
+    }
+
+    async fn note_trouble(&mut self, epoch: i64, trouble: Option<BrokerTrouble>) -> Result<(), LogError> {
+        self.trouble = trouble;
+        sqlx::query(&SQL.note)
+            .bind(self.relay.as_str())
+            .bind(epoch)
+            .bind(stored::trouble(self.trouble.as_ref())?)
+            .execute(&mut self.connection)
+            .await
+            .map_err(LogError::during("note how the broker is"))?;
+        Ok(())
     }
 
     async fn doubt(

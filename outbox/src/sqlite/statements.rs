@@ -149,6 +149,11 @@ migrations::statements! {
     checkpoint = "
         UPDATE outbox_relay SET cursor = ?3, checkpoint_at = {now}
         WHERE relay = ?1 AND shard = 0 AND epoch = ?2 AND holder IS NOT NULL";
+    /// ?1 relay, ?2 epoch, ?3 what is to stand beside the cursor. Writes nothing where it does.
+    note = "
+        UPDATE outbox_relay SET cursor = json_patch(json_remove(cursor, '$.broker'), ?3)
+        WHERE relay = ?1 AND shard = 0 AND epoch = ?2 AND holder IS NOT NULL
+            AND json_extract(cursor, '$.broker') IS NOT json_extract(?3, '$.broker')";
     /// ?1 relay, ?2 id: the content is copied aside with the first change of an entry, unless it is
     /// large: SQLite copies in the memory of this process. Then its row stays in the log, where
     /// retention leaves it.

@@ -90,6 +90,7 @@ impl LogStore for SqliteLog {
             relay: relay.clone(),
             holder: holder.to_owned(),
             watch: Watch::default(),
+            trouble: None,
         }))
     }
 }

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use message::crash_points::reached;
-use outbox::log::{CheckpointStore, Fenced, Lease, LogError};
+use outbox::log::{BrokerTrouble, CheckpointStore, Fenced, Lease, LogError};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior};
 
@@ -47,6 +47,8 @@ pub(crate) struct Checkpointer {
     pub(crate) lease: Lease,
     pub(crate) commands: mpsc::Receiver<Command>,
     pub(crate) reports: mpsc::UnboundedSender<Report>,
+    /// What keeps the relay from its broker, for operators.
+    pub(crate) trouble: watch::Receiver<Option<BrokerTrouble>>,
     /// Until when this process may publish; pushed on by every renewal.
     pub(crate) trusted_until: watch::Sender<Instant>,
     pub(crate) trust: Duration,
@@ -71,6 +73,11 @@ impl Checkpointer {
                     if self.renew().await? == Fenced::Lost {
                         return Ok(CheckpointerEnd::Lost);
                     }
+                }
+                // At most as often as the broker is connected to.
+                Ok(()) = self.trouble.changed() => {
+                    let trouble = self.trouble.borrow_and_update().clone();
+                    self.log.note_trouble(self.lease.epoch, trouble).await?;
                 }
                 command = self.commands.recv() => match command {
                     Some(Command::Store(checkpoint)) => {

@@ -11,8 +11,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use message::{Backoff, Connector, Fault, Runtime, Transactions};
-use outbox::log::{Acquired, CheckpointStore, Cursor, EntryId, Lease, LogError, LogStore, RelayName};
+use message::{Backoff, Connector, Fault, PublishError, Runtime, Transactions};
+use outbox::log::{
+    Acquired, BrokerTrouble, CheckpointStore, Cursor, EntryId, Lease, LogError, LogStore, RelayName,
+};
+use time::OffsetDateTime;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -200,8 +203,9 @@ impl Pipeline {
         let _stopped = Stopped(&self.status);
         let mut failures = 0;
         let mut shared_id = None;
+        let mut refused_since = None;
         while !stop.is_cancelled() {
-            let mut ended = self.term(&stop, &telemetry, &mut shared_id).await;
+            let mut ended = self.term(&stop, &telemetry, &mut shared_id, &mut refused_since).await;
             if let Ok(Ended::SharedId(id)) = ended {
                 shared_id = Some(id);
                 ended = Err(shared(id));
@@ -235,13 +239,16 @@ impl Pipeline {
         telemetry.stopped();
     }
 
-    /// From asking for the lease to losing it. Nothing leaves before entries of `shared_id`, if two
-    /// share one, have ids of their own: what left would leave again with every try.
+    /// From asking for the lease to losing it. `refused_since` is when the broker was out of reach
+    /// first, of a pipeline that needs it in order to lead. Nothing leaves before entries of
+    /// `shared_id`, if two share one, have ids of their own: what left would leave again with every
+    /// try.
     async fn term(
         &self,
         stop: &CancellationToken,
         telemetry: &Telemetry,
         shared_id: &mut Option<EntryId>,
+        refused_since: &mut Option<OffsetDateTime>,
     ) -> Result<Ended, LogError> {
         let mut checkpointer = tokio::select! {
             biased;
@@ -278,6 +285,11 @@ impl Pipeline {
             let recovery = match recovering.run(&cursor).await {
                 Ok(recovery) => recovery,
                 Err(error) => {
+                    if let Some(reason) = refusal_of_broker(&error) {
+                        let since = *refused_since.get_or_insert_with(OffsetDateTime::now_utc);
+                        let trouble = BrokerTrouble::of(reason, error.fault() == Fault::Broker, since);
+                        let _ = checkpointer.note_trouble(lease.epoch, Some(trouble)).await;
+                    }
                     // Another process may reach the broker, or stop before the next try.
                     let _ = checkpointer.release(lease.epoch).await;
                     return Err(error);
@@ -293,6 +305,7 @@ impl Pipeline {
                 Recovery::LeaseLost => return Ok(Ended::LeaseLost),
             }
         };
+        *refused_since = None;
         self.enter(Role::Leading { epoch: lease.epoch });
         let mut takeover = Takeover::new(checkpointer, lease, asked_at, self.settings.renew_interval());
         let mut reader = self.store.reader(&self.name).await?;
@@ -357,6 +370,14 @@ impl Pipeline {
 /// A released lease is taken over within this time. Asking who holds it writes nothing.
 const STANDBY_PAUSE_MAX: Duration = Duration::from_millis(200);
 const STANDBY_PAUSE_MIN: Duration = Duration::from_millis(50);
+
+/// Why a recovery ended, where it was the broker or what it keeps, and not the database.
+fn refusal_of_broker(error: &LogError) -> Option<&str> {
+    let (LogError::Operator { reason, source } | LogError::Unavailable { reason, source }) = error else {
+        return None;
+    };
+    source.as_ref().is_none_or(|source| source.is::<PublishError>()).then_some(reason)
+}
 
 fn shared(id: EntryId) -> LogError {
     LogError::Unavailable {

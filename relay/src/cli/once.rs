@@ -162,6 +162,8 @@ mod tests {
             holder: None,
             checkpoint_age: Duration::ZERO,
             cursor: Cursor::at(Mark::new("1")),
+            broker_trouble: None,
+            standbys: None,
             history: None,
             backlog: Backlog {
                 entries_max: 0,

@@ -64,11 +64,12 @@ impl Status {
     }
 }
 
-/// Messages on their way, or scheduled for later, are no reason to look again.
+/// Messages on their way, or scheduled for later, are no reason to look again; a broker that gives
+/// no session is.
 fn exit(shown: &PipelineStatus) -> Exit {
     match &shown.error {
         Some(error) => Failure::from(error.clone()).exit(),
-        None if shown.stuck() > 0 => Exit::Unavailable,
+        None if shown.stuck() > 0 || shown.broker_error.is_some() => Exit::Unavailable,
         None => Exit::Success,
     }
 }
@@ -114,6 +115,7 @@ fn rows(shown: &[PipelineStatus]) -> String {
             shown.pipeline.clone(),
             state(shown),
             or_dash(shown.holder.as_ref()),
+            or_dash(shown.standbys),
             or_dash(shown.epoch),
             ago(shown.lease_remaining_seconds),
             cursor_of(shown),
@@ -137,6 +139,7 @@ fn rows(shown: &[PipelineStatus]) -> String {
         "pipeline",
         "state",
         "holder",
+        "standbys",
         "epoch",
         "lease",
         "cursor of",
@@ -147,5 +150,8 @@ fn rows(shown: &[PipelineStatus]) -> String {
         "held back by",
         "history",
     ];
-    table(headers, rows)
+    let refusals = shown.iter().filter_map(|shown| {
+        shown.broker_error.as_ref().map(|refusal| format!("{}: {}", shown.pipeline, refusal.told()))
+    });
+    std::iter::once(table(headers, rows)).chain(refusals).collect::<Vec<_>>().join("\n")
 }

@@ -6,15 +6,16 @@ use std::time::Duration;
 
 use futures_util::future::{join_all, try_join3};
 use outbox::admin::{self, Blocker, COUNTED_MAX, RelayStatus};
-use outbox::log::LogError;
+use outbox::log::{BrokerTrouble, LogError};
 use outbox::retention::{self, HeldBack, Segment};
 use serde::Serialize;
+use time::OffsetDateTime;
 
 use super::error::OperateError;
 use super::operator::{Operator, Role};
 use super::pause::{PauseLine, pauses};
 use super::places::Places;
-use super::seconds::age;
+use super::seconds::{self, age};
 use crate::config::PipelineConfig;
 
 /// One pipeline.
@@ -32,6 +33,8 @@ pub struct PipelineStatus {
     pub holder: Option<String>,
     /// The fencing token of the present or last holder.
     pub epoch: Option<i64>,
+    /// How many processes wait for the lease; `None` where the database cannot tell (SQLite).
+    pub standbys: Option<u64>,
     /// How long the lease still lasts.
     pub lease_remaining_seconds: Option<f64>,
     /// How long ago the last checkpoint was made.
@@ -57,6 +60,8 @@ pub struct PipelineStatus {
     pub exceptions_age_seconds: BTreeMap<&'static str, f64>,
     /// The pauses in force, by whom and why.
     pub paused: Vec<PauseLine>,
+    /// What keeps every message of the leader from the broker, or kept it from the last one.
+    pub broker_error: Option<BrokerError>,
     /// The open transaction whose rows cannot be read yet.
     pub held_back_by: Option<OpenTransaction>,
     /// The age of the oldest entry in the outbox, also of what has left.
@@ -74,6 +79,38 @@ pub struct PipelineStatus {
     /// Why nothing more is known.
     #[serde(skip)]
     pub error: Option<OperateError>,
+}
+
+/// What keeps every message of a relay from its broker.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct BrokerError {
+    /// The broker's or client's error, and the remedy.
+    pub error: String,
+    /// Whether it may pass by itself; an operator has to act otherwise.
+    pub passes: bool,
+    /// Since when, by the relay's clock.
+    #[serde(serialize_with = "seconds::serialize")]
+    pub since: OffsetDateTime,
+}
+
+impl BrokerError {
+    /// The sentence without its time.
+    fn why(&self) -> String {
+        format!("no message reaches the broker: {}", self.error)
+    }
+
+    /// The sentence, with the time since when.
+    #[must_use]
+    pub fn told(&self) -> String {
+        let since = seconds::text(self.since);
+        format!("no message reaches the broker since {since}: {}", self.error)
+    }
+}
+
+impl From<BrokerTrouble> for BrokerError {
+    fn from(BrokerTrouble { error, passes, since, .. }: BrokerTrouble) -> Self {
+        Self { error, passes, since }
+    }
 }
 
 /// The open transaction whose rows cannot be read yet.
@@ -193,6 +230,7 @@ impl PipelineStatus {
             problem: None,
             holder: lease.map(|holder| holder.name.clone()),
             epoch: relay.as_ref().map(|relay| relay.epoch),
+            standbys: relay.as_ref().and_then(|relay| relay.standbys),
             lease_remaining_seconds: seconds(remaining),
             checkpoint_age_seconds: seconds(relay.as_ref().map(|relay| relay.checkpoint_age)),
             cursor_system_identifier: history.map(|history| history.system_identifier.clone()),
@@ -207,6 +245,7 @@ impl PipelineStatus {
             unread_max: relay.as_ref().map(|relay| relay.backlog.entries_max),
             exceptions_age_seconds: relay.as_ref().map(ages).unwrap_or_default(),
             exceptions_are_at_least: relay.as_ref().is_some_and(is_cut),
+            broker_error: relay.as_ref().and_then(|relay| relay.broker_trouble.clone()).map(Into::into),
             exceptions: relay.map(|relay| relay.exceptions).unwrap_or_default(),
             paused: Vec::new(),
             held_back_by: blocker.map(|blocker| OpenTransaction {
@@ -254,6 +293,7 @@ impl PipelineStatus {
         let is_explained = self.state != "leading"
             || self.cursor_is_of_this_server == Some(false)
             || self.held_back_by.is_some()
+            || self.broker_error.is_some()
             || self.paused.iter().any(|pause| pause.paused == "pipeline");
         // Those that are parked wait for something else. Without any, the oldest may be due.
         let is_parked = self.parked("held") + self.parked("retrying") > 0;
@@ -290,8 +330,12 @@ impl PipelineStatus {
             let text = "the cursor belongs to another server's history: the next leader compares the two";
             add(true, None, String::from(text));
         }
+        if let Some(refusal) = &self.broker_error {
+            let lasts = (OffsetDateTime::now_utc() - refusal.since).as_seconds_f64();
+            add(refusal.passes, Some(lasts), refusal.why());
+        }
         for pause in &self.paused {
-            let since = (time::OffsetDateTime::now_utc() - pause.since).as_seconds_f64();
+            let since = (OffsetDateTime::now_utc() - pause.since).as_seconds_f64();
             let PauseLine { paused, actor, reason, .. } = pause;
             add(false, Some(since), format!("{paused} is paused by {actor}: {reason}"));
         }
@@ -391,6 +435,27 @@ mod tests {
         status.held_back_by = Some(hidden);
         let told = status.waits()[1].told();
         assert!(told.ends_with("\"report\", age hidden (needs pg_read_all_stats)"), "{told}");
+    }
+
+    #[test]
+    fn a_broker_that_gives_no_session_explains_the_wait() {
+        let refusal = BrokerError {
+            error: String::from("login refused; check the password"),
+            passes: false,
+            since: OffsetDateTime::now_utc() - Duration::from_secs(90),
+        };
+        let status = PipelineStatus {
+            state: "leading",
+            oldest_pending_age_seconds: Some(90.0),
+            broker_error: Some(refusal),
+            ..PipelineStatus::of("orders", None, None)
+        };
+        let waits = status.waits();
+        assert_eq!(waits.len(), 1, "{waits:?}");
+        let told = waits[0].told();
+        assert!(told.contains("login refused; check the password, for 1m30s") && !waits[0].passes, "{told}");
+        let json = serde_json::to_value(&status).unwrap();
+        assert_eq!(json["broker_error"]["error"], "login refused; check the password");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::num::NonZeroU32;
 
 use inbox::{DeadLetterId, Known, KnownState};
-use outbox::entries::{EntryRef, FoundEntry};
+use outbox::entries::{EntryRef, Extent, FoundEntry};
 use outbox::log::{EntryId, ExceptionState, Pause, PauseScope};
 use serde::Serialize;
 use time::OffsetDateTime;
@@ -21,6 +21,7 @@ use super::error::OperateError;
 use super::operator::{Operator, Role};
 use super::places::{InboxPlace, OutboxPlace, Places};
 use super::seconds;
+use super::status::BrokerError;
 
 /// The story of one message.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -375,6 +376,7 @@ async fn outbox_part(
         None if !entry.is_passed => "waiting",
         None => "published",
     };
+    let refusal = extent.as_ref().and_then(Extent::broker_trouble).map(BrokerError::from);
     let stored_at = extent.and_then(|extent| extent.checkpoint_at);
     let published_by =
         if state == "published" { stored_at.into_iter().chain(applied_at).min() } else { None };
@@ -385,7 +387,7 @@ async fn outbox_part(
             let before = "; it was taken where an earlier filter was another";
             Some(format!("{text} {}{}", place.filter, if applied_at.is_some() { before } else { "" }))
         }
-        _ => because(&entry, state, &pauses),
+        _ => because(&entry, state, &pauses, refusal.as_ref()),
     };
     OutboxPart {
         pipeline: place.pipeline.to_string(),
@@ -416,7 +418,12 @@ async fn outbox_part(
 }
 
 /// Why an entry waits.
-fn because(entry: &FoundEntry, state: &str, pauses: &[Pause]) -> Option<String> {
+fn because(
+    entry: &FoundEntry,
+    state: &str,
+    pauses: &[Pause],
+    refusal: Option<&BrokerError>,
+) -> Option<String> {
     if matches!(state, "published" | "discarded" | "dead") {
         return None;
     }
@@ -433,8 +440,9 @@ fn because(entry: &FoundEntry, state: &str, pauses: &[Pause]) -> Option<String> 
         let since = seconds::text(pause.since);
         return Some(format!("{} is paused by {} since {since}: {}", pause.scope, pause.actor, pause.reason));
     }
+    let refused = || refusal.map(BrokerError::told);
     let Some(parked) = &entry.parked else {
-        return Some(String::from("the relay has not read it yet"));
+        return refused().or_else(|| Some(String::from("the relay has not read it yet")));
     };
     let due = parked.due_at.map(seconds::text);
     Some(match (parked.state, &parked.behind, due) {
@@ -442,9 +450,13 @@ fn because(entry: &FoundEntry, state: &str, pauses: &[Pause]) -> Option<String> 
             let error = behind.error.as_deref().unwrap_or("no error is stored");
             format!("it waits behind {}, which is {}: {error}", behind.id, behind.state)
         }
-        (ExceptionState::Held, None, _) => String::from("it leaves when what is before it has left"),
+        (ExceptionState::Held, None, _) => {
+            refused().unwrap_or_else(|| String::from("it leaves when what is before it has left"))
+        }
         (ExceptionState::Scheduled, _, Some(due)) => format!("it leaves at {due}"),
-        (ExceptionState::Retrying, _, Some(due)) => format!("it is tried again at {due}"),
+        (ExceptionState::Retrying, _, Some(due)) => {
+            refused().unwrap_or_else(|| format!("it is tried again at {due}"))
+        }
         _ => return None,
     })
 }

@@ -136,6 +136,11 @@ pub(crate) fn cell(text: &str) -> Markup {
     html! { span class="text" title=[(short != text).then_some(&text)] { (short) } }
 }
 
+/// As [`cell`], whole: what ends with a remedy is not cut before it.
+pub(crate) fn whole(text: &str) -> Markup {
+    html! { span class="text" { (plain(text)) } }
+}
+
 /// As [`cell`], or a dash.
 pub(crate) fn maybe(text: Option<&str>) -> Markup {
     match text {

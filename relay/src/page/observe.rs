@@ -161,6 +161,7 @@ fn digest(picture: &Picture) -> u64 {
         let PipelineStatus { pipeline, state, holder, epoch, exceptions, paused, .. } = status;
         (pipeline, state, holder, epoch, exceptions, status.backlog_entries_max).hash(&mut hasher);
         (&status.problem, status.oldest_pending_id, status.held_back_by.is_some()).hash(&mut hasher);
+        (status.standbys, status.broker_error.as_ref().map(|refusal| &refusal.error)).hash(&mut hasher);
         paused.iter().for_each(|pause| (&pause.paused, &pause.actor).hash(&mut hasher));
     }
     hasher.finish()

@@ -97,6 +97,8 @@ impl LogAdmin for OneRelay {
             holder: None,
             checkpoint_age: Duration::ZERO,
             cursor: Cursor::at(Mark::new("1")),
+            broker_trouble: None,
+            standbys: None,
             history: Some(CursorHistory {
                 system_identifier: String::from("7"),
                 timeline: 1,

@@ -169,6 +169,11 @@ fn of_the_night() -> Vec<Trial> {
         &[Backend::Postgres, Backend::Kafka],
         rotation::a_rotated_database_password_is_picked_up,
     ));
+    trials.push(trial(
+        "a_refused_login_is_shown_until_it_is_accepted/postgres/rabbitmq",
+        &[Backend::Postgres, Backend::Rabbitmq],
+        rotation::a_refused_login_is_shown_until_it_is_accepted,
+    ));
     trials.extend(commands::of_the_night());
     trials.extend(environments::trials());
     trials.extend(inbox_dead::trials());

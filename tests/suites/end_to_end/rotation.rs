@@ -3,9 +3,13 @@
 use std::path::Path;
 
 use sqlx::{Connection as _, PgConnection, Postgres};
+use tests::eventually::when;
 use tests::relay_process::Config;
 use tests::workload::Workload;
-use tests::{Backend, Failure, Outcome, RelayProcess, Role, Stage, brokers};
+use tests::{Backend, Failure, Outcome, RelayProcess, Role, Stage, brokers, eventually};
+
+use crate::commands::Ran;
+use crate::commands::refusals::refusal;
 
 const RELAY: &str = "orders";
 
@@ -47,6 +51,56 @@ pub(crate) async fn a_rotated_database_password_is_picked_up(stage: Stage) -> Ou
     assert!(relay.has_ended()?.is_none(), "the relay has ended");
     let log = relay.log()?;
     assert!(!log.contains(&second) && !log.contains(":second@"), "the log holds the password");
+    consumer.stop().await?;
+    relay.stop().await
+}
+
+/// Goal: a login that RabbitMQ refuses is shown until it is accepted, and a password that is wrong
+/// is not taken for a rotation; beside it, how many processes wait for the lease. Oracle: the status
+/// while the file holds a wrong password, a right one, and a wrong one again; the log.
+pub(crate) async fn a_refused_login_is_shown_until_it_is_accepted(stage: Stage) -> Outcome {
+    let workload = Workload::<Postgres>::open(&stage, brokers::open(Backend::Rabbitmq).await?).await?;
+    let file = stage.folder().join("password");
+    let place = Backend::Rabbitmq.address()?;
+    let (_, place) = place.rsplit_once('@').ok_or("an address without a user")?;
+    let section = format!(
+        "[pipeline.rabbitmq]\nurl = \"amqp://{place}\"\nusername = \"guest\"\npassword_file = {file:?}\n"
+    );
+    let config = Config::with_section(&stage, RELAY, &workload.database.relay_url()?, &section, "")?;
+    let put = |password: &str| -> Outcome {
+        let new = file.with_extension("new");
+        std::fs::write(&new, password)?;
+        Ok(std::fs::rename(&new, &file)?)
+    };
+    put("not-yet")?;
+    let relay = RelayProcess::start(&stage, &config)?;
+    workload.place("a").await?;
+    eventually("the status has it", || async { Ok(when(!refusal(&config).await?.is_null())) }).await?;
+    let found = refusal(&config).await?;
+    let error = found["error"].as_str().unwrap_or_default();
+    assert!(error.contains("check user name, password and permissions"), "{found}");
+    assert_eq!(found["passes"], false, "{found}");
+
+    let consumer = workload.consume().await?;
+    put("guest")?;
+    workload.applied(1).await?;
+    eventually("nothing is left of it", || async { Ok(when(refusal(&config).await?.is_null())) }).await?;
+    let standby = RelayProcess::start(&stage, &config)?;
+    let standbys = || async {
+        let ran = Ran::with(&config, &["status", "--output", "json"]).await?;
+        Ok::<_, Failure>(ran.json()?[0]["standbys"].as_u64())
+    };
+    eventually("the standby is counted", || async { Ok(when(standbys().await? == Some(1))) }).await?;
+    standby.stop().await?;
+    eventually("no standby is counted", || async { Ok(when(standbys().await? == Some(0))) }).await?;
+
+    put("not-any-more")?;
+    relay.tells("rabbitmq refuses the new password of a connection").await?;
+    workload.place("a").await?;
+    workload.applied(2).await?;
+    put("guest")?;
+    let log = relay.log()?;
+    assert!(!log.contains("accepts the new password") && !log.contains("not-any-more"), "{log}");
     consumer.stop().await?;
     relay.stop().await
 }

@@ -9,8 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use message::crash_points::reached;
-use message::{Connector, FaultScope, Runtime, Transactions};
-use outbox::log::{CheckpointStore, Cursor, EntryId, Lease, LogError, LogReader};
+use message::{Connector, FaultScope, PublishError, Runtime, Transactions};
+use outbox::log::{BrokerTrouble, CheckpointStore, Cursor, EntryId, Lease, LogError, LogReader};
+use time::OffsetDateTime;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
@@ -26,6 +27,7 @@ use crate::due::Due;
 use crate::machine::Machine;
 use crate::options::EngineOptions;
 use crate::reader::{Answer, Ask, ReadPage, Reader};
+use crate::event::{Event, News};
 use crate::telemetry::Telemetry;
 use crate::transactions::{Commits, Recovered};
 use crate::wake::Pace;
@@ -69,6 +71,10 @@ pub(crate) struct Lead {
 /// How often it is looked for what operators have paused: so that it is taken up within a second.
 const PAUSE_LOOK_INTERVAL: Duration = Duration::from_millis(400);
 
+/// Of a session that lives while nothing comes back.
+const SILENT: &str = "nothing is confirmed although messages are in flight; look at the broker, at its logs, and at \
+                      the network in between";
+
 /// How often silent destinations are looked for while one falls silent.
 const SILENCE_LOOKS: u32 = 20;
 
@@ -82,6 +88,10 @@ struct Driver {
     asks: mpsc::Sender<Ask>,
     answers: mpsc::Receiver<Answer>,
     commands: mpsc::Sender<Command>,
+    /// What keeps the relay from its broker, for operators.
+    trouble: watch::Sender<Option<BrokerTrouble>>,
+    /// The term has had a session: nothing is left of what an earlier one noted.
+    was_connected: bool,
     reports: mpsc::UnboundedReceiver<Report>,
     batch_len: usize,
     /// A checkpoint is on its way.
@@ -113,6 +123,7 @@ impl Lead {
         // Room for one checkpoint, one flush and the release.
         let (commands, commands_out) = mpsc::channel(3);
         let (reports_in, reports) = mpsc::unbounded_channel();
+        let (trouble, trouble_out) = watch::channel(None);
         let settings = self.settings;
         let (trust, renew_interval) = Checkpointer::intervals(&settings);
         let (trusted_in, trusted) = watch::channel(self.asked_at + trust);
@@ -130,6 +141,7 @@ impl Lead {
             lease: self.lease,
             commands: commands_out,
             reports: reports_in,
+            trouble: trouble_out,
             trusted_until: trusted_in,
             trust,
             renew_interval,
@@ -160,6 +172,8 @@ impl Lead {
             asks,
             answers,
             commands,
+            trouble,
+            was_connected: false,
             reports,
             batch_len: 1,
             storing: false,
@@ -298,7 +312,19 @@ impl Driver {
     }
 
     fn emit(&mut self) {
-        self.telemetry.events(self.machine.take_events(), self.began_at.elapsed());
+        let events = self.machine.take_events();
+        for event in &events {
+            match event {
+                Event::Session(News::Silent(lasts)) => {
+                    let since = OffsetDateTime::now_utc() - *lasts;
+                    let trouble = BrokerTrouble::of(SILENT, true, since);
+                    self.trouble.send_replace(Some(trouble));
+                }
+                Event::Session(News::Answers) => self.note_session(),
+                _ => {}
+            }
+        }
+        self.telemetry.events(events, self.began_at.elapsed());
     }
 
     fn on_broker_event(&mut self, event: BrokerEvent) {
@@ -310,6 +336,7 @@ impl Driver {
                     commits.connected();
                 }
                 self.telemetry.connected();
+                self.note_session();
             }
             BrokerEvent::Receipts(receipts) => {
                 for receipt in receipts {
@@ -327,8 +354,28 @@ impl Driver {
                 }
             }
             BrokerEvent::Ended => self.telemetry.disconnected(),
-            BrokerEvent::Refused { error, pause } => self.telemetry.refused(&error, pause),
+            BrokerEvent::Refused { error, pause } => {
+                self.telemetry.refused(&error, pause);
+                self.note_refusal(&error);
+            }
         }
+    }
+
+    /// Keeps for operators that there is a session, where that is news.
+    fn note_session(&mut self) {
+        let is_first = !std::mem::replace(&mut self.was_connected, true);
+        self.trouble.send_if_modified(|trouble| trouble.take().is_some() || is_first);
+    }
+
+    /// Keeps for operators why there is no session, where that is news.
+    fn note_refusal(&mut self, error: &PublishError) {
+        self.trouble.send_if_modified(|trouble| {
+            let since = trouble.as_ref().map_or_else(OffsetDateTime::now_utc, |trouble| trouble.since);
+            let now = Some(BrokerTrouble::new(error, since));
+            let is_news = *trouble != now;
+            *trouble = now;
+            is_news
+        });
     }
 }
 

@@ -13,7 +13,7 @@ use super::super::app::App;
 use super::super::fields::Fields;
 use super::super::gate::Asker;
 use super::super::layout::{
-    Frame, Tab, badge, bytes, cell, count, may_decide, maybe, maybe_since, signature,
+    Frame, Tab, badge, bytes, cell, count, may_decide, maybe, maybe_since, signature, whole,
 };
 use super::super::text::plain;
 use super::audit;
@@ -104,7 +104,7 @@ fn outbox(operator: &Operator, part: &OutboxPart) -> Markup {
     html! {
         section class="card" {
             div class="card-head" { h2 { "Outbox of " (cell(&part.pipeline)) } (badge(part.state)) }
-            @if let Some(because) = &part.because { p class="waits-line" { (if part.state == "left out" { "Left to others: " } else { "It waits: " }) (cell(because)) } }
+            @if let Some(because) = &part.because { p class="waits-line" { (if part.state == "left out" { "Left to others: " } else { "Why: " }) (whole(because)) } }
             dl class="facts" {
                 (fact("Place in the log", &maybe(Some(&part.id.to_string()))))
                 (fact("Topic", &cell(&part.topic)))

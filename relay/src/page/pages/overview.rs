@@ -11,7 +11,7 @@ use super::super::answer::Html;
 use super::super::app::App;
 use super::super::fields::moment;
 use super::super::gate::Asker;
-use super::super::layout::{Frame, Tab, ago, badge, bytes, cell, count, lasting, may_decide, maybe};
+use super::super::layout::{Frame, Tab, ago, badge, bytes, cell, count, lasting, may_decide, maybe, whole};
 use super::super::plot::plot;
 use super::super::samples::Hour;
 use crate::operate::Operator;
@@ -113,6 +113,13 @@ fn card(operator: &Operator, status: &PipelineStatus, own: Option<String>, hour:
         }
         dl class="facts" {
             div { dt { "Leader" } dd { (maybe(status.holder.as_deref())) } }
+            div { dt { "Standbys" } dd {
+                @match status.standbys {
+                    Some(standbys) => { (standbys) }
+                    None if status.state == "unknown" || status.state == "new" => { (maybe(None)) }
+                    None => { "not known with SQLite" }
+                }
+            } }
             div { dt { "Lease lasts" } dd { (maybe(status.lease_remaining_seconds.map(lasting).as_deref())) } }
             div { dt { "Term" } dd { (maybe(status.epoch.map(|epoch| epoch.to_string()).as_deref())) } }
             div { dt { "Waiting" } dd {
@@ -141,7 +148,7 @@ fn card(operator: &Operator, status: &PipelineStatus, own: Option<String>, hour:
             h3 { "What waits, why, and since when" }
             ul class="waits" {
                 @for wait in &waits {
-                    li class=(if wait.passes { "warn" } else { "bad" }) { (cell(&wait.told())) }
+                    li class=(if wait.passes { "warn" } else { "bad" }) { (whole(&wait.told())) }
                 }
             }
         }

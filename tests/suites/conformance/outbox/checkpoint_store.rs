@@ -10,8 +10,8 @@ use crate::outbox::support::{Database, Follower, SMALL, TTL, TestDialect, grante
 use outbox::NewMessage;
 use outbox::admin::{self, ChosenEntry, DecideError, Decision, OperatorDecision};
 use outbox::log::{
-    Acquired, Cursor, EntryId, ExceptionChange, ExceptionState, Fenced, HeldAsk, LogOptions, PageLimit,
-    Parked, PauseScope,
+    Acquired, BrokerTrouble, Cursor, EntryId, ExceptionChange, ExceptionState, Fenced, HeldAsk, LogOptions,
+    PageLimit, Parked, PauseScope,
 };
 use outbox::read_only::ReadOnly;
 use outbox::reconcile::{self, Stage};
@@ -32,10 +32,12 @@ cases! { "outbox/checkpoint_store":
         what_was_given_up_stays_known_and_nothing_else_does,
         only_the_pause_that_was_meant_ends,
         status_tells_holder_backlog_and_exceptions,
+        what_keeps_a_relay_from_its_broker_stands_beside_its_cursor,
     }
     postgres {
         a_decision_whose_answer_is_lost_is_unknown,
         the_transaction_that_holds_rows_back_is_named,
+        processes_that_wait_for_the_lease_are_counted,
     }
 }
 
@@ -553,6 +555,70 @@ async fn status_tells_holder_backlog_and_exceptions<DB: TestDialect>(db: Databas
     assert_eq!((backlog.entries_max, backlog.oldest), (0, None));
     assert_eq!(admin.blocker().await.unwrap(), None);
     db
+}
+
+/// Goal: what the leader notes of its broker is read by everybody until it is over, and moves no
+/// cursor. Oracle: status and extent; the cursor that the next holder is given; a note of a holder
+/// that was fenced off.
+async fn what_keeps_a_relay_from_its_broker_stands_beside_its_cursor<DB: TestDialect>(
+    db: Database<DB>,
+) -> Database<DB> {
+    let (admin, entries) =
+        outbox::entries::open(db.relay_url().as_str(), source(), LogOptions::default()).unwrap();
+    let known = async || {
+        let status = admin.relay(&relay()).await.unwrap().unwrap();
+        let extent = entries.extent(&relay()).await.unwrap();
+        assert_eq!(status.broker_trouble, extent.broker_trouble());
+        (status.broker_trouble, status.cursor)
+    };
+    let (mut store, epoch, cursor) = with_parked(&db, &[]).await;
+    assert_eq!(known().await, (None, cursor.clone()));
+    let since = time::OffsetDateTime::from_unix_timestamp(1_700_000_000).unwrap();
+    let text = "no \u{e9} \u{2026} \"transaction\": \u{1} \0 here; look there";
+    let trouble = BrokerTrouble::of(text, false, since);
+    store.note_trouble(epoch, Some(trouble.clone())).await.unwrap();
+    assert_eq!(known().await, (Some(trouble.clone()), cursor.clone()));
+    assert_eq!(store.checkpoint(epoch, &cursor, &[]).await.unwrap(), Fenced::Held);
+    let park = [ExceptionChange::Park(parked(1, ExceptionState::Held, None))];
+    assert_eq!(store.checkpoint(epoch, &cursor, &park).await.unwrap(), Fenced::Held);
+    assert_eq!(known().await, (Some(trouble.clone()), cursor.clone()), "checkpoints keep it");
+
+    assert_eq!(store.release(epoch).await.unwrap(), Fenced::Held);
+    let mut next = db.checkpoint_store("b").await;
+    let (lease, given) = granted(&mut next).await;
+    assert_eq!((given, known().await.0), (cursor.clone(), Some(trouble.clone())));
+    next.note_trouble(lease.epoch, None).await.unwrap();
+    store.note_trouble(epoch, Some(trouble)).await.unwrap();
+    assert_eq!(known().await, (None, cursor));
+    db
+}
+
+/// Goal: an operator sees whether somebody would take over. Oracle: the sessions that the case
+/// opens and ends, for the longest name, too.
+async fn processes_that_wait_for_the_lease_are_counted() {
+    crate::outbox::support::on("processes_that_wait", |db: Database<sqlx::Postgres>| async move {
+        let log = outbox::log::open(db.relay_url().as_str(), source(), LogOptions::default()).unwrap();
+        let admin = admin::open(db.relay_url().as_str(), source(), LogOptions::default()).unwrap();
+        for name in [String::from("main"), "m".repeat(63)] {
+            let name = outbox::log::RelayName::new(name).unwrap();
+            let counted = async |wanted: u64| {
+                // A session that was dropped ends a moment later.
+                while admin.relay(&name).await.unwrap().unwrap().standbys != Some(wanted) {
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+            };
+            let mut leader = log.checkpoint_store(&name, "a").await.unwrap();
+            assert!(matches!(leader.acquire(TTL).await.unwrap(), Acquired::Granted { .. }));
+            counted(0).await;
+            let mut standby = log.checkpoint_store(&name, "b").await.unwrap();
+            assert!(matches!(standby.acquire(TTL).await.unwrap(), Acquired::Busy { .. }));
+            counted(1).await;
+            drop(standby);
+            counted(0).await;
+        }
+        db
+    })
+    .await;
 }
 
 async fn the_transaction_that_holds_rows_back_is_named() {

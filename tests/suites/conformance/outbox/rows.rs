@@ -12,8 +12,8 @@ use outbox::NewMessage;
 use outbox::admin::{ChosenEntry, Decision, OperatorDecision};
 use outbox::entries::{EntryRef, Selection, Standing};
 use outbox::log::{
-    Cursor, Entry, EntryId, Exception, ExceptionChange, ExceptionState, Fenced, HeldAsk, Lease, LogOptions,
-    LogReader, PageLimit, Parked, QueueName, RowLimit,
+    BrokerTrouble, Cursor, Entry, EntryId, Exception, ExceptionChange, ExceptionState, Fenced, HeldAsk,
+    Lease, LogOptions, LogReader, PageLimit, Parked, QueueName, RowLimit,
 };
 use sqlx::{Postgres, Sqlite};
 
@@ -444,7 +444,11 @@ async fn an_error_is_stored_in_a_database_of_any_encoding() {
     change.error = Some(String::from("h: \u{2026} has 9000 bytes"));
     let changes = [ExceptionChange::Park(change)];
     assert_eq!(store.checkpoint(lease.epoch, &follower.cursor(), &changes).await.unwrap(), Fenced::Held);
+    let trouble = BrokerTrouble::of("no \u{2026}", true, time::OffsetDateTime::UNIX_EPOCH);
+    store.note_trouble(lease.epoch, Some(trouble)).await.unwrap();
     let (admin, _) = outbox::entries::open(db.url.as_str(), source(), LogOptions::default()).unwrap();
+    let noted = admin.relay(&relay()).await.unwrap().unwrap().broker_trouble.unwrap();
+    assert_eq!(noted.error, r"no \u{2026}");
     let listed = admin.list(&relay(), ExceptionState::Dead, EntryId(0), 10).await.unwrap();
     assert_eq!(listed[0].key.as_deref(), Some("\u{e9}"));
     assert_eq!(listed[0].error.as_deref(), Some(r"h: \u{2026} has 9000 bytes"));

@@ -8,6 +8,7 @@ mod history;
 mod migrate;
 mod once;
 mod pausing;
+pub(crate) mod refusals;
 mod replaying;
 mod setup;
 mod several;
@@ -47,7 +48,9 @@ macro_rules! pairs {
 
 /// How a relay is set up: what a first start says, whatever it finds.
 pub(crate) fn of_the_gate() -> Vec<Trial> {
-    setup::trials()
+    let mut trials = setup::trials();
+    trials.extend(refusals::trials());
+    trials
 }
 
 pub(crate) fn of_the_night() -> Vec<Trial> {

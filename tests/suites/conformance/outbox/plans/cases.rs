@@ -173,7 +173,7 @@ pub(super) fn cases(f: &Fixture) -> Vec<Case> {
     add(Relay, "statements.held_queues", "", 40, 0, s("'main','',100,NULL"));
     add(Relay, "statements.stuck", "", 100, 0, s("'main',0,100,NULL"));
     add(Relay, "statements.pauses", "", 1, 0, s("'main'"));
-    add(Relay, "statements.acquire", "", 1, 0, s("'main','b',30,'{}',NULL,NULL"));
+    add(Relay, "statements.acquire", "", 1, 0, s("'main','b',30,'{}',NULL,NULL,'b'"));
     add(Relay, "statements.holder", "", 1, 0, s("'main'"));
     add(Relay, "statements.renew", "", 1, 0, s("'main',1,30,NULL"));
     // No index leads from a message id to what is parked: a walk, once in a term, and only when the
@@ -181,6 +181,7 @@ pub(super) fn cases(f: &Fixture) -> Vec<Case> {
     add(Relay, "statements.is_here", "in the log", 1, 0, one.clone());
     add(Relay, "statements.is_here", "nowhere", 1, PARKED, s("'0190b5a2-0000-7000-8000-000000000001'"));
     add(Relay, "statements.checkpoint", "", 1, 0, s("'main',1,'{}',NULL"));
+    add(Relay, "statements.note", "", 1, 0, s("'main',1,'{}'"));
     add(Relay, "statements.checkpoint_with_changes", "inserts", MANY, 0, checkpoint(24_001..=25_000, &f.unread, NOTHING));
     add(Relay, "statements.checkpoint_with_changes", "updates", MANY, 0, checkpoint(4_001..=5_000, &f.parked, NOTHING));
     add(Relay, "statements.checkpoint_with_changes", "resolves", MANY, 0, checkpoint(NOTHING, &[], 4_001..=5_000));
