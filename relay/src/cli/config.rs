@@ -1,6 +1,7 @@
 //! `relay config check`, `show` and `schema`, and where the configuration comes from.
 
-use std::path::PathBuf;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 
@@ -13,20 +14,23 @@ use crate::config::{Config, Effective, EffectiveSetting, Overrides, PipelineConf
 #[derive(Debug, Clone, Args)]
 pub struct ConfigFile {
     /// The configuration; settings of the environment (RELAY__<PIPELINE>__<SECTION>__<SETTING>) go
-    /// before it.
-    #[arg(long = "config", value_name = "FILE", env = "RELAY_CONFIG", default_value = "relay.toml")]
-    path: PathBuf,
+    /// before it. Default: relay.toml in the working directory, then /etc/relay/relay.toml.
+    #[arg(long = "config", value_name = "FILE", env = "RELAY_CONFIG")]
+    path: Option<PathBuf>,
 }
+
+/// Where the configuration is looked for, unless it is named: the second is the packages'.
+const PLACES: [&str; 2] = ["relay.toml", "/etc/relay/relay.toml"];
 
 impl ConfigFile {
     /// The checked configuration, and what is in force. Opens the files of broker settings.
     pub(crate) fn load(&self, overrides: &Overrides) -> Result<(Config, Effective), Failure> {
-        Ok(Config::load(&self.path, overrides)?)
+        Ok(Config::load(&self.found()?, overrides)?)
     }
 
     /// The same for the daemon, which waits for files that are not there yet.
     pub(crate) fn load_without_files(&self, overrides: &Overrides) -> Result<(Config, Effective), Failure> {
-        Ok(Config::load_without_files(&self.path, overrides)?)
+        Ok(Config::load_without_files(&self.found()?, overrides)?)
     }
 
     /// The checked configuration.
@@ -36,7 +40,24 @@ impl ConfigFile {
 
     /// How the file is named in a command to run.
     pub(crate) fn shown(&self) -> String {
-        self.path.display().to_string()
+        self.found().map_or_else(|_| PLACES.join(" or "), |path| path.display().to_string())
+    }
+
+    /// The file that is named, or the first that is there: one that cannot be read is not passed
+    /// over.
+    fn found(&self) -> Result<PathBuf, Failure> {
+        if let Some(path) = &self.path {
+            return Ok(path.clone());
+        }
+        let is_there = |place: &&&str| match Path::new(place).metadata() {
+            Err(error) => !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory),
+            Ok(_) => true,
+        };
+        PLACES.iter().find(is_there).map(PathBuf::from).ok_or_else(|| {
+            let text = format!("there is no configuration: neither {} is there", PLACES.join(" nor "));
+            let help = "name it with --config FILE or RELAY_CONFIG; `relay init` writes one";
+            Failure::with_help(Exit::Usage, text, help)
+        })
     }
 }
 

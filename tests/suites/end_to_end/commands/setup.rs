@@ -15,6 +15,7 @@ pub(super) fn trials() -> Vec<Trial> {
         trial("setup/init_writes_nothing_that_does_not_work/sqlite", &[], init_writes_nothing),
         trial("setup/check_tells_a_mistake_from_an_outage/postgres/kafka", &kafka, check_tells),
         trial("setup/every_setting_is_shown_with_its_origin", &[], every_setting),
+        trial("setup/the_configuration_is_where_packages_put_it", &[], default_places),
         trial("setup/man_pages_and_completions_name_every_command", &[], man_pages),
     ]
 }
@@ -98,6 +99,19 @@ async fn every_setting(stage: Stage) -> Outcome {
     assert!(toml.out.contains("# default") && !toml.out.contains("s3cret"), "{toml:?}");
     let schema = Ran::of(&["config", "schema"]).await?.done()?.json()?;
     assert!(schema["properties"]["pipeline"].is_object() && schema["$schema"].is_string(), "{schema}");
+    Ok(())
+}
+
+/// Goal: who names no file learns where one was looked for. Oracle: the error, in a folder without
+/// one, where no package is installed.
+async fn default_places(_: Stage) -> Outcome {
+    if std::path::Path::new("/etc/relay/relay.toml").exists() {
+        return Ok(());
+    }
+    for command in [&["status"][..], &["run"], &["config", "check"]] {
+        let parts = ["neither relay.toml nor /etc/relay/relay.toml", "--config FILE", "RELAY_CONFIG"];
+        Ran::of(command).await?.refused(2, &parts)?;
+    }
     Ok(())
 }
 
