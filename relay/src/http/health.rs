@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use message::Fault;
+use message::{Fault, error_text};
 use outbox::log::RelayName;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -39,29 +39,41 @@ impl Watched {
         (self.role, self.faults) = (role, faults);
     }
 
-    /// The state in a word, and whether it is ready. Reasons are in the log: a
-    /// reader of this need not be allowed to read those.
-    fn state(&self, unready_after: Duration) -> (&'static str, bool) {
+    /// The state in a word, and whether it is ready. Of a reason only what to do is told: it names
+    /// no server, user or file, which a reader of this need not be allowed to know.
+    fn state(&self, unready_after: Duration) -> (String, bool) {
+        let told = |state: &str, is_ready: bool| (state.to_owned(), is_ready);
         match &self.role {
             // Between two faults it leads for a moment.
             Role::Leading { .. } | Role::Standby { .. } | Role::Starting | Role::Waiting { .. }
                 if self.faults > 1 =>
             {
-                ("ended by faults of this program again and again: the log says which", false)
+                told("ended by faults of this program again and again: the log says which", false)
             }
-            Role::Starting => ("starting", false),
-            Role::Standby { .. } => ("standby", true),
-            Role::Leading { .. } => ("leading", true),
-            Role::Stopped => ("stopped", false),
-            Role::Refused { .. } => ("refused, and not tried again: the log says why", false),
-            Role::Waiting { fault, .. } => {
+            Role::Starting => told("starting", false),
+            Role::Standby { .. } => told("standby", true),
+            Role::Leading { .. } => told("leading", true),
+            Role::Stopped => told("stopped", false),
+            Role::Refused { reason } => (format!("refused, and not tried again: {}", remedy(reason)), false),
+            Role::Waiting { fault, reason } => {
                 let is_short = self.waiting_since.is_none_or(|since| since.elapsed() < unready_after);
                 match fault {
-                    Fault::Operator => ("an operator has to act: the log says what for", is_short),
-                    _ => ("waiting for what it needs to lead", is_short),
+                    Fault::Operator => (format!("an operator has to act: {}", remedy(reason)), is_short),
+                    _ => told("waiting for what it needs to lead", is_short),
                 }
             }
         }
+    }
+}
+
+/// The longest remedy that is shown.
+const REMEDY_BYTES_MAX: usize = 300;
+
+/// What to do, which errors of databases and brokers end with.
+fn remedy(reason: &str) -> String {
+    match reason.rsplit_once("; ") {
+        Some((_, remedy)) => error_text::storable(remedy, REMEDY_BYTES_MAX).replace(char::is_control, " "),
+        None => String::from("the log and `relay check` say what for"),
     }
 }
 
@@ -185,6 +197,10 @@ mod tests {
         assert!(!is_ready && !text.contains("away"), "{text}");
         let role = Role::Waiting { fault: Fault::Operator, reason: String::from("no marks") };
         let (is_ready, text) = after(role, Duration::from_secs(31)).await;
-        assert!(!is_ready && text.contains("operator has to act"), "{text}");
+        assert!(!is_ready && text.contains("operator has to act: the log and `relay check`"), "{text}");
+        let reason = String::from("db.example refused; write the right\npassword into the file");
+        let role = Role::Waiting { fault: Fault::Operator, reason };
+        let (_, text) = after(role, Duration::from_secs(31)).await;
+        assert_eq!(text, "orders: an operator has to act: write the right password into the file\n");
     }
 }
