@@ -18,18 +18,19 @@ pub struct TopicLag {
     pub unread: u64,
     /// Parked entries, by their state.
     pub parked: BTreeMap<&'static str, u64>,
-    /// How long ago the oldest of those that wait to leave was enqueued, or parked: unread, held
-    /// and retrying ones.
+    /// How long the oldest of those that wait to leave waits: unread, held and retrying ones since
+    /// they were enqueued, scheduled ones since they were due.
     pub oldest: Option<Duration>,
 }
 
-/// A row of a count: topic, state (`None` for unread), how many, the age of the oldest in seconds.
-pub(crate) type LagRow = (String, Option<String>, i64, f64);
+/// A row of a count: topic, state (`None` for unread), whether they are scheduled ones that are due,
+/// how many, how long the oldest waits in seconds.
+pub(crate) type LagRow = (String, Option<String>, bool, i64, f64);
 
 /// Sums the rows up, by topic. States that this build does not know are left out.
 pub(crate) fn by_topic(rows: Vec<LagRow>) -> Vec<TopicLag> {
     let mut topics: BTreeMap<String, TopicLag> = BTreeMap::new();
-    for (topic, state, count, age) in rows {
+    for (topic, state, is_due, count, age) in rows {
         let count = u64::try_from(count).unwrap_or_default();
         let lag = topics.entry(topic.clone()).or_insert_with(|| TopicLag { topic, ..TopicLag::default() });
         let waits = match state.as_deref().map(str::parse::<ExceptionState>) {
@@ -39,7 +40,7 @@ pub(crate) fn by_topic(rows: Vec<LagRow>) -> Vec<TopicLag> {
             }
             Some(Ok(state)) => {
                 *lag.parked.entry(state.as_str()).or_default() += count;
-                matches!(state, ExceptionState::Held | ExceptionState::Retrying)
+                is_due || matches!(state, ExceptionState::Held | ExceptionState::Retrying)
             }
             Some(Err(_)) => false,
         };
@@ -58,16 +59,20 @@ mod tests {
     #[test]
     fn only_what_waits_to_leave_has_an_age() {
         let row = |topic: &str, state: Option<&str>, count, age| {
-            (topic.to_owned(), state.map(str::to_owned), count, age)
+            (topic.to_owned(), state.map(str::to_owned), false, count, age)
         };
+        let due = |age| (String::from("c"), Some(String::from("scheduled")), true, 1, age);
         let lags = by_topic(vec![
             row("b", Some("dead"), 3, 900.0),
             row("b", None, 2, 5.0),
             row("a", Some("held"), 4, 60.0),
             row("a", Some("retrying"), 1, 70.0),
             row("a", Some("unknown"), 1, 80.0),
+            row("c", Some("scheduled"), 4, -9.0),
+            due(30.0),
         ]);
-        assert_eq!(lags.iter().map(|lag| lag.topic.as_str()).collect::<Vec<_>>(), ["a", "b"]);
+        assert_eq!(lags.iter().map(|lag| lag.topic.as_str()).collect::<Vec<_>>(), ["a", "b", "c"]);
+        assert_eq!((lags[2].parked["scheduled"], lags[2].oldest), (5, Some(Duration::from_secs(30))));
         assert_eq!((lags[0].unread, lags[0].oldest), (0, Some(Duration::from_secs(70))));
         assert_eq!(lags[0].parked, BTreeMap::from([("held", 4), ("retrying", 1)]));
         assert_eq!((lags[1].unread, lags[1].oldest), (2, Some(Duration::from_secs(5))));

@@ -92,9 +92,9 @@ pub trait LogEntries: Send + Sync + 'static {
     /// As for [`LogEntries::find`].
     async fn contents(&self, entries: &[(EntryId, Uuid)], limit: RowLimit) -> Result<Vec<Entry>, LogError>;
 
-    /// The payload of an entry, whatever else its row holds: as it was enqueued, or the copy of a
-    /// parked entry whose row is gone. `None` where neither is there. The bytes are left out where
-    /// they are more than `bytes_max`.
+    /// The payload of an entry, whatever else its row holds: as an operator has edited it while it
+    /// is parked, as it was enqueued, or the copy of a parked entry whose row is gone. `None` where
+    /// none is there. The bytes are left out where they are more than `bytes_max`.
     ///
     /// # Errors
     /// As for [`LogEntries::find`].

@@ -48,11 +48,11 @@ FROM (SELECT state, fault, id, coalesce(due_at <= clock_timestamp(), false) AS i
     FROM {schema}outbox_exception WHERE relay = $1 AND shard = 0 ORDER BY id LIMIT $2) AS parked
 GROUP BY state, fault, is_due";
 
-// A row that history has lost was enqueued shortly before it was parked.
+// One without a copy was enqueued shortly before it was parked. As `lag` counts.
 pub(super) const PARKED_AGE: &str = "
 SELECT extract(epoch FROM clock_timestamp() - coalesce(
-    (SELECT m.enqueued_at FROM {schema}outbox_message AS m
-        WHERE m.id >= e.id AND m.id <= e.id AND m.message_id = e.message_id ORDER BY m.id LIMIT 1),
+    (SELECT p.enqueued_at FROM {schema}outbox_parked AS p
+        WHERE p.relay = $1 AND p.shard = 0 AND p.id = $2 LIMIT 1),
     e.created_at))::float8
 FROM {schema}outbox_exception AS e WHERE e.relay = $1 AND e.shard = 0 AND e.id = $2";
 

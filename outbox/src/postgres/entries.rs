@@ -173,25 +173,25 @@ migrations::statements! {
                 ORDER BY id LIMIT 1) AS m
             OFFSET 0) AS run
         ORDER BY run.id";
-    /// $1 relay, $2 id, $3 message id, $4 the largest payload that is read. The row goes before the
-    /// copy, which an operator may have edited.
+    /// $1 relay, $2 id, $3 message id, $4 the largest payload that is read. A copy that an operator
+    /// has edited goes before the row, and the row before any other.
     payload(message_id = "$3::text::uuid") = "
         SELECT content_type, octet_length(payload)::bigint, CASE WHEN octet_length(payload) <= $4 THEN payload END
         FROM (
-            (SELECT 0 AS nth, content_type, payload FROM {schema}outbox_message
+            (SELECT 1 AS nth, content_type, payload FROM {schema}outbox_message
             WHERE id >= $2 AND id <= $2 AND message_id = $3::text::uuid AND {same_segment} ORDER BY id LIMIT 1)
             UNION ALL
-            SELECT 1, p.content_type, p.payload
+            SELECT CASE WHEN p.edited_at IS NULL THEN 2 ELSE 0 END, p.content_type, p.payload
             FROM (SELECT id FROM {schema}outbox_exception
                 WHERE relay = $1 AND shard = 0 AND id = $2 AND message_id = $3::text::uuid LIMIT 1) AS e
-            CROSS JOIN LATERAL (SELECT content_type, payload FROM {schema}outbox_parked
+            CROSS JOIN LATERAL (SELECT content_type, payload, edited_at FROM {schema}outbox_parked
                 WHERE relay = $1 AND shard = 0 AND id = e.id LIMIT 1) AS p) AS stored
         ORDER BY nth LIMIT 1";
     /// $1 relay, $2 to $5 the cursor, $6 what was in flight at its base, $7 unread and $8 parked
     /// entries that are counted. What is not passed stands above the floor, or belongs to a
     /// transaction that was in flight.
     lag = "
-        SELECT topic, NULL::text, count(*), coalesce(max(extract(epoch FROM clock_timestamp() - enqueued_at)), 0)::float8
+        SELECT topic, NULL::text, false, count(*), coalesce(max(extract(epoch FROM clock_timestamp() - enqueued_at)), 0)::float8
         FROM (
             (SELECT late.topic, late.enqueued_at FROM unnest($6::text::xid8[]) AS flight(xid) CROSS JOIN LATERAL (
                 SELECT m.topic, m.enqueued_at FROM {schema}outbox_message AS m
@@ -203,10 +203,15 @@ migrations::statements! {
             LIMIT $7::bigint) AS unread
         GROUP BY topic
         UNION ALL
-        SELECT topic, state, count(*), coalesce(max(extract(epoch FROM clock_timestamp() - created_at)), 0)::float8
-        FROM (SELECT topic, state, created_at FROM {schema}outbox_exception
-            WHERE relay = $1 AND shard = 0 ORDER BY id LIMIT $8) AS parked
-        GROUP BY topic, state";
+        SELECT topic, state, is_due, count, extract(epoch FROM clock_timestamp() - CASE WHEN is_due THEN due_at
+            ELSE coalesce((SELECT enqueued_at FROM {schema}outbox_parked
+                WHERE relay = $1 AND shard = 0 AND id = counted.id LIMIT 1), created_at) END)::float8
+        FROM (
+            SELECT topic, state, is_due, count(*) AS count, min(id) AS id, min(due_at) AS due_at,
+                min(created_at) AS created_at
+            FROM (SELECT topic, state, id, due_at, created_at, state = 'scheduled' AND due_at <= clock_timestamp() AS is_due
+                FROM {schema}outbox_exception WHERE relay = $1 AND shard = 0 ORDER BY id LIMIT $8) AS parked
+            GROUP BY topic, state, is_due) AS counted";
 }
 
 /// The headers of `of` as an operator's question reads them: none where they are longer than those
@@ -236,7 +241,9 @@ impl PostgresLog {
             .fetch_all(&mut *self.look().await?)
             .await
             .map_err(LogError::during("count what has not left"))?;
-        let row = |row: &PgRow| Ok((text(row, 0)?, row.try_get(1)?, row.try_get(2)?, row.try_get(3)?));
+        let row = |row: &PgRow| {
+            Ok((text(row, 0)?, row.try_get(1)?, row.try_get(2)?, row.try_get(3)?, row.try_get(4)?))
+        };
         let rows: Result<Vec<LagRow>, sqlx::Error> = rows.iter().map(row).collect();
         Ok(by_topic(rows.map_err(LogError::during("count what has not left"))?))
     }

@@ -34,10 +34,12 @@ migrations::statements! {
             END) / 1e6 AS longest
             FROM outbox_exception WHERE relay = ?1 AND shard = 0 ORDER BY id LIMIT ?2)
             GROUP BY state, fault, is_due";
-    /// A row that history has lost was enqueued shortly before it was parked.
+    /// What is large has no copy. One that history has lost was enqueued shortly before it was
+    /// parked. As `lag` counts.
     parked_age = "
-        SELECT ({now} - coalesce((SELECT m.enqueued_at FROM outbox_message AS m
-            WHERE m.id = e.id), e.created_at)) / 1e6 FROM outbox_exception AS e WHERE e.relay = ?1
+        SELECT ({now} - coalesce((SELECT p.enqueued_at FROM outbox_parked AS p
+            WHERE p.relay = e.relay AND p.shard = 0 AND p.id = e.id),
+            (SELECT m.enqueued_at FROM outbox_message AS m WHERE m.id = e.id), e.created_at)) / 1e6 FROM outbox_exception AS e WHERE e.relay = ?1
             AND e.shard = 0 AND e.id = ?2";
     backlog = "
         SELECT (SELECT coalesce(max(id), 0) FROM outbox_message) - ?1, id, ({now} - enqueued_at) / 1e6

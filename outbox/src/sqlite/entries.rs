@@ -103,24 +103,29 @@ migrations::statements! {
             octet_length(payload) AS payload_bytes, coalesce(octet_length(headers), 0) AS headers_bytes, enqueued_at,
             (deliver_at - {now}) / 1e6 AS deliver_in FROM outbox_message WHERE id IN (SELECT value FROM json_each(?1))
             AND message_id IN (SELECT value FROM json_each(?2)) ORDER BY id";
-    /// ?1 relay, ?2 id, ?3 message id, ?4 the largest payload that is read. The row goes before the
-    /// copy, which an operator may have edited.
+    /// ?1 relay, ?2 id, ?3 message id, ?4 the largest payload that is read. A copy that an operator
+    /// has edited goes before the row, and the row before any other.
     payload = "
         SELECT content_type, octet_length(payload) AS bytes,
             CASE WHEN octet_length(payload) <= ?4 THEN payload END AS payload FROM (
-            SELECT 0 AS nth, content_type, payload FROM outbox_message WHERE id = ?2 AND message_id = ?3
+            SELECT 1 AS nth, content_type, payload FROM outbox_message WHERE id = ?2 AND message_id = ?3
             UNION ALL
-            SELECT 1, p.content_type, p.payload
+            SELECT CASE WHEN p.edited_at IS NULL THEN 2 ELSE 0 END, p.content_type, p.payload
             FROM outbox_exception AS e JOIN outbox_parked AS p USING (relay, shard, id)
             WHERE e.relay = ?1 AND e.shard = 0 AND e.id = ?2 AND e.message_id = ?3)
         ORDER BY nth LIMIT 1";
     /// ?1 relay, ?2 passed up to here, ?3 unread and ?4 parked entries that are counted.
     lag = "
-        SELECT topic, NULL, count(*), coalesce(max(({now} - enqueued_at) / 1e6), 0.0)
+        SELECT topic, NULL, 0, count(*), coalesce(max(({now} - enqueued_at) / 1e6), 0.0)
         FROM (SELECT topic, enqueued_at FROM outbox_message WHERE id > ?2 ORDER BY id LIMIT ?3) GROUP BY topic
-        UNION ALL SELECT topic, state, count(*), coalesce(max(({now} - created_at) / 1e6), 0.0)
-        FROM (SELECT topic, state, created_at FROM outbox_exception
-                WHERE relay = ?1 AND shard = 0 ORDER BY id LIMIT ?4) GROUP BY topic, state";
+        UNION ALL SELECT topic, state, is_due, count, ({now} - CASE WHEN is_due THEN due_at
+            ELSE coalesce((SELECT enqueued_at FROM outbox_parked WHERE relay = ?1 AND shard = 0 AND id = counted.id),
+                (SELECT enqueued_at FROM outbox_message WHERE id = counted.id), created_at) END) / 1e6
+        FROM (SELECT topic, state, is_due, count(*) AS count, min(id) AS id, min(due_at) AS due_at,
+                min(created_at) AS created_at
+            FROM (SELECT topic, state, id, due_at, created_at, state = 'scheduled' AND due_at <= {now} AS is_due
+                FROM outbox_exception WHERE relay = ?1 AND shard = 0 ORDER BY id LIMIT ?4)
+            GROUP BY topic, state, is_due) AS counted";
 }
 
 /// Without a schema.
@@ -274,8 +279,9 @@ impl LogEntries for SqliteLog {
             .fetch_all(&mut self.connect().await?)
             .await
             .map_err(LogError::during("count what has not left"))?;
-        let row =
-            |row: &SqliteRow| Ok((text(row, "topic")?, row.try_get(1)?, row.try_get(2)?, row.try_get(3)?));
+        let row = |row: &SqliteRow| {
+            Ok((text(row, "topic")?, row.try_get(1)?, row.try_get(2)?, row.try_get(3)?, row.try_get(4)?))
+        };
         let rows: Result<Vec<LagRow>, sqlx::Error> = rows.iter().map(row).collect();
         Ok(by_topic(rows.map_err(LogError::during("count what has not left"))?))
     }

@@ -140,7 +140,7 @@ impl Migrate {
                 let fits = outcomes.iter().all(|outcome| outcome.problem.is_none());
                 Ok(if fits { Exit::Success } else { Exit::Usage })
             }
-            Self::Sql(script) => script.print(),
+            Self::Sql(script) => script.print().await,
             Self::Roles(script) => script.execute().await,
         }
     }
@@ -204,7 +204,21 @@ impl Act {
     }
 }
 
+/// How long `relay migrate sql` looks at a database that it need not reach.
+const LOOK_TIMEOUT: Duration = Duration::from_secs(3);
+
 impl Goal {
+    /// A comment for a script that this database does not need; nothing where it is away, or lacks
+    /// something.
+    async fn needs_nothing(&self, lines: &[Line]) -> Option<String> {
+        let mut outcomes = Vec::new();
+        let looked = self.each(lines, Act::Look, &mut outcomes);
+        tokio::time::timeout(LOOK_TIMEOUT, looked).await.ok()?.ok()?;
+        let is_whole = outcomes.iter().all(|outcome| outcome.problem.is_none());
+        let database = outcomes.first().map(|outcome| output::one_line(&outcome.database))?;
+        is_whole.then(|| format!("-- {database} is up to date: nothing of this script is missing there\n"))
+    }
+
     async fn each(&self, lines: &[Line], act: Act, outcomes: &mut Vec<Outcome>) -> Result<(), Failure> {
         let url = self.url();
         let invalid = |error| Failure::from(LogError::from(error));
@@ -336,7 +350,7 @@ fn shown(outcomes: &[Outcome], what: &str) -> String {
 }
 
 impl Script {
-    fn print(&self) -> Result<Exit, Failure> {
+    async fn print(&self) -> Result<Exit, Failure> {
         let mut scripts = Vec::new();
         let lines = self.target.lines();
         if let Some(dialect) = self.dialect {
@@ -347,6 +361,7 @@ impl Script {
             self.render(dialect, self.target.named.schema.as_ref(), &lines, &mut scripts)?;
         } else {
             for goal in self.target.goals()? {
+                scripts.extend(goal.needs_nothing(&lines).await);
                 self.render(goal.dialect()?, goal.options.schema.as_ref(), &lines, &mut scripts)?;
             }
         }

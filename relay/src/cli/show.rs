@@ -62,6 +62,9 @@ fn text(story: &Story) -> String {
     parts.join("\n\n")
 }
 
+/// Said of a content that left in another form.
+const BEFORE_EDIT: &str = "before an operator edited it";
+
 fn in_outbox(part: &OutboxPart) -> String {
     let time = |at: &Option<time::OffsetDateTime>| at.map(seconds::text);
     let state = match &part.published_by {
@@ -69,10 +72,14 @@ fn in_outbox(part: &OutboxPart) -> String {
         None => part.state.to_owned(),
     };
     let payload = match part.payload_bytes {
+        Some(bytes) if part.is_before_edit() => format!("{bytes} bytes, {BEFORE_EDIT}"),
         Some(bytes) => format!("{bytes} bytes{}", if part.edited { ", edited" } else { "" }),
         None => String::from("gone"),
     };
-    let headers = (!part.header_names.is_empty()).then(|| part.header_names.join(", "));
+    let headers = (!part.header_names.is_empty()).then(|| match part.is_before_edit() {
+        true => format!("{}; {BEFORE_EDIT}", part.header_names.join(", ")),
+        false => part.header_names.join(", "),
+    });
     let enqueued = match (time(&part.enqueued_at), &part.transaction) {
         (Some(at), Some(transaction)) => Some(format!("{at} by transaction {transaction}")),
         (at, _) => at,

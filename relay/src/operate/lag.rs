@@ -24,7 +24,8 @@ pub struct LagLine {
     pub unread_is_at_least: bool,
     /// Parked messages, by their state.
     pub parked: BTreeMap<&'static str, u64>,
-    /// The age of the oldest that waits to leave: unread, held or retrying.
+    /// How long the oldest that waits to leave waits: unread, held or retrying since it was
+    /// enqueued, scheduled since it was due. As in the status.
     pub oldest_age_seconds: Option<f64>,
 }
 

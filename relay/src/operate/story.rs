@@ -85,10 +85,18 @@ pub struct OutboxPart {
     /// Since when it is parked.
     #[serde(serialize_with = "seconds::serialize_option")]
     pub parked_since: Option<OffsetDateTime>,
-    /// Whether an operator has edited it.
+    /// Whether an operator has edited it. Once it has left, only what was enqueued is kept: payload
+    /// and headers are those of before.
     pub edited: bool,
     /// Whether its row is still in the log, so that it can be replayed.
     pub in_log: bool,
+}
+
+impl OutboxPart {
+    /// Whether its content is shown as it was before an operator edited it.
+    pub(crate) fn is_before_edit(&self) -> bool {
+        self.edited && self.parked_since.is_none()
+    }
 }
 
 /// A message at a consumer.

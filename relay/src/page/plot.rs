@@ -10,20 +10,26 @@ const HEIGHT: f64 = 64.0;
 const HEADROOM: f64 = 6.0;
 
 /// A plot of one value for each minute, the latest last. `label` is read to people who do not see
-/// it; `shown` says a value with its unit.
+/// it; `shown` says a value with its unit. `is_known` unless the latest value is of before the
+/// database went away.
 pub(crate) fn plot(
     class: &str,
     label: &str,
     values: &[Option<f64>],
+    is_known: bool,
     shown: impl Fn(f64) -> String,
 ) -> Markup {
     let known = || values.iter().flatten().copied().filter(|value| value.is_finite());
     let top = known().fold(0.0_f64, f64::max);
-    let latest = values.iter().rev().flatten().next().copied();
+    let seen = values.iter().rev().flatten().next().copied();
+    let latest = seen.filter(|_| is_known);
     let (line, area) = paths(values, if top > 0.0 { top } else { 1.0 });
     let told = match latest {
         Some(latest) => {
             format!("{label}: {} now, at most {} within the last hour", shown(latest), shown(top))
+        }
+        None if seen.is_some() => {
+            format!("{label}: not known now, at most {} within the last hour", shown(top))
         }
         None => format!("{label}: nothing was seen yet"),
     };
@@ -41,7 +47,7 @@ pub(crate) fn plot(
             }
             div class="plot-axis" aria-hidden="true" {
                 span { "60 min ago" }
-                span { @if latest.is_some() { "max " (shown(top)) } }
+                span { @if seen.is_some() { "max " (shown(top)) } }
                 span { "now" }
             }
         }
@@ -101,7 +107,12 @@ mod tests {
 
     #[test]
     fn somebody_who_does_not_see_it_is_told() {
-        let text = plot("lag", "Lag", &[Some(1.0), Some(3.0)], |value| format!("{value} s")).into_string();
+        let shown = |is_known| {
+            plot("lag", "Lag", &[Some(1.0), Some(3.0)], is_known, |value| format!("{value} s")).into_string()
+        };
+        let text = shown(true);
         assert!(text.contains("aria-label=\"Lag: 3 s now, at most 3 s within the last hour\""), "{text}");
+        let text = shown(false);
+        assert!(text.contains("Lag: not known now, at most 3 s") && text.contains(">–<"), "{text}");
     }
 }

@@ -250,7 +250,7 @@ impl Telemetry {
                             "dead: an operator must requeue, edit or discard it: {failure}"),
                         ExceptionState::Retrying => {
                             warn!(relay = %self.relay, message_id, topic, key, attempts,
-                            due_in = ?parked.due_in, "not published, tried again: {failure}");
+                            due_in = ?parked.due_in.unwrap_or_default(), "not published, tried again: {failure}");
                         }
                         _ => debug!(relay = %self.relay, message_id, topic, key, %state, "parked"),
                     }

@@ -121,7 +121,10 @@ fn outbox(operator: &Operator, part: &OutboxPart) -> Markup {
                 (fact("Payload", &maybe(part.payload_bytes.map(bytes).as_deref())))
                 (fact("Headers", &maybe(Some(part.header_names.join(", ")).filter(|it| !it.is_empty()).as_deref())))
                 (fact("Trace", &maybe(part.traceparent.as_deref())))
-                (fact("Edited", &maybe(part.edited.then_some("by an operator"))))
+                (fact("Edited", &maybe(part.edited.then_some(match part.is_before_edit() {
+                    true => "by an operator; payload and headers are shown as they were before",
+                    false => "by an operator",
+                }))))
             }
             @if let Some(error) = &part.error {
                 h3 { "Last error" }

@@ -105,11 +105,12 @@ fn of_this_process(Status { role, faults }: &Status) -> Option<String> {
 
 fn card(operator: &Operator, status: &PipelineStatus, own: Option<String>, hour: &Hour) -> Markup {
     let waits = status.waits();
+    let is_known = status.state != "unknown";
     html! {
         div class="plots" {
-            (plot("lag", "Lag of the oldest message", &hour.lag, lasting))
-            (plot("in", "Enqueued per second", &hour.enqueued, rate))
-            (plot("rate", "Passed on per second", &hour.throughput, rate))
+            (plot("lag", "Lag of the oldest message", &hour.lag, is_known, lasting))
+            (plot("in", "Enqueued per second", &hour.enqueued, is_known, rate))
+            (plot("rate", "Passed on per second", &hour.throughput, is_known, rate))
         }
         dl class="facts" {
             div { dt { "Leader" } dd { (maybe(status.holder.as_deref())) } }
