@@ -43,7 +43,7 @@ struct Connected {
 struct Guest {
     /// None where peers are not counted.
     peer: Option<IpAddr>,
-    /// It has sent no whole request yet.
+    /// It has not sent what keeps its place: see [`Admitted::heard`].
     is_silent: bool,
     evicted: CancellationToken,
 }
@@ -57,7 +57,8 @@ pub(crate) struct Admitted {
 }
 
 impl Admitted {
-    /// Notes that a request has come.
+    /// Notes that a request has come that keeps its place: any, where answers are short; of
+    /// somebody who is known, where a login is needed.
     pub(crate) fn heard(&self) {
         if let Some(guest) = self.guests.lock().guests.get_mut(&self.arrival) {
             guest.is_silent = false;
@@ -67,6 +68,14 @@ impl Admitted {
     /// Waits until its place goes to another connection. Cancel-safe.
     pub(super) async fn evicted(&self) {
         self.evicted.cancelled().await;
+    }
+}
+
+impl Admitted {
+    /// Who connects, as peers are counted; none for a proxy, and for this machine.
+    #[cfg(feature = "page")]
+    pub(crate) fn peer(&self) -> Option<IpAddr> {
+        self.guests.lock().guests.get(&self.arrival)?.peer
     }
 }
 
@@ -187,6 +196,19 @@ mod tests {
         assert!(admit(&guests, "10.0.0.1").is_none(), "all of them are being answered");
         drop(next);
         assert!(admit(&guests, "10.0.0.1").is_some(), "a place that was given up is free");
+    }
+
+    /// Goal: two peers that ask and are not known cannot fill the room. Oracle: the places.
+    #[test]
+    fn those_who_are_not_known_keep_no_place_from_one_who_asks() {
+        let guests = Guests::new(Bounds { per_peer_max: Some(4), ..PAGE });
+        let strangers: Vec<_> =
+            (0..8).map(|n| admit(&guests, &format!("10.0.0.{}", n % 2)).unwrap()).collect();
+        let known = admit(&guests, "10.1.0.1").unwrap();
+        known.heard();
+        assert!(is_evicted(&strangers[0]) && strangers[1..].iter().all(|it| !is_evicted(it)));
+        let _later: Vec<_> = (0..40).map(|n| admit(&guests, &format!("10.0.0.{}", n % 2))).collect();
+        assert!(!is_evicted(&known) && known.peer() == Some("10.1.0.1".parse().unwrap()));
     }
 
     #[test]

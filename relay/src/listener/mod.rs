@@ -1,8 +1,9 @@
 //! Accepting connections within bounds, for the listeners of the program.
 //!
 //! A client that reaches a port can open connections and say nothing. A new connection therefore
-//! never waits for one of those: it takes the place of the oldest that has not sent a request yet,
-//! so a probe is answered whatever else is there.
+//! never waits for one of those: it takes the place of the oldest that has not sent what keeps its
+//! place (any request; for the page one of somebody who is known), so a probe is answered whatever
+//! else is there.
 //!
 //! | module | what it holds |
 //! |---|---|

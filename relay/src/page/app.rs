@@ -14,6 +14,7 @@ use super::answer::Problem;
 use super::gate::{Asker, gate};
 use super::guard::Hosts;
 use super::observe::Observer;
+use super::session::Cookie;
 use super::stream::{self, Streams};
 use super::users::Users;
 use super::{Own, login, pages};
@@ -39,8 +40,7 @@ pub(crate) struct App {
     pub(crate) own: Own,
     pub(crate) hosts: Hosts,
     pub(crate) users: Users,
-    /// Whether browsers speak TLS.
-    pub(crate) is_secure: bool,
+    pub(crate) cookie: Cookie,
     pub(crate) observer: Observer,
     pub(crate) streams: Streams,
     work: Semaphore,
@@ -50,11 +50,11 @@ impl App {
     pub(crate) fn new(
         (pipelines, inboxes): (Vec<PipelineConfig>, Vec<InboxConfig>),
         own: Own,
-        (hosts, users, is_secure): (Hosts, Users, bool),
+        (hosts, users, cookie): (Hosts, Users, Cookie),
     ) -> Self {
         let observer = Observer::new(pipelines.clone());
         let work = Semaphore::new(WORK_MAX);
-        Self { pipelines, inboxes, own, hosts, users, is_secure, observer, streams: Streams::new(), work }
+        Self { pipelines, inboxes, own, hosts, users, cookie, observer, streams: Streams::new(), work }
     }
 
     /// Waits until databases may be asked.

@@ -14,6 +14,7 @@ use super::app::App;
 use super::guard::{Head, has_credentials, is_from_here};
 use super::login;
 use super::users::{Proof, TooMany, proof};
+use crate::listener::Admitted;
 use crate::operate::Operator;
 
 /// The longest address, in bytes: a filter with long names fits.
@@ -55,7 +56,7 @@ pub(crate) async fn gate(State(app): State<Arc<App>>, request: Request, next: Ne
         },
         Err(response) => *response,
     };
-    sealed(answer, app.is_secure)
+    sealed(answer, app.cookie.is_secure)
 }
 
 async fn admit(app: &App, request: &mut Parts) -> Result<(), Box<Response>> {
@@ -82,7 +83,7 @@ async fn admit(app: &App, request: &mut Parts) -> Result<(), Box<Response>> {
     }
     let cookies: Vec<&str> =
         request.headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok()).collect();
-    let proof = proof(text("authorization"), &cookies, app.is_secure);
+    let proof = proof(text("authorization"), &cookies, &app.cookie.name);
     let is_safe = request.method.is_safe();
     let head = Head {
         is_safe,
@@ -101,8 +102,12 @@ async fn admit(app: &App, request: &mut Parts) -> Result<(), Box<Response>> {
     if login::is_open(&path) {
         return Ok(());
     }
-    match app.users.prove(&proof).await {
+    // None in a service that brings its own listener.
+    let connection = request.extensions.get::<Arc<Admitted>>().cloned();
+    match app.users.prove(&proof, connection.as_deref().and_then(Admitted::peer)).await {
         Ok(Some(operator)) => {
+            // Nobody else keeps a place that others need.
+            connection.iter().for_each(|connection| connection.heard());
             request.extensions.insert(operator);
             return Ok(());
         }

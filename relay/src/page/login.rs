@@ -2,18 +2,19 @@
 
 use std::sync::Arc;
 
-use axum::Form;
 use axum::extract::{Query, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Redirect, Response};
+use axum::{Extension, Form};
 use maud::{DOCTYPE, Markup, html};
 
 use super::address::with_query;
 use super::answer::{Html, Problem};
 use super::app::App;
 use super::fields::Fields;
-use super::session::{LIFETIME, LOCAL_NAME, SECURE_NAME};
+use super::session::{Cookie, LIFETIME};
 use super::users::{Proof, TooMany};
+use crate::listener::Admitted;
 
 /// The path of the form.
 pub(crate) const PATH: &str = "/login";
@@ -31,13 +32,18 @@ pub(crate) async fn form(Query(query): Query<Fields>) -> Response {
 }
 
 /// `POST /login`.
-pub(crate) async fn enter(State(app): State<Arc<App>>, Form(form): Form<Fields>) -> Response {
+pub(crate) async fn enter(
+    State(app): State<Arc<App>>,
+    connection: Option<Extension<Arc<Admitted>>>,
+    Form(form): Form<Fields>,
+) -> Response {
+    let peer = connection.and_then(|Extension(connection)| connection.peer());
     let next = local(form.text("next")).to_owned();
     let proof = Proof::Named(form.text("name").to_owned(), form.text("secret").to_owned());
     if app.users.is_open() {
         return Redirect::to("/").into_response();
     }
-    let operator = match app.users.prove(&proof).await {
+    let operator = match app.users.prove(&proof, peer).await {
         Ok(Some(operator)) => operator,
         Ok(None) => return asked_for(&next, Some("nobody is known by this name and secret")),
         Err(TooMany) => return too_many(),
@@ -46,12 +52,12 @@ pub(crate) async fn enter(State(app): State<Arc<App>>, Form(form): Form<Fields>)
         return Problem::new(StatusCode::SERVICE_UNAVAILABLE, "the login cannot be kept").into_response();
     };
     tracing::info!(user = operator.name(), role = operator.role().as_str(), "somebody logged in to the page");
-    with_cookie(Redirect::to(&next).into_response(), &cookie, LIFETIME.as_secs(), app.is_secure)
+    with_cookie(Redirect::to(&next).into_response(), &cookie, LIFETIME.as_secs(), &app.cookie)
 }
 
 /// `POST /logout`.
 pub(crate) async fn leave(State(app): State<Arc<App>>) -> Response {
-    with_cookie(Redirect::to(PATH).into_response(), "", 0, app.is_secure)
+    with_cookie(Redirect::to(PATH).into_response(), "", 0, &app.cookie)
 }
 
 /// The answer to somebody unknown: the form.
@@ -71,8 +77,8 @@ pub(crate) fn too_many() -> Response {
     response
 }
 
-fn with_cookie(mut response: Response, value: &str, seconds: u64, is_secure: bool) -> Response {
-    let (name, secure) = if is_secure { (SECURE_NAME, "; Secure") } else { (LOCAL_NAME, "") };
+fn with_cookie(mut response: Response, value: &str, seconds: u64, cookie: &Cookie) -> Response {
+    let (name, secure) = (&cookie.name, if cookie.is_secure { "; Secure" } else { "" });
     let cookie = format!("{name}={value}; Path=/; HttpOnly; SameSite=Strict; Max-Age={seconds}{secure}");
     if let Ok(cookie) = HeaderValue::from_str(&cookie) {
         response.headers_mut().insert(header::SET_COOKIE, cookie);

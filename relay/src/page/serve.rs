@@ -17,6 +17,7 @@ use tokio_rustls::TlsAcceptor;
 
 use super::app::{App, routes};
 use super::guard::Hosts;
+use super::session::Cookie;
 use super::users::Users;
 use super::{Own, tls};
 use crate::config::{Config, PageConfig, PageCredential, PageUser};
@@ -94,9 +95,12 @@ impl Page {
         let listener = TcpListener::bind(page.listen)
             .await
             .map_err(|error| PageError::Address { address: page.listen, error })?;
+        let address =
+            listener.local_addr().map_err(|error| PageError::Address { address: page.listen, error })?;
         let hosts = Hosts::new(page.listen, &page.hosts);
         let places = (config.pipelines.clone(), config.verify.clone());
-        let app = Arc::new(App::new(places, own, (hosts, users, page.is_encrypted())));
+        let cookie = Cookie::new(page.is_encrypted(), address.port());
+        let app = Arc::new(App::new(places, own, (hosts, users, cookie)));
         let bounds = Bounds {
             connections_max: CONNECTIONS_MAX,
             // A proxy stands for everybody.
@@ -153,8 +157,9 @@ async fn answer_requests(
     admitted: Arc<Admitted>,
     service: TowerToHyperService<axum::Router>,
 ) {
-    let service = service_fn(move |request| {
-        admitted.heard();
+    let service = service_fn(move |mut request: hyper::Request<_>| {
+        // The gate finds out who it is, and so whether the connection keeps its place.
+        request.extensions_mut().insert(Arc::clone(&admitted));
         service.call(request)
     });
     // An error is the client's: it has gone, or does not speak HTTP.

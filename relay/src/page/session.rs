@@ -11,10 +11,22 @@ use sha2::Sha256;
 /// How long a login lasts.
 pub(crate) const LIFETIME: Duration = Duration::from_secs(12 * 3_600);
 
-/// The name of the cookie over TLS: no other host or path can set it.
-pub(crate) const SECURE_NAME: &str = "__Host-relay";
-/// The name of the cookie on this machine without TLS.
-pub(crate) const LOCAL_NAME: &str = "relay";
+/// The name of the cookie, and whether it travels over TLS only.
+#[derive(Debug, Clone)]
+pub(crate) struct Cookie {
+    pub(crate) name: String,
+    pub(crate) is_secure: bool,
+}
+
+impl Cookie {
+    /// For the page at this port. Over TLS no other host or path can set it. Without it the page is
+    /// on this machine, whose ports share their cookies: each has a name of its own, and leaves the
+    /// login of another one alone.
+    pub(crate) fn new(is_secure: bool, port: u16) -> Self {
+        let name = if is_secure { String::from("__Host-relay") } else { format!("relay-{port}") };
+        Self { name, is_secure }
+    }
+}
 
 /// The value of a cookie for this user, until `now` and [`LIFETIME`].
 pub(crate) fn sign(name: &str, secret: &[u8; 32], now: SystemTime) -> Option<String> {

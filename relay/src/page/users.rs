@@ -1,6 +1,8 @@
 //! Who may use the page, and how they prove it.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, SystemTime};
 
 use base64::Engine as _;
@@ -9,7 +11,7 @@ use brokers::Secret;
 use message::shield;
 use secrecy::ExposeSecret as _;
 use sha2::{Digest as _, Sha256};
-use tokio::sync::Semaphore;
+use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
 use super::session;
@@ -22,8 +24,10 @@ const SECRET_BYTES_MIN: usize = 12;
 const READ_FOR: Duration = Duration::from_secs(5);
 /// How long somebody waits who brought a wrong proof.
 const WRONG_PAUSE: Duration = Duration::from_millis(500);
-/// So many wait at once. Meanwhile nobody else's name or token is looked at.
+/// So many of one peer wait at once. Meanwhile no other name or token of that peer is looked at.
 const WRONG_WAITERS: usize = 4;
+/// So many wait in all: guessing from many addresses is no faster.
+const WRONG_WAITERS_OF_ALL: usize = 32;
 /// How long somebody waits for their turn: right proofs, which take none, do not get into each
 /// other's way.
 const TURN_TIMEOUT: Duration = Duration::from_millis(100);
@@ -33,7 +37,37 @@ const LOCAL: &str = "somebody at this machine";
 /// Everybody who may use the page. Without any, people of this machine may look.
 pub(crate) struct Users {
     users: Vec<User>,
-    turns: Arc<Semaphore>,
+    turns: Turns,
+}
+
+/// The turns that wrong proofs hold.
+struct Turns {
+    all: Arc<Semaphore>,
+    /// Of peers that hold or await some; those behind a proxy, and of this machine, are one.
+    peers: Mutex<HashMap<Option<IpAddr>, Weak<Semaphore>>>,
+}
+
+impl Turns {
+    fn new() -> Self {
+        Self { all: Arc::new(Semaphore::new(WRONG_WAITERS_OF_ALL)), peers: Mutex::default() }
+    }
+
+    /// Takes a turn of the peer and one of all. Cancel-safe.
+    async fn take(&self, peer: Option<IpAddr>) -> Result<[OwnedSemaphorePermit; 2], AcquireError> {
+        let own = self.of(peer).acquire_owned().await?;
+        Ok([own, Arc::clone(&self.all).acquire_owned().await?])
+    }
+
+    fn of(&self, peer: Option<IpAddr>) -> Arc<Semaphore> {
+        let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
+        // Nobody holds one of the others any more.
+        peers.retain(|_, turns| turns.strong_count() > 0);
+        peers.get(&peer).and_then(Weak::upgrade).unwrap_or_else(|| {
+            let turns = Arc::new(Semaphore::new(WRONG_WAITERS));
+            peers.insert(peer, Arc::downgrade(&turns));
+            turns
+        })
+    }
 }
 
 struct User {
@@ -84,7 +118,7 @@ impl Users {
             let digest = Mutex::new(None);
             Ok(User { name: user.name.clone(), role: user.role, secret, is_token, digest })
         });
-        Ok(Self { users: users.collect::<Result<_, _>>()?, turns: Arc::new(Semaphore::new(WRONG_WAITERS)) })
+        Ok(Self { users: users.collect::<Result<_, _>>()?, turns: Turns::new() })
     }
 
     /// Whether nobody needs to log in.
@@ -93,11 +127,16 @@ impl Users {
     }
 
     /// Who it is; `None` when the proof is wrong, or none is brought where one is needed. Somebody
-    /// with a wrong secret waits, and holds one of a few turns for as long, even if they have gone.
+    /// with a wrong secret waits, and holds one of a few turns of their peer for as long, even if
+    /// they have gone.
     ///
     /// # Errors
     /// [`TooMany`] when no turn is free; nothing was compared then.
-    pub(crate) async fn prove(&self, proof: &Proof) -> Result<Option<Operator>, TooMany> {
+    pub(crate) async fn prove(
+        &self,
+        proof: &Proof,
+        peer: Option<IpAddr>,
+    ) -> Result<Option<Operator>, TooMany> {
         let name = match proof {
             _ if self.is_open() => return Ok(self.know(proof)),
             Proof::None | Proof::Cookie(_) => return Ok(self.know(proof)),
@@ -105,7 +144,7 @@ impl Users {
             Proof::Token(_) => None,
         };
         // A turn comes first, or the answer "too many" would tell that the proof is wrong.
-        let turn = tokio::time::timeout(TURN_TIMEOUT, Arc::clone(&self.turns).acquire_owned()).await;
+        let turn = tokio::time::timeout(TURN_TIMEOUT, self.turns.take(peer)).await;
         let Ok(Ok(turn)) = turn else { return Err(TooMany) };
         if let Some(operator) = self.know(proof) {
             return Ok(Some(operator));
@@ -184,7 +223,7 @@ fn hash(secret: &str) -> [u8; 32] {
 }
 
 /// Reads what the head of a request says about who asks. `Authorization` goes before the cookie.
-pub(crate) fn proof(authorization: Option<&str>, cookies: &[&str], is_secure: bool) -> Proof {
+pub(crate) fn proof(authorization: Option<&str>, cookies: &[&str], cookie_name: &str) -> Proof {
     if let Some(text) = authorization {
         let (scheme, rest) = text.split_once(' ').unwrap_or((text, ""));
         if scheme.eq_ignore_ascii_case("bearer") {
@@ -195,10 +234,9 @@ pub(crate) fn proof(authorization: Option<&str>, cookies: &[&str], is_secure: bo
         let is_basic = scheme.eq_ignore_ascii_case("basic");
         return if is_basic { Proof::Named(name.to_owned(), secret.to_owned()) } else { Proof::None };
     }
-    let wanted = if is_secure { session::SECURE_NAME } else { session::LOCAL_NAME };
     let pairs =
         cookies.iter().flat_map(|line| line.split(';')).filter_map(|pair| pair.trim().split_once('='));
-    let found = pairs.filter(|(name, _)| *name == wanted).map(|(_, value)| value.to_owned()).next();
+    let found = pairs.filter(|(name, _)| *name == cookie_name).map(|(_, value)| value.to_owned()).next();
     found.map_or(Proof::None, Proof::Cookie)
 }
 
@@ -209,6 +247,8 @@ mod tests {
     fn user(name: &str, role: Role, credential: fn(Secret) -> PageCredential, secret: &str) -> PageUser {
         PageUser { name: name.into(), role, credential: credential(Secret::Text(secret.into())) }
     }
+
+    const PEER: Option<IpAddr> = None;
 
     fn users() -> Users {
         Users::load(&[
@@ -242,23 +282,38 @@ mod tests {
         let guess = || Proof::Token("token-of-nobody".into());
         let right = Proof::Token("token-of-ann-1".into());
         for _ in 0..20 {
-            assert!(users.prove(&right).await.unwrap().is_some(), "right ones take no turn");
+            assert!(users.prove(&right, PEER).await.unwrap().is_some(), "right ones take no turn");
         }
         let start = Instant::now();
-        assert_eq!(users.prove(&guess()).await, Ok(None));
+        assert_eq!(users.prove(&guess(), PEER).await, Ok(None));
         assert_eq!(start.elapsed(), WRONG_PAUSE);
         // Somebody who does not wait for the answer holds a turn all the same.
         for _ in 0..WRONG_WAITERS {
-            let hurried = tokio::time::timeout(Duration::from_millis(1), users.prove(&guess())).await;
+            let hurried = tokio::time::timeout(Duration::from_millis(1), users.prove(&guess(), PEER)).await;
             assert!(hurried.is_err());
         }
-        assert_eq!(users.prove(&right).await, Err(TooMany));
-        assert_eq!(users.prove(&guess()).await, Err(TooMany));
+        assert_eq!(users.prove(&right, PEER).await, Err(TooMany));
+        assert_eq!(users.prove(&guess(), PEER).await, Err(TooMany));
+        let elsewhere = Some(IpAddr::from([10, 0, 0, 2]));
+        assert!(users.prove(&right, elsewhere).await.unwrap().is_some(), "another peer waits for nobody");
         let ann = users.know(&right).unwrap();
         let cookie = Proof::Cookie(users.cookie(&ann).unwrap());
-        assert_eq!(users.prove(&cookie).await, Ok(Some(ann)), "a login goes on");
+        assert_eq!(users.prove(&cookie, PEER).await, Ok(Some(ann)), "a login goes on");
         tokio::time::sleep(WRONG_PAUSE).await;
-        assert!(users.prove(&right).await.unwrap().is_some());
+        assert!(users.prove(&right, PEER).await.unwrap().is_some());
+        // From many addresses at once: as many as hold turns of all.
+        for peer in 0..=u8::try_from(WRONG_WAITERS_OF_ALL / WRONG_WAITERS).unwrap() {
+            for _ in 0..WRONG_WAITERS {
+                let peer = Some(IpAddr::from([10, 0, 1, peer]));
+                let hurried =
+                    tokio::time::timeout(Duration::from_millis(1), users.prove(&guess(), peer)).await;
+                assert!(hurried.is_err());
+            }
+        }
+        assert_eq!(users.prove(&right, elsewhere).await, Err(TooMany));
+        tokio::time::sleep(WRONG_PAUSE).await;
+        assert!(users.prove(&right, elsewhere).await.unwrap().is_some());
+        assert!(users.turns.peers.lock().unwrap().len() <= 1, "peers that hold no turn are forgotten");
     }
 
     #[test]
@@ -293,11 +348,13 @@ mod tests {
     #[test]
     fn the_head_says_who_asks() {
         let basic = format!("Basic {}", STANDARD.encode("eve:pass:word"));
-        assert_eq!(proof(Some(&basic), &[], false), Proof::Named("eve".into(), "pass:word".into()));
-        assert_eq!(proof(Some("bearer  abc "), &[], false), Proof::Token("abc".into()));
-        assert_eq!(proof(Some("Digest x"), &["relay=c"], false), Proof::None);
-        assert_eq!(proof(None, &["a=1; relay=c"], false), Proof::Cookie("c".into()));
-        assert_eq!(proof(None, &["a=1", "__Host-relay=s; relay=c"], true), Proof::Cookie("s".into()));
-        assert_eq!(proof(None, &["relay=c"], true), Proof::None);
+        let (local, other) = (session::Cookie::new(false, 9465).name, session::Cookie::new(true, 9465).name);
+        assert_eq!(proof(Some(&basic), &[], &local), Proof::Named("eve".into(), "pass:word".into()));
+        assert_eq!(proof(Some("bearer  abc "), &[], &local), Proof::Token("abc".into()));
+        assert_eq!(proof(Some("Digest x"), &["relay-9465=c"], &local), Proof::None);
+        assert_eq!(proof(None, &["a=1; relay-9465=c"], &local), Proof::Cookie("c".into()));
+        assert_eq!(proof(None, &["relay-9466=c; relay=c"], &local), Proof::None, "of another port");
+        assert_eq!(proof(None, &["a=1", "__Host-relay=s; relay-9465=c"], &other), Proof::Cookie("s".into()));
+        assert_eq!(proof(None, &["relay-9465=c"], &other), Proof::None);
     }
 }
