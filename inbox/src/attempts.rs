@@ -96,14 +96,19 @@ pub(crate) fn error_text(error: &(dyn std::error::Error + 'static)) -> String {
     storable(&message::error_text::chain(error))
 }
 
-/// A text cut to [`ERROR_BYTES_MAX`], without what PostgreSQL does not store.
+/// Stands for an error that says nothing: an attempt without a text is one that has not failed.
+const NO_TEXT: &str = "an error without a text";
+
+/// A text cut to [`ERROR_BYTES_MAX`], without what PostgreSQL does not store, and never empty.
 pub(crate) fn storable(text: &str) -> String {
+    let text = if text.is_empty() { NO_TEXT } else { text };
     message::error_text::storable(text, ERROR_BYTES_MAX)
 }
 
 impl<DB: Dialect> Inbox<DB> {
     /// Notes a failure. With a backoff it is counted, and when to try again is noted as well;
-    /// without, only the error and the time of the first failure are kept.
+    /// without, only the error and the time of the first failure are kept. Of the error its first
+    /// 4,096 bytes are.
     ///
     /// # Errors
     /// [`StoreError`]; the failure is not noted then. Runs to its end even if this call is dropped.
@@ -115,7 +120,7 @@ impl<DB: Dialect> Inbox<DB> {
         error: &str,
         backoff: Option<Backoff>,
     ) -> Result<Failures, StoreError> {
-        self.note_failure(consumer, scope, id, error, backoff.map(Pause::Backoff)).await
+        self.note_failure(consumer, scope, id, &storable(error), backoff.map(Pause::Backoff)).await
     }
 
     /// As [`record_failure`](Self::record_failure): counted when there is a pause.

@@ -5,7 +5,7 @@
 
 use std::num::NonZeroU32;
 
-use message::shield;
+use message::{InvalidText, shield};
 use time::OffsetDateTime;
 
 use crate::dead_letter::DeadLetterId;
@@ -19,13 +19,24 @@ use crate::store_error::StoreError;
 /// Who decides, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Signature {
-    /// The person or program.
+    /// The person or program: 1 to 255 bytes.
     pub actor: String,
-    /// The reason.
+    /// The reason: 1 to 2,000 bytes.
     pub note: String,
     /// The filter by which the dead letter was chosen, and how many it chose; `None` when that is
     /// not told.
     pub selection: Option<String>,
+}
+
+impl Signature {
+    /// Refuses what no audit keeps.
+    ///
+    /// # Errors
+    /// [`InvalidText`]: an actor or a note that is empty or too long, or holds a NUL character.
+    #[doc(hidden)]
+    pub fn check(&self) -> Result<(), InvalidText> {
+        message::text::check_signature(&self.actor, &self.note)
+    }
 }
 
 /// The choice of an operator about a dead letter.
@@ -126,6 +137,7 @@ impl<DB: Dialect> Inbox<DB> {
         options: RedriveOptions,
         signature: &Signature,
     ) -> Result<Requested, RedriveError> {
+        signature.check()?;
         let (inbox, signature) = (self.clone(), signature.clone());
         shield(async move {
             let failed = StoreError::during;

@@ -255,6 +255,10 @@ pub enum RedriveError {
         /// The defect, as the error tells it.
         problem: String,
     },
+    /// The actor or the note is not one that the audit keeps: empty, too long, or with a NUL
+    /// character.
+    #[error(transparent)]
+    Signature(#[from] message::InvalidText),
     /// The message is still refused. A late message is applied when the options accept late ones.
     #[error(transparent)]
     Refused(Refusal),

@@ -246,6 +246,7 @@ impl<DB: Dialect> Inbox<DB> {
     /// # Errors
     /// [`RedriveError`]; the dead letter stays as it was.
     pub async fn discard(&self, id: DeadLetterId, signature: &Signature) -> Result<Redriven, RedriveError> {
+        signature.check()?;
         let failed = StoreError::during;
         let mut tx = self.begin().await?;
         let letter = match self.open_letter(&mut tx, id).await? {

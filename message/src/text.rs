@@ -92,6 +92,23 @@ pub fn check(
     check_optional(what, value, bytes_max, allowed, accept)
 }
 
+/// Checks who takes an operator's decision and why, as every audit keeps them.
+///
+/// # Errors
+/// [`InvalidText`]: a text that is blank, too long, or holds a NUL character, which PostgreSQL does
+/// not store.
+#[doc(hidden)]
+pub fn check_signature(actor: &str, note: &str) -> Result<(), InvalidText> {
+    let parts = [
+        ("the actor of a decision", actor, TEXT_BYTES_MAX),
+        ("the note of a decision", note, NOTE_BYTES_MAX),
+    ];
+    parts.into_iter().try_for_each(|(what, text, bytes_max)| {
+        let text = if text.trim().is_empty() { "" } else { text };
+        check(what, text, bytes_max, "NUL is not allowed", |c| c != '\0')
+    })
+}
+
 impl InvalidText {
     /// The same error without the text.
     pub(crate) fn without_value(mut self) -> Self {
@@ -316,6 +333,26 @@ mod tests {
         for bad in ["a\rb", "a\nb", "a\0b"] {
             let error = OrderingKey::new(bad).unwrap_err();
             assert!(matches!(error, InvalidText::Character { at: 1, .. }));
+        }
+    }
+
+    #[test]
+    fn a_decision_is_signed_and_its_note_is_bounded() {
+        let longest = "n".repeat(NOTE_BYTES_MAX);
+        assert_eq!(check_signature("ann", &longest), Ok(()));
+        for (actor, note, expected) in [
+            (" ", "x", "the actor of a decision is empty; give it 1 to 255 bytes"),
+            ("ann", "\n", "the note of a decision is empty; give it 1 to 2000 bytes"),
+            (&longest[..256], "x", "has 256 bytes; the limit is 255"),
+            ("ann", &format!("{longest}n"), "has 2001 bytes; the limit is 2000"),
+            (
+                "ann",
+                "a\0b",
+                "the note of a decision \"a\\0b\" has the character '\\0' at byte 1; NUL is not allowed",
+            ),
+        ] {
+            let error = check_signature(actor, note).unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}");
         }
     }
 

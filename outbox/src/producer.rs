@@ -212,7 +212,8 @@ impl<DB: Dialect> Outbox<DB> {
         let mint = || mint().map_err(EnqueueError::from);
         let prepared = message.prepare(mint, || self.capture().or_else(|| inherited.cloned()))?;
         let limits = &self.settings.topic_limits;
-        limits.get(&prepared.message.topic).unwrap_or(&self.settings.limit).check(&prepared.message)?;
+        let limit = limits.get(&prepared.message.topic).unwrap_or(&self.settings.limit);
+        limit.check_without_source(&prepared.message)?;
         Ok(prepared)
     }
 }

@@ -213,7 +213,7 @@ pub enum DecideError {
         /// The step.
         step: String,
     },
-    /// The name of the step cannot be used.
+    /// The name of the step, the actor or the note cannot be used.
     #[error(transparent)]
     Name(#[from] InvalidText),
     /// The database refused or went away.
@@ -337,6 +337,7 @@ impl<DB: Dialect> Sagas<DB> {
         if let Choice::Skip { step, .. } = &choice {
             key::check("the name of a step", step, NAME_BYTES_MAX)?;
         }
+        signature.check()?;
         let (sagas, id, signature) = (self.clone(), id.clone(), signature.clone());
         shield(async move {
             let decided = sagas.0.db.any(sagas.decide_now(id, choice, seen, signature)).await;

@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU32;
 
-use message::shield;
+use message::{InvalidText, shield};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
@@ -57,6 +57,19 @@ impl Decision {
     }
 }
 
+/// Why a decision about a key was not taken.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DecideError {
+    /// The actor or the note is not one that the audit keeps: empty, too long, or with a NUL
+    /// character.
+    #[error(transparent)]
+    Signature(#[from] InvalidText),
+    /// The database refused or is away.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
 /// A decision that was taken.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Decided {
@@ -89,14 +102,15 @@ impl<DB: KeyStore> IdempotencyKeys<DB> {
     /// `decided_by` and insert into `idempotency_audit`.
     ///
     /// # Errors
-    /// [`StoreError`] when the database refused or is away. Run it to its end.
+    /// [`DecideError`]. Run it to its end.
     pub async fn decide(
         &self,
         id: &KeyId,
         holder: Option<Uuid>,
         decision: Decision,
         signature: &Signature,
-    ) -> Result<bool, StoreError> {
+    ) -> Result<bool, DecideError> {
+        signature.check()?;
         let (keys, id, signature) = (self.clone(), id.clone(), signature.clone());
         let work = async move {
             again(keys.db(), "decide about an idempotency key", || {
@@ -104,7 +118,7 @@ impl<DB: KeyStore> IdempotencyKeys<DB> {
             })
             .await
         };
-        shield(work).await
+        Ok(shield(work).await?)
     }
 
     /// The decisions that were taken, the latest first. Cancel-safe.

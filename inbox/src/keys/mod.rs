@@ -63,7 +63,7 @@ pub(crate) mod telemetry;
 mod token;
 mod transaction;
 
-pub use admin::{Decided, Decision, StuckKey};
+pub use admin::{DecideError, Decided, Decision, StuckKey};
 pub use claim::Claim;
 pub use claimed::{Claimed, Replay};
 pub use error::{ClaimError, CompleteError};

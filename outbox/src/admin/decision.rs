@@ -11,7 +11,7 @@
 use std::fmt;
 
 use bytes::Bytes;
-use message::text::{NOTE_BYTES_MAX, TEXT_BYTES_MAX};
+use message::text::{InvalidText, check_signature};
 use message::{Fault, Headers};
 use sha2::{Digest, Sha256};
 
@@ -171,18 +171,17 @@ pub enum DecideError {
         /// The message that is parked there.
         message_id: String,
     },
-    /// The audit needs to know who decides.
-    #[error("a decision needs an actor and a note of why; {0} is empty")]
-    Unsigned(&'static str),
-    /// The audit keeps the note with each message.
-    #[error("{what} of the decision has {bytes} bytes; at most {bytes_max} are taken: shorten it")]
-    TooLong {
-        /// The actor or the note.
-        what: &'static str,
-        /// Its length in bytes.
-        bytes: usize,
-        /// The limit in bytes.
-        bytes_max: usize,
+    /// The actor or the note is not one that the audit keeps: empty, too long, or with a NUL
+    /// character.
+    #[error(transparent)]
+    Signature(#[from] InvalidText),
+    /// More entries than one transaction decides about. Nothing was changed.
+    #[error(
+        "{entries} entries are decided about at once; at most {DECIDED_MAX} are taken: decide about them in parts"
+    )]
+    TooMany {
+        /// How many there are.
+        entries: usize,
     },
     /// The edit changes nothing.
     #[error("the edit holds neither a payload nor headers; give one of them")]
@@ -244,24 +243,16 @@ impl ChosenEntry {
 
 impl OperatorDecision {
     /// Refuses decrees that are wrong whatever the database holds.
-    pub(crate) fn check(&self) -> Result<(), DecideError> {
-        match () {
-            () if self.actor.trim().is_empty() => Err(DecideError::Unsigned("the actor")),
-            () if self.note.trim().is_empty() => Err(DecideError::Unsigned("the note")),
-            () if self.actor.len() > TEXT_BYTES_MAX => {
-                Err(too_long("the actor", &self.actor, TEXT_BYTES_MAX))
-            }
-            () if self.note.len() > NOTE_BYTES_MAX => Err(too_long("the note", &self.note, NOTE_BYTES_MAX)),
-            () if matches!(self.decision, Decision::Edit { payload: None, headers: None }) => {
-                Err(DecideError::EmptyEdit)
-            }
-            () => Ok(()),
+    pub(crate) fn check(&self, entries: usize) -> Result<(), DecideError> {
+        if entries > DECIDED_MAX {
+            return Err(DecideError::TooMany { entries });
         }
+        check_signature(&self.actor, &self.note)?;
+        if matches!(self.decision, Decision::Edit { payload: None, headers: None }) {
+            return Err(DecideError::EmptyEdit);
+        }
+        Ok(())
     }
-}
-
-fn too_long(what: &'static str, text: &str, bytes_max: usize) -> DecideError {
-    DecideError::TooLong { what, bytes: text.len(), bytes_max }
 }
 
 /// The content of an entry as an operator's edit sees it; PostgreSQL makes its digest by itself.
@@ -305,21 +296,13 @@ mod tests {
             note: note.to_owned(),
             selection: None,
         };
-        assert!(decree("ops", "fixed the topic", Decision::Requeue).check().is_ok());
-        assert!(matches!(
-            decree(" ", "x", Decision::Requeue).check(),
-            Err(DecideError::Unsigned("the actor"))
-        ));
-        assert!(matches!(
-            decree("ops", "", Decision::Discard).check(),
-            Err(DecideError::Unsigned("the note"))
-        ));
-        assert!(decree("ops", &"n".repeat(NOTE_BYTES_MAX), Decision::Requeue).check().is_ok());
-        let error = decree("ops", &"n".repeat(NOTE_BYTES_MAX + 1), Decision::Requeue).check().unwrap_err();
-        let expected = "the note of the decision has 2001 bytes; at most 2000 are taken: shorten it";
-        assert_eq!(error.to_string(), expected);
+        assert!(decree("ops", "fixed the topic", Decision::Requeue).check(1).is_ok());
+        for (actor, note) in [(" ", "x"), ("ops", "")] {
+            let refused = decree(actor, note, Decision::Discard).check(1);
+            assert!(matches!(refused, Err(DecideError::Signature(_))), "{refused:?}");
+        }
         let empty = Decision::Edit { payload: None, headers: None };
-        assert!(matches!(decree("ops", "x", empty).check(), Err(DecideError::EmptyEdit)));
+        assert!(matches!(decree("ops", "x", empty).check(1), Err(DecideError::EmptyEdit)));
     }
 
     #[test]

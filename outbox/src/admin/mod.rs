@@ -100,7 +100,8 @@ pub trait LogAdmin: Send + Sync + 'static {
     /// cancel-safe: look at [`LogAdmin::pauses`].
     ///
     /// # Errors
-    /// As for [`LogAdmin::relays`].
+    /// As for [`LogAdmin::relays`]; [`LogError::Operator`] for a name, an actor or a reason that is empty
+    /// or too long.
     async fn pause(
         &self,
         relay: &RelayName,
@@ -114,7 +115,7 @@ pub trait LogAdmin: Send + Sync + 'static {
     /// cancel-safe: look at [`LogAdmin::pauses`].
     ///
     /// # Errors
-    /// As for [`LogAdmin::relays`].
+    /// As for [`LogAdmin::pause`].
     async fn resume(
         &self,
         relay: &RelayName,

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use message::text::{self, TEXT_BYTES_MAX};
 use time::OffsetDateTime;
 
 use crate::log::error::LogError;
@@ -34,6 +35,21 @@ impl PauseScope {
             Self::Pipeline => "",
             Self::Topic(name) | Self::Key(name) => name,
         }
+    }
+
+    /// Refuses to pause or resume a scope whose name no topic and no key can have, or what no audit
+    /// keeps.
+    pub(crate) fn check(&self, actor: &str, reason: &str) -> Result<(), LogError> {
+        let named = match self {
+            Self::Pipeline => Ok(()),
+            Self::Topic(name) | Self::Key(name) => {
+                let what = if matches!(self, Self::Topic(_)) { "topic" } else { "ordering key" };
+                text::check(what, name, TEXT_BYTES_MAX, "NUL is not allowed", |c| c != '\0')
+            }
+        };
+        named
+            .and_then(|()| text::check_signature(actor, reason))
+            .map_err(|error| LogError::operator(error.to_string()))
     }
 
     /// Reads the scope that the database has.

@@ -572,7 +572,7 @@ impl LogAdmin for PostgresLog {
         entries: &[ChosenEntry],
         decree: OperatorDecision,
     ) -> Result<Vec<Result<(), DecideError>>, DecideError> {
-        decree.check()?;
+        decree.check(entries.len())?;
         let limit = self.options.call_timeout;
         let is_committing = AtomicBool::new(false);
         let done = self.carry_out(relay, entries, &decree, &is_committing);
@@ -609,6 +609,7 @@ impl LogAdmin for PostgresLog {
         actor: &str,
         reason: &str,
     ) -> Result<bool, LogError> {
+        scope.check(actor, reason)?;
         within(self.options.call_timeout, self.set_paused(relay, scope, (actor, reason))).await
     }
 
@@ -620,6 +621,7 @@ impl LogAdmin for PostgresLog {
         actor: &str,
         reason: &str,
     ) -> Result<bool, LogError> {
+        scope.check(actor, reason)?;
         let resumed = self.end_pause(relay, scope, since, (actor, reason));
         within(self.options.call_timeout, resumed).await
     }

@@ -367,7 +367,7 @@ impl LogAdmin for SqliteLog {
         entries: &[ChosenEntry],
         decree: OperatorDecision,
     ) -> Result<Vec<Result<(), DecideError>>, DecideError> {
-        decree.check()?;
+        decree.check(entries.len())?;
         let failed = || LogError::during("carry out the decision");
         let mut connection = self.connect().await?;
         let taken_until = match decree.decision.action().takes_retrying() {
@@ -404,6 +404,7 @@ impl LogAdmin for SqliteLog {
         actor: &str,
         reason: &str,
     ) -> Result<bool, LogError> {
+        scope.check(actor, reason)?;
         self.set_paused(relay, scope, (actor, reason)).await
     }
 
@@ -415,6 +416,7 @@ impl LogAdmin for SqliteLog {
         actor: &str,
         reason: &str,
     ) -> Result<bool, LogError> {
+        scope.check(actor, reason)?;
         self.end_pause(relay, scope, since, (actor, reason)).await
     }
 

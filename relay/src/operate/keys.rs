@@ -3,7 +3,9 @@
 use std::num::NonZeroU32;
 
 use inbox::StoreError;
-use inbox::keys::{ClaimError, Decided, Decision, IdempotencyKeys, KeyId, KeyOptions, KeyStore, StuckKey};
+use inbox::keys::{
+    ClaimError, DecideError, Decided, Decision, IdempotencyKeys, KeyId, KeyOptions, KeyStore, StuckKey,
+};
 use message::error_text;
 use migrations::Identifier;
 use serde::Serialize;
@@ -108,10 +110,13 @@ pub(crate) async fn decide(
 ) -> Result<(), OperateError> {
     signed.check("decide about idempotency keys")?;
     let keys = Opened::of(tables).await?;
-    let was_stuck =
-        on!(&keys, keys => keys.decide(id, holder, decision, &signed.signature(None))).map_err(failed);
+    let was_stuck = on!(&keys, keys => keys.decide(id, holder, decision, &signed.signature(None)));
     keys.close().await;
-    if was_stuck? {
+    let was_stuck = was_stuck.map_err(|error| match error {
+        DecideError::Store(error) => failed(error),
+        error => OperateError::new(OperateErrorKind::Refused, error),
+    })?;
+    if was_stuck {
         return Ok(());
     }
     let help =

@@ -1,12 +1,21 @@
-//! Decisions of operators are kept for years, and then forgotten.
+//! Decisions of operators are signed within bounds, kept for years, and then forgotten.
 
-use inbox::keys::{IdempotencyKeys, KeyOptions, KeyStore};
-use inbox::{Inbox, InboxOptions};
+use std::num::NonZeroU32;
+
+use inbox::keys::{IdempotencyKeys, KeyId, KeyOptions, KeyStore};
+use inbox::{
+    ConsumerName, DeadLetterId, DeadLetterQuery, Inbox, InboxOptions, Reason, RedriveOptions, Requested,
+    Signature, Tenant,
+};
 use libtest_mimic::Trial;
+use message::text::{NOTE_BYTES_MAX, TEXT_BYTES_MAX};
+use message::{Delivery, DeliveryToken, EventType, Message, Source, Topic};
 use outbox::Outbox;
-use saga::Sagas;
+use outbox::admin::{self, ChosenEntry, DECIDED_MAX, DecideError, Decision, OperatorDecision};
+use outbox::log::{EntryId, LogError, LogOptions, PauseScope, RelayName};
+use saga::{SagaId, Sagas};
 use sqlx::{Postgres, Sqlite};
-use tests::{Backend, Database, Dialect, Outcome, Stage, trial};
+use tests::{Backend, Database, Dialect, Failure, Outcome, Stage, trial};
 
 /// Days ago, as each database has it.
 const POSTGRES: &str = "clock_timestamp() - interval '1 day' * {days}";
@@ -22,6 +31,14 @@ pub(crate) fn trials() -> Vec<Trial> {
         }),
         trial(name("sqlite"), &[Backend::Sqlite], |stage: Stage| async move {
             outlive(&Database::<Sqlite>::migrated(&stage).await?, SQLITE).await
+        }),
+        trial(
+            "audit/postgres/texts_of_any_size_are_kept_or_refused",
+            &[Backend::Postgres],
+            |stage| async move { sizes(&Database::<Postgres>::migrated(&stage).await?).await },
+        ),
+        trial("audit/sqlite/texts_of_any_size_are_kept_or_refused", &[Backend::Sqlite], |stage| async move {
+            sizes(&Database::<Sqlite>::migrated(&stage).await?).await
         }),
     ]
 }
@@ -75,4 +92,153 @@ async fn cannot_be_taken_back(db: &Database<Postgres>) -> Outcome {
         }
     }
     Ok(())
+}
+
+/// A signature, and the text of its refusal; nothing for one that is kept.
+fn signatures() -> Vec<(Signature, Option<String>)> {
+    let text = |bytes: usize| "n".repeat(bytes);
+    let mut signatures = Vec::new();
+    for (is_note, max) in [(false, TEXT_BYTES_MAX), (true, NOTE_BYTES_MAX)] {
+        for bytes in [0, max, max + 1, 100 * max] {
+            let (actor, note) = if is_note { (text(3), text(bytes)) } else { (text(bytes), text(4)) };
+            let refused = match bytes {
+                0 => Some(format!("is empty; give it 1 to {max} bytes")),
+                _ => (bytes > max).then(|| format!("has {bytes} bytes; the limit is {max}")),
+            };
+            signatures.push((Signature { actor, note, selection: None }, refused));
+        }
+    }
+    let nul = Signature { actor: String::from("ann"), note: String::from("a\0b"), selection: None };
+    signatures.push((nul, Some(String::from("NUL is not allowed"))));
+    signatures
+}
+
+/// Goal: actor and note of a decision are kept whole or refused with length and limit, by every call
+/// of the libraries that decides, before it changes anything; the error of a failure is kept up to
+/// its limit. Oracle: the errors of each call; what is read back.
+async fn sizes<DB>(db: &Database<DB>) -> Outcome
+where
+    DB: Dialect + inbox::Dialect + KeyStore + saga::Dialect,
+{
+    let inbox = Inbox::open(db.admin.clone(), InboxOptions::default()).await?;
+    let keys = IdempotencyKeys::open(db.admin.clone(), KeyOptions::default()).await?;
+    let sagas = Sagas::builder(db.admin.clone(), Outbox::new()).open().await?;
+    let outbox = admin::open(db.url.as_str(), Source::new("/test")?, LogOptions::default())?;
+    let (relay, key) = (RelayName::new("main")?, KeyId::of_texts("t", "o", "k")?);
+    let all = NonZeroU32::MAX;
+    for (signature, refused) in signatures() {
+        let Signature { actor, note, .. } = &signature;
+        let decree = OperatorDecision {
+            decision: Decision::Requeue,
+            actor: actor.clone(),
+            note: note.clone(),
+            selection: None,
+        };
+        let letter = dead_letter(&inbox, "no").await?;
+        let scope = PauseScope::Topic(String::from("orders"));
+        let saga = sagas.retry(&SagaId::new("checkout", "7")?, &signature).await;
+        let Some(refused) = refused else {
+            assert!(outbox.decide(&relay, &[], decree).await?.is_empty());
+            assert!(outbox.pause(&relay, &scope, actor, note).await?);
+            let pauses = outbox.pauses(&relay).await?;
+            assert_eq!((&pauses[0].actor, &pauses[0].reason), (actor, note));
+            assert!(outbox.resume(&relay, &scope, None, actor, note).await?);
+            let requested = inbox.request_redrive(letter, RedriveOptions::default(), &signature).await?;
+            assert_eq!(requested, Requested::Now);
+            inbox.discard(letter, &signature).await?;
+            for decision in inbox.decisions(NonZeroU32::MIN.saturating_add(1)).await? {
+                assert_eq!(decision.signature, signature);
+            }
+            assert!(!keys.decide(&key, None, inbox::keys::Decision::Release, &signature).await?);
+            assert!(matches!(saga, Err(saga::DecideError::NotFound { .. })), "{saga:?}");
+            continue;
+        };
+        let redriven = inbox.request_redrive(letter, RedriveOptions::default(), &signature).await;
+        let errors = [
+            ("decide", text_of(outbox.decide(&relay, &[], decree).await)?),
+            ("pause", text_of(outbox.pause(&relay, &scope, actor, note).await)?),
+            ("resume", text_of(outbox.resume(&relay, &scope, None, actor, note).await)?),
+            ("redrive", text_of(redriven)?),
+            ("discard", text_of(inbox.discard(letter, &signature).await)?),
+            ("key", text_of(keys.decide(&key, None, inbox::keys::Decision::Release, &signature).await)?),
+            ("saga", text_of(saga)?),
+        ];
+        for (call, error) in errors {
+            assert!(error.contains(&refused) && error.len() < 500, "{call}: {error}, and not {refused}");
+        }
+        // It is open as before.
+        inbox.discard(letter, &signatures()[1].0).await?;
+    }
+    for scope in [PauseScope::Topic("t".repeat(256)), PauseScope::Key(String::new())] {
+        let refused = outbox.pause(&relay, &scope, "ann", "a test").await;
+        assert!(matches!(refused, Err(LogError::Operator { .. })), "{refused:?}");
+    }
+    assert!(outbox.pauses(&relay).await?.is_empty());
+
+    let entry = |id| ChosenEntry { id: EntryId(id), message_id: String::from("none") };
+    for count in [0, 1, DECIDED_MAX, DECIDED_MAX + 1, 100 * DECIDED_MAX] {
+        let decree = OperatorDecision {
+            decision: Decision::Discard,
+            actor: String::from("ann"),
+            note: String::from("a test"),
+            selection: None,
+        };
+        let entries: Vec<_> = (1_i64..).map(entry).take(count).collect();
+        match outbox.decide(&relay, &entries, decree).await {
+            Ok(verdicts) => {
+                assert!(count <= DECIDED_MAX && verdicts.len() == count, "{count}");
+                assert!(verdicts.iter().all(Result::is_err));
+            }
+            Err(DecideError::TooMany { entries }) => assert!(entries == count && count > DECIDED_MAX),
+            Err(other) => return Err(other.into()),
+        }
+    }
+
+    let consumer = ConsumerName::new("billing")?;
+    for bytes in [0, 4_096, 4_097, 409_600] {
+        let error = "\0".repeat(bytes);
+        let stored = match bytes {
+            0 => String::from("an error without a text"),
+            _ => message::error_text::storable(&error, 4_096),
+        };
+        let failing = message()?.id;
+        inbox.record_failure(&consumer, &Tenant::none(), failing, &error, None).await?;
+        let attempt = inbox.attempt(&consumer, &Tenant::none(), failing).await?.ok_or("no attempt")?;
+        assert_eq!(attempt.last_error, stored);
+        let letter = dead_letter(&inbox, &error).await?;
+        let query = DeadLetterQuery { limit: all, ..DeadLetterQuery::default() };
+        let letters = inbox.dead_letters(&query).await?;
+        let kept = letters.iter().find(|kept| kept.id == letter).ok_or("no letter")?;
+        assert_eq!(kept.error, stored);
+    }
+    Ok(())
+}
+
+fn message() -> Result<Message, Failure> {
+    Ok(Message::new(Topic::new("orders")?, EventType::new("order.placed")?, "x"))
+}
+
+/// Dead-letters a message for this error, and returns its letter.
+async fn dead_letter<DB: Dialect>(inbox: &Inbox<DB>, error: &str) -> Result<DeadLetterId, Failure> {
+    let (consumer, message) = (ConsumerName::new("billing")?, message()?);
+    let id = message.id;
+    let delivery = Delivery {
+        token: DeliveryToken(1),
+        message: Ok(message),
+        redelivered: false,
+        origin: String::from("queue orders"),
+    };
+    let cause = (Reason::Rejected, error.to_owned(), 1);
+    drop(inbox.dead_letter(&consumer, &Tenant::none(), &delivery, cause).await?);
+    let query = DeadLetterQuery { limit: NonZeroU32::MAX, ..DeadLetterQuery::default() };
+    let letters = inbox.dead_letters(&query).await?;
+    let letter = letters.iter().find(|letter| letter.message_id == Some(id)).ok_or("no letter")?;
+    Ok(letter.id)
+}
+
+fn text_of<T, E: std::error::Error>(result: Result<T, E>) -> Result<String, Failure> {
+    match result {
+        Ok(_) => Err("it was not refused".into()),
+        Err(error) => Ok(error.to_string()),
+    }
 }

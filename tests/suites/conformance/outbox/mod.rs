@@ -19,6 +19,7 @@ mod roles;
 mod rows;
 mod servers;
 mod shared_ids;
+mod sizes;
 mod snapshots;
 mod support;
 mod transaction_ids;
@@ -49,6 +50,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         rows::trials(),
         servers::trials(),
         shared_ids::trials(),
+        sizes::trials(),
         snapshots::trials(),
         transaction_ids::trials(),
         unknown_commit::trials(),
