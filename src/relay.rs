@@ -6,7 +6,7 @@ use std::time::Duration;
 use engine::maintenance::{self, Maintenance};
 use engine::telemetry::History;
 use engine::{EngineOptions, Filter, Pipeline, Publishing, Status};
-use message::{Connector, SizeLimit, Source};
+use message::{Connector, SizeLimit, Source, Transactions};
 use outbox::Outbox;
 use outbox::address::Address;
 use outbox::log::{LogError, LogOptions, RelayName};
@@ -198,6 +198,14 @@ impl RelayBuilder {
     pub fn connector(mut self, connector: impl Connector + 'static, limit: SizeLimit) -> Self {
         self.limit = limit;
         self.publishing = Some(Publishing::Plain(Arc::new(connector)));
+        self
+    }
+
+    /// Publishes through a connector of your own in its transactions, which takes messages up to
+    /// `limit`.
+    pub fn transactions(mut self, transactions: impl Transactions + 'static, limit: SizeLimit) -> Self {
+        self.limit = limit;
+        self.publishing = Some(Publishing::InTransactions(Arc::new(transactions)));
         self
     }
 

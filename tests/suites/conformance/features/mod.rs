@@ -3,6 +3,7 @@
 
 mod pairs;
 mod scene;
+mod transactions;
 
 use libtest_mimic::Trial;
 use sqlx::{Postgres, Sqlite};
@@ -12,8 +13,9 @@ use tests::{Backend, trial};
 /// A feature and its levels; the first one is its absence, or the default.
 type Factor = (&'static str, &'static [&'static str]);
 
-const FACTORS: [Factor; 19] = [
-    ("producer", &["a transaction", "under a held key", "under a leased key"]),
+const FACTORS: [Factor; 20] = [
+    ("producer", &["a transaction", "under a held key", "under a leased key", "into an adopted table"]),
+    ("publishing", &["by confirmations", "in transactions"]),
     ("window of a key", &["one", "pipelined"]),
     ("relays", &["one", "with a standby", "divided by filters"]),
     ("after a dead message", &["hold", "pass"]),

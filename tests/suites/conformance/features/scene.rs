@@ -30,12 +30,14 @@ use relay::operate::{Operator, Places, Role, Signed};
 use saga::{Run, Sagas, Started, Stop, WorkerOptions};
 use serde::{Deserialize, Serialize};
 use tests::eventually::when;
-use tests::{Database, Dialect, Failure, Outcome, Stage, eventually};
+use tests::relay_process::relay_on;
+use tests::{Backend, Database, Dialect, Failure, Outcome, Stage, eventually};
 use time::OffsetDateTime;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use super::FACTORS;
+use super::transactions::Cluster;
 
 const KEYS: u32 = 4;
 const OF_EACH_KEY: u32 = 12;
@@ -50,6 +52,23 @@ const CONSUMER: &str = "billing";
 const SAGA: &str = "follow-up";
 /// The key of the effects of messages that sagas sent.
 const ANNOUNCED: u32 = KEYS + 1;
+
+/// Messages of each key that wait in an old table when it is adopted; the others go through it.
+const ADOPTED_FROM: u32 = 3;
+const OLD_TABLE: &str = "\
+CREATE TABLE old_outbox (
+    id text PRIMARY KEY, place bigserial, topic text NOT NULL, key text NOT NULL, kind text NOT NULL,
+    tenant text NOT NULL, payload text NOT NULL, sent_at timestamptz
+)";
+const ADOPTION: &str = "\
+[pipeline.adopt]
+table = \"old_outbox\"
+columns = { id = \"id\", topic = \"topic\", key = \"key\", kind = \"kind\", payload = \"payload\" }
+headers = { tenant = \"tenant\" }
+pending = \"sent_at\"
+order_by = \"place\"
+id_header = \"old-id\"
+";
 
 /// The levels of a row, by the names of their factors.
 struct Row(Vec<usize>);
@@ -121,10 +140,10 @@ async fn applied<DB: Dialect>(tx: &mut Tx<DB>, message: &Message) -> Result<(u32
     if order.fails && healed == [0] {
         return Err(HandlerError::retry("there is no such price yet"));
     }
-    let insert = format!(
-        "INSERT INTO effect (id, key, place) VALUES ('{}', {}, {})",
-        message.id, order.key, order.place
-    );
+    // That of the old table, where the message comes from one.
+    let id = message.headers.get("old-id").map_or_else(|| message.id.to_string(), str::to_owned);
+    let insert =
+        format!("INSERT INTO effect (id, key, place) VALUES ('{id}', {}, {})", order.key, order.place);
     <DB as Dialect>::execute(&mut **tx, &insert).await?;
     Ok((order.key, order.place))
 }
@@ -133,6 +152,7 @@ struct Scene<DB: Dialect> {
     row: Row,
     database: Database<DB>,
     broker: Broker,
+    transactions: Cluster,
     inbox: Inbox<DB>,
     keys: IdempotencyKeys<DB>,
     sagas: Sagas<DB>,
@@ -177,7 +197,7 @@ impl<DB: Dialect> Scene<DB> {
     async fn open(stage: &Stage, row: Row) -> Result<Self, Failure> {
         let database = Database::<DB>::migrated(stage).await?;
         let identity = match DB::BACKEND {
-            tests::Backend::Sqlite => "INTEGER PRIMARY KEY",
+            Backend::Sqlite => "INTEGER PRIMARY KEY",
             _ => "bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY",
         };
         database
@@ -186,6 +206,9 @@ impl<DB: Dialect> Scene<DB> {
                  CREATE TABLE healed (at text)"
             ))
             .await?;
+        if row.is("producer", "into an adopted table") && DB::BACKEND == Backend::Postgres {
+            database.execute(OLD_TABLE).await?;
+        }
         let inbox = Inbox::open(database.admin.clone(), InboxOptions::default()).await?;
         let names = if row.is("relays", "divided by filters") { &["a", "b"][..] } else { &["all"] };
         let admins = names.iter().map(|name| {
@@ -201,7 +224,8 @@ impl<DB: Dialect> Scene<DB> {
         let sagas = Sagas::builder(database.admin.clone(), Outbox::new()).options(options);
         let sagas = sagas.saga(SAGA, 1, follow_up::<DB>).open().await?;
         let folder = stage.folder().to_owned();
-        Ok(Self { row, database, broker, inbox, keys, sagas, folder, admins })
+        let transactions = Cluster::new(broker.clone());
+        Ok(Self { row, database, broker, transactions, inbox, keys, sagas, folder, admins })
     }
 
     /// A connector of relays and of operators.
@@ -239,7 +263,12 @@ impl<DB: Dialect> Scene<DB> {
             settings.chunking = chunking;
         };
         let builder = Relay::builder(self.database.url.as_str()).name(name.as_str());
-        let builder = builder.connector(self.connector(), LIMIT).settings(settings);
+        let builder = if self.row.is("publishing", "in transactions") {
+            builder.transactions(self.transactions.connector(), LIMIT)
+        } else {
+            builder.connector(self.connector(), LIMIT)
+        };
+        let builder = builder.settings(settings);
         let relay = builder.filter(self.filter(name)?).build()?;
         let (stop, stopped) = oneshot::channel::<()>();
         let task = tokio::spawn(relay.run(async { drop(stopped.await) }));
@@ -321,7 +350,10 @@ impl<DB: Dialect> Scene<DB> {
         let fails = !self.row.is("message that its handler cannot do", "none");
         let mut expected = BTreeSet::new();
         for place in 0..OF_EACH_KEY {
-            let mut messages = Vec::new();
+            if place == ADOPTED_FROM && self.is_adopted() {
+                self.adopt().await?;
+            }
+            let (mut messages, mut rows) = (Vec::new(), Vec::new());
             for key in 0..KEYS {
                 let is_wanted = place % 5 != 2;
                 let is_chosen = |chosen| (key, place) == (chosen, PLACE);
@@ -333,14 +365,12 @@ impl<DB: Dialect> Scene<DB> {
                     padding: "x".repeat(if is_large { 5_000 } else { 10 }),
                 };
                 let id = MessageId::new();
-                let message = NewMessage::new(["a", "b"][key as usize % 2])
-                    .id(id)
-                    .key(format!("key-{key}"))
-                    .kind(if is_wanted { "wanted" } else { "unwanted" })
-                    .header("tenant", ["t1", "t2"][key as usize / 2])
-                    .json(&order);
+                let (topic, key_name) = (["a", "b"][key as usize % 2], format!("key-{key}"));
+                let kind = if is_wanted { "wanted" } else { "unwanted" };
+                let tenant = ["t1", "t2"][key as usize / 2];
                 if is_refused && is_chosen(REFUSED_KEY) {
                     self.broker.faults().refuse_id(id, Fault::Message, FaultScope::Message);
+                    self.transactions.refuse(id);
                 }
                 let is_given_up = (self.row.is("message that the broker refuses", "discarded")
                     && is_chosen(REFUSED_KEY))
@@ -349,7 +379,17 @@ impl<DB: Dialect> Scene<DB> {
                 if is_wanted && !is_given_up {
                     expected.insert(id.to_string());
                 }
-                messages.push(message);
+                // A row gets its message id by the database, so that nobody can refuse it by that.
+                if self.is_adopted() && !(is_refused && is_chosen(REFUSED_KEY)) {
+                    let payload = serde_json::to_string(&order)?;
+                    rows.push(format!(
+                        "INSERT INTO old_outbox (id, topic, key, kind, tenant, payload) \
+                         VALUES ('{id}', '{topic}', '{key_name}', '{kind}', '{tenant}', '{payload}')"
+                    ));
+                } else {
+                    let message = NewMessage::new(topic).id(id).key(key_name).kind(kind);
+                    messages.push(message.header("tenant", tenant).json(&order));
+                }
             }
             if self.row.is("scheduled messages", "some") && place % 4 == 0 {
                 let order = Order { key: KEYS, place, fails: false, padding: String::new() };
@@ -359,13 +399,13 @@ impl<DB: Dialect> Scene<DB> {
                 messages.push(message.deliver_at(at));
                 expected.insert(id.to_string());
             }
-            self.store(place, messages).await?;
+            self.store(place, messages, &rows).await?;
         }
         Ok(expected)
     }
 
     /// Stores the messages of one request, which is made again where it has a key.
-    async fn store(&self, place: u32, messages: Vec<NewMessage>) -> Outcome {
+    async fn store(&self, place: u32, messages: Vec<NewMessage>, rows: &[String]) -> Outcome {
         let outbox = Outbox::<DB>::builder().limit(SizeLimit::CHUNKED).build();
         let id = KeyId::of_texts("shop", "place", &place.to_string())?;
         let (asked, options) = (Fingerprint::of_parts("place", "", b""), ClaimOptions::default());
@@ -384,6 +424,9 @@ impl<DB: Dialect> Scene<DB> {
             false => None,
         };
         let mut tx = outbox.begin(&self.database.admin).await?;
+        for row in rows {
+            <DB as Dialect>::execute(tx.connection(), row).await?;
+        }
         for message in messages {
             tx.enqueue(message).await?;
         }
@@ -392,6 +435,36 @@ impl<DB: Dialect> Scene<DB> {
         claim.complete(Ending::Succeeded, b"").await?;
         let again = self.keys.claim(&id, asked, &options).await?;
         again.acquired().map_or(Ok(()), |_| Err("a key was leased twice".into()))
+    }
+
+    /// Whether messages go into a table that is adopted, which only PostgreSQL has.
+    fn is_adopted(&self) -> bool {
+        self.row.is("producer", "into an adopted table") && DB::BACKEND == Backend::Postgres
+    }
+
+    /// Takes the old table over, with the rows that wait in it.
+    async fn adopt(&self) -> Outcome {
+        let text = format!(
+            "[[pipeline]]\nname = {:?}\n[pipeline.database]\nurl = {:?}\n\
+             [pipeline.kafka]\nbootstrap_servers = [\"127.0.0.1:1\"]\n{ADOPTION}",
+            self.admins[0].0.as_str(),
+            self.database.url
+        );
+        let path = self.folder.join("adopt.toml");
+        std::fs::write(&path, text)?;
+        let path = path.to_str().ok_or("a path that is no text")?;
+        let signed = ["--actor", "ann", "--note", "a test", "--output", "json"];
+        let output =
+            relay_on(&self.database.url, &[&["adopt", "over", "--config", path], &signed[..]].concat())
+                .await?;
+        if !output.status.success() {
+            return Err(
+                format!("the table was not adopted: {}", String::from_utf8_lossy(&output.stderr)).into()
+            );
+        }
+        let adopted: serde_json::Value = serde_json::from_slice(&output.stdout)?;
+        assert_eq!(adopted["imported"], ADOPTED_FROM * KEYS, "{adopted}");
+        Ok(())
     }
 
     /// Sends everything again that was published, as an operator does.
@@ -499,6 +572,7 @@ impl<DB: Dialect> Scene<DB> {
                 Decision::Discard
             } else {
                 self.broker.faults().heal();
+                self.transactions.heal();
                 Decision::Requeue
             };
             let (actor, note) = (String::from("ann"), String::from("a test"));
@@ -594,6 +668,13 @@ impl<DB: Dialect> Scene<DB> {
             }
         }
         assert_eq!(self.broker.violations(), Vec::<String>::new());
+        let is_once =
+            self.row.is("publishing", "in transactions") && self.row.is("replay by command", "none");
+        let mut seen = BTreeSet::new();
+        for message in topics()?.iter().flat_map(|topic| self.broker.log(topic)) {
+            let is_new = seen.insert((message.id, format!("{:?}", message.chunk)));
+            assert!(is_new || !is_once, "{} was committed twice", message.id);
+        }
         Ok(())
     }
 
