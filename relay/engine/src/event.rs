@@ -1,4 +1,4 @@
-//! What the engine reports, as plain data: telemetry reads it, and decides nothing.
+//! The reports of the engine, as plain data: telemetry reads them, and decides nothing.
 
 use std::sync::Arc;
 use std::time::Duration;

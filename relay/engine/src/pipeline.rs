@@ -28,8 +28,8 @@ use crate::takeover::Takeover;
 use crate::telemetry::Telemetry;
 use crate::transactions::{Recovering, Recovery};
 
-/// The present role of a pipeline. A role more is a breaking change: each watcher has to decide what
-/// it means.
+/// The present role of a pipeline. Another role is a breaking change: each watcher has to decide
+/// what it means.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Role {
     /// Not started yet.
