@@ -144,10 +144,16 @@ impl Cluster {
         run(Command::new("chown").arg("--recursive").arg(reference).arg(self.data())).await
     }
 
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
     /// Where the administrator connects.
     #[must_use]
     pub fn url(&self) -> String {
-        format!("postgres://{WHO}:{WHO}@127.0.0.1:{}/{WHO}", self.port)
+        format!("postgres://{WHO}:{WHO}@{}/{WHO}", self.address())
     }
 
     /// The same database behind the pooler.
@@ -167,8 +173,21 @@ impl Cluster {
     /// # Errors
     /// The task runner's own words.
     pub async fn start_pooler(&self, mode: &str) -> Outcome {
+        self.start_pooler_with(&[("OUTBOX_PGBOUNCER_MODE", mode)]).await
+    }
+
+    /// Starts a pooler before the server, in transaction mode, that keeps so many prepared
+    /// statements for each connection.
+    ///
+    /// # Errors
+    /// The task runner's own words; the installed pooler may be older than 1.21.
+    pub async fn start_pooler_that_prepares(&self, statements: u16) -> Outcome {
+        self.start_pooler_with(&[("OUTBOX_PGBOUNCER_PREPARED", &statements.to_string())]).await
+    }
+
+    async fn start_pooler_with(&self, settings: &[(&str, &str)]) -> Outcome {
         let mut start = self.services()?;
-        start.args(["start", "pgbouncer"]).env("OUTBOX_PGBOUNCER_MODE", mode);
+        start.args(["start", "pgbouncer"]).envs(settings.iter().copied());
         run(&mut start).await
     }
 

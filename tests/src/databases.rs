@@ -264,6 +264,14 @@ impl<DB: Dialect> Database<DB> {
         Self::at(stage, self.url.clone())
     }
 
+    /// The same database at another address, such as that of a pooler.
+    ///
+    /// # Errors
+    /// The URL has no user.
+    pub fn reached_at(&self, stage: &Stage, url: String) -> Result<Self, Failure> {
+        Self::at(stage, url)
+    }
+
     fn at(stage: &Stage, url: String) -> Result<Self, Failure> {
         let pool = |url: &str| {
             let options = <DB as outbox::Dialect>::options(url, false)?;

@@ -50,10 +50,13 @@ impl Service for Pgbouncer {
         let owner = unprivileged::owner()?;
         let users = folder.join("users.txt");
         let file = folder.join("pgbouncer.ini");
-        for (path, text) in [
-            (&users, format!("\"{USER}\" \"{PASSWORD}\"\n")),
-            (&file, configuration(PORT.number()?, &server, settings::pgbouncer_mode()?, &users)),
-        ] {
+        let mut text = configuration(PORT.number()?, &server, settings::pgbouncer_mode()?, &users);
+        // Releases differ in their default. Before 1.21 there was no such setting.
+        let prepared = settings::pgbouncer_prepared()?.or(prepares(&installed.version).then_some(0));
+        if let Some(prepared) = prepared {
+            text.push_str(&format!("max_prepared_statements = {prepared}\n"));
+        }
+        for (path, text) in [(&users, format!("\"{USER}\" \"{PASSWORD}\"\n")), (&file, text)] {
             fs::write(path, text).doing(format_args!("cannot write {}", path.display()))?;
             if let Some((uid, gid)) = owner {
                 chown(path, Some(uid), Some(gid))
@@ -80,6 +83,12 @@ fn find() -> Option<Installed> {
     // PgBouncer 1.18.0
     let version = text.split_ascii_whitespace().nth(1)?.to_owned();
     Some(Installed { version, programs: program.parent()?.to_owned() })
+}
+
+/// Whether this version can keep prepared statements in transaction mode.
+fn prepares(version: &str) -> bool {
+    let mut numbers = version.split('.').map_while(|number| number.parse::<u32>().ok());
+    (numbers.next(), numbers.next()) >= (Some(1), Some(21))
 }
 
 /// Users are looked up in the server, so that those that tests create can log in as well. A server
@@ -110,6 +119,12 @@ server_login_retry = 0.2
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn prepared_statements_are_kept_from_1_21_on() {
+        let versions = ["1.18.0", "1.20.1", "1.21.0", "1.24.1", "2.0"];
+        assert_eq!(versions.map(prepares), [false, false, true, true, true]);
+    }
 
     #[test]
     fn the_configuration_names_the_server_and_the_mode() {

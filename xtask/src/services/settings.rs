@@ -64,6 +64,10 @@ pub(crate) const PGBOUNCER_SERVER: &str = "OUTBOX_PGBOUNCER_SERVER";
 /// The pool mode of `PgBouncer`: `transaction` (the default) or `session`.
 pub(crate) const PGBOUNCER_MODE: &str = "OUTBOX_PGBOUNCER_MODE";
 
+/// Prepared statements that `PgBouncer` keeps for each server connection in transaction mode; from
+/// 1.21 on, which is newer than Debian 12's. Without it, none.
+pub(crate) const PGBOUNCER_PREPARED: &str = "OUTBOX_PGBOUNCER_PREPARED";
+
 /// `true` keeps the queues of SQS and their messages in files, so that they survive a crash.
 pub(crate) const SQS_DURABLE: &str = "OUTBOX_SQS_DURABLE";
 
@@ -135,6 +139,16 @@ pub(crate) fn pgbouncer_mode() -> Result<&'static str, Fault> {
         Some("session") => Ok("session"),
         Some(other) => Err(Fault::Failed(format!("{PGBOUNCER_MODE}={other}: use transaction or session"))),
     }
+}
+
+/// The value of [`PGBOUNCER_PREPARED`].
+pub(crate) fn pgbouncer_prepared() -> Result<Option<u16>, Fault> {
+    let parse = |text: String| {
+        text.parse().map_err(|_| {
+            Fault::Failed(format!("{PGBOUNCER_PREPARED}={text} is not a number from 0 to 65535"))
+        })
+    };
+    given(PGBOUNCER_PREPARED).map(parse).transpose()
 }
 
 fn parse_server(text: &str) -> Result<(String, u16), Fault> {

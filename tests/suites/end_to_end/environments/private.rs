@@ -1,6 +1,8 @@
-//! Servers of a test's own: one that becomes read-only under its sessions, and PostgreSQL 18.
+//! Servers of a test's own: one that becomes read-only under its sessions, one whose standby takes
+//! its place, and PostgreSQL 18.
 
 use libtest_mimic::Trial;
+use proxy::Proxy;
 use sqlx::Postgres;
 use tests::eventually::when;
 use tests::relay_process::Config;
@@ -9,14 +11,17 @@ use tests::workload::Workload;
 use tests::{Backend, Cluster, Database, Outcome, RelayProcess, Stage, brokers, cluster, eventually, trial};
 
 use super::{ORDERS, key, saga};
+use crate::commands::Ran;
 use crate::verify::{self, verify};
 
 pub(super) fn trials() -> Vec<Trial> {
     let needs = [Backend::Postgres, Backend::Xtask, Backend::Rabbitmq];
     at_night(vec![
         trial("environments/private/a_server_that_becomes_read_only_is_waited_out", &needs, read_only),
+        trial("environments/private/a_standby_takes_the_place_of_its_primary", &needs, promoted),
         trial("environments/private/postgres_18", &needs, on_18),
         trial("environments/private/pgbouncer_in_session_mode", &needs, behind_a_pooler),
+        behind_a_pooler_that_prepares(&needs),
     ])
 }
 
@@ -83,12 +88,104 @@ async fn read_only(stage: Stage) -> Outcome {
     Ok(())
 }
 
+/// Goal: a primary that stops, and whose standby is promoted at the same address, loses nothing that
+/// the standby has, published or not; relay, consumer, keys and sagas go on by themselves, and the
+/// relay reports the promotion. Oracle: the checker on what the promoted server has, the relay's
+/// log, `relay status`, `relay verify`.
+async fn promoted(stage: Stage) -> Outcome {
+    let primary = Cluster::start(&stage, &[]).await?;
+    // The one address that services know, as a name or a virtual address is.
+    let way = Proxy::start(0, primary.address()).await?;
+    let url = primary.url().replace(&primary.address(), &way.address().to_string());
+    let database = Database::<Postgres>::migrated_at(&stage, url).await?;
+    let broker = brokers::open(Backend::Rabbitmq).await?;
+    let workload = Workload::<Postgres>::on(&stage, database, broker).await?;
+    let database = &workload.database;
+    let standby = primary.standby(&stage).await?;
+    let config = Config::write(&stage, "orders", &database.relay_url()?, workload.broker.as_ref(), "")?;
+    let mut relay = RelayProcess::start(&stage, &config)?;
+    let consumer = workload.consume().await?;
+    workload.place_many(3, ORDERS).await?;
+    workload.settled().await?;
+
+    // Some of these are published or applied when the primary stops, and some are not.
+    workload.place_many(3, 10 * ORDERS).await?;
+    let written = primary.text("SELECT pg_current_wal_lsn()::text").await?;
+    eventually("the standby has what was committed", || async {
+        let has = format!("SELECT (pg_last_wal_replay_lsn() >= '{written}')::text");
+        Ok(when(standby.text(&has).await? == "true"))
+    })
+    .await?;
+    primary.crash().await?;
+    way.down();
+    standby.execute("SELECT pg_promote()").await?;
+    way.redirect(standby.address());
+    way.heal();
+
+    workload.settled().await?;
+    assert_eq!(workload.placed().await?.len(), 11 * ORDERS);
+    workload.place_many(3, ORDERS).await?;
+    workload.settled().await?;
+    key(database).await?;
+    saga(database).await?;
+    assert!(relay.has_ended()?.is_none(), "the relay has ended: {}", relay.log()?);
+    relay.tells("the server was promoted since the cursor was stored").await?;
+    let status = Ran::with(&config, &["status", "--output", "json"]).await?.done()?.json()?;
+    assert_eq!(status[0]["cursor_timeline"], 2, "{status}");
+    assert_eq!(status[0]["cursor_is_of_this_server"], true, "{status}");
+    consumer.stop().await?;
+    relay.stop().await?;
+    let config = verify::config(&stage, &workload, &database.url, "")?;
+    let (code, report) = verify(&config, &["--grace", "1s"]).await?;
+    assert_eq!(code, Some(0), "{report:#}");
+    Ok(())
+}
+
 /// Goal: behind a pooler as it is installed, in session mode, everything works, tables are made and
 /// operators are answered. Oracle: that of the short way.
 async fn behind_a_pooler(stage: Stage) -> Outcome {
     let cluster = Cluster::start(&stage, &[]).await?;
     cluster.start_pooler("session").await?;
     let database = Database::<Postgres>::migrated_at(&stage, cluster.pooler_url()).await?;
+    through_everything(stage, database).await
+}
+
+/// A pooler that keeps prepared statements: from this version on.
+const PREPARES_FROM: (u32, u32) = (1, 21);
+
+/// Listed as ignored where the installed pooler is older.
+fn behind_a_pooler_that_prepares(needs: &[Backend]) -> Trial {
+    let name = "environments/private/pgbouncer_in_transaction_mode_that_prepares";
+    let version = installed_pooler().unwrap_or_default();
+    if version < PREPARES_FROM {
+        let (major, minor) = version;
+        let name = format!("{name} [PgBouncer {major}.{minor} is installed, and 1.21 is needed]");
+        return Trial::test(name, || Ok(())).with_ignored_flag(true);
+    }
+    trial(name, needs, prepared)
+}
+
+/// Major and minor version of the pooler that the task runner would start.
+fn installed_pooler() -> Option<(u32, u32)> {
+    let told = std::process::Command::new("pgbouncer").arg("--version").output().ok()?;
+    let told = String::from_utf8(told.stdout).ok()?;
+    let mut numbers = told.split_ascii_whitespace().nth(1)?.split('.');
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
+/// Goal: behind a pooler in transaction mode that keeps prepared statements, as errors recommend it,
+/// everything works. Oracle: that of the short way. One that keeps none is refused by name:
+/// `conformance: outbox/clusters`.
+async fn prepared(stage: Stage) -> Outcome {
+    let cluster = Cluster::start(&stage, &[]).await?;
+    let direct = Database::<Postgres>::migrated_at(&stage, cluster.url()).await?;
+    cluster.start_pooler_that_prepares(100).await?;
+    let database = direct.reached_at(&stage, cluster.pooler_url())?;
+    through_everything(stage, database).await
+}
+
+/// The short way of this suite.
+async fn through_everything(stage: Stage, database: Database<Postgres>) -> Outcome {
     let broker = brokers::open(Backend::Rabbitmq).await?;
     let workload = Workload::<Postgres>::on(&stage, database, broker).await?;
     let config =
