@@ -5,7 +5,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use aws_sdk_sqs::Client;
 use aws_sdk_sqs::config::{BehaviorVersion, Credentials, Region};
-use aws_sdk_sqs::types::MessageSystemAttributeName;
+use aws_sdk_sqs::types::{MessageSystemAttributeName, QueueAttributeName};
 use brokers::sqs::{Admin, Config, Connector as SqsConnector, Subscriber};
 use message::{Connector, MaxInFlightPerKey, Subscription};
 
@@ -60,6 +60,27 @@ impl Sqs {
     async fn url(&self, topic: &str) -> Result<String, Failure> {
         let answer = self.client.get_queue_url().queue_name(topic).send().await?;
         answer.queue_url.ok_or_else(|| "an answer without a URL".into())
+    }
+
+    /// Removes every message of a queue, as SQS does with those that are older than its retention.
+    ///
+    /// # Errors
+    /// The server's.
+    pub async fn forget(&self, queue: &str) -> Outcome {
+        self.client.purge_queue().queue_url(self.url(queue).await?).send().await?;
+        Ok(())
+    }
+
+    /// Returns how many messages a queue can hand out.
+    ///
+    /// # Errors
+    /// The server's.
+    pub async fn waiting(&self, queue: &str) -> Result<u64, Failure> {
+        let wanted = QueueAttributeName::ApproximateNumberOfMessages;
+        let asked = self.client.get_queue_attributes().queue_url(self.url(queue).await?);
+        let answer = asked.attribute_names(wanted.clone()).send().await?;
+        let count = answer.attributes().and_then(|counts| counts.get(&wanted)).ok_or("no count")?;
+        Ok(count.parse()?)
     }
 
     async fn read(&self, url: &str) -> Result<Vec<Record>, Failure> {

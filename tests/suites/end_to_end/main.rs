@@ -23,6 +23,7 @@ mod sagas;
 mod servers;
 mod silence;
 mod sizes;
+mod sqs_time;
 mod starting;
 mod tracing;
 mod verify;
@@ -185,6 +186,7 @@ fn of_the_night() -> Vec<Trial> {
     trials.extend(observability::trials());
     trials.extend(page::trials());
     trials.extend(silence::trials());
+    trials.extend(sqs_time::trials());
     trials.extend(starting::trials());
     trials.extend(tracing::trials());
     trials
