@@ -149,7 +149,11 @@ async fn days_are_forgotten_beside_an_open_transaction(payloads: PayloadComparis
     let refused = consume(&long, &old).await;
     assert!(matches!(refused, Err(AdmitError::Refused(Refusal::TooOld { .. }))), "{refused:?}");
     assert_eq!(open.commit().await.unwrap().len(), 1);
-    assert_eq!(short.maintain().await.unwrap().expired, 0);
+    // It waits for a lock for milliseconds only, and the next time is a better one: autovacuum or
+    // the end of the other session may still have the table.
+    while let Err(busy) = short.maintain().await {
+        assert!(format!("{busy:?}").contains("lock timeout"), "{busy:?}");
+    }
     assert_eq!(empty().await, 0, "dropped");
     database.drop_schema().await;
 }
