@@ -106,8 +106,8 @@ pub trait CheckpointStore: Send {
         changes: &[ExceptionChange],
     ) -> Result<Fenced, LogError>;
 
-    /// Keeps for operators why no message reaches the broker, or that they do (`None`), if the epoch
-    /// still holds; checkpoints keep it as well. Nothing, in a log that keeps no such thing.
+    /// Keeps for operators why no message reaches the broker, or that they do (`None`), if the
+    /// epoch still holds; checkpoints keep it as well. Nothing, in a log that keeps no such thing.
     async fn note_trouble(&mut self, epoch: i64, trouble: Option<BrokerTrouble>) -> Result<(), LogError> {
         let _ = (epoch, trouble);
         Ok(())

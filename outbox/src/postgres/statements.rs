@@ -194,8 +194,8 @@ migrations::statements! {
     pauses = super::pause::PAUSES;
 
     /// $1 relay, $2 holder, $3 ttl in seconds, $4 the first cursor; $5 epoch and $6 end of a lease
-    /// that is over although it ends in the future, or null; $7 the name of a session that holds it.
-    /// The database's clock only. The same holder gets a new epoch too: what it sent before is
+    /// that is over although it ends in the future, or null; $7 the name of a session that holds
+    /// it. The database's clock only. The same holder gets a new epoch too: what it sent before is
     /// fenced off.
     acquire = "
         INSERT INTO {schema}outbox_relay AS r (relay, epoch, holder, lease_until, lease_seconds, cursor)

@@ -56,8 +56,8 @@ pub(crate) async fn a_rotated_database_password_is_picked_up(stage: Stage) -> Ou
 }
 
 /// Goal: a login that RabbitMQ refuses is shown until it is accepted, and a password that is wrong
-/// is not taken for a rotation; beside it, how many processes wait for the lease. Oracle: the status
-/// while the file holds a wrong password, a right one, and a wrong one again; the log.
+/// is not taken for a rotation; beside it, how many processes wait for the lease. Oracle: the
+/// status while the file holds a wrong password, a right one, and a wrong one again; the log.
 pub(crate) async fn a_refused_login_is_shown_until_it_is_accepted(stage: Stage) -> Outcome {
     let workload = Workload::<Postgres>::open(&stage, brokers::open(Backend::Rabbitmq).await?).await?;
     let file = stage.folder().join("password");
