@@ -116,7 +116,11 @@ impl LogRetention for PostgresLog {
     async fn expire(&self, keep: Duration) -> Result<Expired, LogError> {
         let mut connection = self.retention().await?;
         let mut expired = Expired { bytes: Some(0), ..Expired::default() };
-        for segment in self.list(&mut connection, keep).await? {
+        let mut segments = self.list(&mut connection, keep).await?;
+        // The oldest first: a row that was written later may tell the age of one whose time lies
+        // ahead.
+        segments.sort_by_key(|segment| segment.newest);
+        for segment in segments {
             if segment.held_back.is_some() {
                 continue;
             }

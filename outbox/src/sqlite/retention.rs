@@ -24,6 +24,9 @@ migrations::statements! {
     parts {
         now = NOW;
         id_of_now = ID_OF_NOW;
+        // The largest message id of the moment ?1 microseconds ago.
+        kept_since = "max(CAST(unixepoch('subsec') * 1000 AS INTEGER) - ?1 / 1000, 0)";
+        id_of_keep = "printf('%08x-%04x-7fff-bfff-ffffffffffff', {kept_since} >> 16, {kept_since} & 65535)";
         is_large = IS_LARGE;
         // Up to the id ?1, but for what is parked without a copy because it is large.
         removable = "id <= ?1 AND NOT ({is_large} AND EXISTS (
@@ -38,9 +41,16 @@ migrations::statements! {
         SELECT o.enqueued_at, n.id, n.enqueued_at, {now} FROM (SELECT enqueued_at FROM outbox_message
             ORDER BY id LIMIT 1) AS o, (SELECT id, enqueued_at FROM outbox_message ORDER BY id DESC
             LIMIT 1) AS n";
-    /// ?1 microseconds to keep: the first entry that is younger. Ids ascend in time, so all before
-    /// it are old.
-    first_young = "SELECT id FROM outbox_message WHERE enqueued_at > {now} - ?1 ORDER BY id LIMIT 1";
+    /// ?1 microseconds to keep: the last entry that is older. Ids ascend in time, so all before the
+    /// first younger one are old. A time that lies ahead is not when an entry was written: the time
+    /// in its id tells its age, and where that lies ahead too, the next entry does.
+    last_old = "
+        SELECT id FROM outbox_message WHERE (enqueued_at <= {now} OR message_id <= {id_of_now})
+            AND id < coalesce((SELECT id FROM outbox_message
+                WHERE CASE WHEN enqueued_at <= {now} THEN enqueued_at > {now} - ?1
+                    ELSE message_id > {id_of_keep} AND message_id <= {id_of_now} END
+                ORDER BY id LIMIT 1), 9223372036854775807)
+        ORDER BY id DESC LIMIT 1";
     /// ?1 up to this id.
     any = "SELECT 1 FROM outbox_message WHERE {removable} ORDER BY id LIMIT 1";
     /// ?1 up to this id, ?2 rows.
@@ -101,14 +111,14 @@ async fn passed(connection: &mut SqliteConnection) -> Result<Option<(i64, String
     Ok(behind)
 }
 
-/// The last entry that is old enough; `None` when all are.
+/// The last entry that is old enough; 0 when none is.
 async fn last_old(connection: &mut SqliteConnection, keep: Duration) -> Result<i64, LogError> {
-    let first_young: Option<i64> = sqlx::query_scalar(&SQL.first_young)
+    let last: Option<i64> = sqlx::query_scalar(&SQL.last_old)
         .bind(i64::try_from(keep.as_micros()).unwrap_or(i64::MAX))
         .fetch_optional(connection)
         .await
         .map_err(LogError::during("look for old entries"))?;
-    Ok(first_young.map_or(i64::MAX, |id| id - 1))
+    Ok(last.unwrap_or_default())
 }
 
 async fn describe(connection: &mut SqliteConnection, keep: Duration) -> Result<Segment, LogError> {

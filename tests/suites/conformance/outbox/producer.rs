@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::outbox::support::{Database, Follower, TestDialect, granted, on};
-use message::{MessageId, SizeLimit, Topic, TraceContext};
+use message::{HeaderName, MessageId, SizeLimit, Topic, TraceContext};
 use outbox::{
     CommitError, Dialect, EnqueueError, Enqueued, NewMessage, OnDuplicate, Outbox, OutboxTransaction,
     Rollback, TransactionError, trace,
@@ -516,12 +516,40 @@ async fn functions_for_other_languages_enqueue_and_explain() {
             ("outbox_enqueue('orders', NULL)", "must not be null"),
             ("outbox_enqueue('orders', '', headers => '[]')", "headers are a JSON array"),
             ("outbox_enqueue('orders', '', headers => '{\"a\": 1}')", "header \"a\" must be a text"),
+            (
+                "outbox_enqueue('orders', '', headers => '{\"a\": \"1\\n2\"}')",
+                "header \"a\" has a control character",
+            ),
             ("outbox_enqueue('orders', '', message_id => gen_random_uuid())", "is not a version 7 UUID"),
             ("outbox_enqueue('orders', '', traceparent => 'x')", "traceparent \"x\""),
         ] {
             let mut connection = db.pool.acquire().await.unwrap();
             let error = Postgres::sql(&mut connection, &format!("SELECT {call}")).await.unwrap_err();
             assert!(error.to_string().contains(expected), "{call}: {error}");
+        }
+        // What the library refuses by its name, in the same words.
+        for name in [
+            "ce_id",
+            "Ce-Source",
+            "CLOUDEVENTS_type",
+            "Content-Type",
+            "traceparent",
+            "TraceState",
+            "MESSAGE-ID",
+        ] {
+            let mut connection = db.pool.acquire().await.unwrap();
+            let expected = HeaderName::new(name).unwrap_err().to_string();
+            for call in ["outbox_enqueue('orders', ''", "outbox_enqueue_json('orders', '{}'"] {
+                let call = format!("SELECT {call}, headers => '{{\"{name}\": \"x\"}}')");
+                let error = Postgres::sql(&mut connection, &call).await.unwrap_err();
+                assert!(error.to_string().contains(&expected), "{call}: {error}");
+            }
+        }
+        for name in ["ce", "cent", "content-type-2", "my-traceparent"] {
+            db.produce(&format!(
+                "SELECT outbox_enqueue('orders', '', headers => '{{\"{name}\": \"a\\tb\"}}')"
+            ))
+            .await;
         }
         db
     })

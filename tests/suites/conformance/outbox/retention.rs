@@ -29,6 +29,7 @@ cases! { "outbox/retention":
         a_derived_id_is_known_as_long_as_its_row,
         writers_a_reader_and_retention_at_once_lose_nothing,
         an_id_that_is_ahead_of_the_clock_hides_nothing,
+        a_time_that_lies_ahead_keeps_no_history,
         what_was_discarded_counts_as_published_by_the_next_relay_of_its_name,
         a_decision_is_kept_while_its_message_can_leave_by_it,
     }
@@ -306,6 +307,49 @@ async fn an_id_that_is_ahead_of_the_clock_hides_nothing<DB: TestDialect>(db: Dat
     let later = main.pass(&[]).await.remove(0).message_id();
     let first = rows(&db).await.first().await.unwrap();
     assert_eq!(first.map(|id| id.to_string()), Some(later), "of everything since then it can be told");
+    db
+}
+
+/// Goal: a row of plain SQL, or of a clock that was years ahead, is kept for as long as others.
+/// Oracle: the rows that are there. The next row tells the age of one whose id lies ahead as well;
+/// the ids put it into a segment that is looked at before.
+async fn a_time_that_lies_ahead_keeps_no_history<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
+    const AHEAD: &str = "0f90b5a2-0000-7000-8000-000000000001";
+    const OF_THE_FIRST_SEGMENT: &str = "01908000-0000-7000-8000-000000000002";
+    let retention = open(&db);
+    let (payload, far) = match DB::NAME {
+        "SQLite" => ("x'00'", "253402214400000000"),
+        _ => ("'\\x00'", "'9999-12-31'"),
+    };
+    let mut main = Relay::new(&db, &relay()).await;
+    db.run(&format!(
+        "INSERT INTO outbox_message (topic, payload, enqueued_at) VALUES ('orders', {payload}, {far})"
+    ))
+    .await;
+    assert_eq!(main.pass(&[]).await.len(), 1);
+    assert_eq!(held_back(&retention, HOUR).await, [HeldBack::Young], "its id is of this moment");
+    retention.expire(HOUR).await.unwrap();
+    assert_eq!(db.rows().await, 1);
+    retention.expire(AT_ONCE).await.unwrap();
+    assert_eq!(db.rows().await, 0);
+
+    db.run(&format!(
+        "INSERT INTO outbox_message (message_id, topic, payload, enqueued_at) \
+         VALUES ('{AHEAD}', 'orders', {payload}, {far})"
+    ))
+    .await;
+    assert_eq!(main.pass(&[]).await.len(), 1);
+    retention.expire(AT_ONCE).await.unwrap();
+    assert_eq!(held_back(&retention, AT_ONCE).await, [HeldBack::Young], "nothing tells its age yet");
+    db.run(&format!(
+        "INSERT INTO outbox_message (message_id, topic, payload) VALUES ('{OF_THE_FIRST_SEGMENT}', 'orders', {payload})"
+    ))
+    .await;
+    assert_eq!(main.pass(&[]).await.len(), 1);
+    retention.expire(HOUR).await.unwrap();
+    assert_eq!(db.rows().await, 2);
+    retention.expire(AT_ONCE).await.unwrap();
+    assert_eq!(db.rows().await, 0);
     db
 }
 
