@@ -109,9 +109,10 @@ impl parts::Guards for Postgres {
     }
 
     /// The look at the marks and COMMIT are one message, since whoever commits one message at a
-    /// time waits for each. A mark that is missing is a division by zero, and a statement that
-    /// failed before fails the look (25P02); either way COMMIT is not reached. sqlx's own
-    /// `commit()` returns `Ok` for a transaction that PostgreSQL rolls back.
+    /// time waits for each. A mark that is missing is a text of ours that is no number, and a
+    /// statement that failed before fails the look (25P02); either way COMMIT is not reached.
+    /// sqlx's own `commit()` returns `Ok` for a transaction that PostgreSQL rolls back. A deferred
+    /// trigger may fail the commit with any code: the text tells its errors from the look's.
     ///
     /// AND CHAIN, because sqlx believes the transaction to be open until it is dropped, and sends a
     /// ROLLBACK with the next message then: one outside a transaction would be a warning in the
@@ -121,13 +122,14 @@ impl parts::Guards for Postgres {
         marked: &[Key<'_>],
     ) -> Result<Outcome<Self>, sqlx::Error> {
         let look_and_commit = format!(
-            "SELECT 1 / (coalesce(nullif(current_setting('inbox.marks', true), ''), '0') = '{}')::int; \
+            "SELECT CASE WHEN marks = '{}' THEN 0 ELSE (marks || '{MARKS_ARE_GONE}')::int END \
+             FROM (SELECT coalesce(nullif(current_setting('inbox.marks', true), ''), '0') OFFSET 0) AS m (marks); \
              COMMIT AND CHAIN",
             marked.len()
         );
         match sqlx::raw_sql(AssertSqlSafe(look_and_commit)).execute(&mut *tx).await {
             Ok(_) => Ok(Outcome::Done(Some(tx))),
-            Err(error) if has_code(&error, "22012") => Ok(Outcome::Gone),
+            Err(error) if says_that_marks_are_gone(&error) => Ok(Outcome::Gone),
             Err(error) => Err(error),
         }
     }
@@ -282,6 +284,14 @@ fn stored(row: &PgRow) -> Result<Stored, sqlx::Error> {
         processed_at: row.try_get("processed_at")?,
         dead_letter: row.try_get::<Option<Uuid>, _>("dead_letter")?.map(DeadLetterId),
     })
+}
+
+/// The server repeats it in the error of the cast that it fails, in any language.
+const MARKS_ARE_GONE: &str = " inbox marks: the transaction that admitted the messages has ended";
+
+fn says_that_marks_are_gone(error: &sqlx::Error) -> bool {
+    has_code(error, "22P02")
+        && error.as_database_error().is_some_and(|answer| answer.message().contains(MARKS_ARE_GONE))
 }
 
 /// A row for which there is no partition is a check violation that names no constraint; one whose

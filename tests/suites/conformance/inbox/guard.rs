@@ -38,6 +38,7 @@ cases! { "inbox/guard":
     postgres {
         a_swallowed_error_on_postgres_gives_no_proof,
         a_commit_without_an_answer_is_unknown_on_postgres,
+        a_deferred_trigger_that_fails_is_the_cause_on_postgres,
     }
 }
 
@@ -525,6 +526,42 @@ async fn a_commit_without_an_answer_is_unknown_on_postgres() {
     assert!(consume(&inbox, "billing", &message).await.0);
     assert!(!consume(&inbox, "billing", &message).await.0);
     assert_eq!(sqlx::Postgres::effects(&database.pool, "billing").await, ["unknown"]);
+    database.drop_schema().await;
+}
+
+/// Goal: the error of a service's own trigger is not taken for a transaction that has ended, nor
+/// the other way round, whatever its code. Oracle: the cause that the commit names.
+async fn a_deferred_trigger_that_fails_is_the_cause_on_postgres() {
+    let Some(database) = <sqlx::Postgres as TestDatabase>::create().await else {
+        println!("NOT RUN: OUTBOX_POSTGRES_URL is not set");
+        return;
+    };
+    let inbox = database.inbox().await;
+    for (work, told) in [
+        ("PERFORM 1 / 0", "division by zero"),
+        ("PERFORM ('x' || TG_NAME)::int", "invalid input syntax for type integer"),
+    ] {
+        for statement in [
+            "DROP TRIGGER IF EXISTS fail ON effect",
+            &format!(
+                "CREATE OR REPLACE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS \
+                 $$ BEGIN {work}; RETURN NULL; END $$"
+            ),
+            "CREATE CONSTRAINT TRIGGER fail AFTER INSERT ON effect DEFERRABLE INITIALLY DEFERRED \
+             FOR EACH ROW EXECUTE FUNCTION fail()",
+        ] {
+            sqlx::query(sqlx::AssertSqlSafe(statement)).execute(&database.admin).await.unwrap();
+        }
+        let message = message("failed");
+        let mut tx = inbox.begin().await.unwrap();
+        assert!(matches!(admit(&mut tx, "billing", &message).await.unwrap(), Admission::Fresh(_)));
+        sqlx::Postgres::apply(&mut tx, "billing", &message).await.unwrap();
+        let Err(CommitError::RolledBack { source: Some(cause), .. }) = tx.commit().await else {
+            panic!("{work}: not rolled back with a cause");
+        };
+        let cause = message::error_text::chain(&*cause).to_string();
+        assert!(cause.contains(told), "{work}: {cause}");
+    }
     database.drop_schema().await;
 }
 
