@@ -117,10 +117,7 @@ async fn database(pipeline: &PipelineConfig, services: &facts::ServiceRoles) -> 
                 Ok((super::postgres::check(&told.facts), told.topics))
             }
             #[cfg(not(feature = "postgres"))]
-            Dialect::Postgres => Err(Unreachable {
-                reason: String::from("this relay was built without PostgreSQL"),
-                unavailable: false,
-            }),
+            Dialect::Postgres => Err(Unreachable::operator("this relay was built without PostgreSQL")),
             Dialect::Sqlite => {
                 let mut told = gather::sqlite::gather(url).await?;
                 told.facts.refused = refusal(pipeline).await?;
@@ -129,14 +126,15 @@ async fn database(pipeline: &PipelineConfig, services: &facts::ServiceRoles) -> 
         }
     };
     // A table that a migration has locked answers nobody.
-    let gathered: Result<(Vec<Finding>, Vec<String>), Unreachable> =
-        timeout(DATABASE_TIME_LIMIT, asked).await.unwrap_or_else(|_| {
-            let reason = format!("no answer within {} s", DATABASE_TIME_LIMIT.as_secs());
-            Err(Unreachable { reason, unavailable: true })
-        });
+    let gathered: Result<(Vec<Finding>, Vec<String>), Unreachable> = timeout(DATABASE_TIME_LIMIT, asked)
+        .await
+        .unwrap_or_else(|_| Err(Unreachable::late_by(DATABASE_TIME_LIMIT)));
     match gathered {
         Ok((findings, topics)) => ([vec![reached(url)], findings].concat(), topics),
-        Err(Unreachable { reason, unavailable }) => {
+        Err(Unreachable { reason, is_handed_on: true, .. }) => {
+            (vec![reached(url), super::postgres::handed_on(reason)], Vec::new())
+        }
+        Err(Unreachable { reason, unavailable, .. }) => {
             (vec![failed("database", &reason, unavailable)], Vec::new())
         }
     }

@@ -68,22 +68,25 @@ fn primary(facts: &PostgresFacts) -> Finding {
     Finding::unless("primary", DATABASE, if facts.replica { "a replica" } else { "the primary" }, problem)
 }
 
+const POOLER: &str = "pooler";
+const POOLER_REMEDY: &str = "a pooler hands sessions on: point database.url at the server or at a pooler in session \
+    mode; behind PgBouncer in transaction mode use 1.21 or newer with max_prepared_statements above 0";
+
 /// Whether a pooler hands sessions of the server on.
 pub(super) fn pooler(shared_session: bool) -> Finding {
     let (measured, problem) = match shared_session {
         false => ("each connection has a session of its own", None),
         true => (
             "two connections share one session of the server",
-            Some((
-                CheckState::Warn,
-                String::from(
-                    "a pooler hands sessions on: point database.url at the server or at a pooler in session mode; \
-                     behind PgBouncer in transaction mode use 1.21 or newer with max_prepared_statements above 0",
-                ),
-            )),
+            Some((CheckState::Warn, String::from(POOLER_REMEDY))),
         ),
     };
-    Finding::unless("pooler", DATABASE, measured, problem)
+    Finding::unless(POOLER, DATABASE, measured, problem)
+}
+
+/// A pooler in between keeps the database from being asked at all.
+pub(super) fn handed_on(reason: String) -> Finding {
+    Finding::fail(POOLER, DATABASE, reason, POOLER_REMEDY)
 }
 
 /// One line of the schema.

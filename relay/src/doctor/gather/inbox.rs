@@ -19,8 +19,9 @@ const REMEMBERS_SQLITE: &str =
 
 /// Asks one inbox.
 pub(in crate::doctor) async fn gather(inbox: &InboxConfig) -> InboxFacts {
-    let remembers =
-        ask(inbox).await.map_err(|Unreachable { reason, unavailable }| UnreadInbox { reason, unavailable });
+    let remembers = ask(inbox)
+        .await
+        .map_err(|Unreachable { reason, unavailable, .. }| UnreadInbox { reason, unavailable });
     InboxFacts { consumer: inbox.consumer.to_string(), topics: inbox.topics.clone(), remembers }
 }
 

@@ -15,7 +15,7 @@ mod lines;
 pub(super) mod postgres;
 pub(super) mod sqlite;
 
-#[cfg(feature = "postgres")]
+use std::error::Error as _;
 use std::time::Duration;
 
 use message::Fault;
@@ -31,17 +31,30 @@ pub(super) struct Unreachable {
     pub(super) reason: String,
     /// Whether it may pass by itself.
     pub(super) unavailable: bool,
+    /// A pooler gave the session of another client, with what that one had prepared.
+    pub(super) is_handed_on: bool,
 }
 
 impl From<LogError> for Unreachable {
     fn from(error: LogError) -> Self {
-        Self { unavailable: error.fault() == Fault::Broker, reason: error.to_string() }
+        let causes = std::iter::successors(error.source(), |&cause| cause.source());
+        let is_handed_on = causes.filter_map(|cause| cause.downcast_ref()).any(is_handed_on);
+        Self { unavailable: error.fault() == Fault::Broker, reason: error.to_string(), is_handed_on }
     }
 }
 
+fn is_handed_on(error: &sqlx::Error) -> bool {
+    outbox::connect::shared_session(error).is_some()
+}
+
 impl Unreachable {
-    fn operator(reason: impl Into<String>) -> Self {
-        Self { reason: reason.into(), unavailable: false }
+    pub(super) fn operator(reason: impl Into<String>) -> Self {
+        Self { reason: reason.into(), unavailable: false, is_handed_on: false }
+    }
+
+    pub(super) fn late_by(limit: Duration) -> Self {
+        let reason = format!("no answer within {} s", limit.as_secs());
+        Self { reason, unavailable: true, is_handed_on: false }
     }
 
     /// Something was asked and failed.
@@ -49,11 +62,12 @@ impl Unreachable {
         let unavailable = error.as_database_error().is_none();
         let told = message::error_text::chain(&error);
         let why = outbox::connect::shared_session(&error).map(|why| format!(": {why}"));
-        Self { reason: format!("it could not be asked: {told}{}", why.unwrap_or_default()), unavailable }
+        let reason = format!("it could not be asked: {told}{}", why.unwrap_or_default());
+        Self { reason, unavailable, is_handed_on: is_handed_on(&error) }
     }
 
     #[cfg(feature = "postgres")]
     fn late() -> Self {
-        Self { reason: format!("no answer within {} s", TIME_LIMIT.as_secs()), unavailable: true }
+        Self::late_by(TIME_LIMIT)
     }
 }

@@ -10,10 +10,11 @@ use lapin::types::{AMQPValue, FieldTable, ShortString};
 use lapin::{Connection, ConnectionProperties};
 use libtest_mimic::Trial;
 use serde_json::Value;
-use sqlx::{Postgres, Sqlite};
+use sqlx::{ConnectOptions as _, Postgres, Sqlite};
 use tests::eventually::when;
 use tests::relay_process::Config;
-use tests::{Backend, Database, Failure, Outcome, RelayProcess, Stage, eventually, trial};
+use tests::trial::at_night;
+use tests::{Backend, Cluster, Database, Failure, Outcome, RelayProcess, Role, Stage, eventually, trial};
 
 use super::Ran;
 
@@ -22,7 +23,7 @@ pub(super) fn trials() -> Vec<Trial> {
     let rabbitmq = [Backend::Postgres, Backend::Rabbitmq];
     let management = [Backend::Postgres, Backend::Rabbitmq, Backend::RabbitmqManagement];
     let sqs = [Backend::Postgres, Backend::Sqs];
-    vec![
+    let mut trials = vec![
         trial("doctor/a_sound_pipeline_fails_nothing/postgres/kafka", &kafka, a_sound_pipeline),
         trial("doctor/what_is_wrong_in_postgres_is_told/postgres/kafka", &kafka, what_is_wrong_in_postgres),
         trial("doctor/what_a_cloud_takes_away_is_told/postgres/kafka", &kafka, what_a_cloud_takes_away),
@@ -39,7 +40,11 @@ pub(super) fn trials() -> Vec<Trial> {
         ),
         trial("doctor/what_is_wrong_in_sqs_is_told/postgres/sqs", &sqs, what_is_wrong_in_sqs),
         trial("doctor/a_broker_that_is_away_can_pass_by_itself/sqlite", &[], a_broker_that_is_away),
-    ]
+    ];
+    // A server of its own.
+    let private = [Backend::Postgres, Backend::Kafka, Backend::Xtask];
+    trials.extend(at_night(vec![trial("doctor/a_pooler_is_named/private/kafka", &private, behind_a_pooler)]));
+    trials
 }
 
 /// The report of one run.
@@ -213,6 +218,24 @@ async fn changed_collation(stage: Stage) -> Outcome {
     let report = Report::of(&config, &[]).await?;
     report.has("collation", "warn", "REFRESH COLLATION VERSION");
     report.has("opens", "pass", "");
+    Ok(())
+}
+
+/// Goal: a pooler that gives the doctor the session of another client, with what that one had
+/// prepared, is named, and no password or right is blamed. Oracle: the checks.
+async fn behind_a_pooler(stage: Stage) -> Outcome {
+    let cluster = Cluster::start(&stage, &[]).await?;
+    let _migrated = Database::<Postgres>::migrated_at(&stage, cluster.url()).await?;
+    cluster.start_pooler("transaction").await?;
+    let url = Role::Relay.url(&cluster.pooler_url())?;
+    let mut other = outbox::connect::postgres_options(&url, false)?.connect().await?;
+    let one: i32 = sqlx::query_scalar("SELECT $1").bind(1).fetch_one(&mut other).await?;
+    assert_eq!(one, 1);
+    let config = Config::with_section(&stage, "orders", &url, &kafka()?.1, "")?;
+    let report = Report::of(&config, &[]).await?;
+    report.has("connection", "pass", "");
+    report.has("pooler", "fail", "a pooler in session mode");
+    assert_eq!(report.code, Some(2));
     Ok(())
 }
 
