@@ -39,11 +39,22 @@ migrations::statements! {
     /// $1 and $2 behind this transaction id and id, $3 floor, $4 rows, $5 xmax of the head of the
     /// open difference or null, $6 its floor: a row below the floor that is too young for it. A
     /// sequence that was set back gives low ids out again, and pages of the log do not meet them.
-    /// Walks one index.
+    /// Walks one index, and steps over the transactions in flight: no limit counts their rows,
+    /// which nobody sees. The gaps between those come as they were sorted. Rows that were rolled
+    /// back are walked once: their entries in the index are marked as dead thereby.
     young = "
-        WITH young AS MATERIALIZED (
-            SELECT xid, id FROM {schema}outbox_message WHERE (xid, id) > ($1::text::xid8, $2::bigint)
-            ORDER BY xid, id LIMIT $4),
+        WITH gap AS MATERIALIZED (
+            SELECT xid, id, lead(xid, 1, '18446744073709551615'::xid8) OVER (ORDER BY xid, id) AS until FROM (
+                SELECT $1::text::xid8, $2::bigint
+                UNION ALL
+                SELECT flight.xid, 9223372036854775807 FROM pg_snapshot_xip(pg_current_snapshot()) AS flight(xid)
+                WHERE flight.xid >= $1::text::xid8) AS edge (xid, id)),
+        young AS MATERIALIZED (
+            SELECT seen.xid, seen.id FROM gap CROSS JOIN LATERAL (
+                SELECT m.xid, m.id FROM {schema}outbox_message AS m
+                WHERE (m.xid, m.id) > (gap.xid, gap.id) AND m.xid < gap.until
+                ORDER BY m.xid, m.id LIMIT $4) AS seen
+            LIMIT $4),
         last AS (SELECT xid, id FROM young ORDER BY xid DESC, id DESC LIMIT 1)
         SELECT (SELECT min(id) FROM young WHERE id <= $3 OR xid >= $5::text::xid8 AND id <= $6),
             (SELECT xid::text FROM last), (SELECT id FROM last), (SELECT count(*) FROM young)";

@@ -23,9 +23,9 @@ use crate::postgres::page::{Cut, Pace, Place, short_max};
 use crate::postgres::row::{self, Column};
 use crate::postgres::statements::{Statements, YOUNG_LOOKED_AT};
 
-/// How far the sequence may have moved since a mark's floor before the mark counts as stale: a poll
-/// then walks at most this many ids (about 30 buffers) that it knows already or that are not
-/// committed.
+/// How far the sequence may have moved since a mark's floor before the mark counts as stale. A poll
+/// walks at most this many ids (about 30 buffers) that it knows already or that are not committed:
+/// what stands above them is found by pages, which walk in steps.
 const STALE_AFTER_IDS: i64 = 1_000;
 
 /// How many ids one statement walks in search of a page: one second, if each has a row that is left
@@ -126,6 +126,7 @@ impl PgReader {
             .bind(&base.snapshot)
             .bind(array(&base.in_flight))
             .bind(&self.run)
+            .bind(STALE_AFTER_IDS)
             .fetch_one(&mut self.connection)
             .await
             .map_err(LogError::during("look for new entries"))?;

@@ -1,7 +1,7 @@
 //! The SQL of reader and checkpoint store, rendered once per log.
 
-/// Young rows that are looked at with each mark. A difference in which fewer ids were given out has
-/// no others.
+/// Young rows that are looked at with a mark: in a difference in which fewer ids were given out,
+/// which has no others.
 pub(super) const YOUNG_LOOKED_AT: i64 = 10_000;
 
 /// The messages whose last decision by an operator of the relay $1 is to discard them, by their
@@ -54,28 +54,30 @@ migrations::statements! {
     /// proof).
     mark_floor = "WITH position AS MATERIALIZED (SELECT {given_out} AS floor)
         SELECT floor, pg_current_xact_id()::text FROM position";
-    /// $1 xmax of the base, unless it sees nothing, $2 its floor, $3 rows that are looked at. Mark,
+    /// $1 xmax of the base, unless it sees nothing, $2 its floor, $3 young rows at most. Mark,
     /// second half: the snapshot is taken before the ceiling is read; with a row, if any, that
     /// shows that the sequence was set back.
     ///
     /// A ceiling, as a position, may be too high and never too low: so it is what a SELECT says. A
     /// row that is visible above it, or below the base's floor although it is younger than the
-    /// base, has an id from before or after the sequence was set back. The first rows are looked at
-    /// here: a relay that keeps up has fewer to read. `facts::Statements::young` looks at all.
+    /// base, has an id from before or after the sequence was set back. They are looked at here
+    /// where fewer ids than $3 were given out, which bounds the walk whoever sees the rows: a relay
+    /// that keeps up has no more to read. Otherwise `facts::Statements::young` looks at all.
     mark_snapshot = "
         WITH sequence AS MATERIALIZED (
             SELECT CASE WHEN is_called THEN last_value ELSE last_value - 1 END AS ceiling
             FROM {schema}outbox_message_id_seq)
         SELECT pg_current_snapshot()::text, (SELECT ceiling FROM sequence), coalesce(
             (SELECT id FROM {schema}outbox_message WHERE id > (SELECT ceiling FROM sequence) ORDER BY id LIMIT 1),
-            (SELECT min(id) FROM (
+            CASE WHEN (SELECT ceiling FROM sequence) - $2 < $3 THEN (SELECT min(id) FROM (
                 SELECT id FROM {schema}outbox_message WHERE (xid, id) > ($1::text::xid8, 0::bigint)
                 ORDER BY xid, id LIMIT $3) AS young
-            WHERE id <= $2))";
-    /// $1 floor, $2 snapshot, $3 in flight, $4 run of the server: the position, whether there is
-    /// anything new, whether anything in flight has ended, whether the run lasts. A scalar subquery
-    /// parses the snapshot once and not for each row. While the sequence stands at the floor there
-    /// is no id above it to look for: an idle poll looks into no segment.
+            WHERE id <= $2) END)";
+    /// $1 floor, $2 snapshot, $3 in flight, $4 run of the server, $5 ids above the floor that are
+    /// looked at, whoever sees their rows: the position, whether there is anything new in them,
+    /// whether anything in flight has ended, whether the run lasts. A scalar subquery parses the
+    /// snapshot once and not for each row. While the sequence stands at the floor there is no id
+    /// above it to look for: an idle poll looks into no segment.
     poll(run = "$4") = "
         WITH sequence AS MATERIALIZED (
             SELECT CASE WHEN is_called THEN last_value ELSE last_value - 1 END AS position
@@ -84,7 +86,8 @@ migrations::statements! {
             (SELECT position > $1 FROM sequence) AND EXISTS (
                 SELECT FROM (
                     SELECT id FROM {schema}outbox_message
-                    WHERE id > $1 AND NOT pg_visible_in_snapshot(xid, (SELECT $2::text::pg_snapshot))
+                    WHERE id > $1 AND id <= $1 + $5::bigint
+                        AND NOT pg_visible_in_snapshot(xid, (SELECT $2::text::pg_snapshot))
                     ORDER BY id LIMIT 1) AS above)
             OR EXISTS (
                 SELECT FROM unnest($3::text::xid8[]) AS flight(xid) CROSS JOIN LATERAL (

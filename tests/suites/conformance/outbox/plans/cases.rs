@@ -156,10 +156,10 @@ pub(super) fn cases(f: &Fixture) -> Vec<Case> {
     let s = |text: &str| text.to_owned();
 
     add(Relay, "statements.mark_floor", "", 1, 0, s(""));
-    add(Relay, "statements.mark_snapshot", "", MANY, 0, format!("'{xmax}',{PARKED},{MANY}"));
-    add(Relay, "statements.poll", "rows above", 1, 0, format!("{PARKED},{base},{flight},NULL"));
-    add(Relay, "statements.poll", "rows of a transaction that ended", 1, 0, format!("{LOG},{base},{flight},NULL"));
-    add(Relay, "statements.poll", "nothing new", 1, 0, format!("{LOG},{now},'{{}}',NULL"));
+    add(Relay, "statements.mark_snapshot", "", MANY, 0, format!("'{xmax}',{},{MANY}", LOG - MANY / 2));
+    add(Relay, "statements.poll", "rows above", 1, 0, format!("{PARKED},{base},{flight},NULL,1000"));
+    add(Relay, "statements.poll", "rows of a transaction that ended", 1, 0, format!("{LOG},{base},{flight},NULL,1000"));
+    add(Relay, "statements.poll", "nothing new", 1, 0, format!("{LOG},{now},'{{}}',NULL,1000"));
     add(Relay, "statements.run", "", 1, 0, s(""));
     add(Relay, "statements.page", "", MANY, 0, format!("{MANY},8192,{},{LOG},{base},{now},NULL", PARKED + MANY));
     add(Relay, "statements.next_id", "", 1, 0, format!("{PARKED},{LOG}"));
