@@ -306,8 +306,10 @@ pub struct StepChange<'a> {
 #[doc(hidden)]
 #[derive(Debug)]
 pub enum Turn<'a> {
-    /// It waits for a step; at once again if more than these replies came, or it was cancelled.
-    Wait { step: &'a str, replies: i64 },
+    /// It waits for a step; at once again if more than these replies came, or it was cancelled. In
+    /// a transaction that has locked the saga before, only a reply to this step counts: there it
+    /// is seen.
+    Wait { step: &'a str, replies: i64, is_locked: bool },
     /// It failed, and is tried again after a pause; at once if it was cancelled.
     Postpone { attempts: u32, delay: Duration, error: Option<&'a str> },
     /// It needs an operator, and nobody has cancelled it; at this step, if at one.

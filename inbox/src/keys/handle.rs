@@ -34,7 +34,7 @@ use super::store::KeyStore;
 use super::telemetry;
 use crate::day::back;
 use crate::store_error::StoreError;
-use crate::within::{Bounded, within};
+use crate::within::Bounded;
 
 /// How often a step is done again that lost against another one, or whose answer got lost. Every
 /// step may be: the holder's number tells whether an earlier try of it was carried out.
@@ -71,7 +71,7 @@ impl<DB: KeyStore> IdempotencyKeys<DB> {
             let lines = Migrator::<DB>::new(Line::Idempotency).schema(schema.clone());
             lines.check(&mut connection).await.map_err(ClaimError::from)
         });
-        within(call_timeout, "look at its tables", look).await?;
+        db.any(look).await.map_err(StoreError::during("look at its tables"))??;
         Ok(Self(Arc::new_cyclic(|keys| Inner {
             db,
             clock: SteadyClock::start(),

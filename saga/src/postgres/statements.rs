@@ -86,7 +86,9 @@ migrations::statements! {
     wait = "
         UPDATE {schema}saga SET worker = NULL, attempts = 0, error = NULL, waits_for = $4,
             waiting_since = CASE WHEN waits_for = $4 THEN waiting_since ELSE clock_timestamp() END,
-            wake_at = CASE WHEN replies <> $5 OR cancel IS NOT NULL THEN clock_timestamp()
+            wake_at = CASE WHEN cancel IS NOT NULL OR replies <> $5 AND (NOT $6 OR EXISTS (
+                    SELECT FROM {schema}saga_reply AS r WHERE r.type = $1 AND r.id = $2 AND r.step = $4))
+                THEN clock_timestamp()
                 ELSE (SELECT due_at FROM {schema}saga_step WHERE type = $1 AND id = $2 AND name = $4) END
         WHERE {held}";
     postpone = "

@@ -221,8 +221,8 @@ impl Store for Postgres {
         turn: &Turn<'_>,
     ) -> Result<bool> {
         let query = match turn {
-            Turn::Wait { step, replies } => {
-                fence(sqlx::query(&statements.wait), held).bind(*step).bind(*replies)
+            Turn::Wait { step, replies, is_locked } => {
+                fence(sqlx::query(&statements.wait), held).bind(*step).bind(*replies).bind(*is_locked)
             }
             Turn::Postpone { attempts, delay, error } => fence(sqlx::query(&statements.postpone), held)
                 .bind(number(*attempts))

@@ -96,7 +96,7 @@ impl<DB: Dialect> Parts<DB> {
         let position = self.next_position();
         let state = StepState::Waiting;
         let step = NewStep { name, position, kind, state, undo, result: None, error: None, due_in };
-        let turn = Turn::Wait { step: name, replies: self.replies };
+        let turn = Turn::Wait { step: name, replies: self.replies, is_locked: true };
         self.insert_step(&mut tx, &step, Commits::WithEffect).await?;
         match sagas.db.call(DB::turn(&mut tx, &sagas.statements, &self.held, &turn)).await {
             Ok(true) => {}
@@ -112,7 +112,7 @@ impl<DB: Dialect> Parts<DB> {
     /// Waits on.
     pub(super) async fn wait(&mut self, name: &str) -> Result<(), Stopped> {
         let sagas = Arc::clone(&self.sagas);
-        let turn = Turn::Wait { step: name, replies: self.replies };
+        let turn = Turn::Wait { step: name, replies: self.replies, is_locked: false };
         let waits = async {
             let mut connection = sagas.db.pool().acquire().await?;
             DB::turn(&mut connection, &sagas.statements, &self.held, &turn).await

@@ -60,7 +60,9 @@ migrations::statements! {
     wait = "
         UPDATE saga SET worker = NULL, attempts = 0, error = NULL, waits_for = $4,
             waiting_since = CASE WHEN waits_for = $4 THEN waiting_since ELSE {now} END,
-            wake_at = CASE WHEN replies <> $5 OR cancel IS NOT NULL THEN {now}
+            wake_at = CASE WHEN cancel IS NOT NULL OR replies <> $5 AND (NOT $6 OR EXISTS (
+                    SELECT 1 FROM saga_reply AS r WHERE r.type = $1 AND r.id = $2 AND r.step = $4))
+                THEN {now}
                 ELSE (SELECT due_at FROM saga_step
                     WHERE saga_step.type = $1 AND saga_step.id = $2 AND name = $4) END
         WHERE {held}";

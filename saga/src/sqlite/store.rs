@@ -211,7 +211,9 @@ impl Store for Sqlite {
         turn: &Turn<'_>,
     ) -> Result<bool> {
         let query = match turn {
-            Turn::Wait { step, replies } => fence(sqlx::query(&SQL.wait), held).bind(*step).bind(*replies),
+            Turn::Wait { step, replies, is_locked } => {
+                fence(sqlx::query(&SQL.wait), held).bind(*step).bind(*replies).bind(*is_locked)
+            }
             Turn::Postpone { attempts, delay, error } => fence(sqlx::query(&SQL.postpone), held)
                 .bind(number(*attempts))
                 .bind(micros(*delay))

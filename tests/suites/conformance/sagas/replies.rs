@@ -10,6 +10,7 @@ saga_cases! { "saga/replies":
     a_reply_wakes_the_saga,
     a_reply_that_comes_before_the_saga_waits_is_kept,
     a_reply_while_the_saga_goes_to_wait_is_not_missed,
+    a_reply_for_another_step_while_the_saga_goes_to_wait_runs_nothing,
     a_reply_before_a_cancellation_reaches_the_undo,
     a_reply_keeps_every_digit,
     a_saga_that_waits_is_not_kept_by_a_late_renewal,
@@ -89,27 +90,52 @@ async fn a_reply_that_comes_before_the_saga_waits_is_kept<DB: Tables>(db: Databa
     assert_eq!(db.integer("SELECT count(*) FROM outbox_message").await.unwrap(), 1);
 }
 
-/// The reply commits after the worker has read the mailbox and before it lets the saga wait.
-async fn a_reply_while_the_saga_goes_to_wait_is_not_missed<DB: Tables>(db: Database<DB>) {
+/// Sagas to one of which a reply comes after the worker has read the mailbox, and before it lets
+/// the saga wait: it is about to send its request.
+async fn replied_in_hand<DB: Tables>(db: &Database<DB>, step: &'static str) -> Sagas<DB> {
     let inner: Arc<Mutex<Option<Sagas<DB>>>> = Arc::default();
     let (there, shared) = (db.clone(), Arc::clone(&inner));
     let hook: saga::Hook = Arc::new(move |_, place| {
-        let (there, sagas) = (there.clone(), shared.lock().unwrap().clone());
+        let there = there.clone();
+        let sagas =
+            if place == saga::crash_points::AFTER_CLAIM { shared.lock().unwrap().take() } else { None };
         Box::pin(async move {
-            if place == saga::crash_points::AFTER_CLAIM {
-                // The saga has its worker, and is about to send its request.
-                reply(&there, &sagas.unwrap(), "a", "P-1").await;
+            if let Some(sagas) = sagas {
+                let mut tx = Outbox::new().begin(&there.service).await.unwrap();
+                let key = format!("checkout/a/{step}").parse().unwrap();
+                let replied = sagas.reply(&mut tx, &key, &"P-1".into()).await.unwrap();
+                assert_eq!(replied, Replied::Kept);
+                tx.commit().await.unwrap();
             }
             false
         })
     });
-    let sagas = sagas(&db).hook(hook).saga("checkout", 1, ship::<DB>).open().await.unwrap();
+    let sagas = sagas(db).hook(hook).saga("checkout", 1, ship::<DB>).open().await.unwrap();
     *inner.lock().unwrap() = Some(sagas.clone());
-    start(&db, &sagas, "a", 7).await;
+    start(db, &sagas, "a", 7).await;
+    sagas
+}
+
+async fn a_reply_while_the_saga_goes_to_wait_is_not_missed<DB: Tables>(db: Database<DB>) {
+    let sagas = replied_in_hand(&db, "ship").await;
     let worker = Worker::of(&sagas);
     assert_eq!(finished(&sagas, "a").await, "\"P-1\"");
     worker.stop().await;
-    inner.lock().unwrap().take();
+}
+
+/// Goal: replies that nobody asked for do not keep a saga busy. Oracle: it was taken once, and no
+/// time wakes it.
+async fn a_reply_for_another_step_while_the_saga_goes_to_wait_runs_nothing<DB: Tables>(db: Database<DB>) {
+    let sagas = replied_in_hand(&db, "pay").await;
+    let worker = Worker::of(&sagas);
+    waits(&sagas, "a").await;
+    worker.stop().await;
+    let saga = show(&sagas, "a").await.0;
+    assert_eq!((saga.epoch, saga.wake_at), (1, None));
+    let worker = Worker::of(&sagas);
+    assert_eq!(reply(&db, &sagas, "a", "P-2").await, Replied::Kept);
+    assert_eq!(finished(&sagas, "a").await, "\"P-2\"");
+    worker.stop().await;
 }
 
 async fn a_reply_before_a_cancellation_reaches_the_undo<DB: Tables>(db: Database<DB>) {
