@@ -42,8 +42,8 @@ impl SizeLimit {
     pub const RABBITMQ: Self = Self { destination: "RabbitMQ", message_bytes_max: 16 << 20 };
     /// SQS: 1 MiB, body and attributes together (SQS quotas, August 2025).
     pub const SQS: Self = Self { destination: "SQS", message_bytes_max: 1 << 20 };
-    /// The largest message that every supported destination takes. SQS carries a payload that is not
-    /// JSON as base64, which is a third longer: of such a payload it takes some 780,000 bytes.
+    /// The largest message that every supported destination takes. SQS carries a payload that is
+    /// not JSON as base64, which is a third longer: of such a payload it takes some 780,000 bytes.
     pub const PORTABLE: Self = Self { destination: "every broker", message_bytes_max: 1_000_000 };
     /// The largest message that a relay with `oversize = "chunk"` takes by default. It splits
     /// messages that are larger than its broker takes. Only for topics whose relays are set so and

@@ -100,8 +100,8 @@ pub trait LogAdmin: Send + Sync + 'static {
     /// cancel-safe: look at [`LogAdmin::pauses`].
     ///
     /// # Errors
-    /// As for [`LogAdmin::relays`]; [`LogError::Operator`] for a name, an actor or a reason that is empty
-    /// or too long.
+    /// As for [`LogAdmin::relays`]; [`LogError::Operator`] for a name, an actor or a reason that is
+    /// empty or too long.
     async fn pause(
         &self,
         relay: &RelayName,

@@ -21,7 +21,7 @@ pub struct RelayStatus {
     pub checkpoint_age: Duration,
     /// Where it stands.
     pub cursor: Cursor,
-    /// What keeps its messages from the broker, or did at its end.
+    /// The error that keeps its messages from the broker, or did at its end.
     pub broker_trouble: Option<BrokerTrouble>,
     /// In which server's history that means something; `None` where nothing is stored about it
     /// (SQLite; a relay that has not led yet).

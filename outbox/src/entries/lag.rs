@@ -23,8 +23,8 @@ pub struct TopicLag {
     pub oldest: Option<Duration>,
 }
 
-/// A row of a count: topic, state (`None` for unread), whether they are scheduled and due, how many,
-/// how long the oldest waits in seconds.
+/// A row of a count: topic, state (`None` for unread), whether they are scheduled and due, how
+/// many, how long the oldest waits in seconds.
 pub(crate) type LagRow = (String, Option<String>, bool, i64, f64);
 
 /// Sums the rows up, by topic. States that this build does not know are left out.

@@ -37,7 +37,7 @@ pub struct Extent {
 }
 
 impl Extent {
-    /// What keeps the relay's messages from its broker.
+    /// The error that keeps the relay's messages from its broker.
     #[must_use]
     pub fn broker_trouble(&self) -> Option<BrokerTrouble> {
         self.cursor.as_deref().and_then(stored::read_trouble)

@@ -40,12 +40,13 @@ pub(crate) fn read(json: &str) -> Result<Cursor, LogError> {
         .map_err(|error| LogError::Corrupt { what: "cursor", problem: format!("{}: {error}", quoted(json)) })
 }
 
-/// What keeps the relay from its broker, as it is merged into a stored cursor.
+/// The broker's error, as it is merged into a stored cursor.
 pub(crate) fn trouble(broker: Option<&BrokerTrouble>) -> Result<String, LogError> {
     json(&Beside { broker })
 }
 
-/// What stands beside a cursor. Only operators read it: what cannot be read stops nothing.
+/// The broker's error beside a stored cursor. Only operators read it, so an unreadable one is
+/// left out.
 pub(crate) fn read_trouble(json: &str) -> Option<BrokerTrouble> {
     serde_json::from_str::<Beside<BrokerTrouble>>(json).ok()?.broker
 }

@@ -1,4 +1,4 @@
-//! What keeps a relay from its broker, as it is kept for operators.
+//! The error that keeps a relay from its broker, as it is kept for operators.
 
 use message::{PublishError, error_text};
 use serde::{Deserialize, Serialize};

@@ -34,7 +34,7 @@ migrations::statements! {
             END) / 1e6 AS longest
             FROM outbox_exception WHERE relay = ?1 AND shard = 0 ORDER BY id LIMIT ?2)
             GROUP BY state, fault, is_due";
-    /// What is large has no copy. One that history has lost was enqueued shortly before it was
+    /// A large entry has no copy. One that history has lost was enqueued shortly before it was
     /// parked. As `lag` counts.
     parked_age = "
         SELECT ({now} - coalesce((SELECT p.enqueued_at FROM outbox_parked AS p

@@ -47,7 +47,7 @@ pub(crate) struct Checkpointer {
     pub(crate) lease: Lease,
     pub(crate) commands: mpsc::Receiver<Command>,
     pub(crate) reports: mpsc::UnboundedSender<Report>,
-    /// What keeps the relay from its broker, for operators.
+    /// The error that keeps the relay from its broker, for operators.
     pub(crate) trouble: watch::Receiver<Option<BrokerTrouble>>,
     /// Until when this process may publish; pushed on by every renewal.
     pub(crate) trusted_until: watch::Sender<Instant>,

@@ -69,7 +69,7 @@ impl Watched {
 /// The longest remedy that is shown.
 const REMEDY_BYTES_MAX: usize = 300;
 
-/// What to do, which errors of databases and brokers end with.
+/// The remedy, with which errors of databases and brokers end.
 fn remedy(reason: &str) -> String {
     match reason.rsplit_once("; ") {
         Some((_, remedy)) => error_text::storable(remedy, REMEDY_BYTES_MAX).replace(char::is_control, " "),

@@ -60,7 +60,7 @@ pub struct PipelineStatus {
     pub exceptions_age_seconds: BTreeMap<&'static str, f64>,
     /// The pauses in force, by whom and why.
     pub paused: Vec<PauseLine>,
-    /// What keeps every message of the leader from the broker, or kept it from the last one.
+    /// The error that keeps every message of the leader from the broker, or kept the last one.
     pub broker_error: Option<BrokerError>,
     /// The open transaction whose rows cannot be read yet.
     pub held_back_by: Option<OpenTransaction>,
@@ -81,7 +81,7 @@ pub struct PipelineStatus {
     pub error: Option<OperateError>,
 }
 
-/// What keeps every message of a relay from its broker.
+/// An error that keeps every message of a relay from its broker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct BrokerError {
     /// The broker's or client's error, and the remedy.

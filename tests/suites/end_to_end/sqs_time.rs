@@ -43,9 +43,9 @@ pub(crate) fn trials() -> Vec<Trial> {
     ]
 }
 
-/// Goal: a copy that a FIFO queue takes, because its deduplication has forgotten the first one, takes
-/// no effect. Oracle: the queue swallows copies for minutes, then hands one to the consumer; one
-/// effect.
+/// Goal: a copy that a FIFO queue takes, because its deduplication has forgotten the first one,
+/// takes no effect. Oracle: the queue swallows copies for minutes, then hands one to the consumer;
+/// one effect.
 async fn copied(stage: Stage, broker: Arc<dyn Broker>) -> Outcome {
     let workload = Workload::<Postgres>::open(&stage, broker).await?;
     let consumer = workload.consume().await?;

@@ -84,7 +84,7 @@ async fn what_can_come_right(stage: Stage) -> Outcome {
     eventually("two pipelines need an operator, one leads", || async {
         let (code, lines) = get(&address, "/readyz").await?;
         let waits = lines.matches("an operator has to act").count();
-        // What to do, and no name of a server or user.
+        // The remedy, and no name of a server or user.
         let helps = lines.contains("ALTER ROLE") && lines.contains("relay migrate up");
         let is_discreet = !lines.contains("127.0.0.1") && !lines.contains("outbox@");
         Ok(when(code == 503 && waits == 2 && helps && is_discreet && lines.contains("healthy: leading")))

@@ -88,7 +88,7 @@ struct Driver {
     asks: mpsc::Sender<Ask>,
     answers: mpsc::Receiver<Answer>,
     commands: mpsc::Sender<Command>,
-    /// What keeps the relay from its broker, for operators.
+    /// The error that keeps the relay from its broker, for operators.
     trouble: watch::Sender<Option<BrokerTrouble>>,
     /// The term has had a session: nothing is left of what an earlier one noted.
     was_connected: bool,

@@ -527,7 +527,7 @@ async fn functions_for_other_languages_enqueue_and_explain() {
             let error = Postgres::sql(&mut connection, &format!("SELECT {call}")).await.unwrap_err();
             assert!(error.to_string().contains(expected), "{call}: {error}");
         }
-        // What the library refuses by its name, in the same words.
+        // Names that the library refuses, in the same words.
         for name in [
             "ce_id",
             "Ce-Source",

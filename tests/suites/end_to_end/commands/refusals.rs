@@ -1,4 +1,4 @@
-//! What commands say when a database or a broker does not let the relay in.
+//! The words of commands when a database or a broker does not let the relay in.
 
 use libtest_mimic::Trial;
 use serde_json::Value;
@@ -18,7 +18,7 @@ pub(super) fn trials() -> Vec<Trial> {
     ]
 }
 
-/// What stands in the status of the only pipeline.
+/// The broker's error in the status of the only pipeline.
 pub(crate) async fn refusal(config: &Config) -> Result<Value, Failure> {
     let ran = Ran::with(config, &["status", "--output", "json"]).await?;
     Ok(ran.json()?[0]["broker_error"].clone())
@@ -56,7 +56,7 @@ async fn away(stage: Stage) -> Outcome {
     relay.stop().await
 }
 
-/// What the page shows first.
+/// The first page.
 async fn page_of(address: &str) -> Result<String, Failure> {
     let mut stream = TcpStream::connect(address).await?;
     let request = format!("GET / HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");

@@ -88,10 +88,10 @@ async fn read_only(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// Goal: a primary that stops, and whose standby is promoted at the same address, loses nothing that
-/// the standby has, published or not; relay, consumer, keys and sagas go on by themselves, and the
-/// relay reports the promotion. Oracle: the checker on what the promoted server has, the relay's
-/// log, `relay status`, `relay verify`.
+/// Goal: a primary that stops, and whose standby is promoted at the same address, loses nothing
+/// that the standby has, published or not; relay, consumer, keys and sagas go on by themselves, and
+/// the relay reports the promotion. Oracle: the checker on what the promoted server has, the
+/// relay's log, `relay status`, `relay verify`.
 async fn promoted(stage: Stage) -> Outcome {
     let primary = Cluster::start(&stage, &[]).await?;
     // The one address that services know, as a name or a virtual address is.
@@ -173,8 +173,8 @@ fn installed_pooler() -> Option<(u32, u32)> {
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
-/// Goal: behind a pooler in transaction mode that keeps prepared statements, as errors recommend it,
-/// everything works. Oracle: that of the short way. One that keeps none is refused by name:
+/// Goal: behind a pooler in transaction mode that keeps prepared statements, as errors recommend
+/// it, everything works. Oracle: that of the short way. One that keeps none is refused by name:
 /// `conformance: outbox/clusters`.
 async fn prepared(stage: Stage) -> Outcome {
     let cluster = Cluster::start(&stage, &[]).await?;
