@@ -114,8 +114,8 @@ fn signatures() -> Vec<(Signature, Option<String>)> {
 }
 
 /// Goal: actor and note of a decision are kept whole or refused with length and limit, by every
-/// call of the libraries that decides, before it changes anything; the error of a failure is kept up to
-/// its limit. Oracle: the errors of each call; what is read back.
+/// call of the libraries that decides, before it changes anything; the error of a failure is kept
+/// up to its limit. Oracle: the errors of each call; what is read back.
 async fn sizes<DB>(db: &Database<DB>) -> Outcome
 where
     DB: Dialect + inbox::Dialect + KeyStore + saga::Dialect,

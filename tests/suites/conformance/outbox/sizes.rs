@@ -134,8 +134,8 @@ fn rows() -> Vec<Row> {
 }
 
 /// Goal: a part of a message that is too large is refused by every call, with its length and the
-/// limit, before anything is sent; everything else is stored whole, and fits for a relay of the same
-/// limit, whatever its source. Oracle: the errors while the table is away, which would be told
+/// limit, before anything is sent; everything else is stored whole, and fits for a relay of the
+/// same limit, whatever its source. Oracle: the errors while the table is away, which would be told
 /// if it were asked for; what the log's reader hands out.
 async fn a_part_of_any_size_is_stored_whole_or_refused_unsent<DB: TestDialect>(
     db: Database<DB>,
