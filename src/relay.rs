@@ -224,7 +224,7 @@ impl RelayBuilder {
     }
 
     /// Sets how long history is kept that every relay has passed: 3 days by default, for ever with
-    /// `None`. Decisions of operators are kept for 400 days, or for ever with `None`.
+    /// `None`. Decisions of operators are kept for three years, or for ever with `None`.
     pub fn keep(mut self, keep: Option<Duration>) -> Self {
         self.keep = keep;
         self

@@ -35,6 +35,7 @@ use std::collections::{HashMap, HashSet};
 use std::future::Future;
 
 use message::{MessageId, shield};
+use sqlx::{ColumnIndex, Decode, Row, Type};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
@@ -76,6 +77,19 @@ pub struct HeldKey {
     pub key: String,
 }
 
+impl HeldKey {
+    /// The key of a row: its tenant is the column `scope`.
+    fn of_row<'r, R: Row>(row: &'r R) -> Result<Option<Self>, sqlx::Error>
+    where
+        &'static str: ColumnIndex<R>,
+        String: Decode<'r, R::Database> + Type<R::Database>,
+    {
+        let key: Option<String> = row.try_get("key")?;
+        let (tenant, topic) = (row.try_get("scope")?, row.try_get("topic")?);
+        Ok(key.map(|key| Self { tenant, topic, key }))
+    }
+}
+
 /// The first held message of a key.
 #[derive(Debug, Clone)]
 pub struct HeldFirst {
@@ -87,6 +101,19 @@ pub struct HeldFirst {
     pub is_in_turn: bool,
 }
 
+impl HeldFirst {
+    /// The first held message as both databases answer it, but for its id, whose type differs.
+    pub(crate) fn of_row<'r, R: Row>(row: &'r R, letter: DeadLetterId) -> Result<Self, sqlx::Error>
+    where
+        &'static str: ColumnIndex<R>,
+        String: Decode<'r, R::Database> + Type<R::Database>,
+        bool: Decode<'r, R::Database> + Type<R::Database>,
+    {
+        let key = HeldKey::of_row(row)?.ok_or(sqlx::Error::RowNotFound)?;
+        Ok(Self { letter, key, is_in_turn: row.try_get("is_in_turn")? })
+    }
+}
+
 /// A dead letter that was closed.
 #[derive(Debug, Clone)]
 pub struct Closed {
@@ -94,6 +121,17 @@ pub struct Closed {
     pub consumer: String,
     /// Its key, if it had one.
     pub key: Option<HeldKey>,
+}
+
+impl Closed {
+    /// The closed dead letter as both databases answer it.
+    pub(crate) fn of_row<'r, R: Row>(row: &'r R) -> Result<Self, sqlx::Error>
+    where
+        &'static str: ColumnIndex<R>,
+        String: Decode<'r, R::Database> + Type<R::Database>,
+    {
+        Ok(Self { consumer: row.try_get("consumer")?, key: HeldKey::of_row(row)? })
+    }
 }
 
 /// The outcome of redriving a held message.
@@ -126,9 +164,7 @@ impl<DB: Dialect> HeldTurn<DB> {
         let (tenant, message_id, failures) = (self.tenant.clone(), self.message_id, self.letter.attempts);
         move |error| FailedTurn { tenant, message_id, failures, error }
     }
-}
 
-impl<DB: Dialect> HeldTurn<DB> {
     /// Notes that a process has the message in hand, in place of its turn. Returns why it is given
     /// up.
     pub(crate) async fn note(

@@ -166,14 +166,16 @@ impl<DB: Dialect> Inbox<DB> {
                     .map_err(StoreError::during("purge old decisions"))
             };
             match batch.await {
-                Ok(rows) => purged += rows,
+                Ok(rows) => {
+                    purged += rows;
+                    if rows < u64::from(PURGED_MAX) {
+                        break;
+                    }
+                }
                 Err(error) => {
                     tracing::debug!(error = error_text(&error), "old decisions were not purged");
-                    return purged;
+                    break;
                 }
-            }
-            if purged % u64::from(PURGED_MAX) > 0 || purged == 0 {
-                return purged;
             }
         }
         purged

@@ -29,6 +29,15 @@ fn plain(text: &str) -> &str {
     }
 }
 
+/// Splits the text of an error at its end into the problem and what to do about it; `None` where it
+/// says no remedy. Errors of connections to databases and brokers put the remedy behind their last
+/// semicolon, and name no server, user or file in it.
+#[doc(hidden)]
+#[must_use]
+pub fn remedy(text: &str) -> Option<(&str, &str)> {
+    text.rsplit_once("; ")
+}
+
 /// A text cut to `bytes_max` at a character, without the NUL characters that PostgreSQL does not
 /// store.
 #[must_use]

@@ -26,8 +26,8 @@ pub struct SagaQuery {
     pub is_stuck: bool,
     /// Also those that have ended.
     pub with_ended: bool,
-    /// At most so many, the oldest first; of those that have ended on PostgreSQL the ones that
-    /// ended first.
+    /// Maximum number of sagas in the list, the oldest first. Of those that have ended, PostgreSQL
+    /// lists the ones that ended first.
     pub limit: NonZeroU32,
 }
 

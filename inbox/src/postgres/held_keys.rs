@@ -61,15 +61,7 @@ impl HeldKeys for Postgres {
             .bind(i32::try_from(limit).unwrap_or(i32::MAX))
             .fetch_all(connection)
             .await?;
-        let first = |row: &PgRow| {
-            let letter = DeadLetterId(row.try_get("id")?);
-            let key = HeldKey {
-                tenant: row.try_get("scope")?,
-                topic: row.try_get("topic")?,
-                key: row.try_get("key")?,
-            };
-            Ok(HeldFirst { letter, key, is_in_turn: row.try_get("is_in_turn")? })
-        };
+        let first = |row: &PgRow| HeldFirst::of_row(row, DeadLetterId(row.try_get("id")?));
         rows.iter().map(first).collect()
     }
 
@@ -81,13 +73,7 @@ impl HeldKeys for Postgres {
     ) -> Result<Vec<Closed>, sqlx::Error> {
         let closed = sqlx::query(&statements.closed_since).bind(since).bind(i64::from(limit));
         let closed = closed.fetch_all(connection).await?;
-        let decode = |row: &PgRow| {
-            let (tenant, topic) = (row.try_get("scope")?, row.try_get("topic")?);
-            let key: Option<String> = row.try_get("key")?;
-            let key = key.map(|key| HeldKey { tenant, topic, key });
-            Ok(Closed { consumer: row.try_get("consumer")?, key })
-        };
-        closed.iter().map(decode).collect()
+        closed.iter().map(Closed::of_row).collect()
     }
 
     async fn lock_held(

@@ -362,7 +362,7 @@ impl<S: Store> Worker<S> {
             }
             look.seen.insert(letter);
             let span = tracing::info_span!("redrive", consumer = %self.consumer, dead_letter = %letter);
-            let turn = self.take_turn((letter, &key), &mut look.courses).instrument(span).await;
+            let turn = self.take_turn(letter, &key, &mut look.courses).instrument(span).await;
             // The next look walks: there the others have their turn whatever is the matter here.
             if !turn.inspect_err(|_| look.walked = None)? {
                 continue;
@@ -381,7 +381,8 @@ impl<S: Store> Worker<S> {
     /// Redrives a held message if it is its turn. Whether it is closed now.
     async fn take_turn(
         &self,
-        (letter, key): (DeadLetterId, &HeldKey),
+        letter: DeadLetterId,
+        key: &HeldKey,
         courses: &mut HashMap<DeadLetterId, (HeldKey, Course)>,
     ) -> Result<bool, StoreError> {
         let begun_at = Instant::now();

@@ -299,9 +299,7 @@ impl<DB: Dialect> InboxStore<DB> {
     ) -> Result<T, E> {
         within(self.inbox.options().call_timeout, what, call).await
     }
-}
 
-impl<DB: Dialect> InboxStore<DB> {
     /// Carries out a redrive that was requested, with a note of it for the next process.
     async fn carry_out(&self, request: &Decision) -> Result<(), StoreError> {
         let call = self.inbox.take_request(request, self.process);

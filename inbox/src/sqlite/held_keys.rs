@@ -64,15 +64,7 @@ impl HeldKeys for Sqlite {
             .bind(i64::from(limit))
             .fetch_all(connection)
             .await?;
-        let first = |row: &SqliteRow| {
-            let letter = letter_id(row.try_get("id")?);
-            let key = HeldKey {
-                tenant: row.try_get("scope")?,
-                topic: row.try_get("topic")?,
-                key: row.try_get("key")?,
-            };
-            Ok(HeldFirst { letter, key, is_in_turn: row.try_get("is_in_turn")? })
-        };
+        let first = |row: &SqliteRow| HeldFirst::of_row(row, letter_id(row.try_get("id")?));
         rows.iter().map(first).collect()
     }
 
@@ -84,13 +76,7 @@ impl HeldKeys for Sqlite {
     ) -> Result<Vec<Closed>, sqlx::Error> {
         let closed = sqlx::query(CLOSED_SINCE).bind(values::micros(since)).bind(i64::from(limit));
         let closed = closed.fetch_all(connection).await?;
-        let decode = |row: &SqliteRow| {
-            let (tenant, topic) = (row.try_get("scope")?, row.try_get("topic")?);
-            let key: Option<String> = row.try_get("key")?;
-            let key = key.map(|key| HeldKey { tenant, topic, key });
-            Ok(Closed { consumer: row.try_get("consumer")?, key })
-        };
-        closed.iter().map(decode).collect()
+        closed.iter().map(Closed::of_row).collect()
     }
 
     /// A writing transaction excludes all others.

@@ -184,11 +184,11 @@ pub(super) const HOLDER_BEFORE: &str = concat!(
     holds!(),
     " ORDER BY d.seq LIMIT 1"
 );
-/// The first held message of each key behind a key, unless something holds it. From key to key by
-/// the index, however many are held behind the first ones: three looks, because SQLite searches by
-/// the first column only where rows of columns are compared.
 pub(super) const PURGE_DECISIONS: &str = "DELETE FROM inbox_audit WHERE seq IN (SELECT seq FROM ( \
     SELECT seq, at, done_at FROM inbox_audit ORDER BY seq LIMIT $2) WHERE at < $1 AND done_at IS NOT NULL)";
+/// The first held message of each of the next keys behind a key, and whether nothing holds it. From
+/// key to key by the index, however many are held behind the first ones: three looks, because
+/// SQLite searches by the first column only where rows of columns are compared.
 pub(super) const HELD_FIRSTS: &str = concat!(
     "WITH RECURSIVE first_held (place, seq) AS ( \
     SELECT 1, (SELECT n.seq FROM inbox_dead_letter AS n WHERE n.consumer = $1 AND n.resolution IS NULL AND n.reason = 'held' \

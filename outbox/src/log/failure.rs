@@ -53,15 +53,14 @@ impl From<MigrateError> for LogError {
         // operator's fault.
         let source =
             std::error::Error::source(&error).and_then(|source| source.downcast_ref::<sqlx::Error>());
-        let mut lost = source.is_some_and(|source| SqlErrorKind::of(source) != SqlErrorKind::Refused);
-        let mut reason = error_text::chain(&error);
-        // Waiting does not change how a pooler works.
-        if let Some(why) = source.and_then(shared_session) {
-            (reason, lost) = (format!("{reason}: {why}"), false);
-        }
-        match lost {
-            true => Self::Unavailable { reason, source: Some(Box::new(error)) },
-            false => Self::Operator { reason, source: Some(Box::new(error)) },
+        let lost = source.is_some_and(|source| SqlErrorKind::of(source) != SqlErrorKind::Refused);
+        let shared = source.and_then(shared_session);
+        let reason = error_text::chain(&error);
+        match shared {
+            // Waiting does not change how a pooler works.
+            Some(why) => Self::Operator { reason: format!("{reason}: {why}"), source: Some(Box::new(error)) },
+            None if lost => Self::Unavailable { reason, source: Some(Box::new(error)) },
+            None => Self::Operator { reason, source: Some(Box::new(error)) },
         }
     }
 }

@@ -16,12 +16,8 @@ struct Stored<'a> {
 
 #[derive(Serialize, Deserialize)]
 struct Beside<T> {
-    #[serde(default = "none", skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     broker: Option<T>,
-}
-
-fn none<T>() -> Option<T> {
-    None
 }
 
 /// The cursor as JSON.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use message::{Fault, Receipts};
+use message::{Fault, Receipts, error_text};
 #[cfg(feature = "postgres")]
 use secrecy::ExposeSecret as _;
 use tokio::time::timeout;
@@ -89,7 +89,7 @@ pub async fn reach_inbox(inbox: &InboxConfig) -> Finding {
 /// A connection that failed. What databases and brokers are reached by ends its error with what to
 /// do, where the cause is known.
 pub(super) fn failed(subject: &str, told: &str, unavailable: bool) -> Finding {
-    let (measured, remedy) = match told.rsplit_once("; ") {
+    let (measured, remedy) = match error_text::remedy(told) {
         Some(parts) => parts,
         None if unavailable => (told, "look at the server and at the network in between"),
         None => (told, "correct the setting that the error names, or what that setting points to"),

@@ -71,7 +71,7 @@ const REMEDY_BYTES_MAX: usize = 300;
 
 /// The remedy, with which errors of databases and brokers end.
 fn remedy(reason: &str) -> String {
-    match reason.rsplit_once("; ") {
+    match error_text::remedy(reason) {
         Some((_, remedy)) => error_text::storable(remedy, REMEDY_BYTES_MAX).replace(char::is_control, " "),
         None => String::from("the log and `relay check` say what for"),
     }

@@ -69,9 +69,7 @@ impl Admitted {
     pub(super) async fn evicted(&self) {
         self.evicted.cancelled().await;
     }
-}
 
-impl Admitted {
     /// Who connects, as peers are counted; none for a proxy, and for this machine.
     #[cfg(feature = "page")]
     pub(crate) fn peer(&self) -> Option<IpAddr> {
