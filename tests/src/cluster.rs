@@ -289,7 +289,7 @@ impl Cluster {
 }
 
 /// Where the services of this run keep what they downloaded: beside their data, unless told.
-fn downloads() -> Result<PathBuf, Failure> {
+pub(crate) fn downloads() -> Result<PathBuf, Failure> {
     for variable in ["OUTBOX_DOWNLOADS_DIR", "OUTBOX_SERVICES_DIR"] {
         if let Some(folder) = std::env::var_os(variable).filter(|value| !value.is_empty()) {
             return Ok(std::path::absolute(folder)?);

@@ -45,6 +45,17 @@ pub async fn postgres(options: &str) -> Result<String, Failure> {
     Ok(format!("{base}/{name}"))
 }
 
+/// Makes the tables of these lines in a database of PostgreSQL, and grants the roles their rights.
+///
+/// # Errors
+/// The server refused or is away.
+pub(crate) async fn migrate(admin: &mut PgConnection, lines: &[Line]) -> Outcome {
+    for line in lines {
+        Migrator::<sqlx::Postgres>::new(*line).up(admin).await?;
+    }
+    roles::grant(admin, lines, None).await
+}
+
 /// Creates a database of PostgreSQL with the tables of these lines and the rights of the roles;
 /// returns its administrator's URL.
 ///
@@ -54,10 +65,7 @@ pub async fn migrated_postgres(lines: &[Line]) -> Result<String, Failure> {
     let original = once(&ORIGINALS, lines).get_or_try_init(async || {
         let url = postgres("").await?;
         let mut admin = PgConnection::connect(&url).await?;
-        for line in lines {
-            Migrator::<sqlx::Postgres>::new(*line).up(&mut admin).await?;
-        }
-        roles::grant(&mut admin, lines, None).await?;
+        migrate(&mut admin, lines).await?;
         admin.close().await?;
         Ok::<_, Failure>(url)
     });

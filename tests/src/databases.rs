@@ -4,12 +4,12 @@ use std::fmt;
 use std::future::Future;
 use std::path::{Path, PathBuf};
 
-use migrations::{Line, Migrator};
+use migrations::Line;
 use sqlx::{AssertSqlSafe, PgConnection, Pool, Postgres, Sqlite, SqliteConnection};
 
 use crate::backends::Backend;
 use crate::copies;
-use crate::roles::{self, Role};
+use crate::roles::Role;
 use crate::stage::{Stage, random};
 use crate::trial::{Failure, Outcome};
 
@@ -188,10 +188,7 @@ impl Database<Postgres> {
     pub async fn migrated_at(stage: &Stage, url: String) -> Result<Self, Failure> {
         let database = Self::at(stage, url)?;
         let mut connection = database.admin.acquire().await?;
-        for line in Line::ALL {
-            Migrator::<Postgres>::new(line).up(&mut connection).await?;
-        }
-        roles::grant(&mut connection, &Line::ALL, None).await?;
+        copies::migrate(&mut connection, &Line::ALL).await?;
         drop(connection);
         Ok(database)
     }

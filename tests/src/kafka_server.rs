@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use tokio::process::Command;
 
 use crate::backends::Backend;
-use crate::cluster::{free_port, run};
+use crate::cluster::{downloads, free_port, run};
 use crate::stage::Stage;
 use crate::trial::Failure;
 
@@ -60,11 +60,7 @@ impl KafkaServer {
         for variable in ["OUTBOX_KAFKA_BROKERS", "OUTBOX_KAFKA_TLS_PORT", "OUTBOX_KAFKA_SASL_PORT"] {
             command.env_remove(variable);
         }
-        if std::env::var_os("OUTBOX_DOWNLOADS_DIR").is_none() {
-            // The shared services' folder, which holds that of the certificates.
-            let shared = PathBuf::from(Backend::TlsFiles.address()?);
-            command.env("OUTBOX_DOWNLOADS_DIR", shared.parent().ok_or("no folder of services")?);
-        }
+        command.env("OUTBOX_DOWNLOADS_DIR", downloads()?);
         Ok(command)
     }
 }

@@ -161,7 +161,12 @@ async fn runs(stage: Stage, environment: &Environment, broker: Arc<dyn Broker>) 
     saga(database).await?;
     consumer.stop().await?;
     relay.stop().await?;
-    let config = verify::config(&stage, &workload, &database.url, "")?;
+    nothing_is_missing(&stage, &workload).await
+}
+
+/// `relay verify` finds all that was placed at its consumer, and its effects once.
+async fn nothing_is_missing(stage: &Stage, workload: &Workload<Postgres>) -> Outcome {
+    let config = verify::config(stage, workload, &workload.database.url, "")?;
     let (code, report) = verify(&config, &["--grace", "1s"]).await?;
     assert_eq!(code, Some(0), "{report:#}");
     Ok(())
