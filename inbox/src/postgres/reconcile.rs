@@ -12,7 +12,8 @@ use uuid::Uuid;
 use crate::reconcile::{AppliedIds, Remembered, Unfinished, Whose};
 use crate::store_error::StoreError;
 
-// $1 consumer, $2 scope or null. The first bound lets the planner begin inside the primary key.
+// $1 consumer, $2 scope or null. The first bound lets the planner begin inside the primary key, in
+// whose order, for one consumer, the rows come.
 const PAGE: &str = "SELECT message_id, scope, fingerprint FROM {schema}inbox_message \
     WHERE dead_letter IS NULL AND consumer = $1 AND ($2::text IS NULL OR scope = $2) AND message_id >= $3 \
     AND (message_id, scope) > ($3, $4) AND message_id <= $5 ORDER BY message_id, scope LIMIT $6";
@@ -65,13 +66,17 @@ impl PostgresMemory {
     }
 }
 
-/// Nothing is set for the session, which a pooler may hand on to a service.
+/// Nothing is set for the session, which a pooler may hand on to a service. Every statement goes by
+/// its index and sorts no table, whatever the planner believes of it.
 async fn begin(
     connection: &mut PgConnection,
     statement_timeout: Duration,
 ) -> Result<Transaction<'_, Postgres>, sqlx::Error> {
     let mut tx = connection.begin_with("BEGIN READ ONLY").await?;
-    sqlx::query("SELECT set_config('statement_timeout', $1, true)")
+    sqlx::query(
+        "SELECT set_config('statement_timeout', $1, true), set_config('enable_seqscan', 'off', true), \
+         set_config('enable_bitmapscan', 'off', true), set_config('enable_sort', 'off', true)",
+    )
         .bind(statement_timeout.as_millis().to_string())
         .execute(&mut *tx)
         .await?;

@@ -25,6 +25,9 @@ migrations::statements! {
         outline = "{envelope}, '' AS input, NULL::text AS output";
         // Filters of a list; without one a value is null.
         chosen = "($1::text IS NULL OR type = $1) AND ($2::text IS NULL OR state = $2)";
+        // Of those that have ended the ones that ended first, by the index of them.
+        ended = "SELECT {outline} FROM {schema}saga WHERE ended_at IS NOT NULL AND {chosen} \
+            ORDER BY ended_at LIMIT $3";
         // Those that have not ended, the oldest first, by the index of them.
         open = "SELECT {outline} FROM {schema}saga WHERE ended_at IS NULL AND {chosen} \
             ORDER BY started_at, type, id LIMIT $3";
@@ -109,13 +112,18 @@ migrations::statements! {
         UPDATE {schema}saga SET {let_go}, state = 'finished', output = $4, wake_at = NULL, attempts = 0, error = NULL,
             ended_at = clock_timestamp()
         WHERE {held} AND cancel IS NULL";
-    /// Of many sagas; which of them it ended.
+    /// Of many sagas; which of them it ended. By their places: joined with the list, all sagas would
+    /// be read where statistics say that there are few. One whose row changes at this moment is not
+    /// ended, and its worker tries again.
     finish_many = "
-        UPDATE {schema}saga AS s SET state = 'finished', output = e.output, worker = NULL, wake_at = NULL,
-            attempts = 0, error = NULL, waits_for = NULL, waiting_since = NULL, ended_at = clock_timestamp()
-        FROM unnest($1::text[], $2::text[], $3::bigint[], $4::text[]) AS e (type, id, epoch, output)
-        WHERE s.type = e.type AND s.id = e.id AND s.epoch = e.epoch AND s.worker IS NOT NULL AND s.cancel IS NULL
-        RETURNING s.type, s.id";
+        WITH mine (place, output) AS MATERIALIZED (SELECT s.ctid, e.output
+            FROM unnest($1::text[], $2::text[], $3::bigint[], $4::text[]) AS e (type, id, epoch, output)
+            CROSS JOIN LATERAL (SELECT ctid FROM {schema}saga AS s WHERE s.type = e.type AND s.id = e.id
+                AND s.epoch = e.epoch AND s.worker IS NOT NULL AND s.cancel IS NULL
+                LIMIT 1 FOR NO KEY UPDATE) AS s)
+        UPDATE {schema}saga AS s SET {let_go}, state = 'finished', wake_at = NULL, attempts = 0, error = NULL,
+            output = (SELECT mine.output FROM mine WHERE mine.place = s.ctid), ended_at = clock_timestamp()
+        WHERE s.ctid = ANY (ARRAY(SELECT place FROM mine)) RETURNING s.type, s.id";
     end_undo = "
         UPDATE {schema}saga SET {let_go}, state = 'undone', wake_at = NULL, attempts = 0, error = NULL,
             ended_at = clock_timestamp()
@@ -139,10 +147,8 @@ migrations::statements! {
     list_open = "{open}";
     list_stuck = "SELECT {outline} FROM {schema}saga WHERE stuck_at IS NOT NULL AND {chosen} \
         ORDER BY started_at, type, id LIMIT $3";
-    /// Of those that have ended the ones that ended first: an index has them.
-    list_all = "SELECT * FROM (({open}) UNION ALL \
-        (SELECT {outline} FROM {schema}saga WHERE ended_at IS NOT NULL AND {chosen} ORDER BY ended_at LIMIT $3)) AS s \
-        ORDER BY started_at, type, id LIMIT $3";
+    list_ended = "SELECT * FROM ({ended}) AS s ORDER BY started_at, type, id";
+    list_all = "SELECT * FROM (({open}) UNION ALL ({ended})) AS s ORDER BY started_at, type, id LIMIT $3";
     retry = "UPDATE {schema}saga SET stuck_at = NULL, attempts = 0, waits_for = NULL, wake_at = clock_timestamp() \
         WHERE type = $1 AND id = $2 AND stuck_at IS NOT NULL";
     /// A worker that owns the saga finds the reason with its next change.
@@ -177,10 +183,12 @@ migrations::statements! {
             SELECT following.type, following.version FROM kind, LATERAL (SELECT type, version FROM {schema}saga \
                 WHERE wake_at IS NOT NULL AND (type, version) > (kind.type, kind.version) \
                 ORDER BY type, version LIMIT 1) AS following) \
-        SELECT type, version, count(*) AS sagas, \
-            (extract(epoch FROM clock_timestamp() - min(wake_at)) * 1000000)::bigint AS longest \
-        FROM kind JOIN {schema}saga USING (type, version) \
-        WHERE wake_at <= statement_timestamp() - $1 * interval '1 microsecond' GROUP BY type, version";
+        SELECT kind.type, kind.version, late.sagas, \
+            (extract(epoch FROM clock_timestamp() - late.first) * 1000000)::bigint AS longest \
+        FROM kind CROSS JOIN LATERAL (SELECT count(*) AS sagas, min(s.wake_at) AS first FROM {schema}saga AS s \
+            WHERE s.type = kind.type AND s.version = kind.version \
+            AND s.wake_at <= statement_timestamp() - $1 * interval '1 microsecond') AS late \
+        WHERE late.sagas > 0";
     /// The database's own function, which runs with the owner's rights.
     forget_decisions = "SELECT {schema}saga_purge_audit($1, $2)";
     /// A saga that another transaction looks at is left for the next time. By their places: of a
@@ -188,7 +196,9 @@ migrations::statements! {
     forget = "WITH gone AS (DELETE FROM {schema}saga WHERE ctid = ANY (ARRAY(SELECT ctid FROM {schema}saga \
                 WHERE ended_at <= least(statement_timestamp(), $2) - $1 * interval '1 microsecond' \
                 ORDER BY ended_at LIMIT $3 FOR UPDATE SKIP LOCKED)) RETURNING type, id), \
-        steps AS (DELETE FROM {schema}saga_step AS t USING gone WHERE t.type = gone.type AND t.id = gone.id), \
-        mail AS (DELETE FROM {schema}saga_reply AS r USING gone WHERE r.type = gone.type AND r.id = gone.id) \
+        steps AS (DELETE FROM {schema}saga_step WHERE ctid = ANY (ARRAY(SELECT t.ctid FROM gone CROSS JOIN LATERAL \
+            (SELECT ctid FROM {schema}saga_step AS t WHERE t.type = gone.type AND t.id = gone.id OFFSET 0) AS t))), \
+        mail AS (DELETE FROM {schema}saga_reply WHERE ctid = ANY (ARRAY(SELECT r.ctid FROM gone CROSS JOIN LATERAL \
+            (SELECT ctid FROM {schema}saga_reply AS r WHERE r.type = gone.type AND r.id = gone.id OFFSET 0) AS r))) \
         SELECT count(*) FROM gone";
 }

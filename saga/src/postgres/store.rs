@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use inbox::Backoff;
-use migrations::Identifier;
+use migrations::{Identifier, Statement};
 use sqlx::postgres::PgArguments;
 use sqlx::query::Query;
 use sqlx::{Connection as _, PgConnection, PgPool, Postgres, Transaction};
@@ -59,6 +59,21 @@ async fn unawaited(
     let kept = sqlx::query_scalar(&statements.has_reply).bind(id.saga_type()).bind(id.id()).bind(step);
     let is_kept: bool = kept.fetch_one(connection).await?;
     Ok(if is_kept { Replied::Duplicate } else { Replied::Late })
+}
+
+impl Statements {
+    /// The list for a query, if anything can be in it. A state says whether its sagas have ended, so
+    /// that none of the others is looked at.
+    fn list(&self, query: &SagaQuery) -> Option<&Statement> {
+        let of_ended = query.state.map(State::has_ended);
+        if query.is_stuck {
+            Some(&self.list_stuck)
+        } else if query.with_ended {
+            Some(of_ended.map_or(&self.list_all, |ended| if ended { &self.list_ended } else { &self.list_open }))
+        } else {
+            (of_ended != Some(true)).then_some(&self.list_open)
+        }
+    }
 }
 
 impl Store for Postgres {
@@ -299,13 +314,7 @@ impl Store for Postgres {
         statements: &Statements,
         query: &SagaQuery,
     ) -> Result<Vec<SagaRecord>> {
-        let statement = if query.is_stuck {
-            &statements.list_stuck
-        } else if query.with_ended {
-            &statements.list_all
-        } else {
-            &statements.list_open
-        };
+        let Some(statement) = statements.list(query) else { return Ok(Vec::new()) };
         let bound = sqlx::query(statement)
             .bind(query.saga_type.as_deref())
             .bind(query.state.map(|state| state.as_str()))
