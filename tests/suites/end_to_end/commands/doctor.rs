@@ -210,7 +210,7 @@ async fn what_a_cloud_takes_away(stage: Stage) -> Outcome {
 async fn changed_collation(stage: Stage) -> Outcome {
     let options = "TEMPLATE template0 LOCALE_PROVIDER icu ICU_LOCALE 'en-US'";
     let database = Database::<Postgres>::empty_with(&stage, options).await?;
-    Ran::of(&["migrate", "up", "--line", "outbox", "--database", &database.url]).await?.done()?;
+    Ran::on(&database.url, &["migrate", "up", "--line", "outbox"]).await?.done()?;
     let config = Config::with_section(&stage, "orders", &database.url, &kafka()?.1, "")?;
     Report::of(&config, &[]).await?.has("collation", "pass", "");
     let another = "UPDATE pg_database SET datcollversion = '1' WHERE datname = current_database()";
@@ -469,6 +469,8 @@ async fn what_is_wrong_in_sqs(stage: Stage) -> Outcome {
 /// has to be changed as well.
 async fn a_broker_that_is_away(stage: Stage) -> Outcome {
     let database = Database::<Sqlite>::migrated(&stage).await?;
+    // Whoever connects as the toolkit does switches a new file to the write-ahead log.
+    database.execute("SELECT 1").await?;
     let section = "[pipeline.kafka]\nbootstrap_servers = [\"127.0.0.1:1\"]\nconnect_timeout_ms = 1000\n";
     let config = Config::with_section(&stage, "orders", &database.url, section, "")?;
     let report = Report::of(&config, &[]).await?;
