@@ -1,4 +1,4 @@
-//! Where a database is.
+//! The address of a database.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,13 +12,14 @@ use sqlx::sqlite::{SqliteConnectOptions, SqlitePool};
 use crate::connect::dialect_of;
 use crate::log::LogError;
 
-/// Where a database is: a URL, somebody who knows it at each connect, such as a mounted secret that
-/// is rotated, or a pool.
+/// The address of a database: a URL, a function that returns the URL at each connect (such as a
+/// mounted secret that is rotated), or a pool.
 ///
-/// Of a pool its present options are used at each connect, so that passwords may be rotated; not
-/// its connections, on which the toolkit leaves no settings, and none of its hooks: a `search_path`
-/// that `after_connect` sets has to stand in [`LogOptions::schema`](crate::log::LogOptions::schema)
-/// too. How it reaches the server is its owner's choice: TLS is not demanded, only warned about.
+/// A pool lends its connect options only. They are read at each connect, so passwords may be
+/// rotated. The toolkit uses none of the pool's connections, so it leaves no settings on them. It
+/// runs none of the pool's hooks: a `search_path` that `after_connect` sets must also be set in
+/// [`LogOptions::schema`](crate::log::LogOptions::schema). The pool's owner chooses how it reaches
+/// the server: without TLS there is a warning, not an error.
 ///
 /// `Debug` prints no URL, because it may hold a password.
 #[derive(Clone)]
@@ -35,16 +36,17 @@ enum Known {
 }
 
 impl Address {
-    /// A URL that is asked for at every connect. `ask` may read a local file; its error is for the
-    /// operator and must not hold the secret.
+    /// Makes an address whose URL `ask` returns at every connect. `ask` may read a local file. Its
+    /// error is shown to the operator and must not contain the secret.
     pub fn asked(ask: impl Fn() -> Result<String, String> + Send + Sync + 'static) -> Self {
         Self(Known::Asked(Arc::new(ask)))
     }
 
-    /// Returns which database it is.
+    /// Returns the kind of database.
     ///
     /// # Errors
-    /// [`LogError::Operator`] for a URL that cannot be had, or that is none of ours.
+    /// [`LogError::Operator`] for a URL that `ask` could not return, or that is not one of
+    /// PostgreSQL or SQLite.
     pub fn dialect(&self) -> Result<Dialect, LogError> {
         Ok(match &self.0 {
             #[cfg(feature = "postgres")]
@@ -55,7 +57,7 @@ impl Address {
         })
     }
 
-    /// Returns the options for a connection to PostgreSQL now; another time they may differ.
+    /// Returns the options for a connection to PostgreSQL. They may differ at the next call.
     #[cfg(feature = "postgres")]
     pub(crate) fn postgres(&self, allow_plaintext: bool) -> Result<PgConnectOptions, LogError> {
         match &self.0 {
@@ -66,7 +68,7 @@ impl Address {
         }
     }
 
-    /// Whether it is a service's pool, whose user is the service's.
+    /// Returns whether it is a pool of the service, which connects as the service's user.
     #[cfg(feature = "postgres")]
     pub(crate) fn is_pool(&self) -> bool {
         matches!(self.0, Known::Postgres(_))

@@ -1,7 +1,7 @@
-//! From a URL to connection options.
+//! Turns a URL into connection options.
 //!
-//! Message payloads are business data and the password opens the database: outside this machine
-//! they travel encrypted and to the right server, or the operator has said otherwise.
+//! Payloads are business data, and the password opens the database. Off this machine both travel
+//! encrypted and to a verified server, unless the operator explicitly allows plaintext.
 
 use migrations::Dialect;
 
@@ -16,12 +16,12 @@ pub use crate::postgres::unconnected::unconnected;
 #[cfg(feature = "sqlite")]
 pub use crate::sqlite::options::{opened_when_free, sqlite_options};
 
-/// A URL that cannot be used. The operator's fault; never holds the URL itself, which may carry a
+/// A URL that cannot be used. The operator is at fault. It never contains the URL, which may hold a
 /// password.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidUrl {
-    /// Another database's URL.
+    /// The URL of another database.
     #[error("the URL begins with {scheme:?}; use postgres://user@host/database or sqlite:file.db")]
     Scheme {
         /// The text before the colon.
@@ -30,13 +30,13 @@ pub enum InvalidUrl {
     /// The rest of the URL is wrong.
     #[error("the {dialect} URL cannot be read: {problem}")]
     Malformed {
-        /// Which database's.
+        /// The database that the URL is for.
         dialect: Dialect,
         /// The client library's message.
         problem: String,
     },
-    /// A character of a user, a password or a database name is not escaped, or a part is missing,
-    /// so that a password would be taken for a host or a database name.
+    /// A character in a user, a password or a database name is not escaped, or a part is missing.
+    /// Part of the password would be read as a host or a database name.
     #[error(
         "the URL is not of the form postgres://user:password@host:port/database: {problem}; write @ / # ? : in a user, \
          a password or a name as %40 %2F %23 %3F %3A"
@@ -45,22 +45,21 @@ pub enum InvalidUrl {
         /// The departure from the form, without any part of the URL.
         problem: &'static str,
     },
-    /// Several servers are named.
+    /// The URL names several servers.
     #[error(
         "the URL names several hosts; name one, that always leads to the primary: a proxy, a virtual address or the \
          writer's DNS name"
     )]
     Hosts,
-    /// A parameter that cannot be honoured. Its value, which may be a secret, is left out.
+    /// A parameter that cannot be honoured. Its value is left out, because it may be a secret.
     #[error("the URL has a parameter {name} that cannot be honoured; {remedy}")]
     Parameter {
-        /// Its name, in quotes.
+        /// The parameter's name, in quotes.
         name: String,
         /// The remedy.
         remedy: &'static str,
     },
-    /// Passwords and payloads would cross a network in the clear, or reach a server nobody has
-    /// verified.
+    /// Passwords and payloads would cross a network in the clear, or reach an unverified server.
     #[error(
         "the connection to {host} with sslmode={mode} may go over the network unencrypted; set sslmode=verify-full \
          (or verify-ca, require) in the URL, or sslmode=disable and allow plaintext explicitly"
@@ -73,10 +72,10 @@ pub enum InvalidUrl {
     },
 }
 
-/// Which database a URL is for.
+/// Returns the kind of database that a URL is for.
 ///
 /// # Errors
-/// [`InvalidUrl::Scheme`] for any other.
+/// [`InvalidUrl::Scheme`] for any other database.
 pub fn dialect_of(url: &str) -> Result<Dialect, InvalidUrl> {
     match url.split_once(':').map_or("", |(scheme, _)| scheme) {
         "postgres" | "postgresql" => Ok(Dialect::Postgres),

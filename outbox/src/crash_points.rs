@@ -1,23 +1,23 @@
-//! Where a test ends a producer: see [`message::crash_points`].
+//! Places where a test kills a producer: see [`message::crash_points`].
 //!
 //! | place | the business rows | the messages | the commit |
 //! |---|---|---|---|
 //! | [`BEFORE_ENQUEUE`] | written | not written | |
 //! | [`AFTER_ENQUEUE`] | written | written | not sent |
-//! | [`BEFORE_COMMIT`] | written | all written, staged ones too | not sent |
-//! | [`AFTER_COMMIT`] | there for good | there for good | happened, and the caller does not know |
+//! | [`BEFORE_COMMIT`] | written | all written, also staged ones | not sent |
+//! | [`AFTER_COMMIT`] | committed | committed | done, but the caller does not know |
 
-/// A message is about to be written.
+/// Before a message is written.
 pub const BEFORE_ENQUEUE: &str = "outbox::before_enqueue";
-/// A message is written.
+/// After a message is written.
 pub const AFTER_ENQUEUE: &str = "outbox::after_enqueue";
-/// COMMIT is about to be sent.
+/// Before COMMIT is sent.
 pub const BEFORE_COMMIT: &str = "outbox::before_commit";
-/// COMMIT has happened.
+/// After COMMIT.
 pub const AFTER_COMMIT: &str = "outbox::after_commit";
 
-/// All of them. The first two are places of [`Outbox::enqueue`](crate::Outbox::enqueue) too, the
-/// others of [`OutboxTransaction`](crate::OutboxTransaction) and
-/// [`Outbox::transaction`](crate::Outbox::transaction) only.
+/// All places. [`Outbox::enqueue`](crate::Outbox::enqueue) passes the first two.
+/// [`OutboxTransaction`](crate::OutboxTransaction) and
+/// [`Outbox::transaction`](crate::Outbox::transaction) pass all four.
 #[cfg(feature = "testing")]
 pub const ALL: [&str; 4] = [BEFORE_ENQUEUE, AFTER_ENQUEUE, BEFORE_COMMIT, AFTER_COMMIT];

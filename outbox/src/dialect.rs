@@ -1,4 +1,4 @@
-//! The operations of a database that producers need.
+//! The database operations that producers need.
 
 use std::time::Duration;
 
@@ -23,8 +23,8 @@ pub trait Dialect: Backend {
     #[doc(hidden)]
     fn statements(schema: Option<&Identifier>) -> Self::Statements;
 
-    /// Inserts messages with different ids, in their order; those whose supplied id exists already
-    /// are left out of the answer. A minted id that exists is a violation of a key.
+    /// Inserts messages with different ids, in order. Returns the ids that are new: a supplied id
+    /// that already exists is left out. A generated id that already exists is a unique violation.
     #[doc(hidden)]
     fn insert(
         connection: &mut Self::Connection,
@@ -40,13 +40,13 @@ pub trait Dialect: Backend {
         ids: &[MessageId],
     ) -> impl Future<Output = Result<Vec<Stored>, sqlx::Error>> + Send;
 
-    /// The database's time.
+    /// Returns the database's time.
     #[doc(hidden)]
     fn now(
         connection: &mut Self::Connection,
     ) -> impl Future<Output = Result<OffsetDateTime, sqlx::Error>> + Send;
 
-    /// Finds out whether a transaction has committed, as far as can be told now.
+    /// Finds out whether a transaction has committed, as far as the database can answer now.
     #[doc(hidden)]
     fn fate(
         connection: &mut Self::Connection,
@@ -54,7 +54,8 @@ pub trait Dialect: Backend {
         commit: &UnknownCommit,
     ) -> impl Future<Output = Result<TransactionStatus, sqlx::Error>> + Send;
 
-    /// Leases the lowest free number: its epoch with it. Nothing when all are held.
+    /// Leases the lowest free number. Returns the number and its epoch, or `None` when all are
+    /// held.
     #[doc(hidden)]
     fn take_node(
         connection: &mut Self::Connection,
@@ -63,7 +64,7 @@ pub trait Dialect: Backend {
         lease: Duration,
     ) -> impl Future<Output = Result<Option<(i64, i64)>, sqlx::Error>> + Send;
 
-    /// Makes a lease last so long from now; false when somebody else has the number.
+    /// Extends a lease to `lease` from now. Returns false when another holder has the number.
     #[doc(hidden)]
     fn renew_node(
         connection: &mut Self::Connection,
@@ -72,7 +73,7 @@ pub trait Dialect: Backend {
         lease: Duration,
     ) -> impl Future<Output = Result<bool, sqlx::Error>> + Send;
 
-    /// Gives a number back; false when somebody else has it.
+    /// Releases a number. Returns false when another holder has it.
     #[doc(hidden)]
     fn release_node(
         connection: &mut Self::Connection,
@@ -80,7 +81,7 @@ pub trait Dialect: Backend {
         held: (i64, i64),
     ) -> impl Future<Output = Result<bool, sqlx::Error>> + Send;
 
-    /// Options for connections from a URL.
+    /// Turns a URL into connection options.
     #[doc(hidden)]
     fn options(
         url: &str,
@@ -96,12 +97,12 @@ pub trait Dialect: Backend {
         Self::pool_options(idle_in_transaction_max).connect_with(options)
     }
 
-    /// Pool options whose connections are clean when they are lent again.
+    /// Returns pool options whose connections carry no transaction over to the next user.
     #[doc(hidden)]
     fn pool_options(idle_in_transaction_max: Duration) -> PoolOptions<Self>;
 
-    /// The same for a program that does the toolkit's work only: its sessions do not depend on the
-    /// defaults of role and database.
+    /// Returns the same for a program that does only the toolkit's work: its sessions do not depend
+    /// on the defaults of role and database.
     #[doc(hidden)]
     fn own_pool_options(idle_in_transaction_max: Duration) -> PoolOptions<Self> {
         Self::pool_options(idle_in_transaction_max)
@@ -114,36 +115,36 @@ pub trait Dialect: Backend {
 pub struct Inserted {
     /// The ids that are new.
     pub ids: Vec<MessageId>,
-    /// The transaction that they belong to, where the database has ids for it.
+    /// The id of their transaction, where the database has such ids.
     pub transaction: Option<String>,
 }
 
-/// The state of a transaction whose commit is unknown.
+/// The status of a transaction whose commit is unknown.
 #[doc(hidden)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TransactionStatus {
     /// It is still running.
     Running,
-    /// It is committed: a message that it added is there.
+    /// It is committed: a message that it added exists.
     Committed,
     /// It is rolled back.
     RolledBack,
-    /// It is over; none of its messages is there, which may be the work of its own savepoints.
+    /// It has ended and none of its messages exists. Its own savepoints may have removed them.
     Unclear,
 }
 
-/// The fingerprint that is stored under an id, under which it must not change.
+/// The fingerprint that is stored under an id. An id keeps its content.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct Stored {
     /// The id.
     pub id: MessageId,
-    /// The fingerprint of what is stored.
+    /// The fingerprint of the stored message.
     pub fingerprint: Fingerprint,
 }
 
 impl Stored {
-    /// Whether a message has the same content.
+    /// Returns whether a message has the same content.
     pub(crate) fn is(&self, prepared: &Prepared) -> bool {
         self.fingerprint == Fingerprint::of(&prepared.message)
     }

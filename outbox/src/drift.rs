@@ -1,4 +1,4 @@
-//! Which ids of their own producers may bring.
+//! Limits on the time of ids that producers supply.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -12,15 +12,15 @@ use crate::enqueue_error::EnqueueError;
 use crate::new_message::Prepared;
 use crate::telemetry;
 
-/// How long a reading of the database's clock is gone on from. A refusal always has one of its own.
+/// Maximum age of a reading of the database's clock. A refusal always takes a fresh reading.
 const READING_AGE_MAX: Duration = Duration::from_secs(60);
 
-/// Judges supplied ids by the database's clock, which costs a round trip a minute, and one for each
-/// refusal.
+/// Checks supplied ids against the database's clock. Costs one round trip a minute, and one for
+/// each refusal.
 #[derive(Debug)]
 pub(crate) struct DriftGuard {
     window: DriftWindow,
-    /// When the clock was read, and what it said.
+    /// When the clock was read, and its answer.
     reading: Mutex<Option<(Instant, OffsetDateTime)>>,
 }
 
@@ -46,8 +46,8 @@ impl DriftGuard {
         Err(EnqueueError::Drift(Box::new(drift)))
     }
 
-    /// Refuses a message whose id will not be accepted any more when it is delivered: an id is made
-    /// when a message is enqueued, and consumers judge its age.
+    /// Refuses a message whose id will be too old when it is delivered. The id is made when the
+    /// message is enqueued, and consumers check its age.
     pub(crate) fn at_delivery(&self, prepared: &Prepared) -> Result<(), EnqueueError> {
         let Some(deliver_at) = prepared.deliver_at else { return Ok(()) };
         let id = prepared.message.id;

@@ -1,4 +1,4 @@
-//! Why a message was not enqueued.
+//! Reasons why a message was not enqueued.
 
 use std::error::Error;
 
@@ -10,24 +10,24 @@ use time::OffsetDateTime;
 
 use crate::new_message::InvalidMessage;
 
-/// Why a message was not enqueued. The transaction must be rolled back: the business rows in it
-/// would commit without their message.
+/// Why a message was not enqueued. Roll the transaction back: otherwise its business rows commit
+/// without their message.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EnqueueError {
     /// The message breaks a rule. Nothing was sent to the database.
     #[error(transparent)]
     Invalid(#[from] InvalidMessage),
-    /// The message is larger than its destination takes. Nothing was sent to the database.
+    /// The message is larger than its destination accepts. Nothing was sent to the database.
     #[error(transparent)]
     Oversize(Box<Oversize>),
     /// The supplied id is older, or further ahead of the database's clock, than the outbox accepts
-    /// ([`OutboxBuilder::ids_accepted`](crate::OutboxBuilder::ids_accepted)): consumers would
+    /// ([`OutboxBuilder::ids_accepted`](crate::OutboxBuilder::ids_accepted)). Consumers would
     /// refuse it.
     #[error(transparent)]
     Drift(Box<Drift>),
-    /// The message would be delivered when its id, made now, is older than consumers accept
-    /// ([`OutboxBuilder::ids_accepted`](crate::OutboxBuilder::ids_accepted)): each of them would
+    /// At delivery the message's id, which is made now, would be older than consumers accept
+    /// ([`OutboxBuilder::ids_accepted`](crate::OutboxBuilder::ids_accepted)). Every consumer would
     /// refuse it. Nothing was sent to the database.
     #[error(
         "message {id} is to be delivered at {deliver_at}; consumers accept its id until {latest_at}, so none would apply \
@@ -38,14 +38,15 @@ pub enum EnqueueError {
         id: MessageId,
         /// When it should be delivered.
         deliver_at: OffsetDateTime,
-        /// The latest time at which it may be.
+        /// The latest time that is allowed.
         latest_at: OffsetDateTime,
     },
     /// No id could be made for the message ([`OutboxBuilder::ids`](crate::OutboxBuilder::ids)).
     #[error(transparent)]
     NoId(#[from] MintError),
-    /// An id that the outbox made for a message exists already: what makes its ids
-    /// ([`OutboxBuilder::ids`](crate::OutboxBuilder::ids)) makes one twice. Nothing was stored.
+    /// The outbox made an id that already exists: its generator
+    /// ([`OutboxBuilder::ids`](crate::OutboxBuilder::ids)) made the same id twice. Nothing was
+    /// stored.
     #[error(
         "an id that was made for a message for topic {topic} exists already; what makes ids must never make one twice"
     )]
@@ -61,8 +62,8 @@ pub enum EnqueueError {
         /// The topic of the refused message.
         topic: Topic,
     },
-    /// The id was enqueued before with another event type, content type or payload: two facts under
-    /// one identity, of which consumers would apply only one.
+    /// The id was enqueued before with another event type, content type or payload. These are two
+    /// facts under one id, and consumers would apply only one of them.
     #[error(
         "message id {id} for topic {topic} was enqueued before with another content; one id names one fact: derive \
          it from everything that makes the fact, or use a fresh id"
@@ -87,30 +88,30 @@ pub enum EnqueueError {
         /// The first error.
         first: String,
     },
-    /// The transaction was ended before: by a `begin()` inside of it that was dropped before its
-    /// answer or refused. The message would have been stored by itself.
+    /// The transaction had already ended: a nested `begin()` was dropped before its answer, or
+    /// refused. The message would have been committed by itself.
     #[error("the message was not stored: {}", migrations::own_transaction::ENDED)]
     Ended,
-    /// The database has no tables of the outbox where it looks for them. The operator's fault.
+    /// The database has no outbox tables in its schema or `search_path`. The operator is at fault.
     #[error(
         "the tables of the outbox are missing in this database, schema or search_path; run `relay migrate up --line outbox`"
     )]
     NoTables(#[source] Box<dyn Error + Send + Sync>),
-    /// The database refused or went away.
+    /// The database refused the statement or became unavailable.
     #[error("the database could not store the message")]
     Database {
         /// The client library's error.
         #[source]
         source: Box<dyn Error + Send + Sync>,
-        /// Whether the same transaction may succeed when run again (serialization failure,
+        /// Whether the same transaction may succeed on another run (serialization failure,
         /// deadlock, busy).
         retryable: bool,
     },
 }
 
 impl EnqueueError {
-    /// Whose fault it is: the message's, the database's ([`Fault::Broker`]: wait and try again) or
-    /// the operator's.
+    /// Returns the party at fault: the message, the database ([`Fault::Broker`]: wait and retry) or
+    /// the operator.
     #[must_use]
     pub fn fault(&self) -> Fault {
         match self {
@@ -125,7 +126,7 @@ impl EnqueueError {
         }
     }
 
-    /// Whether the whole transaction, run again, may succeed.
+    /// Returns whether the whole transaction may succeed on another run.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         matches!(self, Self::Concurrent { .. } | Self::NoId(_) | Self::Database { retryable: true, .. })

@@ -1,4 +1,4 @@
-//! Readers of stored values, as functions of plain values, for the fuzz targets. No part of the
+//! Readers of stored values as functions of plain values, for the fuzz targets. Not part of the
 //! API.
 
 use message::{SizeLimit, Source};
@@ -29,11 +29,11 @@ pub struct Columns {
     pub tracestate: Option<Vec<u8>>,
     /// `payload`.
     pub payload: Vec<u8>,
-    /// Seconds until it is due.
+    /// Seconds until the message is due.
     pub deliver_in: Option<f64>,
 }
 
-/// The entry that the relay makes of a row.
+/// Returns the entry that the relay reads from a row.
 pub fn entry(columns: Columns, source: &Source) -> Entry {
     Row {
         id: 1,
@@ -56,17 +56,17 @@ pub fn entry(columns: Columns, source: &Source) -> Entry {
     .into_entry(&mut Names::default(), source, &RowLimit::of(SizeLimit::CHUNKED))
 }
 
-/// A mark of PostgreSQL read and written again.
+/// Parses a mark of PostgreSQL and writes it again.
 pub fn postgres_mark(notation: &str) -> Result<String, LogError> {
     crate::postgres::rewritten(&Mark::new(notation)).map(|mark| mark.as_str().to_owned())
 }
 
-/// A mark of SQLite read and written again.
+/// Parses a mark of SQLite and writes it again.
 pub fn sqlite_mark(notation: &str) -> Result<String, LogError> {
     crate::sqlite::rewritten(&Mark::new(notation)).map(|mark| mark.as_str().to_owned())
 }
 
-/// A stored cursor read and written again.
+/// Parses a stored cursor and writes it again.
 pub fn cursor(json: &str) -> Result<String, LogError> {
     stored::write(&stored::read(json)?)
 }

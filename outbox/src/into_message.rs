@@ -6,7 +6,7 @@ use serde::Serialize;
 use crate::new_message::NewMessage;
 
 /// Something that can be enqueued: a [`NewMessage`], or a reference to an [`Event`] that serde can
-/// write.
+/// serialize.
 ///
 /// ```
 /// use outbox::NewMessage;
@@ -28,7 +28,7 @@ use crate::new_message::NewMessage;
 /// # Ok(()) }
 /// ```
 pub trait IntoMessage {
-    /// Makes the message. A mistake in it is reported when it is enqueued.
+    /// Makes the message. Enqueueing reports any mistake in it.
     fn into_message(self) -> NewMessage;
 }
 

@@ -1,41 +1,41 @@
-//! The transactional outbox: messages are rows of the caller's own transaction, and a log for the
-//! relay.
+//! The transactional outbox: messages as rows of the caller's own transaction, and the log that the
+//! relay reads.
 //!
 //! For producers:
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! |---|---|
-//! | [`IntoMessage`] | everything that can be enqueued: a message, or an event |
-//! | [`new_message`] | [`NewMessage`]: what a producer wants to say |
+//! | [`IntoMessage`] | everything that can be enqueued: a message or an event |
+//! | [`new_message`] | [`NewMessage`]: a message that a producer builds |
 //! | [`producer`] | [`Outbox`]: enqueues in the caller's transaction |
 //! | [`transaction`] | [`OutboxTransaction`], [`Outbox::transaction`]: transactions that cannot lose a message |
 //! | [`enqueue_error`] | [`EnqueueError`] |
-//! | [`nodes`] | [`NodeIds`](nodes::NodeIds): ids that name the node which made them |
-//! | [`telemetry`] | every metric |
+//! | [`nodes`] | [`NodeIds`](nodes::NodeIds): ids that name the node that made them |
+//! | [`telemetry`] | all metrics |
 //! | [`trace`] | [`Capture`](trace::Capture): the trace context at the time of enqueueing |
-//! | [`wake`] | [`CommitNotify`]: the hint for a relay in the same process |
+//! | [`wake`] | [`CommitNotify`]: wakes a relay in the same process after a commit |
 //! | [`mod@pool`] | [`pool()`]: connection pools that are safe for transactions |
 //!
 //! For the relay and its operators:
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! |---|---|
 //! | [`log`] | [`LogStore`](log::LogStore): the log, read behind a cursor |
-//! | [`admin`] | [`LogAdmin`](admin::LogAdmin): status, dead entries, decisions |
-//! | [`entries`] | [`LogEntries`](entries::LogEntries): single entries, and those that were published |
-//! | [`retention`] | [`LogRetention`](retention::LogRetention): history goes when nobody needs it any more |
-//! | [`reconcile`] | [`Rows`](reconcile::Rows): the outbox compared with what happened elsewhere |
+//! | [`admin`] | [`LogAdmin`](admin::LogAdmin): status, dead entries, operators' decisions |
+//! | [`entries`] | [`LogEntries`](entries::LogEntries): single entries, published ones included |
+//! | [`retention`] | [`LogRetention`](retention::LogRetention): removes history that is no longer needed |
+//! | [`reconcile`] | [`Rows`](reconcile::Rows): reads the outbox for a comparison with another system |
 //! | [`read_only`] | [`ReadOnly`](read_only::ReadOnly): sessions that cannot write |
 //!
 //! For both:
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! |---|---|
-//! | `postgres`, `sqlite` (features) | the dialects, with the same set of files |
-//! | [`dialect`] | [`Dialect`]: what producers need of a database |
-//! | [`address`] | [`Address`](address::Address): where a database is |
-//! | `crash_points` (feature `testing`) | places at which a test ends the process |
-//! | [`connect`] | from a URL to connection options |
+//! | `postgres`, `sqlite` (features) | the dialects, each with the same files |
+//! | [`dialect`] | [`Dialect`]: the database operations that producers need |
+//! | [`address`] | [`Address`](address::Address): where to find a database |
+//! | `crash_points` (feature `testing`) | places where a test kills the process |
+//! | [`connect`] | turns a URL into connection options |
 
 #![cfg_attr(not(feature = "testing"), allow(unreachable_pub, reason = "the feature opens more to tests"))]
 
@@ -54,7 +54,7 @@ mod drift;
 pub mod enqueue_error;
 pub mod entries;
 mod failure;
-/// Open to the fuzz targets.
+/// Entry points for the fuzz targets.
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;

@@ -10,8 +10,8 @@ use message::{
 use serde::Serialize;
 use time::OffsetDateTime;
 
-/// A message to be enqueued. The methods take anything and remember the first mistake, which
-/// enqueueing then reports before any SQL is sent.
+/// A message to be enqueued. The methods accept any value and keep the first mistake. Enqueueing
+/// reports it before it sends any SQL.
 ///
 /// ```
 /// use outbox::NewMessage;
@@ -37,7 +37,7 @@ pub struct NewMessage {
 }
 
 impl fmt::Debug for NewMessage {
-    /// Without what only its consumer should read: of payload and headers their sizes and names.
+    /// Leaves out the payload and the values of headers: prints sizes and names.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("NewMessage")
             .field("topic", &self.topic)
@@ -54,20 +54,20 @@ impl fmt::Debug for NewMessage {
     }
 }
 
-/// Why a message cannot be enqueued. The producer's fault; not retryable.
+/// Why a message cannot be enqueued. The producer is at fault; retrying does not help.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidMessage {
-    /// A name or header is empty, too long or holds a character that is not accepted.
+    /// A name or header is empty, too long or contains a character that is not allowed.
     #[error(transparent)]
     Text(#[from] InvalidText),
     /// The trace context does not follow the W3C format.
     #[error(transparent)]
     Trace(#[from] InvalidTrace),
-    /// The payload could not be written as JSON.
+    /// The payload could not be serialized as JSON.
     #[error("the payload cannot be written as JSON: {0}")]
     Json(String),
-    /// `deliver_at` is a time that the databases and brokers cannot represent.
+    /// `deliver_at` is a time that databases and brokers cannot represent.
     #[error("deliver_at {0} is out of range; it must lie between 1970 and 9999")]
     DeliverAt(OffsetDateTime),
 }
@@ -78,14 +78,14 @@ pub enum InvalidMessage {
 pub struct Prepared {
     /// The message.
     pub message: Message,
-    /// Not before this time.
+    /// The earliest delivery.
     pub deliver_at: Option<OffsetDateTime>,
-    /// Whether the producer brought the id, so that its time is judged.
+    /// Whether the producer supplied the id. Only then its time is checked.
     pub is_supplied: bool,
 }
 
 impl NewMessage {
-    /// An empty message for a topic, with content type `application/octet-stream`.
+    /// Makes an empty message for a topic, with content type `application/octet-stream`.
     pub fn new(topic: impl Into<String>) -> Self {
         Self {
             topic: topic.into(),
@@ -101,7 +101,8 @@ impl NewMessage {
         }
     }
 
-    /// A message that carries an event: its topic, kind and key, and itself as JSON.
+    /// Makes a message that carries an event: its topic, kind and key, and the event itself as
+    /// JSON.
     pub fn event<E: Event + Serialize + ?Sized>(event: &E) -> Self {
         let message = Self::new(E::TOPIC).kind(E::KIND).json(event);
         match event.key() {
@@ -110,13 +111,13 @@ impl NewMessage {
         }
     }
 
-    /// Sets another topic: for one that is configured, beside that of an [`event`](Self::event).
+    /// Replaces the topic, such as that of an [`event`](Self::event) by a configured one.
     pub fn topic(mut self, topic: impl Into<String>) -> Self {
         self.topic = topic.into();
         self
     }
 
-    /// Sets the kind of event, the CloudEvents `type`: `order.placed`. Default: the topic.
+    /// Sets the kind of event, the CloudEvents `type`, such as `order.placed`. Default: the topic.
     pub fn kind(mut self, kind: impl AsRef<str>) -> Self {
         match EventType::new(kind.as_ref()) {
             Ok(kind) => self.kind = Some(kind),
@@ -125,7 +126,8 @@ impl NewMessage {
         self
     }
 
-    /// The ordering key: messages of one key leave in causal order. Default: none, no order.
+    /// Sets the ordering key: messages with the same key leave in causal order. Default: none, no
+    /// order.
     pub fn key(mut self, key: impl AsRef<str>) -> Self {
         match OrderingKey::new(key.as_ref()) {
             Ok(key) => self.key = Some(key),
@@ -134,15 +136,15 @@ impl NewMessage {
         self
     }
 
-    /// The identity, for ids made with [`MessageId::derived`] or before this transaction. Its time
-    /// must be one that the outbox accepts
-    /// ([`OutboxBuilder::ids_accepted`](crate::OutboxBuilder::ids_accepted)). Default: a fresh one.
+    /// Sets the id, for ids made with [`MessageId::derived`] or before this transaction. The outbox
+    /// must accept its time ([`OutboxBuilder::ids_accepted`](crate::OutboxBuilder::ids_accepted)).
+    /// Default: a fresh id.
     pub fn id(mut self, id: MessageId) -> Self {
         self.id = Some(id);
         self
     }
 
-    /// The payload as JSON, with content type `application/json`.
+    /// Sets the payload as JSON, with content type `application/json`.
     pub fn json<T: Serialize + ?Sized>(mut self, value: &T) -> Self {
         match serde_json::to_vec(value) {
             Ok(json) => self.payload = json.into(),
@@ -152,13 +154,13 @@ impl NewMessage {
         self
     }
 
-    /// The payload as bytes; the content type stays.
+    /// Sets the payload as bytes. The content type stays.
     pub fn payload(mut self, payload: impl Into<Bytes>) -> Self {
         self.payload = payload.into();
         self
     }
 
-    /// The media type of the payload.
+    /// Sets the media type of the payload.
     pub fn content_type(mut self, content_type: impl AsRef<str>) -> Self {
         match ContentType::new(content_type.as_ref()) {
             Ok(content_type) => self.content_type = content_type,
@@ -167,7 +169,7 @@ impl NewMessage {
         self
     }
 
-    /// Sets a free header, replacing the value that the name had.
+    /// Sets a header. Replaces an earlier value of the same name.
     pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         if let Err(error) = self.headers.insert(name, value) {
             self.note(error);
@@ -175,9 +177,10 @@ impl NewMessage {
         self
     }
 
-    /// The message leaves at this time or soon after, by the database's clock. It does not wait for
-    /// others of its key, and others do not wait for it. At most 14 days ahead, unless the outbox
-    /// accepts older ids ([`OutboxBuilder::ids_accepted`](crate::OutboxBuilder::ids_accepted)).
+    /// Sets the earliest delivery, by the database's clock. The message leaves then or shortly
+    /// after. It does not wait for other messages of its key, and they do not wait for it. Maximum
+    /// 14 days ahead, unless the outbox accepts older ids
+    /// ([`OutboxBuilder::ids_accepted`](crate::OutboxBuilder::ids_accepted)).
     pub fn deliver_at(mut self, at: OffsetDateTime) -> Self {
         if (1970..=9999).contains(&at.to_offset(time::UtcOffset::UTC).year()) {
             self.deliver_at = Some(at);
@@ -187,7 +190,7 @@ impl NewMessage {
         self
     }
 
-    /// The trace context. Default: what the outbox captures (see [`crate::trace`]).
+    /// Sets the trace context. Default: the one that the outbox captures (see [`crate::trace`]).
     pub fn trace(mut self, trace: TraceContext) -> Self {
         self.trace = Some(trace);
         self
@@ -197,7 +200,8 @@ impl NewMessage {
         self.mistake.get_or_insert(mistake.into());
     }
 
-    /// Checks what was collected; asks for an id and a trace context only where none was given.
+    /// Checks the collected values. Calls `mint` and `capture` only where no id or trace context
+    /// was given.
     pub(crate) fn prepare<E: From<InvalidMessage>>(
         self,
         mint: impl FnOnce() -> Result<MessageId, E>,
@@ -223,8 +227,8 @@ impl NewMessage {
 }
 
 impl From<Message> for NewMessage {
-    /// Enqueues a message as it is, with its id. Its source and time are those of the outbox that
-    /// sends it.
+    /// Enqueues a message unchanged, with its id. Source and time are set by the outbox that sends
+    /// it.
     fn from(message: Message) -> Self {
         Self {
             topic: message.topic.to_string(),

@@ -9,8 +9,8 @@ use sqlx::pool::PoolOptions;
 use crate::connect::InvalidUrl;
 use crate::dialect::Dialect;
 
-/// How long a session may sit inside a transaction without a statement before PostgreSQL ends it: a
-/// producer that hangs must not hold row locks for ever.
+/// How long a session may sit idle inside a transaction before PostgreSQL ends it. A producer that
+/// hangs must not hold row locks forever.
 pub const IDLE_IN_TRANSACTION_MAX: Duration = Duration::from_secs(60);
 
 /// Why a pool could not be opened.
@@ -25,15 +25,15 @@ pub enum PoolError {
     Connect(#[source] Box<dyn Error + Send + Sync>),
 }
 
-/// Pool options whose connections are clean when they are lent again: a transaction that a
-/// cancelled call has left open is rolled back on return, and [`IDLE_IN_TRANSACTION_MAX`] applies.
-/// Add sizes and timeouts as you need.
+/// Returns pool options whose connections carry no transaction over to the next user. A transaction
+/// that a cancelled call left open is rolled back on return to the pool, and
+/// [`IDLE_IN_TRANSACTION_MAX`] applies. Add sizes and timeouts as you need.
 #[must_use]
 pub fn pool_options<DB: Dialect>() -> PoolOptions<DB> {
     DB::pool_options(IDLE_IN_TRANSACTION_MAX)
 }
 
-/// As [`pool_options`], for a program that does the toolkit's work only: isolation level and the
+/// Like [`pool_options`], for a program that does only the toolkit's work: isolation level and the
 /// right to write do not depend on the defaults of role and database.
 #[doc(hidden)]
 #[must_use]
@@ -41,7 +41,7 @@ pub fn own_pool_options<DB: Dialect>() -> PoolOptions<DB> {
     DB::own_pool_options(IDLE_IN_TRANSACTION_MAX)
 }
 
-/// Opens a pool with [`pool_options`]. `sslmode` in the URL is honoured; without one, a PostgreSQL
+/// Opens a pool with [`pool_options`]. Honours `sslmode` in the URL. Without it, a PostgreSQL
 /// server on another machine must prove its identity.
 ///
 /// # Errors

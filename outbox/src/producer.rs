@@ -22,14 +22,14 @@ use crate::wake::CommitNotify;
 /// The outcome of enqueueing one message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Enqueued {
-    /// It is a row of this transaction.
+    /// The message is a row of this transaction.
     Stored(MessageId),
-    /// The same message, by id and content, was enqueued before; it leaves once.
+    /// A message with the same id and content was enqueued before. It leaves once.
     Duplicate(MessageId),
 }
 
 impl Enqueued {
-    /// The message's id.
+    /// Returns the message's id.
     #[must_use]
     pub fn message_id(self) -> MessageId {
         match self {
@@ -37,21 +37,21 @@ impl Enqueued {
         }
     }
 
-    /// Whether it was enqueued before.
+    /// Returns whether the message was enqueued before.
     #[must_use]
     pub fn is_duplicate(self) -> bool {
         matches!(self, Self::Duplicate(_))
     }
 }
 
-/// The answer to an id that was enqueued before with the same content. With another content it is
-/// always [`EnqueueError::IdReused`]. Rows that retention has removed are not remembered.
+/// The answer to an id that was enqueued before with the same content. Another content is always
+/// [`EnqueueError::IdReused`]. Rows that retention has removed are forgotten.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnDuplicate {
-    /// Answer [`Enqueued::Duplicate`].
+    /// Returns [`Enqueued::Duplicate`].
     #[default]
     Ignore,
-    /// Answer [`EnqueueError::DuplicateId`].
+    /// Returns [`EnqueueError::DuplicateId`].
     Error,
 }
 
@@ -129,14 +129,14 @@ impl<DB: Dialect> Default for Outbox<DB> {
 }
 
 impl<DB: Dialect> Outbox<DB> {
-    /// An outbox with every default: tables by the `search_path`, messages that every broker takes,
-    /// duplicates ignored.
+    /// Makes an outbox with all defaults: tables found by the `search_path`, messages of a size
+    /// that every broker accepts, duplicates ignored.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A builder with every default.
+    /// Makes a builder with all defaults.
     pub fn builder() -> OutboxBuilder<DB> {
         OutboxBuilder {
             schema: None,
@@ -152,13 +152,13 @@ impl<DB: Dialect> Outbox<DB> {
         }
     }
 
-    /// Enqueues a message in the caller's transaction: it leaves if and only if that transaction
+    /// Enqueues a message in the caller's transaction. It leaves if and only if that transaction
     /// commits.
     ///
-    /// After an error roll the transaction back. On a raw transaction nothing enforces this:
-    /// PostgreSQL has aborted it after a database error, and a later `commit()` returns `Ok`
-    /// although everything is rolled back; after a validation error, and on SQLite after most
-    /// errors, a `commit()` stores the business rows *without* the message.
+    /// After an error, roll the transaction back. A raw transaction does not enforce this. After a
+    /// database error, PostgreSQL has aborted it, and a later `commit()` returns `Ok` although
+    /// everything is rolled back. After a validation error, and on SQLite after most errors, a
+    /// `commit()` stores the business rows *without* the message.
     /// [`OutboxTransaction`](crate::OutboxTransaction) refuses both.
     ///
     /// # Errors
@@ -172,8 +172,8 @@ impl<DB: Dialect> Outbox<DB> {
         Ok(store::store_one::<DB>(tx, &self.settings, &prepared).await?.answer)
     }
 
-    /// Enqueues many messages in one round trip; the answers are in the order of the messages. All
-    /// or none.
+    /// Enqueues many messages in one round trip, all or none. The answers are in the order of the
+    /// messages.
     ///
     /// # Errors
     /// As for [`Outbox::enqueue`], for the first message that fails.
@@ -189,20 +189,22 @@ impl<DB: Dialect> Outbox<DB> {
         Ok(answers)
     }
 
-    /// The hint for a relay in the same process; [`Outbox::transaction`] and
-    /// [`OutboxTransaction::commit`](crate::OutboxTransaction::commit) give it. After the commit of
-    /// a raw transaction call [`CommitNotify::wake`] yourself, or leave it to the poll.
+    /// Returns the hint for a relay in the same process. [`Outbox::transaction`] and
+    /// [`OutboxTransaction::commit`](crate::OutboxTransaction::commit) give it after a commit.
+    /// After the commit of a raw transaction call [`CommitNotify::wake`] yourself, or wait for the
+    /// relay's next poll.
     #[must_use]
     pub fn wake_up(&self) -> CommitNotify {
         self.settings.wake.clone()
     }
 
-    /// The trace context that a message without one would get now.
+    /// Returns the trace context for a message that brings none.
     pub(crate) fn capture(&self) -> Option<TraceContext> {
         self.settings.capture.capture()
     }
 
-    /// Checks a message and its size; `inherited` is the trace context of whoever started the work.
+    /// Checks a message and its size. `inherited` is the trace context of the caller that started
+    /// the work.
     pub(crate) fn prepare(
         &self,
         message: NewMessage,
@@ -219,19 +221,19 @@ impl<DB: Dialect> Outbox<DB> {
 }
 
 impl<DB: Dialect> OutboxBuilder<DB> {
-    /// The PostgreSQL schema of the tables. Default: by the `search_path`.
+    /// Sets the PostgreSQL schema of the tables. Default: by the `search_path`.
     pub fn schema(mut self, schema: Option<Identifier>) -> Self {
         self.schema = schema;
         self
     }
 
-    /// The largest message. Default: [`SizeLimit::PORTABLE`], 1,000,000 bytes.
+    /// Sets the maximum size of a message. Default: [`SizeLimit::PORTABLE`], 1,000,000 bytes.
     pub fn limit(mut self, limit: SizeLimit) -> Self {
         self.limit = limit;
         self
     }
 
-    /// The largest message for one topic, where it differs.
+    /// Sets a different maximum size for the messages of one topic.
     pub fn topic_limit(mut self, topic: Topic, limit: SizeLimit) -> Self {
         self.topic_limits.insert(topic, limit);
         self
@@ -243,40 +245,40 @@ impl<DB: Dialect> OutboxBuilder<DB> {
         self
     }
 
-    /// How [`Outbox::transaction`] tries again.
+    /// Sets how [`Outbox::transaction`] retries.
     pub fn retry(mut self, retry: RetryPolicy) -> Self {
         self.retry = retry;
         self
     }
 
-    /// Where the trace context comes from. Default: [`TaskLocal`].
+    /// Sets the source of trace contexts. Default: [`TaskLocal`].
     pub fn capture(mut self, capture: impl Capture) -> Self {
         self.capture = Arc::new(capture);
         self
     }
 
-    /// Sets what makes the ids of messages that bring none. Default: [`MessageId::new`]. Where ids
-    /// must name the node that made them: [`NodeIds`](crate::nodes::NodeIds).
+    /// Sets the generator of ids for messages that bring none. Default: [`MessageId::new`]. Use
+    /// [`NodeIds`](crate::nodes::NodeIds) where ids must name the node that made them.
     pub fn ids(mut self, ids: impl IdGenerator) -> Self {
         self.ids = Arc::new(ids);
         self
     }
 
-    /// How old, and how far ahead of the database's clock, an id may be that a message brings.
-    /// Default: [`DriftWindow::DEFAULT`], 14 days and 5 minutes, as inboxes have it; choose what
-    /// all consumers accept.
+    /// Sets how old a supplied id may be, and how far ahead of the database's clock. Default:
+    /// [`DriftWindow::DEFAULT`], 14 days and 5 minutes, as in the inbox. Choose a window that all
+    /// consumers accept.
     pub fn ids_accepted(mut self, window: DriftWindow) -> Self {
         self.ids_accepted = window;
         self
     }
 
-    /// The hint that commits give. Default: an own one.
+    /// Sets the hint that commits give. Default: a new one.
     pub fn wake_up(mut self, wake: CommitNotify) -> Self {
         self.wake = wake;
         self
     }
 
-    /// The outbox.
+    /// Builds the outbox.
     #[must_use]
     pub fn build(self) -> Outbox<DB> {
         Outbox {

@@ -1,4 +1,4 @@
-//! Sessions that cannot write, for whoever looks at a system that others depend on.
+//! Sessions that cannot write, for tools that inspect a system that others depend on.
 
 use std::time::Duration;
 
@@ -13,27 +13,27 @@ use crate::connect::dialect_of;
 use crate::log::LogError;
 use crate::log::failure::within;
 
-/// How long connecting may take.
+/// Maximum duration of connecting.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A session for reading.
 #[derive(Debug)]
 pub enum ReadOnly {
-    /// As the server gave it: what reads begins each transaction with [`begin`].
+    /// A session with the server's defaults. Readers start each transaction with [`begin`].
     #[cfg(feature = "postgres")]
     Postgres(PgConnection),
-    /// The file is opened for reading, and `query_only` is set. Its statements have no time limit:
-    /// they hold nobody up.
+    /// The file is opened for reading, and `query_only` is set. Statements have no time limit,
+    /// because they block no other session.
     #[cfg(feature = "sqlite")]
     Sqlite(SqliteConnection),
 }
 
 impl ReadOnly {
-    /// Opens a session. `application_name` is what an administrator of PostgreSQL sees.
+    /// Opens a session. Administrators of PostgreSQL see its `application_name`.
     ///
     /// # Errors
     /// [`LogError::Operator`] for a URL that cannot be used, [`LogError::Unavailable`] or
-    /// [`LogError::Timeout`] for a database that is away.
+    /// [`LogError::Timeout`] for a database that cannot be reached.
     pub async fn open(url: &str, allow_plaintext: bool, application_name: &str) -> Result<Self, LogError> {
         within(CONNECT_TIMEOUT, async {
             match dialect_of(url)? {
@@ -58,7 +58,7 @@ impl ReadOnly {
     /// Ends the session.
     ///
     /// # Errors
-    /// [`LogError::Unavailable`] when the server had gone; nothing depends on it.
+    /// [`LogError::Unavailable`] when the server was gone. It has no consequences.
     pub async fn close(self) -> Result<(), LogError> {
         let closed = match self {
             #[cfg(feature = "postgres")]
@@ -76,22 +76,22 @@ async fn connected(options: sqlx::postgres::PgConnectOptions) -> Result<PgConnec
     options.connect().await.map_err(|error| crate::connect::unconnected(&options, error))
 }
 
-/// Begins a transaction of one snapshot that the server keeps from writing, and in which no
-/// statement takes longer than this; zero sets no limit.
+/// Begins a read-only transaction with one snapshot, in which no statement takes longer than
+/// `statement_timeout`; zero means no limit.
 ///
-/// Nothing is set for the session: a pooler that hands sessions on after each transaction would
-/// give the settings to a service, whose writes would fail.
+/// Sets nothing for the session. A pooler that passes the session on after each transaction would
+/// pass the settings to a service, whose writes would fail.
 ///
 /// # Errors
-/// The server's. Drop the transaction with the call.
+/// The server's error. If the call is dropped, drop the transaction with it.
 #[cfg(feature = "postgres")]
 pub async fn begin(
     connection: &mut PgConnection,
     statement_timeout: Duration,
 ) -> Result<sqlx::Transaction<'_, Postgres>, sqlx::Error> {
     let mut tx = connection.begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY").await?;
-    // Texts of a database without an encoding come as they are: one that is not UTF-8 would make
-    // the server refuse its whole answer.
+    // A database without an encoding returns its texts unconverted: a conversion of one that is not
+    // UTF-8 would make the server refuse the whole answer.
     sqlx::query(
         "SELECT set_config('statement_timeout', $1, true), set_config('client_encoding',
             CASE WHEN getdatabaseencoding() = 'SQL_ASCII' THEN 'SQL_ASCII' ELSE 'UTF8' END, true)",

@@ -1,5 +1,5 @@
-//! The outbox as somebody reads it who compares it with what happened elsewhere: in the order of
-//! message ids, in pages, each row with what the relay says of it.
+//! Reads the outbox for a comparison with another system: in batches, in the order of message ids,
+//! each row with its state at the relay.
 
 #[cfg(feature = "postgres")]
 use std::time::Duration;
@@ -11,20 +11,21 @@ use uuid::Uuid;
 use crate::entries::Labels;
 use crate::log::{ExceptionState, LogError, RelayName};
 
-/// How far the relay has come with a row.
+/// The relay's progress with a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Stage {
-    /// The stored cursor has not passed it.
+    /// The stored cursor has not passed the row.
     Ahead,
-    /// The stored cursor has passed it, and nothing of it is parked: the broker has confirmed it.
+    /// The stored cursor has passed the row, and no entry of it is parked: the broker has confirmed
+    /// it.
     Passed,
-    /// It is parked.
+    /// The row is parked.
     Beside(ExceptionState),
-    /// An operator gave it up, and the relay has taken that up: the stored cursor has passed it,
-    /// nothing of it is parked, and the relay never publishes it.
+    /// An operator gave the row up, and the relay has accepted that: the stored cursor has passed
+    /// it, no entry of it is parked, and the relay never publishes it.
     Discarded,
-    /// It is left to other relays: nothing is expected of this one. The outbox does not know; who
-    /// knows what the relay leaves out says so.
+    /// The row belongs to other relays, and this relay never publishes it. The outbox does not know
+    /// this: a caller that knows the relay's filter sets it.
     LeftOut,
 }
 
@@ -33,35 +34,37 @@ pub enum Stage {
 pub struct Row {
     /// The message id.
     pub id: Uuid,
-    /// Where it is to be published.
+    /// The topic to publish to.
     pub topic: String,
     /// Its kind and headers.
     pub labels: Labels,
     /// The fingerprint of the message, as an inbox stores it.
     pub fingerprint: Fingerprint,
-    /// How far the relay has come with it.
+    /// The relay's progress with it.
     pub stage: Stage,
-    /// Whether an operator has edited it, so that what was published may differ from the row.
+    /// Whether an operator has edited the message, so that the published message may differ from
+    /// the row.
     pub edited: bool,
 }
 
-/// Reads the outbox of one relay. Every call is one short read-only transaction, in which rows,
-/// cursor and exceptions belong together. Not cancel-safe: after a call that was dropped, open
-/// another one.
+/// Reads the outbox of one relay. Each call is one short read-only transaction, in which rows,
+/// cursor and exceptions are consistent. Not cancel-safe: after a dropped call, open another
+/// reader.
 #[async_trait]
 pub trait Rows: Send {
-    /// Rows with message ids above `after` and up to `until`, ascending, at most `rows_max`.
+    /// Returns rows with message ids above `after` and up to `until`, ascending, maximum
+    /// `rows_max`.
     async fn page(&mut self, after: Uuid, until: Uuid, rows_max: u32) -> Result<Vec<Row>, LogError>;
 
-    /// The rows of these messages, ascending.
+    /// Returns the rows of these messages, ascending.
     async fn find(&mut self, ids: &[Uuid]) -> Result<Vec<Row>, LogError>;
 
-    /// The smallest message id above all that retention has removed: below it nothing can be said
-    /// any more.
+    /// Returns the smallest message id above all that retention has removed. Below it the outbox
+    /// cannot answer any more.
     async fn first(&mut self) -> Result<Option<Uuid>, LogError>;
 }
 
-/// The outbox of a relay in PostgreSQL.
+/// Opens the outbox of a relay in PostgreSQL.
 ///
 /// # Errors
 /// [`LogError::Operator`] when the schema does not fit.
@@ -74,8 +77,8 @@ pub async fn postgres(
     postgres_within(connection, schema, relay, Duration::ZERO).await
 }
 
-/// The outbox of a relay in PostgreSQL, where no statement takes longer than this; zero sets no
-/// limit.
+/// Opens the outbox of a relay in PostgreSQL. No statement takes longer than `statement_timeout`;
+/// zero means no limit.
 ///
 /// # Errors
 /// [`LogError::Operator`] when the schema does not fit.
@@ -90,7 +93,7 @@ pub async fn postgres_within(
     Ok(Box::new(opened.await?))
 }
 
-/// The outbox of a relay in SQLite.
+/// Opens the outbox of a relay in SQLite.
 ///
 /// # Errors
 /// [`LogError::Operator`] when the schema does not fit.
@@ -102,8 +105,8 @@ pub async fn sqlite(
     Ok(Box::new(crate::sqlite::SqliteRows::open(connection, relay).await?))
 }
 
-/// Returns the stage that the columns `state`, `passed` and `discarded` give together. What the
-/// cursor has not passed is still owed, whatever was decided before it was set back.
+/// Returns the stage that the columns `state`, `passed` and `discarded` give together. A row that
+/// the cursor has not passed is still owed, whatever was decided before the cursor was set back.
 pub(crate) fn stage(state: Option<&str>, passed: bool, discarded: bool) -> Result<Stage, LogError> {
     match state {
         None if passed && discarded => Ok(Stage::Discarded),

@@ -1,4 +1,4 @@
-//! From checked messages to rows, with duplicates sorted out.
+//! Stores checked messages as rows and sorts out duplicates.
 
 use std::collections::{HashMap, HashSet};
 
@@ -13,22 +13,22 @@ use crate::new_message::Prepared;
 use crate::producer::{Enqueued, OnDuplicate, ProducerOptions};
 use crate::telemetry;
 
-/// Bounds of one statement: PostgreSQL refuses messages of 1 GiB, and both sides hold the whole of
-/// it.
+/// Bounds of one statement. PostgreSQL refuses protocol messages of 1 GiB, and client and server
+/// each hold the whole statement in memory.
 const STATEMENT_ROWS_MAX: usize = 5_000;
 const STATEMENT_BYTES_MAX: usize = 32 << 20;
 
 /// The outcome of a batch.
 #[derive(Debug)]
 pub(crate) struct Batch {
-    /// In the order of the messages.
+    /// One answer for each message, in order.
     pub(crate) answers: Vec<Enqueued>,
-    /// The transaction's id, where the database has one and a row was stored.
+    /// The id of the transaction, where the database has such ids and a row was stored.
     pub(crate) transaction: Option<String>,
 }
 
 impl Batch {
-    /// The ids that this transaction has added.
+    /// Returns the ids that this transaction has added.
     pub(crate) fn stored(&self) -> impl Iterator<Item = MessageId> + '_ {
         self.answers.iter().filter(|answer| !answer.is_duplicate()).map(|answer| answer.message_id())
     }
@@ -42,7 +42,7 @@ pub(crate) struct Single {
     pub(crate) transaction: Option<String>,
 }
 
-/// Stores one message, as most transactions have it: without what sorts out repetitions.
+/// Stores one message, the usual case. Needs no check for repeated ids.
 pub(crate) async fn store_one<DB: Dialect>(
     connection: &mut DB::Connection,
     settings: &ProducerOptions<DB>,
@@ -71,7 +71,7 @@ pub(crate) async fn store_one<DB: Dialect>(
     Ok(Single { answer, transaction })
 }
 
-/// Refuses to store what would commit by itself.
+/// Refuses when no transaction is open: the message would commit by itself.
 async fn check_open<DB: Dialect>(connection: &mut DB::Connection) -> Result<(), EnqueueError> {
     if DB::is_open(connection).await? { Ok(()) } else { Err(EnqueueError::Ended) }
 }
@@ -106,7 +106,7 @@ pub(crate) async fn store_all<DB: Dialect>(
         compare(connection, settings, &old).await?;
     }
     reached(crash_points::AFTER_ENQUEUE);
-    // A repetition inside the batch finds its id taken by the first one.
+    // A repeated id inside the batch was removed from `new` by its first message.
     let answer = |prepared: &Prepared| match new.remove(&prepared.message.id) {
         true => Enqueued::Stored(prepared.message.id),
         false => Enqueued::Duplicate(prepared.message.id),
@@ -114,7 +114,8 @@ pub(crate) async fn store_all<DB: Dialect>(
     Ok(Batch { answers: messages.iter().map(answer).collect(), transaction: inserted.transaction })
 }
 
-/// A violated key can only be that of a minted id: supplied ones are looked for.
+/// Translates an error of the insert. Only a generated id can violate a key: the insert skips
+/// supplied ids that exist.
 fn refused(error: sqlx::Error, run: &[&Prepared]) -> EnqueueError {
     let is_violation = error.as_database_error().is_some_and(|answer| answer.is_unique_violation());
     match run.first() {
@@ -128,7 +129,7 @@ fn not_unique(prepared: &Prepared) -> EnqueueError {
     EnqueueError::NotUnique { topic: prepared.message.topic.clone() }
 }
 
-/// The messages with different ids; a repeated id must have the same content.
+/// Returns the messages without repeated ids. A repeated id must have the same content.
 fn without_repetitions(
     messages: &[Prepared],
     on_duplicate: OnDuplicate,
@@ -149,7 +150,7 @@ fn without_repetitions(
     Ok(unique)
 }
 
-/// Compares messages whose ids exist with what is stored under them.
+/// Compares messages whose ids already exist with the stored ones.
 async fn compare<DB: Dialect>(
     connection: &mut DB::Connection,
     settings: &ProducerOptions<DB>,
@@ -175,7 +176,7 @@ fn refuse_duplicate(prepared: &Prepared, same: bool, on_duplicate: OnDuplicate) 
     }
 }
 
-/// Splits a batch so that no statement grows without bound.
+/// Splits a batch to bound the size of each statement.
 fn runs<'a, 'm>(messages: &'a [&'m Prepared]) -> impl Iterator<Item = &'a [&'m Prepared]> {
     let mut rest = messages;
     std::iter::from_fn(move || {

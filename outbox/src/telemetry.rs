@@ -1,10 +1,10 @@
-//! The one table of every metric of producers, [`METRICS`].
+//! The metrics of producers, in the one table [`METRICS`].
 
 use message::Metric;
 use message::token::{Drift, Stale};
 use metrics::counter;
 
-/// Every metric of this crate.
+/// All metrics of this crate.
 pub const METRICS: &[Metric] = &[
     Metric::counter(
         "outbox_enqueued_total",
@@ -29,7 +29,7 @@ pub const METRICS: &[Metric] = &[
     ),
 ];
 
-/// Registers the descriptions; call it once, after the recorder is installed.
+/// Registers the descriptions. Call it once, after the recorder is installed.
 pub fn describe() {
     message::describe_metrics!(METRICS);
 }

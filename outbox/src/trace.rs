@@ -6,11 +6,11 @@ tokio::task_local! {
     static CURRENT: TraceContext;
 }
 
-/// Tells the trace context in which a message is enqueued; set it with
+/// The source of the trace context in which a message is enqueued. Set it with
 /// [`OutboxBuilder::capture`](crate::producer::OutboxBuilder::capture). An OpenTelemetry adapter
-/// reads the current span here.
+/// returns the current span here.
 pub trait Capture: Send + Sync + 'static {
-    /// The context of the current span, if there is one.
+    /// Returns the context of the current span, if there is one.
     fn capture(&self) -> Option<TraceContext>;
 }
 
@@ -24,9 +24,9 @@ impl Capture for TaskLocal {
     }
 }
 
-/// Runs a future in which messages are enqueued with this context, unless they bring their own.
-/// Does not reach into tasks spawned inside; [`Outbox::transaction`](crate::Outbox::transaction)
-/// carries it over.
+/// Runs a future. Messages enqueued in it get this context unless they bring their own. Tasks
+/// spawned inside do not inherit it; [`Outbox::transaction`](crate::Outbox::transaction) passes it
+/// on.
 pub async fn scope<F: Future>(context: TraceContext, work: F) -> F::Output {
     CURRENT.scope(context, work).await
 }

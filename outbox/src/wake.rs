@@ -1,22 +1,22 @@
-//! The hint that something was committed.
+//! A hint that a transaction has committed.
 
 use std::sync::Arc;
 
 use tokio::sync::Notify;
 
-/// Tells a relay in the same process that it need not wait for its next poll. Cloning shares it. A
-/// lost hint costs a poll interval, nothing else.
+/// Wakes a relay in the same process before its next poll. Clones share the hint. A lost hint only
+/// costs one poll interval.
 #[derive(Debug, Clone, Default)]
 pub struct CommitNotify(Arc<Notify>);
 
 impl CommitNotify {
-    /// A hint nobody listens to yet.
+    /// Makes a hint without a listener.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Something was committed. Cheap; any number of calls before the listener looks count as one.
+    /// Reports a commit. Cheap; several calls before the listener wakes count as one.
     pub fn wake(&self) {
         self.0.notify_one();
     }
