@@ -84,12 +84,15 @@ fn sources(folder: &Path) -> String {
     text
 }
 
+/// The page with the program that a newcomer begins with.
+const QUICK_START: &str = "docs/quick-start.md";
+
 /// The code that a newcomer copies is code that the tests run or compile.
 #[test]
-fn code_in_the_readme_stands_in_examples() {
+fn code_in_the_quick_start_stands_in_examples() {
     let root = root();
-    let readme = fs::read_to_string(root.join("README.md")).expect("a text");
-    let section = readme.split("## A producer, a relay, a consumer").nth(1).expect("the section");
+    let page = fs::read_to_string(root.join(QUICK_START)).expect("a text");
+    let section = page.split("## A producer, a relay, a consumer").nth(1).expect("the section");
     let section = section.split("\n## ").next().expect("its text");
     let known = sources(&root.join("examples/src")) + &sources(&root.join("src"));
     let paragraphs = rust_paragraphs(section);
@@ -99,14 +102,14 @@ fn code_in_the_readme_stands_in_examples() {
     }
 }
 
-/// The program of the README is the whole example, so that a copy of it compiles.
+/// The program of the page is the whole example, so that a copy of it compiles.
 #[test]
-fn the_readme_shows_the_whole_quick_start() {
+fn the_quick_start_shows_the_whole_program() {
     let root = root();
-    let readme = fs::read_to_string(root.join("README.md")).expect("a text");
+    let page = fs::read_to_string(root.join(QUICK_START)).expect("a text");
     let program = fs::read_to_string(root.join("examples/src/bin/quick_start.rs")).expect("a text");
     let program = &program[program.find("\nuse ").expect("its first import") + 1..];
-    assert!(readme.contains(&format!("```rust,ignore\n{program}```\n")), "not the text of the example");
+    assert!(page.contains(&format!("```rust,ignore\n{program}```\n")), "not the text of the example");
 }
 
 /// Where files of the checkout are shown to readers of the site, which has none but its pages.
@@ -201,7 +204,9 @@ fn the_summary_lists_every_page() {
     assert_lists("docs/SUMMARY.md", |_| true);
 }
 
+/// The README of `docs/` has a line on each page; that of the repository leads to it.
 #[test]
 fn the_readme_lists_every_page_but_single_decisions() {
-    assert_lists("README.md", |page| !page.starts_with("docs/adr"));
+    let list = "docs/README.md";
+    assert_lists(list, |page| !page.starts_with("docs/adr") && page != Path::new(list));
 }

@@ -9,7 +9,7 @@
 //! | [`placed`] | orders that were placed and are relayed, for the consumers among the examples |
 //! | [`billing`] | from the order service to an invoice, over every broker |
 //! | [`payments`] | a consumer whose effect is elsewhere, killed in the middle |
-//! | [`quick_start`] | the program of the README: everything in one service; docs/quick-start.md, line by line |
+//! | [`quick_start`] | the program of docs/quick-start.md: everything in one service; the page, line by line |
 //! | [`document`] | a document whose commands are run as they stand |
 //! | [`orders_api`] | a web service whose requests are sent again |
 //! | [`checkout`] | a saga over three services, one of them in Python, killed at every point |

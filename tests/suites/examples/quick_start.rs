@@ -1,5 +1,5 @@
-//! The program of the README: a producer, a relay and a consumer in one service; and the document
-//! that begins with it.
+//! The program of docs/quick-start.md: a producer, a relay and a consumer in one service; and the
+//! document itself.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
