@@ -1,4 +1,4 @@
-//! The changes of one checkpoint, ready for the database.
+//! The changes of one checkpoint, prepared for the database.
 
 use std::collections::BTreeMap;
 

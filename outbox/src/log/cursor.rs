@@ -1,9 +1,9 @@
-//! Places in the log.
+//! Positions in the log.
 //!
-//! Ids are handed out before their transactions commit, so "everything above the last id" loses
-//! rows. The log is read in *differences* instead: the set of rows that are visible at one mark and
-//! were not at the mark before. Such a set never changes once both marks are taken; it is read in
-//! the order of its ids, page by page, and when all of it is settled, the relay stands at the later
+//! Ids are allocated before their transactions commit, so reading "everything above the last id"
+//! misses rows. The log is read in *differences* instead: the rows that are visible at one mark and
+//! were not visible at the previous one. Once both marks are taken, this set never changes. It is
+//! read in the order of ids, page by page. When all of it is settled, the relay stands at the later
 //! mark.
 
 use serde::{Deserialize, Serialize};
@@ -11,29 +11,29 @@ use serde::{Deserialize, Serialize};
 use crate::log::entry::EntryId;
 
 /// The transactions that had committed at some moment, in the dialect's own notation. PostgreSQL: a
-/// snapshot and the sequence's position read before it; SQLite: the last id. Opaque to the relay.
+/// snapshot, and the sequence's position read before it. SQLite: the last id. Opaque to the relay.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Mark(String);
 
 impl Mark {
-    /// A mark from its notation; only the dialect that wrote it can read it.
+    /// Makes a mark from its notation. Only the dialect that wrote it can read it.
     #[must_use]
     pub fn new(notation: impl Into<String>) -> Self {
         Self(notation.into())
     }
 
-    /// The notation.
+    /// Returns the notation.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-/// The rows that are visible at `head` and were not at `base`.
+/// The rows that are visible at `head` and were not visible at `base`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Difference {
-    /// Everything visible here is behind the reader.
+    /// The reader has passed everything that is visible here.
     pub base: Mark,
     /// Everything visible here belongs to this difference or an earlier one.
     pub head: Mark,
@@ -41,37 +41,37 @@ pub struct Difference {
     pub ceiling: i64,
 }
 
-/// How far a relay has come: every row visible at `base` is settled, and of the difference that
-/// follows, as far as it has been opened, the rows up to `progress.after`.
+/// The relay's progress in the log. Every row visible at `base` is settled. In the difference that
+/// follows, if it has been opened, the rows up to `progress.after` are settled.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cursor {
     /// Everything visible here is settled.
     pub base: Mark,
-    /// The difference that is being worked on.
+    /// The difference in progress.
     pub progress: Option<Progress>,
-    /// The transaction of the broker that this position was published with; nothing for a relay
-    /// that publishes without transactions.
+    /// The broker transaction that this position was published with; `None` for a relay that
+    /// publishes without transactions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub transaction: Option<BrokerTransaction>,
 }
 
-/// A transaction of a broker, as a relay's cursor remembers it.
+/// A broker transaction, as a relay's cursor stores it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BrokerTransaction {
-    /// The identity of the log towards the broker, made up before the first transaction.
+    /// Identifies the log to the broker. Generated before the first transaction.
     pub log: String,
-    /// Counts the relay's transactions from 1; 0 before the first.
+    /// The number of the relay's transaction, counted from 1; 0 before the first.
     pub number: u64,
-    /// The cursor was moved back since, because the database tells another history: entries that
-    /// have left may be before it again, and the broker cannot tell which.
+    /// The cursor was moved back since, because the database has another history. Entries that have
+    /// already left may lie ahead of it again, and the broker cannot tell which.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_rebased: bool,
 }
 
-/// How far a difference is settled.
+/// The progress in a difference.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Progress {
-    /// Where the difference ends.
+    /// The end of the difference.
     pub head: Mark,
     /// No row of the difference has a larger id.
     pub ceiling: i64,
@@ -80,13 +80,13 @@ pub struct Progress {
 }
 
 impl Cursor {
-    /// A cursor at a mark, with nothing begun.
+    /// Makes a cursor at a mark, with no difference opened.
     #[must_use]
     pub fn at(base: Mark) -> Self {
         Self { base, progress: None, transaction: None }
     }
 
-    /// A cursor inside a difference.
+    /// Makes a cursor inside a difference.
     #[must_use]
     pub fn inside(difference: &Difference, after: EntryId) -> Self {
         Self {
@@ -100,7 +100,7 @@ impl Cursor {
         }
     }
 
-    /// The difference to go on with and the id after which to go on.
+    /// Returns the open difference and the id after which to continue.
     #[must_use]
     pub fn open(&self) -> Option<(Difference, EntryId)> {
         self.progress.as_ref().map(|progress| {

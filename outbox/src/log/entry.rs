@@ -7,7 +7,7 @@ use message::header::{HEADER_VALUE_BYTES_MAX, HEADERS_MAX};
 use message::text::TEXT_BYTES_MAX;
 use message::{Message, SizeLimit};
 
-/// The place of an entry in its log: the row's `id`. Ascends with allocation, not with commit.
+/// The position of an entry in its log: the row's `id`. Ids ascend by allocation, not by commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct EntryId(pub i64);
 
@@ -20,20 +20,20 @@ impl fmt::Display for EntryId {
 /// A committed row of the log.
 #[derive(Debug, Clone)]
 pub struct Entry {
-    /// Its place.
+    /// The position.
     pub id: EntryId,
-    /// The message, or why the row is none: rows written with plain SQL can hold anything the
-    /// columns take.
+    /// The message, or why the row is not a valid one: plain SQL can write any value that the
+    /// columns accept.
     pub message: Result<Message, InvalidEntry>,
-    /// How long it still has to wait by the database's clock; `None` when it may leave now.
+    /// The remaining wait, by the database's clock; `None` when the message may leave now.
     pub deliver_in: Option<Duration>,
 }
 
-/// A row that is not a valid message; it is parked for an operator.
+/// A row that is not a valid message. It is parked for an operator.
 ///
-/// A byte that is not UTF-8 stands in a text as `U+001A` and two hexadecimal digits. No valid key
-/// or topic has that character: the entry blocks no other key, and stays invalid when it is read
-/// again from where it is parked.
+/// A byte that is not UTF-8 appears in a text as `U+001A` and two hexadecimal digits. No valid key
+/// or topic contains that character. So the entry blocks no other key, and it is still invalid when
+/// it is read again from its parked copy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InvalidEntry {
     /// The row's message id, as text.
@@ -42,15 +42,15 @@ pub struct InvalidEntry {
     pub topic: String,
     /// The row's key.
     pub key: Option<String>,
-    /// The row's kind, or its topic where it has none; `None` when that is no kind, or the row is
-    /// gone.
+    /// The row's kind, or its topic where it has none; `None` when that is not a valid kind, or the
+    /// row is gone.
     pub kind: Option<String>,
     /// The problem, with the value and the limit.
     pub problem: String,
 }
 
 impl Entry {
-    /// The topic as text.
+    /// Returns the topic as text.
     #[must_use]
     pub fn topic(&self) -> &str {
         match &self.message {
@@ -59,7 +59,7 @@ impl Entry {
         }
     }
 
-    /// The ordering key as text.
+    /// Returns the ordering key as text.
     #[must_use]
     pub fn key(&self) -> Option<&str> {
         match &self.message {
@@ -68,7 +68,7 @@ impl Entry {
         }
     }
 
-    /// The message id as text.
+    /// Returns the message id as text.
     #[must_use]
     pub fn message_id(&self) -> String {
         match &self.message {
@@ -77,7 +77,7 @@ impl Entry {
         }
     }
 
-    /// Returns the bytes that the entry takes in memory.
+    /// Returns the bytes that the entry occupies in memory.
     #[must_use]
     pub fn bytes(&self) -> usize {
         match &self.message {
@@ -87,42 +87,42 @@ impl Entry {
     }
 }
 
-/// How much one read may bring. At least one entry comes when there is one.
+/// The maximum of one read. It returns at least one entry when there is one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PageLimit {
     /// Maximum entries.
     pub entries_max: usize,
-    /// Maximum bytes of payloads and headers. One entry above it comes alone.
+    /// Maximum bytes of payloads and headers. A single entry above it is returned alone.
     pub bytes_max: usize,
-    /// The largest row that is read.
+    /// The largest row that is read in full.
     pub row: RowLimit,
 }
 
-/// The largest row that is read. Of a larger one only the lengths are read: it comes as an
+/// The largest row that is read in full. Of a larger row only the lengths are read: it becomes an
 /// [`InvalidEntry`] that names them, and takes no memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RowLimit {
     /// The largest payload.
     pub payload: SizeLimit,
-    /// The largest message whose headers are read. As JSON they may be twice as long: quotation
-    /// marks, commas and escapes do not travel.
+    /// The largest message whose headers are read. As JSON they may be twice as long, because of
+    /// quotation marks, commas and escapes that are not sent.
     pub headers: SizeLimit,
 }
 
 impl RowLimit {
-    /// Payloads and headers of messages within one limit.
+    /// Makes a limit for messages whose payloads and headers have the same limit.
     #[must_use]
     pub const fn of(limit: SizeLimit) -> Self {
         Self { payload: limit, headers: limit }
     }
 
-    /// The longest headers that are read, in bytes of JSON.
+    /// Returns the longest headers that are read, in bytes of JSON.
     pub(crate) fn headers_bytes_max(&self) -> usize {
         const LARGEST: usize = HEADERS_MAX * (TEXT_BYTES_MAX + HEADER_VALUE_BYTES_MAX);
         self.headers.message_bytes_max.min(LARGEST).saturating_mul(2)
     }
 
-    /// Returns why a row of these lengths is not read, if it is not.
+    /// Returns why a row with these lengths is not read, or `None` when it is.
     pub(crate) fn refusal(&self, lengths: Lengths) -> Option<String> {
         let Lengths { payload, headers } = lengths;
         let SizeLimit { destination, message_bytes_max } = self.payload;
@@ -142,11 +142,11 @@ impl RowLimit {
     }
 }
 
-/// The longest headers that are measured, in bytes of JSON. The database itself fails to write much
-/// longer ones as text.
+/// The longest headers whose length is measured, in bytes of JSON. The database itself cannot
+/// convert much longer ones to text.
 pub(crate) const HEADERS_BYTES_MAX: usize = 128 << 20;
 
-/// The lengths of what a row holds besides its names.
+/// The lengths of a row's payload and headers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Lengths {
     /// Bytes of the payload.
@@ -155,7 +155,7 @@ pub(crate) struct Lengths {
     pub(crate) headers: usize,
 }
 
-/// A length that was not measured above [`HEADERS_BYTES_MAX`].
+/// A length that is exact up to [`HEADERS_BYTES_MAX`].
 struct AtLeast(usize);
 
 impl fmt::Display for AtLeast {
@@ -167,11 +167,11 @@ impl fmt::Display for AtLeast {
     }
 }
 
-/// A run of entries in the order of their ids.
+/// Consecutive entries in the order of their ids.
 #[derive(Debug, Clone, Default)]
 pub struct Page {
     /// The entries.
     pub entries: Vec<Entry>,
-    /// Whether nothing follows.
+    /// Whether no entry follows.
     pub exhausted: bool,
 }

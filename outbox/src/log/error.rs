@@ -1,4 +1,4 @@
-//! Errors between relay and log.
+//! Errors of the log.
 
 use std::error::Error;
 use std::time::Duration;
@@ -10,8 +10,8 @@ use migrations::{MigrateError, SchemaError};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LogError {
-    /// The connection is lost, refused, or the database is shutting down: reconnect, take the lease
-    /// and load the cursor anew.
+    /// The connection is lost or refused, or the database is shutting down. Reconnect, take the
+    /// lease again and load the cursor again.
     #[error("the database is not available: {reason}")]
     Unavailable {
         /// The failure.
@@ -23,32 +23,32 @@ pub enum LogError {
     /// The operator must act: wrong credentials, missing privileges, a schema that does not fit.
     #[error("{reason}")]
     Operator {
-        /// The problem, and what to do about it.
+        /// The problem and the remedy.
         reason: String,
         /// The underlying error.
         #[source]
         source: Option<Box<dyn Error + Send + Sync>>,
     },
-    /// The database did not answer in time; the outcome is unknown. Treat as
+    /// The database did not answer in time, so the outcome is unknown. Handle it like
     /// [`LogError::Unavailable`].
     #[error("the database did not answer within {waited:?}")]
     Timeout {
-        /// How long was waited.
+        /// How long the relay waited.
         waited: Duration,
     },
-    /// Stored state of the relay cannot be read: written by another version, or damaged.
+    /// Stored state of the relay cannot be read: another version wrote it, or it is damaged.
     #[error("the stored {what} of the relay cannot be read: {problem}")]
     Corrupt {
         /// The part of the stored state.
         what: &'static str,
-        /// The value and what is wrong with it.
+        /// The value and the problem.
         problem: String,
     },
 }
 
 impl LogError {
-    /// Whose fault it is: the database's (retry) counts as the broker's side, everything else is
-    /// the operator's.
+    /// Returns the party at fault. The database, where a retry helps, counts as [`Fault::Broker`];
+    /// everything else is the operator.
     #[must_use]
     pub fn fault(&self) -> Fault {
         match self {
@@ -57,9 +57,9 @@ impl LogError {
         }
     }
 
-    /// Returns whether no wait can heal it: the tables belong to another build of this program, or
-    /// the server is a product on which the relay does not work. Everything else can come right
-    /// while a relay waits: passwords rotate, a database is restored, migrations are applied.
+    /// Returns whether waiting cannot help: the tables belong to another build of this program, or
+    /// the relay does not support the server's product. Every other problem can end while a relay
+    /// waits: passwords rotate, a database is restored, migrations are applied.
     #[must_use]
     pub fn is_final(&self) -> bool {
         let Self::Operator { source: Some(source), .. } = self else { return false };
@@ -70,14 +70,14 @@ impl LogError {
     }
 }
 
-/// The source of an error about a server that is another product than the relay works on.
+/// Marks an error about a server whose product the relay does not support.
 #[derive(Debug, thiserror::Error)]
 #[error("another product")]
-// SQLite is one product.
+// SQLite has no such variants.
 #[cfg_attr(not(feature = "postgres"), allow(dead_code))]
 pub(crate) struct WrongProduct;
 
-/// The beginning of what was stored, for an error about it.
+/// Returns the beginning of a stored text, for an error about it.
 pub(crate) fn quoted(text: &str) -> String {
     format!("{:?}", text.chars().take(64).collect::<String>())
 }
@@ -93,7 +93,7 @@ mod tests {
         let schema = |error| LogError::from(MigrateError::from(error));
         let line = Line::Outbox;
         assert!(schema(SchemaError::TooNew { line, database: 99, build: 11 }).is_final());
-        // A restore or a migration that is under way ends by itself.
+        // A restore or a migration in progress ends by itself.
         assert!(!schema(SchemaError::Missing { line }).is_final());
         assert!(!schema(SchemaError::TooOld { line, database: 1, build: 11 }).is_final());
         assert!(!LogError::operator("password authentication failed").is_final());

@@ -1,4 +1,4 @@
-//! Entries that did not simply leave: the only ones that get a row of their own.
+//! Entries that did not leave on the first attempt. Only these get a row of their own.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,21 +12,21 @@ use crate::log::error::LogError;
 /// Why an entry is parked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ExceptionState {
-    /// Its `deliver_at` lies ahead. It does not block its key.
+    /// Its `deliver_at` lies in the future. It does not block its key.
     Scheduled,
-    /// It failed and is tried again when due. It blocks its key.
+    /// It failed and is retried when due. It blocks its key.
     Retrying,
     /// An earlier entry of its key, or its whole topic, is blocked.
     Held,
-    /// It failed too often; an operator decides. It blocks its key, unless the policy lets the key
-    /// pass.
+    /// It failed too often, and an operator decides. It blocks its key, unless the policy lets the
+    /// key pass.
     Dead,
-    /// An operator gave it up; the relay removes it and lets its key go on.
+    /// An operator gave it up. The relay removes it and unblocks its key.
     Discarded,
 }
 
 impl ExceptionState {
-    /// The lower-case word that the database stores.
+    /// Returns the lower-case word that the database stores.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -40,7 +40,7 @@ impl ExceptionState {
 }
 
 impl ExceptionState {
-    /// The state that the database has.
+    /// Parses the state that the database stores.
     pub(crate) fn stored(word: &str) -> Result<Self, LogError> {
         word.parse().map_err(|error: UnknownState| LogError::Corrupt {
             what: "exception",
@@ -61,7 +61,7 @@ impl fmt::Display for ExceptionState {
     }
 }
 
-/// A word that names no state.
+/// A word that is not a state.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a state; known are scheduled, retrying, held, dead and discarded")]
 pub struct UnknownState(String);
@@ -77,14 +77,14 @@ impl FromStr for ExceptionState {
     }
 }
 
-/// A parked entry, with its copied content (an operator's edit changes the copy).
+/// A parked entry with its copied content. An operator's edit changes the copy.
 #[derive(Debug, Clone)]
 pub struct Exception {
     /// The entry.
     pub entry: Entry,
-    /// Why it stands here.
+    /// Why the entry is parked.
     pub state: ExceptionState,
-    /// Failed attempts that counted.
+    /// Failed attempts that count.
     pub attempts: u32,
 }
 
@@ -96,11 +96,11 @@ pub struct ExceptionSummary {
     pub id: EntryId,
     /// Its ordering key.
     pub key: Option<String>,
-    /// Why it stands here.
+    /// Why the entry is parked.
     pub state: ExceptionState,
 }
 
-/// The record of an entry that is parked, or put there again with a new state.
+/// The record of an entry that is parked, or parked again with a new state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Parked {
     /// The entry.
@@ -111,32 +111,32 @@ pub struct Parked {
     pub topic: String,
     /// Its ordering key.
     pub key: Option<String>,
-    /// Why it is put here.
+    /// Why the entry is parked.
     pub state: ExceptionState,
-    /// Failed attempts that counted.
+    /// Failed attempts that count.
     pub attempts: u32,
-    /// When it is due, counted from now by the database's clock; `None` for states that wait for
-    /// something else. A scheduled one is due at its message's own `deliver_at`, however late it is
-    /// parked; this counts only without one.
+    /// Time until it is due, by the database's clock; `None` for states that do not wait for a
+    /// time. A scheduled entry with a `deliver_at` is due then, however late it is parked. This
+    /// value counts only for one without it.
     pub due_in: Option<Duration>,
-    /// Whose fault it was.
+    /// The party at fault.
     pub fault: Option<Fault>,
-    /// The error that put it here. No payload, no secret.
+    /// The error that parked it. Contains no payload and no secret.
     pub error: Option<String>,
 }
 
-/// A change of an exception; it is committed together with the cursor that moves past the entry.
+/// A change of an exception. It commits together with the cursor that moves past the entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ExceptionChange {
-    /// Insert or replace. With the first one the content is copied aside, so that the log's row is
-    /// needed no longer.
+    /// Insert or replace. The first one copies the content, so that the log's row is no longer
+    /// needed.
     Park(Parked),
     /// The entry has left or was discarded: remove it.
     Resolve(EntryId),
 }
 
 impl Parked {
-    /// When it is due. States that are found by their time have one: now, unless another was given.
+    /// Returns when the entry is due. States that are looked up by time default to now.
     pub(crate) fn due_in_or_now(&self) -> Option<Duration> {
         let timed = matches!(
             self.state,

@@ -1,4 +1,4 @@
-//! From the client library's errors to the log's.
+//! Turns errors of the client library into errors of the log.
 
 use std::time::Duration;
 
@@ -11,13 +11,13 @@ use crate::failure::{SHARED_SESSIONS, shared_session};
 use crate::log::entry::EntryId;
 use crate::log::error::LogError;
 
-/// The doubt about a cursor that knows of an entry which this log has not.
+/// Explains a doubt about a cursor that knows an entry which is not in this log.
 pub(crate) fn gone(id: EntryId, message_id: MessageId) -> String {
     format!("the entry {id} with the message id {message_id} was read by the relay, and is not in this log")
 }
 
 impl LogError {
-    /// For `map_err`: what was being done when the client library failed.
+    /// Makes a function for `map_err`. `what` names the operation that failed.
     pub(crate) fn during(what: &'static str) -> impl FnOnce(sqlx::Error) -> Self {
         move |error| {
             let told = error_text::chain(&error);
@@ -41,7 +41,7 @@ impl LogError {
         }
     }
 
-    /// Something that an operator has to repair.
+    /// Makes an error that an operator must repair.
     pub(crate) fn operator(reason: impl Into<String>) -> Self {
         Self::Operator { reason: reason.into(), source: None }
     }
@@ -49,8 +49,8 @@ impl LogError {
 
 impl From<MigrateError> for LogError {
     fn from(error: MigrateError) -> Self {
-        // A lost connection hides in the source: the outage of a database must not read as the
-        // operator's fault.
+        // The source may be a lost connection. A database outage must not read as the operator's
+        // fault.
         let source =
             std::error::Error::source(&error).and_then(|source| source.downcast_ref::<sqlx::Error>());
         let lost = source.is_some_and(|source| SqlErrorKind::of(source) != SqlErrorKind::Refused);
@@ -71,8 +71,8 @@ impl From<InvalidUrl> for LogError {
     }
 }
 
-/// Waits at most `limit` for the database: a server that vanished without a goodbye must not stop a
-/// relay.
+/// Waits for the database up to `limit`. A server that disappears without closing the connection
+/// must not stop a relay.
 pub(crate) async fn within<T>(
     limit: Duration,
     call: impl Future<Output = Result<T, LogError>>,

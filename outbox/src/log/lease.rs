@@ -1,4 +1,4 @@
-//! Who may move the cursor.
+//! The lease: permission to move the cursor.
 
 use std::time::Duration;
 
@@ -13,41 +13,41 @@ message::name! {
     |c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '_'
 }
 
-/// A granted lease. Its epoch fences every write: a later holder has a larger one.
+/// A granted lease. Its epoch fences every write: a later holder has a larger epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lease {
     /// The fencing token.
     pub epoch: i64,
-    /// How long it lasts from the moment it was asked for, unless it is renewed.
+    /// How long it lasts from the moment of the request, unless it is renewed.
     pub ttl: Duration,
 }
 
-/// The answer to asking for the lease.
+/// The answer to a request for the lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Acquired {
-    /// This process holds it now; go on from the cursor.
+    /// This process now holds the lease. Continue from the cursor.
     Granted {
         /// The lease.
         lease: Lease,
-        /// Where the last holder stood.
+        /// The position of the previous holder.
         cursor: Cursor,
-        /// Who held it before, when the lease was taken over after it expired.
+        /// The previous holder, when the lease was taken over after it expired.
         taken_over_from: Option<String>,
     },
     /// Another process holds it.
     Busy {
-        /// Who.
+        /// The holder.
         holder: String,
-        /// When it expires, unless it is renewed.
+        /// Time until it expires, unless it is renewed.
         expires_in: Duration,
     },
 }
 
-/// The answer to a write that carries an epoch. Losing the lease is a normal result, not an error.
+/// The result of a write that carries an epoch. Losing the lease is a normal result, not an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use = "a lost lease means to stop"]
 pub enum Fenced {
-    /// Done.
+    /// The write is done.
     Held,
     /// Nothing was changed: another process has taken over.
     Lost,

@@ -1,18 +1,17 @@
-//! The log as the relay sees it: entries that only ever get appended, read in order behind a
-//! cursor.
+//! The log as the relay sees it: an append-only sequence of entries, read in order behind a cursor.
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! |---|---|
 //! | [`entry`] | [`Entry`]: one row of the log |
-//! | [`cursor`] | [`Mark`], [`Difference`], [`Cursor`]: places in the log |
-//! | [`exception`] | [`Exception`], [`ExceptionChange`]: entries that did not simply leave |
+//! | [`cursor`] | [`Mark`], [`Difference`], [`Cursor`]: positions in the log |
+//! | [`exception`] | [`Exception`], [`ExceptionChange`]: entries that did not leave on the first attempt |
 //! | [`queue`] | [`QueueName`], [`HeldPage`], [`DuePage`]: how exceptions are read back |
-//! | [`lease`] | [`Lease`], [`Acquired`], [`Fenced`]: who may move the cursor |
-//! | [`store`] | [`LogStore`], [`LogReader`], [`CheckpointStore`]: what a database offers the relay |
-//! | [`trouble`] | [`BrokerTrouble`]: what keeps a relay from its broker |
+//! | [`lease`] | [`Lease`], [`Acquired`], [`Fenced`]: permission to move the cursor |
+//! | [`store`] | [`LogStore`], [`LogReader`], [`CheckpointStore`]: the database operations that the relay needs |
+//! | [`trouble`] | [`BrokerTrouble`]: the error that keeps a relay from its broker |
 //! | [`error`] | [`LogError`] |
-//! | [`options`] | [`LogOptions`]: how connections are made |
-//! | [`mod@open`] | [`open()`]: from a URL to a log |
+//! | [`options`] | [`LogOptions`]: options of connections |
+//! | [`mod@open`] | [`open()`]: opens a log from a URL |
 
 pub(crate) mod changes;
 pub mod cursor;

@@ -1,4 +1,4 @@
-//! From an address to a log.
+//! Opens a log from an address.
 
 use std::sync::Arc;
 
@@ -15,13 +15,13 @@ use crate::retention::LogRetention;
 #[cfg(feature = "sqlite")]
 use crate::sqlite::SqliteLog;
 
-/// All that can be done with a log.
+/// All operations on a log.
 pub(crate) trait Log: LogStore + LogAdmin + LogEntries + LogRetention {}
 
 impl<T: LogStore + LogAdmin + LogEntries + LogRetention> Log for T {}
 
-/// The log of the database at an address: `postgres://…`, `sqlite:…` or a pool. Messages carry `source` as their CloudEvents
-/// source. Connects to nothing yet.
+/// Opens the log of the database at an address: `postgres://…`, `sqlite:…` or a pool. Messages
+/// carry `source` as their CloudEvents source. Does not connect yet.
 ///
 /// # Errors
 /// [`LogError::Operator`] when the URL cannot be used or would send secrets in the clear, or when
@@ -48,7 +48,7 @@ pub(crate) fn log(address: Address, source: Source, options: LogOptions) -> Resu
     }
 }
 
-/// The answer of a program that was built without a database.
+/// Makes the error of a program that was built without a database.
 #[cfg(not(all(feature = "postgres", feature = "sqlite")))]
 pub(crate) fn not_built(dialect: Dialect) -> LogError {
     LogError::operator(format!(

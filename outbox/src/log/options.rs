@@ -1,20 +1,20 @@
-//! How the log's connections are made.
+//! Options of the log's connections.
 
 use std::time::Duration;
 
 use migrations::Identifier;
 
-/// How the log's connections are made. Start from [`LogOptions::default`].
+/// Options of the log's connections. Start from [`LogOptions::default`].
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct LogOptions {
-    /// The PostgreSQL schema of the tables; `None` leaves it to the `search_path`. Default: `None`.
+    /// The PostgreSQL schema of the tables; with `None` the `search_path` decides. Default: `None`.
     pub schema: Option<Identifier>,
-    /// Accept unencrypted connections to other machines. Default: no.
+    /// Whether to accept unencrypted connections to other machines. Default: no.
     pub allow_plaintext: bool,
-    /// How long connecting may take. Default: 10 s.
+    /// Maximum duration of connecting. Default: 10 s.
     pub connect_timeout: Duration,
-    /// How long one call may take; the server ends the statement after the same time. Default: 30
+    /// Maximum duration of one call. The server ends the statement after the same time. Default: 30
     /// s.
     pub call_timeout: Duration,
 }
@@ -45,14 +45,14 @@ impl LogOptions {
         self
     }
 
-    /// Sets how long connecting may take.
+    /// Sets the maximum duration of connecting.
     #[must_use]
     pub fn connect_timeout(mut self, limit: Duration) -> Self {
         self.connect_timeout = limit;
         self
     }
 
-    /// Sets how long one call may take.
+    /// Sets the maximum duration of one call.
     #[must_use]
     pub fn call_timeout(mut self, limit: Duration) -> Self {
         self.call_timeout = limit;

@@ -7,20 +7,20 @@ use time::OffsetDateTime;
 
 use crate::log::error::LogError;
 
-/// A part of the log that a relay does not publish until it is resumed. It stays in the log or is
-/// held, and its order is kept.
+/// A part of the log that a relay does not publish until an operator resumes it. Its messages stay
+/// in the log or are held, in their order.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PauseScope {
     /// Everything.
     Pipeline,
-    /// Messages of a topic, and with them later messages of their keys.
+    /// Messages of a topic, and later messages of their keys.
     Topic(String),
     /// Messages with an ordering key.
     Key(String),
 }
 
 impl PauseScope {
-    /// The word that the database stores.
+    /// Returns the word that the database stores.
     pub(crate) fn kind(&self) -> &'static str {
         match self {
             Self::Pipeline => "pipeline",
@@ -29,7 +29,7 @@ impl PauseScope {
         }
     }
 
-    /// The name of the topic or key; empty for the pipeline.
+    /// Returns the name of the topic or key; empty for the pipeline.
     pub(crate) fn name(&self) -> &str {
         match self {
             Self::Pipeline => "",
@@ -37,8 +37,8 @@ impl PauseScope {
         }
     }
 
-    /// Refuses to pause or resume a scope whose name no topic and no key can have, or what no audit
-    /// keeps.
+    /// Refuses a name that no topic or key can have, and an actor or reason that the audit cannot
+    /// store.
     pub(crate) fn check(&self, actor: &str, reason: &str) -> Result<(), LogError> {
         let named = match self {
             Self::Pipeline => Ok(()),
@@ -52,7 +52,7 @@ impl PauseScope {
             .map_err(|error| LogError::operator(error.to_string()))
     }
 
-    /// Reads the scope that the database has.
+    /// Reads the scope that the database stores.
     pub(crate) fn stored(kind: &str, name: String) -> Result<Self, LogError> {
         match kind {
             "pipeline" => Ok(Self::Pipeline),
@@ -73,15 +73,15 @@ impl fmt::Display for PauseScope {
     }
 }
 
-/// A pause, with who made it and why.
+/// A pause with its author and reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pause {
     /// The scope that is paused.
     pub scope: PauseScope,
     /// Who paused it.
     pub actor: String,
-    /// Why.
+    /// The reason.
     pub reason: String,
-    /// When, by the database's clock.
+    /// When it was set, by the database's clock.
     pub since: OffsetDateTime,
 }

@@ -1,4 +1,4 @@
-//! How exceptions are read back: in pages that continue where the page before ended.
+//! Reads exceptions back in pages, each of which continues where the previous one ended.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,13 +6,13 @@ use std::time::Duration;
 use crate::log::entry::EntryId;
 use crate::log::exception::Exception;
 
-/// The name of a queue of held entries: those of a key, in the order of ids, or those of a topic
-/// that have no key.
+/// The name of a queue of held entries: the entries of a key in the order of ids, or the entries of
+/// a topic without a key.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QueueName(String);
 
 impl QueueName {
-    /// The queue in which an entry is held.
+    /// Returns the queue in which an entry is held.
     #[must_use]
     pub fn of(topic: &str, key: Option<&str>) -> Self {
         Self(match key {
@@ -21,7 +21,7 @@ impl QueueName {
         })
     }
 
-    /// The name as the database computes it.
+    /// Returns the name as the database computes it.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -54,12 +54,13 @@ pub struct HeldQueue {
 pub struct HeldQueues {
     /// The queues.
     pub queues: Vec<HeldQueue>,
-    /// Whether nothing follows.
+    /// Whether no queue follows.
     pub exhausted: bool,
 }
 
 impl HeldQueues {
-    /// The first row of each of at most `queues_max` queues, in the order of their names.
+    /// Makes the list from the first row of each queue, maximum `queues_max` queues, in the order
+    /// of their names.
     pub(crate) fn of(rows: Vec<(String, i64, String)>, queues_max: usize) -> Self {
         let exhausted = rows.len() < queues_max;
         let queue =
@@ -71,9 +72,9 @@ impl HeldQueues {
 /// A request for entries of one queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HeldAsk {
-    /// Its name.
+    /// The name of the queue.
     pub queue: QueueName,
-    /// The first id that is wanted.
+    /// The first id to return.
     pub from: EntryId,
 }
 
@@ -82,11 +83,11 @@ pub struct HeldAsk {
 pub struct HeldPage {
     /// The entries.
     pub exceptions: Vec<Exception>,
-    /// Whether nothing follows.
+    /// Whether no entry follows.
     pub exhausted: bool,
 }
 
-/// A place among the exceptions that have a time, in the order of (`due_at`, id).
+/// A position among the exceptions that have a due time, in the order of (`due_at`, id).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DuePosition {
     /// Microseconds since 1970 by the database's clock.
@@ -100,10 +101,10 @@ pub struct DuePosition {
 pub struct DuePage {
     /// The exceptions.
     pub exceptions: Vec<Exception>,
-    /// The place of the last one, or the place that was asked for when there is none.
+    /// The position of the last one, or the requested position when there is none.
     pub position: Option<DuePosition>,
-    /// Whether nothing else is due.
+    /// Whether no other exception is due.
     pub exhausted: bool,
-    /// How long until the next one behind `position` is due; told when the page is exhausted.
+    /// Time until the next one behind `position` is due. Set only when the page is exhausted.
     pub next_in: Option<Duration>,
 }

@@ -1,4 +1,4 @@
-//! The operations that a database offers the relay.
+//! The database operations that the relay needs.
 
 use std::time::Duration;
 
@@ -14,8 +14,8 @@ use crate::log::pause::Pause;
 use crate::log::queue::{DuePage, DuePosition, HeldAsk, HeldPage, HeldQueues, QueueName};
 use crate::log::trouble::BrokerTrouble;
 
-/// A database that holds an outbox. Opens connections for the two jobs of a relay; each job owns
-/// its connection, so that a database restart is noticed by both and never papered over by a pool.
+/// A database that holds an outbox. It opens one connection for each of the relay's two jobs. Each
+/// job owns its connection, so both notice a database restart and no pool hides it.
 #[async_trait]
 pub trait LogStore: Send + Sync + 'static {
     /// Names the database, for logs and tables: `postgresql 10.0.0.7:5432/orders`. Never contains a
@@ -41,17 +41,17 @@ pub trait LogStore: Send + Sync + 'static {
     ) -> Result<Box<dyn CheckpointStore>, LogError>;
 }
 
-/// Reads the log. After any error the reader is dropped, and the cursor is loaded anew.
-/// None of the calls is cancel-safe: drop the reader with the future.
+/// Reads the log. After any error, drop the reader and load the cursor again. No call is
+/// cancel-safe: drop the reader with the future.
 #[async_trait]
 pub trait LogReader: Send {
-    /// The next difference after `base`, or `None` when nothing has committed since. An empty poll
-    /// is cheap: it writes nothing and costs the same however long the history and the backlog are.
-    /// The difference's own `base` may be a later mark than the one asked for, when nothing lies
-    /// between the two: go on with that one.
+    /// Returns the next difference after `base`, or `None` when nothing has committed since. An
+    /// empty poll is cheap: it writes nothing, and its cost does not depend on the length of the
+    /// history or the backlog. The difference's own `base` may be later than the requested mark
+    /// when no row lies between them. Continue with that one.
     async fn next_difference(&mut self, base: &Mark) -> Result<Option<Difference>, LogError>;
 
-    /// Entries of a difference with ids above `after`, in the order of their ids.
+    /// Returns entries of a difference with ids above `after`, in the order of their ids.
     async fn read_page(
         &mut self,
         difference: &Difference,
@@ -59,46 +59,44 @@ pub trait LogReader: Send {
         limit: PageLimit,
     ) -> Result<Page, LogError>;
 
-    /// Exceptions that need the relay now: scheduled and retrying ones that are due, and discarded
-    /// ones; behind `after`, in the order of (`due_at`, id).
+    /// Returns the exceptions that need the relay now: scheduled and retrying ones that are due,
+    /// and discarded ones. They lie behind `after` in the order of (`due_at`, id).
     async fn read_due(&mut self, after: Option<DuePosition>, limit: PageLimit) -> Result<DuePage, LogError>;
 
-    /// Held entries of some queues: a page for each, in the order of the asks. `limit` is for all
-    /// of them together.
+    /// Returns held entries of several queues: one page for each, in the order of the requests.
+    /// `limit` is the total for all pages.
     async fn read_held(&mut self, asks: &[HeldAsk], limit: PageLimit) -> Result<Vec<HeldPage>, LogError>;
 
-    /// Queues with held entries, behind `after` in the order of their names, at most `queues_max`.
+    /// Returns up to `queues_max` queues with held entries, behind `after` in the order of names.
     async fn held_queues(
         &mut self,
         after: Option<&QueueName>,
         queues_max: usize,
     ) -> Result<HeldQueues, LogError>;
 
-    /// Exceptions for which their keys wait: retrying and dead ones with ids above `after`, in the
-    /// order of their ids, at most `entries_max`; fewer only at the end.
+    /// Returns the exceptions that block their keys: retrying and dead ones with ids above `after`,
+    /// in the order of their ids. Returns `entries_max` of them, fewer only at the end.
     async fn stuck(&mut self, after: EntryId, entries_max: usize) -> Result<Vec<ExceptionSummary>, LogError>;
 
-    /// The pauses that operators have set. None, in a log that knows no pauses.
+    /// Returns the pauses that operators have set. Empty for a log without pauses.
     async fn pauses(&mut self) -> Result<Vec<Pause>, LogError> {
         Ok(Vec::new())
     }
 }
 
-/// Keeps the relay's state: lease, cursor, exceptions. After any error, drop the store,
-/// take the lease and load the cursor anew. None of the calls is cancel-safe: drop the store with
-/// the future.
+/// Stores the relay's state: lease, cursor, exceptions. After any error, drop the store, take the
+/// lease again and load the cursor again. No call is cancel-safe: drop the store with the future.
 #[async_trait]
 pub trait CheckpointStore: Send {
-    /// Asks for the lease; it is granted when nobody holds it or when it has expired by the
-    /// database's clock. The first time a relay's name is seen, its cursor starts before the first
-    /// entry.
+    /// Requests the lease. It is granted when it is free, or has expired by the database's clock.
+    /// The cursor of a new relay name starts before the first entry.
     async fn acquire(&mut self, ttl: Duration) -> Result<Acquired, LogError>;
 
-    /// Prolongs the lease. A server that crashes afterwards gives out nothing anew that it had
-    /// given out before.
+    /// Extends the lease. A server that crashes afterwards allocates no id again that it had
+    /// allocated before.
     async fn renew(&mut self, epoch: i64, ttl: Duration) -> Result<Fenced, LogError>;
 
-    /// Moves the cursor and applies the changes in one transaction, if the epoch still holds.
+    /// Moves the cursor and applies the changes in one transaction, if the epoch is still valid.
     async fn checkpoint(
         &mut self,
         epoch: i64,
@@ -106,32 +104,33 @@ pub trait CheckpointStore: Send {
         changes: &[ExceptionChange],
     ) -> Result<Fenced, LogError>;
 
-    /// Keeps for operators why no message reaches the broker, or that they do (`None`), if the
-    /// epoch still holds; checkpoints keep it as well. Nothing, in a log that keeps no such thing.
+    /// Stores for operators why no message reaches the broker; `None` means that messages do.
+    /// Stores nothing when the epoch is no longer valid. Later checkpoints keep the text. The
+    /// default, for a log without a place for it, does nothing.
     async fn note_trouble(&mut self, epoch: i64, trouble: Option<BrokerTrouble>) -> Result<(), LogError> {
         let _ = (epoch, trouble);
         Ok(())
     }
 
-    /// Says why a cursor that this database never stored cannot be believed here, if it cannot: it
-    /// was made in another history, or `last_read`, the last entry that its relay had read, is not
-    /// here. To be asked while the lease is held.
+    /// Returns why a cursor that this database never stored cannot be trusted here, or `None` when
+    /// it can. Either it was made in another history, or `last_read`, the last entry that its relay
+    /// read, is not in this log. Call it while holding the lease.
     async fn doubt(
         &mut self,
         cursor: &Cursor,
         last_read: Option<(EntryId, MessageId)>,
     ) -> Result<Option<String>, LogError>;
 
-    /// Two entries that the relay has not passed were met under this id, as after a sequence was
-    /// set back: gives the later ones new ids. Ends every lease of the log.
+    /// Gives new ids to the later of two entries with the same id, neither of which the relay has
+    /// passed. This happens when a sequence was set back. Ends every lease of the log.
     ///
     /// # Errors
     ///
-    /// A log whose ids are unique by its own key is corrupt then: the default.
+    /// By default, [`LogError::Corrupt`]: a log whose own key keeps ids unique is damaged then.
     async fn renumber(&mut self, id: EntryId) -> Result<(), LogError> {
         Err(LogError::Corrupt { what: "log", problem: format!("two entries have the id {}", id.0) })
     }
 
-    /// Gives the lease back, so that a standby takes over at once.
+    /// Releases the lease, so that a standby takes over at once.
     async fn release(&mut self, epoch: i64) -> Result<Fenced, LogError>;
 }

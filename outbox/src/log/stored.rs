@@ -1,4 +1,4 @@
-//! The cursor as it is stored, and what stands beside it.
+//! The stored form of the cursor, with the broker's error beside it.
 
 use serde::{Deserialize, Serialize};
 
@@ -20,29 +20,29 @@ struct Beside<T> {
     broker: Option<T>,
 }
 
-/// The cursor as JSON.
+/// Writes the cursor as JSON.
 pub(crate) fn write(cursor: &Cursor) -> Result<String, LogError> {
     write_beside(cursor, None)
 }
 
-/// The cursor as JSON, with what keeps the relay from its broker.
+/// Writes the cursor as JSON, with the error that keeps the relay from its broker.
 pub(crate) fn write_beside(cursor: &Cursor, broker: Option<&BrokerTrouble>) -> Result<String, LogError> {
     json(&Stored { cursor, beside: Beside { broker } })
 }
 
-/// The cursor from JSON.
+/// Reads the cursor from JSON.
 pub(crate) fn read(json: &str) -> Result<Cursor, LogError> {
     serde_json::from_str(json)
         .map_err(|error| LogError::Corrupt { what: "cursor", problem: format!("{}: {error}", quoted(json)) })
 }
 
-/// The broker's error, as it is merged into a stored cursor.
+/// Writes the broker's error as JSON that is merged into a stored cursor.
 pub(crate) fn trouble(broker: Option<&BrokerTrouble>) -> Result<String, LogError> {
     json(&Beside { broker })
 }
 
-/// The broker's error beside a stored cursor. Only operators read it, so an unreadable one is
-/// left out.
+/// Reads the broker's error beside a stored cursor. An unreadable one is left out, because only
+/// operators read it.
 pub(crate) fn read_trouble(json: &str) -> Option<BrokerTrouble> {
     serde_json::from_str::<Beside<BrokerTrouble>>(json).ok()?.broker
 }
@@ -71,7 +71,8 @@ mod tests {
         assert!(trouble.error.len() <= 1_000 && !trouble.error.contains('\0'));
         let beside = write_beside(&cursor, Some(&trouble)).unwrap();
         assert_eq!((read(&beside).unwrap(), read_trouble(&beside)), (cursor, Some(trouble)));
-        // A checkpoint looks for this: a quoted text must not read as a transaction of the broker.
+        // The checkpoint statement searches for this text, so a quoted error must not look like a
+        // broker transaction.
         assert_eq!(beside.matches("\"transaction\":").count(), 1, "{beside}");
         assert_eq!(read_trouble(r#"{"base":"0","progress":null,"broker":{"since":"?"}}"#), None);
     }

@@ -1,14 +1,14 @@
-//! Texts of the database that may not be UTF-8: SQLite checks none, nor does a PostgreSQL database
-//! without an encoding (`SQL_ASCII`).
+//! Texts of the database that may not be UTF-8. SQLite checks no text, and neither does a
+//! PostgreSQL database without an encoding (`SQL_ASCII`).
 
-/// Stands for a byte that is not UTF-8, with two hexadecimal digits behind it. It is the control
-/// character "substitute", which no key and no topic of a message may hold.
+/// Replaces a byte that is not UTF-8; two hexadecimal digits follow. It is the control character
+/// "substitute", which no key or topic of a message may contain.
 pub(crate) const SUBSTITUTE: char = '\u{1a}';
 
-/// Bytes of a text that an error quotes.
+/// Maximum bytes of a text that an error quotes.
 const QUOTED_BYTES: usize = 64;
 
-/// Returns a text that can be stored and shown.
+/// Returns a text that can be stored and displayed.
 pub(crate) fn shown(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {
@@ -32,12 +32,12 @@ pub(crate) fn name<'a>(what: &str, bytes: &'a [u8]) -> Result<&'a str, String> {
     })
 }
 
-/// Explains the refusal of a name that [`shown`] has made, in the words of [`name`].
+/// Explains why a name made by [`shown`] was refused, in the words of [`name`].
 pub(crate) fn explained(what: &str, text: &str, refusal: String) -> String {
     name(what, &restored(text)).err().unwrap_or(refusal)
 }
 
-/// The bytes of a text that [`shown`] has made.
+/// Returns the original bytes of a text made by [`shown`].
 fn restored(text: &str) -> Vec<u8> {
     let mut parts = text.split(SUBSTITUTE);
     let mut bytes = parts.next().unwrap_or_default().as_bytes().to_vec();

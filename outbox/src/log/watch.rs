@@ -1,11 +1,11 @@
-//! A lease whose end lies further ahead than its holder can have asked for. Pure.
+//! A lease that ends later than its holder can have requested. Pure.
 //!
-//! A holder stores the end of its lease by the database's clock, on SQLite by that of its machine.
-//! When that clock goes back, or another server takes over whose clock is behind, the lease seems
-//! to last for longer than it was granted. Then its end says nothing, but its holder, if it lives,
-//! renews it within its length. So it is watched by this machine's clock, which only counts on: a
-//! lease that nobody has touched for its whole length has ended. A holder of a release that stores
-//! no length is waited for.
+//! A holder stores the end of its lease by the database's clock; on SQLite, by its machine's clock.
+//! When that clock is set back, or a server with a slower clock takes over, the lease appears to
+//! last longer than it was granted. Its end is then unreliable. But a live holder renews its lease
+//! within its length. So this machine watches the lease by its own monotonic clock: a lease that
+//! has not changed for its whole length has ended. Where the holder's release stores no length,
+//! only the stored end counts.
 
 use std::ops::ControlFlow;
 use std::time::Duration;
@@ -15,43 +15,43 @@ use tokio::time::Instant;
 use crate::log::lease::{Acquired, RelayName};
 use crate::log::row;
 
-/// Differences up to this are those of two statements.
+/// A smaller excess can come from the two statements that wrote and read the lease.
 const ALLOWANCE: Duration = Duration::from_secs(1);
 
-/// A lease of somebody else, as it stands.
+/// Another holder's lease, as it was read.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Held<T> {
     pub(crate) epoch: i64,
-    /// When it ends, in the database's own notation.
+    /// The end of the lease, in the database's own notation.
     pub(crate) until: T,
-    /// How long from now that is by the database's clock.
+    /// Time until the end, by the database's clock.
     pub(crate) expires_in: Duration,
-    /// For how long its holder asked, as far as it is stored.
+    /// The length that the holder requested, if it is stored.
     pub(crate) length: Option<Duration>,
 }
 
-/// A row about a lease: who holds it, for how many seconds from now, epoch, end, and for how many
-/// seconds it was asked for.
+/// The columns of a lease: holder, seconds until it ends, epoch, end, and the seconds that the
+/// holder requested.
 pub(crate) type HolderRow<T> = (String, f64, i64, T, Option<f64>);
 
 impl<T> Held<T> {
-    /// Who holds a lease that is not over, and how.
+    /// Returns the holder and the lease, if it has not ended.
     pub(crate) fn of((holder, seconds, epoch, until, length): HolderRow<T>) -> Option<(String, Self)> {
         let (expires_in, length) = (row::wait(seconds)?, length.and_then(row::wait));
         Some((holder, Self { epoch, until, expires_in, length }))
     }
 }
 
-/// The next step about such a lease: to wait, or to take it over.
+/// What to do about another holder's lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Wait {
-    /// Ask again when it can have ended.
+    /// Try again after this time, when it can have ended.
     For(Duration),
-    /// Nobody has touched it for its whole length: take it over.
+    /// It has not changed for its whole length: take it over.
     Over,
 }
 
-/// A lease that is watched.
+/// The lease that is being watched.
 #[derive(Debug, Clone)]
 pub(crate) struct Watch<T>(Option<(Held<T>, Instant)>);
 
@@ -62,8 +62,9 @@ impl<T> Default for Watch<T> {
 }
 
 impl<T: PartialEq + Clone> Watch<T> {
-    /// Whether to ask for a lease, as it was found: a lease that is over although it ends in the
-    /// future, nothing where it is free, or who has it.
+    /// Decides whether to take the lease. `Continue(None)`: it is free or the claimant's own.
+    /// `Continue(Some(_))`: it is over, although its stored end lies in the future. `Break`:
+    /// another holder has it.
     pub(crate) fn claim(
         &mut self,
         relay: &RelayName,
@@ -143,7 +144,7 @@ mod tests {
         let at = |seconds| begun + Duration::from_secs(seconds);
         assert_eq!(watch.look(held("t", 3_600), at(0)), Wait::For(Duration::from_secs(15)));
         assert_eq!(watch.look(held("t", 3_590), at(10)), Wait::For(Duration::from_secs(5)));
-        // Its holder lives.
+        // The holder is alive: it has renewed the lease.
         assert_eq!(watch.look(held("u", 3_600), at(14)), Wait::For(Duration::from_secs(15)));
         assert_eq!(watch.look(held("u", 3_586), at(28)), Wait::For(Duration::from_secs(1)));
         assert_eq!(watch.look(held("u", 3_584), at(29)), Wait::Over);
