@@ -1,12 +1,12 @@
-//! How long to wait before trying again. Pure: randomness is handed in.
+//! Delays between retries. Pure: the caller passes the random numbers.
 
 use std::time::Duration;
 
 /// Exponential backoff with jitter: a random part of `first × 2^(attempt − 1)`, bounded by `max`.
 ///
 /// Full jitter spreads the retries of many processes over the whole interval, so that they do not
-/// arrive together at what they all failed on (Exponential Backoff and Jitter, AWS Architecture
-/// Blog, 2015). A tenth of the bound is the floor, so that no wait is nothing.
+/// hit the failed service together (Exponential Backoff and Jitter, AWS Architecture Blog, 2015).
+/// Every wait is at least a tenth of its bound, so none is zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Backoff {
     /// The bound of the first wait.
@@ -21,7 +21,7 @@ impl Backoff {
     /// For a database or a broker that is away: 200 ms, doubled up to 10 s.
     pub const OUTAGES: Self = Self { first: Duration::from_millis(200), max: Duration::from_secs(10) };
 
-    /// The longest possible wait after the `attempt`th failure (1 is the first).
+    /// Returns the longest possible wait after the `attempt`th failure (1 is the first).
     #[must_use]
     pub fn bound(&self, attempt: u32) -> Duration {
         let doublings = attempt.saturating_sub(1);
@@ -29,7 +29,7 @@ impl Backoff {
         self.first.saturating_mul(factor).min(self.max)
     }
 
-    /// The wait after the `attempt`th failure; `random` lies in 0..1.
+    /// Returns the wait after the `attempt`th failure; `random` lies in 0..1.
     #[must_use]
     pub fn delay(&self, attempt: u32, random: f64) -> Duration {
         let bound = self.bound(attempt);
@@ -43,19 +43,19 @@ impl Default for Backoff {
     }
 }
 
-/// A pause of about `span`, from three quarters to five quarters of it; `random` lies in 0..1.
-/// Processes that were started together do not stay in step.
+/// Returns a pause between three quarters and five quarters of `span`; `random` lies in 0..1. It
+/// keeps processes that started together from staying in step.
 #[must_use]
 pub fn jittered(span: Duration, random: f64) -> Duration {
     part(span, 0.75 + 0.5 * random)
 }
 
-/// A part of a span; the longest there is when it is longer than that.
+/// Returns `span` times `factor`, or [`Duration::MAX`] on overflow.
 fn part(span: Duration, factor: f64) -> Duration {
     Duration::try_from_secs_f64(span.as_secs_f64() * factor).unwrap_or(Duration::MAX)
 }
 
-/// The part of its bound that each wait has at least.
+/// The shortest wait, as a fraction of its bound.
 const FLOOR: f64 = 0.1;
 
 #[cfg(test)]

@@ -1,11 +1,11 @@
-//! A message in chunks: one that is larger than its destination takes, split under its own id.
+//! Messages in chunks: a message larger than its destination accepts is split under its own id.
 //! Pure.
 //!
 //! Each chunk is a message with the envelope of the whole, a part of the payload, and a [`Chunk`]
 //! that says which part. The split follows from two numbers: a payload of `bytes` in `count` chunks
 //! has ⌈bytes / count⌉ bytes in each chunk and the rest in the last. So chunks with the same count
-//! and fingerprint always fit together, whoever split the message and when, and chunks of two
-//! splits (the limit was changed in between) are told apart by their count.
+//! and fingerprint always fit together, no matter who split the message and when. Chunks of two
+//! splits (the limit changed in between) differ in their count.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -19,20 +19,20 @@ use crate::message::Message;
 /// The largest number of chunks of one message.
 pub const CHUNKS_MAX: u32 = 4_096;
 
-/// The largest message in chunks, by default: what a relay splits and what an inbox puts together
-/// again.
+/// The default for the largest message in chunks, in bytes: for the relay that splits it and the
+/// inbox that reassembles it.
 pub const CHUNKED_BYTES_MAX_DEFAULT: usize = 64 << 20;
 
-/// The largest message in chunks that can be configured.
+/// The largest message in chunks that can be configured, in bytes.
 pub const CHUNKED_BYTES_MAX: usize = 512 << 20;
 
-/// A destination that leaves less room than this beside the envelope gets no chunks.
+/// The smallest room for payload beside the envelope, in bytes. With less, a message is not split.
 const PIECE_BYTES_MIN: usize = 512;
 
 /// The CloudEvents extension attributes of a chunk, without any binding's prefix.
 pub const ATTRIBUTES: [&str; 4] = ["chunkindex", "chunkcount", "chunkbytes", "chunkfingerprint"];
 
-/// Which part of which message a chunk is.
+/// A chunk's place in its whole message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Chunk {
     index: u32,
@@ -46,13 +46,13 @@ pub struct Chunk {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidChunk {
-    /// There is no such number of chunks.
+    /// The number of chunks is 0 or above [`CHUNKS_MAX`].
     #[error("a message in {count} chunks: accepted are 1 to {CHUNKS_MAX}")]
     Count {
         /// The number given.
         count: u32,
     },
-    /// The index lies outside.
+    /// The index is not below the number of chunks.
     #[error("chunk {index} of {count}: indices go from 0 to one less than the count")]
     Index {
         /// The index given.
@@ -60,7 +60,7 @@ pub enum InvalidChunk {
         /// The number of chunks.
         count: u32,
     },
-    /// So many bytes do not make so many chunks.
+    /// The payload cannot fill this many chunks, or is too large.
     #[error("{bytes} bytes do not make {count} chunks that all hold something, or are too many")]
     Split {
         /// The bytes of the whole payload.
@@ -68,7 +68,7 @@ pub enum InvalidChunk {
         /// The number of chunks.
         count: u32,
     },
-    /// The payload is not the part that it is said to be.
+    /// The chunk's payload does not have the length that its attributes promise.
     #[error("chunk {index} of {count} has {found} bytes; of a payload of {bytes} bytes it holds {expected}")]
     Length {
         /// The index.
@@ -82,7 +82,7 @@ pub enum InvalidChunk {
         /// The bytes that it holds.
         found: u64,
     },
-    /// An attribute is missing or is not what it should be.
+    /// An attribute is missing or invalid.
     #[error("the attribute {name} of a chunk is {}; send {expected}", .found.as_deref().unwrap_or("missing"))]
     Attribute {
         /// The attribute.
@@ -95,11 +95,11 @@ pub enum InvalidChunk {
 }
 
 impl Chunk {
-    /// Chunk `index` (from 0) of `count` of a message whose whole payload has `bytes` bytes and
-    /// which, as a whole, has this fingerprint.
+    /// Makes chunk `index` (from 0) of `count`. The whole message has `bytes` bytes of payload and
+    /// this fingerprint.
     ///
     /// # Errors
-    /// [`InvalidChunk`]: no such count, index or split.
+    /// [`InvalidChunk`]: the count, the index or the split is impossible.
     pub fn new(index: u32, count: u32, bytes: u64, fingerprint: Fingerprint) -> Result<Self, InvalidChunk> {
         if !(1..=CHUNKS_MAX).contains(&count) {
             return Err(InvalidChunk::Count { count });
@@ -107,7 +107,7 @@ impl Chunk {
         if index >= count {
             return Err(InvalidChunk::Index { index, count });
         }
-        // The last chunk holds something, or another count would be the same split.
+        // The last chunk must not be empty: otherwise a smaller count would give the same split.
         let piece = bytes.div_ceil(u64::from(count));
         if bytes > CHUNKED_BYTES_MAX as u64 || piece * u64::from(count - 1) >= bytes {
             return Err(InvalidChunk::Split { bytes, count });
@@ -115,13 +115,13 @@ impl Chunk {
         Ok(Self { index, count, bytes, fingerprint })
     }
 
-    /// Which chunk it is, from 0.
+    /// Returns the index of the chunk, from 0.
     #[must_use]
     pub fn index(&self) -> u32 {
         self.index
     }
 
-    /// How many chunks there are.
+    /// Returns the number of chunks.
     #[must_use]
     pub fn count(&self) -> u32 {
         self.count
@@ -145,7 +145,7 @@ impl Chunk {
         self.fingerprint
     }
 
-    /// Which bytes of the whole payload it holds.
+    /// Returns the bytes of the whole payload that this chunk holds.
     #[must_use]
     pub fn range(&self) -> Range<u64> {
         let piece = self.bytes.div_ceil(u64::from(self.count));
@@ -153,7 +153,7 @@ impl Chunk {
         start..(start + piece).min(self.bytes)
     }
 
-    /// Checks the length of the payload that came with it.
+    /// Checks that the payload of this chunk has the right length.
     ///
     /// # Errors
     /// [`InvalidChunk::Length`].
@@ -167,7 +167,7 @@ impl Chunk {
         Err(InvalidChunk::Length { index, count, bytes, expected, found })
     }
 
-    /// Its attributes, by [`ATTRIBUTES`].
+    /// Returns the attributes, in the order of [`ATTRIBUTES`].
     pub(crate) fn attributes(&self) -> [(&'static str, Cow<'static, str>); 4] {
         let [index, count, bytes, fingerprint] = ATTRIBUTES;
         [
@@ -178,8 +178,8 @@ impl Chunk {
         ]
     }
 
-    /// Reads its attributes; nothing where there is none of them. A message with some of them is no
-    /// message: taking it for a whole one would apply a fragment.
+    /// Reads the attributes; `None` when all are missing. A message with only some of them is an
+    /// error: taking it for a whole one would apply a fragment.
     pub(crate) fn read<'a>(
         attribute: impl Fn(&str) -> Option<&'a str>,
         payload_bytes: usize,
@@ -208,11 +208,11 @@ impl Chunk {
         Ok(Some(chunk))
     }
 
-    /// The whole message, from the envelope of one of its chunks and the bytes of all, in their
-    /// order.
+    /// Returns the whole message, from the envelope of any of its chunks and the payloads of all
+    /// chunks in order.
     ///
     /// # Errors
-    /// The fingerprint of what was put together, when it is not the one that every chunk promised.
+    /// The fingerprint of the assembled message, when it differs from the one in the chunks.
     pub fn assemble(&self, envelope: &Message, payload: impl Into<Bytes>) -> Result<Message, Fingerprint> {
         let whole = Message { payload: payload.into(), chunk: None, ..envelope.clone() };
         let found = Fingerprint::of(&whole);
@@ -220,13 +220,13 @@ impl Chunk {
     }
 }
 
-/// How a destination writes payloads.
+/// The encoding of payloads at a destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Encoding {
-    /// As they are.
+    /// The bytes as they are.
     Raw,
-    /// In base64, inside a JSON text (SQS): four bytes for three, and an envelope whose texts are
-    /// repeated and escaped.
+    /// Base64 inside a JSON text (SQS): four bytes for three. The envelope counts fourfold, because
+    /// its texts are repeated and escaped.
     Base64,
 }
 
@@ -235,18 +235,18 @@ pub enum Encoding {
 pub struct Splitter {
     /// The largest message that the destination takes.
     pub limit: SizeLimit,
-    /// How it writes payloads.
+    /// The encoding of payloads there.
     pub encoding: Encoding,
     /// The largest message in chunks, in bytes with its envelope.
     pub chunked_bytes_max: usize,
 }
 
 impl Splitter {
-    /// The chunks of a message; nothing for one that fits as it is. They share its payload.
+    /// Splits a message into chunks, which share its payload; `None` when it fits as it is.
     ///
     /// # Errors
-    /// [`Oversize`]: it is larger than any number of chunks may be together, or its headers leave
-    /// no room.
+    /// [`Oversize`]: the message exceeds `chunked_bytes_max` or [`CHUNKS_MAX`] chunks, or its
+    /// headers leave no room.
     pub fn split(&self, message: &Message) -> Result<Option<Vec<Message>>, Oversize> {
         self.check(message)?;
         if message.payload.len() <= self.room(message.envelope_bytes()) {
@@ -267,7 +267,7 @@ impl Splitter {
         chunks.collect::<Result<_, _>>().map(Some)
     }
 
-    /// Whether the message can leave, in chunks or whole.
+    /// Checks whether the message can leave, whole or in chunks.
     ///
     /// # Errors
     /// [`Oversize`] as for [`split`](Self::split).
@@ -280,7 +280,7 @@ impl Splitter {
         if fits || (splits && within) { Ok(()) } else { Err(self.oversize(message)) }
     }
 
-    /// The payload of a chunk, at most.
+    /// Returns the maximum payload of a chunk, in bytes.
     fn piece(&self, message: &Message) -> usize {
         self.room(message.envelope_bytes() + crate::message::CHUNK_BYTES)
     }

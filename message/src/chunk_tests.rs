@@ -18,7 +18,7 @@ fn pieces(splitter: &Splitter, message: &Message) -> Vec<Message> {
     splitter.split(message).unwrap().unwrap_or_else(|| vec![message.clone()])
 }
 
-/// The chunk that these attributes name, of a payload of so many bytes.
+/// Reads the chunk that these attributes describe; its payload has `payload_bytes` bytes.
 fn read(attributes: &[(&str, &str)], payload_bytes: usize) -> Result<Option<Chunk>, InvalidChunk> {
     let find = |name: &str| attributes.iter().find(|(known, _)| *known == name).map(|(_, value)| *value);
     Chunk::read(find, payload_bytes)
@@ -84,7 +84,7 @@ fn what_fits_is_not_split_and_what_cannot_be_split_is_refused() {
     assert_eq!(pieces(&RAW, &message(fits.payload.len() + 1)).len(), 2);
     let refused = RAW.split(&message(RAW.chunked_bytes_max)).unwrap_err();
     assert_eq!((refused.bytes_max, refused.destination), (RAW.chunked_bytes_max, "the test"));
-    // The headers take the room.
+    // The headers leave no room for the payload.
     let mut narrow = message(3_000);
     narrow.headers.insert("note", "x".repeat(1_000)).unwrap();
     assert!(RAW.split(&narrow).is_err() && RAW.check(&narrow).is_err());

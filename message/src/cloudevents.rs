@@ -1,9 +1,10 @@
-//! The CloudEvents 1.0.2 attributes of a message, and back
+//! Conversion between messages and the attributes of CloudEvents 1.0.2
 //! (<https://github.com/cloudevents/spec/blob/v1.0.2/cloudevents/spec.md>).
 //!
-//! The brokers' bindings differ only in how they spell a name (`ce_id`, `cloudEvents_id`); they
-//! call [`attributes`] to write and [`Envelope`] to read. `datacontenttype` travels as the broker's
-//! own content type, the key as the `subject` and as the broker's own key, trace context as plain
+//! The bindings of the brokers differ only in how they spell a name (`ce_id`, `cloudEvents_id`).
+//! They write with [`attributes`] and read with [`Envelope`]. `datacontenttype` travels as the
+//! broker's own content type, the key as `subject` and as the broker's own key, and the trace
+//! context as plain W3C headers.
 //! W3C headers.
 
 use std::borrow::Cow;
@@ -21,11 +22,11 @@ use crate::subscription::Malformed;
 use crate::text::{ContentType, EventType, OrderingKey, Source, Topic};
 use crate::trace::TraceContext;
 
-/// The specification version that is written and accepted (any `1.x` is accepted).
+/// The specification version that is written. Any `1.x` is accepted.
 pub const SPEC_VERSION: &str = "1.0";
 
-/// The attributes of a message without any binding's prefix: `specversion`, `id`, `source`, `type`,
-/// `time` and, with a key, `subject`; of a chunk also the extensions of
+/// Returns the attributes of a message without the prefix of a binding: `specversion`, `id`,
+/// `source`, `type`, `time` and, with a key, `subject`. A chunk also has the extensions of
 /// [`crate::chunk::ATTRIBUTES`].
 pub fn attributes(message: &Message) -> impl Iterator<Item = (&'static str, Cow<'_, str>)> {
     let key = message.key.as_ref().map(|key| ("subject", Cow::Borrowed(key.as_str())));
@@ -41,7 +42,7 @@ pub fn attributes(message: &Message) -> impl Iterator<Item = (&'static str, Cow<
     .chain(message.chunk.iter().flat_map(|chunk| chunk.attributes()))
 }
 
-/// The W3C headers of a message: `traceparent` and `tracestate`, as far as it has them.
+/// Returns the W3C headers of a message, `traceparent` and `tracestate`, where present.
 pub fn trace_headers(message: &Message) -> impl Iterator<Item = (&str, &str)> {
     message.trace.iter().flat_map(|trace| {
         [("traceparent", Some(trace.parent())), ("tracestate", trace.state())]
@@ -50,26 +51,25 @@ pub fn trace_headers(message: &Message) -> impl Iterator<Item = (&str, &str)> {
     })
 }
 
-/// A time as RFC 3339 in UTC.
+/// Formats a time as RFC 3339 in UTC; empty outside the years 0 to 9999.
 #[must_use]
 pub fn format_time(at: OffsetDateTime) -> String {
     in_utc(at).and_then(|at| at.format(&Rfc3339).ok()).unwrap_or_default()
 }
 
-/// Milliseconds since 1970 as RFC 3339 in UTC, or the number itself where RFC 3339 cannot write it.
+/// Formats milliseconds since 1970 as RFC 3339 in UTC, or as the number where RFC 3339 cannot.
 #[must_use]
 pub fn format_unix_ms(at_ms: i64) -> String {
     let at = OffsetDateTime::from_unix_timestamp_nanos(i128::from(at_ms) * 1_000_000).ok();
     at.map(format_time).filter(|text| !text.is_empty()).unwrap_or_else(|| at_ms.to_string())
 }
 
-/// The same moment in UTC; nothing outside the years 0 to 9999, which is all that RFC 3339 can
-/// write.
+/// Returns the same moment in UTC; `None` outside the years 0 to 9999, the range of RFC 3339.
 fn in_utc(at: OffsetDateTime) -> Option<OffsetDateTime> {
     at.checked_to_offset(time::UtcOffset::UTC).filter(|at| (0..=9999).contains(&at.year()))
 }
 
-/// The beginning of a text from outside, for a message about it.
+/// Returns the first characters of a text from outside, for an error message.
 fn beginning(text: &str) -> String {
     text.chars().take(64).collect()
 }
@@ -79,11 +79,11 @@ fn beginning(text: &str) -> String {
 pub struct Envelope {
     /// The topic or queue that it came from.
     pub topic: String,
-    /// The broker's own message id property, where it has one (AMQP `message_id`); used when `ce
-    /// id` is missing.
+    /// The broker's own message id property, where it has one (AMQP `message_id`). Used when there
+    /// is no `ce id`.
     pub message_id: Option<String>,
-    /// The broker's own ordering key. It wins over `ce subject`: the broker keeps the order by it,
-    /// and messages that share it must not be handled side by side because their subjects differ.
+    /// The broker's own ordering key. It wins over `ce subject`: the broker orders by this key, so
+    /// messages that share it must not be handled in parallel because their subjects differ.
     pub key: Option<String>,
     /// The broker's own content type; used when `ce datacontenttype` is missing.
     pub content_type: Option<String>,
@@ -96,7 +96,7 @@ pub struct Envelope {
 }
 
 impl fmt::Debug for Envelope {
-    /// Without what only its consumer should read: of payload and headers their sizes and names.
+    /// Prints the size of the payload and the names of headers: only the consumer should read more.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Envelope")
             .field("topic", &self.topic)
@@ -111,9 +111,9 @@ impl fmt::Debug for Envelope {
 }
 
 impl Envelope {
-    /// Sorts one wire header into attributes or free headers: `prefixes` are the binding's
-    /// spellings of the CloudEvents prefix (`ce_`; `cloudEvents_` and `cloudEvents:`). Duplicates:
-    /// the first one counts.
+    /// Sorts one wire header into attributes or free headers. `prefixes` are the binding's
+    /// spellings of the CloudEvents prefix (`ce_`; `cloudEvents_` and `cloudEvents:`). The first of
+    /// several headers with one name counts.
     pub fn push_header(&mut self, prefixes: &[&str], name: &str, value: String) {
         match prefixes.iter().find_map(|prefix| name.strip_prefix(prefix)) {
             Some(attribute) => self.attributes.push((attribute.to_owned(), value)),
@@ -121,16 +121,16 @@ impl Envelope {
         }
     }
 
-    /// Checks everything and makes the message.
+    /// Checks all parts and builds the message.
     ///
     /// A missing `source`, `type`, `time` or content type is replaced (`/unknown`, the topic, the
     /// id's own time, `application/octet-stream`): foreign producers may not send them. Free
-    /// headers that our rules refuse and an invalid trace context are left out: they carry no
+    /// headers that break our rules and an invalid trace context are dropped: they carry no
     /// identity.
     ///
     /// # Errors
-    /// [`Malformed`] when there is no id, or an id, topic, key or attribute cannot be accepted; the
-    /// original headers and bytes are in it.
+    /// [`Malformed`] when there is no id, or an id, topic, key or attribute is invalid. It holds
+    /// the original headers and bytes.
     pub fn open(self) -> Result<Message, Box<Malformed>> {
         match self.read() {
             Ok(message) => Ok(message),
@@ -138,7 +138,7 @@ impl Envelope {
         }
     }
 
-    /// The envelope as evidence of what was wrong with it.
+    /// Turns the envelope into evidence of the problem.
     #[must_use]
     pub fn into_malformed(self, problem: String) -> Malformed {
         let attributes = self.attributes.into_iter().map(|(name, value)| (format!("ce_{name}"), value));
@@ -213,8 +213,7 @@ impl Envelope {
         let mut headers = Headers::new();
         for (name, value) in self.headers.iter().rev() {
             if !HeaderName::is_reserved(name) {
-                // A foreign header that our rules refuse carries no identity: leaving it out is
-                // safe.
+                // Dropping a foreign header that breaks our rules is safe: it carries no identity.
                 let _ = headers.insert(name.as_str(), value.as_str());
             }
         }

@@ -11,16 +11,16 @@
 //! | `inbox::after_effect=7` | when it is reached for the seventh time |
 //! | `relay::after_read,relay::after_confirm=3` | several, whichever comes first |
 
-/// The variable from which programs are armed that were built with the feature.
+/// The environment variable that arms crash points in a program built with the feature.
 pub const VARIABLE: &str = "OUTBOX_CRASH_POINTS";
 
-/// A place is reached. The process ends here if it is armed.
+/// Marks a place as reached. Ends the process if the place is armed.
 #[cfg(feature = "crash-points")]
 pub fn reached(place: &'static str) {
     fail::fail_point!(place);
 }
 
-/// A place is reached. Nothing happens: the feature `crash-points` is off.
+/// Does nothing: the feature `crash-points` is off.
 #[cfg(not(feature = "crash-points"))]
 #[inline(always)]
 pub fn reached(_place: &'static str) {}
@@ -32,10 +32,10 @@ pub struct InvalidCrashPoint {
     given: String,
 }
 
-/// Arms places, as written above.
+/// Arms places, in the notation of the module's table.
 ///
 /// # Errors
-/// [`InvalidCrashPoint`]; those before it are armed.
+/// [`InvalidCrashPoint`]. A text that cannot be parsed arms nothing.
 #[cfg(feature = "crash-points")]
 pub fn arm(points: &str) -> Result<(), InvalidCrashPoint> {
     for (place, times) in parse(points)? {
@@ -51,7 +51,7 @@ pub fn arm(points: &str) -> Result<(), InvalidCrashPoint> {
     Ok(())
 }
 
-/// Arms what [`VARIABLE`] names, if it is set.
+/// Arms the places in [`VARIABLE`], if it is set.
 ///
 /// # Errors
 /// [`InvalidCrashPoint`].

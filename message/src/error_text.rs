@@ -1,9 +1,9 @@
-//! Texts of errors, as tables and log lines take them.
+//! Texts of errors for tables and log lines.
 
 use std::error::Error;
 
-/// An error and its sources in one line. A source that the text before it ends with is not
-/// repeated, and of a database's error only the database's own words are kept.
+/// Joins an error and its sources in one line. Skips a source that the text before it already ends
+/// with. Drops the line number that sqlx appends to an error from PostgreSQL.
 #[must_use]
 pub fn chain(error: &(dyn Error + 'static)) -> String {
     let (mut told, mut before) = (Vec::new(), String::new());
@@ -17,10 +17,10 @@ pub fn chain(error: &(dyn Error + 'static)) -> String {
     told.join(": ")
 }
 
-/// How sqlx begins an error that a database has answered with.
+/// The prefix with which sqlx marks an error from the database.
 const ANSWERED: &str = "error returned from database: ";
 
-/// The text without the line of PostgreSQL's source that raised the error, which sqlx adds.
+/// Cuts off the line number in PostgreSQL's own source, which sqlx appends.
 fn plain(text: &str) -> &str {
     let is_number = |line: &str| !line.is_empty() && line.bytes().all(|byte| byte.is_ascii_digit());
     match text.rsplit_once(" at line ") {
@@ -29,17 +29,17 @@ fn plain(text: &str) -> &str {
     }
 }
 
-/// Splits the text of an error at its end into the problem and what to do about it; `None` where it
-/// says no remedy. Errors of connections to databases and brokers put the remedy behind their last
-/// semicolon, and name no server, user or file in it.
+/// Splits the text of an error at its last semicolon into problem and remedy; `None` without a
+/// semicolon. Connection errors of databases and brokers put the remedy there, and name no server,
+/// user or file in it.
 #[doc(hidden)]
 #[must_use]
 pub fn remedy(text: &str) -> Option<(&str, &str)> {
     text.rsplit_once("; ")
 }
 
-/// A text cut to `bytes_max` at a character, without the NUL characters that PostgreSQL does not
-/// store.
+/// Cuts a text to `bytes_max` bytes at a character boundary, and replaces NUL characters, which
+/// PostgreSQL does not store.
 #[must_use]
 pub fn storable(text: &str, bytes_max: usize) -> String {
     let mut text = text.replace('\0', "\u{fffd}");

@@ -1,6 +1,6 @@
 //! Events: payloads of a type that knows its topic and kind.
 
-/// A payload of a type of its own, so that producers and consumers share one definition.
+/// A payload with a type of its own, so that producers and consumers share one definition.
 ///
 /// A producer enqueues a value that also implements `serde::Serialize`, as JSON; a consumer
 /// registers a handler for a type that also implements `serde::de::DeserializeOwned`. Topic and
@@ -27,7 +27,7 @@ pub trait Event {
     /// The topic that it is published to.
     const TOPIC: &'static str;
 
-    /// The kind of event, the CloudEvents `type`: by it a consumer finds the handler.
+    /// The kind of event, the CloudEvents `type`. A consumer selects the handler by it.
     const KIND: &'static str;
 
     /// Returns the ordering key: events of one key leave, and take effect, in causal order. `None`,

@@ -1,31 +1,31 @@
-//! Whose fault a failure is, and how far it reaches: all that the relay needs to decide what to do.
+//! The party at fault for a failure, and its reach: all that the relay needs to decide what to do.
 
 use std::fmt;
 
-/// Whose fault a failure is.
+/// The party at fault for a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Fault {
-    /// The broker's or the network's: wait and send again, without end; never counts as an attempt.
-    /// A timeout belongs here: its outcome is unknown and the stable id makes sending again
+    /// The broker or the network: wait and send again, without limit; never counts as an attempt. A
+    /// timeout belongs here: its outcome is unknown, and the stable id makes sending again
     /// harmless.
     Broker,
-    /// The message's own: counts as an attempt, then the message is parked where an operator sees
-    /// it.
+    /// The message: counts as an attempt. After the last attempt the message is parked, where an
+    /// operator sees it.
     Message,
-    /// The operator's: something is missing or forbidden (an unknown topic, no permission, wrong
+    /// The operator: something is missing or forbidden (an unknown topic, no permission, wrong
     /// credentials). Affected messages wait until it is repaired; never counts as an attempt.
     Operator,
 }
 
-/// How far a failure reaches.
+/// The reach of a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum FaultScope {
     /// Only the message it was reported for.
     Message,
     /// Every message of the same topic.
     Topic,
-    /// The whole connection: what is unconfirmed on it has an unknown outcome and is sent again on
-    /// a new one.
+    /// The whole connection. Its unconfirmed messages have an unknown outcome and are sent again on
+    /// a new connection.
     Session,
 }
 

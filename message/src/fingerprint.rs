@@ -8,19 +8,19 @@ use sha2::{Digest, Sha256};
 use crate::message::Message;
 
 /// SHA-256 over event type, content type and payload. The inbox stores it and refuses the same id
-/// with another fingerprint: that is a producer's bug, and applying or dropping either copy in
-/// silence would lose an effect.
+/// with another fingerprint: that is a producer's bug, and silently applying or dropping either
+/// copy would lose an effect.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Fingerprint([u8; 32]);
 
 impl Fingerprint {
-    /// The fingerprint of a message.
+    /// Returns the fingerprint of a message.
     #[must_use]
     pub fn of(message: &Message) -> Self {
         Self::of_parts(message.kind.as_str(), message.content_type.as_str(), &message.payload)
     }
 
-    /// The fingerprint of a message of which only these parts are at hand.
+    /// Returns the fingerprint of a message from its parts.
     #[must_use]
     pub fn of_parts(kind: &str, content_type: &str, payload: &[u8]) -> Self {
         let mut hash = Sha256::new();

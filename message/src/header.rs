@@ -12,11 +12,11 @@ use crate::text::{InvalidText, TEXT_BYTES_MAX, check, check_optional};
 /// bytes.
 pub const HEADER_VALUE_BYTES_MAX: usize = 8_192;
 
-/// The most headers that a message takes. It bounds the memory of a row of plain SQL: a header of a
-/// few bytes takes more than a hundred.
+/// The maximum number of headers of a message. It bounds the memory for a row written with plain
+/// SQL: while it is parsed, a header of a few bytes takes more than a hundred.
 pub const HEADERS_MAX: usize = 1_000;
 
-/// Names that the envelope itself uses on the wire, in any case.
+/// Names that the envelope itself uses on the wire; case is ignored.
 const RESERVED: [&str; 4] = ["content-type", "traceparent", "tracestate", "message-id"];
 const RESERVED_PREFIXES: [&str; 4] = ["ce_", "ce-", "cloudevents_", "cloudevents:"];
 
@@ -35,7 +35,7 @@ pub struct HeaderValue(String);
 
 /// The free headers of a message, sorted by name; a name occurs once. At most [`HEADERS_MAX`].
 ///
-/// All texts stand in one: a header takes little more memory than its bytes, whatever their number.
+/// All texts are stored in one string, so a header takes little more memory than its bytes.
 #[derive(Clone, Default)]
 pub struct Headers {
     text: String,
@@ -43,7 +43,7 @@ pub struct Headers {
     places: Vec<Place>,
 }
 
-/// Where a header stands in the text: its name, and its value behind that.
+/// The position of a header in the text: its name, followed by its value.
 #[derive(Clone, Copy)]
 struct Place {
     from: usize,
@@ -52,7 +52,8 @@ struct Place {
 }
 
 impl HeaderName {
-    /// Whether the envelope itself uses this name, in any case; such a name is never a free header.
+    /// Whether the envelope itself uses this name, ignoring case. Such a name is never a free
+    /// header.
     #[must_use]
     pub fn is_reserved(value: &str) -> bool {
         let lower = value.to_ascii_lowercase();
@@ -90,7 +91,7 @@ impl HeaderValue {
     /// …).
     pub fn new(value: impl Into<String>) -> Result<Self, InvalidText> {
         let value = value.into();
-        // The error names length and place, and not the value: tokens travel in headers.
+        // The error has length and position, but not the value: headers can contain tokens.
         check_optional(
             "header value",
             &value,
@@ -110,7 +111,7 @@ impl HeaderValue {
 }
 
 impl fmt::Debug for HeaderValue {
-    /// Its length only: tokens travel in headers.
+    /// Prints the length only: headers can contain tokens.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "<{} bytes>", self.0.len())
     }
@@ -141,7 +142,7 @@ impl Headers {
         Ok(())
     }
 
-    /// Adds a header whose name comes `at` this place.
+    /// Inserts a header at index `at` of the sorted names.
     fn add(&mut self, at: usize, name: &str, value: &str) {
         let from = self.text.len();
         let name_end = from + name.len();
@@ -150,7 +151,7 @@ impl Headers {
         self.places.insert(at, Place { from, name_end, end: name_end + value.len() });
     }
 
-    /// Headers whose names ascend.
+    /// Builds headers from names in ascending order.
     fn of<'a>(sorted: impl Iterator<Item = (&'a str, &'a str)>) -> Self {
         let mut headers = Self::new();
         for (name, value) in sorted {
@@ -174,19 +175,19 @@ impl Headers {
         self.places.iter().map(|place| self.read(place))
     }
 
-    /// How many there are.
+    /// Returns the number of headers.
     #[must_use]
     pub fn len(&self) -> usize {
         self.places.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no headers.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.places.is_empty()
     }
 
-    /// The bytes of all names and values.
+    /// Returns the length of all names and values, in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.text.len()
@@ -206,7 +207,7 @@ impl PartialEq for Headers {
 impl Eq for Headers {}
 
 impl fmt::Debug for Headers {
-    /// Names, and the lengths of values: tokens travel in headers.
+    /// Prints names and the lengths of values: headers can contain tokens.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut map = f.debug_map();
         for (name, value) in self.iter() {
@@ -223,7 +224,7 @@ impl Serialize for Headers {
 }
 
 impl<'de> Deserialize<'de> for Headers {
-    /// Stops at the first header above the limit, so that it takes no memory for the others.
+    /// Stops at the first header above the limit, so that the others take no memory.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Read;
 

@@ -42,7 +42,7 @@ pub enum InvalidId {
         /// Its version field.
         version: usize,
     },
-    /// A version 7 UUID whose generation time is no time that a calendar or a database here knows.
+    /// A version 7 UUID with a generation time after the year 9999.
     #[error(
         "message id {value} says that it was made after the year 9999; send the present time in milliseconds"
     )]
@@ -50,7 +50,7 @@ pub enum InvalidId {
         /// The UUID.
         value: Uuid,
     },
-    /// The time lies before 1970, where version 7 begins.
+    /// The time lies before 1970, where version 7 begins, or after the year 9999.
     #[error("the time {at} cannot be part of a message id; it must lie between 1970 and the year 9999")]
     TimeOutOfRange {
         /// The time.
@@ -58,31 +58,31 @@ pub enum InvalidId {
     },
 }
 
-/// The last millisecond of the year 9999; the 48 bits reach to the year 10889.
+/// The last millisecond of the year 9999. 48 bits would reach the year 10889.
 pub(crate) const MILLIS_MAX: u64 = 253_402_300_799_999;
 
 /// The generator of this process.
 static PROCESS: LazyLock<Monotonic> = LazyLock::new(|| Monotonic::new(SystemClock::new()));
 
 impl MessageId {
-    /// A new id of the present time. Ids made in one process ascend strictly, also when the clock
-    /// stands still or steps back: see [`Monotonic`].
+    /// Returns a new id of the present time. Ids made in one process ascend strictly, even when the
+    /// clock stands still or steps back: see [`Monotonic`].
     #[must_use]
     #[expect(clippy::new_without_default, reason = "every id is different; a default would mislead")]
     pub fn new() -> Self {
         PROCESS.next()
     }
 
-    /// The id of a business fact: the same time and the same parts always make the same id, so that
-    /// a producer that crashed re-creates it and a second enqueue is recognised.
+    /// Returns the id of a business fact. The same time and parts always give the same id, so a
+    /// producer that crashed can recreate it, and a second enqueue is recognised.
     ///
-    /// `at` is a business time that a re-creation reproduces (the order's own timestamp, not the
-    /// clock); `parts` name the fact, for example aggregate, command and payload. Nothing of the
-    /// outbox or the tenant goes in by itself: where the same fact can be made in several outboxes
-    /// (a schema for each tenant), name it in the parts, or two of them make one id and an inbox
-    /// refuses the second. The parts are hashed with their lengths (SHA-256), so `["ab", "c"]` and
-    /// `["a", "bc"]` differ. Ids of a foreign producer are mapped the same way: its event time and
-    /// its own id.
+    /// `at` is a business time that can be reproduced (the order's own timestamp, not the clock).
+    /// `parts` name the fact, for example aggregate, command and payload. Outbox and tenant are not
+    /// included: where several outboxes (a schema for each tenant) can hold the same fact, name the
+    /// outbox in the parts. Otherwise two of them make the same id, and an inbox refuses the second
+    /// message. The parts are hashed with their lengths (SHA-256), so `["ab", "c"]` and
+    /// `["a", "bc"]` differ. Ids of a foreign producer are mapped the same way, from its event time
+    /// and its own id.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -96,8 +96,7 @@ impl MessageId {
     /// ```
     ///
     /// # Errors
-    /// [`InvalidId::TimeOutOfRange`] when `at` lies before 1970 or does not fit 48 bits of
-    /// milliseconds.
+    /// [`InvalidId::TimeOutOfRange`] when `at` lies before 1970 or after the year 9999.
     pub fn derived<P: AsRef<[u8]>>(
         at: OffsetDateTime,
         parts: impl IntoIterator<Item = P>,
@@ -115,20 +114,20 @@ impl MessageId {
         Ok(Self(uuid::Builder::from_unix_timestamp_millis(millis, &random).into_uuid()))
     }
 
-    /// When the id was made, to the millisecond.
+    /// Returns the time at which the id was made, to the millisecond.
     #[must_use]
     pub fn generated_at(self) -> OffsetDateTime {
         OffsetDateTime::UNIX_EPOCH + Duration::from_millis(self.millis())
     }
 
-    /// When the id was made, in milliseconds since 1970.
+    /// Returns the time at which the id was made, in milliseconds since 1970.
     #[must_use]
     pub fn millis(self) -> u64 {
         // The first 48 bits (RFC 9562 section 5.7).
         (self.0.as_u128() >> 80) as u64
     }
 
-    /// The smallest possible id of a time: bounds of partitions are made from it.
+    /// Returns the smallest possible id of a time, for the bounds of partitions.
     ///
     /// # Errors
     /// [`InvalidId::TimeOutOfRange`] as for [`MessageId::derived`].
@@ -137,7 +136,7 @@ impl MessageId {
         Ok(Uuid::from_u128(u128::from(millis) << 80))
     }
 
-    /// Takes over what a generator has put together: a version 7 UUID of a time that exists.
+    /// Wraps a UUID from a generator: version 7, with a time that exists.
     pub(crate) fn of_generator(uuid: Uuid) -> Self {
         Self(uuid)
     }
@@ -149,7 +148,7 @@ impl MessageId {
     }
 }
 
-/// A time as the 48 bits that version 7 has for it (RFC 9562 section 5.7).
+/// Converts a time to the 48 bits that version 7 has for it (RFC 9562 section 5.7).
 pub(crate) fn millis_of(at: OffsetDateTime) -> Result<u64, InvalidId> {
     u64::try_from(at.unix_timestamp_nanos() / 1_000_000)
         .ok()

@@ -7,27 +7,27 @@
 //! |---|---|
 //! | [`message`] | [`Message`], the envelope on its way from producer to consumer |
 //! | [`id`] | [`MessageId`], a UUIDv7 that carries its generation time |
-//! | [`token`] | [`Token`]: an identity and its time; which times are accepted; the ways to make ids |
+//! | [`token`] | [`Token`]: an identity and its time; windows of accepted times; generators of ids |
 //! | [`text`] | validated names: [`Topic`], [`OrderingKey`], [`EventType`], [`Source`], [`ContentType`] |
 //! | [`header`] | [`Headers`]: free, validated name/value pairs |
 //! | [`trace`] | [`TraceContext`]: W3C trace context |
 //! | [`fingerprint`] | [`Fingerprint`]: SHA-256 over what must not change under one id |
-//! | [`loopback`] | whether a host is this machine |
-//! | [`backoff`] | [`Backoff`]: how long to wait before trying again; pauses with jitter |
-//! | [`chunk`] | [`Chunk`] and [`Splitter`](chunk::Splitter): messages that are larger than their destination takes |
-//! | [`limits`] | [`SizeLimit`]: what a destination takes |
-//! | [`cloudevents`] | the CloudEvents 1.0 attributes of a message, there and back |
+//! | [`loopback`] | recognition of this machine's addresses |
+//! | [`backoff`] | [`Backoff`]: delays between retries; pauses with jitter |
+//! | [`chunk`] | [`Chunk`] and [`Splitter`](chunk::Splitter): messages that are larger than their destination accepts |
+//! | [`limits`] | [`SizeLimit`]: the largest message that a destination accepts |
+//! | [`cloudevents`] | the CloudEvents 1.0 attributes of a message, written and read |
 //! | [`crash_points`] | places at which a test ends the process |
-//! | [`error_text`] | errors as tables and log lines take them |
+//! | [`error_text`] | texts of errors for tables and log lines |
 //! | [`event`] | [`Event`]: a payload of a type that knows its topic and kind |
-//! | [`fault`] | [`Fault`] and [`FaultScope`]: whose fault a failure is, and how far it reaches |
+//! | [`fault`] | [`Fault`] and [`FaultScope`]: the party at fault for a failure, and its reach |
 //! | [`metric`] | [`Metric`]: one row of a table of metrics |
 //! | [`publisher`] | [`Connector`], [`Publisher`], [`Receipt`]: the seam towards brokers |
 //! | [`subscription`] | [`Subscriber`], [`Subscription`], [`Delivery`], [`Settlement`]: the seam from brokers |
-//! | `runtime` (feature `testing`) | [`Runtime`]: where tasks run and random numbers come from |
+//! | `runtime` (feature `testing`) | [`Runtime`]: the source of tasks and random numbers |
 //! | [`steady_clock`] | [`SteadyClock`]: the second clock that must agree before something is forgotten |
 //! | [`transactions`] | [`Transactions`]: the seam towards brokers that publish in transactions |
-//! | [`proof`] | [`Committed`]: what an acknowledgement demands |
+//! | [`proof`] | [`Committed`]: the proof that an acknowledgement requires |
 
 pub mod backoff;
 pub mod chunk;

@@ -1,4 +1,4 @@
-//! How large a message a destination takes.
+//! Size limits of destinations.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use crate::message::Message;
 use crate::text::TEXT_BYTES_MAX;
 
 /// The largest message that a destination takes, checked at enqueue so that an oversize message
-/// fails in the producer's hands and not hours later in the relay's.
+/// fails in the producer and not hours later in the relay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SizeLimit {
     /// The destination's name, for the error.
@@ -43,11 +43,12 @@ impl SizeLimit {
     /// SQS: 1 MiB, body and attributes together (SQS quotas, August 2025).
     pub const SQS: Self = Self { destination: "SQS", message_bytes_max: 1 << 20 };
     /// The largest message that every supported destination takes. SQS carries a payload that is
-    /// not JSON as base64, which is a third longer: of such a payload it takes some 780,000 bytes.
+    /// not JSON as base64, which is a third longer: it takes about 780,000 bytes of such a payload.
     pub const PORTABLE: Self = Self { destination: "every broker", message_bytes_max: 1_000_000 };
-    /// The largest message that a relay with `oversize = "chunk"` takes by default. It splits
-    /// messages that are larger than its broker takes. Only for topics whose relays are set so and
-    /// whose consumers put chunks together: others would park or dead-letter such a message.
+    /// The largest message that a relay with `oversize = "chunk"` takes by default. Such a relay
+    /// splits messages that are larger than its broker takes. Use it only for topics whose relays
+    /// are configured so and whose consumers reassemble chunks: others park or dead-letter such a
+    /// message.
     pub const CHUNKED: Self = Self {
         destination: "a relay that splits",
         message_bytes_max: crate::chunk::CHUNKED_BYTES_MAX_DEFAULT,
@@ -61,8 +62,8 @@ impl SizeLimit {
         if message.wire_bytes() <= self.message_bytes_max { Ok(()) } else { Err(self.exceeded_by(message)) }
     }
 
-    /// Checks a message that has no source yet: it passes if it fits with any source. The relay
-    /// names the source, so that what a producer may enqueue fits for every relay.
+    /// Checks a message that has no source yet: it passes if it fits with the longest possible
+    /// source. The relay sets the source, so a message that passes fits for every relay.
     ///
     /// # Errors
     /// As for [`check`](Self::check).

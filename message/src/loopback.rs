@@ -1,10 +1,9 @@
-//! Whether a host is this machine.
+//! Recognition of this machine's addresses.
 
 use std::net::IpAddr;
 
 /// Whether traffic to this host stays on this machine: `localhost`, or an address such as
-/// `127.0.0.1` or `[::1]`. Any other name counts as another machine, because it may be resolved to
-/// one.
+/// `127.0.0.1` or `[::1]`. Any other name counts as another machine, because it may resolve to one.
 ///
 /// ```
 /// use message::loopback::is_loopback;

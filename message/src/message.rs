@@ -15,8 +15,8 @@ use crate::trace::TraceContext;
 /// wire, in bytes, rounded up.
 const ENVELOPE_BYTES: usize = 512;
 
-/// Room for what one header takes besides its bytes, on the wire (quotation marks, separators,
-/// length fields) and in memory.
+/// Room for the overhead of one header, on the wire (quotation marks, separators, length fields)
+/// and in memory, in bytes.
 const HEADER_BYTES: usize = 24;
 
 /// Room for the attributes of a chunk, in bytes, rounded up.
@@ -24,20 +24,20 @@ pub(crate) const CHUNK_BYTES: usize = 256;
 
 /// A message on its way from a producer's transaction to a consumer's.
 ///
-/// Everything but the payload is small and validated; cloning is cheap (shared text and bytes).
+/// All parts but the payload are small and validated. Cloning is cheap: text and bytes are shared.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Message {
     /// The stable identity, made once by the producer.
     pub id: MessageId,
-    /// Where it goes.
+    /// The topic that it is published to.
     pub topic: Topic,
     /// Messages with the same key leave in causal order; without a key there is no order.
     pub key: Option<OrderingKey>,
     /// The kind of event: the CloudEvents `type`.
     pub kind: EventType,
-    /// Which outbox it comes from: the CloudEvents `source`.
+    /// The outbox it comes from: the CloudEvents `source`.
     pub source: Source,
-    /// When it was enqueued: the CloudEvents `time`.
+    /// The time at which it was enqueued: the CloudEvents `time`.
     pub time: OffsetDateTime,
     /// The media type of the payload.
     pub content_type: ContentType,
@@ -47,12 +47,12 @@ pub struct Message {
     pub trace: Option<TraceContext>,
     /// The payload, opaque to the toolkit.
     pub payload: Bytes,
-    /// Which part of a larger message this is; nothing for a whole one.
+    /// Its place in a larger message; `None` for a whole message.
     pub chunk: Option<Box<Chunk>>,
 }
 
 impl fmt::Debug for Message {
-    /// Without what only its consumer should read: of payload and headers their sizes and names.
+    /// Prints the size of the payload and the names of headers: only the consumer should read more.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Message")
             .field("id", &self.id)
@@ -71,7 +71,7 @@ impl fmt::Debug for Message {
 }
 
 impl Message {
-    /// A message with a fresh id, no key, no headers and the content type
+    /// Makes a message with a fresh id, no key, no headers and the content type
     /// `application/octet-stream`.
     #[must_use]
     pub fn new(topic: Topic, kind: EventType, payload: impl Into<Bytes>) -> Self {
@@ -112,14 +112,14 @@ impl Message {
         self
     }
 
-    /// An upper estimate of the size on any broker's wire, in bytes: payload, key, headers,
+    /// Returns an upper estimate of the size on any broker's wire, in bytes: payload, key, headers,
     /// envelope.
     #[must_use]
     pub fn wire_bytes(&self) -> usize {
         self.envelope_bytes() + self.payload.len()
     }
 
-    /// [`wire_bytes`](Self::wire_bytes) without the payload.
+    /// Returns [`wire_bytes`](Self::wire_bytes) without the payload.
     pub(crate) fn envelope_bytes(&self) -> usize {
         let trace =
             self.trace.as_ref().map_or(0, |trace| trace.parent().len() + trace.state().map_or(0, str::len));

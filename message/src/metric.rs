@@ -1,10 +1,10 @@
-//! [`Metric`]: one row of a table of metrics. Each crate has a table of its own; the document for
-//! operators is compared with all of them.
+//! [`Metric`]: one row of a table of metrics. Each crate has its own table; a test compares all of
+//! them with the operators' document.
 
-/// The type of a metric, as Prometheus has it.
+/// The type of a metric in Prometheus.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MetricKind {
-    /// Only rises, until the process starts anew; its name ends in `_total`.
+    /// Only rises, until the process restarts; its name ends in `_total`.
     Counter,
     /// Rises and falls.
     Gauge,

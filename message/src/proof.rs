@@ -2,11 +2,11 @@
 
 use uuid::Uuid;
 
-/// The proof that what a delivery asked for is committed: its effect, or its dead letter.
-/// Acknowledging demands it, so a consumer cannot be written that acknowledges first.
+/// The proof that everything a delivery asked for is committed: its effect, or its dead letter.
+/// Acknowledging requires it, so no consumer can acknowledge before the commit.
 ///
-/// The inbox makes it when a guard's transaction has committed. It names one delivery and is used
-/// up by settling it.
+/// The inbox makes it once a guard's transaction has committed. It names one delivery, and settling
+/// that delivery consumes it.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "a delivery that is not settled comes again"]
 pub struct Committed {
@@ -21,7 +21,7 @@ impl Committed {
         Self { subject }
     }
 
-    /// The delivery that is proven.
+    /// Returns the id of the delivery that it names.
     #[must_use]
     pub fn subject(&self) -> Uuid {
         self.subject

@@ -1,8 +1,8 @@
-//! The seam towards brokers: hand messages over in order, learn of each one what became of it.
+//! The seam towards brokers: submit messages in order, and learn the outcome of each.
 //!
-//! Handing over and confirming are separate on purpose: [`Publisher::submit`] returns as soon as
-//! the messages are accepted, and every one of them produces exactly one [`Receipt`] later. So the
-//! relay keeps thousands of messages in flight without a future for each.
+//! Submitting and confirming are separate on purpose. [`Publisher::submit`] returns once the
+//! messages are accepted, and each of them produces exactly one [`Receipt`] later. So the relay
+//! keeps thousands of messages in flight without a future for each.
 
 use std::error::Error;
 use std::fmt;
@@ -15,15 +15,14 @@ use tokio::sync::mpsc;
 use crate::fault::{Fault, FaultScope};
 use crate::message::Message;
 
-/// The number under which a message's receipt comes back; chosen by the caller, unique within a
-/// session.
+/// The number that a message's receipt carries. Chosen by the caller, unique within a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(pub u64);
 
 /// One message handed to a publisher.
 #[derive(Debug, Clone)]
 pub struct Submission {
-    /// Its receipt carries this number.
+    /// The number that its receipt will carry.
     pub ticket: Ticket,
     /// The message to publish. Shared with the caller, who keeps it until the receipt comes.
     pub message: Arc<Message>,
@@ -32,7 +31,7 @@ pub struct Submission {
 /// The outcome of one submission.
 #[derive(Debug)]
 pub struct Receipt {
-    /// The submission.
+    /// The number of the submission.
     pub ticket: Ticket,
     /// `Ok` if and only if the broker itself confirmed that it holds the message durably (and,
     /// where it routes, that a queue took it). Everything else, a timeout included, is an error:
@@ -40,29 +39,30 @@ pub struct Receipt {
     pub outcome: Result<(), PublishError>,
 }
 
-/// Where a publisher sends its receipts. Unbounded, but never fuller than what the caller has in
-/// flight.
+/// The channel for a publisher's receipts. Unbounded, but it never holds more than the caller has
+/// in flight.
 #[derive(Clone)]
 pub struct Receipts {
     sender: mpsc::UnboundedSender<Receipt>,
     filter: Option<Arc<Filter>>,
 }
 
-/// A function that turns a receipt of one publisher into the one that the publisher on top of it
+/// A function that maps a receipt of an inner publisher to the receipt that the outer publisher
 /// reports, if any.
 type Filter = dyn Fn(Receipt) -> Option<Receipt> + Send + Sync;
 
 impl Receipts {
-    /// A new pair: the sending side for [`Connector::connect`], the receiving side for the caller.
+    /// Makes a new pair: the sending side for [`Connector::connect`], the receiving side for the
+    /// caller.
     #[must_use]
     pub fn channel() -> (Self, mpsc::UnboundedReceiver<Receipt>) {
         let (sender, receiver) = mpsc::unbounded_channel();
         (Self { sender, filter: None }, receiver)
     }
 
-    /// The same receiver behind a filter: only what that makes of a receipt is reported. For
-    /// publishers on top of others, which submit more or other messages than they were given. It
-    /// must not block.
+    /// Returns the same channel behind a filter: only receipts that the filter returns are
+    /// reported. For publishers on top of others, which submit more or other messages than they
+    /// were given. The filter must not block.
     #[must_use]
     pub fn through(self, filter: impl Fn(Receipt) -> Option<Receipt> + Send + Sync + 'static) -> Self {
         let Self { sender, filter: outer } = self;
@@ -73,8 +73,8 @@ impl Receipts {
         Self { sender, filter: Some(Arc::new(both)) }
     }
 
-    /// Reports one submission. Never blocks; may be called from any thread. When the caller has
-    /// dropped the session, the receipt goes nowhere, which is right: nobody waits for it.
+    /// Reports the outcome of one submission. Never blocks; may be called from any thread. Once the
+    /// caller has dropped the session, receipts are discarded: nothing waits for them.
     pub fn send(&self, ticket: Ticket, outcome: Result<(), PublishError>) {
         let receipt = Receipt { ticket, outcome };
         let receipt = match &self.filter {
@@ -93,24 +93,23 @@ impl fmt::Debug for Receipts {
     }
 }
 
-/// How many messages of one ordering key may be unconfirmed at once without endangering their
-/// order.
+/// The number of messages of one ordering key that may be unconfirmed at once without endangering
+/// their order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MaxInFlightPerKey {
-    /// Any number: the broker keeps the order of what was submitted, and once one fails, no later
-    /// message of this session succeeds, unless the failure is
-    /// [`contained`](PublishError::contained).
+    /// Any number. The broker keeps the order of submission. Once a message fails, no later message
+    /// of this session succeeds, unless the failure is [`contained`](PublishError::contained).
     Pipelined,
-    /// One: the next may be submitted when the receipt of the one before is there.
+    /// One: the next may be submitted once the previous one has its receipt.
     One,
 }
 
 /// The abilities of a publisher, fixed for the session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Capabilities {
-    /// How many messages of one key may be in flight.
+    /// The number of messages of one key that may be in flight.
     pub max_in_flight_per_key: MaxInFlightPerKey,
-    /// How many messages to hand over at once at best; more is allowed.
+    /// The preferred number of messages in one submission; more is allowed.
     pub batch_len: usize,
 }
 
@@ -136,15 +135,15 @@ pub trait Publisher: Send {
     /// Returns the abilities of this publisher.
     fn profile(&self) -> Capabilities;
 
-    /// Takes messages over, in order. Returns when they are accepted, which can mean waiting for
-    /// room, but never waiting for their confirmation. Each submission produces exactly one
-    /// receipt, also when the session breaks or is closed.
+    /// Accepts messages, in order. Returns once they are accepted: it may wait for room, but never
+    /// for their confirmation. Each submission produces exactly one receipt, even when the session
+    /// breaks or is closed.
     ///
     /// A receipt with [`FaultScope::Session`] ends the session: the caller drops the publisher,
-    /// connects anew and submits again, from its oldest unconfirmed message on.
+    /// connects anew and submits again from its oldest unconfirmed message on.
     ///
-    /// Not cancel-safe: after dropping this future only [`close`](Publisher::close) or dropping the
-    /// publisher make sense.
+    /// Not cancel-safe: once this future was dropped, the only valid steps are
+    /// [`close`](Publisher::close) and dropping the publisher.
     async fn submit(&mut self, batch: Vec<Submission>);
 
     /// Waits at most `grace` for outstanding confirmations, then ends the session. A submission
@@ -152,7 +151,7 @@ pub trait Publisher: Send {
     async fn close(self: Box<Self>, grace: Duration);
 }
 
-/// Why a message was not confirmed.
+/// The reason why a message was not confirmed.
 #[derive(Debug)]
 pub struct PublishError {
     fault: Fault,
@@ -164,32 +163,35 @@ pub struct PublishError {
 }
 
 impl PublishError {
-    /// An error with its reason: lower case, naming the value and the limit, saying what to do,
-    /// without secrets and without payloads.
+    /// Makes an error. Its reason is in lower case, names the value and the limit, says what to do,
+    /// and holds no secret and no payload.
     #[must_use]
     pub fn new(fault: Fault, scope: FaultScope, reason: impl Into<String>) -> Self {
         Self { fault, scope, reason: reason.into(), is_contained: false, is_final: false, source: None }
     }
 
-    /// The broker is unreachable, went away or did not answer in time: reconnect and send again.
+    /// Makes an error for a broker that is unreachable, went away or did not answer in time. The
+    /// caller reconnects and sends again.
     #[must_use]
     pub fn session_lost(reason: impl Into<String>) -> Self {
         Self::new(Fault::Broker, FaultScope::Session, reason)
     }
 
-    /// The broker will never take this message: it counts as an attempt.
+    /// Makes an error for a message that the broker will never take. It counts as an attempt.
     #[must_use]
     pub fn refused(reason: impl Into<String>) -> Self {
         Self::new(Fault::Message, FaultScope::Message, reason)
     }
 
-    /// The topic is missing or forbidden: it stops until an operator has repaired it, others flow.
+    /// Makes an error for a topic that is missing or forbidden. The topic stops until an operator
+    /// has repaired it; other topics go on.
     #[must_use]
     pub fn topic_unavailable(reason: impl Into<String>) -> Self {
         Self::new(Fault::Operator, FaultScope::Topic, reason)
     }
 
-    /// The topic does not take messages for now (queue full, no leader): it pauses, others flow.
+    /// Makes an error for a topic that takes no messages for now (queue full, no leader). The topic
+    /// pauses; other topics go on.
     #[must_use]
     pub fn topic_busy(reason: impl Into<String>) -> Self {
         Self::new(Fault::Broker, FaultScope::Topic, reason)
@@ -202,16 +204,17 @@ impl PublishError {
         self
     }
 
-    /// Says that a pipelined session goes on after this failure. Nothing of the message's key
-    /// succeeds before the message itself is submitted again, and nothing of it at all once another
-    /// message of it was answered as lost.
+    /// Marks the failure as contained: a pipelined session goes on after it. No message of its key
+    /// succeeds before this message is submitted again. Once another message of the key was
+    /// reported as lost, no message of the key succeeds at all.
     #[must_use]
     pub fn contained(mut self) -> Self {
         self.is_contained = true;
         self
     }
 
-    /// Says that another attempt can only end the same way: the message is dead at once.
+    /// Marks the failure as final: another attempt can only end the same way, so the message is
+    /// dead at once.
     #[must_use]
     pub fn without_retry(mut self) -> Self {
         self.is_final = true;
@@ -231,13 +234,13 @@ impl PublishError {
         self.is_contained
     }
 
-    /// Whose fault it is.
+    /// Returns the party at fault.
     #[must_use]
     pub fn fault(&self) -> Fault {
         self.fault
     }
 
-    /// How far it reaches.
+    /// Returns the reach of the failure.
     #[must_use]
     pub fn scope(&self) -> FaultScope {
         self.scope

@@ -1,8 +1,9 @@
-//! Tasks and random numbers: all that a component takes from its process besides the clock.
+//! Tasks and random numbers: all that a component takes from its process, besides the clock.
 //!
-//! In a real process both are tokio's and the thread's. A simulation brings its own, so that one
-//! seed makes one course of events: it decides when each task may go on, stops all tasks of a
-//! process at once, and draws every number. Time is tokio's, which a simulation pauses.
+//! In a real process they come from tokio and from the thread's generator. A simulation supplies
+//! its own, so that one seed gives one course of events: it decides when each task proceeds, stops
+//! all tasks of a process at once, and draws every number. Time is tokio's, which a simulation
+//! pauses.
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -12,36 +13,37 @@ use std::task::{Context, Poll, ready};
 
 use tokio::task::JoinHandle;
 
-/// Where tasks run and random numbers come from; by default the real ones. Cheap to clone.
+/// The source of tasks and random numbers; the real one by default. Cheap to clone.
 #[derive(Clone, Default)]
 pub struct Runtime(Option<Arc<dyn Simulated>>);
 
 /// A simulated process.
 #[cfg_attr(not(feature = "testing"), expect(unreachable_pub, reason = "reachable for simulations"))]
 pub trait Simulated: Send + Sync + 'static {
-    /// A random number in `0.0..1.0`.
+    /// Returns a random number in `0.0..1.0`.
     fn uniform(&self) -> f64;
 
-    /// Asked before every poll of a task of the process. While it is pending the task stands still
-    /// wherever it is; it is asked again when the waker was woken.
+    /// Returns whether a task of the process may proceed. It is called before every poll of a task.
+    /// While it is pending, the task stands still wherever it is; it is called again after a
+    /// wake-up.
     fn poll_turn(&self, context: &mut Context<'_>) -> Poll<()>;
 }
 
 impl Runtime {
-    /// A process that only seems to be one.
+    /// Makes the runtime of a simulated process.
     #[cfg(feature = "testing")]
     #[must_use]
     pub fn simulated(process: Arc<dyn Simulated>) -> Self {
         Self(Some(process))
     }
 
-    /// A random number in `0.0..1.0`, to spread what would otherwise happen at once.
+    /// Returns a random number in `0.0..1.0`, to spread events that would otherwise coincide.
     #[must_use]
     pub fn uniform(&self) -> f64 {
         self.0.as_ref().map_or_else(rand::random, |process| process.uniform())
     }
 
-    /// Starts a task of its own.
+    /// Spawns a task.
     pub fn spawn<T>(&self, task: T) -> JoinHandle<T::Output>
     where
         T: Future<Output: Send> + Send + 'static,
@@ -49,8 +51,8 @@ impl Runtime {
         tokio::spawn(self.clone().run(task))
     }
 
-    /// Runs a future as a task of the process, for those that are spawned in another way.
-    /// Cancel-safe if the future is.
+    /// Runs a future as a task of the process, for callers that spawn in another way. Cancel-safe
+    /// if the future is.
     pub async fn run<T: Future>(self, task: T) -> T::Output {
         let mut task = pin!(task);
         poll_fn(|context| {

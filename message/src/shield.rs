@@ -1,4 +1,4 @@
-//! Work that must not stop in the middle.
+//! Work that must not stop halfway.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -7,14 +7,14 @@ use tokio::runtime::Handle;
 
 type Work<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// Runs a future to its end also when its caller goes away: as long as the caller waits it runs in
-/// the caller's task, and once it is dropped in a task of its own. So a transaction whose caller
-/// was cancelled by a timeout still commits or rolls back, and nobody pays for a task who does not
-/// need it.
+/// Runs a future to its end, even when its caller goes away. As long as the caller waits, it runs
+/// in the caller's task; once dropped, it goes on in a task of its own. So a transaction whose
+/// caller was cancelled by a timeout still commits or rolls back, and a caller that waits pays for
+/// no extra task.
 ///
-/// It makes no progress while its caller neither polls nor drops it. Dropped outside of a tokio
-/// runtime, or while the runtime shuts down, it ends where it stands. A panic of the future is its
-/// caller's, or its task's once there is no caller.
+/// It makes no progress while its caller neither polls nor drops it. Dropped outside a tokio
+/// runtime, or while the runtime shuts down, it stops where it is. A panic of the future reaches
+/// the caller, or only its own task once the caller is gone.
 ///
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
@@ -34,7 +34,7 @@ pub fn shield<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static)
 /// See [`shield`].
 #[must_use = "it runs when it is awaited, or dropped"]
 pub struct ToItsEnd<T: Send + 'static> {
-    /// Gone once it has ended, or panicked.
+    /// `None` once the work has ended or panicked.
     work: Option<Work<T>>,
 }
 
@@ -42,7 +42,7 @@ impl<T: Send + 'static> Future for ToItsEnd<T> {
     type Output = T;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
-        // Taken out, so that nobody polls it again after a panic.
+        // Taken out, so that it is not polled again after a panic.
         let Some(mut work) = self.work.take() else { return Poll::Pending };
         let polled = work.as_mut().poll(context);
         if polled.is_pending() {
@@ -86,13 +86,13 @@ mod tests {
             })
         };
         assert_eq!(work(3).await, 0);
-        // Dropped before its first poll, and in the middle.
+        // One is dropped before its first poll, one halfway.
         drop(work(0));
         let mut cut = work(100);
         let polled = |context: &mut Context<'_>| Poll::Ready(Pin::new(&mut cut).poll(context).is_pending());
         assert!(std::future::poll_fn(polled).await);
         drop(cut);
-        // The runtime has one thread: everything that was spawned has had its turns by then.
+        // The runtime has one thread: by then every spawned task has had its turns.
         for _ in 0..1_000 {
             tokio::task::yield_now().await;
         }

@@ -1,28 +1,28 @@
 //! The second clock that must agree before something is forgotten for good.
 //!
 //! A database's clock that jumps ahead once (a machine restored from an image, a wrong time server,
-//! a promoted standby) makes everything look old. Whatever is deleted by that reading alone is gone
-//! when the clock is corrected, and takes effect a second time. So two clocks must say that the
-//! time has come: the database's, and this one of the process.
+//! a promoted standby) makes everything look old. Records deleted by that reading alone are still
+//! gone when the clock is corrected, and their messages take effect a second time. So two clocks
+//! must agree that the time has come: the database's, and this one of the process.
 //!
-//! Both may be one machine's, as with SQLite. Therefore this clock does not follow a jump ahead at
-//! once: between two readings it advances by the time that has passed, which no one can set, and
-//! believes a jump after it has stood for [`BELIEVED_AFTER`]. It follows a step back at once:
-//! whatever is forgotten later than necessary harms nobody.
+//! Both may belong to one machine, as with SQLite. Therefore this clock does not follow a jump
+//! ahead at once. Between two readings it advances by the time that has passed on the monotonic
+//! clock, which cannot be set. It accepts a jump after it has lasted for [`BELIEVED_AFTER`]. It
+//! follows a step back at once: forgetting later than necessary does no harm.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use time::OffsetDateTime;
 
-/// How far the time of day may run ahead of the time that has passed, between two readings: the
-/// corrections of a time server, and a machine that slept for a moment.
+/// How far the time of day may run ahead of the monotonic clock between two readings. It allows for
+/// corrections by a time server, and for a machine that slept for a moment.
 pub const TOLERANCE: Duration = Duration::from_secs(60);
-/// How long a jump ahead must stand before it is believed.
+/// How long a jump ahead must last before it is accepted.
 pub const BELIEVED_AFTER: Duration = Duration::from_hours(24);
 
-/// A process's clock that follows no jump ahead at once. Make one when the process begins to use
-/// its database, and keep it.
+/// A process's clock that does not follow a jump ahead at once. Make one when the process begins to
+/// use its database, and keep it.
 #[derive(Debug)]
 pub struct SteadyClock(Mutex<Anchor>);
 
@@ -42,8 +42,8 @@ impl SteadyClock {
         Self::started(OffsetDateTime::now_utc(), Instant::now())
     }
 
-    /// Returns the time up to which something may be forgotten, if the database's clock has come
-    /// there as well. It may lie behind the time of day, never ahead of it.
+    /// Returns the time up to which records may be forgotten, provided the database's clock has
+    /// reached it too. It may lie behind the time of day, never ahead of it.
     #[must_use]
     pub fn now(&self) -> OffsetDateTime {
         self.read(OffsetDateTime::now_utc(), Instant::now())
@@ -106,7 +106,7 @@ mod tests {
         let clock = SteadyClock::started(NOON, start);
         assert_eq!(clock.read(NOON + DAY * 400, start + MINUTE), NOON + MINUTE);
         assert_eq!(clock.read(NOON + MINUTE * 2, start + MINUTE * 2), NOON + MINUTE * 2);
-        // The next one is not believed sooner for it.
+        // A second jump is not accepted any sooner.
         assert_eq!(clock.read(NOON + DAY * 400, start + DAY), NOON + DAY);
         assert_eq!(clock.read(NOON + DAY * 400 + DAY, start + DAY + MINUTE), NOON + DAY + MINUTE);
     }

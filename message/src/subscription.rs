@@ -1,4 +1,4 @@
-//! The seam from brokers: receive deliveries, settle each one when its effect is committed.
+//! The seam from brokers: receive deliveries, and settle each one once its effect is committed.
 
 use std::error::Error;
 use std::fmt;
@@ -15,28 +15,28 @@ use crate::id::MessageId;
 use crate::message::Message;
 use crate::proof::Committed;
 
-/// The number by which a subscription knows an unsettled delivery; unique within one subscription.
+/// The number that identifies an unsettled delivery; unique within one subscription.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DeliveryToken(pub u64);
 
 /// A message as a broker handed it over. The same message can be delivered any number of times.
 #[derive(Debug)]
 pub struct Delivery {
-    /// Names this delivery to its subscription.
+    /// Identifies this delivery to its subscription.
     pub token: DeliveryToken,
-    /// The message, or why the bytes are none.
+    /// The message, or the reason why the bytes are not one.
     pub message: Result<Message, Malformed>,
     /// Whether the broker says that it delivered this before.
     pub redelivered: bool,
-    /// Where it comes from, for logs and dead letters: `orders[3]@1234`, `queue billing #17`.
+    /// The origin, for logs and dead letters: `orders[3]@1234`, `queue billing #17`.
     pub origin: String,
 }
 
 /// A delivery whose envelope cannot be read: no id, a malformed id, no topic. It is dead-lettered
 /// with everything that arrived.
 ///
-/// Two deliveries are one and the same for the inbox when their origin and everything in here but
-/// `problem` and `broker_notes` are equal.
+/// For the inbox two deliveries are the same when their origin and all fields here except `problem`
+/// and `broker_notes` are equal.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Malformed {
     /// The problem, with the offending value and what to send instead.
@@ -48,22 +48,22 @@ pub struct Malformed {
     /// All headers as they arrived, as texts.
     pub headers: Vec<(String, String)>,
     /// Parts besides headers and payload that are the same in every delivery of a message:
-    /// properties of the protocol, the broker's own id, bytes that are no text in hexadecimal. The
-    /// names begin with the broker's (`amqp.reply_to`, `sqs.MessageId`, `kafka.timestamp`).
+    /// properties of the protocol, the broker's own id, bytes that are not text (in hexadecimal).
+    /// The names begin with the broker's (`amqp.reply_to`, `sqs.MessageId`, `kafka.timestamp`).
     pub properties: Vec<(String, String)>,
     /// Values that the broker adds and changes from delivery to delivery: a receive count,
-    /// `x-death`. Evidence only, and no part of the delivery's identity.
+    /// `x-death`. Evidence only, not part of the delivery's identity.
     pub broker_notes: Vec<(String, String)>,
-    /// Tells this arrival from others with the same content; set where a broker hands a message out
-    /// for the first time and gives it neither a place nor an id (RabbitMQ). Every arrival has
-    /// another one.
+    /// Distinguishes this arrival from others with the same content. Set where a broker delivers a
+    /// message for the first time and gives it neither a position nor an id (RabbitMQ). Every
+    /// arrival has a different one.
     pub first_arrival: Option<Uuid>,
     /// The bytes as they arrived.
     pub payload: Bytes,
 }
 
 impl fmt::Debug for Malformed {
-    /// Without what only its consumer should read: of payload and headers their sizes and names.
+    /// Prints the size of the payload and the names of headers: only the consumer should read more.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Malformed")
             .field("problem", &self.problem)
@@ -84,7 +84,8 @@ fn names(pairs: &[(String, String)]) -> Vec<&str> {
 
 impl Delivery {
     /// Returns the id that a [`Committed`] proof must name to settle this delivery: the message id,
-    /// or for a malformed delivery a hash of where it comes from and of everything that arrived.
+    /// or for a malformed delivery a hash of its origin and of everything that a redelivery
+    /// repeats.
     #[must_use]
     pub fn subject(&self) -> Uuid {
         match &self.message {
@@ -101,7 +102,7 @@ impl Delivery {
 }
 
 impl Malformed {
-    /// Returns the first value under this name: of a header, else of a property, else of a note of
+    /// Returns the first value with this name: of a header, else of a property, else of a note of
     /// the broker.
     #[must_use]
     pub fn find(&self, name: &str) -> Option<&str> {
@@ -109,9 +110,9 @@ impl Malformed {
         all.find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
 
-    /// A hash of all that a redelivery repeats. Each part stands after its count or length, so that
-    /// no two different deliveries are hashed as the same bytes. Headers are sorted: brokers hand
-    /// them out in any order.
+    /// Returns a hash of everything that a redelivery repeats. Each part follows its count or
+    /// length, so different deliveries never hash the same bytes. Headers are sorted: brokers
+    /// deliver them in any order.
     fn subject(&self, origin: &str) -> Uuid {
         let mut hash = Sha256::new();
         for part in [origin.as_bytes(), self.topic.as_bytes(), &self.payload] {
@@ -134,7 +135,7 @@ impl Malformed {
     }
 }
 
-/// Adds a part after its length.
+/// Adds a part to the hash, after its length.
 fn add(hash: &mut Sha256, part: &[u8]) {
     hash.update((part.len() as u64).to_be_bytes());
     hash.update(part);
@@ -146,18 +147,18 @@ impl fmt::Display for Malformed {
     }
 }
 
-/// How a delivery is settled at the broker.
+/// The way in which a delivery is settled at the broker.
 #[derive(Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Disposition {
-    /// Its effect is committed: the broker may forget it.
+    /// Its effect is committed: the broker can forget it.
     Done,
     /// It was not handled (shutdown, handler failed): the broker delivers it again.
     Release,
 }
 
-/// One delivery settled; made only by [`Settlement::done`], which demands the proof of commit, and
-/// [`Settlement::release`].
+/// The settlement of one delivery. Made only by [`Settlement::done`], which requires the proof of
+/// commit, and by [`Settlement::release`].
 #[derive(Debug, PartialEq, Eq)]
 pub struct Settlement {
     token: DeliveryToken,
@@ -175,7 +176,7 @@ pub struct ProofMismatch {
 }
 
 impl Settlement {
-    /// The delivery's effect is committed.
+    /// Settles a delivery whose effect is committed.
     ///
     /// # Errors
     /// [`ProofMismatch`] when the proof was made for another message.
@@ -193,7 +194,7 @@ impl Settlement {
         Self { token, disposition: Disposition::Release }
     }
 
-    /// The delivery.
+    /// Returns the token of the delivery.
     #[must_use]
     pub fn token(&self) -> DeliveryToken {
         self.token
@@ -206,9 +207,8 @@ impl Settlement {
     }
 }
 
-/// Opens subscriptions: the first one, and another whenever a session was lost. Every adapter
-/// implements it; so does a closure that returns the future of a subscription, for one that is
-/// wrapped.
+/// Opens subscriptions: the first one, and another after each lost session. Every adapter
+/// implements it. So does a closure that returns the future of a subscription, for wrapping one.
 #[async_trait]
 pub trait Subscriber: Send + Sync + 'static {
     /// Opens a session.
@@ -237,8 +237,8 @@ pub trait Subscription: Send {
     /// Names the topic or queue that this listens to, for logs and tables. Never contains a secret.
     fn origin(&self) -> &str;
 
-    /// Waits at most `wait` for deliveries and returns at most `max` of them; empty when none came.
-    /// Deliveries of one ordering key come in the order in which the broker holds them.
+    /// Waits at most `wait` and returns at most `max` deliveries; empty when none came. Deliveries
+    /// of one ordering key come in the order in which the broker holds them.
     ///
     /// # Errors
     /// [`SubscriptionError`] when the session is lost (subscribe anew) or the operator must act.
@@ -249,56 +249,55 @@ pub trait Subscription: Send {
         wait: Duration,
     ) -> Result<Vec<Delivery>, SubscriptionError>;
 
-    /// Settles deliveries. A token that the broker has taken back meanwhile (rebalance, visibility
-    /// timeout, new connection) is skipped: the message comes again, and the inbox knows it.
+    /// Settles deliveries. A token that the broker has taken back (rebalance, visibility timeout,
+    /// new connection) is skipped: the message comes again, and the inbox recognises it.
     ///
     /// Kafka commits offsets only up to the first unsettled delivery of a partition.
     ///
     /// # Errors
-    /// [`SubscriptionError`] when the broker could not be told; the messages come again. Not
+    /// [`SubscriptionError`] when the broker could not be reached; the messages come again. Not
     /// cancel-safe.
     async fn settle(&mut self, settlements: Vec<Settlement>) -> Result<(), SubscriptionError>;
 
     /// Tells the broker that these deliveries are still being worked on (SQS: extends their
-    /// visibility). Does nothing where the broker knows no such limit.
+    /// visibility). Does nothing where the broker has no such limit.
     ///
     /// # Errors
-    /// [`SubscriptionError`] when the broker could not be told; the messages may come again.
+    /// [`SubscriptionError`] when the broker could not be reached; the messages may come again.
     async fn keep_alive(&mut self, tokens: &[DeliveryToken]) -> Result<(), SubscriptionError>;
 
-    /// How long a delivery may stay unsettled without [`keep_alive`](Self::keep_alive) before it is
-    /// delivered again; `None` where only the end of the session does that.
+    /// Returns how long a delivery may stay unsettled without [`keep_alive`](Self::keep_alive)
+    /// before it is delivered again; `None` where only the end of the session causes that.
     fn redelivers_after(&self) -> Option<Duration> {
         None
     }
 
-    /// Returns how many messages wait for this consumer, by topic or queue, as far as the broker
-    /// has told lately; nothing where it does not tell. Answers from memory: adapters look at a low
-    /// rate of their own.
+    /// Returns how many messages wait for this consumer, by topic or queue, as last reported by the
+    /// broker; empty where it does not report. Answers from memory: adapters ask the broker at a
+    /// low rate of their own.
     fn lag(&self) -> Vec<Lag> {
         Vec::new()
     }
 
-    /// Asks for no more deliveries: what was delivered can still be settled, and what is released
-    /// is not delivered to this session again. For a consumer that finishes what it has in hand and
-    /// then closes. Does nothing where deliveries are asked for one call at a time.
+    /// Stops new deliveries. Earlier deliveries can still be settled, and released ones are not
+    /// delivered to this session again. For a consumer that finishes its current work and then
+    /// closes. Does nothing where each call asks for its own deliveries.
     ///
     /// # Errors
-    /// [`SubscriptionError`] when the broker could not be told; everything else can go on. Not
-    /// cancel-safe; afterwards [`receive`](Self::receive) is not called any more.
+    /// [`SubscriptionError`] when the broker could not be reached; everything else can go on. Not
+    /// cancel-safe. Do not call [`receive`](Self::receive) afterwards.
     async fn stop_receiving(&mut self) -> Result<(), SubscriptionError> {
         Ok(())
     }
 
-    /// Leaves the group and ends the session; what is unsettled is delivered again.
+    /// Leaves the group and ends the session; unsettled deliveries are delivered again.
     ///
     /// # Errors
-    /// [`SubscriptionError`] when the goodbye did not reach the broker, which then finds out by
-    /// itself.
+    /// [`SubscriptionError`] when the broker could not be informed; it then notices by itself.
     async fn close(self: Box<Self>) -> Result<(), SubscriptionError>;
 }
 
-/// How many messages of a topic or queue wait for a consumer.
+/// The number of messages of a topic or queue that wait for a consumer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Lag {
@@ -310,14 +309,14 @@ pub struct Lag {
 }
 
 impl Lag {
-    /// So many messages of a topic wait.
+    /// Makes the lag of a topic or queue.
     #[must_use]
     pub fn new(topic: impl Into<String>, messages: u64) -> Self {
         Self { topic: topic.into(), messages }
     }
 }
 
-/// Why a subscription cannot go on.
+/// The reason why a subscription cannot go on.
 #[derive(Debug)]
 pub struct SubscriptionError {
     fault: Fault,
@@ -345,7 +344,7 @@ impl SubscriptionError {
         self
     }
 
-    /// Whose fault it is: the broker's (retry) or the operator's.
+    /// Returns the party at fault: the broker (retry) or the operator.
     #[must_use]
     pub fn fault(&self) -> Fault {
         self.fault
@@ -404,7 +403,7 @@ mod tests {
             malformed(|it| it.key = None),
             malformed(|it| it.key = Some(String::new())),
             malformed(|it| it.headers[0].1 = String::from("2")),
-            // The same bytes in a row, cut in another way.
+            // The same sequence of bytes, split in other places.
             malformed(|it| it.headers = vec![pair("a", "1b"), pair("", "2")]),
             malformed(|it| it.headers = vec![pair("a1", "b2")]),
             malformed(|it| it.headers = vec![pair("a", "1"), pair("a", "1"), pair("b", "2")]),

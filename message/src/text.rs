@@ -12,12 +12,11 @@ use serde::{Deserialize, Serialize};
 /// The longest accepted name in bytes of UTF-8 (an AMQP short string).
 pub const TEXT_BYTES_MAX: usize = 255;
 
-/// The longest note that an operator's decision takes, in bytes. It is stored with each message
-/// that is decided about.
+/// The longest note on an operator's decision, in bytes. It is stored with each message that the
+/// decision is about.
 pub const NOTE_BYTES_MAX: usize = 2_000;
 
-/// A name that cannot be used: says which, why and what the limit is. The producer's fault; not
-/// retryable.
+/// A name that cannot be used, with the reason and the limit. The producer's fault; not retryable.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidText {
@@ -51,7 +50,7 @@ pub enum InvalidText {
         value: String,
         /// The offending character.
         found: char,
-        /// Where it stands, in bytes.
+        /// Its position, in bytes.
         at: usize,
         /// The characters that are accepted.
         allowed: &'static str,
@@ -92,7 +91,7 @@ pub fn check(
     check_optional(what, value, bytes_max, allowed, accept)
 }
 
-/// Checks who takes an operator's decision and why, as every audit keeps them.
+/// Checks the actor and the note of an operator's decision, which every audit stores.
 ///
 /// # Errors
 /// [`InvalidText`]: a text that is blank, too long, or holds a NUL character, which PostgreSQL does
@@ -110,7 +109,7 @@ pub fn check_signature(actor: &str, note: &str) -> Result<(), InvalidText> {
 }
 
 impl InvalidText {
-    /// The same error without the text.
+    /// Returns the same error without the text.
     pub(crate) fn without_value(mut self) -> Self {
         if let Self::TooLong { value, .. } | Self::Character { value, .. } = &mut self {
             *value = String::from("***");
@@ -119,7 +118,7 @@ impl InvalidText {
     }
 }
 
-/// As [`check`], but an empty value passes.
+/// Like [`check`], but accepts an empty value.
 ///
 /// # Errors
 /// [`InvalidText`].
@@ -147,8 +146,8 @@ pub fn check_optional(
     }
 }
 
-/// Makes a type of validated names. Other crates use it as well, so that all names are checked
-/// and refused alike.
+/// Makes a type of validated names. Other crates use it as well, so that all names are checked and
+/// refused in the same way.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! name {
@@ -224,7 +223,7 @@ macro_rules! name {
 }
 
 name!(
-    /// Where a message goes: the Kafka topic, the RabbitMQ routing key, the SQS queue.
+    /// The destination of a message: the Kafka topic, the RabbitMQ routing key, the SQS queue.
     ///
     /// 1 to 255 bytes of `A–Z a–z 0–9 . _ - / : #`; a broker may accept less and then refuses the
     /// topic by name.
@@ -264,9 +263,9 @@ name!(
 );
 
 name!(
-    /// Which outbox a message comes from, as the CloudEvents `source` attribute, a URI reference:
-    /// `/orders`. Source and id together identify a message. 1 to 255 bytes of printable ASCII
-    /// without spaces.
+    /// The outbox that a message comes from, as the CloudEvents `source` attribute, a URI
+    /// reference: `/orders`. Source and id together identify a message. 1 to 255 bytes of printable
+    /// ASCII without spaces.
     #[derive(Serialize, Deserialize)]
     #[serde(try_from = "String", into = "String")]
     Source,

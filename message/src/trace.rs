@@ -28,7 +28,7 @@ pub enum InvalidTrace {
 }
 
 impl TraceContext {
-    /// Checks and takes over the two header values.
+    /// Checks the two header values and keeps them.
     ///
     /// # Errors
     /// [`InvalidTrace`] when `parent` is not a version-00 traceparent with lower-case hexadecimal,
@@ -69,7 +69,7 @@ impl TraceContext {
         self.parent.get(36..52).unwrap_or_default()
     }
 
-    /// Whether the span is recorded, as far as its process knows.
+    /// Whether the sampled flag is set: the span is then recorded, as far as its process knows.
     #[must_use]
     pub fn is_sampled(&self) -> bool {
         let flags = self.parent.get(53..55).and_then(|digits| u8::from_str_radix(digits, 16).ok());

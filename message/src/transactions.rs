@@ -1,9 +1,9 @@
 //! The seam towards brokers that publish in transactions: messages and a mark become visible
-//! together, or none of them does.
+//! together, or not at all.
 //!
-//! The mark says how far a relay has come. It is stored by the broker, beside the messages, so that
-//! a successor learns from the broker itself which messages have left. What it holds is the
-//! caller's; the broker keeps its number and its bytes.
+//! The mark records how far a relay has come. The broker stores it beside the messages, so that a
+//! successor learns from the broker itself which messages have left. Its content belongs to the
+//! caller; the broker keeps its number and its bytes.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use async_trait::async_trait;
 
 use crate::publisher::{Connector, PublishError};
 
-/// Whose transactions these are.
+/// The owner of a series of transactions: one relay on one log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TransactionScope {
     /// The identity of the log, 1 to 64 characters of `a–z 0–9 -`. Logs with different identities
@@ -20,7 +20,7 @@ pub struct TransactionScope {
     /// The relay's name, 1 to 63 characters of `a–z 0–9 - _`.
     pub relay: String,
     /// Whether no transaction of this scope was ever committed. Only then may the place of the
-    /// marks be missing, and is made.
+    /// marks be missing; it is created.
     pub is_new: bool,
     /// How long a transaction may stay open; the broker aborts an older one.
     pub timeout: Duration,
@@ -35,49 +35,48 @@ pub struct TransactionMark {
     pub content: Vec<u8>,
 }
 
-/// A transaction to which nothing is added any more: see [`Transactions::close`].
+/// A transaction to which nothing more is added: see [`Transactions::close`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClosedTransaction {
     /// The session that it belongs to.
     pub session: u64,
-    /// Which of the session's producers it is in.
+    /// The index of the session's producer that it is in.
     pub producer: usize,
 }
 
 /// A broker that publishes in transactions.
 ///
-/// Its publishers take one batch at a time, and each batch is a transaction. Every receipt of a
-/// batch is `Ok`, or none is: the first when the broker has all of its messages inside the open
-/// transaction, the second when the transaction was given up. No reader of committed messages sees
-/// them before [`commit`](Transactions::commit). One transaction may be open while the one before
-/// it, which is closed, is committed.
+/// Its publishers take one batch at a time and add it to the open transaction as a whole. Either
+/// every receipt of a batch is `Ok`, or none is. They are `Ok` once the broker has all messages of
+/// the batch inside the open transaction; they are errors once the transaction was given up.
+/// Readers of committed messages see nothing before [`commit`](Transactions::commit). One
+/// transaction may be open while the previous one, which is closed, is committed.
 #[async_trait]
 pub trait Transactions: Connector {
-    /// Ends whatever an earlier session of the scope has left open, shuts that session out, and
-    /// returns the last mark that was committed. The next session that is connected goes on from
-    /// it.
+    /// Ends whatever an earlier session of the scope left open, fences that session, and returns
+    /// the last committed mark. The next session that connects continues from it.
     ///
     /// # Errors
-    /// [`PublishError`] of the operator's when the marks are missing although there should be some,
-    /// or are not kept as they have to be; of the broker's when it does not answer. Cancel-safe.
+    /// [`PublishError`]: the operator's fault when marks are missing that should exist, or are not
+    /// stored as required; the broker's when it does not answer. Cancel-safe.
     async fn take_over(&self, scope: &TransactionScope) -> Result<Option<TransactionMark>, PublishError>;
 
-    /// The number of the session that was connected last.
+    /// Returns the number of the session that connected last.
     fn session(&self) -> u64;
 
-    /// Closes the transaction of `session`: what was confirmed belongs to it, and a batch that is
-    /// submitted from now on to the next one. To be called when no message is without its receipt,
-    /// and not again before [`commit`](Transactions::commit) has answered. Asks nobody.
+    /// Closes the transaction of `session`: confirmed messages belong to it, and later batches to
+    /// the next one. Call it when every message has its receipt, and not again before
+    /// [`commit`](Transactions::commit) has returned. Does no I/O.
     fn close(&self, session: u64) -> ClosedTransaction;
 
     /// Commits a closed transaction, and the mark.
     ///
     /// # Errors
-    /// [`PublishError`]: whether it was committed is not known. Only
-    /// [`take_over`](Transactions::take_over) tells.
+    /// [`PublishError`]: the outcome is unknown. Only [`take_over`](Transactions::take_over) can
+    /// determine it.
     async fn commit(&self, closed: ClosedTransaction, mark: TransactionMark) -> Result<(), PublishError>;
 
-    /// Whether a session found, when it was connected, that another process has committed since:
+    /// Whether a session found, while connecting, that another process has committed since. Then
     /// nothing that this process knows holds any longer.
     fn is_superseded(&self) -> bool;
 }

@@ -1,16 +1,15 @@
-//! Where generators take the time from.
+//! The clocks of generators.
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Two clocks: one that tells the time and may step, and one that only measures. A test brings its
-/// own.
+/// Two clocks: the time of day, which may step, and a monotonic one. A test supplies its own.
 pub trait Clock: Send + Sync + fmt::Debug + 'static {
-    /// The time of day, as a duration since 1970. It may step in both directions.
+    /// Returns the time of day, as a duration since 1970. It may step in both directions.
     fn since_1970(&self) -> Duration;
 
-    /// A duration since some fixed moment of this process. It never goes backwards. On Linux it
+    /// Returns the time since a fixed moment of this process. It never goes backwards. On Linux it
     /// stands still while the machine is suspended.
     fn elapsed(&self) -> Duration;
 }
@@ -22,7 +21,7 @@ pub struct SystemClock {
 }
 
 impl SystemClock {
-    /// The clocks; [`elapsed`](Clock::elapsed) counts from now on.
+    /// Returns the machine's clocks; [`elapsed`](Clock::elapsed) counts from now on.
     #[must_use]
     #[expect(clippy::new_without_default, reason = "two of them count from different moments")]
     pub fn new() -> Self {
@@ -32,7 +31,7 @@ impl SystemClock {
 
 impl Clock for SystemClock {
     fn since_1970(&self) -> Duration {
-        // A clock from before 1970 is a wrong one; its ids are refused wherever they come.
+        // A clock before 1970 is wrong; ids made by it are refused everywhere.
         SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
     }
 
@@ -56,7 +55,7 @@ pub(crate) mod tests {
     use super::*;
     use std::sync::atomic::{AtomicI64, Ordering};
 
-    /// Clocks that stand still until they are moved, apart from each other.
+    /// Clocks that stand still until a test moves them, each on its own.
     #[derive(Debug, Clone, Default)]
     pub(crate) struct Steps {
         millis: Arc<AtomicI64>,
@@ -70,7 +69,7 @@ pub(crate) mod tests {
             clock
         }
 
-        /// Moves the time of day only.
+        /// Moves only the time of day.
         pub(crate) fn step(&self, millis: i64) {
             self.millis.fetch_add(millis, Ordering::Relaxed);
         }

@@ -1,4 +1,4 @@
-//! Which times are accepted. Pure: no clock, no database.
+//! Windows of accepted times. Pure: no clock, no database.
 
 use std::time::Duration;
 
@@ -7,18 +7,18 @@ use time::OffsetDateTime;
 use super::pair::Token;
 use crate::fault::Fault;
 
-/// How old, and how far ahead of the clock, an accepted token may be.
+/// The maximum age of an accepted token, and its maximum lead over the clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DriftWindow {
     age_max: Duration,
     skew_max: Duration,
 }
 
-/// A window with an end out of its bounds. The program's or the operator's fault.
+/// A window with an end that is out of bounds. The program's or the operator's fault.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the {what} of {value:?} is out of bounds; choose {min:?} to {max:?}")]
 pub struct InvalidWindow {
-    /// Which end.
+    /// The end that is out of bounds.
     pub what: &'static str,
     /// Its value.
     pub value: Duration,
@@ -29,9 +29,9 @@ pub struct InvalidWindow {
 }
 
 impl DriftWindow {
-    /// The shortest age: a shorter one would refuse what is only slow.
+    /// The smallest maximum age: a smaller one would refuse tokens that are only slow.
     pub const AGE_MIN: Duration = Duration::from_secs(60);
-    /// The longest age: no record here is kept for longer.
+    /// The largest maximum age: no record is kept for longer.
     pub const AGE_MAX: Duration = Duration::from_secs(366 * 86_400);
     /// The largest skew.
     pub const SKEW_MAX: Duration = Duration::from_secs(86_400);
@@ -39,11 +39,11 @@ impl DriftWindow {
     pub const DEFAULT: Self =
         Self { age_max: Duration::from_secs(14 * 86_400), skew_max: Duration::from_secs(300) };
 
-    /// As far back and ahead as can be set.
+    /// The widest window that can be configured.
     pub const WIDEST: Self = Self { age_max: Self::AGE_MAX, skew_max: Self::SKEW_MAX };
 
-    /// A window of [`AGE_MIN`](Self::AGE_MIN) to [`AGE_MAX`](Self::AGE_MAX) back and up to
-    /// [`SKEW_MAX`](Self::SKEW_MAX) ahead.
+    /// Makes a window. `age_max` is between [`AGE_MIN`](Self::AGE_MIN) and
+    /// [`AGE_MAX`](Self::AGE_MAX), `skew_max` is at most [`SKEW_MAX`](Self::SKEW_MAX).
     ///
     /// # Errors
     /// [`InvalidWindow`] with the value and its bounds.
@@ -83,7 +83,7 @@ pub struct AcceptedTimes {
 }
 
 impl AcceptedTimes {
-    /// Judges a token by its time.
+    /// Checks the time of a token.
     ///
     /// # Errors
     /// [`Drift`].
@@ -100,11 +100,10 @@ impl AcceptedTimes {
     }
 }
 
-/// A token whose time is not accepted. The fault of whoever made it; sending it again does not
-/// help.
+/// A token whose time is not accepted. Its maker is at fault; sending it again does not help.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Drift {
-    /// Its record may have expired: nobody can tell whether it was used before.
+    /// Its record may have expired, so it is unknown whether it was used before.
     #[error(
         "token {} was made at {}, and tokens from before {oldest_accepted_at} are not remembered: find out whether it \
          took effect, then make a new one if it did not",
@@ -117,7 +116,7 @@ pub enum Drift {
         /// The oldest time that is accepted at present.
         oldest_accepted_at: OffsetDateTime,
     },
-    /// It would outlive its record and sort behind all that others make meanwhile.
+    /// It would outlive its record, and sort after everything that others make meanwhile.
     #[error(
         "token {} was made at {}, and the newest accepted time is {newest_accepted_at}: correct the clock, or the \
          business time, that it was made from",
@@ -141,13 +140,13 @@ impl Drift {
         }
     }
 
-    /// Whose fault it is: always the token's maker's, the message's.
+    /// Returns the party at fault: always the message.
     #[must_use]
     pub fn fault(&self) -> Fault {
         Fault::Message
     }
 
-    /// The word in metrics and logs.
+    /// Returns the word for metrics and logs.
     #[must_use]
     pub fn as_str(&self) -> &'static str {
         match self {

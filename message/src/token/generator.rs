@@ -5,16 +5,16 @@ use std::fmt;
 
 use crate::id::MessageId;
 
-/// Makes message ids, one after the other. Pass one to `outbox::OutboxBuilder::ids`.
+/// A generator of message ids. Pass one to `outbox::OutboxBuilder::ids`.
 pub trait IdGenerator: Send + Sync + fmt::Debug + 'static {
-    /// The next id. It does not block.
+    /// Returns the next id. Does not block.
     ///
     /// # Errors
-    /// [`MintError`] when no id can be made at present that is certain to be unique.
+    /// [`MintError`] when it cannot make an id now that is certain to be unique.
     fn mint(&self) -> Result<MessageId, MintError>;
 }
 
-/// The ids of this process: [`MessageId::new`].
+/// The generator of this process: [`MessageId::new`].
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ProcessIds;
 
@@ -30,7 +30,7 @@ impl IdGenerator for ProcessIds {
 pub struct MintError(#[source] Box<dyn Error + Send + Sync>);
 
 impl MintError {
-    /// For this reason.
+    /// Makes an error with this reason.
     pub fn new(reason: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self(reason.into())
     }

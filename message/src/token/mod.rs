@@ -1,18 +1,18 @@
-//! Tokens, which name a message or request once and for ever, and the ways to make them.
+//! Tokens, which name a message or request once and for all, and the ways to make them.
 //!
 //! | module | what it holds |
 //! |---|---|
 //! | [`pair`] | [`Token`]: an identity and the time it was made at |
-//! | [`drift`] | [`DriftWindow`], [`Drift`]: which times are accepted, and why another is not |
-//! | [`clock`] | [`Clock`]: where generators take the time from |
+//! | [`drift`] | [`DriftWindow`], [`Drift`]: windows of accepted times, and reasons to refuse a token |
+//! | [`clock`] | [`Clock`]: the clocks of generators |
 //! | [`generator`] | [`IdGenerator`]: the generators of message ids |
 //! | [`monotonic`] | [`Monotonic`]: ids that ascend in one process |
 //! | [`node`] | [`NodeTerm`], [`NodeIdGenerator`]: ids that name a numbered node |
 //! | [`transaction`] | [`TransactionStamp`]: ids that name a database transaction |
 //!
-//! Ids of a business fact are made by [`MessageId::derived`](crate::MessageId::derived). Which to
-//! choose is told in `docs/tokens.md`, how tokens, message ids and idempotency keys relate in ADR
-//! 12.
+//! Ids of a business fact are made by [`MessageId::derived`](crate::MessageId::derived).
+//! `docs/tokens.md` says which kind to choose. ADR 12 describes how tokens, message ids and
+//! idempotency keys relate.
 
 pub mod clock;
 pub mod drift;

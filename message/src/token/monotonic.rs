@@ -8,14 +8,14 @@ use super::clock::{Clock, SystemClock};
 use super::generator::{IdGenerator, MintError};
 use crate::id::MessageId;
 
-/// Makes ids that ascend strictly, also when the clock stands still or steps back: then they keep
-/// the latest time that was seen, and a counter of 42 bits goes on (RFC 9562 section 6.2 method 1).
-/// The rest is random, so ids of many processes are unique without any coordination.
+/// Makes ids that ascend strictly, even when the clock stands still or steps back. Then they keep
+/// the latest time seen, and a counter of 42 bits counts up (RFC 9562 section 6.2 method 1). The
+/// rest is random, so ids of many processes are unique without any coordination.
 ///
-/// After a step back the ids say a time ahead of the clock until it has caught up, or the process
-/// is started anew. Where that is more than the skew that an inbox allows, they are refused there.
+/// After a step back the ids carry a time ahead of the clock, until the clock has caught up or the
+/// process restarts. If that lead exceeds the skew that an inbox allows, the inbox refuses them.
 ///
-/// [`MessageId::new`] is the one of this process.
+/// [`MessageId::new`] uses the one of this process.
 #[derive(Debug)]
 pub struct Monotonic<C = SystemClock> {
     clock: C,
@@ -23,18 +23,18 @@ pub struct Monotonic<C = SystemClock> {
 }
 
 impl<C: Clock> Monotonic<C> {
-    /// A generator of its own, which ascends by itself alone.
+    /// Makes an independent generator; only its own ids ascend among themselves.
     #[must_use]
     pub fn new(clock: C) -> Self {
         Self { clock, context: Mutex::new(ContextV7::new()) }
     }
 
-    /// The next id.
+    /// Returns the next id.
     #[must_use]
     pub fn next(&self) -> MessageId {
         let context = self.context.lock().unwrap_or_else(PoisonError::into_inner);
-        // Read under the lock: otherwise an earlier time could come in later and only cost room in
-        // the counter.
+        // Read under the lock: otherwise an earlier time could arrive later and waste room in the
+        // counter.
         let now = self.clock.since_1970();
         let timestamp = Timestamp::from_unix(&*context, now.as_secs(), now.subsec_nanos());
         MessageId::of_generator(Uuid::new_v7(timestamp))

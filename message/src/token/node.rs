@@ -7,13 +7,12 @@
 //! | 12 | counter within the millisecond |
 //! | 2 | variant |
 //! | 16 | the node's number |
-//! | 32 | the epoch: how often the number was given out |
+//! | 32 | the epoch: how often the number has been assigned |
 //! | 14 | random, one for each term |
 //!
 //! A number has one holder in each epoch, and a holder never uses a pair of milliseconds and
-//! counter twice. So no two ids are equal, whatever the clocks do, also when a holder that was
-//! stopped goes on making ids after its number was given to another one: its ids carry the epoch of
-//! before.
+//! counter twice. So no two ids are equal, whatever the clocks do. This holds even when a stopped
+//! holder resumes after its number went to another node: its ids carry the earlier epoch.
 
 use std::time::Duration;
 
@@ -21,29 +20,29 @@ use uuid::Uuid;
 
 use crate::id::{MILLIS_MAX, MessageId};
 
-/// How far ids may run ahead of the clock, after a step back or when more are made than a
-/// millisecond has.
+/// How far ids may run ahead of the clock: after a step back, or when more ids are made than a
+/// millisecond holds.
 pub const LEAD_MAX: Duration = Duration::from_secs(60);
 
-/// How many ids a millisecond has.
+/// The number of ids in a millisecond.
 const COUNTERS: u16 = 1 << 12;
 
-/// A number that a node holds until a moment of its own measuring clock.
+/// A number that a node holds until a given time of its own monotonic clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NodeTerm {
     /// The node's number.
     pub number: u16,
     /// The fencing token: a later holder of the number has a larger one.
     pub epoch: u32,
-    /// Random; 14 bits of it are used. Tells terms apart whose epoch is given out again after the
-    /// database was restored from a backup.
+    /// Random; 14 bits of it are used. Distinguishes terms with the same epoch, which is assigned
+    /// again after the database was restored from a backup.
     pub salt: u16,
-    /// Until when ids may be made, as [`Clock::elapsed`](super::Clock::elapsed) measures.
+    /// The end of the term, as measured by [`Clock::elapsed`](super::Clock::elapsed).
     pub until: Duration,
 }
 
 impl NodeTerm {
-    /// Number and epoch of an id that a node made; of any other id they mean nothing.
+    /// Returns number and epoch of an id that a node made. For any other id they mean nothing.
     #[must_use]
     pub fn of(id: MessageId) -> (u16, u32) {
         let bits = id.as_uuid().as_u128();
@@ -57,12 +56,12 @@ impl NodeTerm {
     }
 }
 
-/// Why a node makes no ids at present. Try again later: the lease is taken anew as soon as the
+/// The reason why a node makes no ids now. Try again later: the lease is taken anew as soon as the
 /// database can be reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Stale {
-    /// The node holds no number: it was lost, given back, or not taken yet.
+    /// The node holds no number: it was lost, given back, or not acquired yet.
     #[error(
         "this node holds no number, so its ids could be another node's as well; it asks the database for one"
     )]
@@ -77,7 +76,7 @@ pub enum Stale {
         number: u16,
         /// Its epoch.
         epoch: u32,
-        /// How long ago.
+        /// The time since the lease ended.
         ago: Duration,
     },
     /// The clock stepped back, or stands still.
@@ -85,13 +84,13 @@ pub enum Stale {
         "the clock is {behind:?} behind the ids of this node, which may be at most {LEAD_MAX:?} ahead: correct it, or wait"
     )]
     Behind {
-        /// How far.
+        /// How far the clock is behind.
         behind: Duration,
     },
 }
 
 impl Stale {
-    /// The word in metrics and logs.
+    /// Returns the word for metrics and logs.
     #[must_use]
     pub fn as_str(&self) -> &'static str {
         match self {
@@ -111,26 +110,26 @@ pub struct NodeIdGenerator {
 }
 
 impl NodeIdGenerator {
-    /// Goes on with this term: a new one, or the same one for longer.
+    /// Goes on with this term: a new one, or the same one extended.
     pub fn hold(&mut self, term: NodeTerm) {
         self.term = Some(term);
     }
 
-    /// Makes no ids any more.
+    /// Stops making ids.
     pub fn give_up(&mut self) {
         self.term = None;
     }
 
-    /// The term, which may have ended.
+    /// Returns the term, which may have ended.
     #[must_use]
     pub fn term(&self) -> Option<NodeTerm> {
         self.term
     }
 
-    /// The next id, at this moment of both clocks. Ids ascend strictly, over all terms.
+    /// Returns the next id at these times of both clocks. Ids ascend strictly, across all terms.
     ///
     /// # Errors
-    /// [`Stale`]: no id can be made that is certain to be no other node's.
+    /// [`Stale`]: it cannot make an id that is certain to be unique.
     pub fn next(&mut self, since_1970: Duration, elapsed: Duration) -> Result<MessageId, Stale> {
         let term = self.term.ok_or(Stale::NoNumber)?;
         if elapsed >= term.until {
@@ -153,7 +152,7 @@ impl NodeIdGenerator {
 }
 
 impl MessageId {
-    /// A version 7 UUID of 48, 12 and 62 bits.
+    /// Builds a version 7 UUID from 48, 12 and 62 bits.
     pub(super) fn of_bits(millis: u64, counter: u16, rest: u128) -> Self {
         let bits = (u128::from(millis) << 80)
             | (7 << 76)
@@ -203,7 +202,7 @@ mod tests {
         mint.hold(term(3, 9, TTL));
         clock.pass(29_999);
         assert!(next(&mut mint, &clock).is_ok());
-        // The time of day is not asked: it can be set back.
+        // The time of day has no effect: it can be set back.
         clock.step(-3_600);
         clock.pass(1);
         assert_eq!(next(&mut mint, &clock), Err(Stale::Expired { number: 3, epoch: 9, ago: Duration::ZERO }));
@@ -228,11 +227,11 @@ mod tests {
     }
 
     proptest! {
-        /// Two nodes hold one number one after the other. The first is stopped before its lease
-        /// ends, and goes on when it is continued; both clocks step at will.
+        /// Two nodes hold the same number, one after the other. The first is stopped before its
+        /// lease ends and resumes later; both clocks step at random.
         #[test]
         fn no_two_ids_are_equal_not_even_a_stopped_nodes(
-            // Mostly the same few milliseconds, where only the epoch tells the two apart.
+            // Mostly the same few milliseconds, where only the epoch distinguishes the two.
             moves in prop::collection::vec((any::<bool>(), prop_oneof![0_i64..2, -20_000_i64..20_000]), 1..300)
         ) {
             let clock = Steps::at(START);

@@ -7,11 +7,11 @@ use uuid::Uuid;
 
 use crate::id::{InvalidId, MessageId};
 
-/// An identity and the time it was made at, from which every acceptance is decided. The time never
-/// changes, so that everybody who meets the token again can tell whether its record may be gone.
+/// An identity and the time at which it was made. That time decides whether the token is accepted.
+/// It never changes, so every later reader can determine whether the token's record may be gone.
 ///
-/// A [`MessageId`] carries both in one UUID, and becomes a token without loss. Another pair, such
-/// as the random UUID of a foreign event with that event's own time, becomes the message id that is
+/// A [`MessageId`] carries both in one UUID, and becomes a token without loss. Any other pair, such
+/// as the random UUID of a foreign event with that event's own time, becomes a message id that is
 /// derived from both:
 ///
 /// ```
@@ -29,7 +29,7 @@ use crate::id::{InvalidId, MessageId};
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Token {
-    /// When it was made; of a message id to the millisecond.
+    /// The time at which it was made; to the millisecond for a message id.
     pub generated_at: OffsetDateTime,
     /// The identity.
     pub id: Uuid,
@@ -44,7 +44,7 @@ impl From<MessageId> for Token {
 impl TryFrom<Token> for MessageId {
     type Error = InvalidId;
 
-    /// The id itself where it carries the token's time, otherwise the id that is derived from time
+    /// Returns the id itself where it carries the token's time, otherwise an id derived from time
     /// and id.
     fn try_from(token: Token) -> Result<Self, InvalidId> {
         match Self::try_from(token.id) {
@@ -80,7 +80,7 @@ mod tests {
         assert_eq!(of(7, at).unwrap(), of(7, at).unwrap());
         assert_eq!(of(7, at).unwrap().generated_at(), at);
         assert_ne!(of(7, at).unwrap(), of(8, at).unwrap());
-        // A version 7 id that says another time than its token is a foreign one.
+        // A version 7 id with another time than its token's is a foreign one.
         let id = MessageId::new();
         let moved = MessageId::try_from(Token { generated_at: at, id: id.as_uuid() }).unwrap();
         assert!(moved != id && moved.generated_at() == at);

@@ -3,15 +3,15 @@
 //!
 //! | bits | what |
 //! |---|---|
-//! | 48 | milliseconds since 1970 at which the transaction began, and the thousands of the counter |
+//! | 48 | milliseconds since 1970 at which the transaction began, plus the upper bits of the counter |
 //! | 4 | version 7 |
-//! | 12 | counter within the transaction |
+//! | 12 | the lower bits of the counter within the transaction |
 //! | 2 | variant |
 //! | 40 | the lower bits of the transaction id |
 //! | 22 | a digest of the cluster's identifier and its timeline |
 //!
-//! Within one cluster and timeline a transaction id is given out once, so no two ids are equal. 40
-//! bits come round after 10^12 transactions, and by then the milliseconds are others.
+//! Within one cluster and timeline a transaction id is assigned once, so no two ids are equal. 40
+//! bits wrap around after 10^12 transactions; by then the milliseconds differ.
 
 use sha2::{Digest, Sha256};
 use time::OffsetDateTime;
@@ -26,13 +26,13 @@ pub struct TransactionStamp {
 }
 
 impl TransactionStamp {
-    /// How many ids a transaction may have: they run ahead of its time by a quarter of a second at
-    /// most.
+    /// The maximum number of ids in a transaction. They run ahead of its time by at most a quarter
+    /// of a second.
     pub const IDS_MAX: u32 = 1 << 20;
 
-    /// The transaction `transaction` of a cluster, that began at this time. The timeline tells a
-    /// cluster from the one that it was before a failover: transaction ids that the old primary
-    /// gave out last may be given out again.
+    /// Makes the stamp of transaction `transaction` of a cluster, which began at this time. The
+    /// timeline separates the cluster after a failover from the one before: the last transaction
+    /// ids of the old primary may be assigned again.
     ///
     /// # Errors
     /// [`InvalidId::TimeOutOfRange`] when the time does not fit an id.
@@ -51,7 +51,8 @@ impl TransactionStamp {
         Ok(Self { millis: millis_of(began_at)?, rest })
     }
 
-    /// The id of this number within the transaction; nothing from [`IDS_MAX`](Self::IDS_MAX) on.
+    /// Returns the id with this number within the transaction; `None` from
+    /// [`IDS_MAX`](Self::IDS_MAX) on.
     #[must_use]
     pub fn id(&self, number: u32) -> Option<MessageId> {
         let (ahead, counter) = (u64::from(number >> 12), (number & 0xfff) as u16);
