@@ -1,4 +1,4 @@
-//! `relay adopt`: a foreign outbox table whose producers need not change.
+//! `relay adopt`: takes over a foreign outbox table without changing its producers.
 
 use std::time::Duration;
 
@@ -15,40 +15,41 @@ use super::signature::Signature;
 use crate::config::units::Time;
 use crate::operate::adopt::{self, AdoptState, AdoptStatus, Adopted, OldTable};
 
-/// The way from another outbox, and back.
+/// The migration from another outbox, and back.
 #[derive(Debug, Subcommand)]
 pub enum Adopt {
     /// Check the table, and print the SQL that `over` would run, for an administrator.
     Plan(Plan),
-    /// Hand each new row over to the outbox, in the producer's own transaction, and import what
-    /// waits: all in one transaction.
+    /// Install a trigger that hands each new row over to the outbox in the producer's own
+    /// transaction, and import the waiting rows. Both happen in one transaction.
     ///
-    /// Stop the old relay first, but for Debezium. Exits with 3 when open writers keep the table
-    /// for longer than --lock-timeout: nothing has changed then.
+    /// Stop the old relay first, unless it is Debezium. Exits with 3 when open writers hold the
+    /// table for longer than --lock-timeout; then nothing has changed.
     Over(Decide),
-    /// Give the table back to the old relay: the trigger goes, and nothing else.
+    /// Give the table back to the old relay by removing the trigger. Nothing else changes.
     ///
-    /// Stop the relay first. Afterwards `relay run --once` publishes what had been handed over.
+    /// Stop the relay first. Afterwards `relay run --once` publishes the rows already handed over.
     Back(Decide),
-    /// Show whether the trigger is there, switched on and of this configuration, what waits, and
-    /// whose inserts fail. Reads only.
+    /// Show whether the trigger exists, is enabled and matches this configuration, how many rows
+    /// wait, and which roles cannot insert. Reads only.
     ///
-    /// Exits with 2 when new rows are not handed over or a role lacks rights, with 3 when rows wait
-    /// for the old way.
+    /// Exits with 2 when new rows are not handed over or a role lacks rights, with 3 when rows
+    /// still wait for the old relay.
     Status(Target),
 }
 
-/// Which table, and how to reach it.
+/// The old table and its database.
 #[derive(Debug, Args)]
 pub struct Target {
     #[command(flatten)]
     pipeline: OnePipeline,
 
-    /// The same database, as a user who owns the old table. Default: the pipeline's.
+    /// The URL of the same database for the owner of the old table. Default: the pipeline's URL.
     #[command(flatten)]
     owner: DatabaseUrl,
 
-    /// Accept an unencrypted connection to another machine (with a database that is named here).
+    /// Accept an unencrypted connection to another machine. Only with --database or
+    /// --database-file.
     #[arg(long, requires = "named_database")]
     allow_plaintext: bool,
 }
@@ -59,7 +60,7 @@ pub struct Plan {
     #[command(flatten)]
     target: Target,
 
-    /// The SQL of the way back.
+    /// Print the SQL that gives the table back.
     #[arg(long)]
     back: bool,
 }
@@ -73,14 +74,14 @@ pub struct Decide {
     #[command(flatten)]
     signature: Signature,
 
-    /// How long open writers are waited for; new ones wait meanwhile.
+    /// How long to wait for open writers; new writers wait meanwhile.
     #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = duration)]
     lock_timeout: Duration,
 }
 
 fn duration(text: &str) -> Result<Duration, String> {
     let Time(duration) = text.parse::<Time>().map_err(|error| error.to_string())?;
-    // PostgreSQL takes zero for no limit, and counts in milliseconds.
+    // PostgreSQL treats zero as no limit, and counts in milliseconds.
     match (Duration::from_millis(1)..=Duration::from_secs(3_600)).contains(&duration) {
         true => Ok(duration),
         false => Err(String::from("it is between 1ms and 1h")),
@@ -135,7 +136,7 @@ impl Plan {
             eprintln!("grant this first, or producers fail: {grant}");
         }
         if let (Some(waiting), false) = (plan.waiting, self.back) {
-            eprintln!("rows that wait: {waiting}");
+            eprintln!("waiting rows: {waiting}");
         }
         match format {
             // For psql: nothing is escaped.
@@ -146,7 +147,7 @@ impl Plan {
     }
 }
 
-/// The outcome, and what comes next.
+/// Prints the outcome and the next step.
 fn told(adopted: &Adopted, format: Format) -> Result<Exit, Failure> {
     format.print(adopted, |adopted| {
         let row = [
@@ -159,7 +160,7 @@ fn told(adopted: &Adopted, format: Format) -> Result<Exit, Failure> {
         table(["pipeline", "table", "outcome", "imported", "writers held"], [row])
     })?;
     for name in &adopted.also_published_by {
-        eprintln!("the publication {name} goes on with the rows of {}", adopted.table);
+        eprintln!("the publication {name} still publishes the rows of {}", adopted.table);
     }
     match (adopted.outcome, &adopted.publication) {
         ("adopted", Some(_)) => {
@@ -204,7 +205,7 @@ fn shown(status: &AdoptStatus) -> String {
         text.push_str(&format!("\n{} cannot hand rows over: {}", role.role, role.remedy));
     }
     for name in &status.also_published_by {
-        text.push_str(&format!("\nthe publication {name} has the table, too"));
+        text.push_str(&format!("\nthe publication {name} also has the table"));
     }
     text
 }

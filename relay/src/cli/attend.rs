@@ -1,4 +1,4 @@
-//! One pipeline of the daemon, kept running: what ends it ends no other one.
+//! Keeps one pipeline of the daemon running. A fault that ends it does not end the others.
 
 use std::time::Duration;
 
@@ -11,15 +11,15 @@ use tracing::error;
 use super::exit::Exit;
 use engine::Pipeline;
 
-/// After a fault of this program. The next try may meet the same row.
+/// Pauses after a fault of this program: the next run may meet the same row.
 const RESTARTS: Backoff = Backoff { first: Duration::from_secs(1), max: Duration::from_secs(60) };
 
-/// A run of this length shows that the fault before it does not come at every start.
+/// A run of at least this length shows that the previous fault does not recur at every start.
 const WELL_AFTER: Duration = Duration::from_secs(600);
 
-/// Runs a pipeline until it is asked to stop. A fault of this program ends one run of it, and is
-/// followed by the next one; where `is_once`, by the end. Returns [`Exit::Broken`] after such a
-/// fault, unless a run of ten minutes followed. Not cancel-safe, as [`Pipeline::run`].
+/// Runs a pipeline until it is asked to stop. A fault of this program ends a run, and another run
+/// follows unless `is_once` is set. Returns [`Exit::Broken`] after such a fault, unless a run of
+/// ten minutes followed. Not cancel-safe, like [`Pipeline::run`].
 pub(crate) async fn attend(pipeline: Pipeline, name: &str, stop: CancellationToken, is_once: bool) -> Exit {
     let run = || pipeline.clone().run(stop.clone());
     let report = |fault| pipeline.report_faults(fault);
@@ -39,7 +39,7 @@ where
     let mut faults = 0;
     loop {
         let begun = Instant::now();
-        // A task of its own: its panic stays there.
+        // A task of its own contains a panic.
         let mut running = AbortOnDropHandle::new(tokio::spawn(run()));
         let ended = tokio::select! {
             biased;
@@ -55,7 +55,7 @@ where
             let is_well = faults == 0 || begun.elapsed() > WELL_AFTER;
             return if is_well { Exit::Success } else { Exit::Broken };
         };
-        // A fault after a long run is the first one again: the pauses begin anew.
+        // After a long run the faults, and with them the pauses, are counted from one again.
         faults = if begun.elapsed() > WELL_AFTER { 1 } else { faults + 1 };
         let pause = RESTARTS.delay(faults, rand::random());
         let reason = format!("the pipeline ended by a fault of this program: {fault}");
@@ -79,8 +79,8 @@ mod tests {
 
     use super::*;
 
-    /// Runs a pipeline that ends by a panic `faults` times, and from then on runs until it is
-    /// stopped. Returns how it ended, how often it ran, and what was reported.
+    /// Runs a pipeline that panics `faults` times, and then runs until it is stopped. Returns the
+    /// exit code, the number of runs and the reports.
     async fn ran(faults: u32, is_once: bool) -> (Exit, u32, Vec<u32>) {
         let (runs, reports) = (Arc::new(AtomicU32::new(0)), Mutex::new(Vec::new()));
         let stop = CancellationToken::new();
@@ -88,7 +88,7 @@ mod tests {
             let (number, stop) = (runs.fetch_add(1, Ordering::Relaxed), stop.clone());
             async move {
                 assert!(number >= faults, "run {number}");
-                // It runs well until it is asked to stop.
+                // A healthy run, then the stop.
                 tokio::time::sleep(WELL_AFTER * 2).await;
                 stop.cancel();
             }

@@ -25,7 +25,7 @@ pub struct Check {
 impl Check {
     pub(crate) async fn execute(&self, format: Format) -> Result<Exit, Failure> {
         let config = self.config.read()?;
-        // The start would be refused for its sake.
+        // `relay run` would refuse to start for the same reason.
         #[cfg(feature = "page")]
         if let Some(page) = &config.page {
             crate::page::check(page).map_err(|error| Failure::new(Exit::Usage, &error))?;

@@ -10,41 +10,43 @@ use super::failure::Failure;
 use super::output::{Format, print, table};
 use crate::config::{Config, Effective, EffectiveSetting, Overrides, PipelineConfig, schema};
 
-/// Where the configuration comes from.
+/// The location of the configuration.
 #[derive(Debug, Clone, Args)]
 pub struct ConfigFile {
-    /// The configuration; settings of the environment (RELAY__<PIPELINE>__<SECTION>__<SETTING>) go
-    /// before it. Default: relay.toml in the working directory, then /etc/relay/relay.toml.
+    /// The configuration file. Settings of the environment
+    /// (RELAY__<PIPELINE>__<SECTION>__<SETTING>) override it. Default: relay.toml in the working
+    /// directory, then /etc/relay/relay.toml.
     #[arg(long = "config", value_name = "FILE", env = "RELAY_CONFIG")]
     path: Option<PathBuf>,
 }
 
-/// Where the configuration is looked for, unless it is named: the second is the packages'.
+/// Default places of the configuration, in this order. Packages install the second.
 const PLACES: [&str; 2] = ["relay.toml", "/etc/relay/relay.toml"];
 
 impl ConfigFile {
-    /// The checked configuration, and what is in force. Opens the files of broker settings.
+    /// Returns the checked configuration and the settings in force. Opens the files of broker
+    /// settings.
     pub(crate) fn load(&self, overrides: &Overrides) -> Result<(Config, Effective), Failure> {
         Ok(Config::load(&self.found()?, overrides)?)
     }
 
-    /// The same for the daemon, which waits for files that are not there yet.
+    /// Like [`Self::load`], for the daemon: it waits for files that are not there yet.
     pub(crate) fn load_without_files(&self, overrides: &Overrides) -> Result<(Config, Effective), Failure> {
         Ok(Config::load_without_files(&self.found()?, overrides)?)
     }
 
-    /// The checked configuration.
+    /// Returns the checked configuration.
     pub(crate) fn read(&self) -> Result<Config, Failure> {
         Ok(self.load(&Overrides::from_environment())?.0)
     }
 
-    /// How the file is named in a command to run.
+    /// Returns the name of the file for a suggested command.
     pub(crate) fn shown(&self) -> String {
         self.found().map_or_else(|_| PLACES.join(" or "), |path| path.display().to_string())
     }
 
-    /// The file that is named, or the first that is there: one that cannot be read is not passed
-    /// over.
+    /// Returns the named file, or the first default place that exists. A file that exists but
+    /// cannot be read is not skipped.
     fn found(&self) -> Result<PathBuf, Failure> {
         if let Some(path) = &self.path {
             return Ok(path.clone());
@@ -61,19 +63,19 @@ impl ConfigFile {
     }
 }
 
-/// One pipeline of a configuration; the only one, if there is only one.
+/// One pipeline of a configuration. The name is optional when there is only one.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct OnePipeline {
     #[command(flatten)]
     pub(crate) config: ConfigFile,
 
-    /// The pipeline; needed when the configuration has several.
+    /// The pipeline; required when the configuration has several.
     #[arg(long, value_name = "NAME")]
     pipeline: Option<String>,
 }
 
 impl OnePipeline {
-    /// The pipeline.
+    /// Returns the pipeline.
     pub(crate) fn read(&self) -> Result<PipelineConfig, Failure> {
         let mut config = self.config.read()?;
         match &self.pipeline {
@@ -87,7 +89,7 @@ impl OnePipeline {
     }
 }
 
-/// The pipeline of a name.
+/// Returns the pipeline with this name.
 pub(crate) fn find<'a>(config: &'a Config, name: &str) -> Result<&'a PipelineConfig, Failure> {
     config.pipeline(name).ok_or_else(|| {
         let help = format!("known here: {}", names(config));
@@ -102,14 +104,15 @@ fn names(config: &Config) -> String {
 /// Actions on the configuration.
 #[derive(Debug, Subcommand)]
 pub enum ConfigCommand {
-    /// Parse and check it, and print what is in force, without secrets. Connects to nothing.
+    /// Parse and check the configuration, and print the settings in force without secrets. Connects
+    /// to nothing.
     Check(ConfigFile),
     /// Show every setting in force, its value without secrets, and where it comes from.
     Show {
         #[command(flatten)]
         file: ConfigFile,
 
-        /// As a TOML file with the origins as comments, instead of a table or JSON.
+        /// Print a TOML file with the origins as comments, instead of a table or JSON.
         #[arg(long)]
         toml: bool,
     },

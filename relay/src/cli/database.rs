@@ -61,11 +61,11 @@ pub(crate) fn read_url(
     }
 }
 
-/// A database that is named on the command line; the command has an argument `pipeline`, too.
+/// A database named on the command line, for commands that also have an argument `pipeline`.
 #[derive(Debug, Args)]
 pub(crate) struct NamedDatabase {
     /// The database, instead of the configuration's: postgres://user@host/database or
-    /// sqlite:file.db (?mode=rwc makes a missing file). A URL with a password is refused here: it
+    /// sqlite:file.db (?mode=rwc creates a missing file). A URL with a password is refused here: it
     /// belongs in the variable or in a file.
     #[arg(
         long,
@@ -86,12 +86,13 @@ pub(crate) struct NamedDatabase {
     #[arg(long, value_name = "NAME")]
     pub(crate) schema: Option<Identifier>,
 
-    /// Accept an unencrypted connection to another machine (with a database that is named here).
+    /// Accept an unencrypted connection to another machine. Only with --database or
+    /// --database-file.
     #[arg(long, requires = "named_database")]
     allow_plaintext: bool,
 }
 
-/// The database of tables besides the log: one that is named, or that of a pipeline.
+/// The database of tables other than the log: a named one, or a pipeline's.
 #[derive(Debug, Args)]
 pub(crate) struct TablesDatabase {
     #[command(flatten)]
@@ -102,7 +103,7 @@ pub(crate) struct TablesDatabase {
 }
 
 impl TablesDatabase {
-    /// The database, checked.
+    /// Returns the database, checked.
     pub(crate) fn goal(&self) -> Result<Goal, Failure> {
         match self.named.goal()? {
             Some(goal) => Ok(goal),
@@ -112,14 +113,14 @@ impl TablesDatabase {
 }
 
 impl NamedDatabase {
-    /// The database, if one is named.
+    /// Returns the database, if one is named.
     pub(crate) fn goal(&self) -> Result<Option<Goal>, Failure> {
         let url = read_url("database", self.database.as_ref(), self.database_file.as_ref())?;
         let options = LogOptions::default().schema(self.schema.clone()).allow_plaintext(self.allow_plaintext);
         Ok(url.map(|url| Goal::new(url, options)))
     }
 
-    /// A pipeline's database. The schema of the command line goes before the configuration's.
+    /// Returns a pipeline's database. A schema on the command line overrides the configured one.
     pub(crate) fn of(&self, pipeline: &PipelineConfig) -> Result<Goal, Failure> {
         let schema = self.schema.clone().or_else(|| pipeline.database.schema().cloned());
         let options = pipeline.database.options().clone().schema(schema);
@@ -127,23 +128,23 @@ impl NamedDatabase {
     }
 }
 
-/// PostgreSQL is asked for, and this program was built without it.
+/// Returns the error for PostgreSQL in a program that was built without it.
 #[cfg(not(feature = "postgres"))]
 pub(crate) fn without_postgres() -> Failure {
     crate::operate::tables::without_postgres().into()
 }
 
-/// The pipeline's log. Connects to nothing yet.
+/// Returns the pipeline's log. Does not connect yet.
 pub(crate) fn store(pipeline: &PipelineConfig) -> Result<Arc<dyn LogStore>, Failure> {
     let options = pipeline.database.options().clone();
     Ok(log::open(pipeline.database.address(), pipeline.source.clone(), options)?)
 }
 
-/// The pipeline's log, for a program that waits: where the file that holds the URL cannot be used,
-/// each connection is another try. Connects to nothing yet.
+/// Returns the pipeline's log for a program that waits. Where the file with the URL cannot be used,
+/// each connection attempt reads it again. Does not connect yet.
 ///
 /// # Errors
-/// [`Failure`] for a URL of the configuration itself that cannot be used.
+/// [`Failure`] for an unusable URL in the configuration itself.
 pub(crate) fn patient_store(pipeline: &PipelineConfig) -> Result<Arc<dyn LogStore>, Failure> {
     match (store(pipeline), pipeline.database.url_file()) {
         (Err(_), Some(file)) => {
@@ -186,11 +187,11 @@ impl LogStore for Late {
     }
 }
 
-/// After a URL could not be had: the pipeline itself reports that.
+/// Pause after the URL could not be read. The pipeline itself reports that.
 const REOPEN_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Opens what a task beside a pipeline needs, as soon as the pipeline's URL can be had.
-/// Cancel-safe.
+/// Repeats `open` until it succeeds, for a task beside a pipeline whose URL may not be readable
+/// yet. Cancel-safe.
 pub(crate) async fn when_open<T>(open: impl Fn() -> Result<T, Failure>) -> T {
     loop {
         if let Ok(opened) = open() {
@@ -200,13 +201,13 @@ pub(crate) async fn when_open<T>(open: impl Fn() -> Result<T, Failure>) -> T {
     }
 }
 
-/// The administration of the pipeline's log. Connects to nothing yet.
+/// Returns the administration of the pipeline's log. Does not connect yet.
 pub(crate) fn administration(pipeline: &PipelineConfig) -> Result<Arc<dyn LogAdmin>, Failure> {
     let options = pipeline.database.options().clone();
     Ok(admin::open(pipeline.database.address(), pipeline.source.clone(), options)?)
 }
 
-/// The retention of the pipeline's log. Connects to nothing yet.
+/// Returns the retention of the pipeline's log. Does not connect yet.
 pub(crate) fn retention(pipeline: &PipelineConfig) -> Result<Arc<dyn LogRetention>, Failure> {
     let options = pipeline.database.options().clone();
     Ok(retention::open(pipeline.database.address(), pipeline.source.clone(), options)?)

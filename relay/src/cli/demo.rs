@@ -15,7 +15,7 @@ pub(crate) async fn execute(args: Args, format: Format) -> Result<Exit, Failure>
     Ok(if report.holds() { Exit::Success } else { Exit::Broken })
 }
 
-/// A consumer of the demo.
+/// Runs a consumer of the demo.
 pub(crate) async fn execute_consumer(task: &Path) -> Result<Exit, Failure> {
     ::demo::run_consumer(task).await?;
     Ok(Exit::Success)

@@ -22,11 +22,12 @@ pub struct Doctor {
     #[arg(long, value_name = "NAME")]
     pipeline: Option<String>,
 
-    /// A topic to look at, beside those of the latest messages and of the inboxes; may be repeated.
+    /// Another topic to check, besides those of the latest messages and of the inboxes; may be
+    /// repeated.
     #[arg(long = "topic", value_name = "TOPIC")]
     topics: Vec<String>,
 
-    /// The number of partitions that a topic of Kafka was given when it was made; may be repeated.
+    /// The number of partitions with which a Kafka topic was created; may be repeated.
     #[arg(long = "partitions", value_name = "TOPIC=COUNT", value_parser = recorded)]
     partitions: Vec<(String, usize)>,
 
@@ -38,7 +39,7 @@ pub struct Doctor {
     #[arg(long, value_name = "ROLE", default_value = "inbox_consumer")]
     consumer: String,
 
-    /// Exit with 2 on warnings, too.
+    /// Exit with 2 on warnings as well.
     #[arg(long)]
     strict: bool,
 }
@@ -76,7 +77,8 @@ impl Doctor {
     }
 }
 
-/// How a command ends after these reports. What has to be changed goes before what may pass.
+/// Returns the exit code for these reports. A required change outranks a failure that may pass by
+/// itself.
 pub(super) fn exit_of(reports: &[PipelineReport], strict: bool) -> Exit {
     let of = |report: &PipelineReport| match report.worst() {
         CheckState::Fail if report.is_only_unavailable() => Exit::Unavailable,

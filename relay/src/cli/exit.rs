@@ -1,17 +1,17 @@
-//! How the program ends.
+//! The exit codes of the program.
 
-/// The program's exit codes. The one table of them, also printed by `relay --help`.
+/// An exit code of the program. `relay --help` prints this table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Exit {
     /// Done.
     Success = 0,
-    /// A promise was broken: a message was lost, doubled or out of order, or the program failed by
-    /// itself.
+    /// A promise was broken: a message was lost, duplicated or out of order, or the program itself
+    /// failed.
     Broken = 1,
-    /// Usage, configuration or schema: somebody has to change something before it makes sense to
-    /// try again. A daemon ends so for what its configuration alone decides, and for pipelines that
-    /// no wait heals: it waits for everything else.
+    /// Usage, configuration or schema: someone must change something before another try makes
+    /// sense. A daemon ends with it only for an error in the configuration itself, and for
+    /// pipelines that no wait heals. It waits for everything else.
     Usage = 2,
     /// A database or broker is unavailable, or messages wait: trying again later can help.
     Unavailable = 3,
@@ -22,8 +22,8 @@ pub enum Exit {
 impl Exit {
     const ALL: [Self; 5] = [Self::Success, Self::Broken, Self::Usage, Self::Unavailable, Self::Interrupted];
 
-    /// Returns the one of two ends of parts of a process that says more: a broken promise goes
-    /// before what somebody has to change, and that before what may pass by itself.
+    /// Returns the more serious of two exit codes: interrupted, then a broken promise, then a
+    /// required change, then a condition that may pass by itself.
     pub(crate) fn worst(self, other: Self) -> Self {
         let rank = |exit: Self| match exit {
             Self::Interrupted => 4,
@@ -35,7 +35,7 @@ impl Exit {
         if rank(other) > rank(self) { other } else { self }
     }
 
-    /// The number.
+    /// Returns the number.
     #[must_use]
     pub fn code(self) -> i32 {
         i32::from(self as u8)
@@ -51,7 +51,7 @@ impl Exit {
         }
     }
 
-    /// The section of the help.
+    /// Returns the section of the help.
     pub(crate) fn help() -> String {
         let lines = Self::ALL.map(|exit| format!("  {:>3}  {}", exit.code(), exit.meaning()));
         format!("Exit codes:\n{}", lines.join("\n"))

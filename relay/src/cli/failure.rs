@@ -1,4 +1,4 @@
-//! Why a command failed, as it is told to a person, and the exit code that follows.
+//! Errors of commands: the text for a person, and the exit code.
 
 use std::fmt::{self, Display};
 use std::io::IsTerminal;
@@ -13,7 +13,7 @@ use super::exit::Exit;
 use crate::config::ConfigError;
 use crate::operate::{OperateError, OperateErrorKind};
 
-/// Why a command failed.
+/// The error of a command.
 #[derive(Debug)]
 pub struct Failure {
     exit: Exit,
@@ -34,24 +34,24 @@ impl Diagnostic for Told {
 }
 
 impl Failure {
-    /// A failure with its text.
+    /// Creates a failure with its text.
     pub(crate) fn new(exit: Exit, message: impl Display) -> Self {
         Self { exit, report: Report::new(Told { message: message.to_string(), help: None }) }
     }
 
-    /// A failure with its text and what to do.
+    /// Creates a failure with its text and advice.
     pub(crate) fn with_help(exit: Exit, message: impl Display, help: impl Display) -> Self {
         let told = Told { message: message.to_string(), help: Some(help.to_string()) };
         Self { exit, report: Report::new(told) }
     }
 
-    /// The exit code.
+    /// Returns the exit code.
     #[must_use]
     pub fn exit(&self) -> Exit {
         self.exit
     }
 
-    /// The same failure, told with what it concerns before its text.
+    /// Puts the subject before the text.
     pub(crate) fn about(self, subject: impl Display) -> Self {
         let message = format!("{subject}: {self}");
         match self.report.help().map(|help| help.to_string()) {
@@ -68,12 +68,12 @@ impl Display for Failure {
 }
 
 impl Failure {
-    /// As it is shown on standard error, with excerpts and help.
+    /// Returns the text for standard error, with excerpts and help.
     #[must_use]
     pub fn shown(&self) -> String {
         let mut options = MietteHandlerOpts::new();
         if !std::io::stderr().is_terminal() {
-            // A log collector must not find a command broken over two lines.
+            // In a log, a suggested command must not break over two lines.
             options = options.width(usize::from(u16::MAX)).unicode(true).color(false);
         }
         let handler = options.build();
@@ -94,7 +94,7 @@ impl fmt::Debug for Shown<'_> {
     }
 }
 
-/// The first of several failures, for the end of the command; the others are shown at once.
+/// Keeps the first of several failures for the end of the command, and prints the others at once.
 pub(crate) fn first(before: Option<Failure>, failure: Failure) -> Option<Failure> {
     if before.is_some() {
         eprint!("{}", failure.shown());
@@ -124,7 +124,7 @@ impl From<InvalidSetting> for Failure {
 }
 
 impl From<LogError> for Failure {
-    /// The log's errors carry the client library's text in their own.
+    /// The log's errors already contain the client library's text.
     fn from(error: LogError) -> Self {
         Self::new(exit_of(error.fault()), error)
     }
@@ -156,7 +156,7 @@ impl From<OperateError> for Failure {
 }
 
 impl From<std::io::Error> for Failure {
-    /// Standard output could not be written.
+    /// Reports that standard output could not be written.
     fn from(error: std::io::Error) -> Self {
         Self::new(Exit::Unavailable, format_args!("the output could not be written: {error}"))
     }

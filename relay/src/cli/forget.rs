@@ -1,4 +1,4 @@
-//! `relay forget`: a relay that is gone for good.
+//! `relay forget`: removes a relay that is gone for good.
 
 use clap::Args;
 use outbox::log::RelayName;
@@ -19,7 +19,7 @@ pub struct Forget {
     #[arg(value_name = "RELAY")]
     relay: String,
 
-    /// Also give up what is parked for it: those messages are never published.
+    /// Also discard its parked messages: they are never published.
     #[arg(long)]
     discard_parked: bool,
 }

@@ -1,4 +1,4 @@
-//! `relay init`: writes a configuration from flags or questions, tested while it asks.
+//! `relay init`: writes a configuration from flags or questions, and tests the answers.
 
 use std::fs::OpenOptions;
 use std::io::{ErrorKind, IsTerminal as _, Write as _};
@@ -47,11 +47,11 @@ pub struct Init {
     #[arg(long, value_name = "REGION", group = "broker")]
     sqs: Option<String>,
 
-    /// The endpoint of a server that speaks the protocol of SQS.
+    /// The endpoint of an SQS-compatible server.
     #[arg(long, value_name = "URL", requires = "sqs")]
     sqs_endpoint: Option<String>,
 
-    /// Write it without looking at database and broker.
+    /// Write the file without testing database and broker.
     #[arg(long)]
     no_check: bool,
 }
@@ -65,7 +65,7 @@ impl Init {
             name: self.asked(self.name.as_ref(), "--name", "Name of the pipeline", "orders")?,
             url: String::new(),
             schema: self.schema.clone(),
-            // Until it is known; nothing connects to it.
+            // A placeholder until the broker is known; nothing connects to it.
             broker: StarterBroker::Kafka(vec![String::from("127.0.0.1:9092")]),
         };
         let known = self.database.read()?.map(|url| url.expose_secret().to_owned());
@@ -142,21 +142,22 @@ impl Init {
         Some(StarterBroker::Sqs { region, endpoint: self.sqs_endpoint.clone() })
     }
 
-    /// The pipeline that the file would have. Variables of the environment are left out: they are
-    /// not written.
+    /// Returns the pipeline that the file would have. Ignores variables of the environment: they
+    /// are not written.
     fn read(&self, starter: &Starter) -> Result<PipelineConfig, Failure> {
         let (mut config, _) = Config::read(&self.out, &starter.to_toml(), &Overrides::default())?;
         Ok(config.pipelines.remove(0))
     }
 
-    /// Tells what was found. What a flag gave must pass; what somebody typed may be typed again.
+    /// Prints a finding and returns whether it passes. A flag's value must pass; a typed value may
+    /// be typed again.
     fn passes(&self, finding: &Finding, is_final: bool) -> Result<bool, Failure> {
         let remedy = finding.remedy.as_deref().unwrap_or_default();
         eprintln!("{}: {}: {}", finding.subject, finding.state.as_str(), finding.measured);
         match finding.state {
             CheckState::Fail if is_final => {
                 let exit = if finding.unavailable { Exit::Unavailable } else { Exit::Usage };
-                let help = format!("{remedy}; --no-check writes the file all the same");
+                let help = format!("{remedy}; --no-check writes the file anyway");
                 Err(Failure::with_help(exit, format_args!("{}: {}", finding.subject, finding.measured), help))
             }
             CheckState::Fail => {
@@ -167,7 +168,8 @@ impl Init {
         }
     }
 
-    /// Only its owner may read it: URLs hold passwords. A file that came meanwhile stays as it is.
+    /// Writes the file, readable only by its owner: URLs hold passwords. Never overwrites a file
+    /// that was created meanwhile.
     fn write(&self, text: &str) -> Result<(), Failure> {
         let path: &Path = &self.out;
         let opened = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);

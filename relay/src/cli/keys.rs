@@ -18,13 +18,14 @@ use crate::operate::keys::{self, DecidedLine, KeyLine};
 /// Actions on keys whose lease has expired.
 #[derive(Debug, Subcommand)]
 pub enum Keys {
-    /// List keys whose lease has expired and which nobody has taken over, the longest first.
+    /// List keys whose lease has expired and which no request has taken over, longest expired
+    /// first.
     List(List),
     /// Let the next request with the key run again.
     Release(Decide),
-    /// Give the request up: it never runs, and whoever sends the key is told so.
+    /// Discard the request: it never runs, and clients that send the key get an error.
     Discard(Decide),
-    /// List the decisions taken so far, the latest first.
+    /// List the decisions, latest first.
     Audit(List),
 }
 
@@ -34,22 +35,22 @@ pub struct List {
     #[command(flatten)]
     place: TablesDatabase,
 
-    /// At most so many.
+    /// Maximum number of lines.
     #[arg(long, value_name = "COUNT", default_value = "100")]
     limit: NonZeroU32,
 }
 
-/// Which key, and who decides.
+/// A key, and who decides.
 #[derive(Debug, Args)]
 pub struct Decide {
     #[command(flatten)]
     place: TablesDatabase,
 
-    /// Whose key: tenant or account.
+    /// The scope of the key: tenant or account.
     #[arg(long, value_name = "SCOPE")]
     scope: String,
 
-    /// The operation that was asked for, as the list shows it: "POST /orders".
+    /// The requested operation, as the list shows it: "POST /orders".
     #[arg(long, value_name = "OPERATION")]
     operation: String,
 

@@ -12,20 +12,20 @@ use crate::config::{Log, LogFormat, level};
 
 /// The variable whose directives replace the configured level.
 pub(crate) const VARIABLE: &str = "RELAY_LOG";
-/// Either may have given it: the command line does not tell which.
+/// Either may have set it; the parsed command line does not distinguish them.
 const FLAG: &str = "--log-level (or RELAY_LOG)";
 
 /// Changes the level of a log that has started.
 pub(crate) struct LogLevel(Box<dyn Fn(EnvFilter) -> Result<(), String> + Send + Sync>);
 
 impl LogLevel {
-    /// Logs with another level from now on.
+    /// Logs at another level from now on.
     pub(crate) fn set(&self, level: &str) -> Result<(), String> {
         self.0(filter("log.level", level).map_err(|failure| failure.to_string())?)
     }
 }
 
-/// Starts logging. `directives` of flag or variable win over the configured level.
+/// Starts logging. `directives` from the flag or the variable override the configured level.
 pub(crate) fn start(log: &Log, directives: Option<&str>) -> Result<LogLevel, Failure> {
     let filter = match directives {
         Some(directives) => filter(FLAG, directives)?,

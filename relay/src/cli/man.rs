@@ -12,7 +12,8 @@ use super::output::print;
 /// The arguments of `relay man`.
 #[derive(Debug, Args)]
 pub struct Man {
-    /// The folder for the pages; made when it is missing. Pages of the same names are replaced.
+    /// The folder for the pages; created if missing. Existing pages with the same names are
+    /// replaced.
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
 }

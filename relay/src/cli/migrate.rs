@@ -23,31 +23,32 @@ use super::failure::{Failure, first};
 use super::output::{self, Format, table};
 use super::roles::RolesScript;
 
-/// How long connecting may take.
+/// Timeout for connecting.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Actions on the tables.
 #[derive(Debug, Subcommand)]
 pub enum Migrate {
-    /// Apply what is missing, in one transaction per line. Safe to run from many processes at once.
+    /// Apply the missing migrations, in one transaction per line. Safe to run from many processes
+    /// at once.
     Up(Target),
-    /// Show what is applied and what is missing; exits with 2 when this build and a database do not
-    /// fit.
+    /// Show applied and missing migrations. Exits with 2 when this build does not fit a database.
     Status(Target),
-    /// Print the SQL for an administrator who runs it by hand, with the bookkeeping.
+    /// Print the SQL, with its bookkeeping, for an administrator who runs it by hand.
     Sql(Script),
-    /// Print the SQL that makes PostgreSQL roles of least privilege: producer, relay, consumer,
+    /// Print the SQL that creates PostgreSQL roles of least privilege: producer, relay, consumer,
     /// claimant, observer, migrator.
     ///
-    /// Run it as the owner of the tables, after `migrate up` and again after each upgrade, or have
-    /// it run (--apply). The roles cannot log in: make your services' users members of them.
+    /// Run it as the owner of the tables, after `migrate up` and again after each upgrade, or let
+    /// this command run it (--apply). The roles cannot log in: make your services' users members of
+    /// them.
     Roles(RolesScript),
 }
 
-/// Which tables of which databases.
+/// Databases, and the tables in them.
 #[derive(Debug, Args)]
 pub struct Target {
-    /// Only these tables; without it, all lines.
+    /// Only these lines of tables. Default: all.
     #[arg(long = "line", value_enum, value_name = "LINE")]
     lines: Vec<LineName>,
 
@@ -68,11 +69,11 @@ pub struct Script {
     #[command(flatten)]
     target: Target,
 
-    /// The dialect, where no database is named.
+    /// The dialect, if no database is named.
     #[arg(long, value_enum, value_name = "DIALECT", conflicts_with_all = ["named_database", "pipeline"])]
     dialect: Option<DialectName>,
 
-    /// The first version to print; those before are there already.
+    /// The first version to print; earlier versions are already applied.
     #[arg(long, value_name = "VERSION", default_value_t = 1, value_parser = clap::value_parser!(i32).range(1..))]
     from: i32,
 }
@@ -91,7 +92,7 @@ pub(crate) enum LineName {
 }
 
 impl LineName {
-    /// The lines of these names; all, where none is named.
+    /// Returns the named lines, or all if none is named.
     pub(crate) fn chosen(names: &[Self]) -> Vec<Line> {
         let chosen = |line: &Line| {
             let name = match line {
@@ -151,7 +152,7 @@ impl Target {
         LineName::chosen(&self.lines)
     }
 
-    /// Does it in every database, and prints what was found or done, also when one of them fails.
+    /// Acts on every database and prints the results, even when one of them fails.
     async fn act(&self, act: Act, format: Format) -> Result<Vec<Outcome>, Failure> {
         let (mut outcomes, mut failed) = (Vec::new(), None);
         for goal in self.goals()? {
@@ -165,7 +166,7 @@ impl Target {
         failed.map_or(Ok(outcomes), Err)
     }
 
-    /// The databases; one that several pipelines share appears once.
+    /// Returns the databases. One that several pipelines share appears once.
     fn goals(&self) -> Result<Vec<Goal>, Failure> {
         if let Some(goal) = self.named.goal()? {
             return Ok(vec![goal]);
@@ -204,12 +205,12 @@ impl Act {
     }
 }
 
-/// How long `relay migrate sql` looks at a database that it need not reach.
+/// Timeout for the look of `relay migrate sql` at a database that it need not reach.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(3);
 
 impl Goal {
-    /// A comment for a script that this database does not need; nothing where it is away, or lacks
-    /// something.
+    /// Returns a comment for a script that this database does not need. Returns `None` when the
+    /// database is away or lacks something.
     async fn needs_nothing(&self, lines: &[Line]) -> Option<String> {
         let mut outcomes = Vec::new();
         let looked = self.each(lines, Act::Look, &mut outcomes);
@@ -243,7 +244,7 @@ impl Goal {
                     match options.get_filename().exists() {
                         true => failure,
                         false => {
-                            Failure::with_help(failure.exit(), failure, "?mode=rwc makes a missing file")
+                            Failure::with_help(failure.exit(), failure, "?mode=rwc creates a missing file")
                         }
                     }
                 })?;
@@ -275,7 +276,7 @@ impl Goal {
     }
 }
 
-/// Carries out a script of SQL on PostgreSQL.
+/// Runs an SQL script on PostgreSQL.
 #[cfg(feature = "postgres")]
 pub(crate) async fn run_script(goal: &Goal, script: String) -> Result<(), Failure> {
     if goal.dialect()? != Dialect::Postgres {
@@ -291,7 +292,7 @@ pub(crate) async fn run_script(goal: &Goal, script: String) -> Result<(), Failur
     close(connection).await
 }
 
-/// Carries out a script of SQL on PostgreSQL.
+/// Runs an SQL script on PostgreSQL.
 #[cfg(not(feature = "postgres"))]
 pub(crate) async fn run_script(_: &Goal, _: String) -> Result<(), Failure> {
     Err(without_postgres())
@@ -333,7 +334,7 @@ async fn opened(options: &SqliteConnectOptions, database: &str) -> Result<Sqlite
 }
 
 async fn close<C: Connection>(connection: C) -> Result<(), Failure> {
-    connection.close().await.map_err(|error| failed("say goodbye", error))
+    connection.close().await.map_err(|error| failed("close the connection", error))
 }
 
 fn shown(outcomes: &[Outcome], what: &str) -> String {

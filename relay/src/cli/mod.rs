@@ -4,16 +4,16 @@
 //! |---|---|
 //! | `run` | `relay run`: the daemon |
 //! | `reload` | SIGHUP: which settings apply at once |
-//! | `systemd` | what the service manager is told |
-//! | `preflight` | what is looked at before anything starts, and what no wait can heal |
+//! | `systemd` | messages to the service manager |
+//! | `preflight` | checks before anything starts, and failures that no wait can heal |
 //! | `attend` | one pipeline of the daemon, kept running |
-//! | `once` | `relay run --once`: when everything has left |
+//! | `once` | `relay run --once`: detects when everything has left |
 //! | `migrate` | `relay migrate up`, `status`, `sql` |
 //! | `roles` | `relay migrate roles` |
-//! | `adopt` | `relay adopt`, for PostgreSQL: a foreign outbox table |
+//! | `adopt` | `relay adopt`, for PostgreSQL: takes over a foreign outbox table |
 //! | `status` | `relay status` |
-//! | `retention`, `forget` | `relay retention`, `relay forget`: history, and who holds it back |
-//! | `verify` | `relay verify`: outbox, broker and inboxes compared |
+//! | `retention`, `forget` | `relay retention`, `relay forget`: history, and relays that hold it back |
+//! | `verify` | `relay verify`: compares outbox, broker and inboxes |
 //! | `doctor` | `relay doctor`: checks of database, broker and inboxes, with remedies |
 //! | `demo` | `relay demo`, with the feature of this name |
 //! | `dead` | `relay dead list`, `show`, `requeue`, `discard`, `edit`, `audit`: outboxes and inboxes |
@@ -27,11 +27,11 @@
 //! | `man` | `relay man`: man pages |
 //! | `config` | `relay config check`, `show`, `schema`, and where the configuration comes from |
 //! | `sagas` | `relay sagas list`, `show`, `stuck`, `retry`, `cancel`, `skip`, `audit` |
-//! | `log` | what is logged, and how |
+//! | `log` | set-up of logging |
 //! | `output` | standard output: tables and JSON |
-//! | `visible` | no password in an argument |
-//! | `signature` | who decides, and why |
-//! | `failure`, `exit` | why a command failed, and the exit codes |
+//! | `visible` | refusal of passwords in arguments |
+//! | `signature` | the author of a decision, and the reason |
+//! | `failure`, `exit` | errors of commands, and exit codes |
 
 #[cfg(feature = "postgres")]
 mod adopt;
@@ -88,7 +88,7 @@ pub(crate) use dead::edited_headers;
 #[derive(Debug, Parser)]
 #[command(name = "relay", version, propagate_version = true, after_help = Exit::help(), disable_help_subcommand = true)]
 pub struct Cli {
-    /// How results are printed.
+    /// Format of the results.
     #[arg(long, global = true, value_enum, value_name = "FORMAT", default_value_t, env = "RELAY_OUTPUT")]
     pub output: Format,
 
@@ -103,90 +103,91 @@ pub enum Command {
     /// Run every pipeline of the configuration until a signal stops it.
     ///
     /// The first SIGTERM or SIGINT stops reading, waits for outstanding confirmations
-    /// (shutdown_grace), stores the cursors and gives the leases back. A second one ends the
-    /// process at once. SIGHUP reads the configuration again.
+    /// (shutdown_grace), stores the cursors and releases the leases. A second one ends the process
+    /// at once. SIGHUP reloads the configuration.
     ///
-    /// Each pipeline waits for what can come right: a database or broker that is away, a wrong
-    /// password, missing tables or files; so do listeners whose address is taken. A wrong
-    /// configuration ends the command with 2; so does, at its end, a pipeline that no wait heals.
+    /// Each pipeline waits for what can recover: an unreachable database or broker, a wrong
+    /// password, missing tables or files. Listeners wait for an address that is in use. A wrong
+    /// configuration ends the command with 2. After a pipeline that no wait can heal, the command
+    /// also ends with 2 once it stops.
     Run(run::Run),
     /// Create and update the tables of outbox, inbox, idempotency keys and sagas.
     #[command(subcommand)]
     Migrate(migrate::Migrate),
-    /// Move a foreign outbox table of PostgreSQL over to this outbox, without a change of
-    /// producers, and back.
+    /// Move a foreign outbox table of PostgreSQL to this outbox without changing its producers, and
+    /// back.
     #[cfg(feature = "postgres")]
     #[command(subcommand)]
     Adopt(adopt::Adopt),
-    /// Show who leads, what waits and what is parked. Reads only.
+    /// Show which process leads, what waits and what is parked. Reads only.
     ///
     /// Exits with 3 when a database is unreachable, or when messages are held, retrying or dead;
-    /// with 2 when a database does not fit. The others are shown all the same.
+    /// with 2 when a database does not fit this build. Other pipelines are shown in any case.
     Status(status::Status),
-    /// Write a commented configuration from flags or questions, tested against database and broker
-    /// while it asks.
+    /// Write a commented configuration from flags or questions, and test database and broker on the
+    /// way.
     ///
-    /// Overwrites nothing. What it writes passes `relay check`.
+    /// Overwrites nothing. The result passes `relay check`.
     Init(init::Init),
-    /// Check the configuration, and whether databases and brokers let the relay in.
+    /// Check the configuration, and the access to databases and brokers.
     ///
-    /// Quick, for CI and before a start: publishes nothing. Exits with 2 when something has to be
-    /// changed, with 3 when something does not answer.
+    /// Quick enough for CI and before a start; publishes nothing. Exits with 2 when something must
+    /// be changed, with 3 when something does not answer.
     Check(check::Check),
-    /// Check database, broker and inboxes: one line a check with the measured value and the remedy,
-    /// and the go-live checklist.
+    /// Check database, broker and inboxes. Prints one line per check with the measured value and
+    /// the remedy, and the go-live checklist.
     ///
-    /// Changes nothing. Exits with 0 when nothing failed, with 2 when something has to be changed
-    /// (with --strict also for warnings), with 3 when something does not answer and nothing else
-    /// failed.
+    /// Changes nothing. Exits with 0 when nothing failed, with 2 when something must be changed
+    /// (with --strict also on warnings), with 3 when the only failures are services that do not
+    /// answer.
     Doctor(doctor::Doctor),
     /// Compare outbox, broker and inboxes: prove that every message took effect once, or name those
     /// that did not.
     ///
-    /// Reads only, and takes nothing from anyone: it joins no consumer group and settles nothing.
-    /// Exits with 0 when nothing is wrong, with 1 when something is, with 2 or 3 when it could not
-    /// be found out.
+    /// Reads only and does not disturb consumers: it joins no consumer group and settles nothing.
+    /// Exits with 0 when nothing is wrong, with 1 when something is wrong, with 2 or 3 when it
+    /// could not find out.
     Verify(verify::Verify),
-    /// Remove history that every relay has passed and that is older than it is to be kept; show
-    /// what stays, and why.
+    /// Remove history that every relay has passed and that is past its retention; show what stays,
+    /// and why.
     ///
-    /// `relay run` does the same by itself, once a minute. Never removes a message that a relay has
-    /// yet to publish or that is parked. Exits with 3 when something is held back that is old
-    /// enough to go.
+    /// `relay run` does the same once a minute. Never removes a message that a relay has yet to
+    /// publish or that is parked. Exits with 3 when something old enough to be removed is held
+    /// back.
     Retention(retention::Retention),
-    /// Forget a relay that is gone for good, so that it holds no history back any more.
+    /// Forget a relay that is gone for good, so that it no longer holds back history.
     ///
-    /// Its cursor is removed. Should a relay of this name start again, it publishes everything that
-    /// is still there.
+    /// Its cursor is removed. If a relay of this name starts again, it publishes everything that is
+    /// still there.
     Forget(forget::Forget),
-    /// Look at messages that relays could not publish and consumers could not apply, and decide
+    /// Look at messages that relays could not publish or consumers could not apply, and decide
     /// about them.
     #[command(subcommand)]
     Dead(dead::Dead),
     /// Stop publishing a topic, an ordering key or everything, until it is resumed.
     ///
-    /// A running relay takes it up within a second, and so does its successor. Messages wait in
-    /// their order; others flow.
+    /// A running relay and its successors apply this within a second. Paused messages wait in
+    /// order; others flow.
     Pause(pause::Pause),
-    /// Publish again what was paused.
+    /// Resume publishing a topic, an ordering key or everything.
     Resume(pause::Pause),
-    /// Show the whole story of a message: enqueued when, published or held and why, applied by
-    /// whom.
+    /// Show the whole story of a message: when it was enqueued, when it was published or why it is
+    /// held, and which consumers applied it.
     ///
-    /// Looks at the outboxes and inboxes of the configuration. Reads only; payloads are never
+    /// Reads the outboxes and inboxes of the configuration, and changes nothing. Payloads are never
     /// shown.
     Show(show::Show),
-    /// Show how far topics are behind: messages that have not left, by topic. Reads only.
+    /// Show how far topics lag: unpublished messages by topic. Reads only.
     Lag(lag::Lag),
-    /// Tell messages as the relay passes them, until a signal ends it.
+    /// Print messages as the relay passes them, until a signal stops it.
     ///
-    /// Payloads only when they are asked for, and then it stands in the audit.
+    /// Payloads are shown only on request, and the audit records that.
     Tail(tail::Tail),
-    /// Publish messages again that were published before, with the same ids.
+    /// Publish messages again that were already published, with the same ids.
     ///
-    /// Never sends what has not left yet, what was given up, or what retention has removed. Beside
-    /// a relay that runs, or without one. It can be repeated when it broke off; exits with 3 when
-    /// the broker is away for a minute, or when a signal stops it.
+    /// Never sends messages that have not left yet, were given up, or were removed by retention.
+    /// Works with and without a running relay. An interrupted replay can be repeated. Exits with 3
+    /// when the broker is away for a minute, or when a signal stops it.
     Replay(replay::Replay),
     /// Look at idempotency keys whose holder is gone, and decide about them.
     #[command(subcommand)]
@@ -201,10 +202,10 @@ pub enum Command {
     #[cfg(feature = "demo")]
     #[command(hide = true)]
     DemoConsumer {
-        /// The file that says what it is to do.
+        /// The file that describes its task.
         task: std::path::PathBuf,
     },
-    /// Check the configuration, show what is in force, print its schema.
+    /// Check the configuration, show the settings in force, print the schema.
     #[command(subcommand)]
     Config(config::ConfigCommand),
     /// Print a completion script for a shell.
@@ -217,8 +218,8 @@ pub enum Command {
 }
 
 impl Cli {
-    /// Reads the command line of the process. Where it is wrong, or asks for help, prints that and
-    /// ends the process.
+    /// Reads the command line of the process. On an error or a request for help, prints the text
+    /// and ends the process.
     ///
     /// # Errors
     /// [`Failure`] for a password in an argument.
@@ -233,10 +234,10 @@ impl Cli {
         Ok(Self::from_arg_matches(&matches).unwrap_or_else(|error| error.format(&mut command).exit()))
     }
 
-    /// Does what was asked for.
+    /// Runs the command.
     ///
     /// # Errors
-    /// [`Failure`]: what to tell the person, and the exit code.
+    /// [`Failure`]: the text for the person, and the exit code.
     pub async fn execute(self) -> Result<Exit, Failure> {
         let format = self.output;
         match self.command {

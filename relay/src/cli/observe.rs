@@ -1,4 +1,4 @@
-//! Metrics, health, spans and the page of `relay run`: who reads them, and how they get there.
+//! Metrics, health, spans and the page of `relay run`: recorder, export and listeners.
 
 #[cfg(any(feature = "metrics-endpoint", feature = "page"))]
 use std::fmt::Display;
@@ -28,18 +28,18 @@ use crate::otlp;
 #[cfg(feature = "page")]
 use crate::page::{self, Page};
 
-/// A task that ends when the handle is dropped.
+/// Spawns a task that ends when the handle is dropped.
 #[cfg(any(feature = "metrics-endpoint", feature = "page"))]
 pub(super) fn spawn(task: impl Future<Output = ()> + Send + 'static) -> AbortOnDropHandle<()> {
     AbortOnDropHandle::new(tokio::spawn(task))
 }
 
-/// Whether somebody reads the metrics.
+/// Returns whether the metrics have a reader: an endpoint or a collector.
 pub(super) fn are_metrics_read(config: &Config) -> bool {
     config.http.listen.is_some() || config.otlp.as_ref().is_some_and(|otlp| otlp.metrics.is_some())
 }
 
-/// Records the metrics of the process, where somebody reads them.
+/// Records the metrics of the process, if they have a reader.
 #[cfg(feature = "metrics-endpoint")]
 pub(super) fn recorder(config: &Config) -> Result<Option<Arc<Exporter>>, Failure> {
     if !are_metrics_read(config) {
@@ -50,7 +50,7 @@ pub(super) fn recorder(config: &Config) -> Result<Option<Arc<Exporter>>, Failure
     Ok(Some(Arc::new(exporter)))
 }
 
-/// Exports to OpenTelemetry, where a collector is given.
+/// Starts the export to OpenTelemetry, if a collector is configured.
 #[cfg(feature = "otlp")]
 pub(super) fn export(
     config: &Config,
@@ -63,7 +63,7 @@ pub(super) fn export(
     Ok(Some(running))
 }
 
-/// Says that a collector which the environment names gets nothing.
+/// Warns that a collector named by the environment receives nothing.
 #[cfg(not(feature = "otlp"))]
 pub(super) fn warn_of_otel() {
     const NAME: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
@@ -72,12 +72,12 @@ pub(super) fn warn_of_otel() {
     }
 }
 
-/// The pauses between tries to open a listener.
+/// Pauses between attempts to open a listener.
 #[cfg(any(feature = "metrics-endpoint", feature = "page"))]
 const LISTENER: Backoff = Backoff { first: Duration::from_millis(500), max: Duration::from_secs(15) };
 
-/// Opens a listener, again and again until that succeeds: an address may come later than the
-/// process (DHCP, a virtual address that moves, the process before), and messages are published
+/// Opens a listener, and retries until that succeeds. The address may become available later than
+/// the process (DHCP, a virtual address that moves, a predecessor), and messages are published
 /// meanwhile. Cancel-safe.
 #[cfg(any(feature = "metrics-endpoint", feature = "page"))]
 async fn listening<T, E: Display, F: Future<Output = Result<T, E>>>(
@@ -99,7 +99,7 @@ async fn listening<T, E: Display, F: Future<Output = Result<T, E>>>(
     }
 }
 
-/// Serves metrics and health, where an address is given, as soon as it can be had; ends when the
+/// Serves metrics and health at the configured address, as soon as it is available. Ends when the
 /// handle is dropped.
 #[cfg(feature = "metrics-endpoint")]
 pub(super) fn serve(
@@ -120,11 +120,11 @@ pub(super) fn serve(
     }))
 }
 
-/// Serves the page for operators, where it has an address, as soon as that and the files that it
-/// needs can be had; ends when the handle is dropped. `is_missing` learns whether it is waited for.
+/// Serves the page for operators, if it has an address, as soon as that and the files that it needs
+/// are available. Ends when the handle is dropped. Calls `is_missing` with whether it still waits.
 ///
 /// # Errors
-/// [`Failure`] for what the configuration alone decides.
+/// [`Failure`] for errors in the configuration itself.
 #[cfg(feature = "page")]
 pub(super) fn serve_page(
     config: &Arc<Config>,

@@ -1,4 +1,4 @@
-//! `relay run --once`: when everything has left, or nothing more can.
+//! `relay run --once`: detects when everything has left, or nothing more can.
 
 use std::time::Duration;
 
@@ -11,38 +11,38 @@ use tracing::warn;
 
 use engine::{Role, Status};
 
-/// How often the database is asked; a checkpoint is stored about as often.
+/// Interval of the queries. Checkpoints are stored about as often.
 const LOOK_INTERVAL: Duration = Duration::from_millis(200);
-/// After a failed look: the pipeline itself reports what is wrong and waits as well.
+/// Pause after a failed query: the pipeline reports the error itself and waits as well.
 const FAILED_INTERVAL: Duration = Duration::from_secs(2);
-/// For how long nothing may move but messages that wait for an operator: each of them was tried
-/// again by then, and a topic that is made by its first message is there.
+/// How long messages that wait for an operator may be the only ones that move. By then each was
+/// tried again, and a topic that its first message creates exists.
 const BLOCKED_MAX: Duration = Duration::from_secs(20);
-/// It is quiet when nothing was found this often in a row.
+/// Number of consecutive queries that must find nothing to publish.
 const QUIET_LOOKS: u32 = 2;
 
-/// The number of messages that stay when nothing more leaves by itself.
+/// Counts of the messages that stay when nothing more leaves by itself.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Left {
     pub(crate) dead: u64,
     pub(crate) held: u64,
     pub(crate) scheduled: u64,
-    /// Those that are tried again and again, and wait for an operator: their destination is not
-    /// there, or refuses them.
+    /// Messages that are retried but wait for an operator: their destination is missing, or refuses
+    /// them.
     pub(crate) blocked: u64,
-    /// Whether something is paused: what waits for that stays, too.
+    /// Whether something is paused; messages behind a pause stay as well.
     pub(crate) is_paused: bool,
 }
 
 impl Left {
-    /// Whether it stays until an operator decides.
+    /// Returns whether messages stay until an operator decides.
     pub(crate) fn needs_an_operator(self) -> bool {
         self.dead > 0 || self.blocked > 0 || self.is_paused
     }
 }
 
-/// Waits until everything has left, once the pipeline leads or stands by; or until it cannot lead
-/// before an operator acts, which is an error with the reason. Cancel-safe.
+/// Waits until everything has left, once the pipeline leads or stands by. Returns an error with the
+/// reason when the pipeline cannot lead until an operator acts. Cancel-safe.
 pub(crate) async fn ended(
     log: &dyn LogAdmin,
     name: &RelayName,
@@ -62,7 +62,7 @@ pub(crate) async fn ended(
     }
 }
 
-/// Waits for a role; without end when the pipeline is gone.
+/// Waits for a role. Never returns when the pipeline is gone.
 async fn reaches(mut status: watch::Receiver<Status>, is_reached: impl Fn(&Role) -> bool) -> Role {
     let reached = status.wait_for(|status| is_reached(&status.role)).await.map(|status| status.role.clone());
     match reached {
@@ -71,9 +71,9 @@ async fn reaches(mut status: watch::Receiver<Status>, is_reached: impl Fn(&Role)
     }
 }
 
-/// Waits until the relay has settled everything that had committed, whichever process leads.
-/// Messages that are dead, held behind them, paused, or scheduled for later stay. Waits without
-/// end while database or broker are away. Cancel-safe.
+/// Waits until the relay has settled everything committed, whichever process leads. Dead messages,
+/// those held behind them, paused and scheduled ones stay. Waits forever while database or broker
+/// are away. Cancel-safe.
 async fn drained(log: &dyn LogAdmin, name: &RelayName) -> Left {
     let mut quiet = 0;
     let mut blocked_since: Option<Instant> = None;
@@ -109,8 +109,8 @@ async fn drained(log: &dyn LogAdmin, name: &RelayName) -> Left {
     }
 }
 
-/// Counts the messages that stay, if nothing more leaves by itself: the log is read to its end,
-/// nothing is tried again, and held messages are held by a dead one or by a pause.
+/// Counts the messages that stay. Returns `None` while more may leave by itself: the log is not
+/// read to its end, a message is retried, or messages are held without a dead one or a pause.
 fn left(relay: &RelayStatus, pauses: &[Pause]) -> Option<Left> {
     let count = |state: &str| relay.exceptions.get(state).copied().unwrap_or_default();
     let left = Left {
@@ -129,7 +129,7 @@ fn left(relay: &RelayStatus, pauses: &[Pause]) -> Option<Left> {
     (!moves).then_some(left)
 }
 
-/// Counts what is left where nothing moves but messages that fail by an operator's fault.
+/// Counts the messages that are left when only those that wait for an operator are retried.
 fn blocked(relay: &RelayStatus) -> Option<Left> {
     let count = |state: &str| relay.exceptions.get(state).copied().unwrap_or_default();
     let by_operator = |parked: &&ParkedCount| {
@@ -182,7 +182,7 @@ mod tests {
         assert_eq!(left(&relay(Some(1), &[]), &[]), None);
         assert_eq!(left(&relay(None, &[("retrying", 1)]), &[]), None);
         assert_eq!(left(&relay(None, &[("discarded", 1)]), &[]), None);
-        // A topic that an operator has to repair holds its messages, too.
+        // A topic that an operator must repair holds its messages as well.
         assert_eq!(left(&relay(None, &[("held", 2)]), &[]), None);
         let parked = Left { dead: 1, held: 2, scheduled: 3, ..Left::default() };
         assert_eq!(left(&relay(None, &[("dead", 1), ("held", 2), ("scheduled", 3)]), &[]), Some(parked));

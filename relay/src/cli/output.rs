@@ -9,7 +9,7 @@ use super::failure::Failure;
 pub(crate) use crate::operate::seconds::age;
 pub(crate) use crate::operate::text::harmless;
 
-/// How results are printed.
+/// Format of the results.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Format {
     /// A table for people.
@@ -20,8 +20,8 @@ pub enum Format {
 }
 
 impl Format {
-    /// Prints a result: as JSON, or as the text that `table` makes of it, without characters that
-    /// steer a terminal.
+    /// Prints a result as JSON, or as the text that `table` makes of it. Escapes control characters
+    /// in the text.
     pub(crate) fn print<T: Serialize>(
         self,
         result: &T,
@@ -35,7 +35,7 @@ impl Format {
     }
 }
 
-/// Writes a text and a line break. A reader that has seen enough (`| head`) is not an error.
+/// Writes a text and a line break. A pipe that the reader has closed (`| head`) is not an error.
 pub(crate) fn print(text: &str) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
     match writeln!(out, "{}", text.trim_end()).and_then(|()| out.flush()) {
@@ -44,12 +44,12 @@ pub(crate) fn print(text: &str) -> Result<(), Failure> {
     }
 }
 
-/// The same on one line.
+/// Returns the text on one line, with control characters escaped.
 pub(crate) fn one_line(text: &str) -> String {
     harmless(text).replace('\n', "\\n").replace('\t', "\\t")
 }
 
-/// A table without lines, so that `grep` and `awk` work on it. Wrapped only for a terminal.
+/// Makes a table without borders, so that `grep` and `awk` work on it. Wraps only on a terminal.
 pub(crate) fn table<const N: usize>(
     headers: [&str; N],
     rows: impl IntoIterator<Item = [String; N]>,
@@ -67,12 +67,12 @@ pub(crate) fn table<const N: usize>(
     table.lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>().join("\n")
 }
 
-/// An empty list; `is_whole` unless a place did not answer.
+/// Returns the text for an empty list. `is_whole` is false when a place did not answer.
 pub(crate) fn nothing_waits(is_whole: bool) -> String {
     String::from(if is_whole { "nothing waits" } else { "nothing was found, but not every place answered" })
 }
 
-/// A value that may be missing.
+/// Returns a value, or a dash if it is missing.
 pub(crate) fn or_dash(value: Option<impl ToString>) -> String {
     value.map_or_else(|| String::from("-"), |value| value.to_string())
 }

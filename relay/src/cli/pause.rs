@@ -11,18 +11,18 @@ use super::failure::Failure;
 use super::output::Format;
 use crate::operate::{Operator, Places, Role, Signed, pause};
 
-/// The scope to pause or to resume, who does, and why.
+/// The scope to pause or to resume, the actor and the reason.
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("scope").required(true).args(["topic", "key", "all"]))]
 pub struct Pause {
     #[command(flatten)]
     pipeline: OnePipeline,
 
-    /// Messages of this topic; later messages of their keys wait behind them.
+    /// Only messages of this topic; later messages with their keys wait behind them.
     #[arg(long, value_name = "TOPIC")]
     topic: Option<Topic>,
 
-    /// Messages with this ordering key.
+    /// Only messages with this ordering key.
     #[arg(long, value_name = "KEY")]
     key: Option<OrderingKey>,
 
@@ -30,11 +30,11 @@ pub struct Pause {
     #[arg(long)]
     all: bool,
 
-    /// Why: `relay status` shows it.
+    /// The reason; `relay status` shows it.
     #[arg(long, visible_alias = "note", value_name = "TEXT")]
     reason: String,
 
-    /// Who, for the audit.
+    /// The name of the actor, for the audit.
     #[arg(long, value_name = "NAME", env = "USER")]
     actor: String,
 }

@@ -1,5 +1,5 @@
-//! Looks at every database once before anything starts: what no wait can heal is told apart from
-//! what a running relay waits for.
+//! Opens every database once before anything starts. Separates what no wait can heal from what a
+//! running relay waits for.
 
 use std::sync::Arc;
 
@@ -11,18 +11,18 @@ use outbox::log::{LogError, LogStore, RelayName};
 use super::exit::Exit;
 use super::failure::Failure;
 
-/// A pipeline's log to look at.
+/// A pipeline's log to open.
 pub(crate) struct Candidate {
     pub(crate) name: RelayName,
     pub(crate) store: Arc<dyn LogStore>,
 }
 
-/// Who waits for what is wrong with a database.
+/// Conditions that a run waits for when a database has a problem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Patience {
-    /// A daemon: for everything that can come right while it waits, also by an operator's hand.
+    /// A daemon waits for everything that can recover, even if an operator must act.
     Daemon,
-    /// A run that ends by itself: for a database that is away, and not for an operator.
+    /// A run that ends by itself waits for a database that is away, and not for an operator.
     Once,
 }
 
@@ -35,8 +35,8 @@ impl Patience {
     }
 }
 
-/// Opens each log once. Returns for each why its pipeline is refused; nothing where it fits, or
-/// where it is waited for: the pipeline itself reports that, and keeps trying.
+/// Opens each log once. Returns for each the error that refuses its pipeline. Returns `None` where
+/// the log fits or is waited for: the pipeline itself reports that, and keeps trying.
 pub(crate) async fn look(candidates: &[Candidate], patience: Patience) -> Vec<Option<LogError>> {
     let looks = candidates.iter().map(|candidate| async {
         let error = candidate.store.reader(&candidate.name).await.err()?;
@@ -45,7 +45,7 @@ pub(crate) async fn look(candidates: &[Candidate], patience: Patience) -> Vec<Op
     join_all(looks).await
 }
 
-/// The failure of a start of which nothing is left to run: it names every refusal.
+/// Returns the failure of a start at which every pipeline was refused. It names each refusal.
 pub(crate) fn nothing_left(refused: &[(&Candidate, &LogError)], config: &str) -> Failure {
     let text: Vec<String> = refused.iter().map(|(candidate, error)| told(candidate, error)).collect();
     if refused.iter().any(|(_, error)| lacks_migrations(error)) {
@@ -55,12 +55,12 @@ pub(crate) fn nothing_left(refused: &[(&Candidate, &LogError)], config: &str) ->
     Failure::new(Exit::Usage, text.join("\n"))
 }
 
-/// A refusal in one line.
+/// Describes a refusal in one line.
 pub(crate) fn told(Candidate { name, store }: &Candidate, error: &LogError) -> String {
     format!("pipeline {name} ({}): {error}", store.origin())
 }
 
-/// Whether migrating repairs it.
+/// Returns whether a migration repairs the error.
 fn lacks_migrations(error: &LogError) -> bool {
     let source = std::error::Error::source(error).and_then(|source| source.downcast_ref::<MigrateError>());
     matches!(source, Some(MigrateError::Schema(SchemaError::Missing { .. } | SchemaError::TooOld { .. })))

@@ -1,5 +1,5 @@
-//! SIGHUP: the configuration is read again. The level of the log applies at once; everything else
-//! is named, and applies with the next start. A configuration with an error changes nothing.
+//! SIGHUP: reads the configuration again. The level of the log applies at once. All other changes
+//! are logged, and apply at the next start. A configuration with an error changes nothing.
 
 use tracing::{error, info, warn};
 
@@ -17,12 +17,12 @@ pub(crate) struct Reload {
     /// The settings with which the process started.
     pub(crate) started_with: Effective,
     pub(crate) level: LogLevel,
-    /// The level in force; `None` when flag or variable gave it.
+    /// The level in force; `None` when it comes from the flag or the variable.
     pub(crate) level_in_force: Option<String>,
 }
 
 impl Reload {
-    /// Reads the file, applies what can be applied, and names the rest.
+    /// Reads the file, applies what it can, and logs the other changes.
     pub(crate) fn run(&mut self) {
         let file = self.file.shown();
         let (config, effective) = match self.file.load_without_files(&self.overrides) {

@@ -1,4 +1,4 @@
-//! `relay replay`: publish again what was published before.
+//! `relay replay`: publishes messages again.
 
 use std::io::IsTerminal as _;
 use std::num::NonZeroU32;
@@ -24,7 +24,7 @@ use crate::operate::replay::plan::Edge;
 use crate::operate::replay::{Moment, ReplayFilter, ReplayOptions, ReplayPlan, ReplayReport, plan};
 use crate::operate::seconds;
 
-/// Which messages are sent again, and who decides.
+/// The messages to send again, and who decides.
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("which").required(true).multiple(true)
     .args(["ids", "topic", "key", "from_id", "to_id", "since", "until", "all"]))]
@@ -44,28 +44,28 @@ pub struct Replay {
     #[arg(long, value_name = "KEY")]
     key: Option<OrderingKey>,
 
-    /// Only from this place in the log on. Default: from the oldest that is kept.
+    /// Only from this place in the log. Default: from the oldest kept message.
     #[arg(long, value_name = "ID")]
     from_id: Option<i64>,
 
-    /// Only up to this place in the log. Default: as far as the relay has come.
+    /// Only up to this place in the log. Default: up to the relay's cursor.
     #[arg(long, value_name = "ID")]
     to_id: Option<i64>,
 
-    /// Only what was enqueued then or later: how long ago (2h, 7d), or a time
+    /// Only messages enqueued at this time or later: how long ago (2h, 7d), or a time
     /// (2026-01-31T12:00:00Z).
     #[arg(long, value_name = "WHEN")]
     since: Option<Moment>,
 
-    /// Only what was enqueued then or before.
+    /// Only messages enqueued at this time or earlier.
     #[arg(long, value_name = "WHEN")]
     until: Option<Moment>,
 
-    /// Everything that is kept and was published.
+    /// Every kept message that was published.
     #[arg(long, conflicts_with_all = ["topic", "key", "from_id", "to_id", "since", "until"])]
     all: bool,
 
-    /// At most so many messages a second. Default: as fast as the broker confirms.
+    /// Maximum number of messages a second. Default: as fast as the broker confirms.
     #[arg(long, value_name = "MESSAGES")]
     rate: Option<NonZeroU32>,
 
@@ -73,7 +73,7 @@ pub struct Replay {
     #[arg(long)]
     dry_run: bool,
 
-    /// Do not ask before sending messages that were not named one by one.
+    /// Do not ask before sending messages that were not named individually.
     #[arg(long)]
     yes: bool,
 
@@ -87,9 +87,9 @@ struct Shown<'a> {
     dry_run: bool,
     #[serde(flatten)]
     plan: &'a ReplayPlan,
-    /// How many the broker has confirmed.
+    /// The number of messages that the broker has confirmed.
     published: u64,
-    /// Everything of the selection up to this place in the log is confirmed.
+    /// The place in the log up to which every selected message is confirmed.
     confirmed_to: Option<i64>,
 }
 
@@ -136,11 +136,11 @@ impl Replay {
     }
 }
 
-/// How long a FIFO queue of SQS remembers a message.
+/// How long a FIFO queue of SQS remembers a message id.
 #[cfg(feature = "sqs")]
 const REMEMBERED: time::Duration = time::Duration::minutes(5);
 
-/// A topic whose queue may drop what is replayed, because it has just had it.
+/// Returns a topic whose queue may drop replayed messages because it received them recently.
 #[cfg(feature = "sqs")]
 fn swallowed(pipeline: &PipelineConfig, plan: &ReplayPlan) -> Option<String> {
     let Broker::Sqs(config) = &pipeline.broker else { return None };
@@ -154,7 +154,7 @@ fn swallowed(_: &PipelineConfig, _: &ReplayPlan) -> Option<String> {
     None
 }
 
-/// Cancelled by SIGINT or SIGTERM.
+/// Returns a token that SIGINT or SIGTERM cancels.
 fn stop() -> Result<CancellationToken, Failure> {
     let token = CancellationToken::new();
     let mut interrupt = signal(SignalKind::interrupt())?;
@@ -170,7 +170,7 @@ fn stop() -> Result<CancellationToken, Failure> {
     Ok(token)
 }
 
-/// Drawn on a terminal only.
+/// Returns a progress bar, drawn only on a terminal.
 fn progress(messages: u64) -> ProgressBar {
     let bar =
         if std::io::stderr().is_terminal() { ProgressBar::new(messages) } else { ProgressBar::hidden() };

@@ -1,4 +1,4 @@
-//! `relay retention`: history, how old it is, and who holds it back.
+//! `relay retention`: history, its age, and what holds it back.
 
 use std::time::Duration;
 
@@ -24,11 +24,11 @@ pub struct Retention {
     #[arg(long, value_name = "NAME")]
     pipeline: Option<String>,
 
-    /// Only show what would go.
+    /// Only show what would be removed.
     #[arg(long)]
     dry_run: bool,
 
-    /// How long history is kept, instead of what the configuration says; for example 12h.
+    /// How long history is kept, instead of the configured time; for example 12h.
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     keep: Option<Duration>,
 }
@@ -48,7 +48,7 @@ struct Shown {
     newest_age_seconds: Option<f64>,
     oldest_age_seconds: Option<f64>,
     bytes: Option<u64>,
-    /// Whether it can go, or has gone.
+    /// Whether it can be removed, or has been.
     can_go: bool,
     held_back_by: Option<String>,
 }
@@ -85,7 +85,7 @@ impl Retention {
         failed.map_or(Ok(exit), Err)
     }
 
-    /// Removes what can go, unless it is only asked, and answers what there is then.
+    /// Removes expired segments unless this is a dry run, and returns the segments afterwards.
     async fn look(&self, pipeline: &PipelineConfig) -> Result<Vec<Segment>, Failure> {
         let keep = self.keep.or(pipeline.retention.keep()).ok_or_else(|| {
             let help = "add --keep, for example --keep 3d";
@@ -108,7 +108,7 @@ impl Retention {
     }
 }
 
-/// Returns the end of a sentence that tells the operator what to do; empty when there is no remedy.
+/// Returns the end of a sentence with the remedy for the operator, or an empty text.
 fn remedy(pipeline: &str, reason: &HeldBack) -> String {
     match reason {
         HeldBack::Relay(relay) => {

@@ -1,4 +1,4 @@
-//! `relay migrate roles`: least privilege on PostgreSQL, as a script or carried out.
+//! `relay migrate roles`: prints or applies the script of least privilege on PostgreSQL.
 
 use clap::Args;
 use migrations::{Identifier, Line, Roles};
@@ -10,33 +10,33 @@ use super::failure::Failure;
 use super::migrate::{LineName, run_script};
 use super::output;
 
-/// Which roles, and what they are called.
+/// The roles and their names.
 #[derive(Debug, Args)]
 pub struct RolesScript {
-    /// Only the roles of these tables; without it, of all lines.
+    /// Only the roles for these tables. Default: for all lines.
     #[arg(long = "line", value_enum, value_name = "LINE")]
     lines: Vec<LineName>,
 
     /// The roles of one service, for inbox, idempotency keys and sagas in a schema of its own:
     /// NAME_inbox_consumer, NAME_idempotency_claimant and NAME_saga_worker, in the schema NAME
-    /// unless another is given. Name the lines with --line where it has not all three.
+    /// unless another is given. If it does not have all three, name the lines with --line.
     #[arg(long, value_name = "NAME")]
     service: Option<Identifier>,
 
-    /// Carry the script out instead of printing it, on the database that is named here, as the
-    /// owner of the tables.
+    /// Run the script on the named database instead of printing it, as the owner of the tables.
     #[arg(long)]
     apply: bool,
 
-    /// The database, with --apply.
+    /// The database for --apply.
     #[command(flatten)]
     owner: DatabaseUrl,
 
-    /// Accept an unencrypted connection to another machine (with --apply).
+    /// Accept an unencrypted connection to another machine. Only with --apply.
     #[arg(long, requires = "apply")]
     allow_plaintext: bool,
 
-    /// The PostgreSQL schema of the tables. Default: the search_path's of whoever runs the script.
+    /// The PostgreSQL schema of the tables. Default: the search_path of the user who runs the
+    /// script.
     #[arg(long, value_name = "NAME")]
     schema: Option<Identifier>,
 
@@ -64,13 +64,13 @@ pub struct RolesScript {
     #[arg(long, value_name = "NAME")]
     worker: Option<Identifier>,
 
-    /// The role that looks at states, ids and names.
+    /// The role that reads states, ids and names.
     #[arg(long, value_name = "NAME", default_value = "outbox_observer")]
     observer: Identifier,
 }
 
 impl RolesScript {
-    /// Prints the script, or carries it out.
+    /// Prints the script, or runs it.
     pub(crate) async fn execute(self) -> Result<Exit, Failure> {
         if !self.apply {
             output::print(&self.scripts()?.join("\n"))?;
@@ -89,7 +89,7 @@ impl RolesScript {
         Ok(Exit::Success)
     }
 
-    /// The script of each line.
+    /// Returns the script of each line.
     fn scripts(self) -> Result<Vec<String>, Failure> {
         let mut roles = match &self.service {
             Some(service) => Roles::of_service(service).map_err(|error| Failure::new(Exit::Usage, error))?,

@@ -32,13 +32,12 @@ pub struct Run {
     config: ConfigFile,
 
     /// Stop when everything that had committed has left. Exits with 3 when messages remain that
-    /// wait for an operator (dead ones, or those whose topic or queue is missing), or when a signal
-    /// came first, and with 2 when a database refuses its pipeline. Scheduled messages wait for the
-    /// next run.
+    /// wait for an operator (dead, or with a missing topic or queue), or when a signal came first.
+    /// Exits with 2 when a database refuses its pipeline. Scheduled messages wait for the next run.
     #[arg(long)]
     once: bool,
 
-    /// How a line of the log looks.
+    /// Format of the log lines.
     #[arg(long, value_enum, value_name = "FORMAT")]
     log_format: Option<LogFormat>,
 
@@ -55,10 +54,10 @@ struct Ready {
     stop: CancellationToken,
 }
 
-/// All pipelines after the first look at their databases.
+/// All pipelines after their databases were opened once.
 struct Prepared {
     ready: Vec<Ready>,
-    /// Those that are not run. They are kept for the sake of their status.
+    /// Pipelines that do not run. They are kept to report their status.
     refused: Vec<Ready>,
 }
 
@@ -111,7 +110,7 @@ impl Run {
         };
         info!(version = env!("CARGO_PKG_VERSION"), pipelines = ready.len(), "starting");
         let watches = if self.once { watch_all(&ready) } else { JoinSet::new() };
-        // A run that ends by itself leaves history to those that stay.
+        // History is left to the relays that stay.
         let maintenance = if self.once { JoinSet::new() } else { maintain_all(&ready, &stop) };
         let _looks = monitor_all(&config, &ready, &stop);
         #[cfg(feature = "metrics-endpoint")]
@@ -128,7 +127,7 @@ impl Run {
         let exit = if refused.is_empty() { ended } else { ended.worst(Exit::Usage) };
         if exit != Exit::Interrupted {
             stop.cancel();
-            // A pass that has begun tells what it did; one that hangs is not waited for.
+            // A pass that has begun reports its result; a hanging one is abandoned.
             let _ = tokio::time::timeout(maintenance::STOP_GRACE, maintenance.join_all()).await;
         }
         #[cfg(feature = "otlp")]
@@ -138,7 +137,7 @@ impl Run {
         Ok(exit)
     }
 
-    /// Looks at every database once. A pipeline that is refused does not run; the others do.
+    /// Opens every database once. A refused pipeline does not run; the others do.
     async fn prepare(&self, pipelines: Vec<Opened>, file: &str) -> Result<Prepared, Failure> {
         let patience = if self.once { Patience::Once } else { Patience::Daemon };
         let (candidates, pipelines): (Vec<Candidate>, Vec<Ready>) =
@@ -173,16 +172,16 @@ impl Run {
     }
 }
 
-/// A pipeline with its log, at which nobody has looked yet.
+/// A pipeline with its log, before its database is opened.
 struct Opened {
     candidate: Candidate,
     ready: Ready,
 }
 
-/// Makes the pipelines. Connects to nothing.
+/// Creates the pipelines. Connects to nothing.
 ///
 /// # Errors
-/// [`Failure`] for what the configuration alone decides.
+/// [`Failure`] for errors in the configuration itself.
 fn open(config: &Config, stop: &CancellationToken) -> Result<Vec<Opened>, Failure> {
     let open = |config: &PipelineConfig| {
         let store = database::patient_store(config).map_err(|failure| failure.about(&config.name))?;
@@ -198,8 +197,8 @@ fn open(config: &Config, stop: &CancellationToken) -> Result<Vec<Opened>, Failur
     config.pipelines.iter().map(open).collect()
 }
 
-/// For each pipeline a task that stops it when everything has left, or nothing more can, and says
-/// what is left. Returns whether that needs an operator, or a signal came first.
+/// Spawns for each pipeline a task that stops it when everything has left, or nothing more can, and
+/// logs what is left. The task returns whether that needs an operator or a signal came first.
 fn watch_all(ready: &[Ready]) -> JoinSet<bool> {
     let mut watches = JoinSet::new();
     for Ready { config, pipeline, stop } in ready {
@@ -235,7 +234,8 @@ fn watch_all(ready: &[Ready]) -> JoinSet<bool> {
     watches
 }
 
-/// For each pipeline a task that keeps its outbox in bounds; they end when the set is dropped.
+/// Spawns for each pipeline a task that keeps its outbox in bounds. The tasks end when the set is
+/// dropped.
 fn maintain_all(ready: &[Ready], stop: &CancellationToken) -> JoinSet<()> {
     let mut tasks = JoinSet::new();
     for Ready { config, .. } in ready {
@@ -253,8 +253,8 @@ fn maintain_all(ready: &[Ready], stop: &CancellationToken) -> JoinSet<()> {
     tasks
 }
 
-/// For each pipeline a task that looks at its database for metrics, where they are served; they end
-/// when the set is dropped.
+/// Spawns for each pipeline a task that queries its database for metrics, if these are read. The
+/// tasks end when the set is dropped.
 fn monitor_all(config: &Config, ready: &[Ready], stop: &CancellationToken) -> JoinSet<()> {
     let mut tasks = JoinSet::new();
     if !observe::are_metrics_read(config) {
@@ -272,8 +272,8 @@ fn monitor_all(config: &Config, ready: &[Ready], stop: &CancellationToken) -> Jo
     tasks
 }
 
-/// A signal that follows another one within this time is the same one: `timeout` and some shells
-/// send it to the process and to its group.
+/// A signal within this time after another one is the same one: `timeout` and some shells send it
+/// to the process and to its group.
 const SAME_SIGNAL: Duration = Duration::from_secs(1);
 
 /// Waits for the pipelines, and passes signals on to them.
@@ -320,7 +320,7 @@ async fn supervise(
     exit
 }
 
-/// The end of a watch: whether what is left needs an operator.
+/// Returns the exit code of a watch, from whether what is left needs an operator.
 fn watched(left: Result<bool, JoinError>) -> Exit {
     match left {
         Ok(true) => Exit::Unavailable,
@@ -374,7 +374,7 @@ impl Signals {
 }
 
 impl StopSignals {
-    /// The next one. Cancel-safe.
+    /// Waits for the next signal. Cancel-safe.
     async fn next(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}

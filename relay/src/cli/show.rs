@@ -29,7 +29,7 @@ impl Show {
         places.close().await;
         let told = told?;
         format.print(&told, text)?;
-        // A place that is away does not hide what the others know.
+        // A place that is away does not hide the findings of the others.
         let failure = away.into_iter().map(Failure::from).fold(None, first);
         failure.map_or(Ok(Exit::Success), Err)
     }
@@ -62,7 +62,7 @@ fn text(story: &Story) -> String {
     parts.join("\n\n")
 }
 
-/// Said of a content that left in another form.
+/// Note on content that left before an edit.
 const BEFORE_EDIT: &str = "before an operator edited it";
 
 fn in_outbox(part: &OutboxPart) -> String {
@@ -125,7 +125,7 @@ fn at_consumers(parts: &[InboxPart]) -> String {
     table(["consumer", "scope", "state", "at", "result", "attempts", "next in", "dead letter", "error"], rows)
 }
 
-/// How long it is until then.
+/// Returns the time until then.
 fn until(at: time::OffsetDateTime) -> String {
     age((at - time::OffsetDateTime::now_utc()).try_into().unwrap_or_default())
 }

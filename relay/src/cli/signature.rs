@@ -1,4 +1,4 @@
-//! Who decides, and why, where a decision has no `--dry-run`.
+//! The author and the reason of a decision, for commands without `--dry-run`.
 
 use clap::Args;
 
@@ -7,18 +7,18 @@ use crate::operate::{Operator, Role, Signed};
 /// The author of a decision, and the reason.
 #[derive(Debug, Args)]
 pub(crate) struct Signature {
-    /// Who decides, for the audit.
+    /// The name of the author, for the audit.
     #[arg(long, value_name = "NAME", env = "USER")]
     actor: String,
 
-    /// Why, for the audit.
+    /// The reason, for the audit.
     #[arg(long, value_name = "TEXT")]
     note: String,
 }
 
 impl Signature {
-    /// As the layer below takes it. Who runs this program holds the database's credentials, and so
-    /// may decide.
+    /// Converts this for `operate`. A user who runs this program holds the database's credentials,
+    /// and so may decide.
     pub(crate) fn signed(&self) -> Signed {
         Signed { operator: Operator::new(self.actor.clone(), Role::Operator), reason: self.note.clone() }
     }

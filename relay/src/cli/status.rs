@@ -1,4 +1,4 @@
-//! `relay status`: who leads, what waits, what is parked, and what holds rows back.
+//! `relay status`: the leader, waiting and parked messages, and what holds rows back.
 
 use std::io::IsTerminal as _;
 use std::pin::pin;
@@ -25,7 +25,7 @@ pub struct Status {
     #[arg(long, value_name = "NAME")]
     pipeline: Option<String>,
 
-    /// Look again and again, every two seconds or as often as is said, until a signal ends it.
+    /// Repeat every two seconds, or at the given interval, until a signal stops it.
     #[arg(long, value_name = "EVERY", num_args = 0..=1, default_missing_value = "2s")]
     watch: Option<Time>,
 }
@@ -36,7 +36,7 @@ impl Status {
         let mut ended = pin!(tokio::signal::ctrl_c());
         loop {
             if format == Format::Table && std::io::stdout().is_terminal() {
-                // Begins at the top of an empty screen.
+                // Clears the screen and moves to its top.
                 output::print("\u{1b}[2J\u{1b}[H")?;
             }
             let exit = self.look(format).await?;
@@ -64,8 +64,8 @@ impl Status {
     }
 }
 
-/// Messages on their way, or scheduled for later, are no reason to look again; a broker that gives
-/// no session is.
+/// Returns the exit code. Messages on their way or scheduled for later are no failure; a broker
+/// without a session is one.
 fn exit(shown: &PipelineStatus) -> Exit {
     match &shown.error {
         Some(error) => Failure::from(error.clone()).exit(),
@@ -74,7 +74,7 @@ fn exit(shown: &PipelineStatus) -> Exit {
     }
 }
 
-/// The shortest pause between two looks: each opens connections of its own.
+/// Minimum pause between two looks: each opens its own connections.
 const WATCH_MIN: Duration = Duration::from_millis(200);
 
 fn state(shown: &PipelineStatus) -> String {
@@ -82,7 +82,7 @@ fn state(shown: &PipelineStatus) -> String {
     format!("{}{how}", shown.state)
 }
 
-/// System identifier and timeline.
+/// Returns system identifier and timeline of the cursor.
 fn cursor_of(shown: &PipelineStatus) -> String {
     match (&shown.cursor_system_identifier, shown.cursor_timeline, shown.cursor_is_of_this_server) {
         (Some(system), Some(timeline), Some(true)) => format!("{system}/{timeline}"),
@@ -119,7 +119,7 @@ fn rows(shown: &[PipelineStatus]) -> String {
             or_dash(shown.epoch),
             ago(shown.lease_remaining_seconds),
             cursor_of(shown),
-            // Without an oldest entry nothing waits, whatever gaps the ids have.
+            // Without an oldest entry nothing waits, even if ids have gaps.
             match (shown.oldest_pending_id, shown.backlog_entries_max) {
                 (Some(_), Some(entries)) => format!("≤ {entries}"),
                 (None, Some(entries)) => entries.to_string(),

@@ -1,5 +1,5 @@
-//! Tells the service manager: a unit of `Type=notify`, with or without `WatchdogSec`. Nothing
-//! happens where no manager listens.
+//! Notifies the service manager: a unit of `Type=notify`, with or without `WatchdogSec`. Does
+//! nothing without a service manager.
 
 use std::time::Duration;
 
@@ -15,17 +15,17 @@ fn notify(states: &[NotifyState<'_>]) {
     }
 }
 
-/// The process is up: it has read its configuration and looked at its databases.
+/// Reports that the process is up: it has read its configuration and opened its databases once.
 pub(crate) fn ready() {
     notify(&[NotifyState::Ready]);
 }
 
-/// The process stops, in order.
+/// Reports that the process stops in order.
 pub(crate) fn stopping() {
     notify(&[NotifyState::Stopping]);
 }
 
-/// The process reads its configuration again; [`ready`] ends that.
+/// Reports that the process reads its configuration again; [`ready`] ends that.
 pub(crate) fn reloading() {
     match NotifyState::monotonic_usec_now() {
         Ok(now) => notify(&[NotifyState::Reloading, now]),
@@ -33,15 +33,15 @@ pub(crate) fn reloading() {
     }
 }
 
-/// The time of the watchdog in microseconds, as `sd_watchdog_enabled(3)` finds it: it is for this
-/// process, unless another one is named.
+/// Returns the watchdog's time limit in microseconds, like `sd_watchdog_enabled(3)`. It applies to
+/// this process unless the variable names another one.
 fn watchdog_limit(limit: Option<&str>, process: Option<&str>) -> Option<u64> {
     let is_ours = process.is_none_or(|id| id.parse() == Ok(std::process::id()));
     limit.filter(|_| is_ours)?.parse().ok().filter(|limit| *limit > 0)
 }
 
-/// Tells the watchdog, where there is one, that tasks of this process still have their turns; twice
-/// in its time. Ends when the handle is dropped.
+/// Notifies the watchdog, if there is one, twice per time limit while tasks of this process get
+/// their turns. Ends when the handle is dropped.
 pub(crate) fn watchdog() -> Option<AbortOnDropHandle<()>> {
     let variable = |name| std::env::var(name).ok();
     let limit = watchdog_limit(variable("WATCHDOG_USEC").as_deref(), variable("WATCHDOG_PID").as_deref())?;

@@ -1,4 +1,4 @@
-//! `relay tail`: what is being published now.
+//! `relay tail`: messages that are being published now.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -14,10 +14,10 @@ use super::output::{self, Format, one_line, or_dash};
 use crate::operate::tail::{Tail as Following, TailFilter, TailLine};
 use crate::operate::{Operator, Places, Role, Signed, seconds};
 
-/// How often the outbox is asked.
+/// Interval of the queries to the outbox.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Which messages are told.
+/// The messages to print.
 #[derive(Debug, Args)]
 pub struct Tail {
     #[command(flatten)]
@@ -31,19 +31,19 @@ pub struct Tail {
     #[arg(long, value_name = "KEY")]
     key: Option<OrderingKey>,
 
-    /// End after so many messages.
+    /// Stop after this number of messages.
     #[arg(long, value_name = "COUNT")]
     limit: Option<usize>,
 
-    /// Show payloads, too. The audit keeps who looked, and why.
+    /// Show payloads as well. The audit keeps who looked, and why.
     #[arg(long, requires = "note")]
     payloads: bool,
 
-    /// Who looks at payloads, for the audit.
+    /// The name of the person who looks at payloads, for the audit.
     #[arg(long, value_name = "NAME", env = "USER")]
     actor: Option<String>,
 
-    /// Why, for the audit.
+    /// The reason, for the audit.
     #[arg(long, value_name = "TEXT", requires = "payloads")]
     note: Option<String>,
 }
@@ -74,7 +74,7 @@ impl Tail {
                     }
                     left = left.saturating_sub(lines.len());
                 }
-                // It answered before, so it may come back, and nothing is missed then.
+                // It answered before, so it may recover, and then nothing is missed.
                 Err(error) => {
                     let now = error.to_string();
                     if told != now {
@@ -94,7 +94,7 @@ impl Tail {
     }
 }
 
-/// One line for a message.
+/// Formats a message as one line.
 fn text(line: &TailLine, format: Format) -> Result<String, Failure> {
     if format == Format::Json {
         return Ok(serde_json::to_string(line).map_err(std::io::Error::from)?);

@@ -1,4 +1,4 @@
-//! Refuses passwords in arguments, which everybody on a machine can read of every process.
+//! Refuses passwords in arguments: every user of a machine can read the arguments of a process.
 
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Command};
@@ -10,7 +10,7 @@ use crate::config::redact::holds_password;
 /// Refuses a URL with a password that was given as an argument of this command.
 ///
 /// # Errors
-/// [`Failure`] names the argument and what to give instead, and never the value.
+/// [`Failure`] names the argument and the alternative, and never the value.
 pub(super) fn refuse_passwords(command: &Command, matches: &ArgMatches) -> Result<(), Failure> {
     if let Some((name, matches)) = matches.subcommand()
         && let Some(command) = command.find_subcommand(name)
@@ -56,7 +56,7 @@ fn refusal(command: &Command, argument: &Arg) -> Failure {
 mod tests {
     use super::super::Cli;
 
-    /// The refusal, with its remedy.
+    /// Returns the refusal with its remedy.
     fn refused(arguments: &str) -> Option<String> {
         let words = std::iter::once("relay").chain(arguments.split(' '));
         Cli::read(words).err().map(|failure| failure.shown())
@@ -98,7 +98,7 @@ mod tests {
             "migrate up --database postgres://owner@h/d?sslmode=verify-full",
             "migrate up --database-file /run/secrets/url",
             "init --rabbitmq amqp://guest@h",
-            // Texts that are not URLs by their meaning.
+            // Texts that look like URLs but are not used as such.
             "dead list --key https://u:s3cret@h",
         ] {
             assert_eq!(refused(arguments), None, "{arguments}");

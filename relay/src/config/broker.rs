@@ -1,4 +1,4 @@
-//! Which broker a pipeline publishes to.
+//! The broker to which a pipeline publishes.
 
 use std::sync::Arc;
 
@@ -14,10 +14,10 @@ use message::{Connector, SizeLimit};
 
 use engine::Publishing;
 
-/// No message is smaller with its envelope.
+/// The minimum size of a message: the room for its envelope.
 pub(crate) const MESSAGE_BYTES_MIN: usize = 1_000;
 
-/// Which broker a pipeline publishes to, and how.
+/// The broker to which a pipeline publishes, with its settings.
 #[derive(Debug, Clone)]
 pub enum Broker {
     /// Apache Kafka.
@@ -32,7 +32,7 @@ pub enum Broker {
 }
 
 impl Broker {
-    /// A connector with these settings. Connects to nothing yet.
+    /// Creates a connector with these settings. Does not connect yet.
     ///
     /// # Errors
     /// [`InvalidSetting`] names the setting within the pipeline, its value and what is accepted.
@@ -47,7 +47,7 @@ impl Broker {
         })
     }
 
-    /// How messages leave with these settings. Connects to nothing yet.
+    /// Returns how messages leave with these settings. Does not connect yet.
     ///
     /// # Errors
     /// As [`connector`](Self::connector).
@@ -62,7 +62,7 @@ impl Broker {
         }
     }
 
-    /// Whether messages leave in transactions of the broker.
+    /// Returns whether messages leave in transactions of the broker.
     #[must_use]
     pub fn is_transactional(&self) -> bool {
         match self {
@@ -73,8 +73,8 @@ impl Broker {
         }
     }
 
-    /// Checks every setting that can be checked without the broker and without the files that it
-    /// names.
+    /// Checks every setting that can be checked without the broker and without the files that
+    /// settings name.
     pub(crate) fn check(&self) -> Result<(), InvalidSetting> {
         self.connector()?;
         match self {
@@ -90,8 +90,8 @@ impl Broker {
         }
     }
 
-    /// Opens the files that the settings name. At a start they may not be there yet: they are read
-    /// at every connect.
+    /// Opens the files that the settings name. At a start they may be missing: each connection
+    /// reads them again.
     pub(crate) fn check_files(&self) -> Result<(), InvalidSetting> {
         match self {
             #[cfg(feature = "kafka")]
@@ -103,7 +103,7 @@ impl Broker {
         }
     }
 
-    /// How it writes payloads.
+    /// Returns the encoding of payloads.
     #[must_use]
     pub fn encoding(&self) -> Encoding {
         match self {
@@ -116,7 +116,7 @@ impl Broker {
         }
     }
 
-    /// The largest message it is configured to take, by the name of the setting.
+    /// Returns the configured maximum size of a message, with the name of the setting.
     #[must_use]
     pub fn size_limit(&self) -> SizeLimit {
         match self {
@@ -136,7 +136,8 @@ impl Broker {
     }
 }
 
-/// The section of a broker that this program was built without: reading it fails, so there is none.
+/// The section of a broker that this program was built without. Reading it fails, so no value
+/// exists.
 #[cfg(not(all(feature = "kafka", feature = "rabbitmq", feature = "sqs")))]
 #[derive(Debug, Clone)]
 pub(crate) enum NotBuilt {}

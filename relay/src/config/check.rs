@@ -1,4 +1,4 @@
-//! Checks the sections together, and reports all problems at once, each with its path.
+//! Checks the sections together and reports all problems at once, each with its path.
 
 use std::collections::BTreeMap;
 
@@ -33,17 +33,17 @@ impl Problems {
     }
 }
 
-/// The use of the files that broker settings name.
+/// The treatment of files that broker settings name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Files {
-    /// They are opened: one that is missing or unusable is a problem of the configuration.
+    /// The files are opened: a missing or unusable one is a problem of the configuration.
     Opened,
-    /// They are left to the connection, which reads them again at each try.
+    /// The files are left to the connection, which reads them again at each attempt.
     Left,
 }
 
-/// The checked configuration, or all that is wrong with it (without the places, which the tree
-/// knows).
+/// Returns the checked configuration, or all its problems. Their places in the file are added
+/// later, from the tree.
 pub(crate) fn check(file: FileSection, files: Files) -> Result<Config, Vec<Wrong>> {
     let mut problems = Problems::default();
     if file.pipeline.is_empty() {
@@ -84,7 +84,7 @@ fn check_log(log: &Log, problems: &mut Problems) {
     }
 }
 
-/// One name is one cursor, and one prefix of environment variables.
+/// Each name must be unique: it stands for one cursor and one prefix of environment variables.
 fn check_names(sections: &[PipelineSection], problems: &mut Problems) {
     let mut seen = BTreeMap::from(["LOG", "HTTP", "OTLP", "PAGE"].map(|name| (String::from(name), None)));
     for (index, PipelineSection { name, .. }) in sections.iter().enumerate() {
@@ -200,7 +200,7 @@ fn database(section: DatabaseSection, path: &str, problems: &mut Problems) -> Op
     let schema =
         schema.map_err(|error| problems.add(format!("{path}.schema"), error.to_string(), None)).ok()?;
     let options = LogOptions::default().schema(schema.clone()).allow_plaintext(section.allow_plaintext);
-    // A file may be mounted later; what stands here can be looked at now.
+    // A file may be mounted later; a URL in the configuration can be checked now.
     if let brokers::Secret::Text(text) = &url {
         match Database::check(text.expose_secret(), &options) {
             Err(error @ InvalidUrl::Plaintext { .. }) => {
@@ -234,7 +234,7 @@ fn broker(
     let rabbitmq = rabbitmq.map(|config| ("rabbitmq", Broker::Rabbitmq(Box::new(config))));
     #[cfg(feature = "sqs")]
     let sqs = sqs.map(|config| ("sqs", Broker::Sqs(Box::new(config))));
-    // A section of a broker that this program lacks cannot be read, and so is none.
+    // A section for a broker that this program lacks fails to parse, so there is none.
     #[cfg(not(feature = "kafka"))]
     let kafka = kafka.map(|absent| match absent {});
     #[cfg(not(feature = "rabbitmq"))]

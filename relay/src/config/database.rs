@@ -1,4 +1,4 @@
-//! Where an outbox is.
+//! The location of an outbox.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use outbox::connect::{InvalidUrl, dialect_of, sqlite_options};
 use outbox::log::LogOptions;
 use secrecy::{ExposeSecret as _, SecretString};
 
-/// Where an outbox is, and how its connections are made. `Debug` prints no secret.
+/// The location of an outbox, and the options of its connections. `Debug` prints no secret.
 #[derive(Debug, Clone)]
 pub struct Database {
     url: Secret,
@@ -19,13 +19,13 @@ pub struct Database {
 }
 
 impl Database {
-    /// A database at a URL or at the one that a file holds.
+    /// Creates a database from a URL, or from a file that holds it.
     #[must_use]
     pub fn new(url: Secret, options: LogOptions) -> Self {
         Self { url, options }
     }
 
-    /// The address for connections: a file that holds the URL is read at each of them.
+    /// Returns the address for connections. A file with the URL is read again at each connection.
     #[must_use]
     pub fn address(&self) -> Address {
         let url = self.url.clone();
@@ -35,7 +35,7 @@ impl Database {
         })
     }
 
-    /// The URL. Reads the file that holds it, if one does.
+    /// Returns the URL. Reads the file that holds it, if there is one.
     ///
     /// # Errors
     /// [`InvalidSetting`] names the file.
@@ -43,7 +43,7 @@ impl Database {
         self.url.load("database.url")
     }
 
-    /// The file that holds the URL, if one does. It may be mounted later.
+    /// Returns the file that holds the URL, if there is one. It may be mounted later.
     #[must_use]
     pub fn url_file(&self) -> Option<&Path> {
         match &self.url {
@@ -52,27 +52,27 @@ impl Database {
         }
     }
 
-    /// How connections are made.
+    /// Returns the options of connections.
     #[must_use]
     pub fn options(&self) -> &LogOptions {
         &self.options
     }
 
-    /// The PostgreSQL schema of the tables, if one is given.
+    /// Returns the PostgreSQL schema of the tables, if one is given.
     #[must_use]
     pub fn schema(&self) -> Option<&Identifier> {
         self.options.schema.as_ref()
     }
 
-    /// Checks a URL without connecting: which database it is for, and that nothing crosses a
-    /// network in the clear unless that is allowed.
+    /// Checks a URL without connecting: its dialect, and that nothing crosses a network unencrypted
+    /// unless that is allowed.
     ///
     /// # Errors
     /// [`InvalidUrl`], which never holds the URL itself.
     pub fn check(url: &str, options: &LogOptions) -> Result<Dialect, InvalidUrl> {
         let dialect = dialect_of(url)?;
         match dialect {
-            // Without its client, opening it tells what is missing.
+            // In a build without its client, opening it reports what is missing.
             #[cfg(not(feature = "postgres"))]
             Dialect::Postgres => {
                 let _ = options;

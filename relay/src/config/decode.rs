@@ -1,6 +1,7 @@
-//! From the tree of settings to typed ones: errors carry the path and the place of what was wrong.
+//! Decodes the tree of settings into typed ones. Errors carry the path and the place of the
+//! problem.
 //!
-//! Texts are taken for numbers, booleans and lists where those are expected, because an environment
+//! Texts are accepted where numbers, booleans or lists are expected, because an environment
 //! variable can hold nothing else.
 
 use std::fmt::{self, Display};
@@ -14,14 +15,14 @@ use serde::forward_to_deserialize_any;
 
 use super::tree::{Entry, Node, Origin, Value};
 
-/// A problem with one setting, and where it was written.
+/// A problem with one setting, and its place.
 #[derive(Debug)]
 pub(crate) struct Wrong {
-    /// `pipeline[0].kafka.linger_ms`; empty for the whole.
+    /// The path, such as `pipeline[0].kafka.linger_ms`; empty for the whole configuration.
     pub(crate) path: String,
-    /// The problem. Never holds a text's content, which may be a secret.
+    /// The problem. Never contains the content of a text, which may be a secret.
     pub(crate) message: String,
-    /// The value to write instead.
+    /// Advice on what to write instead.
     pub(crate) help: Option<String>,
     pub(crate) origin: Option<Origin>,
 }
@@ -36,7 +37,7 @@ impl Wrong {
         Self { path: String::new(), message: message.into(), help: None, origin: None }
     }
 
-    /// Adds the step that led here; the innermost place wins.
+    /// Adds the step that led here. The origin stays the innermost one.
     fn at(mut self, step: &str, origin: &Origin) -> Self {
         let dot =
             if self.path.is_empty() || self.path.starts_with('[') || step.is_empty() { "" } else { "." };
@@ -101,7 +102,7 @@ impl Error for Wrong {
 struct Decoder<'a>(&'a Node);
 
 impl Decoder<'_> {
-    /// A text that stands where something else is expected.
+    /// Returns the text, if the value is one.
     fn text(&self) -> Option<&str> {
         match &self.0.value {
             Value::Text(text) => Some(text.trim()),
@@ -168,7 +169,7 @@ impl<'de> Deserializer<'de> for Decoder<'_> {
         visitor.visit_newtype_struct(self)
     }
 
-    /// One text is a list whose items are separated by commas.
+    /// A text is also a list whose items are separated by commas.
     fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Wrong> {
         match self.text() {
             Some(text) => {
@@ -186,7 +187,7 @@ impl<'de> Deserializer<'de> for Decoder<'_> {
         visitor: V,
     ) -> Result<V::Value, Wrong> {
         match &self.0.value {
-            // A derived visitor would take a list for a struct.
+            // A derived visitor would accept a list as a struct.
             Value::Table(_) => self.deserialize_any(visitor),
             _ => Err(Wrong::new(format!("is {}; expected is a section", self.0.kind()))),
         }

@@ -1,5 +1,5 @@
 //! The settings in force after file, environment, flags and defaults: as TOML for people, as JSON
-//! for machines. Secrets are left out of both.
+//! for machines. Both leave out secrets.
 
 use std::collections::BTreeSet;
 use std::fmt::{self, Write};
@@ -11,13 +11,13 @@ use super::units::{Size, Time};
 use super::{Config, Otlp, PipelineConfig, redact};
 use engine::{DeadPolicy, EngineOptions};
 
-/// The settings in force. Shown as TOML that says where each setting comes from, unless that is the
-/// file.
+/// The settings in force. Displayed as TOML with the origin of each setting that does not come from
+/// the file.
 pub struct Effective(Node);
 
 impl Effective {
-    /// Adds the defaults of log, database and engine to what was given. Brokers' settings have
-    /// theirs documented with the adapters; here stand those that were given.
+    /// Adds the defaults of log, database and engine to the given settings. Brokers' settings
+    /// appear only where they are given: their defaults are documented with the adapters.
     pub(crate) fn new(mut tree: Node, config: &Config) -> Self {
         if let Value::Table(root) = &mut tree.value {
             section(root, "log", |log| {
@@ -54,7 +54,8 @@ impl Effective {
         Self(tree)
     }
 
-    /// One row for each setting, in the order of their paths, with its origin. Secrets are masked.
+    /// Returns one row for each setting with its origin, in the order of the paths. Secrets are
+    /// masked.
     #[must_use]
     pub fn settings(&self) -> Vec<EffectiveSetting> {
         let mut settings = Vec::new();
@@ -62,8 +63,8 @@ impl Effective {
         settings
     }
 
-    /// Returns the paths of the settings that differ from `other`, secrets included. Values are not
-    /// told.
+    /// Returns the paths of the settings that differ from `other`, secrets included, without their
+    /// values.
     #[must_use]
     pub fn changed(&self, other: &Self) -> Vec<String> {
         let mut paths = Vec::new();
@@ -71,7 +72,7 @@ impl Effective {
         paths
     }
 
-    /// The same for machines.
+    /// Returns the settings as JSON, without secrets.
     #[must_use]
     pub fn to_json(&self) -> Json {
         json(&self.0, &mut Vec::new())
@@ -81,9 +82,9 @@ impl Effective {
 /// A setting in force.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
 pub struct EffectiveSetting {
-    /// Its path: `pipeline[0].engine.window`.
+    /// The path: `pipeline[0].engine.window`.
     pub setting: String,
-    /// Its value; a secret is masked.
+    /// The value; a secret is masked.
     pub value: Json,
     /// `file`, `default`, or the name of the variable or flag.
     pub origin: String,
@@ -197,7 +198,7 @@ fn fill_engine(engine: &mut Table, settings: &EngineOptions) {
     }
 }
 
-/// Adds to a section, which is made when it is missing.
+/// Adds to a section, which is created if it is missing.
 fn section(table: &mut Table, name: &str, fill: impl FnOnce(&mut Table)) {
     let entry = table.entry(name.to_owned()).or_insert_with(|| Entry {
         key_origin: Origin::Default,
@@ -243,7 +244,7 @@ impl fmt::Display for Effective {
     }
 }
 
-/// Values first, then sections: what follows a section's header belongs to it.
+/// Writes values before sections: everything after a section's header belongs to that section.
 fn toml<'a>(table: &'a Table, path: &mut Vec<&'a str>, out: &mut String) -> fmt::Result {
     for (key, entry) in table {
         path.push(key);
@@ -281,7 +282,7 @@ fn toml<'a>(table: &'a Table, path: &mut Vec<&'a str>, out: &mut String) -> fmt:
     Ok(())
 }
 
-/// A value on one line; none for sections and lists of them.
+/// Formats a value on one line. Returns `None` for sections and lists of them.
 fn scalar(node: &Node, path: &[&str]) -> Option<String> {
     Some(match &node.value {
         Value::Table(_) => return None,

@@ -1,4 +1,4 @@
-//! The section `[pipeline.engine]` made into the engine's settings.
+//! Converts the section `[pipeline.engine]` into the engine's settings.
 
 use std::time::Duration;
 
@@ -10,37 +10,37 @@ use super::file::{EngineSection, Oversize};
 use super::units::{Size, Time};
 use engine::{EngineOptions, RetryPolicy};
 
-/// A setting of the section and what is wrong with it.
+/// A setting of the section and its problem.
 pub(crate) type Refusal = (&'static str, String);
 
-/// A shorter lease would be lost to every pause of a database or a container.
+/// Every pause of a database or a container would lose a shorter lease.
 const LEASE_TTL_MIN: Duration = Duration::from_secs(1);
-/// A killed relay must be taken over within a working day's patience.
+/// The takeover after a killed relay waits for the lease to expire.
 const LEASE_TTL_MAX: Duration = Duration::from_secs(3_600);
-/// Shorter polls would only burn a processor: an empty one takes about 20 µs.
+/// Shorter polls would only waste processor time: an empty poll takes about 20 µs.
 const POLL_MIN: Duration = Duration::from_micros(100);
 const POLL_MAX: Duration = Duration::from_secs(60);
-/// The cursor's row is updated this often at most: more would bloat it while an old snapshot is
+/// Minimum interval of updates of the cursor's row: more would bloat it while an old snapshot is
 /// open.
 const CHECKPOINT_MIN: Duration = Duration::from_millis(10);
 const RETRY_MIN: Duration = Duration::from_millis(1);
 const RETRY_MAX: Duration = Duration::from_secs(24 * 3_600);
-/// A shorter silence is within what brokers take for a slow disk or a new leader.
+/// A slow disk or a new leader may silence a broker for less than this.
 const SILENT_MIN: Duration = Duration::from_millis(100);
 const GRACE_MAX: Duration = Duration::from_secs(3_600);
 const PAGE_MIN: usize = 64 << 10;
-/// Less than this leaves chunks little room beside the envelope.
+/// A smaller limit leaves chunks little room besides the envelope.
 const CHUNKING_LIMIT_MIN: usize = 8 << 10;
-/// A message in chunks has at most so many times the limit: within the largest number of chunks in
-/// any encoding.
+/// Maximum size of a chunked message, as a multiple of the limit. It stays within the maximum
+/// number of chunks in any encoding.
 const CHUNKED_LIMITS_MAX: usize = 1_024;
 
-/// The party that refuses a message, for the error: not the broker, whose limit may be larger.
+/// The name for errors of the own limit: the broker's limit may be larger.
 const OWN_LIMIT: &str = "this relay (pipeline.engine.message_bytes_max)";
 const OWN_CHUNKED_LIMIT: &str = "this relay (pipeline.engine.chunked_bytes_max)";
 
-/// The engine's settings for a destination that takes messages up to `limit` and writes payloads
-/// so.
+/// Returns the engine's settings for a destination that accepts messages up to `limit` and encodes
+/// payloads with `encoding`, and the refused settings.
 pub(crate) fn settings(
     section: &EngineSection,
     limit: SizeLimit,
@@ -55,7 +55,7 @@ pub(crate) fn settings(
     };
     let settings = EngineOptions {
         window_bytes,
-        // Unless it is given, a smaller window has smaller pages.
+        // By default, a smaller window has smaller pages.
         page_bytes: section.page.map_or(base.page_bytes.min(window_bytes), |size| size.0),
         page_entries: section.page_entries.unwrap_or(base.page_entries),
         lease_ttl: time(section.lease_ttl, base.lease_ttl),

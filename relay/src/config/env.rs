@@ -2,22 +2,22 @@
 //! `RELAY__<PIPELINE>__DATABASE__URL`, `RELAY__LOG__LEVEL`, `RELAY__HTTP__LISTEN`,
 //! `RELAY__PAGE__LISTEN`.
 //!
-//! A double underscore separates the steps of the path; a pipeline is named in upper case with `-`
-//! as `_`.
+//! A double underscore separates the steps of the path. A pipeline's name is in upper case, with
+//! `_` for `-`.
 
 use super::decode::Wrong;
 use super::tree::{Entry, Node, Origin, Table, Value};
 
-/// The beginning of the name of every override.
+/// The prefix of the name of every override.
 pub(crate) const PREFIX: &str = "RELAY__";
 
-/// How a pipeline is called in the environment.
+/// Returns the name of a pipeline in the environment.
 pub(crate) fn name_in_env(pipeline: &str) -> String {
     pipeline.to_uppercase().replace('-', "_")
 }
 
-/// Lays the variables over the tree. Whether a setting of that name exists is found out when the
-/// tree is decoded; a pipeline must be in the file.
+/// Lays the variables over the tree. A pipeline must be in the file. Whether a setting exists is
+/// checked later, when the tree is decoded.
 pub(crate) fn overlay(
     tree: &mut Node,
     variables: impl IntoIterator<Item = (String, String)>,
@@ -44,7 +44,7 @@ pub(crate) fn overlay(
     Ok(())
 }
 
-/// Sets one value of a section, with the sections on the way to it.
+/// Sets one value of a section, and creates the sections on the way to it.
 pub(crate) fn set(
     mut section: &mut Node,
     path: &[String],
@@ -56,7 +56,7 @@ pub(crate) fn set(
         section = section_in(section, step, origin)?;
     }
     let table = table_of(section, origin)?;
-    // A secret is given as a text or as a file; the override of one replaces the other.
+    // A secret is given as a text or as a file; an override of one replaces the other.
     let other = last.strip_suffix("_file").map_or_else(|| format!("{last}_file"), str::to_owned);
     if table.get(&other).is_some_and(|entry| matches!(entry.node.origin, Origin::File(_))) {
         table.remove(&other);
@@ -66,7 +66,7 @@ pub(crate) fn set(
     Ok(())
 }
 
-/// The section of a name, made when it is missing.
+/// Returns the section with this name, which is created if it is missing.
 pub(crate) fn section_in<'a>(node: &'a mut Node, name: &str, origin: &Origin) -> Result<&'a mut Node, Wrong> {
     let table = table_of(node, origin)?;
     let entry = table.entry(name.to_owned()).or_insert_with(|| Entry {

@@ -1,4 +1,4 @@
-//! Problems of a configuration, shown with file, line and column, or with the variable's name.
+//! Problems of a configuration, shown with file, line and column, or with the name of the variable.
 
 use std::path::{Path, PathBuf};
 
@@ -7,8 +7,8 @@ use miette::{Diagnostic, LabeledSpan, NamedSource, SourceCode};
 use super::decode::Wrong;
 use super::tree::Origin;
 
-/// One thing that is wrong with a configuration, or several. The operator's fault. Holds no secret:
-/// the excerpt of the file is masked.
+/// One or several problems of a configuration, which the operator must fix. Contains no secret: the
+/// excerpt of the file is masked.
 #[derive(Debug, thiserror::Error)]
 #[error("{}", .0.message)]
 pub struct ConfigError(Box<Told>);
@@ -43,10 +43,10 @@ impl Diagnostic for ConfigError {
     }
 }
 
-/// The file that errors point into.
+/// The file to which errors point.
 pub(crate) struct File {
     pub(crate) path: PathBuf,
-    /// The content with every secret masked, byte for byte as long as the file.
+    /// The content with every secret masked, as many bytes long as the file.
     pub(crate) masked: String,
 }
 
@@ -55,14 +55,14 @@ impl ConfigError {
         Self(Box::new(Told { message, help: None, excerpt: None, each: Vec::new() }))
     }
 
-    /// A file that cannot be read.
+    /// Creates the error for a file that cannot be read.
     pub(crate) fn unreadable(path: &Path, error: &std::io::Error) -> Self {
         let mut told = Self::new(format!("the configuration {} cannot be read: {error}", path.display()));
         told.0.help = Some(String::from("name it with --config FILE or RELAY_CONFIG"));
         told
     }
 
-    /// Everything that is wrong.
+    /// Creates the error for all problems.
     pub(crate) fn of(file: &File, wrongs: Vec<Wrong>) -> Self {
         let mut each: Vec<Self> = wrongs.into_iter().map(|wrong| Self::one(file, wrong)).collect();
         if each.len() == 1 {
@@ -73,7 +73,7 @@ impl ConfigError {
         told
     }
 
-    /// One thing that is wrong.
+    /// Creates the error for one problem.
     pub(crate) fn one(file: &File, wrong: Wrong) -> Self {
         let place = match &wrong.origin {
             Some(Origin::File(span)) => {
@@ -90,7 +90,7 @@ impl ConfigError {
         if let Some(Origin::File(span)) = wrong.origin
             && let Some(marked) = file.masked.get(span.clone())
         {
-            // A section's span can reach over many lines: point at its first.
+            // A section's span can cover many lines: point to its first.
             let end = span.start + marked.find('\n').unwrap_or(marked.len());
             let label = LabeledSpan::new_with_span(Some(String::from("here")), span.start..end);
             told.0.excerpt =
@@ -100,7 +100,7 @@ impl ConfigError {
     }
 }
 
-/// Line and column of a byte, both from 1; the column counts characters.
+/// Returns line and column of a byte, both from 1; the column counts characters.
 fn position(text: &str, byte: usize) -> (usize, usize) {
     let before = text.get(..byte).unwrap_or(text);
     let line = before.matches('\n').count() + 1;

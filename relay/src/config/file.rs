@@ -1,4 +1,4 @@
-//! The sections of `relay.toml` as they are written.
+//! The sections of `relay.toml` as written in the file.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -28,7 +28,7 @@ pub(crate) struct FileSection {
     /// Metrics and health.
     #[serde(default)]
     pub(crate) http: HttpSection,
-    /// The collector of OpenTelemetry.
+    /// The OpenTelemetry collector.
     pub(crate) otlp: Option<OtlpSection>,
     /// The page for operators.
     #[serde(default)]
@@ -85,7 +85,7 @@ pub(crate) type SqsSection = super::broker::NotBuilt;
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct PipelineSection {
-    /// The relay's name: of cursor, lease and metrics.
+    /// The relay's name, used for cursor, lease and metrics.
     pub(crate) name: String,
     /// The CloudEvents source; default `/<name>`.
     pub(crate) source: Option<String>,
@@ -95,14 +95,14 @@ pub(crate) struct PipelineSection {
     pub(crate) sqs: Option<SqsSection>,
     #[serde(default)]
     pub(crate) engine: EngineSection,
-    /// Which messages it publishes; all, without a rule.
+    /// The messages that it publishes; all, without a rule.
     #[serde(default)]
     pub(crate) filter: Vec<Rule>,
     /// The foreign outbox table that `relay adopt` takes over.
     pub(crate) adopt: Option<AdoptSection>,
 }
 
-/// Where the outbox is.
+/// The location of the outbox.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct DatabaseSection {
@@ -116,7 +116,7 @@ pub(crate) struct DatabaseSection {
     pub(crate) audit_retention: Option<Retention>,
 }
 
-/// How a pipeline behaves; what is left out has the engine's default.
+/// The behaviour of a pipeline. Missing settings have the engine's defaults.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct EngineSection {
@@ -138,29 +138,29 @@ pub(crate) struct EngineSection {
     pub(crate) chunked_bytes_max: Option<Size>,
 }
 
-/// The treatment of a message that is larger than the destination takes.
+/// The treatment of a message that exceeds the destination's limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Oversize {
-    /// It is parked as dead.
+    /// Park it as dead.
     #[default]
     Refuse,
-    /// It leaves in chunks.
+    /// Publish it in chunks.
     Chunk,
 }
 
-/// How the relay logs.
+/// The log of the relay.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Log {
-    /// For people or for machines.
+    /// The format: for people or for machines.
     pub format: LogFormat,
     /// A level (`error`, `warn`, `info`, `debug`, `trace`) or directives such as
     /// `info,relay=debug`.
     pub level: String,
 }
 
-/// How a line of the log looks.
+/// The format of a line of the log.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
@@ -172,7 +172,7 @@ pub enum LogFormat {
 }
 
 impl LogFormat {
-    /// The word in the file.
+    /// Returns the word in the file.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {

@@ -1,4 +1,4 @@
-//! The section `[http]`: where metrics and health are served.
+//! The section `[http]`: the endpoint of metrics and health.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use super::units::Time;
 use engine::monitor::INTERVAL_DEFAULT;
 use engine::telemetry::TOPICS_MAX_DEFAULT;
 
-/// The section as it is written.
+/// The section as written in the file.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct HttpSection {
@@ -21,25 +21,26 @@ pub(crate) struct HttpSection {
     unready_after: Option<Time>,
 }
 
-/// Where metrics and health are served, and how.
+/// The endpoint of metrics and health.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Http {
-    /// The address; nothing is served without one.
+    /// The address; without one, nothing is served.
     pub listen: Option<SocketAddr>,
-    /// So many topics of a pipeline get metrics of their own; the others share the label `other`.
+    /// Maximum number of topics of a pipeline with metrics of their own. The others share the label
+    /// `other`.
     pub topics_max: usize,
-    /// How often the database is looked at for metrics.
+    /// Interval of the database queries for metrics.
     pub poll_interval: Duration,
     /// How long the database may be away before the process is not ready.
     pub unready_after: Duration,
 }
 
 const SECOND: Duration = Duration::from_secs(1);
-/// More series than this make a page that Prometheus refuses sooner or later.
+/// With more series, Prometheus sooner or later refuses the response.
 const TOPICS_MAX: usize = 10_000;
 const POLL_MAX: Duration = Duration::from_secs(600);
 const UNREADY_MAX: Duration = Duration::from_secs(3_600);
-/// Longer than what an ordinary failover takes.
+/// Longer than an ordinary failover.
 const UNREADY_DEFAULT: Duration = Duration::from_secs(30);
 
 impl Http {

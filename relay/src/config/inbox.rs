@@ -1,4 +1,4 @@
-//! Inboxes that `relay verify` compares with.
+//! Inboxes for `relay verify`.
 
 use std::collections::BTreeSet;
 
@@ -13,39 +13,39 @@ use super::check::Problems;
 use super::database::Database;
 use super::file::InboxSection;
 
-/// An inbox that `relay verify` compares with. `Debug` prints no secret.
+/// An inbox for `relay verify`. `Debug` prints no secret.
 #[derive(Debug, Clone)]
 pub struct InboxConfig {
     /// The consumer's name in the inbox.
     pub consumer: ConsumerName,
-    /// One scope; all of them where there is none.
+    /// One scope; `None` means all.
     pub scope: Option<Tenant>,
-    /// Where it is.
+    /// The URL of its database.
     pub url: Secret,
     /// The PostgreSQL schema of its tables.
     pub schema: Option<Identifier>,
     /// Accept an unencrypted connection to another machine.
     pub allow_plaintext: bool,
-    /// The topics that the consumer applies; all where there are none.
+    /// The topics that the consumer applies; if empty, all.
     pub topics: BTreeSet<String>,
-    /// The pipelines whose messages it applies; all where there are none.
+    /// The pipelines whose messages it applies; if empty, all.
     pub pipelines: BTreeSet<String>,
     /// A SELECT of the message ids of all effects, one row for each effect.
     pub effects: Option<String>,
-    /// The event types whose effects that names; all where there are none.
+    /// The event types that `effects` covers; if empty, all.
     pub effects_kinds: BTreeSet<String>,
-    /// The consumer's Kafka group: what it has not come to yet is not missing.
+    /// The consumer's Kafka group. A message that it has not reached yet is not missing.
     pub group: Option<String>,
 }
 
 impl InboxConfig {
-    /// Whether it applies the messages of a pipeline.
+    /// Returns whether it applies the messages of a pipeline.
     #[must_use]
     pub fn is_of(&self, pipeline: &str) -> bool {
         self.pipelines.is_empty() || self.pipelines.contains(pipeline)
     }
 
-    /// The checked section; what is wrong goes into `problems`.
+    /// Returns the checked section. Adds its problems to `problems`.
     pub(super) fn check(
         section: InboxSection,
         path: &str,

@@ -1,18 +1,18 @@
-//! The level of the log, or the directives in its place.
+//! The level of the log, or directives instead of it.
 
 use std::borrow::Cow;
 
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 
-/// The help beside a level that is refused.
+/// The help for a refused level.
 pub(crate) const HELP: &str = "use error, warn, info, debug, trace, or directives such as info,relay=debug";
 
-/// Returns the filter of a level or of directives. `warning` is taken for `warn`.
+/// Returns the filter for a level or for directives. `warning` means `warn`.
 ///
 /// # Errors
-/// The problem with the text, and the text. A word that is no level would be read as the name of a
-/// module, and the log would be silent for all others, errors included.
+/// Returns the text with its problem. An unknown word would be read as the name of a module, and
+/// silence the log for all others, errors included.
 pub(crate) fn filter(text: &str) -> Result<EnvFilter, String> {
     let parts: Vec<Cow<'_, str>> = text.split(',').map(|part| usual(part.trim())).collect();
     for part in &parts {
@@ -26,7 +26,7 @@ pub(crate) fn filter(text: &str) -> Result<EnvFilter, String> {
     EnvFilter::try_new(parts.join(",")).map_err(|error| format!("{text:?} is no level: {error}"))
 }
 
-/// The directive with the usual name of its level.
+/// Returns the directive with the usual name of its level.
 fn usual(part: &str) -> Cow<'_, str> {
     let start = part.rfind('=').map_or(0, |at| at + 1);
     match part.get(start..) {

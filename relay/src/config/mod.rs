@@ -1,28 +1,28 @@
-//! `relay.toml`: several pipelines in one file, environment variables and flags laid over it,
-//! everything checked before anything starts.
+//! `relay.toml`: several pipelines in one file, overridden by environment variables and flags.
+//! Everything is checked before anything starts.
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | `tree` | settings in which every key and value knows where it was written |
+//! | `tree` | settings, each with the place of its key and value |
 //! | `env` | environment variables laid over the tree |
 //! | `decode` | the tree made into typed sections; errors carry path and place |
-//! | `file` | the sections as they are written |
+//! | `file` | the sections as written in the file |
 //! | `units` | durations and sizes as people write them |
 //! | `engine` | the section of the engine made into its settings |
-//! | `check` | what the sections mean together |
-//! | `database`, `broker` | where messages come from and where they go |
+//! | `check` | checks across sections |
+//! | `database`, `broker` | where messages come from and go to |
 //! | `adopt` | the foreign outbox table that `relay adopt` takes over |
 //! | `retention` | how long history is kept |
 //! | `level` | the level of the log, or its directives |
-//! | `http` | where metrics and health are served |
-//! | `otlp`, `otel_env` | which collector of OpenTelemetry gets traces and metrics |
-//! | `page` | where the page for operators is served, and to whom |
-//! | `inbox` | inboxes that `relay verify` compares with |
-//! | `redact` | what is secret, and how it is kept out of everything that is printed |
+//! | `http` | the endpoint of metrics and health |
+//! | `otlp`, `otel_env` | the OpenTelemetry collector for traces and metrics |
+//! | `page` | address and users of the page for operators |
+//! | `inbox` | inboxes for `relay verify` |
+//! | `redact` | secrets, and how they are kept out of everything printed |
 //! | `schema` | the JSON Schema of the file, for editors |
-//! | `starter` | the configuration to begin with |
-//! | `effective` | what is in force, for people and machines |
-//! | `error` | what is wrong, shown with its place |
+//! | `starter` | the configuration that `relay init` writes |
+//! | `effective` | the settings in force, for people and machines |
+//! | `error` | problems, shown with their places |
 
 mod adopt;
 mod broker;
@@ -75,42 +75,42 @@ use tree::{Node, Origin};
 /// A checked configuration.
 #[derive(Debug)]
 pub struct Config {
-    /// The pipelines, each with a name of its own; at least one.
+    /// The pipelines, each with a unique name; at least one.
     pub pipelines: Vec<PipelineConfig>,
-    /// How the relay logs.
+    /// The log of the relay.
     pub log: Log,
-    /// Where metrics and health are served.
+    /// The endpoint of metrics and health.
     pub http: Http,
-    /// Which collector gets traces and metrics; none without the section.
+    /// The collector of traces and metrics; `None` without the section.
     pub otlp: Option<Otlp>,
-    /// Where the page for operators is served; `None` when it is not.
+    /// The page for operators; `None` when it is not served.
     pub page: Option<PageConfig>,
-    /// Inboxes that `relay verify` compares with.
+    /// Inboxes for `relay verify`.
     pub verify: Vec<InboxConfig>,
 }
 
 /// One pipeline: from one outbox to one broker.
 #[derive(Debug, Clone)]
 pub struct PipelineConfig {
-    /// The relay's name: of cursor, lease and metrics.
+    /// The relay's name, used for cursor, lease and metrics.
     pub name: RelayName,
     /// The CloudEvents source of its messages.
     pub source: Source,
-    /// Where the outbox is.
+    /// The location of the outbox.
     pub database: Database,
-    /// How long what has left is kept.
+    /// How long published messages are kept.
     pub retention: Retention,
-    /// How long decisions of operators are kept, while messages are not kept for ever.
+    /// How long operators' decisions are kept, unless messages are kept forever.
     pub audit_retention: Retention,
-    /// Where its messages go.
+    /// The broker to which it publishes.
     pub broker: Broker,
-    /// How the pipeline behaves.
+    /// The behaviour of the pipeline.
     pub settings: EngineOptions,
     /// The foreign outbox table that `relay adopt` takes over.
     pub adopt: Option<Adoption>,
 }
 
-/// A setting that a flag of the command line gives.
+/// A setting from a flag of the command line.
 #[derive(Debug, Clone)]
 pub struct Override {
     /// The flag, for errors: `--log-level`.
@@ -121,18 +121,18 @@ pub struct Override {
     pub value: String,
 }
 
-/// The sources of a configuration beside the file.
+/// The sources of a configuration besides the file.
 #[derive(Debug, Default)]
 pub struct Overrides {
-    /// Environment variables; those that do not begin with `RELAY__` are left alone.
+    /// Environment variables; those that do not begin with `RELAY__` are ignored.
     pub variables: Vec<(String, String)>,
-    /// Flags; they win over variables, which win over the file.
+    /// Flags; they override variables, which override the file.
     pub flags: Vec<Override>,
 }
 
 impl Overrides {
-    /// This process's environment. A variable that is not UTF-8 is taken over with replacement
-    /// characters, so that an override is never ignored in silence.
+    /// Reads this process's environment. A variable that is not UTF-8 is kept with replacement
+    /// characters, so that an override is never silently ignored.
     #[must_use]
     pub fn from_environment() -> Self {
         let variables = std::env::vars_os()
@@ -143,8 +143,8 @@ impl Overrides {
 }
 
 impl Config {
-    /// Reads a file, lays variables and flags over it and checks everything. Connects to nothing;
-    /// the files that broker settings name are opened. Also answers what is in force, to print it.
+    /// Reads a file, lays variables and flags over it and checks everything. Connects to nothing,
+    /// but opens the files that broker settings name. Also returns the settings in force.
     ///
     /// # Errors
     /// [`ConfigError`] with the file's line and column, or the name of the variable or flag.
@@ -153,11 +153,11 @@ impl Config {
         Self::read(path, &text, overrides)
     }
 
-    /// As [`load`](Self::load), and opens no other file: for a program that waits for files that
-    /// are not there yet, and reads them at every connect.
+    /// Like [`load`](Self::load), but opens no other file: for a program that waits for missing
+    /// files and reads them at each connection.
     ///
     /// # Errors
-    /// As for [`load`](Self::load).
+    /// Those of [`load`](Self::load).
     pub fn load_without_files(path: &Path, overrides: &Overrides) -> Result<(Self, Effective), ConfigError> {
         let text = std::fs::read_to_string(path).map_err(|error| ConfigError::unreadable(path, &error))?;
         Self::read_with(path, &text, overrides, Files::Left)
@@ -208,7 +208,7 @@ impl Config {
         }
     }
 
-    /// The pipeline of a name.
+    /// Returns the pipeline with this name.
     #[must_use]
     pub fn pipeline(&self, name: &str) -> Option<&PipelineConfig> {
         self.pipelines.iter().find(|pipeline| pipeline.name.as_str() == name)

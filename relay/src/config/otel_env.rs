@@ -1,11 +1,11 @@
-//! The standard variables of OpenTelemetry, laid under the section `[otlp]`: they set what neither
-//! the file nor a `RELAY__OTLP__…` variable does.
+//! The standard variables of OpenTelemetry, as defaults of the section `[otlp]`: they apply where
+//! neither the file nor a `RELAY__OTLP__…` variable sets a value.
 
 use super::decode::Wrong;
 use super::env;
 use super::tree::{Node, Origin, Value};
 
-/// The variables that name a collector; without one, and without the section, nothing is sent.
+/// The variables that name a collector. Without one, and without the section, nothing is sent.
 const ENDPOINTS: [(&str, &str); 3] = [
     ("OTEL_EXPORTER_OTLP_ENDPOINT", "endpoint"),
     ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "traces_endpoint"),
@@ -17,7 +17,7 @@ const RESOURCE: &str = "OTEL_RESOURCE_ATTRIBUTES";
 const PROTOCOL: &str = "OTEL_EXPORTER_OTLP_PROTOCOL";
 const DISABLED: &str = "OTEL_SDK_DISABLED";
 
-/// Lays the variables under the tree. Not those of an SDK that is disabled.
+/// Lays the variables under the tree, unless the SDK is disabled.
 pub(super) fn underlay(tree: &mut Node, variables: &[(String, String)]) -> Result<(), Wrong> {
     let variable = |wanted: &str| {
         let found = variables.iter().find(|(name, text)| name == wanted && !text.trim().is_empty());
@@ -81,7 +81,7 @@ fn is_set(tree: &Node, setting: &str) -> bool {
     matches!(&section.value, Value::Table(table) if table.contains_key(setting))
 }
 
-/// Sets a value of the section, unless it is set.
+/// Sets a value of the section, unless it is already set.
 fn put(tree: &mut Node, variable: &str, path: &[&str], text: String) -> Result<(), Wrong> {
     let origin = Origin::Env(variable.to_owned());
     let mut section = env::section_in(tree, "otlp", &origin)?;
@@ -95,7 +95,7 @@ fn put(tree: &mut Node, variable: &str, path: &[&str], text: String) -> Result<(
     env::set(section, &[(*last).to_owned()], text, &origin)
 }
 
-/// The pairs of `name=value,name=value`, with their percent-encoding undone.
+/// Parses `name=value,name=value` and decodes the percent-encoding.
 fn pairs(variable: &str, text: &str) -> Result<Vec<(String, String)>, Wrong> {
     parse_pairs(text).map_err(|position| {
         let message = format!("the part {position} is no name=value, or its percent-encoding is broken");
@@ -103,8 +103,8 @@ fn pairs(variable: &str, text: &str) -> Result<Vec<(String, String)>, Wrong> {
     })
 }
 
-/// Takes `name=value` pairs apart, which commas or line breaks separate. An error is the number of
-/// the pair that is none.
+/// Parses `name=value` pairs separated by commas or line breaks. An error is the number of the
+/// first invalid pair.
 pub(crate) fn parse_pairs(text: &str) -> Result<Vec<(String, String)>, usize> {
     let parts = text.split([',', '\n']).map(str::trim).enumerate().filter(|(_, part)| !part.is_empty());
     parts

@@ -1,4 +1,4 @@
-//! The section `[otlp]`: the collector of OpenTelemetry that gets traces and metrics.
+//! The section `[otlp]`: the OpenTelemetry collector for traces and metrics.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -12,20 +12,20 @@ use serde::Deserialize;
 use super::check::Problems;
 use super::units::Time;
 
-/// The section as it is written.
+/// The section as written in the file.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct OtlpSection {
     /// The collector's address; `/v1/traces` and `/v1/metrics` are added to it.
     endpoint: Option<String>,
-    /// Where traces go, when that is not the endpoint: the whole URL.
+    /// The whole URL for traces, if it differs from the endpoint.
     traces_endpoint: Option<String>,
-    /// Where metrics go, when that is not the endpoint: the whole URL.
+    /// The whole URL for metrics, if it differs from the endpoint.
     metrics_endpoint: Option<String>,
     /// Headers of every request, such as `authorization`.
     #[schemars(with = "Option<BTreeMap<String, String>>")]
     headers: Option<BTreeMap<String, SecretString>>,
-    /// A file with such headers: `name=value`, separated by commas or line breaks.
+    /// A file with headers: `name=value`, separated by commas or line breaks.
     headers_file: Option<PathBuf>,
     service_name: Option<String>,
     /// Further attributes of the resource, such as `deployment.environment.name`.
@@ -41,12 +41,12 @@ pub(crate) struct OtlpSection {
     allow_plaintext: bool,
 }
 
-/// Which collector gets traces and metrics, and how.
+/// The collector of traces and metrics.
 #[derive(Debug, Clone)]
 pub struct Otlp {
-    /// The URL for traces; none are sent without one.
+    /// The URL for traces; without one, none are sent.
     pub traces: Option<String>,
-    /// The URL for metrics; none are sent without one.
+    /// The URL for metrics; without one, none are sent.
     pub metrics: Option<String>,
     /// The headers of every request.
     pub headers: OtlpHeaders,
@@ -56,30 +56,30 @@ pub struct Otlp {
     pub resource: BTreeMap<String, String>,
     /// The share of messages that get a span.
     pub sampling: f64,
-    /// How often metrics are sent.
+    /// Interval at which metrics are sent.
     pub metrics_interval: Duration,
-    /// How long one request may take.
+    /// Timeout of one request.
     pub timeout: Duration,
 }
 
 /// The headers of every request to a collector; their values are secrets.
 #[derive(Debug, Clone)]
 pub enum OtlpHeaders {
-    /// As they were written.
+    /// The headers in the configuration.
     Given(BTreeMap<String, SecretString>),
-    /// In a file, which is read for every request, so that a rotated secret is picked up.
+    /// A file that is read for every request, so that a rotated secret takes effect.
     File(PathBuf),
 }
 
 const SERVICE_NAME_DEFAULT: &str = "outbox-relay";
-/// The default that OpenTelemetry has for both.
+/// OpenTelemetry's defaults for both.
 const INTERVAL_DEFAULT: Duration = Duration::from_secs(60);
 const TIMEOUT_DEFAULT: Duration = Duration::from_secs(10);
 const INTERVAL: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(3_600));
 const TIMEOUT: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(60));
 
 impl Otlp {
-    /// Nothing without the section.
+    /// Returns `None` without the section.
     pub(super) fn check(section: Option<OtlpSection>, problems: &mut Problems) -> Option<Self> {
         let section = section?;
         if cfg!(not(feature = "otlp")) {
@@ -164,7 +164,7 @@ fn headers(
     }
 }
 
-/// Says what is wrong with a header, without its value.
+/// Returns the problem of a header, without its value.
 pub(crate) fn check_header(name: &str, value: &str) -> Result<(), &'static str> {
     let is_token = |c: u8| c.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&c);
     if name.is_empty() || !name.bytes().all(is_token) {
@@ -188,7 +188,7 @@ fn check_url(text: &str, allow_plaintext: bool) -> Result<(), (String, &'static 
     if rest.contains(['?', '#']) || text.chars().any(|c| c.is_whitespace() || c.is_control()) {
         return Err((String::from("has more than host, port and path"), help));
     }
-    // An IPv6 address stands in brackets.
+    // An IPv6 address is in brackets.
     let (host, port) = match authority.rfind(':') {
         Some(at) if !authority.ends_with(']') => (&authority[..at], Some(&authority[at + 1..])),
         _ => (authority, None),

@@ -1,4 +1,4 @@
-//! The section `[page]`: where the page for operators is served, to whom, and behind what.
+//! The section `[page]`: address, users and transport of the page for operators.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -12,7 +12,7 @@ use serde::Deserialize;
 use super::check::Problems;
 use crate::operate::Role;
 
-/// The section as it is written.
+/// The section as written in the file.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct PageSection {
@@ -26,7 +26,7 @@ pub(crate) struct PageSection {
     user: Vec<PageUserSection>,
 }
 
-/// The section `[page.tls]` as it is written.
+/// The section `[page.tls]` as written in the file.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct PageTlsSection {
@@ -34,7 +34,7 @@ pub(crate) struct PageTlsSection {
     key_file: PathBuf,
 }
 
-/// One `[[page.user]]` as it is written.
+/// One `[[page.user]]` as written in the file.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct PageUserSection {
@@ -48,7 +48,7 @@ pub(crate) struct PageUserSection {
     token_file: Option<PathBuf>,
 }
 
-/// A role, as it is written.
+/// A role as written in the file.
 #[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 enum RoleWord {
@@ -56,53 +56,54 @@ enum RoleWord {
     Operator,
 }
 
-/// Where the page is served, and who may use it. `Debug` prints no secret.
+/// Address and users of the page. `Debug` prints no secret.
 #[derive(Debug, Clone)]
 pub struct PageConfig {
     /// The address.
     pub listen: SocketAddr,
-    /// Names under which browsers reach it, besides those of this machine; a port is optional.
+    /// Names under which browsers reach it, in addition to those of this machine; a port is
+    /// optional.
     pub hosts: Vec<String>,
-    /// Whether a proxy in front of it ends TLS.
+    /// Whether a proxy in front of it terminates TLS.
     pub behind_proxy: bool,
     /// Its certificate.
     pub tls: Option<PageTls>,
-    /// Who may use it. Without any, people of this machine may look.
+    /// The users. Without any, people on this machine may view it.
     pub users: Vec<PageUser>,
 }
 
 /// The certificate of the page: PEM files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PageTls {
-    /// The certificate, then those of the authorities between it and the root.
+    /// The certificate, followed by the intermediate certificates.
     pub cert_file: PathBuf,
     /// Its private key.
     pub key_file: PathBuf,
 }
 
-/// Somebody who may use the page. `Debug` prints no secret.
+/// A user of the page. `Debug` prints no secret.
 #[derive(Debug, Clone)]
 pub struct PageUser {
     /// The name, which the audit keeps.
     pub name: String,
     /// The rights.
     pub role: Role,
-    /// The proof of who it is.
+    /// The credential.
     pub credential: PageCredential,
 }
 
-/// A user's proof.
+/// A user's credential.
 #[derive(Debug, Clone)]
 pub enum PageCredential {
-    /// With the name: HTTP's basic authentication, or the form.
+    /// Used with the name: HTTP basic authentication, or the form.
     Password(Secret),
-    /// Alone: HTTP's bearer authentication; or in the form, with the name.
+    /// Used alone as an HTTP bearer token, or with the name in the form.
     Token(Secret),
 }
 
-/// The longest name of a user, in bytes.
+/// Maximum length of a user's name, in bytes.
 const NAME_BYTES_MAX: usize = 64;
-/// More users than this are a directory's work: put a proxy in front.
+/// More users need a directory: put a proxy in front.
 const USERS_MAX: usize = 200;
 
 impl PageConfig {
@@ -142,25 +143,25 @@ impl PageConfig {
         Some(page)
     }
 
-    /// Whether it can be reached from other machines.
+    /// Returns whether other machines can reach it.
     #[must_use]
     pub fn is_remote(&self) -> bool {
         !self.listen.ip().is_loopback() || self.behind_proxy || self.foreign_host().is_some()
     }
 
-    /// The first configured name that is not this machine's own: something passes on what is asked
-    /// under it, whether or not the configuration says so.
+    /// Returns the first configured name that is not this machine's own. Something forwards
+    /// requests for that name, even if the configuration names no proxy.
     fn foreign_host(&self) -> Option<&str> {
         self.hosts.iter().map(String::as_str).find(|host| !is_of_loopback(host))
     }
 
-    /// Whether browsers speak TLS, to it or to the proxy.
+    /// Returns whether browsers use TLS, to it or to the proxy.
     #[must_use]
     pub fn is_encrypted(&self) -> bool {
         self.tls.is_some() || self.behind_proxy
     }
 
-    /// Refuses what would give the page to a network.
+    /// Refuses settings that would open the page to a network.
     fn check_reach(&self, problems: &mut Problems) {
         if !self.is_remote() {
             return;
@@ -193,11 +194,11 @@ impl PageConfig {
     }
 }
 
-/// Whether a host is a name or an address that leads from a machine to itself.
+/// Returns whether a host is a loopback name or address.
 fn is_of_loopback(host: &str) -> bool {
     let is_port = |(_, port): &(&str, &str)| port.bytes().all(|byte| byte.is_ascii_digit());
     let name = match host.rsplit_once(':').filter(is_port) {
-        // The last colon of a bare IPv6 address is its own.
+        // The last colon of a bare IPv6 address does not begin a port.
         Some((name, _)) if host.parse::<IpAddr>().is_err() => name,
         _ => host,
     };
@@ -253,7 +254,7 @@ fn users(sections: Vec<PageUserSection>, problems: &mut Problems) -> Vec<PageUse
         .collect()
 }
 
-/// A name or address, with or without a port.
+/// Returns whether a text is a name or address, with or without a port.
 fn is_host(text: &str) -> bool {
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | ':' | '[' | ']');
     !text.is_empty() && text.len() <= 255 && text.chars().all(allowed)
@@ -272,7 +273,7 @@ mod tests {
     fn problem(page: &str) -> Option<String> {
         let text = format!("{PIPELINE}{page}");
         let error = Config::read(Path::new("relay.toml"), &text, &Overrides::default()).err()?;
-        // As it is shown, but for the breaks of lines.
+        // The text as shown, without line breaks.
         let shown = format!("{:?}", miette::Report::new(error)).replace('│', " ");
         Some(shown.split_whitespace().collect::<Vec<_>>().join(" "))
     }

@@ -2,13 +2,13 @@
 
 use super::tree::{Node, Origin, Value};
 
-/// The text that is shown in place of a secret.
+/// The text that replaces a secret.
 const MASK: &str = "***";
 
-/// Whether the value of this setting is a secret as a whole.
+/// Returns whether the value of this setting is a secret as a whole.
 pub(crate) fn is_secret(path: &[&str]) -> bool {
     match path {
-        // Any property of librdkafka may be one.
+        // Any property of librdkafka may be a secret.
         [.., "kafka", "properties", _] => true,
         ["otlp", "headers", ..] => true,
         [.., last] => matches!(*last, "password" | "secret_access_key" | "token"),
@@ -16,13 +16,13 @@ pub(crate) fn is_secret(path: &[&str]) -> bool {
     }
 }
 
-/// Whether the value of this setting is a URL that may hold a password.
+/// Returns whether the value of this setting is a URL that may hold a password.
 pub(crate) fn is_url(path: &[&str]) -> bool {
     matches!(path.last(), Some(&("url" | "endpoint" | "traces_endpoint" | "metrics_endpoint")))
 }
 
-/// Parameters of URLs whose values are no secrets. Any other may be one, whatever it is called: a
-/// name can be written in several ways, and be unknown here.
+/// Parameters of URLs whose values are not secrets. Any other value may be one: a name can be
+/// written in several ways, or be unknown here.
 const SHOWN: [&str; 20] = [
     "application_name",
     "channel_binding",
@@ -47,9 +47,9 @@ const SHOWN: [&str; 20] = [
 ];
 
 /// Returns a URL without the password in its authority and without the values of parameters that
-/// may be secrets. Unescaped text may be read in two ways; then rather too much is hidden.
+/// may be secrets. Where unescaped text is ambiguous, hides too much rather than too little.
 pub(crate) fn url(text: &str) -> String {
-    // No URL: it may be `user:password@host`, or keys and values with a password among them.
+    // Not a URL: it may be `user:password@host`, or keys and values with a password among them.
     if !text.contains("://") && !text.starts_with("sqlite:") && text.contains(['@', '=']) {
         return MASK.to_owned();
     }
@@ -74,7 +74,7 @@ pub(crate) fn url(text: &str) -> String {
     shown
 }
 
-/// Whether a URL holds a password: behind its user, or in a parameter.
+/// Returns whether a URL holds a password: after its user, or in a parameter.
 pub(crate) fn holds_password(url: &str) -> bool {
     let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
     let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
@@ -91,7 +91,7 @@ pub(crate) fn holds_password(url: &str) -> bool {
     of_user || query.split('&').any(is_password)
 }
 
-/// The value of a setting as it may be printed.
+/// Returns the value of a setting without its secrets.
 pub(crate) fn text(path: &[&str], text: &str) -> String {
     match () {
         () if is_secret(path) => MASK.to_owned(),
@@ -100,7 +100,8 @@ pub(crate) fn text(path: &[&str], text: &str) -> String {
     }
 }
 
-/// The file's text with every secret overwritten, as long as before, so that places stay right.
+/// Returns the file's text with every secret overwritten. The length stays the same, so that places
+/// stay valid.
 pub(crate) fn source(text: &str, tree: &Node) -> String {
     let mut bytes = text.as_bytes().to_vec();
     hide(tree, &mut Vec::new(), &mut bytes);
@@ -126,23 +127,23 @@ fn hide<'a>(node: &'a Node, path: &mut Vec<&'a str>, bytes: &mut [u8]) {
     }
 }
 
-/// Whether a text that stands at any setting, also a misspelt one, may hold a password.
+/// Returns whether a text at any setting, even a misspelt one, may hold a password.
 fn may_hold_secret(path: &[&str], text: &str) -> bool {
     let is_called_so = |name: &&str| {
         let name = name.to_lowercase();
         ["pass", "pwd", "secret", "token", "key"].iter().any(|part| name.contains(part))
             && !name.ends_with("_file")
     };
-    // A file that is given where a URL belongs, and the other way round.
+    // A URL where a file belongs, or a file where a URL belongs.
     let has_user = text.contains("://") && text.contains('@');
     is_url(path) && url(text) != text || has_user || path.last().is_some_and(is_called_so)
 }
 
-/// As [`source`], for a text that is not TOML: everything behind an equals sign is overwritten.
+/// Like [`source`], for a text that is not TOML: overwrites everything after an equals sign.
 pub(crate) fn broken_source(text: &str) -> String {
     let mut bytes = text.as_bytes().to_vec();
     for line in bytes.split_mut(|byte| *byte == b'\n') {
-        // A line without an equals sign may be the rest of a text of several lines.
+        // A line without an equals sign may continue a multi-line text.
         let header = line.first() == Some(&b'[') || line.first() == Some(&b'#');
         let start = match line.iter().position(|byte| *byte == b'=') {
             Some(at) => at + 1,

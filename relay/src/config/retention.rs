@@ -1,4 +1,4 @@
-//! How long what has left is kept.
+//! How long published messages and decisions are kept.
 
 use std::fmt;
 use std::time::Duration;
@@ -17,20 +17,20 @@ pub(crate) struct Bounds {
     max: Duration,
 }
 
-/// Of messages. Shorter, and a producer that makes an id again after a crash would not find it. On
-/// PostgreSQL the ring of segments comes round after 6 days 5 hours: a segment has to go before
-/// that.
+/// For messages. With a shorter retention, a producer that recreates an id after a crash would not
+/// find it. On PostgreSQL the ring of segments comes round after 6 days 5 hours, and a segment must
+/// be emptied before that.
 pub(crate) const MESSAGES: Bounds = Bounds { min: Duration::from_secs(60), max: DAY.saturating_mul(5) };
 
-/// Of decisions of operators; the database removes nothing that is younger.
+/// For operators' decisions. The database removes nothing younger than the minimum.
 pub(crate) const DECISIONS: Bounds = Bounds { min: DAY.saturating_mul(30), max: DAY.saturating_mul(36_525) };
 
-/// How long what has left is kept.
+/// A retention of messages or decisions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Retention {
-    /// At least so long after it was enqueued.
+    /// At least this long after it was enqueued.
     For(Duration),
-    /// For ever.
+    /// Forever.
     Off,
 }
 
@@ -41,7 +41,7 @@ impl Default for Retention {
 }
 
 impl Retention {
-    /// Whether it is within bounds; says what is wrong.
+    /// Returns the problem if the retention is out of bounds.
     pub(crate) fn check(self, Bounds { min, max }: Bounds) -> Result<(), String> {
         match self {
             Self::For(keep) if !(min..=max).contains(&keep) => {
@@ -51,7 +51,7 @@ impl Retention {
         }
     }
 
-    /// The duration, unless it is off.
+    /// Returns the duration, unless retention is off.
     #[must_use]
     pub fn keep(self) -> Option<Duration> {
         match self {

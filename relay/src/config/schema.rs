@@ -9,8 +9,8 @@ use super::file::FileSection;
 use super::retention::Retention;
 use super::units::{Size, Time};
 
-/// Returns the schema of the file. It knows names, types and words; bounds, and what settings mean
-/// together, are checked when the file is read.
+/// Returns the schema of the file. It covers names, types and words. Bounds and the checks across
+/// settings apply only when the file is read.
 #[must_use]
 pub fn schema() -> Value {
     schemars::schema_for!(FileSection).to_value()
@@ -67,7 +67,7 @@ impl JsonSchema for Retention {
 mod tests {
     use super::*;
 
-    /// Every file that the documentation shows.
+    /// Returns every file shown in the documentation.
     fn examples() -> Vec<String> {
         let docs = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs");
         let mut examples = Vec::new();

@@ -1,8 +1,8 @@
-//! The configuration to begin with: what somebody answered, with comments about the rest. Pure.
+//! The initial configuration: the answers of `relay init`, with comments about the rest. Pure.
 
 use std::fmt::Write as _;
 
-/// The answers that a pipeline needs.
+/// The answers for a pipeline.
 #[derive(Debug, Clone)]
 pub struct Starter {
     /// The pipeline's name.
@@ -11,18 +11,18 @@ pub struct Starter {
     pub url: String,
     /// The PostgreSQL schema of the tables.
     pub schema: Option<String>,
-    /// Where its messages go.
+    /// The broker of its messages.
     pub broker: StarterBroker,
 }
 
-/// Where messages go.
+/// The broker of a pipeline.
 #[derive(Debug, Clone)]
 pub enum StarterBroker {
     /// Kafka: `host:port` of some brokers.
     Kafka(Vec<String>),
     /// RabbitMQ: its URL.
     Rabbitmq(String),
-    /// SQS: its region, and the endpoint of a server that is not Amazon's.
+    /// SQS: its region, and the endpoint of a compatible server.
     Sqs {
         /// The region.
         region: String,
@@ -179,7 +179,7 @@ mod tests {
         effective.settings().into_iter().map(|setting| (setting.setting, setting.value)).collect()
     }
 
-    /// The shipped alert rules tell that no relay is scraped.
+    /// One of the shipped alert rules fires when no relay is scraped.
     #[test]
     fn the_relay_can_be_watched_from_the_start() {
         for starter in starters() {
@@ -201,7 +201,7 @@ mod tests {
                 .map(|line| if is_default(line) { line.trim_start_matches("# ") } else { line })
                 .collect();
             let (as_written, uncommented) = (settings(&text), settings(&uncommented.join("\n")));
-            // A broker's defaults are not among the settings in force until somebody writes them.
+            // A broker's defaults appear among the settings in force only when they are written.
             let of_relay = |(path, _): &&(String, serde_json::Value)| {
                 !["kafka", "rabbitmq", "sqs"].iter().any(|broker| path.contains(broker))
             };

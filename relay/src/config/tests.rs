@@ -1,4 +1,4 @@
-//! Whole configurations: what is read, what is refused, and how that is told.
+//! Whole configurations: what is read, what is refused, and how errors look.
 
 use miette::{Diagnostic, GraphicalReportHandler, GraphicalTheme};
 
@@ -42,7 +42,7 @@ fn read_with(text: &str, variables: &[(&str, &str)]) -> Result<(Config, Effectiv
     Config::read(Path::new("relay.toml"), text, &Overrides { variables, flags: Vec::new() })
 }
 
-/// As a person sees it.
+/// Returns the error as a person sees it.
 fn shown(error: &dyn Diagnostic) -> String {
     let mut out = String::new();
     let theme = GraphicalTheme::unicode_nocolor();

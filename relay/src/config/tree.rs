@@ -6,20 +6,20 @@ use std::ops::Range;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// Where a key or value was written.
+/// The place where a key or value was written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Origin {
-    /// These bytes of the file.
+    /// A range of bytes in the file.
     File(Range<usize>),
-    /// This environment variable.
+    /// An environment variable.
     Env(String),
-    /// This flag of the command line.
+    /// A flag of the command line.
     Flag(&'static str),
-    /// Nowhere: it is the default.
+    /// Nowhere: the value is a default.
     Default,
 }
 
-/// A value and where it was written. No `Debug`: it may hold a secret.
+/// A value and its place. Has no `Debug`: it may hold a secret.
 #[derive(Clone)]
 pub(crate) struct Node {
     pub(crate) value: Value,
@@ -40,21 +40,21 @@ pub(crate) enum Value {
 /// A section.
 pub(crate) type Table = BTreeMap<String, Entry>;
 
-/// A key, where it was written, and its value.
+/// A key, its place, and its value.
 #[derive(Clone)]
 pub(crate) struct Entry {
     pub(crate) key_origin: Origin,
     pub(crate) node: Node,
 }
 
-/// A file that is not TOML.
+/// The error for a file that is not TOML.
 pub(crate) struct NotToml {
     pub(crate) message: String,
     pub(crate) span: Option<Range<usize>>,
 }
 
 impl Node {
-    /// The tree of a TOML text.
+    /// Parses a TOML text.
     pub(crate) fn parse(text: &str) -> Result<Self, NotToml> {
         let error =
             |error: toml::de::Error| NotToml { message: error.message().to_owned(), span: error.span() };
@@ -63,8 +63,8 @@ impl Node {
         Ok(Self { value: Value::Table(table(document.into_inner())?), origin })
     }
 
-    /// The value under a path such as `pipeline[1].kafka.tls`, or the nearest section above it that
-    /// exists.
+    /// Returns the value at a path such as `pipeline[1].kafka.tls`, or the nearest existing section
+    /// above it.
     pub(crate) fn nearest(&self, path: &str) -> &Self {
         let mut node = self;
         for part in path.split(['.', '[']).filter(|part| !part.is_empty()) {
@@ -147,7 +147,7 @@ mod tests {
         assert_eq!(place("pipeline[0].name"), "'a'");
         assert_eq!(place("pipeline[0].kafka.linger_ms"), "5");
         assert!(matches!(tree.nearest("pipeline[0].port").value, Value::Integer(16)));
-        // A setting that is not written is shown by the section in which it belongs.
+        // For a missing setting, the nearest section is shown.
         assert!(place("pipeline[0].kafka.tls.ca_file").starts_with("[pipeline.kafka]"));
     }
 

@@ -16,12 +16,12 @@ pub(crate) struct Time(pub(crate) Duration);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Size(pub(crate) usize);
 
-/// A text that is no duration.
+/// The error for a text that is not a duration.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a duration ({1}); write a number with its unit, such as 200ms, 15s, 5m, 2h or 1d")]
 pub(crate) struct NotATime(String, String);
 
-/// A text that is no size.
+/// The error for a text that is not a size.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a size; write bytes as a number, or with a unit such as 64KiB, 16MiB or 1GiB")]
 pub(crate) struct NotASize(String);
@@ -36,7 +36,7 @@ const TIMES: [(&str, u64); 6] = [
     ("us", 1),
 ];
 
-/// The beginning of a text, for a message.
+/// Returns the beginning of a text, for an error.
 fn quoted(text: &str) -> String {
     text.chars().take(40).collect()
 }
@@ -54,12 +54,12 @@ impl FromStr for Size {
 
     fn from_str(text: &str) -> Result<Self, NotASize> {
         let size = text.parse::<ByteSize>().ok().and_then(|size| usize::try_from(size.as_u64()).ok());
-        // A number that is too large comes back as the largest there is.
+        // A number that is too large is parsed as the maximum.
         size.filter(|bytes| *bytes < usize::MAX).map(Self).ok_or_else(|| NotASize(quoted(text)))
     }
 }
 
-/// In days at most: `humantime` would print 40 days as `1month 9days 13h 26m 24s`.
+/// The largest unit is a day: `humantime` would print 40 days as `1month 9days 13h 26m 24s`.
 impl fmt::Display for Time {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut rest = u64::try_from(self.0.as_micros()).unwrap_or(u64::MAX);
@@ -76,7 +76,7 @@ impl fmt::Display for Time {
     }
 }
 
-/// Exact: in the largest unit that divides it.
+/// Exact: the unit is the largest that divides the size.
 impl fmt::Display for Size {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let units = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];

@@ -1,4 +1,4 @@
-//! Arguments that the commands share: where to look, which messages are meant, who decides.
+//! Arguments that the commands share: places, conditions, and the author of a decision.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -15,7 +15,8 @@ use crate::config::units::Time;
 use crate::operate::dead::{DeadSource, Filter, MessageRef};
 use crate::operate::{Operator, Places, Role, Signed};
 
-/// Where to look: the pipelines and inboxes of the configuration, or one inbox that stands in none.
+/// The places to look at: the pipelines and inboxes of the configuration, or one inbox outside of
+/// it.
 #[derive(Debug, Args)]
 pub(crate) struct Where {
     #[command(flatten)]
@@ -46,18 +47,19 @@ pub(crate) struct Where {
     #[arg(long, value_name = "FILE", group = "named_inbox", conflicts_with_all = ["pipeline", "source"])]
     inbox_file: Option<PathBuf>,
 
-    /// The PostgreSQL schema of its tables (with --inbox). Default: the search_path's.
+    /// The PostgreSQL schema of its tables. Only with --inbox or --inbox-file. Default: the
+    /// search_path's.
     #[arg(long, value_name = "NAME", requires = "named_inbox")]
     schema: Option<Identifier>,
 
-    /// Accept an unencrypted connection to another machine (with --inbox).
+    /// Accept an unencrypted connection to another machine. Only with --inbox or --inbox-file.
     #[arg(long, requires = "named_inbox")]
     allow_plaintext: bool,
 }
 
 impl Where {
-    /// The places that may have one of these messages. An id that is a place in the log is of an
-    /// outbox: an inbox that is away does not matter then.
+    /// Returns the places that may have one of these messages. If every id is a place in the log,
+    /// only outboxes are opened, so an inbox that is away does not matter.
     pub(crate) async fn open_for(&self, ids: &[MessageRef]) -> Result<Places, Failure> {
         let is_of_outbox = !ids.is_empty() && ids.iter().all(|id| id.uuid().is_none());
         match self.source {
@@ -66,7 +68,7 @@ impl Where {
         }
     }
 
-    /// The places; connects to the inboxes.
+    /// Returns the places, connected to the inboxes.
     pub(crate) async fn open(&self) -> Result<Places, Failure> {
         self.open_of(self.source).await
     }
@@ -111,8 +113,8 @@ pub(crate) struct Conditions {
     #[arg(long, value_name = "TYPE")]
     kind: Option<String>,
 
-    /// Only with this cause: message, broker or operator in an outbox; poison, rejected, too_old, …
-    /// in an inbox.
+    /// Only messages with this cause: message, broker or operator in an outbox; poison, rejected,
+    /// too_old, … in an inbox.
     #[arg(long, value_name = "CAUSE")]
     cause: Option<String>,
 
@@ -120,11 +122,11 @@ pub(crate) struct Conditions {
     #[arg(long, value_name = "NAME")]
     consumer: Option<ConsumerName>,
 
-    /// Only those that have waited longer than this; for example 1h.
+    /// Only messages that have waited longer than this; for example 1h.
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     older_than: Option<Duration>,
 
-    /// Only those that have waited no longer than this.
+    /// Only messages that have waited no longer than this.
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     newer_than: Option<Duration>,
 }
@@ -134,7 +136,7 @@ pub(crate) const CONDITIONS: [&str; 7] =
     ["topic", "key", "kind", "cause", "consumer", "older_than", "newer_than"];
 
 impl Conditions {
-    /// The filter of these conditions and ids, at these places.
+    /// Returns the filter of these conditions and ids at these places.
     pub(crate) fn filter(&self, ids: &[MessageRef], place: &Where) -> Filter {
         Filter {
             source: place.source,
@@ -150,21 +152,22 @@ impl Conditions {
     }
 }
 
-/// Who decides, and why.
+/// The author of a decision, and the reason.
 #[derive(Debug, Args)]
 pub(crate) struct Signature {
-    /// Who decides, for the audit. Required, unless USER is set or nothing is decided (--dry-run).
+    /// The name of the author, for the audit. Required, unless USER is set or nothing is decided
+    /// (--dry-run).
     #[arg(long, value_name = "NAME", env = "USER", required_unless_present = "dry_run")]
     actor: Option<String>,
 
-    /// Why, for the audit. Required, unless nothing is decided (--dry-run).
+    /// The reason, for the audit. Required, unless nothing is decided (--dry-run).
     #[arg(long, value_name = "TEXT", required_unless_present = "dry_run")]
     note: Option<String>,
 }
 
 impl Signature {
-    /// As the layer below takes it. Who runs this program holds the databases' credentials, and so
-    /// may decide.
+    /// Converts this for `operate`. A user who runs this program holds the databases' credentials,
+    /// and so may decide.
     pub(crate) fn signed(&self) -> Signed {
         let name = self.actor.clone().unwrap_or_default();
         let reason = self.note.clone().unwrap_or_default();
@@ -172,7 +175,7 @@ impl Signature {
     }
 }
 
-/// Who looks: nothing of that is kept.
+/// Returns the operator for reads, which are not recorded.
 pub(crate) fn viewer() -> Operator {
     Operator::new("the command line", Role::Viewer)
 }

@@ -1,4 +1,4 @@
-//! Decisions about dead messages. Each is recorded with who took it and why.
+//! Decisions about dead messages. Each is recorded with its author and reason.
 
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ use super::show;
 use crate::operate::Places;
 use crate::operate::dead::{self, Change, Filter, MessageRef, Report};
 
-/// Which dead messages, and who decides.
+/// The dead messages, and who decides.
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("which").required(true).multiple(true).args(CONDITIONS).args(["ids", "all"]))]
 pub struct Decide {
@@ -39,7 +39,7 @@ pub struct Decide {
     #[arg(long)]
     dry_run: bool,
 
-    /// Do not ask before deciding about messages that were not named one by one.
+    /// Do not ask before deciding about messages that were not named individually.
     #[arg(long)]
     yes: bool,
 
@@ -53,13 +53,13 @@ pub struct Requeue {
     #[command(flatten)]
     decide: Decide,
 
-    /// In an inbox, apply also what is older than it remembers. Find out first whether it took
+    /// In an inbox, also apply messages older than its memory. Find out first whether they took
     /// effect: the inbox cannot know.
     #[arg(long)]
     accept_late: bool,
 }
 
-/// Which dead message, its new content, and who decides.
+/// The dead message, its new content, and who decides.
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("content").required(true).multiple(true).args(["payload_file", "headers"]))]
 pub struct Edit {
@@ -151,7 +151,7 @@ impl Edit {
         let report = report.await;
         places.close().await;
         let report = report?;
-        // As it can be typed, also where several pipelines have a message of this number.
+        // The command is complete, even where several pipelines have a message with this number.
         let owner = report.messages.first().map(|edited| edited.owner.clone()).unwrap_or_default();
         let exit = told(report, format)?;
         let id = &self.id;
@@ -166,13 +166,13 @@ impl Edit {
     }
 }
 
-/// Prints what became of a decision; its first error ends the command.
+/// Prints the outcome of a decision; its first error ends the command.
 fn told(report: Report, format: Format) -> Result<Exit, Failure> {
     show::report(&report, format)?;
     report.error.map_or(Ok(Exit::Success), |error| Err(error.into()))
 }
 
-/// Asks a person; where there is none, nothing is decided.
+/// Asks a person. Fails without a terminal, so that nothing is decided.
 pub(crate) fn confirm(question: &str) -> Result<bool, Failure> {
     if !std::io::stdin().is_terminal() {
         let help = "add --yes where nobody can answer";
@@ -185,14 +185,14 @@ pub(crate) fn confirm(question: &str) -> Result<bool, Failure> {
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
-/// One header of the command line.
+/// Parses one header of the command line.
 fn header(text: &str) -> Result<(HeaderName, HeaderValue), String> {
     let (name, value) = text.split_once('=').ok_or("write NAME=VALUE")?;
     let name = HeaderName::new(name).map_err(|error| error.to_string())?;
     Ok((name, HeaderValue::new(value).map_err(|error| error.to_string())?))
 }
 
-/// All headers of the command line; `None` leaves the old ones.
+/// Returns all headers of the command line; `None` keeps the old ones.
 fn headers(given: Vec<(HeaderName, HeaderValue)>) -> Result<Option<Headers>, Failure> {
     if given.is_empty() {
         return Ok(None);
@@ -209,7 +209,7 @@ fn headers(given: Vec<(HeaderName, HeaderValue)>) -> Result<Option<Headers>, Fai
     Ok(Some(headers))
 }
 
-/// The headers of a command line, for the fuzz targets.
+/// Parses the headers of a command line, for the fuzz targets.
 #[cfg(feature = "fuzzing")]
 pub(crate) fn edited_headers(arguments: &[&str]) -> Result<Option<Headers>, String> {
     let given = arguments.iter().map(|argument| header(argument)).collect::<Result<_, _>>()?;

@@ -1,5 +1,5 @@
-//! `relay dead`: messages that relays could not publish and consumers could not apply, and
-//! decisions about them.
+//! `relay dead`: messages that relays could not publish or consumers could not apply, and decisions
+//! about them.
 
 mod arguments;
 mod decide;
@@ -25,23 +25,22 @@ use decide::{Decide, Edit, Requeue};
 /// Actions on messages that wait for an operator.
 #[derive(Debug, Subcommand)]
 pub enum Dead {
-    /// List dead messages of outboxes and open dead letters of inboxes; other parked messages, if
-    /// another state is asked for.
+    /// List dead messages of outboxes and open dead letters of inboxes; with --state, other parked
+    /// messages.
     List(List),
-    /// Show everything known of single messages, but no payload.
+    /// Show all details of single messages except the payload.
     Show(Show),
     /// Try dead messages again: the relay publishes them, or their consumer runs its handler once
-    /// more, within seconds, if it runs.
+    /// more. Takes seconds if that process runs.
     #[command(visible_alias = "redrive")]
     Requeue(Requeue),
-    /// Give dead messages up: they are never published, or no further copy of them takes effect.
-    /// By its id also a message that is retried in vain, where a topic is missing or refused.
+    /// Give up dead messages: they are never published, or no further copy of them takes effect. By
+    /// id, also a message that is retried in vain because a topic is missing or refused.
     Discard(Decide),
-    /// Replace payload or headers of a dead message in an outbox, which stays dead until it is
-    /// requeued, or of one that is retried in vain.
+    /// Replace the payload or the headers of a message in an outbox: a dead one, which stays dead
+    /// until it is requeued, or one that is retried in vain.
     Edit(Edit),
-    /// List the decisions taken so far, the latest first, with what came of them; also pauses and
-    /// resumes.
+    /// List the decisions with their outcomes, latest first; includes pauses and resumes.
     Audit(Audit),
 }
 
@@ -54,19 +53,19 @@ pub struct List {
     #[command(flatten)]
     conditions: Conditions,
 
-    /// The state; others than dead are those of outboxes. May be repeated.
+    /// The state; only outboxes have states other than dead. May be repeated.
     #[arg(long = "state", value_enum, value_name = "STATE", default_value = "dead")]
     states: Vec<State>,
 
-    /// Also dead letters that are closed.
+    /// Include closed dead letters.
     #[arg(long, conflicts_with = "states")]
     closed: bool,
 
-    /// Show how many there are, by topic and cause, and not each of them. Counts up to 100,000.
+    /// Show the numbers by topic and cause instead of the messages. Counts up to 100,000.
     #[arg(long, conflicts_with = "limit")]
     count: bool,
 
-    /// At most so many.
+    /// Maximum number of messages.
     #[arg(long, value_name = "COUNT", default_value_t = 100)]
     limit: usize,
 }
@@ -83,22 +82,22 @@ pub struct Show {
     ids: Vec<MessageRef>,
 }
 
-/// Which decisions to list.
+/// The decisions to list.
 #[derive(Debug, Args)]
 pub struct Audit {
     #[command(flatten)]
     place: Where,
 
-    /// A line for each message, not for each decision.
+    /// Print a line for each message instead of each decision.
     #[arg(long)]
     each: bool,
 
-    /// Show at most COUNT lines.
+    /// Maximum number of lines.
     #[arg(long, value_name = "COUNT", default_value = "100")]
     limit: NonZeroU32,
 }
 
-/// Why a message is parked.
+/// The reason why a message is parked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum State {
     /// It failed too often, or was refused; an operator decides.
@@ -107,9 +106,10 @@ pub(crate) enum State {
     Held,
     /// It failed and is tried again when due.
     Retrying,
-    /// It is to be delivered later.
+    /// It is scheduled for later delivery.
     Scheduled,
-    /// An operator gave it up: listed as long as the outbox keeps the message, with who and why.
+    /// An operator gave it up. Listed with author and reason as long as the outbox keeps the
+    /// message.
     Discarded,
 }
 
@@ -152,14 +152,14 @@ impl List {
                 eprintln!("there are more than {}: --limit shows more, --count how many", self.limit);
             }
         }
-        // A place that is away does not hide what waits in the others.
+        // A place that is away does not hide the messages of the others.
         let away = listed.away.into_iter().map(Failure::from).fold(None, super::failure::first);
         away.map_or(Ok(Exit::Success), Err)
     }
 }
 
 impl List {
-    /// The messages of all states that were asked for, in the order of these.
+    /// Returns the messages of all requested states, in the order of the states.
     async fn look(&self, places: &Places) -> Result<Listed, OperateError> {
         let filter = self.conditions.filter(&[], &self.place);
         let states = match self.closed {
@@ -184,7 +184,7 @@ impl List {
     }
 }
 
-/// Messages that are counted.
+/// Maximum number of messages that are counted.
 const COUNTED_MAX: usize = 100_000;
 
 impl Show {
@@ -207,7 +207,7 @@ impl Audit {
         places.close().await;
         let audited = audited?;
         show::audit(&audited.lines, audited.away.is_empty(), format)?;
-        // A place that is away does not hide what was decided in the others.
+        // A place that is away does not hide the decisions of the others.
         let away = audited.away.into_iter().map(Failure::from).fold(None, super::failure::first);
         away.map_or(Ok(Exit::Success), Err)
     }

@@ -1,4 +1,4 @@
-//! Messages that wait, and decisions, as they are printed.
+//! Formats parked messages and decisions.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use super::super::output::{Format, age, nothing_waits, or_dash, table};
 use crate::operate::dead::{AuditLine, DeadMessage, DeadSource, Report};
 use crate::operate::seconds;
 
-/// Prints a list; `is_whole` unless a place did not answer.
+/// Prints a list. `is_whole` is false when a place did not answer.
 pub(super) fn list(messages: &[DeadMessage], is_whole: bool, format: Format) -> Result<Exit, Failure> {
     format.print(&messages, |messages| match messages.is_empty() {
         true => nothing_waits(is_whole),
@@ -20,7 +20,7 @@ pub(super) fn list(messages: &[DeadMessage], is_whole: bool, format: Format) -> 
     Ok(Exit::Success)
 }
 
-/// How many messages of one place, topic, state and cause there are.
+/// The number of messages with the same place, topic, state and cause.
 #[derive(Debug, Serialize)]
 struct Count<'a> {
     source: DeadSource,
@@ -33,7 +33,7 @@ struct Count<'a> {
     is_at_least: bool,
 }
 
-/// Prints how many there are; `more` where not all were counted.
+/// Prints the counts. `more` is set when not all messages were counted.
 pub(super) fn counts(
     messages: &[DeadMessage],
     more: bool,
@@ -74,13 +74,13 @@ pub(super) fn counts(
     })
 }
 
-/// Prints everything known of single messages.
+/// Prints all details of single messages.
 pub(super) fn each(messages: &[DeadMessage], format: Format) -> Result<Exit, Failure> {
     format.print(&messages, |messages| messages.iter().map(card).collect::<Vec<_>>().join("\n\n"))?;
     Ok(Exit::Success)
 }
 
-/// Prints what became of a decision.
+/// Prints the outcome of a decision.
 pub(super) fn report(report: &Report, format: Format) -> Result<(), Failure> {
     format.print(report, |report| {
         if report.messages.is_empty() {
@@ -142,7 +142,7 @@ fn rows(messages: &[DeadMessage]) -> String {
             or_dash(message.cause.as_ref()),
             message.attempts.to_string(),
             seconds::text(message.since),
-            // One that was requeued and died again has waited since before.
+            // A message that was requeued and died again has waited since its first death.
             seconds::text(message.changed_at),
             or_dash(message.error.as_ref()),
         ]
@@ -154,7 +154,7 @@ fn rows(messages: &[DeadMessage]) -> String {
     table(headers, rows)
 }
 
-/// The state, and a request that no consumer has taken up.
+/// Returns the state, and a redrive request that no consumer has taken up.
 fn state(message: &DeadMessage) -> String {
     match &message.redrive_requested_by {
         Some(actor) => format!("{}, redrive requested by {actor}", message.state),
@@ -162,7 +162,7 @@ fn state(message: &DeadMessage) -> String {
     }
 }
 
-/// Failures that are not the message's own do not count.
+/// Returns the attempts. Failures that are not the message's own do not count.
 fn attempts(message: &DeadMessage) -> String {
     match (message.attempts, message.error.is_some() && message.state == "retrying") {
         (0, true) => String::from("0 that count: outages and missing destinations do not"),
@@ -170,7 +170,7 @@ fn attempts(message: &DeadMessage) -> String {
     }
 }
 
-/// One message, a line for each thing known of it.
+/// Formats one message with a line per detail.
 fn card(message: &DeadMessage) -> String {
     let due_in = message.due_in_seconds.map(|seconds| age(Duration::from_secs_f64(seconds)));
     let payload = format!("{} bytes{}", message.payload_bytes, if message.edited { ", edited" } else { "" });

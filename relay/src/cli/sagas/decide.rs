@@ -1,4 +1,4 @@
-//! Decisions about sagas. Each is recorded with who took it and why.
+//! Decisions about sagas. Each is recorded with its author and reason.
 
 use clap::Args;
 use saga::Choice;
@@ -12,7 +12,7 @@ use super::super::signature::Signature;
 use super::Which;
 use crate::operate::sagas::SagaDatabase;
 
-/// Which saga, and who decides.
+/// The saga, and who decides.
 #[derive(Debug, Args)]
 pub struct Decide {
     #[command(flatten)]
@@ -32,8 +32,8 @@ pub struct Skip {
     #[arg(long, value_name = "STEP")]
     step: String,
 
-    /// The result that the step is given, as JSON: the saga's code goes on with it. Needed unless
-    /// an undo is skipped.
+    /// The result of the step, as JSON: the saga's code goes on with it. Required unless an undo is
+    /// skipped.
     #[arg(long, value_name = "JSON", value_parser = json)]
     result: Option<Value>,
 }

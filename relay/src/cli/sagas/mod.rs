@@ -1,4 +1,4 @@
-//! `relay sagas`: operations over several services, and what operators decide about them.
+//! `relay sagas`: operations over several services, and operators' decisions about them.
 
 mod decide;
 mod show;
@@ -19,19 +19,19 @@ use decide::{Decide, Skip};
 /// Actions on sagas.
 #[derive(Debug, Subcommand)]
 pub enum Sagas {
-    /// List sagas, the oldest first: those that have not ended, unless more is asked for.
+    /// List sagas, oldest first. Default: only those that have not ended.
     List(List),
     /// Show a saga and its steps with their times, but no input, result or reply.
     Show(Which),
-    /// List sagas that need an operator, the oldest first.
+    /// List sagas that need an operator, oldest first.
     Stuck(Stuck),
-    /// Let a stuck saga go on where it stopped, with its attempts counted from zero.
+    /// Let a stuck saga continue where it stopped, with its attempts counted from zero.
     Retry(Decide),
-    /// Have a running saga undone.
+    /// Cancel a running saga and undo its steps.
     Cancel(Decide),
-    /// Skip a step of a stuck saga: its undo, or the step itself, which is given a result.
+    /// Skip the undo of a step of a stuck saga, or the step itself, which then needs a result.
     Skip(Skip),
-    /// List the decisions taken so far, the latest first.
+    /// List the decisions, latest first.
     Audit(Audit),
 }
 
@@ -41,19 +41,19 @@ pub struct List {
     #[command(flatten)]
     place: TablesDatabase,
 
-    /// Only those of this type.
+    /// Only sagas of this type.
     #[arg(long = "type", value_name = "TYPE")]
     saga_type: Option<String>,
 
-    /// Only those in this state.
+    /// Only sagas in this state.
     #[arg(long, value_enum, value_name = "STATE")]
     state: Option<StateName>,
 
-    /// Also those that have finished or are undone.
+    /// Include sagas that have finished or are undone.
     #[arg(long)]
     ended: bool,
 
-    /// At most so many.
+    /// Maximum number of sagas.
     #[arg(long, value_name = "COUNT", default_value = "100")]
     limit: NonZeroU32,
 }
@@ -64,11 +64,11 @@ pub struct Stuck {
     #[command(flatten)]
     place: TablesDatabase,
 
-    /// Only those of this type.
+    /// Only sagas of this type.
     #[arg(long = "type", value_name = "TYPE")]
     saga_type: Option<String>,
 
-    /// At most so many.
+    /// Maximum number of sagas.
     #[arg(long, value_name = "COUNT", default_value = "100")]
     limit: NonZeroU32,
 }
@@ -83,30 +83,30 @@ pub struct Which {
     #[arg(long = "type", value_name = "TYPE")]
     saga_type: String,
 
-    /// Its id.
+    /// The id of the saga.
     #[arg(long, value_name = "ID")]
     id: String,
 }
 
-/// Which decisions to list.
+/// The decisions to list.
 #[derive(Debug, Args)]
 pub struct Audit {
     #[command(flatten)]
     place: TablesDatabase,
 
-    /// At most so many.
+    /// Maximum number of decisions.
     #[arg(long, value_name = "COUNT", default_value = "100")]
     limit: NonZeroU32,
 }
 
-/// A state, as it is written.
+/// A state, as the command line spells it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum StateName {
-    /// Its steps are run.
+    /// The steps run.
     Running,
-    /// Its steps are undone.
+    /// The steps are being undone.
     Undoing,
-    /// It ran to its end.
+    /// The saga ran to its end.
     Finished,
     /// Everything is undone.
     Undone,

@@ -1,4 +1,4 @@
-//! Sagas, steps and decisions, as they are shown: no input, result or reply.
+//! Formats sagas, steps and decisions, without inputs, results and replies.
 
 use saga::{Decision, SagaRecord, StepRecord};
 use serde::Serialize;
@@ -9,7 +9,7 @@ use super::super::exit::Exit;
 use super::super::failure::Failure;
 use super::super::output::{Format, or_dash, table};
 
-/// A saga as it is shown.
+/// A saga as printed.
 #[derive(Debug, Serialize)]
 struct Saga {
     r#type: String,
@@ -29,7 +29,7 @@ struct Saga {
     ended_at: Option<String>,
 }
 
-/// A step as it is shown.
+/// A step as printed.
 #[derive(Debug, Serialize)]
 struct Step {
     position: u32,
@@ -150,7 +150,7 @@ impl Saga {
         format!("{}{stuck}", self.state)
     }
 
-    /// Since when it waits, or is stuck.
+    /// Returns the time since which it waits or is stuck.
     fn since(&self) -> Option<&String> {
         self.stuck_at.as_ref().or(self.waiting_since.as_ref())
     }

@@ -1,5 +1,5 @@
-//! One pipeline: everything is read, each message reconciled, and whatever looks wrong looked up
-//! again.
+//! The comparison of one pipeline: reads everything, reconciles each message, and checks again
+//! whatever looks wrong.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -19,12 +19,12 @@ use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 use crate::config::{InboxConfig, PipelineConfig};
 
-/// Suspects that are looked up again, and so kept in memory: 16 bytes each.
+/// Maximum number of suspects that are checked again. They are kept in memory, 16 bytes each.
 const SUSPECTS_MAX: usize = 1_000_000;
-/// When suspects are looked up for the second time; each time the pause doubles, until the grace is
+/// Pause before suspects are checked for the second time. It doubles each time, until the grace is
 /// over.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
-/// Producers' clocks differ from the broker's, and a topic's log is in the order of neither.
+/// Producers' clocks differ from the broker's, and a topic's log follows neither.
 const CLOCK_SKEW_MS: u64 = 600_000;
 
 /// The comparison of one pipeline: its places, range and pace.
@@ -37,7 +37,7 @@ pub(super) struct Comparison<'a> {
     pub(super) reading: Reading,
 }
 
-/// Connections and results that are open while a pipeline is compared.
+/// Connections and results of a running comparison.
 struct Open {
     rows: Box<dyn Rows>,
     memories: Vec<Box<dyn AppliedIds>>,
@@ -47,7 +47,7 @@ struct Open {
 }
 
 impl Comparison<'_> {
-    /// Compares. Takes at least the grace when something is missing.
+    /// Runs the comparison. Takes at least the grace when something is missing.
     pub(super) async fn run(mut self) -> Result<Compared, Failure> {
         self.reading.progress.say(format!("{}: connecting", self.pipeline.name));
         let mut open = self.open().await?;
@@ -125,7 +125,7 @@ impl Comparison<'_> {
         Ok(Open { rows, memories, spool, context, broker: BrokerRead::default() })
     }
 
-    /// Effects before their inboxes: what took effect is remembered by then.
+    /// Reads effects before their inboxes: by then the inboxes remember them.
     async fn read(&mut self, open: &mut Open) -> Result<(), Failure> {
         self.read_effects(open).await?;
         self.read_committed(open).await?;
@@ -146,12 +146,12 @@ impl Comparison<'_> {
         Ok(())
     }
 
-    /// How far consumers have come, before their inboxes: what they had passed by then is
-    /// remembered when those are read.
+    /// Reads the consumers' positions before their inboxes. When the inboxes are read, they
+    /// remember everything up to these positions.
     async fn read_committed(&mut self, open: &mut Open) -> Result<(), Failure> {
         for (inbox, context) in self.inboxes.iter().zip(&mut open.context.inboxes) {
             let Some(group) = &inbox.group else { continue };
-            // Topics without a name here are known when the outbox was read.
+            // Without configured topics, those in the outbox are used.
             let topics = match inbox.topics.is_empty() {
                 true => open.spool.topics().iter().cloned().collect(),
                 false => inbox.topics.clone(),
@@ -162,14 +162,14 @@ impl Comparison<'_> {
         Ok(())
     }
 
-    /// The topics of the outbox, as far as they were asked for.
+    /// Reads the requested topics of the outbox at the broker.
     async fn read_broker(&mut self, open: &mut Open) -> Result<(), Failure> {
         if sources::unreadable(&self.pipeline.broker).is_some() {
             return Ok(());
         }
         let asked = |topic: &&String| self.topics.is_empty() || self.topics.contains(*topic);
         let mut topics: BTreeSet<String> = open.spool.topics().iter().filter(asked).cloned().collect();
-        // One that was asked for may have nothing but phantoms.
+        // A requested topic may hold nothing but phantoms.
         topics.extend(self.topics.iter().cloned());
         let from_ms = self.range.from_ms.map(|ms| ms.saturating_sub(CLOCK_SKEW_MS).cast_signed());
         let broker = &self.pipeline.broker;
@@ -178,8 +178,8 @@ impl Comparison<'_> {
         Ok(())
     }
 
-    /// Looks suspects up until only those are left that stay wrong, and answers how all of them
-    /// stand in the end.
+    /// Checks suspects again until all that remain stay wrong. Returns the final result for each
+    /// suspect.
     async fn examine(
         &mut self,
         open: &mut Open,
@@ -200,7 +200,7 @@ impl Comparison<'_> {
                 settled.append(&mut wrong);
                 break;
             }
-            // A consumer that is behind and gets on has not lost anything: the grace begins anew.
+            // A consumer that makes progress has not lost anything: the grace begins again.
             if wrong.len() < suspects.len() {
                 (deadline, pause) = (Instant::now() + self.grace, LOOK_INTERVAL);
             }
@@ -218,7 +218,7 @@ impl Comparison<'_> {
         Ok(settled)
     }
 
-    /// The outbox first, then what is downstream of it.
+    /// Reads the suspects again, the outbox before what is downstream of it.
     async fn look_again(
         &mut self,
         open: &mut Open,
@@ -226,7 +226,7 @@ impl Comparison<'_> {
         is_first: bool,
     ) -> Result<(), Failure> {
         open.spool.suspect(suspects).await?;
-        // Retention may have removed more meanwhile.
+        // Retention may have removed more rows meanwhile.
         let first = open.rows.first().await?;
         open.context.outbox_from = first.map(|first| first.max(open.context.outbox_from.unwrap_or_default()));
         for ids in suspects.chunks(PAGE_ROWS as usize) {
@@ -236,8 +236,8 @@ impl Comparison<'_> {
             open.spool.add_rows(&rows).await?;
             self.reading.pace.rows(ids.len()).await;
         }
-        // Every message that the cursor has passed by now is at the broker by now, so one more
-        // reading decides.
+        // Every message that the cursor has passed is at the broker by now, so one more reading
+        // decides.
         if is_first && has(&reconciled(open).await?, |(_, kind)| kind == Kind::Unpublished) {
             open.spool.clear(At::Broker).await?;
             self.read_broker(open).await?;
@@ -250,7 +250,7 @@ impl Comparison<'_> {
                 open.spool.clear(At::Effects(place)).await?;
             }
             self.read_effects(open).await?;
-            // The inbox remembers by now every message that took effect since it was looked into.
+            // By now the inbox remembers every message that took effect since it was read.
             let unremembered = reconciled(open).await?.into_iter().filter(|(_, reconciled)| {
                 reconciled.wrong.iter().any(|(_, kind)| *kind == Kind::Unremembered)
             });
@@ -263,7 +263,8 @@ impl Comparison<'_> {
     async fn look_into_inboxes(&mut self, open: &mut Open, suspects: &[Uuid]) -> Result<(), Failure> {
         for (place, memory) in open.memories.iter_mut().enumerate() {
             for ids in suspects.chunks(PAGE_ROWS as usize) {
-                // Unfinished first: what is finished in between is remembered by then.
+                // Unfinished messages first: those that finish in between are remembered by the
+                // next query.
                 let unfinished = memory.unfinished(ids).await.map_err(sources::of_inbox)?;
                 let found = memory.find(ids).await.map_err(sources::of_inbox)?;
                 let found: Vec<_> =
@@ -278,7 +279,7 @@ impl Comparison<'_> {
     }
 }
 
-/// How the suspects stand now.
+/// Returns the current result for each suspect.
 async fn reconciled(open: &mut Open) -> Result<Vec<(Seen, Reconciled)>, Failure> {
     let (context, mut all) = (&open.context, Vec::new());
     open.spool
@@ -296,7 +297,7 @@ fn has(reconciled: &[(Seen, Reconciled)], is: impl Fn((Place, Kind)) -> bool) ->
 }
 
 impl Compared {
-    /// A message into the counts.
+    /// Adds a message to the counts.
     fn count(&mut self, seen: &Seen, reconciled: &Reconciled) {
         match reconciled.fate {
             None => return,

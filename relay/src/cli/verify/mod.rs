@@ -1,22 +1,22 @@
-//! `relay verify`: outbox, broker and inboxes compared on a live system. Reads only.
+//! `relay verify`: compares outbox, broker and inboxes of a live system. Reads only.
 //!
 //! | file | what it holds |
 //! |---|---|
-//! | `target.rs` | which inboxes, by flag |
-//! | `range.rs` | which messages: a span of time is a range of ids |
-//! | `progress.rs` | what a person sees meanwhile |
-//! | `sources.rs` | everything that is read, in sessions that cannot write |
-//! | `topic.rs` | the log of Kafka among them |
-//! | `spool.rs` | what was seen, on disk |
-//! | `reconcile.rs` | what the places in which a message was seen say together; pure |
-//! | `compare.rs` | one pipeline: read, reconcile, look at suspects again |
+//! | `target.rs` | inboxes named by flags |
+//! | `range.rs` | the range of ids for a span of time |
+//! | `progress.rs` | progress on standard error |
+//! | `sources.rs` | reads of databases, in sessions that cannot write |
+//! | `topic.rs` | reads of Kafka's log |
+//! | `spool.rs` | sightings of messages, on disk |
+//! | `reconcile.rs` | the verdict on one message from all its sightings; pure |
+//! | `compare.rs` | one pipeline: read, reconcile, check suspects again |
 //! | `report.rs` | the result |
 //!
-//! **No false alarm.** A system that runs is never seen at one moment, so nothing is named at first
-//! sight. Whatever is wrong is looked up again, the outbox first and what is downstream after it: a
-//! message that the relay had passed by then is at the broker when the broker is read. What is
-//! missing in an inbox may be on its way there: it is looked up until for `--grace` nothing of it
-//! has arrived, and only the rest is named.
+//! **No false alarm.** A running system is never seen at a single moment, so no message is reported
+//! at first sight. Each suspect is checked again, the outbox first and then what is downstream of
+//! it: a message that the relay has passed is at the broker when the broker is read. A message that
+//! an inbox lacks may be on its way there. Such messages are checked until none of them has arrived
+//! for `--grace`, and only the rest is reported.
 
 mod compare;
 mod progress;
@@ -61,8 +61,8 @@ pub struct Verify {
     #[arg(long, value_name = "NAME")]
     pipeline: Option<String>,
 
-    /// An inbox to compare with, beside those of the configuration. May be repeated. A URL with a
-    /// password is refused here: it belongs in [[verify.inbox]].
+    /// An inbox to compare with, in addition to those of the configuration. May be repeated. A URL
+    /// with a password is refused here: it belongs in [[verify.inbox]].
     #[arg(long = "inbox", value_name = "CONSUMER=URL")]
     inboxes: Vec<String>,
 
@@ -70,29 +70,29 @@ pub struct Verify {
     #[arg(long = "topic", value_name = "TOPIC")]
     topics: Vec<String>,
 
-    /// Only messages whose ids were made less than so long ago (2h, 7d).
+    /// Only messages whose ids are younger than this (2h, 7d).
     #[arg(long, value_name = "AGO")]
     since: Option<Time>,
 
-    /// Only messages whose ids were made more than so long ago.
+    /// Only messages whose ids are older than this.
     #[arg(long, value_name = "AGO")]
     until: Option<Time>,
 
-    /// Published messages that are in no inbox may be on their way: they are missing when for so
-    /// long none of them has arrived.
+    /// Published messages that are in no inbox may be on their way. They count as missing when none
+    /// of them has arrived for this long.
     #[arg(long, value_name = "TIME", default_value = "30s")]
     grace: Time,
 
-    /// At most so many rows are read per second, over all databases and the broker.
+    /// Maximum number of rows read per second, over all databases and the broker.
     #[arg(long, value_name = "ROWS", default_value = "5000")]
     rows_per_second: NonZeroU32,
 
-    /// No statement runs longer in PostgreSQL (but for verify.inbox.effects, which is one
-    /// statement).
+    /// Time limit of a statement in PostgreSQL, except for verify.inbox.effects, which is one
+    /// statement.
     #[arg(long, value_name = "TIME", default_value = "10s")]
     statement_timeout: Time,
 
-    /// Name at most so many messages. All are counted.
+    /// Maximum number of messages to name. All are counted.
     #[arg(long, value_name = "COUNT", default_value_t = 100)]
     limit: usize,
 }
@@ -117,7 +117,7 @@ impl Verify {
         format.print(&report, Report::table)?;
         Ok(match (report.is_proven(), report.undecided()) {
             (false, _) => Exit::Broken,
-            // As `relay status` says it.
+            // Like `relay status`.
             (true, 1..) => Exit::Unavailable,
             (true, 0) => Exit::Success,
         })

@@ -1,4 +1,4 @@
-//! The progress that a person sees, on standard error.
+//! Progress for a person, on standard error.
 
 use std::io::IsTerminal as _;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,15 +6,15 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// Between two lines where nothing can be drawn.
+/// Interval of the lines where no bar can be drawn.
 const LINE_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Rows read so far: drawn on a terminal, a line now and then elsewhere.
+/// Rows read so far: a bar on a terminal, a line now and then elsewhere.
 pub(super) struct Progress {
     bar: ProgressBar,
     rows: AtomicU64,
     begun_at: Instant,
-    /// Lines so far.
+    /// Number of lines so far.
     lines: AtomicU64,
 }
 
@@ -28,12 +28,12 @@ impl Progress {
         Self { bar, rows: AtomicU64::new(0), begun_at: Instant::now(), lines: AtomicU64::new(0) }
     }
 
-    /// Shows what is going on.
+    /// Shows the current activity.
     pub(super) fn say(&self, what: String) {
         self.bar.set_message(what);
     }
 
-    /// Rows were read.
+    /// Adds rows that were read.
     pub(super) fn rows(&self, from: &'static str, count: usize) {
         self.bar.set_message(from);
         self.bar.inc(count as u64);

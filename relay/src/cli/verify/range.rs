@@ -1,16 +1,16 @@
-//! Which messages are compared: those whose ids were made in a span of time.
+//! The messages to compare: those whose ids were made in a span of time.
 
 use std::time::Duration;
 
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-/// Message ids above one and up to another.
+/// Message ids from `after`, exclusive, to `until`, inclusive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Range {
     pub(super) after: Uuid,
     pub(super) until: Uuid,
-    /// When the first one was made, in milliseconds since 1970; nothing for all from the beginning.
+    /// The time of the first id in milliseconds since 1970; `None` means from the beginning.
     pub(super) from_ms: Option<u64>,
 }
 
@@ -20,7 +20,7 @@ pub(super) fn id_at(ms: u64) -> Uuid {
 }
 
 impl Range {
-    /// Ids made between so long ago and so long ago.
+    /// Covers the ids made between the ages `since` and `until`.
     pub(super) fn new(now: OffsetDateTime, since: Option<Duration>, until: Option<Duration>) -> Self {
         let now_ms = u64::try_from(now.unix_timestamp_nanos() / 1_000_000).unwrap_or_default();
         let ago = |duration: Duration| {

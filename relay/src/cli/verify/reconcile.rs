@@ -1,4 +1,4 @@
-//! Judges one message by all places in which it was seen. Pure.
+//! Reconciles all sightings of one message. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,14 +7,14 @@ use outbox::log::ExceptionState;
 use outbox::reconcile::Stage;
 use uuid::Uuid;
 
-/// One message, wherever it was seen.
+/// The sightings of one message.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Seen {
     pub(super) id: Uuid,
     pub(super) outbox: Option<Stored>,
-    /// At the broker, as far as it was read.
+    /// At the broker, in the part that was read.
     pub(super) broker: Option<Copies>,
-    /// Partition and offset of the first one there.
+    /// Partition and offset of the first copy there.
     pub(super) position: Option<(i32, i64)>,
     /// In each inbox, in the order of [`Context::inboxes`].
     pub(super) inboxes: Vec<Applied>,
@@ -30,65 +30,65 @@ pub(super) struct Stored {
     pub(super) edited: bool,
 }
 
-/// How often it was seen in a place.
+/// The copies of a message in one place.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Copies {
     pub(super) times: u64,
-    /// Of the first one.
+    /// The fingerprint of the first copy.
     pub(super) fingerprint: Vec<u8>,
-    /// Whether another one says something else.
+    /// Whether another copy has another fingerprint.
     pub(super) differ: bool,
 }
 
-/// The knowledge of one inbox about a message.
+/// The information of one inbox about a message.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Applied {
     /// One row for each scope.
     pub(super) remembered: Option<Copies>,
     pub(super) effects: u64,
-    /// It is tried again, or a dead letter: an operator can see it.
+    /// The message is retried, or a dead letter: an operator can see it.
     pub(super) unfinished: Option<Unfinished>,
 }
 
 /// The facts about the places that decide which findings count.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Context {
-    /// Only messages of these topics are reconciled; all where there are none.
+    /// Only messages of these topics are reconciled; if empty, all.
     pub(super) topics: BTreeSet<String>,
-    /// The smallest id in the outbox; of smaller ones nothing can be said.
+    /// The smallest id in the outbox. Nothing is known about smaller ids.
     pub(super) outbox_from: Option<Uuid>,
-    /// From which id on everything published is in what was read of the broker; nothing when it was
-    /// not read.
+    /// From this id on, everything published is in the part of the broker that was read. `None`
+    /// when the broker was not read.
     pub(super) broker_from: Option<Uuid>,
     pub(super) inboxes: Vec<InboxContext>,
 }
 
-/// By topic and partition, the next record that a consumer group reads.
+/// The next record that a consumer group reads, by topic and partition.
 pub(super) type Committed = BTreeMap<String, BTreeMap<i32, i64>>;
 
 /// The facts about an inbox that decide which findings count.
 #[derive(Debug, Clone, Default)]
 pub(super) struct InboxContext {
-    /// The topics that its consumer applies; all where there are none.
+    /// The topics that its consumer applies; if empty, all.
     pub(super) topics: BTreeSet<String>,
-    /// From which id on it remembers.
+    /// The smallest id that it still remembers.
     pub(super) remembers_from: Option<Uuid>,
     /// Whether its effects were read.
     pub(super) has_effects: bool,
-    /// The event types whose effects were read; all where there are none.
+    /// The event types whose effects were read; if empty, all.
     pub(super) effects_kinds: BTreeSet<String>,
-    /// By topic and partition, the next record that its consumer group reads: read before the
-    /// inbox. Nothing when that cannot be told.
+    /// The next record that its consumer group reads, by topic and partition, read before the
+    /// inbox. `None` when it is unknown.
     pub(super) committed: Option<Committed>,
 }
 
 impl InboxContext {
-    /// Whether its consumer has not come to a message of this topic yet.
+    /// Returns whether its consumer has not reached a message of this topic yet.
     fn waits(&self, topic: &str, position: Option<(i32, i64)>) -> bool {
         let Some((committed, (partition, offset))) = self.committed.as_ref().zip(position) else {
             return false;
         };
-        // A group that has committed nothing of a topic may be misspelt.
+        // The name of a group that has committed nothing for a topic may be misspelt.
         let Some(partitions) = committed.get(topic).filter(|partitions| !partitions.is_empty()) else {
             return false;
         };
@@ -96,35 +96,35 @@ impl InboxContext {
     }
 }
 
-/// Where something is wrong.
+/// The place of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Place {
     Broker,
-    /// With its place in [`Context::inboxes`].
+    /// An inbox, by its index in [`Context::inboxes`].
     Inbox(usize),
 }
 
 /// A fault of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Kind {
-    /// Passed by the cursor, and not at the broker.
+    /// The cursor has passed it, and the broker does not have it.
     Unpublished,
-    /// Published, and the inbox does not know it.
+    /// It is published, and the inbox does not have it.
     Unapplied,
-    /// In the inbox, without an effect.
+    /// It is in the inbox, without an effect.
     Effectless,
-    /// Took effect, and the inbox does not know it.
+    /// It took effect, and the inbox does not have it.
     Unremembered,
-    /// Took effect more than once.
+    /// It took effect more than once.
     Doubled,
-    /// There, and not in the outbox.
+    /// It is there, but not in the outbox.
     Phantom,
-    /// Another fingerprint than in the outbox.
+    /// Its fingerprint differs from the outbox.
     Altered,
 }
 
 impl Kind {
-    /// The column that counts it.
+    /// Returns the column that counts it.
     pub(super) fn column(self) -> &'static str {
         match self {
             Self::Unpublished | Self::Unapplied | Self::Effectless | Self::Unremembered => "missing",
@@ -134,12 +134,12 @@ impl Kind {
         }
     }
 
-    /// Whether it may only be on its way.
+    /// Returns whether the message may still be on its way.
     pub(super) fn may_pass(self) -> bool {
         matches!(self, Self::Unapplied | Self::Effectless)
     }
 
-    /// For people, after the name of the place.
+    /// Returns the text for people, which follows the name of the place.
     pub(super) fn text(self) -> &'static str {
         match self {
             Self::Unpublished => "the relay has passed it, and the broker does not have it",
@@ -163,17 +163,17 @@ pub(super) enum MessageState {
     Discarded,
 }
 
-/// The verdict about a message.
+/// The verdict on a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Reconciled {
-    /// Nothing for what is not in the outbox, or older than all of it.
+    /// `None` for a message that is not in the outbox, or older than all of it.
     pub(super) fate: Option<MessageState>,
     pub(super) wrong: Vec<(Place, Kind)>,
-    /// The inboxes whose consumers have not come to it yet.
+    /// The inboxes whose consumers have not reached it yet.
     pub(super) waits: Vec<usize>,
 }
 
-/// Decides about one message; nothing about one that is not asked about.
+/// Reconciles one message. Returns `None` for a message outside of the comparison.
 pub(super) fn reconcile(seen: &Seen, context: &Context) -> Option<Reconciled> {
     match &seen.outbox {
         Some(stored) if stored.stage == Stage::LeftOut => None,
@@ -184,7 +184,7 @@ pub(super) fn reconcile(seen: &Seen, context: &Context) -> Option<Reconciled> {
     }
 }
 
-/// An empty set means everything.
+/// An empty set means all.
 fn is_among(names: &BTreeSet<String>, name: &str) -> bool {
     names.is_empty() || names.contains(name)
 }
@@ -202,7 +202,7 @@ fn reconcile_stored(seen: &Seen, stored: &Stored, context: &Context) -> Reconcil
         Stage::Passed | Stage::LeftOut => MessageState::Published,
         Stage::Ahead | Stage::Beside(Scheduled | Retrying) => MessageState::Pending,
         Stage::Beside(Held | Dead) => MessageState::Parked,
-        // At the broker after all: an attempt before the decision arrived. Its consumers get it.
+        // An attempt before the decision reached the broker, so consumers get the message.
         Stage::Discarded if seen.broker.is_some() => MessageState::Published,
         Stage::Discarded | Stage::Beside(Discarded) => MessageState::Discarded,
     };
@@ -231,8 +231,7 @@ fn reconcile_stored(seen: &Seen, stored: &Stored, context: &Context) -> Reconcil
     Reconciled { fate: Some(fate), wrong, waits }
 }
 
-/// At most one thing is wrong with presence, and one with number. `is_covered`: its effects were
-/// read.
+/// Returns at most one fault of presence and one of number. `is_covered`: the effects were read.
 fn reconcile_inbox(applied: &Applied, is_covered: bool, is_due: bool, remembers: bool) -> [Option<Kind>; 2] {
     let scopes = applied.remembered.as_ref().map_or(0, |copies| copies.times);
     let presence = match (scopes, applied.effects) {
@@ -245,7 +244,8 @@ fn reconcile_inbox(applied: &Applied, is_covered: bool, is_due: bool, remembers:
     [presence, number]
 }
 
-/// Whether the content differs from the outbox. An edited message may be there in either version.
+/// Returns whether the content differs from the outbox. An edited message may exist in either
+/// version.
 fn is_altered(copies: Option<&Copies>, stored: &Stored) -> bool {
     let differ = |copies: &Copies| copies.differ || copies.fingerprint != stored.fingerprint;
     !stored.edited && copies.is_some_and(differ)

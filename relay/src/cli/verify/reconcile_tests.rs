@@ -1,4 +1,4 @@
-//! Each kind of damage, and what is none.
+//! Each kind of damage, and what looks like damage but is none.
 
 use super::*;
 
@@ -113,13 +113,14 @@ fn what_a_group_has_not_come_to_is_not_missing() {
     for waits in [&[(2, 7)][..], &[(2, 0)], &[(1, 100)]] {
         assert_eq!(reconciled(&unapplied, "orders", waits), (0, vec![0]), "{waits:?}");
     }
-    // It was passed, the group has committed nothing of the topic, or nobody knows where it is.
+    // The group has passed it, the group has committed nothing of the topic, or its position is
+    // unknown.
     assert_eq!(reconciled(&unapplied, "orders", &[(2, 8)]), (1, vec![]));
     assert_eq!(reconciled(&unapplied, "orders", &[]), (1, vec![]));
     assert_eq!(reconciled(&unapplied, "invoices", &[(2, 7)]), (1, vec![]));
     let nowhere = Seen { position: None, ..unapplied };
     assert_eq!(reconciled(&nowhere, "orders", &[(2, 7)]), (1, vec![]));
-    // An effect without a memory of it is no matter of being behind.
+    // An effect that the inbox does not remember cannot be explained by a consumer that is behind.
     let unremembered = Applied { effects: 1, ..Applied::default() };
     assert_eq!(reconciled(&Seen { inboxes: vec![unremembered], ..good() }, "orders", &[(2, 7)]), (1, vec![]));
 }
@@ -150,12 +151,12 @@ fn nothing_is_said_of_what_lies_outside() {
     let mut seen = good();
     let other = Context { topics: BTreeSet::from([String::from("invoices")]), ..context() };
     assert_eq!(reconcile(&seen, &other), None);
-    // Not this consumer's topic.
+    // This consumer does not apply the topic.
     seen.inboxes[0] = Applied::default();
     let mut narrow = context();
     narrow.inboxes[0].topics = BTreeSet::from([String::from("invoices")]);
     assert_eq!(reconcile(&seen, &narrow).unwrap().wrong, []);
-    // Forgotten on purpose, and not read at the broker.
+    // Forgotten by retention, and not read at the broker.
     let mut forgetful = context();
     forgetful.inboxes[0].remembers_from = Some(Uuid::from_u128(101));
     forgetful.broker_from = Some(Uuid::from_u128(101));
@@ -177,11 +178,11 @@ fn nothing_is_expected_of_what_an_operator_gave_up() {
         let reconciled = reconcile(&seen, &context()).unwrap();
         assert_eq!((reconciled.fate, reconciled.wrong), (Some(MessageState::Discarded), vec![]), "{stage:?}");
     }
-    // A broker that keeps no log to read shows neither.
+    // A broker without a readable log shows neither state.
     at(&mut seen, Stage::Discarded);
     let unread = Context { broker_from: None, ..context() };
     assert_eq!(reconcile(&seen, &unread).unwrap().wrong, []);
-    // Owed again: the cursor was set back behind it, or the decision is another relay's.
+    // Published again: the cursor was set back, or the decision is another relay's.
     at(&mut seen, Stage::Passed);
     assert_eq!(reconcile(&seen, &context()).unwrap().wrong, [(Place::Broker, Kind::Unpublished)]);
 }

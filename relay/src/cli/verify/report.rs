@@ -10,30 +10,30 @@ use super::range::Range;
 use super::reconcile::{Kind, Place};
 use crate::cli::output::table;
 
-/// The names of the columns of findings, in their order.
+/// The names of the columns of findings, in order.
 const COLUMNS: [&str; 4] = ["missing", "doubled", "phantom", "altered"];
 
 /// The extent of the comparison, and its result.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
-    /// Whether nothing is wrong. Each place lists what was not checked there.
+    /// Whether no fault was found. Each place lists what was not checked there.
     proven: bool,
-    /// Messages about which an operator has to decide: dead ones and those held behind them, and
-    /// open dead letters.
+    /// Messages that wait for an operator's decision: dead ones, those held behind them, and open
+    /// dead letters.
     undecided: u64,
-    /// Above which and up to which message id.
+    /// The range of message ids: from `after`, exclusive, to `until`, inclusive.
     after: Uuid,
     until: Uuid,
     pipelines: Vec<Shown>,
-    /// The first ones.
+    /// The first findings.
     messages: Vec<Named>,
-    /// How many there are beyond those.
+    /// The number of further findings.
     unnamed: usize,
     #[serde(skip)]
     limit: usize,
 }
 
-/// The result of one pipeline, in the words of the comparison.
+/// The result of one pipeline, as the comparison counts it.
 #[derive(Debug)]
 pub(super) struct Compared {
     pipeline: String,
@@ -41,9 +41,9 @@ pub(super) struct Compared {
     pub(super) published: u64,
     pub(super) pending: u64,
     pub(super) parked: u64,
-    /// Those of the parked ones that operators gave up.
+    /// Parked messages that operators gave up.
     pub(super) discarded: u64,
-    /// Records of the broker in the range, copies included; nothing when it was not read.
+    /// Records of the broker in the range, copies included; `None` when the broker was not read.
     pub(super) records: Option<u64>,
     pub(super) unreadable_records: u64,
     pub(super) broker_checked_from: Option<Uuid>,
@@ -57,9 +57,9 @@ pub(super) struct Compared {
 pub(super) struct InboxCounts {
     pub(super) consumer: String,
     pub(super) has_effects: bool,
-    /// The consumer's group, where it can be told how far that has come.
+    /// The consumer's group, where its position can be read.
     pub(super) group: Option<String>,
-    /// It has committed something.
+    /// Whether the group has committed something.
     pub(super) is_group_known: bool,
     pub(super) applied: u64,
     /// Messages that the consumer tries again.
@@ -71,7 +71,7 @@ pub(super) struct InboxCounts {
     pub(super) waiting: u64,
 }
 
-/// Something that is wrong.
+/// One fault of one message.
 #[derive(Debug)]
 pub(super) struct Finding {
     id: Uuid,
@@ -93,7 +93,7 @@ struct Shown {
     published: u64,
     pending: u64,
     parked: u64,
-    /// Those of the parked ones that operators gave up.
+    /// Parked messages that operators gave up.
     discarded: u64,
     broker: ShownPlace,
     inboxes: Vec<ShownPlace>,
@@ -112,18 +112,18 @@ struct ShownPlace {
     /// Messages that the consumer tries again.
     #[serde(skip_serializing_if = "Option::is_none")]
     retrying: Option<u64>,
-    /// Open dead letters: an operator has to decide.
+    /// Open dead letters, which wait for an operator's decision.
     #[serde(skip_serializing_if = "Option::is_none")]
     dead_letters: Option<u64>,
     /// Messages whose dead letters operators gave up.
     #[serde(skip_serializing_if = "Option::is_none")]
     given_up: Option<u64>,
-    /// Messages that the consumer has not come to yet; nothing where that cannot be told.
+    /// Messages that the consumer has not reached yet; `None` when that is unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     waiting: Option<u64>,
     #[serde(flatten)]
     found: BTreeMap<&'static str, u64>,
-    /// Checks that were left out here, and why.
+    /// Checks that were skipped here, and why.
     not_checked: Vec<String>,
 }
 
@@ -260,12 +260,12 @@ impl Report {
         self.proven
     }
 
-    /// Messages that wait for a decision.
+    /// Returns the number of messages that wait for a decision.
     pub(super) fn undecided(&self) -> u64 {
         self.undecided
     }
 
-    /// A row for each place, then what was not checked, then the messages.
+    /// Returns a row for each place, then the skipped checks, then the messages.
     pub(super) fn table(&self) -> String {
         let places = |shown: &Shown| -> Vec<[String; 12]> {
             let row = |place: &ShownPlace| {

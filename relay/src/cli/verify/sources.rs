@@ -1,4 +1,4 @@
-//! Everything that is read, in sessions that cannot write.
+//! Reads of databases and brokers, in sessions that cannot write.
 
 use std::time::Duration;
 
@@ -19,12 +19,12 @@ use crate::config::{Broker, InboxConfig, PipelineConfig};
 use crate::operate::pace::Pace;
 use engine::Filter;
 
-/// The application name under which an administrator of PostgreSQL sees the sessions.
+/// The application name of the sessions in PostgreSQL.
 const APPLICATION: &str = "relay verify";
-/// Rows of one statement.
+/// Rows per statement.
 pub(super) const PAGE_ROWS: u32 = 1_000;
 
-/// How it is read.
+/// Pace, progress and time limit of reads.
 pub(super) struct Reading {
     pub(super) pace: Pace,
     pub(super) progress: Progress,
@@ -33,7 +33,7 @@ pub(super) struct Reading {
 
 /// Opens the outbox of a pipeline.
 pub(super) async fn outbox(pipeline: &PipelineConfig, timeout: Duration) -> Result<Box<dyn Rows>, Failure> {
-    // Questions to a file hold nobody up.
+    // Queries of a file block no other session.
     #[cfg(not(feature = "postgres"))]
     let _ = timeout;
     let url = pipeline.database.url()?;
@@ -69,13 +69,13 @@ pub(super) async fn inbox(inbox: &InboxConfig, timeout: Duration) -> Result<Box<
     opened.map_err(|error| Failure::from(error).about(format_args!("inbox {}", inbox.consumer)))
 }
 
-/// A failure of an inbox's database.
+/// Converts an error of an inbox's database.
 pub(super) fn of_inbox(error: inbox::StoreError) -> Failure {
     Failure::new(exit_of(error.fault()), message::error_text::chain(&error))
 }
 
-/// Marks what a pipeline leaves to others. What is parked, or was given up, is its own, whatever
-/// its filter says now.
+/// Marks rows that the pipeline leaves to others. A parked or discarded message is its own, even if
+/// its filter has changed since.
 pub(super) fn leave_out(rows: &mut [Row], filter: &Filter) {
     let is_own = |row: &Row| matches!(row.stage, Stage::Beside(_) | Stage::Discarded);
     for row in rows.iter_mut().filter(|row| !is_own(row)) {
@@ -86,7 +86,7 @@ pub(super) fn leave_out(rows: &mut [Row], filter: &Filter) {
 }
 
 impl Reading {
-    /// All rows of the range.
+    /// Reads all rows of the range.
     pub(super) async fn outbox(
         &mut self,
         rows: &mut dyn Rows,
@@ -106,7 +106,7 @@ impl Reading {
         }
     }
 
-    /// All that an inbox remembers of the range.
+    /// Reads all ids of the range that an inbox remembers.
     pub(super) async fn inbox(
         &mut self,
         memory: &mut dyn AppliedIds,
@@ -126,7 +126,7 @@ impl Reading {
         }
     }
 
-    /// The message ids of effects, by the operator's own statement.
+    /// Reads the message ids of effects with the operator's own statement.
     pub(super) async fn effects(
         &mut self,
         inbox: &InboxConfig,
@@ -143,7 +143,7 @@ impl Reading {
                 format_args!("the effects of {:?} could not be read: {told}", inbox.consumer.as_str());
             Failure::with_help(Exit::Usage, message, help)
         };
-        // The operator's own words, where nothing can be written.
+        // The operator's own SQL, in a session that cannot write.
         let statement = || AssertSqlSafe(sql.to_owned());
         let mut buffer = Vec::new();
         macro_rules! read {
@@ -166,7 +166,7 @@ impl Reading {
                 }
             }};
         }
-        // Read in one statement, as fast as rows may be read: it has no time limit of its own.
+        // One statement reads as fast as the pace allows: it has no time limit of its own.
         match session(inbox).await? {
             #[cfg(feature = "postgres")]
             ReadOnly::Postgres(mut connection) => {
@@ -201,13 +201,13 @@ impl Reading {
 pub(super) struct BrokerRead {
     /// Records so far, copies included.
     pub(super) records: u64,
-    /// Records that are no messages.
+    /// Records that are not messages.
     pub(super) unreadable: u64,
-    /// The log began later than the range: of older messages nothing can be said.
+    /// Set when the log begins later than the range: nothing is known about older messages.
     pub(super) cut_at: Option<Uuid>,
 }
 
-/// Why the broker of a pipeline cannot be read; nothing when it can.
+/// Returns why the broker of a pipeline cannot be read, or `None` when it can.
 pub(super) fn unreadable(broker: &Broker) -> Option<&'static str> {
     match broker {
         #[cfg(feature = "kafka")]
@@ -233,7 +233,7 @@ impl Reading {
         Ok(BrokerRead::default())
     }
 
-    /// Asks nobody: without Kafka, no broker of this build knows groups.
+    /// Returns nothing: without Kafka, no broker of this build has groups.
     pub(super) async fn committed(
         &self,
         _: &Broker,

@@ -1,6 +1,5 @@
-//! Everything that was seen, on disk: a temporary SQLite file in which the sightings of one message
-//! lie together. Memory use does not grow with the number of messages; the file takes about 100
-//! bytes for each row that was read.
+//! All sightings, on disk: a temporary SQLite file that orders them by message. Memory use does not
+//! grow with the number of messages. The file takes about 100 bytes for each row that was read.
 
 use std::collections::HashMap;
 
@@ -18,7 +17,7 @@ use super::reconcile::{Applied, Copies, Seen, Stored};
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 
-/// Places in the file. Those of inboxes follow, two for each.
+/// Numbers of the places in the file. Those of inboxes follow, two for each.
 const OUTBOX: i64 = 0;
 const BROKER: i64 = 1;
 const INBOXES: i64 = 2;
@@ -35,13 +34,13 @@ const ADD: &str = "INSERT INTO sighting (id, place, times, fingerprint, differ, 
 const ALL: &str = "SELECT s.id, s.place, s.times, s.fingerprint, s.differ, s.stage, s.topic, s.edited, \
     s.part, s.nth, s.kind, (SELECT u.how FROM unfinished AS u WHERE u.id = s.id AND u.place = s.place) AS unfinished \
     FROM sighting AS s ORDER BY s.id, s.place";
-/// A message that is only unfinished has no sighting in that inbox, so its mark is looked for as
-/// well.
+/// A message that is only unfinished has no sighting in that inbox, so the query also reads its
+/// mark.
 const SUSPECTS: &str = "SELECT s.id, s.place, s.times, s.fingerprint, s.differ, s.stage, s.topic, s.edited, s.part, s.nth, s.kind, NULL AS unfinished \
     FROM suspect JOIN sighting AS s USING (id) \
     UNION ALL SELECT u.id, u.place, 0, NULL, 0, NULL, NULL, NULL, NULL, NULL, NULL, u.how FROM unfinished AS u ORDER BY 1, 2";
 
-/// Where something was seen.
+/// The place of a sighting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum At {
     Outbox,
@@ -61,7 +60,7 @@ impl At {
     }
 }
 
-/// Names that are kept once, and stand in the file as numbers.
+/// Names that are kept once; the file has their numbers.
 #[derive(Default)]
 struct Names {
     all: Vec<String>,
@@ -100,7 +99,7 @@ fn unfinished_of(number: i64) -> Unfinished {
     }
 }
 
-/// See the module. Goes with its file.
+/// All sightings. The file is deleted when this is dropped.
 pub(super) struct Spool {
     connection: SqliteConnection,
     topics: Names,
@@ -123,7 +122,7 @@ impl Spool {
         let options = SqliteConnectOptions::new()
             .filename(directory.path().join("seen.db"))
             .create_if_missing(true)
-            // The file does not outlive the process, so nothing has to survive a crash.
+            // The file does not outlive the process, so it need not survive a crash.
             .journal_mode(SqliteJournalMode::Off)
             .synchronous(SqliteSynchronous::Off);
         let mut connection = options.connect().await.map_err(failed)?;
@@ -139,14 +138,14 @@ impl Spool {
         })
     }
 
-    /// Every topic of the rows so far.
+    /// Returns every topic of the rows so far.
     pub(super) fn topics(&self) -> &[String] {
         &self.topics.all
     }
 
-    /// Rows of the outbox.
+    /// Adds rows of the outbox.
     pub(super) async fn add_rows(&mut self, rows: &[Row]) -> Result<(), Failure> {
-        // A topic that is left to others is not read at this broker.
+        // Topics that are left to others are not read at this broker.
         let is_own = |row: &&Row| row.stage != Stage::LeftOut;
         let numbers: Vec<Option<(i64, i64)>> = rows
             .iter()
@@ -166,12 +165,12 @@ impl Spool {
         tx.commit().await.map_err(failed)
     }
 
-    /// Adds messages seen in another place, each with its fingerprint where there is one.
+    /// Adds messages seen in another place, with their fingerprints if they have one.
     pub(super) async fn add(&mut self, at: At, seen: &[(Uuid, Vec<u8>)]) -> Result<(), Failure> {
         self.add_at(at, seen.iter().map(|(id, fingerprint)| (*id, fingerprint.as_slice(), None))).await
     }
 
-    /// The same, each with its partition and offset.
+    /// Adds messages with their fingerprints, partitions and offsets.
     pub(super) async fn add_at(
         &mut self,
         at: At,
@@ -188,7 +187,7 @@ impl Spool {
         tx.commit().await.map_err(failed)
     }
 
-    /// Messages that an inbox knows and that took no effect so far.
+    /// Adds messages that an inbox knows and that took no effect so far.
     pub(super) async fn add_unfinished(
         &mut self,
         inbox: usize,
@@ -208,13 +207,13 @@ impl Spool {
         Ok(())
     }
 
-    /// Forgets all that was seen in a place.
+    /// Deletes all sightings in a place.
     pub(super) async fn clear(&mut self, at: At) -> Result<(), Failure> {
         let clear = sqlx::query("DELETE FROM sighting WHERE place = ?1").bind(at.number());
         clear.execute(&mut self.connection).await.map(drop).map_err(failed)
     }
 
-    /// Forgets what was seen of some messages in a place, because it was looked up again.
+    /// Deletes the sightings of some messages in a place, because they are read again.
     pub(super) async fn forget(&mut self, at: At, ids: &[Uuid]) -> Result<(), Failure> {
         for id in ids {
             let forget = sqlx::query("DELETE FROM sighting WHERE id = ?1 AND place = ?2");
@@ -224,7 +223,7 @@ impl Spool {
         Ok(())
     }
 
-    /// From now on these are the suspects.
+    /// Replaces the suspects.
     pub(super) async fn suspect(&mut self, ids: &[Uuid]) -> Result<(), Failure> {
         for clear in ["DELETE FROM suspect", "DELETE FROM unfinished"] {
             sqlx::query(clear).execute(&mut self.connection).await.map_err(failed)?;
@@ -236,7 +235,8 @@ impl Spool {
         Ok(())
     }
 
-    /// Shows every message with all its sightings, in the order of ids; or those of the suspects.
+    /// Calls `show` with every message and all its sightings, in the order of ids; or only with
+    /// suspects.
     pub(super) async fn each(&mut self, suspects: bool, mut show: impl FnMut(Seen)) -> Result<(), Failure> {
         let (topics, kinds, inboxes) = (&self.topics, &self.kinds, self.inboxes);
         let sql = if suspects { SUSPECTS } else { ALL };
@@ -259,7 +259,7 @@ impl Spool {
     }
 }
 
-/// One sighting into its place.
+/// Adds one sighting to a message.
 fn put(seen: &mut Seen, row: &SqliteRow, (topics, kinds): (&Names, &Names)) -> sqlx::Result<()> {
     let place: i64 = row.try_get(1)?;
     let times: i64 = row.try_get(2)?;
@@ -301,7 +301,7 @@ fn put(seen: &mut Seen, row: &SqliteRow, (topics, kinds): (&Names, &Names)) -> s
 
 const PASSED: &str = "passed";
 const LEFT_OUT: &str = "left out";
-/// Not the word of a parked entry, which the relay has yet to take up.
+/// Differs from the word of a parked entry, which the relay has yet to take up.
 const GIVEN_UP: &str = "given up";
 
 fn word(stage: Stage) -> Option<&'static str> {

@@ -1,4 +1,4 @@
-//! Which inboxes are compared, from the configuration and from flags.
+//! The inboxes to compare, named by flags.
 
 use std::collections::BTreeSet;
 
@@ -8,10 +8,9 @@ use super::super::exit::Exit;
 use super::super::failure::Failure;
 use crate::config::InboxConfig;
 
-/// Reads an inbox of the command line, `CONSUMER=URL`: as in a configuration, with everything else
-/// left to its default.
+/// Reads an inbox of the command line, `CONSUMER=URL`, with defaults for all other settings.
 ///
-/// No parser of clap's, which would repeat a value that may hold a password.
+/// Not a parser of clap: its error would repeat a value that may hold a password.
 pub(super) fn inbox_of(flag: &str) -> Result<InboxConfig, Failure> {
     let refused = |problem: String| Failure::new(Exit::Usage, format_args!("--inbox: {problem}"));
     let Some((consumer, url)) = flag.split_once('=') else {

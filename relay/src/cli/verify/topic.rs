@@ -1,4 +1,4 @@
-//! Kafka's log, read beside all groups.
+//! Reads Kafka's log without a consumer group.
 
 use std::collections::BTreeSet;
 
@@ -16,8 +16,8 @@ use crate::cli::failure::Failure;
 use crate::config::Broker;
 
 impl Reading {
-    /// The topics from the beginning of the range to their present ends, beside all groups.
-    /// `since_ms` goes back further than the ids for the sake of clocks that differ.
+    /// Reads the topics from the beginning of the range to their present ends, without a group.
+    /// `from_ms` lies before the first id because clocks differ.
     pub(super) async fn broker(
         &mut self,
         broker: &Broker,
@@ -51,7 +51,7 @@ impl Reading {
                 self.put_records(records, range, spool, &mut read).await?;
             }
             if begun.is_cut {
-                // With nothing left, nothing can be said at all.
+                // With no record left, nothing is known at all.
                 let cut_at = earliest.map_or(Uuid::max(), |at| id_at(at.unsigned_abs()));
                 read.cut_at = read.cut_at.max(Some(cut_at));
             }
@@ -59,7 +59,7 @@ impl Reading {
         Ok(read)
     }
 
-    /// How far a consumer group has come with these topics.
+    /// Returns the position of a consumer group in these topics.
     pub(super) async fn committed(
         &self,
         broker: &Broker,
@@ -94,8 +94,8 @@ impl Reading {
         for record in records {
             match record.message {
                 Some(message) if range.contains(message.id.as_uuid()) => {
-                    // The last chunk stands for a message in chunks: the relay hands it over after
-                    // the others.
+                    // The last chunk stands for a chunked message: the relay publishes it after the
+                    // others.
                     let fingerprint = match &message.chunk {
                         None => Fingerprint::of(&message),
                         Some(chunk) if chunk.is_last() => chunk.fingerprint(),

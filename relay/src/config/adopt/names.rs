@@ -1,4 +1,4 @@
-//! Checks settings of the section; each is `None` when it is wrong.
+//! Checks settings of the section. A setting with a problem becomes `None`.
 
 use std::collections::BTreeMap;
 
@@ -9,11 +9,11 @@ use super::super::check::Problems;
 use super::section::{FieldSection, OnlySection, Words};
 use super::{AdoptedTopic, Field, Only, Pending, WhenSent};
 
-/// How deep a path may lead, and how long each of its steps may be, in bytes.
+/// Maximum number of steps of a path, and maximum length of a step in bytes.
 const STEPS_MAX: usize = 16;
 const STEP_BYTES_MAX: usize = 255;
 
-/// The place of the section, and what is wrong with it.
+/// The path of the section, and its problems so far.
 pub(super) struct Names<'a> {
     path: String,
     problems: &'a mut Problems,
@@ -60,7 +60,7 @@ impl<'a> Names<'a> {
         self.field(&format!("columns.{what}"), &column, path)
     }
 
-    /// A value that the table may lack: an empty name says so.
+    /// Checks a column that is optional: an empty name means that the table lacks it.
     pub(super) fn optional_column(
         &mut self,
         what: &str,

@@ -1,4 +1,4 @@
-//! The section `[pipeline.adopt]` as it is written.
+//! The section `[pipeline.adopt]` as written in the file.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,49 +9,49 @@ use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor}
 
 use super::{NullPayload, WhenSent};
 
-/// The section `[pipeline.adopt]` as it is written.
+/// The section `[pipeline.adopt]`.
 #[derive(Debug, serde::Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct AdoptSection {
-    /// The old outbox table, with or without its schema. Names are as the catalog has them, upper
-    /// case and all, without quotes.
+    /// The old outbox table, with or without its schema. Names are written as in the catalog, with
+    /// the same case and without quotes.
     pub(crate) table: String,
     #[serde(default)]
     pub(crate) columns: ColumnsSection,
     /// One topic for all rows, for a table without a column of topics.
     pub(crate) topic: Option<String>,
-    /// Stands before what the column of topics holds.
+    /// The prefix for values of the topic column.
     pub(crate) topic_prefix: Option<String>,
-    /// The topic of each value of the column of topics, where that holds something else, such as
-    /// the type of an event.
+    /// The topic for each value of the topic column, if the column holds something else, such as an
+    /// event type.
     #[serde(default)]
     pub(crate) topics: BTreeMap<String, String>,
-    /// The rows that are meant, where others are in the table as well.
+    /// The rows to take over, if the table also has others.
     pub(crate) only: Option<OnlySection>,
-    /// A column that tells whether a row waits: null, or a boolean that is not true.
+    /// A column that marks waiting rows: it is null, or a boolean that is not true.
     pub(crate) pending: Option<String>,
-    /// The value of `pending` while a row waits, for a column of words; or several.
+    /// The value of `pending` while a row waits, for a column of words; or several values.
     pub(crate) pending_value: Option<Words>,
-    /// The value of `pending` once the row was handed over.
+    /// The value of `pending` after the handover.
     pub(crate) sent_value: Option<String>,
     #[serde(default)]
     pub(crate) when_sent: WhenSent,
-    /// The column by which waiting rows are ordered.
+    /// The column that orders waiting rows.
     pub(crate) order_by: Option<String>,
     /// The publication from which Debezium reads the table.
     pub(crate) publication: Option<String>,
     /// The header that carries the old id.
     pub(crate) id_header: Option<String>,
-    /// Further headers: names, and where their values are.
+    /// Further headers: names, and the fields with their values.
     #[serde(default)]
     pub(crate) headers: BTreeMap<String, FieldSection>,
-    /// The content type of all payloads; otherwise it follows from the column's type.
+    /// The content type of all payloads. By default it follows from the column's type.
     pub(crate) content_type: Option<String>,
     #[serde(default)]
     pub(crate) null_payload: NullPayload,
 }
 
-/// The columns of the old table. Left out, they are those of Debezium's event router.
+/// The columns of the old table. By default they are those of Debezium's event router.
 #[derive(Debug, Default, serde::Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ColumnsSection {
@@ -72,11 +72,11 @@ pub(crate) struct OnlySection {
     /// A path into the JSON of the column.
     #[serde(default)]
     pub(crate) path: Vec<String>,
-    /// The value in the rows that are meant; or several.
+    /// The value in the selected rows; or several values.
     pub(crate) value: Words,
 }
 
-/// A column; or a column that holds JSON, and the path to what is meant in it.
+/// A column, or a path into a column that holds JSON.
 #[derive(Debug, Clone, PartialEq, Eq, JsonSchema)]
 #[schemars(untagged, inline)]
 pub(crate) enum FieldSection {
@@ -84,12 +84,12 @@ pub(crate) enum FieldSection {
     Path(PathSection),
 }
 
-/// A column that holds JSON, and the path to what is meant in it.
+/// A path into a column that holds JSON.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct PathSection {
     pub(crate) column: String,
-    /// Names of members, from the outside in; numbers count in lists, from 0.
+    /// Names of members, outermost first. A number is an index into a list, from 0.
     #[serde(default)]
     pub(crate) path: Vec<String>,
 }
