@@ -1,12 +1,12 @@
-//! Decisions that an operator may take about a dead entry, and about one that is retried in vain
+//! Decisions that an operator may take about a dead entry, and about an entry whose retries fail
 //! until an operator acts.
 //!
-//! # An entry that is retried
-//! The relay owns it from the moment it is due until the outcome is stored, and reads it without a
-//! lock. So it is taken from the relay first, in a transaction of its own: its next retry is
-//! postponed, only while it is not due. If it is still not due by the old time after that
-//! commit, no relay has read it, and none will before the postponed time: the decision is safe.
-//! Otherwise it is given back. An operator who vanishes in between delays a retry, nothing else.
+//! # A retrying entry
+//! The relay owns it from its due time until the outcome is stored, and reads it without a lock. So
+//! a decision first takes the entry from the relay: a separate transaction postpones its next
+//! retry, only while it is not due. If the old due time has still not passed after that commit, no
+//! relay has read the entry, and none will before the postponed time. The decision is then safe.
+//! Otherwise the entry is given back. A process that dies in between only delays a retry.
 
 use std::fmt;
 
@@ -21,50 +21,49 @@ use crate::log::{EntryId, ExceptionState, LogError, RelayName};
 /// A decision about a dead entry.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Decision {
-    /// Try it again, with its attempts counted from zero.
+    /// Retry it, with its attempts counted from zero.
     Requeue,
-    /// Give it up; its key goes on.
+    /// Give it up and unblock its key.
     Discard,
-    /// Replace its content; the log's row stays as it was written, the message id too. It stays
-    /// dead until it is requeued. Consumers that have applied the old content refuse the new one
-    /// (another fingerprint).
+    /// Replace its content. The log's row and the message id stay as they were written. It stays
+    /// dead until it is requeued. Consumers that have applied the old content refuse the new one,
+    /// because its fingerprint differs.
     Edit {
-        /// The new payload; `None` leaves it.
+        /// The new payload; `None` keeps the old one.
         payload: Option<Bytes>,
-        /// The new headers; `None` leaves them.
+        /// The new headers; `None` keeps the old ones.
         headers: Option<Headers>,
     },
 }
 
-/// A decision with the one who takes it.
+/// A decision with the operator who takes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OperatorDecision {
     /// The decision.
     pub decision: Decision,
-    /// Who decides, for the audit.
+    /// The operator, for the audit.
     pub actor: String,
-    /// Why, for the audit.
+    /// The reason, for the audit.
     pub note: String,
-    /// The filter by which the entry was chosen, and how many it chose; `None` when that is not
-    /// told. For the audit.
+    /// The filter that chose the entry, and how many it chose; `None` when not given. For the
+    /// audit.
     pub selection: Option<String>,
 }
 
-/// For how long an entry is taken from the relay, in terms of the limit on a call: the decision
-/// ends within one.
+/// How long an entry is taken from the relay, as a multiple of the call timeout. The decision ends
+/// within one call timeout.
 pub(crate) const TAKEN_FOR_CALLS: u32 = 2;
 
-/// Entries that are decided about in one transaction at most: the relay's own checkpoints wait for
-/// its end.
+/// Maximum entries decided in one transaction. The relay's checkpoints wait for its end.
 pub const DECIDED_MAX: usize = 500;
 
-/// An entry as the operator has seen it. A place in the log can get another message, when a
-/// sequence was set back; a decision about the one that was seen must not reach the other one.
+/// An entry as the operator has seen it. After a sequence was set back, another message can have
+/// the same position in the log. A decision must not reach that one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChosenEntry {
-    /// Its place in the log.
+    /// Its position in the log.
     pub id: EntryId,
-    /// Its message id, as [`ListedEntry::message_id`] has it.
+    /// Its message id, as in [`ListedEntry::message_id`].
     pub message_id: String,
 }
 
@@ -75,13 +74,13 @@ impl From<&ListedEntry> for ChosenEntry {
 }
 
 impl fmt::Debug for Decision {
-    /// Without the new content.
+    /// Leaves out the new content.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.action().as_str())
     }
 }
 
-/// The verb of a decision.
+/// The kind of a decision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
     /// See [`Decision::Requeue`].
@@ -93,14 +92,14 @@ pub enum Action {
 }
 
 impl Action {
-    /// Whether it is possible also about an entry that waits for its next retry because of
-    /// something that an operator has to mend, such as a topic that is missing.
+    /// Returns whether the action also applies to an entry that waits for its next retry because an
+    /// operator must fix something, such as a missing topic.
     #[must_use]
     pub fn takes_retrying(self) -> bool {
         self != Self::Requeue
     }
 
-    /// The lower-case word that the audit stores.
+    /// Returns the lower-case word that the audit stores.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -118,7 +117,7 @@ impl fmt::Display for Action {
 }
 
 impl Decision {
-    /// Its verb.
+    /// Returns the kind.
     #[must_use]
     pub fn action(&self) -> Action {
         match self {
@@ -129,11 +128,11 @@ impl Decision {
     }
 }
 
-/// Why a decision was not carried out; nothing is changed, but for [`DecideError::Unknown`].
+/// Why a decision was not carried out. Nothing was changed, except with [`DecideError::Unknown`].
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DecideError {
-    /// There is no such parked entry.
+    /// No such entry is parked.
     #[error("entry {id} is not parked at relay {relay}: it has left, or never was parked")]
     NoSuchEntry {
         /// The relay.
@@ -141,18 +140,18 @@ pub enum DecideError {
         /// The entry.
         id: EntryId,
     },
-    /// The relay itself is busy with an entry that is not dead, unless it waits for its next retry
-    /// because of something that an operator has to mend.
+    /// The entry is not dead, so the relay owns it. The exception is an entry that waits for its
+    /// next retry because an operator must fix something.
     #[error("entry {id} is {state}; {action} is for dead entries only")]
     NotDead {
         /// The entry.
         id: EntryId,
         /// Its state.
         state: String,
-        /// The action that was asked for.
+        /// The requested action.
         action: Action,
     },
-    /// The entry is retrying, and the relay may be sending it at this moment.
+    /// The entry is retrying, and the relay may be sending it now.
     #[error(
         "entry {id} is retrying: only between two retries, and only where an operator has to act (cause operator), \
          {action} is possible; ask again in a second while a relay runs"
@@ -160,42 +159,42 @@ pub enum DecideError {
     Trying {
         /// The entry.
         id: EntryId,
-        /// The action that was asked for.
+        /// The requested action.
         action: Action,
     },
-    /// Its place in the log holds another message than the one that was chosen.
+    /// Another message than the chosen one has its position in the log.
     #[error("entry {id} is another message now, {message_id}: list the messages again")]
     AnotherMessage {
         /// The entry.
         id: EntryId,
-        /// The message that is parked there.
+        /// The message that is parked there now.
         message_id: String,
     },
-    /// The actor or the note is not one that the audit keeps: empty, too long, or with a NUL
+    /// The audit cannot store the actor or the note: it is empty, too long, or contains a NUL
     /// character.
     #[error(transparent)]
     Signature(#[from] InvalidText),
-    /// More entries than one transaction decides about. Nothing was changed.
+    /// There are more entries than one transaction may decide. Nothing was changed.
     #[error(
         "{entries} entries are decided about at once; at most {DECIDED_MAX} are taken: decide about them in parts"
     )]
     TooMany {
-        /// How many there are.
+        /// The number of entries.
         entries: usize,
     },
     /// The edit changes nothing.
     #[error("the edit holds neither a payload nor headers; give one of them")]
     EmptyEdit,
-    /// The answer to the commit was lost: the decision may be in force.
+    /// The answer to the commit was lost, so the decision may be in force.
     #[error("it is unknown whether this was done: {0}; list the messages again")]
     Unknown(#[source] LogError),
-    /// The database could not be asked.
+    /// The database could not answer.
     #[error(transparent)]
     Log(#[from] LogError),
 }
 
 impl DecideError {
-    /// Whose fault it is.
+    /// Returns the party at fault.
     #[must_use]
     pub fn fault(&self) -> Fault {
         match self {
@@ -205,16 +204,16 @@ impl DecideError {
     }
 }
 
-/// A parked entry as a transaction of decisions finds it.
+/// A parked entry as the deciding transaction reads it.
 pub(crate) struct EntryNow {
     pub(crate) state: String,
     pub(crate) message_id: String,
-    /// Whether the transaction has locked it, as a dead one or one that was taken from the relay.
+    /// Whether the transaction has locked it: a dead entry, or one that was taken from the relay.
     pub(crate) is_locked: bool,
 }
 
 impl ChosenEntry {
-    /// Whether this entry may be decided about, as it was found.
+    /// Checks whether this entry, as it was read, may be decided.
     pub(crate) fn verdict(
         &self,
         relay: &RelayName,
@@ -234,7 +233,7 @@ impl ChosenEntry {
         if found.state == ExceptionState::Retrying.as_str() && action.takes_retrying() {
             return Err(DecideError::Trying { id, action });
         }
-        // One that died again between two looks is not the one that was chosen.
+        // An entry that died again between the two reads is not the chosen one.
         let is_dead = found.state == ExceptionState::Dead.as_str();
         let state = if is_dead { String::from("changing") } else { found.state.clone() };
         Err(DecideError::NotDead { id, state, action })
@@ -242,7 +241,7 @@ impl ChosenEntry {
 }
 
 impl OperatorDecision {
-    /// Refuses decrees that are wrong whatever the database holds.
+    /// Refuses decisions that are invalid whatever the database contains.
     pub(crate) fn check(&self, entries: usize) -> Result<(), DecideError> {
         if entries > DECIDED_MAX {
             return Err(DecideError::TooMany { entries });
@@ -255,7 +254,7 @@ impl OperatorDecision {
     }
 }
 
-/// The content of an entry as an operator's edit sees it; PostgreSQL makes its digest by itself.
+/// The content of an entry, for the digests of an edit. PostgreSQL computes its own.
 #[cfg(any(feature = "sqlite", test))]
 pub(crate) struct Content {
     pub(crate) payload: Vec<u8>,
@@ -264,7 +263,7 @@ pub(crate) struct Content {
 
 #[cfg(any(feature = "sqlite", test))]
 impl Content {
-    /// SHA-256 of payload and headers with their lengths, in hexadecimal.
+    /// Returns the SHA-256 of payload and headers with their lengths, in hexadecimal.
     pub(crate) fn digest(&self) -> String {
         let mut hash = Sha256::new();
         for part in [&self.payload[..], self.headers.as_deref().unwrap_or_default()] {
@@ -275,7 +274,7 @@ impl Content {
     }
 }
 
-/// Returns the new payload and the new headers, as JSON, that an edit stores.
+/// Returns what an edit stores: the new payload, and the new headers as JSON.
 pub(crate) fn edited(decision: &Decision) -> Result<(Option<Vec<u8>>, Option<String>), LogError> {
     let Decision::Edit { payload, headers } = decision else { return Ok((None, None)) };
     let headers = headers.as_ref().map(serde_json::to_string).transpose();

@@ -1,15 +1,15 @@
-//! Questions and decisions of operators.
+//! Operators' questions and decisions.
 //!
-//! Decisions are made about dead entries, and about retrying ones that wait for an operator, up to
-//! 500 in one transaction, each with its line in
-//! `outbox_audit`: who, when, what, why, and the digests of the content before and after. The relay
-//! finds a requeued or discarded entry by its due time, within a poll.
+//! Operators decide about dead entries, and about retrying ones that wait for an operator: up to
+//! 500 in one transaction. Each decision has a row in `outbox_audit`: who, when, what, why, and the
+//! digests of the content before and after. The relay finds a requeued or discarded entry by its
+//! due time, within one poll interval.
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! |---|---|
 //! | [`status`] | [`RelayStatus`], [`Holder`], [`Blocker`], [`Backlog`], [`ParkedCount`] |
 //! | [`entry`] | [`ListedEntry`], [`AuditRecord`] |
-//! | [`operation`] | [`Operation`]: what operators do besides |
+//! | [`operation`] | [`Operation`]: all other operations |
 //! | [`decision`] | [`Decision`], [`OperatorDecision`], [`ChosenEntry`], [`DecideError`] |
 
 pub mod decision;
@@ -31,31 +31,31 @@ pub use status::{Backlog, Blocker, COUNTED_MAX, CursorHistory, Holder, ParkedCou
 use crate::address::Address;
 use crate::log::{EntryId, ExceptionState, LogError, LogOptions, Pause, PauseScope, RelayName};
 
-/// Status and decisions. Each call opens a connection of its own; all reading calls are
-/// cancel-safe.
+/// Reads status and carries out decisions. Each call opens its own connection. All reading calls
+/// are cancel-safe.
 #[async_trait]
 pub trait LogAdmin: Send + Sync + 'static {
-    /// Every relay that has a cursor, in the order of names.
+    /// Returns every relay that has a cursor, in the order of names.
     ///
     /// # Errors
     /// [`LogError`]: unreachable, wrong credentials, schema missing.
     async fn relays(&self) -> Result<Vec<RelayStatus>, LogError>;
 
-    /// One relay; `None` without a cursor. The others cost nothing.
+    /// Returns one relay; `None` when it has no cursor. Does not read the other relays.
     ///
     /// # Errors
     /// As for [`LogAdmin::relays`].
     async fn relay(&self, relay: &RelayName) -> Result<Option<RelayStatus>, LogError>;
 
-    /// The oldest transaction that has written to the outbox and is still open: its rows cannot be
-    /// read yet. Always `None` on SQLite.
+    /// Returns the oldest open transaction that has written to the outbox: its rows cannot be read
+    /// yet. Always `None` on SQLite.
     ///
     /// # Errors
     /// As for [`LogAdmin::relays`].
     async fn blocker(&self) -> Result<Option<Blocker>, LogError>;
 
-    /// Parked entries in one state, with ids above `after`, in the order of ids, at most
-    /// `entries_max`.
+    /// Returns up to `entries_max` parked entries in one state with ids above `after`, in the order
+    /// of ids.
     ///
     /// # Errors
     /// As for [`LogAdmin::relays`].
@@ -67,15 +67,15 @@ pub trait LogAdmin: Send + Sync + 'static {
         entries_max: u32,
     ) -> Result<Vec<ListedEntry>, LogError>;
 
-    /// Decides about dead entries: requeue, discard or edit; discards and edits also retrying ones
-    /// with the operator's fault, between two retries. All of them in one transaction, so at most
-    /// [`DECIDED_MAX`] at once. Returns a verdict on each, in their order: one that is not
-    /// dead, or another message by now, is left as it is. Not cancel-safe: the outcome of a dropped
-    /// call is unknown; list the entries.
+    /// Decides about dead entries: requeue, discard or edit. Discards and edits also apply to
+    /// retrying entries where the operator is at fault, between two retries. All are decided in one
+    /// transaction, maximum [`DECIDED_MAX`]. Returns one result for each, in order: an entry that
+    /// is no longer dead, or is another message now, is left unchanged. Not cancel-safe: the
+    /// outcome of a dropped call is unknown; list the entries.
     ///
     /// # Errors
-    /// [`DecideError`] says what stands in the way of all; nothing is changed then, but for
-    /// [`DecideError::Unknown`].
+    /// [`DecideError`] for a problem that concerns all entries. Nothing was changed then, except
+    /// with [`DecideError::Unknown`].
     async fn decide(
         &self,
         relay: &RelayName,
@@ -83,21 +83,21 @@ pub trait LogAdmin: Send + Sync + 'static {
         decree: OperatorDecision,
     ) -> Result<Vec<Result<(), DecideError>>, DecideError>;
 
-    /// The decisions about a relay's entries, the latest first, at most `records_max`.
+    /// Returns up to `records_max` decisions about a relay's entries, latest first.
     ///
     /// # Errors
     /// As for [`LogAdmin::relays`].
     async fn audit(&self, relay: &RelayName, records_max: u32) -> Result<Vec<AuditRecord>, LogError>;
 
-    /// The pauses in force, in the order of scopes.
+    /// Returns the pauses in force, in the order of scopes.
     ///
     /// # Errors
     /// As for [`LogAdmin::relays`].
     async fn pauses(&self, relay: &RelayName) -> Result<Vec<Pause>, LogError>;
 
-    /// Pauses a pipeline, a topic or a key, with a line in the audit; a running relay takes it up
-    /// within a second. Returns false when it was paused already: nothing is changed then. Not
-    /// cancel-safe: look at [`LogAdmin::pauses`].
+    /// Pauses a pipeline, a topic or a key, and records it in the audit. A running relay follows
+    /// within a second. Returns false and changes nothing when it was already paused. Not
+    /// cancel-safe: check [`LogAdmin::pauses`].
     ///
     /// # Errors
     /// As for [`LogAdmin::relays`]; [`LogError::Operator`] for a name, an actor or a reason that is
@@ -110,9 +110,8 @@ pub trait LogAdmin: Send + Sync + 'static {
         reason: &str,
     ) -> Result<bool, LogError>;
 
-    /// Ends a pause, with a line in the audit: the one that began at `since`, or whichever is in
-    /// force. Returns false when there is none of this scope, or it began at another moment. Not
-    /// cancel-safe: look at [`LogAdmin::pauses`].
+    /// Ends a pause and records it in the audit. With `since`, only the pause that began then.
+    /// Returns false when there is no such pause. Not cancel-safe: check [`LogAdmin::pauses`].
     ///
     /// # Errors
     /// As for [`LogAdmin::pause`].
@@ -125,15 +124,16 @@ pub trait LogAdmin: Send + Sync + 'static {
         reason: &str,
     ) -> Result<bool, LogError>;
 
-    /// The operations besides decisions about dead entries, the latest first, at most
-    /// `records_max`.
+    /// Returns up to `records_max` operations other than decisions about dead entries, latest
+    /// first.
     ///
     /// # Errors
     /// As for [`LogAdmin::relays`].
     async fn operations(&self, relay: &RelayName, records_max: u32) -> Result<Vec<Operation>, LogError>;
 }
 
-/// Administration of the database at an address: `postgres://…` or `sqlite:…`. Connects to nothing yet.
+/// Opens the administration of the database at an address: `postgres://…` or `sqlite:…`. Does not
+/// connect yet.
 ///
 /// # Errors
 /// [`LogError::Operator`] when the URL cannot be used or would send secrets in the clear.

@@ -1,18 +1,18 @@
-//! Operations besides decisions about dead entries.
+//! Operations other than decisions about dead entries.
 
 use time::OffsetDateTime;
 
-/// One operation, as the audit keeps it.
+/// One operation, as the audit stores it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Operation {
     /// When, by the database's clock.
     pub at: OffsetDateTime,
-    /// Who.
+    /// The operator.
     pub actor: String,
     /// `pause`, `resume`, `replay` (begun), `replayed` (ended) or `tail`.
     pub action: String,
-    /// Of what: a scope, or the filter of a replay with how many it chose.
+    /// Its target: a scope, or the filter of a replay with the number of entries it chose.
     pub selection: String,
-    /// Why.
+    /// The reason.
     pub note: String,
 }

@@ -1,41 +1,41 @@
-//! How the relays are doing.
+//! The status of relays.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::log::{BrokerTrouble, Cursor, EntryId, ExceptionState};
 
-/// One relay: who runs it, how far it is, what it has put aside.
+/// One relay: its holder, its progress, its parked entries.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RelayStatus {
     /// Its name.
     pub relay: String,
-    /// The fencing token of the present or last holder.
+    /// The fencing token of the current or last holder.
     pub epoch: i64,
-    /// Who holds the lease; `None` when it was given back.
+    /// The holder of the lease; `None` when it was released.
     pub holder: Option<Holder>,
-    /// How many processes wait for the lease now; `None` where the database does not know its
-    /// sessions (SQLite). One that has just taken it may still be among them.
+    /// Number of processes that wait for the lease now; `None` where the database does not know its
+    /// sessions (SQLite). One that has just taken the lease may still be counted.
     pub standbys: Option<u64>,
-    /// How long ago it made its last checkpoint.
+    /// Time since its last checkpoint.
     pub checkpoint_age: Duration,
-    /// Where it stands.
+    /// Its position in the log.
     pub cursor: Cursor,
-    /// The error that keeps its messages from the broker, or did at its end.
+    /// The error that keeps its messages from the broker, or did so when it last ran.
     pub broker_trouble: Option<BrokerTrouble>,
-    /// In which server's history that means something; `None` where nothing is stored about it
-    /// (SQLite; a relay that has not led yet).
+    /// The server history in which the cursor is valid; `None` where none is stored (SQLite; a
+    /// relay that has not led yet).
     pub history: Option<CursorHistory>,
-    /// The entries that it has not settled yet.
+    /// The entries that are not settled yet.
     pub backlog: Backlog,
-    /// How many entries are parked, by state; counted up to [`COUNTED_MAX`] in all.
+    /// Number of parked entries by state, counted up to [`COUNTED_MAX`] in total.
     pub exceptions: BTreeMap<&'static str, u64>,
-    /// The same by state and cause.
+    /// The same count by state and cause.
     pub parked: Vec<ParkedCount>,
 }
 
-/// So many parked entries of a relay are counted, those with the smallest ids: the count stays
-/// cheap however many there are.
+/// Maximum parked entries of a relay that are counted, beginning with the smallest ids. This keeps
+/// the count cheap however many there are.
 pub const COUNTED_MAX: u32 = 1_000_000;
 
 /// Parked entries of one state and one cause.
@@ -43,60 +43,62 @@ pub const COUNTED_MAX: u32 = 1_000_000;
 pub struct ParkedCount {
     /// The state.
     pub state: ExceptionState,
-    /// Whose fault it was: `broker`, `message` or `operator`; `none` for those that only wait.
+    /// The party at fault: `broker`, `message` or `operator`; `none` for entries that only wait.
     pub cause: &'static str,
-    /// How many.
+    /// Number of entries.
     pub count: u64,
-    /// How long the first of them has been there: dead or discarded, or parked at all.
+    /// How long the first of them has been dead or discarded; for other states, how long it has
+    /// been parked.
     pub longest: Duration,
 }
 
-/// The history of a server in which a cursor was stored.
+/// The server history in which a cursor was stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CursorHistory {
-    /// The cluster's own identifier.
+    /// The identifier of the cluster.
     pub system_identifier: String,
-    /// Of the write-ahead log: a promotion begins a new one. 0 where the server does not tell it.
+    /// The timeline of the write-ahead log; each promotion begins a new one. 0 where the server
+    /// does not report it.
     pub timeline: i64,
-    /// Whether the server that answers is the one, on the same timeline. Otherwise the next grant
-    /// of the lease compares.
+    /// Whether the answering server is that cluster, on the same timeline. Otherwise the next grant
+    /// of the lease compares the histories.
     pub is_present: bool,
 }
 
-/// Who holds a lease.
+/// The holder of a lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
-    /// The name it gave itself.
+    /// The name that it gave itself.
     pub name: String,
-    /// How long the lease still lasts; `None` when it has expired and nobody has taken it over.
+    /// Time until the lease expires; `None` when it has expired and no process has taken it over.
     pub expires_in: Option<Duration>,
 }
 
 /// The entries that a relay has not settled yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Backlog {
-    /// At most so many entries: the ids between the cursor and the end of the log. Rolled back
-    /// transactions leave gaps, so there may be fewer; counting them would cost as much as reading
-    /// them.
+    /// Maximum number of entries: the ids between the cursor and the end of the log. Transactions
+    /// that were rolled back leave gaps, so there may be fewer. Counting them would cost as much as
+    /// reading them.
     pub entries_max: u64,
     /// The oldest committed entry that is not settled, and its age; `None` when the relay has
     /// caught up.
     pub oldest: Option<(EntryId, Duration)>,
-    /// Entries that the cursor has passed and that still wait to leave: held, retrying, and
-    /// scheduled ones that are due.
+    /// Entries that the cursor has passed but that have not left yet: held, retrying, and scheduled
+    /// ones that are due.
     pub parked: u64,
-    /// The oldest of those, and its age: since it was enqueued, or since it was due.
+    /// The oldest of those, and its age since it was enqueued or since it was due.
     pub oldest_parked: Option<(EntryId, Duration)>,
 }
 
 impl Backlog {
-    /// Returns at most how many entries wait to leave, those that are parked included.
+    /// Returns the maximum number of entries that wait to leave, including parked ones.
     #[must_use]
     pub fn waiting_max(&self) -> u64 {
         self.entries_max.saturating_add(self.parked)
     }
 
-    /// Returns the entry that waits the longest, parked or not, and its age.
+    /// Returns the entry that has waited longest, parked or not, and its age.
     #[must_use]
     pub fn oldest_waiting(&self) -> Option<(EntryId, Duration)> {
         self.oldest.into_iter().chain(self.oldest_parked).max_by_key(|(_, age)| *age)
@@ -108,37 +110,37 @@ impl Backlog {
 pub struct Blocker {
     /// The server process.
     pub pid: i32,
-    /// The transaction's id, which the next transaction of this process does not have.
+    /// The transaction's id. It differs for the next transaction of the same process.
     pub transaction: String,
-    /// The name that the client gives itself.
+    /// The name that the client gave itself.
     pub application_name: String,
-    /// `active`, `idle in transaction`, …; `None` where the server hides it, as the age.
+    /// `active`, `idle in transaction`, …; `None` where the server hides it, like the age.
     pub state: Option<String>,
-    /// How long the transaction has been open; `None` where the server hides it: sessions of other
-    /// roles are shown to members of `pg_read_all_stats` only.
+    /// How long the transaction has been open; `None` where the server hides it: only members of
+    /// `pg_read_all_stats` see sessions of other roles.
     pub age: Option<Duration>,
 }
 
-/// A group of parked entries as the database counts them: state, cause, whether they are due, how
-/// many, the smallest id, the longest time since one was due, the longest time that one is there.
+/// A group of parked entries as the database counts them: state, cause, whether they are due,
+/// number, smallest id, longest time since one was due, longest time that one has been parked.
 pub(crate) type CountedRow = (String, Option<String>, bool, i64, i64, Option<f64>, Option<f64>);
 
-/// The parked entries of a relay, summed up.
+/// A summary of a relay's parked entries.
 #[derive(Debug, Default)]
 pub(crate) struct ParkedSummary {
-    /// By state; a state without entries counts zero.
+    /// Number by state; zero for a state without entries.
     pub(crate) exceptions: BTreeMap<&'static str, u64>,
     pub(crate) parked: Vec<ParkedCount>,
-    /// Those that wait to leave.
+    /// The number that wait to leave.
     pub(crate) waiting: u64,
-    /// The oldest held or retrying one.
+    /// The oldest held or retrying entry.
     pub(crate) oldest: Option<EntryId>,
-    /// The scheduled one that has been due for the longest time.
+    /// The scheduled entry that has been due longest.
     pub(crate) overdue: Option<(EntryId, Duration)>,
 }
 
 impl ParkedSummary {
-    /// Sums the groups up. States that this build does not know are left out.
+    /// Sums up the groups. Leaves out states that this build does not know.
     pub(crate) fn of(rows: Vec<CountedRow>) -> Self {
         use ExceptionState::{Dead, Discarded, Held, Retrying, Scheduled};
         let exceptions = [Scheduled, Retrying, Held, Dead, Discarded].map(|state| (state.as_str(), 0)).into();
@@ -177,7 +179,8 @@ impl ParkedSummary {
         summary
     }
 
-    /// Adds those that wait to a backlog; `age` is that of the oldest held or retrying entry.
+    /// Adds the waiting entries to a backlog. `age` is the age of the oldest held or retrying
+    /// entry.
     pub(crate) fn add_to(&self, backlog: Backlog, age: Option<Duration>) -> Backlog {
         let oldest = self.oldest.zip(age);
         let oldest_parked = oldest.into_iter().chain(self.overdue).max_by_key(|(_, age)| *age);
@@ -185,7 +188,7 @@ impl ParkedSummary {
     }
 }
 
-/// A span of the database, which is negative where its clock was set back.
+/// Converts a time span of the database. It is negative where its clock was set back: zero then.
 fn span(seconds: Option<f64>) -> Duration {
     seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! The labels of an entry, by which relays that share an outbox divide it up.
+//! The labels of an entry, by which relays that share an outbox divide its messages.
 
 use std::collections::BTreeMap;
 
@@ -7,13 +7,13 @@ use std::collections::BTreeMap;
 pub struct Labels {
     /// Its CloudEvents type.
     pub kind: String,
-    /// Its headers; `None` when they are no object of texts, or above 4 MiB as JSON, so that the
-    /// entry is no message.
+    /// Its headers; `None` when they are not an object of texts, or above 4 MiB as JSON. The entry
+    /// is not a valid message then.
     pub headers: Option<BTreeMap<String, String>>,
 }
 
 impl Labels {
-    /// The labels as they are stored; without headers there are none.
+    /// Reads stored labels. A row without headers has an empty set.
     pub(crate) fn read(kind: String, headers: Option<&[u8]>) -> Self {
         let headers = match headers {
             Some(json) => serde_json::from_slice(json).ok(),
@@ -22,14 +22,14 @@ impl Labels {
         Self { kind, headers }
     }
 
-    /// Returns the bytes of kind and headers.
+    /// Returns the size of kind and headers in bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         let headers = self.headers.iter().flatten().map(|(name, value)| name.len() + value.len());
         (self.kind.len() + headers.sum::<usize>()) as u64
     }
 
-    /// The names of the headers.
+    /// Returns the names of the headers.
     #[must_use]
     pub fn header_names(&self) -> Vec<String> {
         self.headers.iter().flat_map(BTreeMap::keys).cloned().collect()

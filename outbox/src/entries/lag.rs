@@ -1,33 +1,32 @@
-//! Entries that have not left, by topic.
+//! Entries that have not left yet, by topic.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::log::ExceptionState;
 
-/// So many entries that were not read yet are counted at most: the count stays cheap whatever the
-/// backlog.
+/// Maximum unread entries that are counted. This keeps the count cheap whatever the backlog.
 pub const UNREAD_COUNTED_MAX: u32 = 100_000;
 
-/// The entries of one topic that have not left.
+/// The entries of one topic that have not left yet.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TopicLag {
     /// The topic.
     pub topic: String,
     /// Entries that the relay has not passed, counted up to [`UNREAD_COUNTED_MAX`] over all topics.
     pub unread: u64,
-    /// Parked entries, by their state.
+    /// Number of parked entries by state.
     pub parked: BTreeMap<&'static str, u64>,
-    /// How long the oldest of those that wait to leave waits: unread, held and retrying ones since
-    /// they were enqueued, scheduled ones since they were due.
+    /// How long the oldest entry has waited to leave: unread, held and retrying ones since they
+    /// were enqueued, scheduled ones since they were due.
     pub oldest: Option<Duration>,
 }
 
-/// A row of a count: topic, state (`None` for unread), whether they are scheduled and due, how
-/// many, how long the oldest waits in seconds.
+/// A row of a count: topic, state (`None` for unread), whether they are scheduled and due, number,
+/// longest wait in seconds.
 pub(crate) type LagRow = (String, Option<String>, bool, i64, f64);
 
-/// Sums the rows up, by topic. States that this build does not know are left out.
+/// Sums up the rows by topic. Leaves out states that this build does not know.
 pub(crate) fn by_topic(rows: Vec<LagRow>) -> Vec<TopicLag> {
     let mut topics: BTreeMap<String, TopicLag> = BTreeMap::new();
     for (topic, state, is_due, count, age) in rows {

@@ -1,14 +1,14 @@
-//! Single entries of the log, as operators look at them: the story of one, and those that were
-//! published and can be published again.
+//! Single entries of the log, for operators: the history of one entry, and the published entries,
+//! which can be published again.
 //!
-//! An entry was published when the relay's cursor has passed it and nothing is recorded about it:
-//! no exception, and no decision to discard it. Everything else has not left yet, or never leaves.
+//! An entry is published when the relay's cursor has passed it and nothing is recorded about it: no
+//! exception, and no decision to discard it. Every other entry has not left yet, or never leaves.
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! |---|---|
-//! | [`found`] | [`FoundEntry`], [`ParkedState`], [`HeldBehind`], [`StoredPayload`]: all that the database knows of one entry |
-//! | [`labels`] | [`Labels`]: by what relays that share an outbox divide it up |
-//! | [`lag`] | [`TopicLag`]: entries that have not left, by topic |
+//! | [`found`] | [`FoundEntry`], [`ParkedState`], [`HeldBehind`], [`StoredPayload`]: everything that the database knows about one entry |
+//! | [`labels`] | [`Labels`]: what relays that share an outbox divide its messages by |
+//! | [`lag`] | [`TopicLag`]: entries that have not left yet, by topic |
 //! | [`selection`] | [`Extent`], [`Selection`], [`SelectedEntry`], [`Standing`]: entries chosen from the log |
 
 pub mod found;
@@ -32,35 +32,34 @@ use crate::address::Address;
 use crate::admin::LogAdmin;
 use crate::log::{Entry, EntryId, LogError, LogOptions, RelayName, RowLimit};
 
-/// The name of an entry.
+/// A reference to an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EntryRef {
-    /// Its place in the log.
+    /// Its position in the log.
     Id(EntryId),
     /// Its message id.
     MessageId(Uuid),
 }
 
-/// Reads single entries. Each call opens a connection of its own; all reading calls are
-/// cancel-safe.
+/// Reads single entries. Each call opens its own connection. All reading calls are cancel-safe.
 #[async_trait]
 pub trait LogEntries: Send + Sync + 'static {
-    /// Everything that is known of the entries of this name: one, but where the sequence was set
-    /// back.
+    /// Returns everything known about the referenced entry. There is more than one only where a
+    /// sequence was set back.
     ///
     /// # Errors
     /// [`LogError`]: unreachable, wrong credentials, schema missing.
     async fn find(&self, relay: &RelayName, which: EntryRef) -> Result<Vec<FoundEntry>, LogError>;
 
-    /// How far the log reaches and how far the relay has come, at this moment.
+    /// Returns the current extent of the log and the relay's progress in it.
     ///
     /// # Errors
     /// As for [`LogEntries::find`].
     async fn extent(&self, relay: &RelayName) -> Result<Extent, LogError>;
 
-    /// Entries of a selection with ids above `after`, in the order of ids, without their payloads.
-    /// One call looks at a bounded number of rows and may bring none: go on at
-    /// [`SelectedPage::seen_to`] until it is exhausted.
+    /// Returns entries of a selection with ids above `after`, in the order of ids, without their
+    /// payloads. One call looks at a bounded number of rows and may return none. Continue at
+    /// [`SelectedPage::seen_to`] until the selection is exhausted.
     ///
     /// # Errors
     /// As for [`LogEntries::find`].
@@ -72,8 +71,8 @@ pub trait LogEntries: Send + Sync + 'static {
         after: EntryId,
     ) -> Result<SelectedPage, LogError>;
 
-    /// Entries that the relay has passed between two extents, with ids above `after`, in the order
-    /// of ids, without their payloads.
+    /// Returns entries that the relay passed between two extents, with ids above `after`, in the
+    /// order of ids, without their payloads.
     ///
     /// # Errors
     /// As for [`LogEntries::find`].
@@ -85,16 +84,17 @@ pub trait LogEntries: Send + Sync + 'static {
         after: EntryId,
     ) -> Result<SelectedPage, LogError>;
 
-    /// The content of entries, in the order of ids. What retention has removed is missing; what is
-    /// larger than `limit` is not read, and no message.
+    /// Returns the content of entries, in the order of ids. Entries that retention has removed are
+    /// missing. Content larger than `limit` is not read; such an entry is not a valid message.
     ///
     /// # Errors
     /// As for [`LogEntries::find`].
     async fn contents(&self, entries: &[(EntryId, Uuid)], limit: RowLimit) -> Result<Vec<Entry>, LogError>;
 
-    /// The payload of an entry, whatever else its row holds: as an operator has edited it while it
-    /// is parked, as it was enqueued, or the copy of a parked entry whose row is gone. `None` where
-    /// none is there. The bytes are left out where they are more than `bytes_max`.
+    /// Returns the payload of an entry, even when the rest of its row is invalid: an operator's
+    /// edit while it is parked, the row as it was enqueued, or the copy of a parked entry whose row
+    /// is gone. `None` where none exists. The bytes are left out when there are more than
+    /// `bytes_max`.
     ///
     /// # Errors
     /// As for [`LogEntries::find`].
@@ -106,22 +106,22 @@ pub trait LogEntries: Send + Sync + 'static {
         bytes_max: u64,
     ) -> Result<Option<StoredPayload>, LogError>;
 
-    /// Entries that have not left, by topic, in the order of topics. Topics in which everything has
-    /// left are not among them.
+    /// Returns entries that have not left yet, by topic, in the order of topics. Leaves out topics
+    /// without such entries.
     ///
     /// # Errors
     /// As for [`LogEntries::find`].
     async fn lag(&self, relay: &RelayName) -> Result<Vec<TopicLag>, LogError>;
 
-    /// The first entry made at each of these moments or later, by the time in its message id;
-    /// `None` where there is none. Looks at as many rows as there are moments.
+    /// Returns the first entry made at each of these moments or later, by the time in its message
+    /// id; `None` where there is none. Reads one row per moment.
     ///
     /// # Errors
     /// As for [`LogEntries::find`].
     async fn firsts(&self, moments: &[OffsetDateTime]) -> Result<Vec<Option<EntryId>>, LogError>;
 
-    /// Adds a line to what operators did, which [`LogAdmin::operations`] lists. Not cancel-safe:
-    /// look at that list.
+    /// Adds an entry to the operations that [`LogAdmin::operations`] lists. Not cancel-safe: check
+    /// that list.
     ///
     /// # Errors
     /// As for [`LogEntries::find`].
@@ -134,11 +134,11 @@ pub trait LogEntries: Send + Sync + 'static {
     ) -> Result<(), LogError>;
 }
 
-/// Administration and entries of one log.
+/// The administration and the entries of one log.
 pub type Opened = (Arc<dyn LogAdmin>, Arc<dyn LogEntries>);
 
-/// Administration and entries of the log of the database at an address: `postgres://…` or
-/// `sqlite:…`. Connects to nothing yet.
+/// Opens administration and entries of the log at an address: `postgres://…` or `sqlite:…`. Does
+/// not connect yet.
 ///
 /// # Errors
 /// [`LogError::Operator`] when the URL cannot be used or would send secrets in the clear.

@@ -7,15 +7,16 @@ use uuid::Uuid;
 use super::labels::Labels;
 use crate::log::{BrokerTrouble, EntryId, ExceptionState, stored};
 
-/// One call looks at the entries of so many ids at most.
+/// Maximum number of ids that one call looks at.
 pub(crate) const IDS_PER_CALL: i64 = 10_000;
-/// One call brings so many entries at most.
+/// Maximum number of entries that one call returns.
 pub(crate) const ENTRIES_PER_CALL: i64 = 1_000;
-/// Headers in one call, in bytes of JSON; one entry above it comes alone. Also in the statements.
+/// Maximum headers in one call, in bytes of JSON. A single entry above it is returned alone. The
+/// statements repeat this number.
 #[cfg(feature = "sqlite")]
 pub(crate) const LABEL_BYTES_PER_CALL: usize = 8 << 20;
 
-/// How far a log reaches, and how far a relay has come in it, at one moment.
+/// The extent of a log, and a relay's progress in it, at one moment.
 #[derive(Debug, Clone)]
 pub struct Extent {
     /// The moment, by the database's clock.
@@ -24,66 +25,66 @@ pub struct Extent {
     pub(crate) cursor: Option<String>,
     /// When the cursor was stored.
     pub checkpoint_at: Option<OffsetDateTime>,
-    /// Whether the cursor belongs to the history of the server that answers. Where it does not, the
-    /// next leader compares the two first, and until then it says nothing.
+    /// Whether the cursor belongs to the history of the answering server. If not, the next leader
+    /// compares the two histories first. Until then the cursor says nothing.
     pub is_of_this_server: bool,
-    /// The entry with the smallest id that is kept, and when it was enqueued.
+    /// The remaining entry with the smallest id, and when it was enqueued.
     pub oldest: Option<(EntryId, OffsetDateTime)>,
     /// The entry with the largest id.
     pub newest: Option<EntryId>,
     /// Retention has removed messages whose ids were made up to this time; `None` when it has
-    /// removed nothing.
+    /// removed none.
     pub expired_through: Option<OffsetDateTime>,
 }
 
 impl Extent {
-    /// The error that keeps the relay's messages from its broker.
+    /// Returns the error that keeps the relay's messages from its broker.
     #[must_use]
     pub fn broker_trouble(&self) -> Option<BrokerTrouble> {
         self.cursor.as_deref().and_then(stored::read_trouble)
     }
 
-    /// Whether the relay has ever led.
+    /// Returns whether the relay has ever led.
     #[must_use]
     pub fn has_cursor(&self) -> bool {
         self.cursor.is_some()
     }
 }
 
-/// The time in a message id.
+/// Returns the time in a message id.
 pub(crate) fn made_at(id: Uuid) -> Option<OffsetDateTime> {
     let (seconds, nanos) = id.get_timestamp()?.to_unix();
     let nanos = i128::from(seconds) * 1_000_000_000 + i128::from(nanos);
     OffsetDateTime::from_unix_timestamp_nanos(nanos).ok()
 }
 
-/// The smallest message id of a time; the smallest of all for times that no id can have.
+/// Returns the smallest message id of a time; the smallest of all for times that no id can have.
 pub(crate) fn smallest_id(at: OffsetDateTime) -> Uuid {
     MessageId::floor(at).unwrap_or(Uuid::nil())
 }
 
-/// Which entries are meant: those that meet every condition.
+/// A choice of entries: those that meet every condition.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Selection {
-    /// Only these; all where there is none.
+    /// Only these ids; empty means all.
     pub ids: Vec<EntryId>,
     /// Only of this topic.
     pub topic: Option<String>,
     /// Only with this ordering key.
     pub key: Option<String>,
-    /// Only from this id on.
+    /// Only ids from this one on.
     pub first: Option<EntryId>,
-    /// Only up to this id.
+    /// Only ids up to this one.
     pub last: Option<EntryId>,
-    /// Only those that were enqueued at this time or later.
+    /// Only entries that were enqueued at this time or later.
     pub since: Option<OffsetDateTime>,
-    /// Only those that were enqueued at this time or before.
+    /// Only entries that were enqueued at this time or before.
     pub until: Option<OffsetDateTime>,
 }
 
 impl Selection {
-    /// The ids that the next call looks at, above the first and up to the second; `None` when there
-    /// are no more.
+    /// Returns the ids for the next call: above the first, up to the second, and whether they are
+    /// the last ones. `None` when none are left.
     pub(crate) fn range(&self, extent: &Extent, after: EntryId) -> Option<(i64, i64, bool)> {
         let smallest = |ids: &[EntryId]| ids.iter().min().copied();
         let oldest = extent.oldest.map_or(EntryId(1), |(id, _)| id);
@@ -94,7 +95,7 @@ impl Selection {
         if extent.newest.is_none() || above >= last.0 {
             return None;
         }
-        // Ids that are named are looked up by the index.
+        // Named ids are looked up in the index.
         let step = if self.ids.is_empty() { IDS_PER_CALL } else { i64::MAX };
         let to = above.saturating_add(step).min(last.0);
         Some((above, to, to == last.0))
@@ -104,9 +105,9 @@ impl Selection {
 /// An entry of a selection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SelectedEntry {
-    /// Its place in the log.
+    /// Its position in the log.
     pub id: EntryId,
-    /// Its message id; nil where the row has none, so that it is no message.
+    /// Its message id; nil where the row has no valid one and so is not a message.
     pub message_id: Uuid,
     /// Its topic.
     pub topic: String,
@@ -118,11 +119,11 @@ pub struct SelectedEntry {
     pub payload_bytes: u64,
     /// When it was enqueued.
     pub enqueued_at: OffsetDateTime,
-    /// How far it has come.
+    /// Its progress.
     pub standing: Standing,
 }
 
-/// How far an entry has come.
+/// The progress of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
     /// The broker has confirmed it.
@@ -131,10 +132,10 @@ pub enum Standing {
     Waiting,
     /// It is parked.
     Parked(ExceptionState),
-    /// An operator gave it up: it was never published.
+    /// An operator gave it up. It was never published.
     Discarded,
-    /// An operator edited it before it was published. What was published is not kept: the row has
-    /// other content.
+    /// An operator edited it before it was published. The published content is not kept: the row
+    /// has the old content.
     Edited,
 }
 
@@ -155,27 +156,27 @@ impl Standing {
     }
 }
 
-/// A run of selected entries.
+/// Consecutive selected entries.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SelectedPage {
     /// The entries, in the order of ids.
     pub entries: Vec<SelectedEntry>,
-    /// Everything up to this id was looked at.
+    /// Every entry up to this id was looked at.
     pub seen_to: EntryId,
-    /// Whether nothing follows.
+    /// Whether no entry follows.
     pub exhausted: bool,
 }
 
 impl SelectedPage {
-    /// A page of a range, from `(above, to, whether the range is the last)`; `is_cut` when it ends
-    /// before the range because its headers are many bytes.
+    /// Makes a page from a range `(above, to, is_last)`. `is_cut` when it ends before the range
+    /// because the headers are too large.
     pub(crate) fn of(entries: Vec<SelectedEntry>, (_, to, is_last): (i64, i64, bool), is_cut: bool) -> Self {
         let is_full = is_cut || entries.len() as i64 >= ENTRIES_PER_CALL;
         let seen_to = entries.last().filter(|_| is_full).map_or(EntryId(to), |last| last.id);
         Self { entries, seen_to, exhausted: is_last && !is_full }
     }
 
-    /// The page after the last one.
+    /// Makes the page after the last one.
     pub(crate) fn end(after: EntryId) -> Self {
         Self { entries: Vec::new(), seen_to: after, exhausted: true }
     }

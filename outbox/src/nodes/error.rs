@@ -1,4 +1,4 @@
-//! Errors about the number of a node.
+//! Errors about a node's number.
 
 use std::time::Duration;
 
@@ -11,16 +11,16 @@ use migrations::SqlErrorKind;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NodeError {
-    /// The lease is out of its bounds.
+    /// The lease is out of bounds.
     #[error("the lease of {value:?} is out of bounds; choose {NODE_LEASE_MIN:?} to {NODE_LEASE_MAX:?}")]
     Lease {
         /// Its value.
         value: Duration,
     },
-    /// The holder has no name, or too long a one.
+    /// The name of the holder is empty or too long.
     #[error("the name of the holder has {bytes} bytes; give it 1 to 255")]
     Holder {
-        /// Its length.
+        /// Its length in bytes.
         bytes: usize,
     },
     /// All 65,536 numbers are held, or used up.
@@ -28,7 +28,7 @@ pub enum NodeError {
         "all 65,536 node numbers are held; let fewer processes make ids, or see in outbox_node who holds them"
     )]
     AllTaken,
-    /// The database gave something that is no number of a node.
+    /// The database returned a number or an epoch that does not fit.
     #[error(
         "the database gave number {number} with epoch {epoch}, which do not fit an id; repair outbox_node"
     )]
@@ -38,7 +38,7 @@ pub enum NodeError {
         /// Its epoch.
         epoch: i64,
     },
-    /// The database refused or is away.
+    /// The database refused the statement or became unavailable.
     #[error(
         "the database could not {what} (the table is made by `relay migrate up --line outbox`, the rights by `relay \
          migrate roles`)"
@@ -60,7 +60,8 @@ impl NodeError {
         move |source| Self::Database { what, source }
     }
 
-    /// Whose fault it is: the database's ([`Fault::Broker`]: wait and try again) or the operator's.
+    /// Returns the party at fault: the database ([`Fault::Broker`]: wait and retry) or the
+    /// operator.
     #[must_use]
     pub fn fault(&self) -> Fault {
         match self {

@@ -1,4 +1,4 @@
-//! The handle that makes ids which name the node.
+//! The handle that makes ids with the number of this node.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,11 +14,11 @@ use super::renewal::{Command, Renewal};
 use crate::dialect::Dialect;
 use crate::telemetry;
 
-/// The largest batch: what one millisecond has room for.
+/// The largest batch: the number of ids that one millisecond has room for.
 pub const BATCH_MAX: usize = 4_096;
 
-/// Makes ids that name this node. Cheap to clone; clones share the number. When the last one is
-/// dropped, the number is given back.
+/// Makes ids that name this node. Cheap to clone; clones share the number. Dropping the last clone
+/// releases the number.
 #[derive(Clone)]
 pub struct NodeIds {
     shared: Arc<Shared>,
@@ -37,13 +37,13 @@ impl Shared {
 }
 
 impl NodeIds {
-    /// Leases a number, and keeps it renewed in the background for as long as a handle exists. On
-    /// PostgreSQL as the role of producers.
+    /// Leases a number and renews it in the background as long as a handle exists. Needs the
+    /// producers' role on PostgreSQL.
     ///
     /// # Errors
-    /// [`NodeError`]: an option out of its bounds, a table that is missing, no number left, or a
-    /// database that is away. Run it to its end: a number that was leased meanwhile is free again
-    /// when its lease has ended.
+    /// [`NodeError`]: an option out of bounds, a missing table, no number left, or an unavailable
+    /// database. Not cancel-safe: a number leased by a dropped call is free again when its lease
+    /// ends.
     pub async fn open<DB: Dialect>(pool: Pool<DB>, options: NodeOptions) -> Result<Self, NodeError> {
         options.check()?;
         let shared = Arc::new(Shared { mint: Mutex::default(), clock: Arc::clone(&options.clock) });
@@ -55,16 +55,16 @@ impl NodeIds {
         Ok(Self { shared, renewal: commands })
     }
 
-    /// The next id. Ids of one node ascend strictly. It does not block.
+    /// Returns the next id. Ids of one node ascend strictly. Does not block.
     ///
     /// # Errors
-    /// [`Stale`]: this node's number may be another one's by now, or the clock is behind. Try again
+    /// [`Stale`]: another node may have this number by now, or the clock is behind. Try again
     /// later.
     pub fn next(&self) -> Result<MessageId, Stale> {
         self.minted(NodeIdGenerator::next)
     }
 
-    /// So many ids at once, at most [`BATCH_MAX`] whatever is asked for: all or none.
+    /// Returns `count` ids at once, capped at [`BATCH_MAX`]: all or none.
     ///
     /// # Errors
     /// As for [`next`](Self::next).
@@ -74,26 +74,27 @@ impl NodeIds {
         })
     }
 
-    /// The number and its epoch; nothing while there is none. The lease may have ended.
+    /// Returns the number and its epoch; `None` while the node has no number. The lease may have
+    /// ended.
     #[must_use]
     pub fn number(&self) -> Option<(u16, u32)> {
         self.shared.mint().term().map(|term| (term.number, term.epoch))
     }
 
-    /// Renews now, for example when the machine was suspended; takes another number when this one
+    /// Renews now, for example after the machine was suspended. Takes another number when this one
     /// is lost. Cancel-safe.
     ///
     /// # Errors
-    /// [`NodeError`]; ids are made until the lease ends.
+    /// [`NodeError`]. Ids are still made until the lease ends.
     pub async fn renew(&self) -> Result<(), NodeError> {
         self.ask(Command::Renew).await
     }
 
-    /// Gives the number back: another node may have it at once. No clone makes ids after it.
-    /// Cancel-safe.
+    /// Releases the number, so that another node may have it at once. Afterwards no clone makes
+    /// ids. Cancel-safe.
     ///
     /// # Errors
-    /// [`NodeError`] when the database did not answer; the number is free when its lease has ended.
+    /// [`NodeError`] when the database did not answer. The number is then free when its lease ends.
     pub async fn close(self) -> Result<(), NodeError> {
         self.ask(Command::Close).await
     }
@@ -112,7 +113,7 @@ impl NodeIds {
         make: impl FnOnce(&mut NodeIdGenerator, std::time::Duration, std::time::Duration) -> Result<T, Stale>,
     ) -> Result<T, Stale> {
         let mut mint = self.shared.mint();
-        // Under the lock: a moment read before could be one of before a renewal.
+        // Read under the lock: a time read earlier could be from before a renewal.
         let (since_1970, elapsed) = (self.shared.clock.since_1970(), self.shared.clock.elapsed());
         make(&mut mint, since_1970, elapsed).inspect_err(telemetry::node_refused)
     }

@@ -1,17 +1,17 @@
-//! Ids that name the node which made them: unique in the region of one database without asking it
-//! for each.
+//! Ids that name the node that made them. They are unique among all nodes of one database, without
+//! a round trip for each id.
 //!
-//! A node is a process. It leases a number in the table `outbox_node`, on the database's clock, and
-//! renews the lease every third of its length. Number and epoch are bits of every id
+//! A node is a process. It leases a number in the table `outbox_node`, by the database's clock, and
+//! renews the lease after every third of its length. Number and epoch are bits of every id
 //! ([`message::token::node`] has the layout and the proof).
 //!
-//! | when | what happens |
+//! | event | result |
 //! |---|---|
-//! | the lease is not renewed in time | no more ids, by the node's own measuring clock and a tenth of the lease before the database may give the number away; [`Stale::Expired`](message::token::Stale) |
-//! | a node is stopped, its number is given away, and it goes on | its ids carry the epoch of before, and equal nobody's; its next renewal tells it, and it takes another number |
-//! | the clock steps back | ids go on from the latest time, up to a minute ahead; then [`Stale::Behind`](message::token::Stale) |
-//! | the database is away | ids are made until the lease ends; a number is taken when it is back |
-//! | the database is restored from a backup | epochs may come again: 14 random bits of each term and the time still tell ids apart, with no certainty |
+//! | the lease is not renewed in time | the node stops making ids ([`Stale::Expired`](message::token::Stale)), by its own monotonic clock and a tenth of the lease before the database may give the number away |
+//! | a node is suspended, its number goes to another node, and it resumes | its ids carry the old epoch and equal no other node's; its next renewal fails, and it takes another number |
+//! | the clock steps back | ids continue from the latest time, up to a minute ahead; then [`Stale::Behind`](message::token::Stale) |
+//! | the database is unavailable | ids are made until the lease ends; a new number is taken when the database is back |
+//! | the database is restored from a backup | epochs may repeat: 14 random bits of each term and the time still keep ids apart, but without certainty |
 //!
 //! ```no_run
 //! # async fn example(pool: sqlx::PgPool) -> Result<(), Box<dyn std::error::Error>> {

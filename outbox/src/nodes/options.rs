@@ -1,4 +1,4 @@
-//! Settings of a node, with their bounds.
+//! Options of a node, with their bounds.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,30 +8,30 @@ use migrations::Identifier;
 
 use super::error::NodeError;
 
-/// How long a number is leased by default.
+/// The default lease on a number.
 pub const NODE_LEASE_DEFAULT: Duration = Duration::from_secs(30);
 /// The shortest lease.
 pub const NODE_LEASE_MIN: Duration = Duration::from_secs(3);
 /// The longest lease.
 pub const NODE_LEASE_MAX: Duration = Duration::from_secs(3_600);
 
-/// The longest name of a holder.
+/// Maximum length of a holder's name in bytes.
 const HOLDER_BYTES_MAX: usize = 255;
 
-/// The settings that a node is opened with.
+/// Options for opening a node.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct NodeOptions {
     /// How long a number is held without a renewal: [`NODE_LEASE_MIN`] to [`NODE_LEASE_MAX`], 30 s
-    /// by default. For so long the node makes ids while the database is away, and for so long a
-    /// number stays taken after a crash.
+    /// by default. The node makes ids for this long while the database is unavailable, and a number
+    /// stays taken for this long after a crash.
     pub lease: Duration,
-    /// Who is seen to hold the number, for operators: 1 to 255 bytes. By default the process id. It
-    /// decides nothing.
+    /// The holder that operators see: 1 to 255 bytes. By default the process id. It has no other
+    /// effect.
     pub holder: String,
-    /// The PostgreSQL schema of the table; without one the `search_path` finds it. SQLite has none.
+    /// The PostgreSQL schema of the table; with `None` the `search_path` decides. SQLite has none.
     pub schema: Option<Identifier>,
-    /// Where the time comes from; by default the machine.
+    /// The source of the time. By default the machine's clock.
     pub clock: Arc<dyn Clock>,
 }
 
@@ -54,7 +54,7 @@ impl NodeOptions {
         self
     }
 
-    /// Sets who is seen to hold the number.
+    /// Sets the holder that operators see.
     #[must_use]
     pub fn holder(mut self, holder: impl Into<String>) -> Self {
         self.holder = holder.into();
@@ -68,7 +68,7 @@ impl NodeOptions {
         self
     }
 
-    /// Sets where the time comes from: for tests.
+    /// Sets the source of the time, for tests.
     #[must_use]
     pub fn clock(mut self, clock: impl Clock) -> Self {
         self.clock = Arc::new(clock);
@@ -86,9 +86,9 @@ impl NodeOptions {
         }
     }
 
-    /// How long the node itself relies on a lease: it ends here before it ends in the database,
-    /// also when this machine's clock goes a little slower, and an id takes a while from here to a
-    /// row.
+    /// Returns how long the node relies on its lease. It stops a tenth before the lease ends in the
+    /// database. This margin covers a slightly slow clock on this machine, and the time from making
+    /// an id to storing its row.
     pub(super) fn relied_on(&self) -> Duration {
         self.lease - self.lease / 10
     }

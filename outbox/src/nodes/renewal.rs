@@ -1,4 +1,4 @@
-//! Takes a number, keeps it, and takes another one when it is lost.
+//! Takes a number, renews it, and takes another one when it is lost.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,16 +13,16 @@ use super::options::NodeOptions;
 use crate::dialect::Dialect;
 use crate::telemetry;
 
-/// A request of the handle to its renewal.
+/// A request from the handle to its renewal task.
 #[derive(Debug)]
 pub(super) enum Command {
     /// Renew now.
     Renew(oneshot::Sender<Result<(), NodeError>>),
-    /// Give the number back, and end.
+    /// Release the number and end.
     Close(oneshot::Sender<Result<(), NodeError>>),
 }
 
-/// The task behind a node. No call to the database is ever dropped half-way.
+/// The task behind a node. It never drops a database call half-way.
 pub(super) struct Renewal<DB: Dialect> {
     pub(super) pool: Pool<DB>,
     pub(super) statements: DB::Statements,
@@ -31,7 +31,7 @@ pub(super) struct Renewal<DB: Dialect> {
 }
 
 impl<DB: Dialect> Renewal<DB> {
-    /// Until the last handle is gone.
+    /// Runs until the last handle is gone.
     pub(super) async fn run(self, mut commands: mpsc::Receiver<Command>) {
         loop {
             match tokio::time::timeout(self.pause(), commands.recv()).await {
@@ -53,10 +53,10 @@ impl<DB: Dialect> Renewal<DB> {
         }
     }
 
-    /// Renews the lease, or takes another number when somebody else has this one.
+    /// Renews the lease, or takes another number when another node has this one.
     pub(super) async fn keep(&self) -> Result<(), NodeError> {
         let Some(term) = self.shared.mint().term() else { return self.take().await };
-        // Before the question: the database counts from a later moment on.
+        // Read before the request: the database counts from a later moment.
         let asked_at = self.options.clock.elapsed();
         let mut connection = self.pool.acquire().await.map_err(NodeError::during("renew a node number"))?;
         let held = (i64::from(term.number), i64::from(term.epoch));
@@ -98,7 +98,7 @@ impl<DB: Dialect> Renewal<DB> {
 
     async fn give_back(&self) -> Result<(), NodeError> {
         let Some(term) = self.shared.mint().term() else { return Ok(()) };
-        // No id after it: the number may be somebody else's at once.
+        // Make no more ids: another node may have the number at once.
         self.shared.mint().give_up();
         let failed = NodeError::during("take a node number back");
         let mut connection = match self.pool.acquire().await {
@@ -109,7 +109,8 @@ impl<DB: Dialect> Renewal<DB> {
         DB::release_node(&mut connection, &self.statements, held).await.map(drop).map_err(failed)
     }
 
-    /// A third of the lease leaves two more tries; without a number, sooner.
+    /// Returns the pause until the next attempt. A third of the lease leaves time for two more
+    /// attempts. Shorter while the node has no number.
     fn pause(&self) -> Duration {
         let parts = if self.shared.mint().term().is_some() { 3 } else { 10 };
         self.options.lease / parts

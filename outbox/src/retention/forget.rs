@@ -1,34 +1,34 @@
-//! Why a relay is not forgotten.
+//! Reasons not to forget a relay.
 
 use crate::log::LogError;
 
-/// Why a relay is not forgotten; nothing was changed.
+/// Why a relay is not forgotten. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ForgetError {
-    /// There is no such relay.
+    /// No such relay exists.
     #[error("no relay named {relay:?} has ever read this outbox")]
     Unknown {
         /// Its name.
         relay: String,
     },
-    /// Its lease has not expired.
+    /// Its lease has not expired yet.
     #[error("relay {relay:?} is led by {holder}; stop it first")]
     Leading {
         /// Its name.
         relay: String,
-        /// Who holds the lease.
+        /// The holder of the lease.
         holder: String,
     },
-    /// Entries are parked for it.
+    /// Entries are parked for this relay.
     #[error("{entries} messages are parked for relay {relay:?} and would never be published")]
     Parked {
         /// Its name.
         relay: String,
-        /// How many.
+        /// Number of parked entries.
         entries: u64,
     },
-    /// The database could not be asked.
+    /// The database could not answer.
     #[error(transparent)]
     Log(#[from] LogError),
 }

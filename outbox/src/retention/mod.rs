@@ -1,12 +1,11 @@
-//! Removes history that nobody needs any more: whole segments, never an undecided entry.
+//! Removes history that is no longer needed: whole segments, never an undecided entry.
 //!
-//! A segment is removed when it is older than history is to be kept, and every relay's cursor has
-//! passed it. An entry that is parked has a copy of its content there, so its row may
-//! go.
+//! A segment is removed when it is older than the history to keep, and every relay's cursor has
+//! passed it. A parked entry has its own copy of the content, so its row may be removed.
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! |---|---|
-//! | [`segment`] | [`Segment`], [`HeldBack`], [`Expired`]: what there is, why it stays, what went |
+//! | [`segment`] | [`Segment`], [`HeldBack`], [`Expired`]: segments, why they stay, what was removed |
 //! | [`forget`] | [`ForgetError`]: why a relay is not forgotten |
 
 pub mod forget;
@@ -24,42 +23,43 @@ pub use segment::{Expired, HeldBack, Segment};
 use crate::address::Address;
 use crate::log::{LogError, LogOptions, RelayName};
 
-/// The retention of one log. Each call opens a connection of its own.
+/// The retention of one log. Each call opens its own connection.
 #[async_trait]
 pub trait LogRetention: Send + Sync + 'static {
-    /// Every segment, and why it stays if entries are kept for `keep`. SQLite has one. Reads only;
-    /// cancel-safe.
+    /// Returns every segment, and why it stays when entries are kept for `keep`. SQLite has one
+    /// segment. Reads only; cancel-safe.
     ///
     /// # Errors
     /// [`LogError`]: unreachable, wrong credentials, schema missing.
     async fn segments(&self, keep: Duration) -> Result<Vec<Segment>, LogError>;
 
-    /// Removes what is older than `keep` and passed by every relay. Gives way to producers: what is
-    /// in use at the moment is left for the next time. Any number of processes may do it at once.
-    /// Not cancel-safe: what was done when the call is dropped stays done.
+    /// Removes segments that are older than `keep` and that every relay has passed. Gives way to
+    /// producers: a segment in use is left for the next time. Several processes may call it at
+    /// once. Not cancel-safe: work done before a drop stays done.
     ///
     /// # Errors
     /// As for [`LogRetention::segments`].
     async fn expire(&self, keep: Duration) -> Result<Expired, LogError>;
 
-    /// Removes decisions and operations of operators that are older than `keep` and whose messages
-    /// are gone, of the oldest thousand of each. Returns how many went. Cancel-safe.
+    /// Removes operators' decisions and operations that are older than `keep` and whose messages
+    /// are gone. Looks at the oldest thousand of each. Returns the number removed. Cancel-safe.
     ///
     /// # Errors
-    /// As for [`LogRetention::segments`]; PostgreSQL refuses to remove what is younger than 30
+    /// As for [`LogRetention::segments`]; PostgreSQL refuses to remove records younger than 30
     /// days.
     async fn forget_decisions(&self, keep: Duration) -> Result<u64, LogError>;
 
-    /// Removes the cursor of a relay that is gone for good, so that it holds nothing back any more;
-    /// should it come again, it begins with the oldest entry there is. With `discard_parked` also
-    /// what is parked for it. Not cancel-safe: ask again.
+    /// Removes the cursor of a relay that is gone for good, so that it no longer holds back
+    /// retention. If the relay returns, it begins with the oldest remaining entry. `discard_parked`
+    /// also removes its parked entries. Not cancel-safe: call it again.
     ///
     /// # Errors
-    /// [`ForgetError`]: it leads, it is unknown, or entries are parked. Nothing is changed then.
+    /// [`ForgetError`]: it leads, it is unknown, or entries are parked. Nothing was changed then.
     async fn forget(&self, relay: &RelayName, discard_parked: bool) -> Result<(), ForgetError>;
 }
 
-/// Retention for the database at an address: `postgres://…` or `sqlite:…`. Connects to nothing yet.
+/// Opens the retention of the database at an address: `postgres://…` or `sqlite:…`. Does not
+/// connect yet.
 ///
 /// # Errors
 /// [`LogError::Operator`] when the URL cannot be used or would send secrets in the clear.

@@ -1,24 +1,24 @@
-//! Segments, into which the log is divided.
+//! The segments of the log.
 
 use std::fmt;
 use std::time::Duration;
 
 use crate::log::EntryId;
 
-/// A part of the log that goes as a whole.
+/// A part of the log that is removed as a whole.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Segment {
     /// Its number, from 0.
     pub number: u16,
-    /// The entry that was enqueued last; `None` when there is none.
+    /// The entry that was enqueued last; `None` when the segment is empty.
     pub newest: Option<EntryId>,
     /// The age of that entry.
     pub newest_age: Option<Duration>,
     /// The age of the entry that was enqueued first.
     pub oldest_age: Option<Duration>,
-    /// The bytes on disk, indexes included; `None` where the database does not tell.
+    /// The bytes on disk, indexes included; `None` where the database does not report them.
     pub bytes: Option<u64>,
-    /// Why it stays; `None` when it can go.
+    /// Why it stays; `None` when it can be removed.
     pub held_back: Option<HeldBack>,
 }
 
@@ -26,24 +26,24 @@ pub struct Segment {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HeldBack {
-    /// There is nothing in it.
+    /// It contains no entries.
     Empty,
     /// Its newest entry is not old enough.
     Young,
     /// No relay has ever read this outbox.
     Unread,
-    /// A relay has not passed it: this one is the furthest behind.
+    /// A relay has not passed it. This is the one furthest behind.
     Relay(String),
-    /// This relay has parked a message of it that is too large to be copied.
+    /// This relay has parked one of its messages, which is too large to be copied.
     Parked(String),
-    /// The log was restored from another cluster and no relay has taken it up yet.
+    /// The log was restored from another cluster, and no relay has read it since.
     Restored,
-    /// It was in use at the moment.
+    /// It was in use.
     Busy,
 }
 
 impl HeldBack {
-    /// Whether somebody should do something about it.
+    /// Returns whether an operator should act.
     #[must_use]
     pub fn needs_attention(&self) -> bool {
         matches!(self, Self::Unread | Self::Relay(_) | Self::Parked(_) | Self::Restored)
@@ -70,10 +70,9 @@ impl fmt::Display for HeldBack {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Expired {
-    /// Segments that were emptied. Where it was all of the log's only one, and where it was a part
-    /// of it, 1.
+    /// Number of emptied segments. On SQLite, with its single segment, 1 when rows were removed.
     pub segments: u64,
-    /// How many rows; `None` where they went without being counted.
+    /// Number of removed rows; `None` where they were not counted.
     pub rows: Option<u64>,
     /// The bytes on disk that became free; `None` where the file keeps its size.
     pub bytes: Option<u64>,

@@ -1,4 +1,4 @@
-//! How a commit can fail.
+//! Failures of a commit.
 
 use std::error::Error;
 
@@ -6,38 +6,38 @@ use message::{Fault, MessageId};
 
 use crate::enqueue_error::EnqueueError;
 
-/// A commit whose outcome nobody has heard.
+/// A commit whose answer was lost.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnknownCommit {
-    /// The messages that the transaction added: when one is found, it committed.
+    /// The messages that the transaction added. If one of them exists, it committed.
     pub message_ids: Vec<MessageId>,
     /// The transaction's id, where the database has one.
     pub transaction: Option<String>,
 }
 
-/// Why a commit did not happen, or may not have.
+/// Why a commit did not happen, or may not have happened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CommitError {
-    /// An enqueue had failed before: the business rows would have been stored without their
+    /// An earlier enqueue failed, so the business rows would have been stored without their
     /// message. Everything is rolled back.
     #[error("the transaction is rolled back because a message could not be enqueued: {first}")]
     Poisoned {
         /// The first error.
         first: String,
-        /// Whether the same transaction may succeed when run again.
+        /// Whether the same transaction may succeed on another run.
         retryable: bool,
     },
     /// The staged messages could not be enqueued. Everything is rolled back.
     #[error("the transaction is rolled back because its staged messages could not be enqueued")]
     Staged(#[source] EnqueueError),
-    /// A statement had failed before, its error was not passed on, and the database had rolled
+    /// An earlier statement failed and its error was not passed on. The database has already rolled
     /// everything back.
     #[error("a statement of the transaction had failed before, so the database has rolled everything back")]
     Aborted(#[source] Box<dyn Error + Send + Sync>),
-    /// The transaction was ended before: by a `begin()` inside of it that was dropped before its
-    /// answer or refused, or by a COMMIT or ROLLBACK in SQL. What was written until then is rolled
-    /// back (or was committed by that COMMIT), what was written after it is stored.
+    /// The transaction had already ended: a nested `begin()` was dropped before its answer or
+    /// refused, or SQL ran COMMIT or ROLLBACK. Rows written before that are rolled back, or
+    /// committed by that COMMIT. Rows written after it are stored.
     #[error("{}; await every begin(), and use commit() and rollback()", migrations::own_transaction::ENDED)]
     Ended,
     /// The database refused to commit. Everything is rolled back.
@@ -46,17 +46,17 @@ pub enum CommitError {
         /// The client library's error.
         #[source]
         source: Box<dyn Error + Send + Sync>,
-        /// Whether the same transaction may succeed when run again.
+        /// Whether the same transaction may succeed on another run.
         retryable: bool,
     },
     /// The connection was lost before COMMIT was sent. Everything is rolled back.
     #[error("the connection was lost before the commit; everything is rolled back")]
     Lost(#[source] Box<dyn Error + Send + Sync>),
-    /// The connection was lost during COMMIT: it may have happened or not.
+    /// The connection was lost during COMMIT, which may or may not have happened.
     /// [`Outbox::resolve`](crate::Outbox::resolve) finds out.
     #[error("the connection was lost during the commit; it is unknown whether it happened")]
     Unknown {
-        /// The commit to look for.
+        /// The commit to look up.
         commit: UnknownCommit,
         /// The client library's error.
         #[source]
@@ -65,7 +65,8 @@ pub enum CommitError {
 }
 
 impl CommitError {
-    /// Whether the whole transaction, run again, may succeed. Never for [`CommitError::Unknown`].
+    /// Returns whether the whole transaction may succeed on another run. Never for
+    /// [`CommitError::Unknown`].
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         match self {
@@ -75,8 +76,8 @@ impl CommitError {
         }
     }
 
-    /// Whose fault it is: the message's, the database's ([`Fault::Broker`]: wait and try again), or
-    /// the operator's, which here includes the program's own.
+    /// Returns the party at fault: the message, the database ([`Fault::Broker`]: wait and retry),
+    /// or the operator, which here includes the calling program.
     #[must_use]
     pub fn fault(&self) -> Fault {
         match self {

@@ -1,10 +1,10 @@
-//! The same message ids on every attempt.
+//! Repeats the same message ids on every attempt.
 
 use message::MessageId;
 use message::token::{IdGenerator, MintError};
 
-/// The ids that a piece of work has asked for, in order. A second attempt gets the same ones: its
-/// messages are the first attempt's, whatever became of that.
+/// The ids that a unit of work has requested, in order. A second attempt gets the same ids: its
+/// messages are those of the first attempt, whatever happened to it.
 #[derive(Debug, Default)]
 pub(crate) struct ReplayedIds {
     ids: Vec<MessageId>,
@@ -12,7 +12,7 @@ pub(crate) struct ReplayedIds {
 }
 
 impl ReplayedIds {
-    /// The next id.
+    /// Returns the next id.
     pub(crate) fn next(&mut self, ids: &dyn IdGenerator) -> Result<MessageId, MintError> {
         if self.next == self.ids.len() {
             self.ids.push(ids.mint()?);
@@ -22,7 +22,7 @@ impl ReplayedIds {
         Ok(id)
     }
 
-    /// Back to the first id.
+    /// Goes back to the first id.
     pub(crate) fn rewind(&mut self) {
         self.next = 0;
     }

@@ -1,14 +1,14 @@
 //! Transactions that cannot lose a message.
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! |---|---|
-//! | [`OutboxTransaction`] | a transaction that refuses to commit after a failed enqueue, and checks that its commit happened |
+//! | [`OutboxTransaction`] | a transaction that refuses to commit after a failed enqueue, and verifies that it is still alive before its commit |
 //! | [`commit`] | [`CommitError`], [`UnknownCommit`] |
-//! | [`resolve`] | [`CommitOutcome`]: what became of an unknown commit |
+//! | [`resolve`] | [`CommitOutcome`]: the outcome of an unknown commit |
 //! | [`retry`] | [`RetryPolicy`] |
-//! | [`run`] | [`Outbox::transaction`](crate::Outbox::transaction): runs to completion, tries again, never guesses |
-//! | [`Rollback`] | an error for work that needs none of its own |
-//! | [`Work`] | what runs in it |
+//! | [`run`] | [`Outbox::transaction`](crate::Outbox::transaction): runs to completion, retries, never guesses |
+//! | [`Rollback`] | an error for work without an error type of its own |
+//! | [`Work`] | the work of a transaction |
 //! | `ids` | the same message ids on every attempt |
 
 pub mod commit;

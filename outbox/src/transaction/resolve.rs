@@ -10,27 +10,27 @@ use crate::dialect::{Dialect, TransactionStatus};
 use crate::producer::Outbox;
 use crate::transaction::commit::UnknownCommit;
 
-/// The first pause between two questions; it doubles up to a second.
+/// The first pause between two queries; it doubles up to one second.
 const PAUSE_BASE: Duration = Duration::from_millis(20);
 
-/// The outcome of a commit. On SQLite, where a commit is unknown only after an I/O error, messages
-/// that were all rolled back to a savepoint make a transaction look as if it had not committed.
+/// The outcome of a commit. On SQLite a commit is unknown only after an I/O error. There, a
+/// transaction whose messages were all rolled back to a savepoint looks as if it had not committed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CommitOutcome {
-    /// It committed: its messages are there.
+    /// It committed: its messages exist.
     Committed,
-    /// It did not, and cannot any more: running it again is safe.
+    /// It did not commit and cannot commit any more. Running it again is safe.
     NotCommitted,
-    /// It left no message by which it could be recognised: it added none, rolled all of them back
-    /// to a savepoint, or committed so long ago that retention may have removed them.
+    /// It left no message to recognise it by: it added none, rolled all of them back to a
+    /// savepoint, or committed so long ago that retention may have removed them.
     Unrecognisable,
 }
 
-/// It could not be found out in time; it stays unknown.
+/// The outcome could not be found out in time and stays unknown.
 #[derive(Debug, thiserror::Error)]
 #[error("it could not be found out within {waited:?} whether the transaction committed: {reason}")]
 pub struct ResolveError {
-    /// How long was asked.
+    /// How long the database was queried.
     pub waited: Duration,
     /// The last obstacle.
     pub reason: String,
@@ -40,9 +40,9 @@ pub struct ResolveError {
 }
 
 impl<DB: Dialect> Outbox<DB> {
-    /// Finds out on another connection what became of an unknown commit: waits until the
-    /// transaction is no longer running, then looks its messages up. Asks until
-    /// [`RetryPolicy::resolve_timeout`](crate::RetryPolicy) has passed; cancel-safe.
+    /// Finds out the outcome of an unknown commit on another connection: waits until the
+    /// transaction is no longer running, then looks up its messages. Gives up after
+    /// [`RetryPolicy::resolve_timeout`](crate::RetryPolicy). Cancel-safe.
     ///
     /// # Errors
     /// [`ResolveError`] when the database does not answer, or the old transaction is still running.
@@ -73,7 +73,7 @@ impl<DB: Dialect> Outbox<DB> {
         }
     }
 
-    /// One question; `None` while the transaction is running.
+    /// Queries once; `None` while the transaction is running.
     async fn ask(
         &self,
         pool: &Pool<DB>,

@@ -1,19 +1,19 @@
-//! How a transaction that lost against another one is tried again.
+//! Retries of a transaction that lost a conflict.
 
 use std::time::Duration;
 
 use message::Backoff;
 
-/// How [`Outbox::transaction`](crate::Outbox::transaction) tries again after a serialization
-/// failure, a deadlock or a busy database.
+/// How [`Outbox::transaction`](crate::Outbox::transaction) retries after a serialization failure, a
+/// deadlock or a busy database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RetryPolicy {
-    /// Attempts altogether; at least one is made. Default: 8.
+    /// Maximum attempts, the first one included. At least one is made. Default: 8.
     pub attempts_max: u32,
-    /// How long to wait before the next attempt. Default: 10 ms, doubled up to 1 s.
+    /// The wait before the next attempt. Default: 10 ms, doubled up to 1 s.
     pub backoff: Backoff,
-    /// How long to ask what became of an unknown commit. Default: 30 s.
+    /// How long to look up an unknown commit. Default: 30 s.
     pub resolve_timeout: Duration,
 }
 
@@ -28,21 +28,21 @@ impl Default for RetryPolicy {
 }
 
 impl RetryPolicy {
-    /// Sets how many attempts are made altogether.
+    /// Sets the maximum attempts, the first one included.
     #[must_use]
     pub fn attempts_max(mut self, attempts: u32) -> Self {
         self.attempts_max = attempts;
         self
     }
 
-    /// Sets how long to wait before the next attempt.
+    /// Sets the wait before the next attempt.
     #[must_use]
     pub fn backoff(mut self, backoff: Backoff) -> Self {
         self.backoff = backoff;
         self
     }
 
-    /// Sets how long to ask what became of an unknown commit.
+    /// Sets how long to look up an unknown commit.
     #[must_use]
     pub fn resolve_timeout(mut self, limit: Duration) -> Self {
         self.resolve_timeout = limit;

@@ -1,11 +1,11 @@
-//! An error for work that needs none of its own.
+//! An error for work without an error type of its own.
 
 use std::error::Error;
 
 use crate::enqueue_error::EnqueueError;
 
-/// Why the work of a transaction gave up, for work that needs no error of its own: `?` takes errors
-/// of the database and of enqueueing, [`Rollback::because`] gives a reason of the business.
+/// Why the work of a transaction gave up, for work without an error type of its own. `?` converts
+/// errors of the database and of enqueueing; [`Rollback::because`] gives a business reason.
 ///
 /// ```no_run
 /// # async fn example(pool: sqlx::PgPool, outbox: outbox::Outbox<sqlx::Postgres>, cents: i64) -> Result<(), Box<dyn std::error::Error>> {
@@ -26,22 +26,22 @@ use crate::enqueue_error::EnqueueError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Rollback {
-    /// The business says no.
+    /// A business reason.
     #[error("{0}")]
     Because(String),
-    /// A statement failed. A conflict with another transaction makes the work run again.
+    /// A statement failed. After a conflict with another transaction the work runs again.
     #[error("the database refused a statement")]
     Database(#[from] sqlx::Error),
     /// A message was not enqueued.
     #[error("a message was not enqueued")]
     Enqueue(#[from] EnqueueError),
-    /// Anything else.
+    /// Any other error.
     #[error("the work failed")]
     Other(#[from] Box<dyn Error + Send + Sync>),
 }
 
 impl Rollback {
-    /// A reason of the business.
+    /// Makes an error with a business reason.
     #[must_use]
     pub fn because(reason: impl Into<String>) -> Self {
         Self::Because(reason.into())

@@ -20,22 +20,22 @@ use crate::transaction::wrapper::OutboxTransaction;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TransactionError<E: Error + 'static> {
-    /// The work failed; everything is rolled back.
+    /// The work failed. Everything is rolled back.
     #[error("the work failed and is rolled back")]
     Work(#[source] E),
-    /// No transaction could be begun; nothing was done.
+    /// No transaction could be begun. Nothing was done.
     #[error("no transaction could be begun")]
     Begin(#[source] EnqueueError),
-    /// It was not committed; everything is rolled back.
+    /// The transaction was not committed. Everything is rolled back.
     #[error("it was not committed")]
     Commit(#[source] CommitError),
-    /// Nobody knows whether it was committed. Neither success nor failure: look at the business
-    /// rows, or [resolve](Outbox::resolve) it later.
+    /// The outcome of the commit is unknown, neither success nor failure. Check the business rows,
+    /// or [resolve](Outbox::resolve) it later.
     #[error("it is unknown whether the transaction was committed: {reason}")]
     Unknown {
-        /// Why it could not be found out.
+        /// Why the outcome could not be found out.
         reason: String,
-        /// The commit to look for.
+        /// The commit to look up.
         commit: UnknownCommit,
     },
 }
@@ -50,15 +50,15 @@ enum Attempt<T, E: Error + 'static> {
 impl<DB: Dialect> Outbox<DB> {
     /// Runs `work` in a transaction and commits it.
     ///
-    /// - It runs to its end, also when the caller is dropped: then in a task of its own. A caller
-    ///   that neither polls nor drops it holds its locks.
+    /// - It runs to its end even if the caller is dropped, then in a task of its own. A caller that
+    ///   neither polls nor drops it keeps its locks.
     /// - A serialization failure, a deadlock or a busy database makes it run again, after a pause
-    ///   and with the *same* message ids; [`RetryPolicy`](crate::RetryPolicy) bounds this. It is
-    ///   recognised in the work's error by a [`sqlx::Error`] or [`EnqueueError`] among its sources
-    ///   (a variant that thiserror calls `transparent` hides its own).
-    /// - A commit whose answer was lost is looked up by its message ids. One that did not happen
-    ///   runs again.
-    /// - `work` may run several times: effects outside the database do not belong into it.
+    ///   and with the *same* message ids; [`RetryPolicy`](crate::RetryPolicy) bounds this. The conflict
+    ///   is recognised by a [`sqlx::Error`] or [`EnqueueError`] among the sources of the work's error
+    ///   (a `transparent` variant of thiserror hides its own).
+    /// - A commit whose answer was lost is looked up by its message ids. If it did not happen, the
+    ///   work runs again.
+    /// - `work` may run several times, so it must not contain effects outside the database.
     ///
     /// ```no_run
     /// # async fn example(pool: sqlx::PgPool, outbox: outbox::Outbox<sqlx::Postgres>) -> Result<(), Box<dyn std::error::Error>> {
@@ -73,8 +73,9 @@ impl<DB: Dialect> Outbox<DB> {
     /// # Ok(()) }
     /// ```
     ///
-    /// Each attempt has its own clone of the values that the closure has moved in. Its argument
-    /// needs its type written down. A closure that keeps the transaction does not compile:
+    /// Each attempt gets its own clone of the values that the closure has captured by move. The
+    /// type of the closure's argument must be written out. A closure that keeps the transaction
+    /// does not compile:
     /// ```compile_fail
     /// # async fn example(pool: sqlx::PgPool, outbox: outbox::Outbox<sqlx::Postgres>) {
     /// let mut kept = None;
@@ -88,11 +89,11 @@ impl<DB: Dialect> Outbox<DB> {
     /// ```
     ///
     /// # Errors
-    /// [`TransactionError`]. Cancel-safe in the sense that dropping the call neither stops nor
-    /// harms the transaction.
+    /// [`TransactionError`]. Cancel-safe: dropping the call neither stops nor harms the
+    /// transaction.
     ///
     /// # Panics
-    /// Passes a panic of `work` on.
+    /// Passes on a panic of `work`.
     pub async fn transaction<T, E, F>(&self, pool: &Pool<DB>, work: F) -> Result<T, TransactionError<E>>
     where
         T: Send + 'static,
@@ -166,7 +167,7 @@ impl<DB: Dialect> Runner<DB> {
         }
     }
 
-    /// Decides what to do after a failed commit. One that is unknown is looked up.
+    /// Decides what to do after a failed commit. An unknown one is looked up.
     async fn decide<T, E: Error + 'static>(&self, value: T, error: CommitError) -> Attempt<T, E> {
         let CommitError::Unknown { commit, source } = error else {
             return match error.is_retryable() {
@@ -192,7 +193,7 @@ impl<DB: Dialect> Runner<DB> {
     }
 }
 
-/// Whether an error or one of its sources says that the transaction lost against another one.
+/// Returns whether an error or one of its sources reports a conflict with another transaction.
 fn is_conflict(error: &(dyn Error + 'static)) -> bool {
     let mut next = Some(error);
     while let Some(error) = next {

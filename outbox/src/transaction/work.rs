@@ -4,13 +4,12 @@ use crate::dialect::Dialect;
 use crate::transaction::wrapper::OutboxTransaction;
 
 /// The work of a transaction: `async move |tx: &mut OutboxTransaction<_>| { … }`, or any function
-/// that takes the transaction and returns a future that can be sent to another thread. Implemented
-/// for all of them.
+/// that takes the transaction and returns a `Send` future. Implemented for all of these.
 ///
-/// It cannot be an `AsyncFn`: that promises nothing about the future, and a transaction runs to its
-/// end in a task of its own.
+/// It cannot be an `AsyncFn`, which does not promise a `Send` future. A transaction runs to its end
+/// in a task of its own.
 pub trait Work<'t, DB: Dialect, T, E> {
-    /// Its future.
+    /// The future of the work.
     type Future: Future<Output = Result<T, E>> + Send + 't;
 
     /// Begins the work.

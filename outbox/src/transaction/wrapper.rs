@@ -1,5 +1,5 @@
 //! A transaction that refuses to commit after an enqueue that failed or was dropped half-way, and
-//! checks that its commit happened.
+//! that verifies before its commit that it is still alive.
 
 use std::ops::{Deref, DerefMut};
 
@@ -19,18 +19,17 @@ use crate::store::{self, Batch};
 use crate::transaction::commit::{CommitError, UnknownCommit};
 use crate::transaction::ids::ReplayedIds;
 
-/// A database transaction together with the messages in it. It dereferences to the connection as
-/// [`sqlx::Transaction`] does: business SQL runs on `&mut *tx`, a savepoint begins with
-/// `tx.begin()`.
+/// A database transaction and the messages in it. It dereferences to the connection like
+/// [`sqlx::Transaction`]: business SQL runs on `&mut *tx`, and `tx.begin()` begins a savepoint.
 ///
-/// Await that `begin()`: when it is dropped before its answer (`timeout`, `select!`), or refused,
-/// sqlx ends the whole transaction. What follows is not stored with it, so [`commit`](Self::commit)
-/// and every enqueue refuse then.
+/// Always await that `begin()`. When it is dropped before its answer (`timeout`, `select!`) or
+/// refused, sqlx ends the whole transaction. Later rows would not be stored with it, so
+/// [`commit`](Self::commit) and every enqueue then refuse.
 ///
-/// Any error of its own `enqueue`, `enqueue_batch` or `stage` makes it unusable, and so does a call
-/// of these that is dropped before it ends: [`commit`](Self::commit) refuses. (Not those of
-/// [`Outbox::enqueue`] on the inner transaction: they never pass through here.) Dropping it rolls
-/// back.
+/// Any error of its own `enqueue`, `enqueue_batch` or `stage` makes it unusable, and so does
+/// dropping one of these calls before it ends: [`commit`](Self::commit) then refuses. Errors of
+/// [`Outbox::enqueue`] on the inner transaction do not, because they bypass this type. Dropping the
+/// transaction rolls it back.
 #[derive(Debug)]
 #[must_use = "dropping a transaction rolls it back"]
 pub struct OutboxTransaction<DB: Dialect> {
@@ -50,8 +49,8 @@ struct Poison {
     retryable: bool,
 }
 
-/// Stays behind when a call is dropped between two of its statements: part of a batch may be
-/// stored.
+/// The poison that remains when a call is dropped between two of its statements: part of a batch
+/// may be stored.
 const DROPPED: &str = "a call that enqueues was dropped before it ended";
 
 impl<DB: Dialect> Outbox<DB> {
@@ -59,10 +58,10 @@ impl<DB: Dialect> Outbox<DB> {
     /// IMMEDIATE`).
     ///
     /// Not cancel-safe: never drop it in `select!` or `timeout`, or the session may stay inside a
-    /// transaction (pools of [`pool`](crate::pool()) clean up after that).
+    /// transaction. Pools opened by [`pool`](crate::pool()) clean up after that.
     ///
     /// # Errors
-    /// [`EnqueueError::Database`] when the database is not available or, on SQLite, busy for too
+    /// [`EnqueueError::Database`] when the database is unavailable or, on SQLite, busy for too
     /// long.
     pub async fn begin(&self, pool: &Pool<DB>) -> Result<OutboxTransaction<DB>, EnqueueError> {
         Ok(OutboxTransaction::new(DB::begin_marked(pool).await?, self.clone(), ReplayedIds::default(), None))
@@ -89,12 +88,12 @@ impl<DB: Dialect> OutboxTransaction<DB> {
         }
     }
 
-    /// The transaction itself, for functions that ask for one.
+    /// Returns the inner transaction, for functions that require one.
     pub fn as_sqlx(&mut self) -> &mut Transaction<'static, DB> {
         &mut self.tx
     }
 
-    /// The connection, for `execute` and `fetch`; `&mut *tx` is the same.
+    /// Returns the connection, for `execute` and `fetch`; `&mut *tx` is the same.
     pub fn connection(&mut self) -> &mut DB::Connection {
         &mut self.tx
     }
@@ -102,8 +101,8 @@ impl<DB: Dialect> OutboxTransaction<DB> {
     /// Enqueues a message now.
     ///
     /// # Errors
-    /// [`EnqueueError`]; the transaction is unusable then. Not cancel-safe: a call that is dropped
-    /// makes it unusable as well.
+    /// [`EnqueueError`]. The transaction is then unusable. Not cancel-safe: a dropped call also
+    /// makes it unusable.
     pub async fn enqueue(&mut self, message: impl IntoMessage) -> Result<Enqueued, EnqueueError> {
         self.begin_call()?;
         let done = match self.prepare(message.into_message()) {
@@ -113,8 +112,8 @@ impl<DB: Dialect> OutboxTransaction<DB> {
         self.end_call(done)
     }
 
-    /// Enqueues many messages in one round trip; the answers are in the order of the messages. All
-    /// or none.
+    /// Enqueues many messages in one round trip, all or none. The answers are in the order of the
+    /// messages.
     ///
     /// # Errors
     /// As for [`enqueue`](Self::enqueue), for the first message that fails.
@@ -132,13 +131,13 @@ impl<DB: Dialect> OutboxTransaction<DB> {
         self.end_call(done)
     }
 
-    /// Checks a message and keeps it; all staged messages are stored in one statement right before
-    /// COMMIT. Their places in the log are then taken while the locks on the business rows are
-    /// held, so when two transactions touch one aggregate, its messages leave in the order of the
-    /// commits.
+    /// Checks a message and keeps it. All staged messages are stored in one statement right before
+    /// COMMIT. Their positions in the log are then allocated while the locks on the business rows
+    /// are held. So when two transactions change one aggregate, its messages leave in the order of
+    /// the commits.
     ///
     /// # Errors
-    /// [`EnqueueError::Invalid`] or [`EnqueueError::Oversize`]; the transaction is unusable then.
+    /// [`EnqueueError::Invalid`] or [`EnqueueError::Oversize`]. The transaction is then unusable.
     pub fn stage(&mut self, message: impl IntoMessage) -> Result<MessageId, EnqueueError> {
         self.begin_call()?;
         let prepared = self.prepare(message.into_message());
@@ -148,21 +147,20 @@ impl<DB: Dialect> OutboxTransaction<DB> {
         Ok(id)
     }
 
-    /// Stores the staged messages, makes sure that the transaction is alive, and commits.
+    /// Stores the staged messages, verifies that the transaction is still alive, and commits.
     ///
-    /// A statement error that the caller has swallowed would turn `COMMIT` into a silent rollback
-    /// on PostgreSQL: that is found out before. Not cancel-safe: a dropped commit has most likely
-    /// happened; await it in a task of its own, as [`Outbox::transaction`] does.
+    /// On PostgreSQL a statement error that the caller has swallowed would turn `COMMIT` into a
+    /// silent rollback. This is detected before. Not cancel-safe: a dropped commit has probably
+    /// happened. Await it in a task of its own, as [`Outbox::transaction`] does.
     ///
     /// # Errors
-    /// [`CommitError`]; nothing is stored, except that with [`CommitError::Unknown`] everything may
-    /// be.
+    /// [`CommitError`]. Nothing is stored; with [`CommitError::Unknown`] everything may be.
     pub async fn commit(self) -> Result<(), CommitError> {
         self.finish(false).await
     }
 
-    /// As [`commit`](Self::commit), right after a statement in it that has succeeded and changed
-    /// rows: nothing asks whether the transaction is alive, unless it holds messages.
+    /// Like [`commit`](Self::commit), for a caller whose last statement in it succeeded and changed
+    /// rows. Skips the check that the transaction is alive, unless it contains messages.
     ///
     /// # Errors
     /// [`CommitError`], as for [`commit`](Self::commit).
@@ -184,7 +182,8 @@ impl<DB: Dialect> OutboxTransaction<DB> {
         } else {
             let before = self.transaction.take();
             self.store_staged(staged).await.map_err(staged_error)?;
-            // The mark costs a round trip; messages name their transaction.
+            // Checking the mark would cost a round trip; the messages return their transaction's
+            // id.
             if before.is_some() && self.transaction.is_some() && before != self.transaction {
                 return Err(CommitError::Ended);
             }
@@ -210,11 +209,12 @@ impl<DB: Dialect> OutboxTransaction<DB> {
         }
     }
 
-    /// Rolls back: no trace of the business rows and the messages remains. Dropping does the same,
-    /// later.
+    /// Rolls back: neither business rows nor messages remain. Dropping the transaction does the
+    /// same later.
     ///
     /// # Errors
-    /// [`EnqueueError::Database`] when the database went away; it has rolled back by itself then.
+    /// [`EnqueueError::Database`] when the database became unavailable. It has then rolled back by
+    /// itself.
     pub async fn rollback(self) -> Result<(), EnqueueError> {
         Ok(self.tx.rollback().await?)
     }
@@ -228,7 +228,8 @@ impl<DB: Dialect> OutboxTransaction<DB> {
         if is_open { Ok(()) } else { Err(CommitError::Ended) }
     }
 
-    /// A cheap statement that fails in an aborted transaction, and finds the mark of this one.
+    /// Runs a cheap statement. It fails in an aborted transaction, and looks for this transaction's
+    /// mark.
     async fn probe(&mut self) -> Result<(), CommitError> {
         let is_marked =
             DB::is_marked(&mut self.tx).await.map_err(|error| match SqlErrorKind::of(&error) {
@@ -242,7 +243,7 @@ impl<DB: Dialect> OutboxTransaction<DB> {
         if is_marked { Ok(()) } else { Err(CommitError::Ended) }
     }
 
-    /// Refuses where a call has failed before, and poisons the transaction until this one ends.
+    /// Refuses after an earlier failed call. Poisons the transaction until this call ends.
     fn begin_call(&mut self) -> Result<(), EnqueueError> {
         if let Some(Poison { first, .. }) = &self.poison {
             return Err(EnqueueError::Poisoned { first: first.clone() });
@@ -263,7 +264,7 @@ impl<DB: Dialect> OutboxTransaction<DB> {
         self.outbox.prepare(message, || tape.next(ids), self.inherited.as_ref())
     }
 
-    /// All staged messages, in one statement.
+    /// Stores all staged messages in one statement.
     async fn store_staged(&mut self, staged: Vec<Prepared>) -> Result<(), EnqueueError> {
         match staged.as_slice() {
             [prepared] => self.store_one(prepared).await.map(drop),
@@ -288,7 +289,8 @@ impl<DB: Dialect> OutboxTransaction<DB> {
     }
 }
 
-/// The flush is the first statement to notice that the transaction had failed.
+/// Translates an error of storing staged messages. This may be the first statement to notice that
+/// the transaction had already failed.
 fn staged_error(error: EnqueueError) -> CommitError {
     match error {
         EnqueueError::Database { source, retryable } => match source.downcast_ref::<sqlx::Error>() {
