@@ -1,4 +1,4 @@
-//! Lease, cursor and exceptions. Time is the database's, never this machine's.
+//! Lease, cursor and exceptions. All times are the database's, never this machine's.
 
 use std::borrow::Cow;
 use std::ops::ControlFlow;
@@ -23,12 +23,12 @@ use crate::postgres::mark::PgMark;
 use crate::postgres::rebase::{Rebase, Search};
 use crate::postgres::statements::Statements;
 
-/// How often to ask again when somebody else took the lease between two questions.
+/// Maximum attempts when another process took the lease between the two statements.
 const ACQUIRE_ATTEMPTS: usize = 3;
 
 pub(super) struct PgCheckpointStore {
     pub(super) connection: PgConnection,
-    /// Whether its encoding has every character: an error may quote any.
+    /// Whether its encoding has every character: an error may quote any of them.
     pub(super) takes_any_text: bool,
     pub(super) relay: RelayName,
     pub(super) holder: String,
@@ -36,22 +36,23 @@ pub(super) struct PgCheckpointStore {
     pub(super) questions: facts::Statements,
     pub(super) rebase: Rebase,
     pub(super) call_timeout: Duration,
-    /// The server's, in which the lease was granted.
+    /// The server's run in which the lease was granted.
     pub(super) run: Option<String>,
     pub(super) watch: Watch<String>,
-    /// As it was noted last.
+    /// As it was last noted.
     pub(super) trouble: Option<BrokerTrouble>,
 }
 
-/// How often a lease is taken again after a rebase: the second comparison finds what the first one
-/// mended.
+/// Maximum attempts to take the lease. It is taken again after a rebase; the second comparison then
+/// finds a repaired cursor.
 const GRANT_ATTEMPTS: usize = 3;
 
 impl PgCheckpointStore {
-    /// Takes the lease, and gives the cursor out only when it is of this server's history.
+    /// Takes the lease. Returns the cursor only when it belongs to this server's history.
     async fn grant(&mut self, ttl: Duration) -> Result<Acquired, LogError> {
         for _ in 0..GRANT_ATTEMPTS {
-            // Rows that get new ids end a run. Until the cursor is compared, the epoch fences.
+            // Rows that get new ids end a run. Until the cursor is compared, the epoch alone
+            // fences.
             self.run = None;
             let acquired = within(self.call_timeout, self.take_lease(ttl)).await?;
             let Acquired::Granted { lease, cursor, taken_over_from } = acquired else { return Ok(acquired) };
@@ -61,14 +62,14 @@ impl PgCheckpointStore {
                     if sound != cursor && self.checkpoint(lease.epoch, &sound, &[]).await? == Fenced::Lost {
                         continue;
                     }
-                    // Not before: whoever was held up since it took the lease may have compared a
-                    // cursor of before a rebase.
+                    // Only now: a relay that was delayed after taking the lease may have compared a
+                    // cursor from before a rebase.
                     if !PgMark::read(&sound.base)?.is_rebased {
                         within(self.call_timeout, self.forget_left_out(lease.epoch)).await?;
                     }
                     return Ok(Acquired::Granted { lease, cursor: sound, taken_over_from });
                 }
-                // Takes the lease away from everybody.
+                // This ends every lease.
                 None => self.rebase.run(&mut self.connection, &self.questions, Search::WhereFound).await?,
             }
         }
@@ -80,7 +81,8 @@ impl PgCheckpointStore {
         })
     }
 
-    /// Looks the cursor up in the log, and keeps the lease meanwhile; nothing when it was lost.
+    /// Looks the cursor up in the log and keeps the lease meanwhile; `None` when the lease was
+    /// lost.
     async fn facts(&mut self, cursor: &Cursor, lease: Lease) -> Result<Option<CursorFacts>, LogError> {
         let mut again = None;
         if let Some(mut rows) = YoungRows::of_cursor(cursor)? {
@@ -98,7 +100,7 @@ impl PgCheckpointStore {
         CursorFacts::of(cursor, again).map(Some)
     }
 
-    /// The cursor as one of the present history; nothing when it has to be rebased.
+    /// Returns the cursor as one of the current history; `None` when it must be rebased.
     async fn compare(&mut self, cursor: &Cursor, facts: CursorFacts) -> Result<Option<Cursor>, LogError> {
         let server = self.questions.server(&mut self.connection).await?;
         if server.decide_about(&facts) != Decision::Sound {
@@ -137,8 +139,8 @@ impl PgCheckpointStore {
         Ok(())
     }
 
-    /// Asks first and takes only what seems to be free: asking writes nothing, so a standby may ask
-    /// often.
+    /// Reads the lease first and takes it only when it seems to be free. Reading writes nothing, so
+    /// a standby may try often.
     async fn take_lease(&mut self, ttl: Duration) -> Result<Acquired, LogError> {
         for _ in 0..ACQUIRE_ATTEMPTS {
             let found = sqlx::query_as(&self.statements.holder)
@@ -172,13 +174,15 @@ impl PgCheckpointStore {
         })
     }
 
-    /// An error's text, which can hold any character, as the database can store it. One that the
-    /// encoding lacks would fail this checkpoint and each later one, and so stop the relay.
+    /// Converts an error's text, which can hold any character, into one that the database can
+    /// store. A character that the encoding lacks would fail this checkpoint and each later one,
+    /// and so stop the relay.
     fn storable<'e>(&self, error: Option<&'e str>) -> Option<Cow<'e, str>> {
         error.map(|text| encoding::storable(text, self.takes_any_text))
     }
 
-    /// Nothing, and nothing is stored, when a message was to be parked under the id of another one.
+    /// Returns `None`, and stores nothing, when a message was to be parked under the id of another
+    /// one.
     async fn checkpoint_with(
         &mut self,
         epoch: i64,
@@ -211,7 +215,7 @@ impl PgCheckpointStore {
     }
 }
 
-/// Whether the statement refused to park a message under the id of another one.
+/// Returns whether the statement refused to park a message under the id of another one.
 fn is_null(error: &sqlx::Error) -> bool {
     const NOT_NULL_VIOLATION: &str = "23502";
     error.as_database_error().and_then(|error| error.code()).is_some_and(|code| code == NOT_NULL_VIOLATION)

@@ -1,4 +1,4 @@
-//! Asks the server and the log what `history` decides on.
+//! Reads from the server and the log what `history` decides on.
 
 use std::time::Duration;
 
@@ -15,8 +15,8 @@ migrations::statements! {
         present_run = PRESENT_RUN;
     }
 
-    /// Begins a run where there is none, or one that came with a dump. Of a run that lasts, nothing
-    /// is written.
+    /// Begins a run where there is none, or where the row came with a dump. Writes nothing while a
+    /// run lasts.
     begin_run = "
         INSERT INTO {schema}outbox_server_run AS r (singleton)
         SELECT true WHERE NOT EXISTS (
@@ -24,9 +24,9 @@ migrations::statements! {
         ON CONFLICT (singleton) DO UPDATE SET run_id = gen_random_uuid(), started_at = EXCLUDED.started_at
         WHERE r.started_at <> EXCLUDED.started_at";
     unlogged = "SELECT relpersistence = 'u' FROM pg_class WHERE oid = '{schema}outbox_server_run'::regclass";
-    /// The timeline is 0 where the server hides it. The largest transaction id is one of the
-    /// table's numbers: `xid` alone would be the answer's text, by which 97 comes after 1000.
-    /// Whatever is visible has its id already when the sequence is read, after the snapshot.
+    /// The timeline is 0 where the server hides it. The largest transaction id is qualified with
+    /// the table: plain `xid` would sort by the text of the answer, where 97 comes after 1000. The
+    /// sequence is read after the snapshot, so every visible row already has its id by then.
     server = "
         SELECT (SELECT system_identifier::text FROM pg_control_system()),
             {schema}outbox_timeline(),
@@ -36,12 +36,12 @@ migrations::statements! {
             (SELECT m.xid::text FROM {schema}outbox_message AS m ORDER BY m.xid DESC LIMIT 1),
             coalesce(pg_sequence_last_value('{schema}outbox_message_id_seq'::regclass), 0),
             (SELECT id FROM {schema}outbox_message ORDER BY id DESC LIMIT 1)";
-    /// $1 and $2 behind this transaction id and id, $3 floor, $4 rows, $5 xmax of the head of the
-    /// open difference or null, $6 its floor: a row below the floor that is too young for it. A
-    /// sequence that was set back gives low ids out again, and pages of the log do not meet them.
-    /// Walks one index, and steps over the transactions in flight: no limit counts their rows,
-    /// which nobody sees. The gaps between those come as they were sorted. Rows that were rolled
-    /// back are walked once: their entries in the index are marked as dead thereby.
+    /// Finds a row below the floor that is too young for it. $1 and $2: continue behind this
+    /// transaction id and id, $3 floor, $4 maximum rows, $5 xmax of the head of the open difference
+    /// or null, $6 its floor. A sequence that was set back gives out low ids again, and the pages
+    /// of the log do not reach them. Walks one index and steps over the transactions in flight:
+    /// their rows are invisible, so no limit would count them. The gaps between them come in sorted
+    /// order. Rows that were rolled back are walked once: this marks their index entries as dead.
     young = "
         WITH gap AS MATERIALIZED (
             SELECT xid, id, lead(xid, 1, '18446744073709551615'::xid8) OVER (ORDER BY xid, id) AS until FROM (
@@ -60,33 +60,34 @@ migrations::statements! {
             (SELECT xid::text FROM last), (SELECT id FROM last), (SELECT count(*) FROM young)";
 }
 
-/// Rows that are looked at in one call.
+/// Maximum rows that one call looks at.
 const YOUNG_AT_ONCE: i64 = 200_000;
 
-/// How far the young rows of a cursor were looked at.
+/// The progress of a search through the young rows of a cursor.
 pub(super) struct YoungRows {
     floor: i64,
-    /// xmax and floor of the head of the open difference: a row may be too young for that alone.
+    /// xmax and floor of the head of the open difference. A row may be too young for the head
+    /// alone.
     head: Option<(String, i64)>,
     behind: (String, i64),
 }
 
-/// The outcome of a look at some of them.
+/// The outcome of looking at some of the rows.
 pub(super) enum Looked {
-    /// There are more.
+    /// There are more rows.
     On,
-    /// These were the last. With a row, if any, that has an id which was given out again.
+    /// These were the last rows. Contains a row, if any, with an id that was given out again.
     Done(Option<i64>),
 }
 
 impl YoungRows {
-    /// Those of a mark; nothing for a snapshot that sees nothing, which says nothing about the rows
-    /// below its floor.
+    /// Begins with the young rows of a mark; `None` for a snapshot that sees nothing, which says
+    /// nothing about the rows below its floor.
     pub(super) fn of(base: &PgMark) -> Option<Self> {
         Self::between(base, None)
     }
 
-    /// Those of a cursor.
+    /// Begins with the young rows of a cursor.
     pub(super) fn of_cursor(cursor: &Cursor) -> Result<Option<Self>, LogError> {
         let head = cursor.progress.as_ref().map(|progress| PgMark::read(&progress.head)).transpose()?;
         Ok(Self::between(&PgMark::read(&cursor.base)?, head.as_ref()))
@@ -103,7 +104,7 @@ impl YoungRows {
 }
 
 impl Statements {
-    /// Reads what the server says of itself and of the log. Begins a run of the server when none
+    /// Reads what the server reports about itself and the log. Begins a run of the server when none
     /// has begun.
     pub(super) async fn server(&self, connection: &mut PgConnection) -> Result<ServerFacts, LogError> {
         let failed = || LogError::during("tell its history");
@@ -133,7 +134,7 @@ impl Statements {
         })
     }
 
-    /// Looks at some of the young rows: a backlog of days has more of them than one call may read.
+    /// Looks at some of the young rows. A backlog of days has more of them than one call may read.
     pub(super) async fn look(
         &self,
         connection: &mut PgConnection,
@@ -159,7 +160,7 @@ impl Statements {
         }
     }
 
-    /// Looks at all of them. Each look may take so long.
+    /// Looks at all of them. `limit` is the maximum duration of one look.
     pub(super) async fn look_at_all(
         &self,
         connection: &mut PgConnection,
@@ -176,7 +177,7 @@ impl Statements {
 }
 
 impl CursorFacts {
-    /// A stored cursor, and what was found in the log about it.
+    /// Combines a stored cursor with the finding about it in the log.
     pub(super) fn of(cursor: &Cursor, given_out_again: Option<i64>) -> Result<Self, LogError> {
         let base = PgMark::read(&cursor.base)?;
         let head = cursor.progress.as_ref().map(|progress| PgMark::read(&progress.head)).transpose()?;

@@ -1,39 +1,40 @@
-//! Which history a mark belongs to, and whether a cursor can be believed. Pure: the facts are
-//! gathered in `facts`.
+//! Decides which history a mark belongs to, and whether a cursor can be trusted. Pure: `facts`
+//! reads the facts.
 //!
-//! A cursor compares transaction ids and ids of the sequence with those of rows. Both count on for
-//! ever within one history of one server; a restore, a reset or a promotion can make them begin
-//! again. So at every grant of a lease the cursor is compared with the server: it is sound, or it
-//! is rebased, and what leaves again because of it is told.
+//! A cursor compares transaction ids and ids of the sequence with those of rows. Both always ascend
+//! within one history of one server; a restore, a reset or a promotion can make them start again.
+//! So at every grant of a lease the cursor is compared with the server. Either it is sound, or it
+//! is rebased and the messages that leave again are reported.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::postgres::mark::PgMark;
 
-/// Timelines are counted from 1.
+/// An unknown timeline; real ones are counted from 1.
 pub(super) const UNKNOWN_TIMELINE: i64 = 0;
 
 /// The history in which a mark was taken, written `system identifier/timeline/run`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct History {
-    /// The cluster's own identifier.
+    /// The identifier of the cluster.
     pub(super) system_identifier: String,
-    /// Of the write-ahead log: a promotion begins a new one. [`UNKNOWN_TIMELINE`] where the server
-    /// does not tell it.
+    /// The timeline of the write-ahead log; each promotion begins a new one. [`UNKNOWN_TIMELINE`]
+    /// where the server does not report it.
     pub(super) timeline: i64,
-    /// From a start of the server, or the recovery from a crash, to its end: `outbox_server_run`.
+    /// The run, from a start of the server or the recovery from a crash to its end:
+    /// `outbox_server_run`.
     pub(super) run: String,
 }
 
 impl History {
-    /// Whether both are of one server, as far as it tells, and no promotion is known to lie between
-    /// them. A timeline that is not told proves nothing.
+    /// Returns whether both are of one server, as far as it reports, without a known promotion
+    /// between them. An unknown timeline proves nothing.
     pub(super) fn is_of(&self, system_identifier: &str, timeline: i64) -> bool {
         self.system_identifier == system_identifier && !self.was_promoted(timeline)
     }
 
-    /// Whether this timeline is surely another one.
+    /// Returns whether this timeline is certainly another one.
     pub(super) fn was_promoted(&self, timeline: i64) -> bool {
         self.timeline != timeline && self.timeline != UNKNOWN_TIMELINE && timeline != UNKNOWN_TIMELINE
     }
@@ -67,14 +68,14 @@ impl FromStr for History {
     }
 }
 
-/// The server's answers about itself and about the log, in one snapshot.
+/// The server's answers about itself and the log, from one snapshot.
 #[derive(Debug, Clone)]
 pub(super) struct ServerFacts {
-    /// The present history.
+    /// The current history.
     pub(super) history: History,
-    /// The server whose transaction ids the rows carry, as far as it is recorded.
+    /// The server whose transaction ids the rows carry, if it is recorded.
     pub(super) recorded_system: Option<String>,
-    /// Every transaction id below this has been given out.
+    /// Every transaction id below this one has been given out.
     pub(super) next_xid: u64,
     /// The largest transaction id of a row.
     pub(super) newest_xid: Option<u64>,
@@ -84,29 +85,29 @@ pub(super) struct ServerFacts {
     pub(super) newest_id: Option<i64>,
 }
 
-/// A stored cursor, and what the log says about it.
+/// A stored cursor, and the log's facts about it.
 #[derive(Debug, Clone)]
 pub(super) struct CursorFacts {
     pub(super) base: PgMark,
-    /// Of the difference that is being worked on.
+    /// The head of the difference in progress.
     pub(super) head: Option<PgMark>,
     /// Rows of that difference up to this id are settled.
     pub(super) after: i64,
     /// A row up to the floor of the base or the head whose transaction began after that mark was
-    /// taken. There is none unless the sequence gave out an id twice.
+    /// taken. Exists only if the sequence gave out an id twice.
     pub(super) given_out_again: Option<i64>,
 }
 
-/// Whether a cursor can be believed.
+/// Whether a cursor can be trusted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Decision {
-    /// It is of this history.
+    /// It belongs to this history.
     Sound,
-    /// It is not, and can be mended.
+    /// It does not belong to this history, and can be repaired.
     Rebase(Cause),
 }
 
-/// Why a cursor is not of this history.
+/// Why a cursor does not belong to this history.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Cause {
     #[error("the log was written by the server {recorded} and is now on {found}")]
@@ -134,7 +135,7 @@ pub(super) enum Cause {
 }
 
 impl Cause {
-    /// Whether the transaction ids that the cursor names mean the same on this server.
+    /// Returns whether the transaction ids in the cursor mean the same on this server.
     pub(super) fn keeps_transaction_ids(&self) -> bool {
         match self {
             Self::OtherServer { .. }
@@ -149,7 +150,7 @@ impl Cause {
 }
 
 impl ServerFacts {
-    /// Whether the rows' transaction ids and the sequence are of this server.
+    /// Decides whether the rows' transaction ids and the sequence are of this server.
     pub(super) fn decide(&self) -> Decision {
         let found = &self.history.system_identifier;
         if self.recorded_system.as_ref() != Some(found) {
@@ -172,7 +173,7 @@ impl ServerFacts {
         if matches!(&server, Decision::Rebase(cause) if !cause.keeps_transaction_ids()) {
             return server;
         }
-        // Before its transaction ids, which this server may have reached meanwhile.
+        // Checked before its transaction ids, which this server may have reached since.
         if let Some(recorded) = cursor.other_server(&self.history) {
             let found = self.history.system_identifier.clone();
             return Decision::Rebase(Cause::CursorOfOtherServer { recorded: recorded.to_owned(), found });
@@ -192,9 +193,9 @@ impl ServerFacts {
     }
 }
 
-/// Why a mark that was kept outside of the database cannot be believed here. A timeline that was
-/// left behind may have given out transaction ids which are given out anew in this one. Another run
-/// is no reason, as long as the mark's transaction ids were on disk before it was kept.
+/// Returns why a mark that was kept outside of the database cannot be trusted here. An abandoned
+/// timeline may have given out transaction ids that this one gives out again. Another run is no
+/// reason, as long as the mark's transaction ids were on disk before the mark was kept.
 pub(super) fn doubt_about(marks: &[&PgMark], here: &History) -> Option<String> {
     let histories = marks.iter().filter_map(|mark| mark.history.as_ref());
     let other = |history: &&History| !history.is_of(&here.system_identifier, here.timeline);
@@ -207,7 +208,7 @@ pub(super) fn doubt_about(marks: &[&PgMark], here: &History) -> Option<String> {
 }
 
 impl CursorFacts {
-    /// The server whose transaction ids the cursor names, where that is recorded and another one.
+    /// Returns the server whose transaction ids the cursor contains, if recorded and not this one.
     pub(super) fn other_server(&self, here: &History) -> Option<&str> {
         [Some(&self.base), self.head.as_ref()]
             .into_iter()
@@ -215,13 +216,13 @@ impl CursorFacts {
             .find(|system| *system != here.system_identifier)
     }
 
-    /// Whether a rebase forgets transactions that were in flight at the base and may be open on
-    /// this server still.
+    /// Returns whether a rebase gives up transactions that were in flight at the base and may still
+    /// be open on this server.
     pub(super) fn gives_up_open_transactions(&self, cause: &Cause, here: &History) -> bool {
         !cause.keeps_transaction_ids() && !self.base.in_flight.is_empty() && self.other_server(here).is_none()
     }
 
-    /// The largest id that the cursor knows to be given out.
+    /// Returns the largest id that the cursor knows to be given out.
     pub(super) fn reached(&self) -> i64 {
         let head = self.head.as_ref().map_or(0, |head| head.floor);
         self.base.floor.max(head).max(self.after)
@@ -269,7 +270,7 @@ mod tests {
         assert_eq!(server().decide_about(&cursor()), Decision::Sound);
         let inside = CursorFacts { head: Some(mark(50, "1000:1000:")), after: 45, ..cursor() };
         assert_eq!(server().decide_about(&inside), Decision::Sound);
-        // A promotion and another run are no other server.
+        // A promotion or another run does not make another server.
         let promoted = format!("77/9/{}", RUN.replace('1', "2")).parse().unwrap();
         let before = CursorFacts { base: cursor().base.in_history(&promoted), ..cursor() };
         assert_eq!(server().decide_about(&before), Decision::Sound);
@@ -311,7 +312,7 @@ mod tests {
                 at.clone(),
                 Cause::RowAhead { newest: 1_000, next: 1_000 },
             ),
-            // This server has given out as many transaction ids since.
+            // Since then, this server has given out as many transaction ids.
             (
                 fine.clone(),
                 CursorFacts { base: at.base.clone().in_history(&there), ..at.clone() },

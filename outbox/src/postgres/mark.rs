@@ -1,5 +1,5 @@
-//! A mark: a snapshot and a position of the sequence read before it. Pure arithmetic on transaction
-//! ids.
+//! A mark: a snapshot, and a position of the sequence that was read before it. Pure arithmetic on
+//! transaction ids.
 
 use std::fmt::Write;
 
@@ -7,14 +7,14 @@ use crate::log::cursor::Mark;
 use crate::log::error::{LogError, quoted};
 use crate::postgres::history::History;
 
-/// Says that a mark was made by a rebase.
+/// Marks a mark that a rebase made.
 const REBASED: &str = "rebased";
 
-/// A mark of this dialect, written `floor@xmin:xmax:xid,xid,…@history@rebased`; the last two can be
-/// missing.
+/// A mark of this dialect, written `floor@xmin:xmax:xid,xid,…@history@rebased`. The last two parts
+/// are optional.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct PgMark {
-    /// Every row with an id up to here is visible in the snapshot, or its transaction is in
+    /// Every row with an id up to this one is visible in the snapshot, or its transaction is in
     /// `in_flight`.
     pub(super) floor: i64,
     /// `pg_current_snapshot()` as text.
@@ -23,20 +23,20 @@ pub(super) struct PgMark {
     pub(super) in_flight: Vec<u64>,
     /// The snapshot's upper bound: no larger transaction id was known.
     pub(super) xmax: u64,
-    /// Where it was taken, or last found to hold. A mark means nothing in another history.
+    /// The history in which it was taken, or last found valid. A mark means nothing in another one.
     pub(super) history: Option<History>,
-    /// Whether a rebase made it: some of what follows it was parked already.
+    /// Whether a rebase made it: some of the following entries were already parked.
     pub(super) is_rebased: bool,
 }
 
 impl PgMark {
-    /// Before the first entry: a snapshot that sees nothing.
+    /// Makes the mark before the first entry: a snapshot that sees nothing.
     pub(super) fn origin() -> Self {
         Self::before_all(0)
     }
 
-    /// Behind the ids up to `floor`, with a snapshot that sees nothing: every row above it is still
-    /// to come.
+    /// Makes a mark behind the ids up to `floor`, with a snapshot that sees nothing. Every row
+    /// above the floor is still to be read.
     pub(super) fn before_all(floor: i64) -> Self {
         Self {
             floor,
@@ -48,18 +48,18 @@ impl PgMark {
         }
     }
 
-    /// Whether no row is visible in the snapshot.
+    /// Returns whether no row is visible in the snapshot.
     pub(super) fn sees_nothing(&self) -> bool {
         self.xmax <= 1
     }
 
-    /// The same mark, found to hold in a history.
+    /// Returns the same mark as one of a history in which it was found valid.
     #[must_use]
     pub(super) fn in_history(self, history: &History) -> Self {
         Self { history: Some(history.clone()), ..self }
     }
 
-    /// A mark from what the database answered.
+    /// Makes a mark from the database's answer.
     pub(super) fn new(floor: i64, snapshot: String) -> Result<Self, LogError> {
         let corrupt = || LogError::Corrupt {
             what: "mark",
@@ -114,20 +114,21 @@ impl PgMark {
         Mark::new(text)
     }
 
-    /// The transactions that were in flight here and are not at `head`.
+    /// Returns the transactions that were in flight here and are not at `head`.
     pub(super) fn settled_by(&self, head: &Self) -> Vec<u64> {
         let still = |xid: &u64| head.in_flight.binary_search(xid).is_ok();
         self.in_flight.iter().copied().filter(|xid| !still(xid)).collect()
     }
 }
 
-/// Whether these can be the transactions in flight of a snapshot: ascending, because they are
-/// searched by halves, and within its bounds.
+/// Returns whether these can be the transactions in flight of a snapshot: within its bounds, and
+/// ascending, because they are searched by bisection.
 fn is_in_flight(xids: &[u64], xmin: u64, xmax: u64) -> bool {
     xids.is_sorted_by(|one, next| one < next) && xids.iter().all(|xid| (xmin..xmax).contains(xid))
 }
 
-/// Transaction ids as an array literal of PostgreSQL; the client library has no type for `xid8`.
+/// Writes transaction ids as an array literal of PostgreSQL; the client library has no type for
+/// `xid8`.
 pub(super) fn array(xids: &[u64]) -> String {
     let mut text = String::from("{");
     for (at, xid) in xids.iter().enumerate() {
@@ -193,7 +194,7 @@ mod tests {
         assert_eq!((array(&[700, 705]), array(&[])), (String::from("{700,705}"), String::from("{}")));
     }
 
-    /// A change or a reading of a sequence and of transaction ids.
+    /// A change or a reading of the sequence and of transaction ids.
     #[derive(Debug, Clone, Copy)]
     enum Step {
         /// A transaction gets its id.
@@ -218,7 +219,7 @@ mod tests {
         ]
     }
 
-    /// As `pg_visible_in_snapshot`, for transactions that committed.
+    /// Works like `pg_visible_in_snapshot`, for transactions that committed.
     fn is_visible(xid: u64, mark: &PgMark) -> bool {
         let mut bounds = mark.snapshot.split(':').map(|part| part.parse::<u64>().unwrap_or_default());
         let (_, xmax) = (bounds.next(), bounds.next().unwrap_or_default());
@@ -227,8 +228,8 @@ mod tests {
 
     proptest! {
         /// The two queries of a difference (above the base's floor; below it, of the transactions
-        /// that ended since) bring what became visible between the marks: all of it, and nothing
-        /// twice.
+        /// that have ended since) return exactly what became visible between the marks, each row
+        /// once.
         #[test]
         fn floor_and_stragglers_make_up_the_difference(steps in prop::collection::vec(step(), 1..120)) {
             let (mut next_xid, mut sequence, mut position) = (1_u64, 0_i64, 0_i64);

@@ -1,27 +1,27 @@
 //! The outbox in PostgreSQL.
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! |---|---|
-//! | [`store`] | [`PostgresLog`]: opens connections that are fit for the job |
+//! | [`store`] | [`PostgresLog`]: opens connections with the settings that each job needs |
 //! | `mark` | marks: a snapshot and a position of the sequence |
 //! | `reader` | differences and pages |
-//! | `page` | where a page is cut, and which payloads come with it |
+//! | `page` | where a page ends, and which payloads are read with it |
 //! | `row` | the columns of a row |
 //! | `checkpoint_store` | lease, cursor, exceptions |
-//! | `history` | which history a mark belongs to, and whether a cursor can be believed |
-//! | `facts` | what `history` decides on, as the server tells it |
-//! | `rebase` | mends cursors that are not of this history |
-//! | `lease` | leases that a clock has put far ahead |
-//! | `server_kind` | servers that speak the protocol and do not keep what the proof rests on |
-//! | `enqueue` | what producers run |
-//! | `retention` | segments, and what empties them |
+//! | `history` | the history that a mark belongs to, and whether a cursor can be trusted |
+//! | `facts` | reads from the server what `history` decides on |
+//! | `rebase` | repairs cursors that do not belong to this history |
+//! | `reconcile` | reads the outbox for a comparison with another system |
+//! | `server_kind` | refuses servers that speak the protocol but do not keep what the proof rests on |
+//! | `enqueue` | the statements of producers |
+//! | `retention` | segments, and how they are emptied |
 //! | `nodes` | numbers of nodes that make ids |
-//! | [`transaction_ids`] | ids that name the transaction they are taken in |
-//! | `admin` | what operators ask and decide |
-//! | `pause`, `operations` | pauses that operators set, and what they have carried out |
-//! | `brief` | sessions that end after a question |
-//! | `statements` | every statement of reader and checkpoint store |
-//! | `inventory` | all statements, for the test that counts what each of them touches |
+//! | [`transaction_ids`] | ids that name the transaction in which they are taken |
+//! | `admin`, `entries` | operators' questions and decisions |
+//! | `pause`, `operations` | pauses that operators set, and operations that they carried out |
+//! | `brief` | sessions that end after one question |
+//! | `statements` | all statements of reader and checkpoint store |
+//! | `inventory` | all statements, for the test that counts what each of them reads |
 //!
 //! # Why the reader misses nothing
 //!
@@ -37,8 +37,8 @@
 //! read, so its xid is older than `X`. `X` had ended before the snapshot was taken, so the
 //! snapshot's upper bound lies above `X`: an older xid is either finished or listed. Without `X`
 //! this would not hold: the upper bound is the last *finished* xid + 1, and a transaction above it
-//! that already has an id would be neither visible nor listed. Nor would it hold with what `SELECT
-//! last_value` says, which may be an id that is yet to be given out (ADR 18).
+//! that already has an id would be neither visible nor listed. Nor would it hold with `SELECT
+//! last_value`, which may return an id that has not been given out yet (ADR 18).
 //!
 //! **No row visible in the snapshot has an id above `ceiling`:** it got its id before it committed,
 //! it committed before the snapshot, and the sequence is read after the snapshot.
@@ -55,31 +55,31 @@
 //! **Order per key.** If A committed before B was enqueued, A's id is smaller, and no snapshot
 //! shows B without A.
 //!
-//! **Crashes.** After a crash PostgreSQL may give out again the xids that it had not logged, so a
-//! mark that lives only in memory must not outlive the server. A connection does not tell: a pooler
-//! keeps its clients through a crash. So each mark names the *run* of the server in which it was
-//! taken, and the run is a row of a table that is not logged (`outbox_server_run`): PostgreSQL
-//! empties such tables after every crash, promotion and restore of files, which are just the cases
-//! in which it recovers from its log and may give out ids anew. After an orderly stop the row
-//! stays, and so do the counters of xids and of the sequence; another start of the server ends the
-//! run all the same. Every poll, page, renewal and checkpoint asks for the row: without it they
-//! find and write nothing, and the term ends. So nothing of another history can leave before what
-//! stands ahead of it in this one. A stored mark is safe: the transaction that stored it has an xid
-//! above all of the mark's, and is logged.
+//! **Crashes.** After a crash PostgreSQL may give out xids again that it had not logged. So a mark
+//! that lives only in memory must not outlive the server. A connection does not reveal a crash: a
+//! pooler keeps its clients connected through it. So each mark names the *run* of the server in
+//! which it was taken, and the run is a row of an unlogged table (`outbox_server_run`). PostgreSQL
+//! empties such tables after every crash, promotion and restore of files. These are exactly the
+//! cases in which it recovers from its log and may give out ids again. After a clean stop the row
+//! stays, and so do the counters of xids and of the sequence; the next start of the server still
+//! ends the run. Every poll, page, renewal and checkpoint checks for the row. Without it they find
+//! and write nothing, and the term ends. So no entry of another history can leave before the
+//! entries ahead of it in this one. A stored mark is safe: the transaction that stored it has an
+//! xid above all of the mark's, and is logged.
 //!
 //! **Other histories.** At every grant of a lease the stored cursor is compared with the server
-//! (`history`). A sequence that is set back makes both sentences above untrue, so three findings
+//! (`history`). A sequence that was set back makes both sentences above untrue, so three findings
 //! end the term: a poll that sees the sequence behind the mark's floor, a mark whose snapshot shows
-//! a row above its ceiling, and a row that is younger than the base and yet not above its floor.
-//! And two rows can have one id: they come in one page, so that whoever reads them sees both, and
-//! `rebase` gives the later one a new id. It stays a row of its transaction: a mark that saw it
-//! sees it still, and for every other one it lies above the floor. A run of the server ends with
-//! it, so that nobody reads on with a mark and a ceiling of before.
+//! a row above its ceiling, and a row that is younger than the base although its id is not above
+//! the base's floor. Two rows can also have the same id. They come in one page, so that the reader
+//! sees both, and `rebase` gives the later one a new id. The later row keeps its transaction: a
+//! mark that saw it still sees it, and for every other mark it lies above the floor. The rebase
+//! also ends the run of the server, so that no reader continues with an old mark and ceiling.
 //!
 //! **Long transactions.** Their rows come in the difference after their commit; nothing waits for
-//! them. A poll would walk their invisible rows above the floor again and again: when the sequence
-//! has moved on although nothing was found, the reader takes a newer mark, makes sure that the
-//! difference up to it is empty, and polls from there.
+//! them. A poll would walk their invisible rows above the floor again and again. So when the
+//! sequence has moved on although nothing was found, the reader takes a newer mark, verifies that
+//! the difference up to it is empty, and polls from there.
 
 mod admin;
 mod brief;
@@ -89,7 +89,7 @@ mod enqueue;
 mod entries;
 mod facts;
 mod history;
-/// Open to the test that counts what each statement touches.
+/// Open to the test that counts what each statement reads.
 #[cfg(feature = "testing")]
 #[doc(hidden)]
 pub mod inventory;
@@ -115,7 +115,8 @@ mod url;
 pub(crate) use reconcile::PostgresRows;
 pub use store::PostgresLog;
 
-/// Which id was given out last, as marks ask for it, with a place for the schema.
+/// The query for the id that was given out last, as marks use it, with a placeholder for the
+/// schema.
 #[doc(hidden)]
 pub const GIVEN_OUT: &str = statements::GIVEN_OUT;
 

@@ -1,49 +1,50 @@
-//! Mends cursors that are not of this history.
+//! Repairs cursors that do not belong to this server's history.
 //!
 //! In one transaction, under a lock that keeps every relay out, each cursor is compared with the
-//! server and gets another base; every relay's epoch is raised, so that whoever holds a lease is
-//! fenced off. No row is lost:
+//! server and gets a new base. Every relay's epoch is raised, which fences off any current holder.
+//! No row is lost:
 //!
-//! | what the transaction ids mean | the new base | what leaves again |
+//! | the cursor's transaction ids | the new base | what leaves again |
 //! |---|---|---|
-//! | the same (a sequence was set back) | the same snapshot, with a floor below the first row that it does not see | what the open difference had settled |
-//! | nothing (a restore into another cluster) | a snapshot that sees nothing, with the same floor, or below the first row of a transaction that was in flight; below every row when the sequence lies behind the floor | what is above the floor |
-//! | nothing, and this server has written rows itself | as before, with a floor below the first of these | what is above the floor |
+//! | still valid (a sequence was set back) | the same snapshot, with a floor below the first row that it does not see | what the open difference had settled |
+//! | meaningless (a restore into another cluster) | a snapshot that sees nothing, with the same floor, or a floor below the first row of a transaction that was in flight; below every row when the sequence is behind the floor | what is above the floor |
+//! | meaningless, and this server has written rows itself | as in the previous row, with a floor below the first of these rows | what is above the floor |
 //!
-//! **Rows are rewritten only where every cursor is rebased.** When the log is another server's, or
-//! a row carries a transaction id that this server has not given out, rows with an id that it would
-//! not call finished get the id 3, which is visible in every mark taken from now on: the first
-//! documented exception to "rows are never updated". A function of the database does it with the
-//! owner's rights, and refuses otherwise. `ServerFacts::decide` is then a cause for each cursor, so
-//! each gets a snapshot that sees nothing: no base is left in which an id 3 hides what was not
-//! read.
+//! **Rows are rewritten only where every cursor is rebased.** This happens when the log comes from
+//! another server, or when a row carries a transaction id that this server has not given out. Rows
+//! whose transaction id this server would not call finished then get the transaction id 3, which is
+//! visible in every later mark: the first documented exception to "rows are never updated". A
+//! function of the database does this with the owner's rights, and refuses in any other case.
+//! `ServerFacts::decide` then gives a cause for each cursor, so each gets a snapshot that sees
+//! nothing. No base is left in which a transaction id of 3 hides an unread row.
 //!
-//! When only a cursor is another server's, no row is touched: what another pipeline has not read
-//! yet stays invisible in its base. Nor is it needed. Each row has an id below the next one of this
-//! server, so the snapshot of every mark from now on either sees it or lists its id as in flight
-//! (of a transaction here that happens to have the same id). Once seen it stays seen, and then the
-//! proof in `postgres/mod.rs` holds for it as for a row of that transaction.
+//! When only a cursor comes from another server, no row is touched: rows that another pipeline has
+//! not read yet stay invisible in its base. Nor is a rewrite needed. Each row has a transaction id
+//! below the next one of this server. So the snapshot of every later mark either sees it or lists
+//! its id as in flight (for a transaction here that happens to have the same id). Once visible it
+//! stays visible, and then the proof in `postgres/mod.rs` holds for it as for a row of that
+//! transaction.
 //!
-//! Another function sets a sequence forwards. Its lock waits for every open transaction that has
-//! enqueued, and other producers queue behind it: so it is tried for moments, with pauses in which
-//! nothing is locked. It is kept for a moment only, in a transaction of its own: whatever has a low
-//! id is committed then, and is found while producers go on. The same lock is taken when a cursor
-//! of this server gives up its snapshot: what was in flight in it may be open still, with ids below
-//! the floor.
+//! Another function sets a sequence forward. Its lock waits for every open transaction that has
+//! enqueued, and other producers queue behind it. So it is tried for short moments, with pauses in
+//! which nothing is locked. The lock is held only briefly, in a transaction of its own: rows with
+//! low ids are then committed, and are found while producers continue. The same lock is taken when
+//! a cursor of this server gives up its snapshot: transactions that were in flight in it may still
+//! be open, with ids below the floor.
 //!
-//! Exceptions stay as they are: those above the new floor are listed in `outbox_rebased`, and the
-//! reader leaves them out; so is what an operator discarded before. Entries that leave again have
-//! the ids they had; the inbox drops them.
+//! Exceptions stay unchanged. Those above the new floor are listed in `outbox_rebased`, together
+//! with entries that an operator has discarded, and the reader leaves them out. Entries that leave
+//! again keep their ids, so the inbox drops them.
 //!
-//! Everything is known by its id, so no two rows that a relay has before it may share one. A
-//! sequence that was set back gives ids out again, and the key of a segment knows nothing of the
-//! ids in the other seven. **Where two rows that some cursor has not passed share an id, the later
-//! one gets a new id**, behind all others, and so does what follows it in its key: the second
-//! documented exception to "rows are never updated", by a function of the database that does
-//! nothing otherwise (ADR 33). A difference that is open is prolonged up to the new ids.
+//! Everything is identified by its id, so no two rows ahead of a relay may share one. A sequence
+//! that was set back gives out ids again, and the key of a segment does not cover the ids in the
+//! other seven segments. **Where two rows that some cursor has not passed share an id, the later
+//! one gets a new id**, behind all others, and so do the rows that follow it in its key. This is
+//! the second documented exception to "rows are never updated", by a function of the database that
+//! does nothing in any other case (ADR 33). An open difference is extended to the new ids.
 //!
-//! An exception, too, shares its id with nobody: where the sequence has given it to another row,
-//! the exception gets a new one, behind all others.
+//! An exception must not share its id either: where the sequence has given it to another row, the
+//! exception gets a new one, behind all others.
 
 use std::time::Duration;
 
@@ -58,17 +59,17 @@ use crate::postgres::mark::{PgMark, array};
 use crate::postgres::retention::is_in_use;
 use crate::postgres::statements::{GIVEN_UP, SAME_SEGMENT};
 
-/// How long a rebase may take: rewriting the rows of a restored log takes longer than any other
+/// Maximum duration of a rebase. Rewriting the rows of a restored log takes longer than any other
 /// call.
 const REBASE_MAX: Duration = Duration::from_secs(1_800);
 
-/// How often the locks are tried, and the pause in between: 5 s in all, where the sequence's is not
-/// had.
+/// The number of attempts to get the locks, and the pause between them: 5 s in total when the
+/// sequence's lock is not available.
 const TRIES: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(225);
 
-/// How long the relays' lock is waited for: leases and checkpoints queue behind it, and a commit of
-/// one of them may take a while. Producers never do.
+/// How long to wait for the relays' lock. Leases and checkpoints queue behind it, and the commit of
+/// one of them may take a while. Producers never queue behind it.
 const MOMENT: &str = "250ms";
 
 /// A warning for causes in which a sequence was set back: rows that are not read yet may leave out
@@ -76,7 +77,7 @@ const MOMENT: &str = "250ms";
 const OUT_OF_ORDER: &str = "; of rows not read yet, those written after the sequence was set back have the smaller ids and leave first, also \
      within a key";
 
-/// At most so many of the entries that leave again are counted.
+/// Maximum number of entries that are counted as leaving again.
 const COUNTED_MAX: i64 = 1_000_000;
 
 #[derive(Debug, Clone)]
@@ -104,27 +105,27 @@ pub(super) struct Rebase {
     renumber: Statement,
 }
 
-/// Whether rows that share an id are looked for.
+/// When to search for rows that share an id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Search {
-    /// Where a sequence is found to have been set back.
+    /// Only when a sequence was set back.
     WhereFound,
-    /// In any case: a relay has met two.
+    /// Always: a relay has met two such rows.
     Always,
 }
 
-/// The outcome of a try.
+/// The outcome of an attempt.
 enum Tried {
     Mended,
-    /// Somebody who may have taken an id, or has a row of a relay, has not ended.
+    /// A transaction that may have taken an id, or that has locked a relay's row, has not ended.
     InUse,
 }
 
-/// Findings of earlier tries.
+/// Findings of earlier attempts.
 #[derive(Debug, Clone, Copy)]
 struct Known {
     search: Search,
-    /// Where the sequence stood before it was set forwards.
+    /// The position of the sequence before it was set forward.
     position: i64,
     is_again: bool,
 }
@@ -136,32 +137,32 @@ struct Stored {
     cursor: Cursor,
 }
 
-/// The largest id that a cursor knows to be given out.
+/// Returns the largest id that a cursor knows to be given out.
 fn reached(cursor: &Cursor) -> Result<i64, LogError> {
     let base = PgMark::read(&cursor.base)?.floor;
     let Some(progress) = &cursor.progress else { return Ok(base) };
     Ok(base.max(PgMark::read(&progress.head)?.floor).max(progress.after))
 }
 
-/// Whether ids are known that the sequence has yet to give out.
+/// Returns whether ids are known that the sequence has not given out yet.
 fn is_behind(relays: &[Stored], server: &ServerFacts) -> Result<bool, LogError> {
     let known = relays.iter().map(|stored| reached(&stored.cursor)).collect::<Result<Vec<_>, _>>()?;
     Ok(known.into_iter().max().max(server.newest_id).unwrap_or_default() > server.position)
 }
 
-/// A cursor at its new base. It remembers that a broker's transactions may be ahead of it.
+/// Returns a cursor at its new base. It records that the broker's transactions may be ahead of it.
 fn moved_back(cursor: &Cursor, base: &PgMark) -> Cursor {
     parted(Cursor { transaction: cursor.transaction.clone(), ..Cursor::at(base.write()) })
 }
 
-/// The cursor, when a broker's transactions tell it nothing any more.
+/// Returns the cursor, marked so that the broker's transactions no longer apply to it.
 fn parted(cursor: Cursor) -> Cursor {
     let transaction = cursor.transaction;
     let transaction = transaction.map(|transaction| BrokerTransaction { is_rebased: true, ..transaction });
     Cursor { transaction, ..cursor }
 }
 
-/// Nothing where somebody holds the lock that was asked for.
+/// Returns `None` when another session holds the requested lock.
 fn unless_in_use<T>(answer: Result<T, sqlx::Error>) -> Result<Option<T>, LogError> {
     match answer {
         Err(error) if is_in_use(&error) => Ok(None),
@@ -177,7 +178,7 @@ impl Rebase {
     pub(super) fn new(schema: Option<&Identifier>) -> Self {
         let render = |text| Template::new(text).schema(schema).render();
         Self {
-            // Everybody else's lease, checkpoint and forgetting waits for it, and no reader.
+            // Other leases, checkpoints and removals of relays wait for it; readers do not.
             lock: render("LOCK TABLE {schema}outbox_relay IN EXCLUSIVE MODE"),
             cursors: render("SELECT relay, shard, cursor FROM {schema}outbox_relay"),
             advance: render("SELECT {schema}outbox_advance_sequence()"),
@@ -186,8 +187,8 @@ impl Rebase {
                 "SELECT least($1, (SELECT min(id) - 1 FROM {schema}outbox_message
                      WHERE (xid, id) > ($2::text::xid8, 0::bigint)))",
             ),
-            // $1 floor, $2 in flight. One step into the index on both for each: by their ids alone
-            // the rows would be looked for from the first one on.
+            // $1 floor, $2 in flight. One step into the index on both columns for each transaction:
+            // by ids alone, the search would begin at the first row.
             in_flight: render(
                 "SELECT least($1, (SELECT min(late.id) - 1 FROM unnest($2::text::xid8[]) AS flight(xid)
                      CROSS JOIN LATERAL (
@@ -195,8 +196,8 @@ impl Rebase {
                          WHERE (xid, id) > (flight.xid, 0::bigint) AND (xid, id) <= (flight.xid, $1)
                          ORDER BY xid, id LIMIT 1) AS late))",
             ),
-            // $1 floor: rows that were written since this server's tables were made. An hour for
-            // clocks that went back.
+            // $1 floor: rows that were written since this server's tables were created. The hour
+            // allows for clocks that were set back.
             own: render(
                 "SELECT least($1, (SELECT min(id) - 1 FROM {schema}outbox_message
                      WHERE id <= $1 AND enqueued_at >
@@ -206,9 +207,9 @@ impl Rebase {
             first: render(
                 "SELECT least($1, (SELECT id - 1 FROM {schema}outbox_message ORDER BY id LIMIT 1))",
             ),
-            // $1 relay, $2 shard, $3 floor, $4 in flight: rows of transactions in flight may lie
-            // below the floor. What is parked, and what an operator gave up: that must not leave,
-            // and counts as discarded for ever.
+            // $1 relay, $2 shard, $3 floor, $4 in flight: their rows may lie below the floor. Lists
+            // parked entries, and entries that an operator gave up: these must not leave, and stay
+            // discarded forever.
             beside: Template::new(
                 "INSERT INTO {schema}outbox_rebased (relay, shard, id, message_id)
                  SELECT e.relay, e.shard, e.id, e.message_id FROM {schema}outbox_exception AS e
@@ -244,7 +245,7 @@ impl Rebase {
             ),
             // $1 base, $2 floor.
             renumber_rows: render("SELECT {schema}outbox_renumber_rows($1::text::pg_snapshot, $2)"),
-            // $1 above this id, $2 base: whether a row has moved that the base does not see.
+            // $1 above this id, $2 base: whether a row that the base does not see has moved.
             has_moved: render(
                 "SELECT EXISTS (SELECT FROM (
                      SELECT id FROM {schema}outbox_message WHERE id > $1
@@ -262,8 +263,8 @@ impl Rebase {
                          WHERE e.relay = r.relay AND e.shard = r.shard AND e.id > $1
                          ORDER BY e.id LIMIT 1) AS above)",
             ),
-            // Whether an exception shares its id with another row of the log. Each is looked up by
-            // itself, and by a range of one id: only the primary key has its order (ADR 35).
+            // Whether an exception shares its id with another row of the log. Each is looked up
+            // separately, by a range of one id: only the primary key has this order (ADR 35).
             shared: render(
                 "SELECT EXISTS (SELECT FROM {schema}outbox_exception AS e CROSS JOIN LATERAL (
                      SELECT FROM {schema}outbox_message AS m
@@ -273,8 +274,9 @@ impl Rebase {
             lock_parked: render(
                 "LOCK TABLE {schema}outbox_exception, {schema}outbox_parked IN SHARE ROW EXCLUSIVE MODE",
             ),
-            // $1 above this id. Who leads knows the exceptions by their former ids. Rows are
-            // changed by their places, which nobody else may change meanwhile.
+            // $1 above this id. A leader knows the exceptions by their old ids, so it is fenced
+            // off. Rows are updated by their `ctid`; the locks keep other sessions from changing
+            // it.
             renumber: render(
                 "WITH shared AS MATERIALIZED (
                      SELECT e.relay, e.shard, e.id, e.ctid AS place,
@@ -297,7 +299,7 @@ impl Rebase {
                      WHERE e.ctid = s.place RETURNING e.id)
                  SELECT count(*) FROM renumbered",
             ),
-            // Who keeps the locks away, the oldest transactions first.
+            // The sessions that keep the locks, oldest transactions first.
             waited_for: render(
                 "SELECT string_agg(who, ', ') FROM (
                      SELECT coalesce('session ' || l.pid || coalesce(' (' || a.usename || ')', ''),
@@ -313,7 +315,7 @@ impl Rebase {
         }
     }
 
-    /// Every statement with its name.
+    /// Returns every statement with its name.
     #[cfg(feature = "testing")]
     pub(super) fn each(&self) -> Vec<(&'static str, &Statement)> {
         vec![
@@ -341,7 +343,7 @@ impl Rebase {
         ]
     }
 
-    /// Compares every cursor with the server and mends those that are not of its history.
+    /// Compares every cursor with the server and repairs those that do not belong to its history.
     pub(super) async fn run(
         &self,
         connection: &mut PgConnection,
@@ -390,12 +392,13 @@ impl Rebase {
         Ok(tried)
     }
 
-    /// Begins a transaction that keeps every relay out; nothing where somebody holds its row.
+    /// Begins a transaction that keeps every relay out; `None` when another session has locked a
+    /// relay's row.
     async fn begin<'c>(
         &self,
         connection: &'c mut PgConnection,
     ) -> Result<Option<Transaction<'c, Postgres>>, LogError> {
-        // Each statement sees what committed while a lock was waited for.
+        // Each statement sees what was committed while the transaction waited for a lock.
         let begin = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE";
         let mut tx = connection.begin_with(begin).await.map_err(failed())?;
         let limits = "SELECT set_config('statement_timeout', $1, true), set_config('lock_timeout', $2, true)";
@@ -422,12 +425,13 @@ impl Rebase {
         rows.into_iter().map(read).collect()
     }
 
-    /// Sets a sequence that was set back above every known id, in a transaction of its own: what
-    /// has a low id is committed then, and is compared while producers go on. Every relay loses its
-    /// lease, since what it remembers may hide such a row. In later tries it makes sure that the
-    /// producers' lock can be had, before everything is looked at once more.
+    /// Sets a sequence that was set back above every known id, in a transaction of its own. Rows
+    /// with low ids are then committed, and are compared while producers continue. Every relay
+    /// loses its lease, because its memory may hide such a row. Later attempts make sure that the
+    /// producers' lock is available before everything is read again.
     ///
-    /// Not in a log of another server, whose cursors are compared with where the sequence stood.
+    /// Does nothing in a log of another server, whose cursors are compared with the old position of
+    /// the sequence.
     async fn set_forwards(
         &self,
         connection: &mut PgConnection,
@@ -455,7 +459,7 @@ impl Rebase {
             for Stored { relay, shard, cursor } in &relays {
                 let base = PgMark::read(&cursor.base)?;
                 if base.sees_nothing() && base.floor > from {
-                    // It tells no row from another one, so no comparison finds the low ids.
+                    // Such a base does not distinguish rows, so no comparison finds the low ids.
                     let floor = sqlx::query_scalar(&self.first).bind(base.floor);
                     let floor = floor.fetch_one(&mut *tx).await.map_err(failed())?;
                     let base = PgMark { floor, is_rebased: true, ..base };
@@ -498,7 +502,7 @@ impl Rebase {
             if matches!(cause, Cause::SequenceBehindRows { .. }) {
                 continue;
             }
-            // Rows below the floor that are not committed yet would be looked for nowhere.
+            // Otherwise rows below the floor that are not committed yet would never be read.
             if facts.gives_up_open_transactions(&cause, &server.history)
                 && self.lock_producers_out(tx).await?.is_none()
             {
@@ -515,7 +519,8 @@ impl Rebase {
             );
             rebased.push((relay, *shard, facts.base.in_flight, base, cursor));
         }
-        // While rows and cursors still tell that they are another server's.
+        // Before the cursors are replaced: rows and cursors must still show that they are another
+        // server's.
         if matches!(server.decide(), Decision::Rebase(cause) if !cause.keeps_transaction_ids()) {
             let rows: i64 = sqlx::query_scalar(&self.rows).fetch_one(&mut **tx).await.map_err(failed())?;
             tracing::warn!(rows, "transaction ids of another server are replaced in the log");
@@ -531,8 +536,8 @@ impl Rebase {
         self.renumber(tx).await
     }
 
-    /// Gives new ids to the later ones of rows that share an id and that some cursor has not
-    /// passed. They lie behind everything then: a difference that is open is prolonged up to there.
+    /// Gives new ids to the later of rows that share an id and that some cursor has not passed.
+    /// They then lie behind all others, and an open difference is extended to them.
     async fn renumber_rows(&self, tx: &mut Transaction<'_, Postgres>) -> Result<Tried, LogError> {
         let mut cursors = Vec::new();
         let mut renumbered = 0_i64;
@@ -547,13 +552,13 @@ impl Rebase {
         if renumbered == 0 {
             return Ok(Tried::Mended);
         }
-        // Since the first of them was moved nobody else takes an id.
+        // Since the first row was moved, no other session can take an id.
         let behind: i64 = sqlx::query_scalar(&self.newest).fetch_one(&mut **tx).await.map_err(failed())?;
         let before = behind - renumbered;
         for (relay, shard, base, cursor) in cursors {
             let has_moved = sqlx::query_scalar(&self.has_moved).bind(before).bind(&base.snapshot);
             if !has_moved.fetch_one(&mut **tx).await.map_err(failed())? {
-                // Exceptions have moved with their rows all the same.
+                // Exceptions have still moved with their rows.
                 let query = sqlx::query(&self.fence).bind(&relay).bind(shard);
                 query.execute(&mut **tx).await.map_err(failed())?;
                 continue;
@@ -574,8 +579,9 @@ impl Rebase {
         Ok(Tried::Mended)
     }
 
-    /// The marks of a broker's transactions know exceptions by the ids that they had: their relays
-    /// stop, where an exception has got one above this.
+    /// Marks the cursors of relays with broker transactions whose exceptions have got an id above
+    /// `above`. The marks of these transactions know exceptions by their old ids, so the relays
+    /// stop.
     async fn part_from_transactions(
         &self,
         tx: &mut Transaction<'_, Postgres>,
@@ -592,21 +598,21 @@ impl Rebase {
         Ok(())
     }
 
-    /// Gives new ids to exceptions whose ids other rows have as well.
+    /// Gives new ids to exceptions that share their ids with other rows.
     async fn renumber(&self, tx: &mut Transaction<'_, Postgres>) -> Result<Tried, LogError> {
         let shared: bool = sqlx::query_scalar(&self.shared).fetch_one(&mut **tx).await.map_err(failed())?;
         if !shared {
             return Ok(Tried::Mended);
         }
         let Some(above) = self.lock_producers_out(tx).await? else { return Ok(Tried::InUse) };
-        // An operator may be deciding about one of them.
+        // An operator may be deciding about one of them now.
         let locked = unless_in_use(sqlx::query(&self.lock_parked).execute(&mut **tx).await)?;
         if locked.is_none() {
             return Ok(Tried::InUse);
         }
         let renumbered: i64 =
             sqlx::query_scalar(&self.renumber).bind(above).fetch_one(&mut **tx).await.map_err(failed())?;
-        // The sequence goes on behind them.
+        // The sequence continues behind them.
         self.lock_producers_out(tx).await?;
         self.part_from_transactions(tx, above).await?;
         tracing::warn!(
@@ -619,8 +625,8 @@ impl Rebase {
     }
 
     /// Sets the sequence above every known id, and locks producers out until the transaction ends.
-    /// So each transaction that has taken an id has ended, and its rows are seen by the statements
-    /// that follow. Nothing when one is still open.
+    /// Every transaction that has taken an id has then ended, and the following statements see its
+    /// rows. Returns `None` when one is still open.
     async fn lock_producers_out(&self, tx: &mut Transaction<'_, Postgres>) -> Result<Option<i64>, LogError> {
         unless_in_use(sqlx::query_scalar(&self.advance).fetch_one(&mut **tx).await)
     }
@@ -651,7 +657,7 @@ impl Rebase {
         let is_own = match cause {
             Cause::CursorOfOtherServer { .. } | Cause::CursorAhead { .. } => true,
             Cause::RowAhead { .. } => facts.other_server(&server.history).is_some(),
-            // Since when its rows are written here is not known.
+            // It is unknown since when rows have been written here.
             _ => false,
         };
         if is_own {
@@ -683,7 +689,7 @@ impl Rebase {
         query.fetch_one(&mut **tx).await.map_err(failed())
     }
 
-    /// Stores a cursor, and takes the lease away from whoever holds it.
+    /// Stores a cursor and ends its relay's lease.
     async fn store(
         &self,
         tx: &mut Transaction<'_, Postgres>,
@@ -695,8 +701,7 @@ impl Rebase {
         query.execute(&mut **tx).await.map(drop).map_err(failed())
     }
 
-    /// Stores a cursor with a base of its own. Of its former base, these transactions were in
-    /// flight.
+    /// Stores a cursor with a new base. `in_flight` are the transactions in flight at its old base.
     async fn replace(
         &self,
         tx: &mut Transaction<'_, Postgres>,

@@ -1,22 +1,22 @@
-//! Ids that name the transaction they are taken in.
+//! Ids that name the transaction in which they are taken.
 //!
-//! PostgreSQL gives each transaction a number of 64 bits that a cluster never gives out twice, and
-//! each cluster an identifier. With a counter they make ids that are unique without any
-//! coordination of the services ([`message::token::transaction`] has the layout). SQLite has no
-//! transaction numbers, so this is not to be had there.
+//! PostgreSQL gives each transaction a number of 64 bits that a cluster never repeats, and each
+//! cluster an identifier. Together with a counter they make ids that are unique without
+//! coordination between services ([`message::token::transaction`] has the layout). SQLite has no
+//! transaction numbers, so it does not support these ids.
 //!
-//! | what happens | what it means |
+//! | event | effect |
 //! |---|---|
 //! | rollback | the next transaction has another number |
-//! | rollback to a savepoint | the counter goes back as well: ids taken since are given out again, for what replaces it |
-//! | crash | numbers of transactions that had written nothing durable are given out again: their ids were never seen in the database, and the new ones carry another time |
-//! | failover to a standby, also one that lacks the last transactions | the timeline is another one, and part of the ids |
+//! | rollback to a savepoint | the counter goes back as well: ids taken since then are given out again, for the rows that replace the old ones |
+//! | crash | numbers of transactions that wrote nothing durable are given out again: their ids were never visible in the database, and the new ones carry another time |
+//! | failover to a standby, even one that lacks the last transactions | the timeline, which is part of the ids, is another one |
 //! | dump and restore, logical replication | the cluster has another identifier |
-//! | a file-level copy that is started twice, without a promotion | one identifier, one timeline: only the times differ. Do not write to both |
+//! | a file-level copy that is started twice without a promotion | both share identifier and timeline, and only the times differ. Do not write to both |
 //!
-//! So ids may leave the transaction (as a key towards another service, say) only when it has
-//! committed. A transaction that is run again is another one and has other ids; for one id over all
-//! attempts derive it ([`MessageId::derived`](message::MessageId::derived)) or leave it to the
+//! So an id may leave the transaction (as a key for another service, say) only after it has
+//! committed. A transaction that is run again is another one and gets other ids. For one id over
+//! all attempts, derive it ([`MessageId::derived`](message::MessageId::derived)) or leave it to the
 //! outbox.
 
 use message::MessageId;
@@ -25,49 +25,49 @@ use message::token::TransactionStamp;
 use sqlx::{Postgres, Transaction};
 use time::OffsetDateTime;
 
-/// The largest number of ids that is taken at once.
+/// Maximum number of ids that are taken at once.
 pub const TAKEN_MAX: u32 = 65_536;
 
-/// Why a transaction has no ids.
+/// Why a transaction gets no ids.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TransactionIdError {
-    /// Too many at once, or none. The program's fault.
+    /// Too many at once, or none. The program is at fault.
     #[error("{count} ids cannot be taken at once; take 1 to {TAKEN_MAX}")]
     Count {
-        /// How many were asked for.
+        /// The requested number.
         count: u32,
     },
-    /// The transaction has had as many as it may.
+    /// The transaction has taken its maximum number of ids.
     #[error(
         "the transaction has taken {taken} ids, and may have {}; let the rest be made in another transaction",
         TransactionStamp::IDS_MAX
     )]
     UsedUp {
-        /// How many it has had with these.
+        /// The number it would have taken with these.
         taken: i64,
     },
     /// The transaction began at a time that no id can carry.
     #[error(transparent)]
     Time(#[from] InvalidId),
-    /// The database's answer is no transaction number.
+    /// The database's answer is not a transaction number.
     #[error("the database calls its transaction {0:?}, which is no number")]
     Number(String),
-    /// The database refused or went away; roll back.
+    /// The database refused or became unavailable. Roll back.
     #[error("the database could not tell which transaction this is")]
     Database(#[from] sqlx::Error),
 }
 
-// The counter is a setting of the transaction, so that everybody who takes ids in it shares one.
-// The first eight digits of a WAL file's name are the timeline that is being written; the control
-// file tells it only after a checkpoint.
+// The counter is a setting of the transaction, so all callers that take ids in it share one. The
+// first eight digits of a WAL file's name are the timeline being written; the control file shows it
+// only after a checkpoint.
 pub(super) const TAKE: &str = "
 SELECT now(), pg_current_xact_id()::text, (SELECT system_identifier::text FROM pg_control_system()),
     ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint,
     set_config('outbox_toolkit.ids_taken',
         (coalesce(nullif(current_setting('outbox_toolkit.ids_taken', true), ''), '0')::bigint + $1)::text, true)::bigint";
 
-/// Takes so many ids, 1 to [`TAKEN_MAX`], in one round trip. They ascend, also over several calls
+/// Takes `count` ids, 1 to [`TAKEN_MAX`], in one round trip. They ascend, also over several calls
 /// in one transaction, and carry the time at which the transaction began.
 ///
 /// # Errors
@@ -82,7 +82,7 @@ pub async fn take(
     let (began_at, number, system, timeline, taken): (OffsetDateTime, String, String, i64, i64) =
         sqlx::query_as(TAKE).bind(i64::from(count)).fetch_one(&mut **tx).await?;
     let Ok(transaction) = number.parse() else { return Err(TransactionIdError::Number(number)) };
-    // Of 32 bits by the cast above.
+    // 32 bits because of the cast above.
     let stamp = TransactionStamp::new(began_at, transaction, &system, timeline as u32)?;
     let used_up = || TransactionIdError::UsedUp { taken };
     let end = u32::try_from(taken).map_err(|_| used_up())?;

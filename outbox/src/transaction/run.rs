@@ -53,9 +53,9 @@ impl<DB: Dialect> Outbox<DB> {
     /// - It runs to its end even if the caller is dropped, then in a task of its own. A caller that
     ///   neither polls nor drops it keeps its locks.
     /// - A serialization failure, a deadlock or a busy database makes it run again, after a pause
-    ///   and with the *same* message ids; [`RetryPolicy`](crate::RetryPolicy) bounds this. The conflict
-    ///   is recognised by a [`sqlx::Error`] or [`EnqueueError`] among the sources of the work's error
-    ///   (a `transparent` variant of thiserror hides its own).
+    ///   and with the *same* message ids; [`RetryPolicy`](crate::RetryPolicy) bounds this. The
+    ///   conflict is recognised by a [`sqlx::Error`] or [`EnqueueError`] among the sources of the
+    ///   work's error (a `transparent` variant of thiserror hides its own).
     /// - A commit whose answer was lost is looked up by its message ids. If it did not happen, the
     ///   work runs again.
     /// - `work` may run several times, so it must not contain effects outside the database.
