@@ -12,6 +12,7 @@ mod deny;
 mod features;
 mod fuzz;
 mod git;
+mod measure;
 mod mutants;
 mod package;
 mod part;
@@ -43,6 +44,7 @@ enum Task {
     Storm(storm::Storm),
     Mutants(mutants::Mutants),
     Fuzz(fuzz::Fuzz),
+    Measure(measure::Measure),
 }
 
 fn main() -> ExitCode {
@@ -56,6 +58,7 @@ fn main() -> ExitCode {
         Task::Storm(options) => storm::run(&options),
         Task::Mutants(options) => mutants::run(&options),
         Task::Fuzz(options) => fuzz::run(&options),
+        Task::Measure(options) => measure::run(&options),
     };
     result.unwrap_or_else(|error| {
         eprintln!("error: {error}");
