@@ -8,6 +8,7 @@ use sqlx::{Pool, Transaction};
 use crate::error::MigrateError;
 use crate::identifier::Identifier;
 use crate::line::Line;
+use crate::query::Values;
 use crate::sql::Statement;
 use crate::status::Applied;
 
@@ -50,7 +51,7 @@ mod sealed {
 
 /// The part of migrating that is the dialect's own. Sealed: implemented for `sqlx::Postgres` and
 /// `sqlx::Sqlite`, each with its feature.
-pub trait Backend: sqlx::Database + sealed::Sealed {
+pub trait Backend: Values + sealed::Sealed {
     /// Which one it is.
     const DIALECT: Dialect;
 

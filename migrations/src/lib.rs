@@ -6,6 +6,7 @@
 //! | [`identifier`] | [`Identifier`]: a validated name of a schema or table |
 //! | [`sql`] | [`Template`], [`Statement`]: SQL whose names come from configuration |
 //! | [`mod@line`] | [`Line`], [`Migration`]: the ordered versions of one crate's tables |
+//! | [`query`] | [`Query`](query::Query): statements and rows, the same for every database |
 //! | [`sql_error_kind`] | [`SqlErrorKind`]: the meaning of a database client's error |
 //! | [`status`] | [`Status`], [`check`](status::Status::check): what a database has against what this build knows |
 //! | [`migrator`] | [`Migrator`]: brings a database up to date, prints the SQL, checks, describes |
@@ -24,6 +25,7 @@ pub mod migrator;
 pub mod own_transaction;
 #[cfg(feature = "postgres")]
 mod postgres;
+pub mod query;
 pub mod roles;
 mod snapshot;
 pub mod sql;

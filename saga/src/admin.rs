@@ -234,7 +234,7 @@ impl<DB: Dialect> Sagas<DB> {
     /// [`StoreError`].
     pub async fn list(&self, query: &SagaQuery) -> Result<Vec<SagaRecord>, StoreError> {
         let mut connection = self.acquire().await?;
-        self.call("list sagas", DB::list_sagas(&mut connection, &self.0.statements, query)).await
+        self.call("list sagas", self.0.tables.list(&mut connection, query)).await
     }
 
     /// Reads a saga and its steps, in the order in which they began. Cancel-safe.
@@ -244,7 +244,7 @@ impl<DB: Dialect> Sagas<DB> {
     pub async fn show(&self, id: &SagaId) -> Result<Option<(SagaRecord, Vec<StepRecord>)>, StoreError> {
         let Some(saga) = self.find(id).await? else { return Ok(None) };
         let mut connection = self.acquire().await?;
-        let steps = DB::steps(&mut connection, &self.0.statements, id);
+        let steps = self.0.tables.steps(&mut connection, id);
         Ok(Some((saga, self.call("read the steps of a saga", steps).await?)))
     }
 
@@ -255,7 +255,7 @@ impl<DB: Dialect> Sagas<DB> {
     /// [`StoreError`].
     pub async fn look(&self, id: &SagaId) -> Result<Option<(SagaRecord, Vec<StepRecord>)>, StoreError> {
         let mut connection = self.acquire().await?;
-        self.call("look at a saga", DB::look_at_saga(&mut connection, &self.0.statements, id)).await
+        self.call("look at a saga", self.0.tables.look(&mut connection, id)).await
     }
 
     /// Counts sagas whose turn is overdue by more than this, by type and version. Cancel-safe.
@@ -266,7 +266,7 @@ impl<DB: Dialect> Sagas<DB> {
         let mut connection = self.acquire().await?;
         self.call(
             "count overdue sagas",
-            DB::overdue(&mut connection, &self.0.statements, by.min(crate::SPAN_MAX)),
+            self.0.tables.overdue(&mut connection, by.min(crate::SPAN_MAX)),
         )
         .await
     }
@@ -279,7 +279,7 @@ impl<DB: Dialect> Sagas<DB> {
         let mut connection = self.acquire().await?;
         self.call(
             "list the decisions about sagas",
-            DB::list_decisions(&mut connection, &self.0.statements, limit.get()),
+            self.0.tables.decisions(&mut connection, limit.get()),
         )
         .await
     }
@@ -354,9 +354,9 @@ impl<DB: Dialect> Sagas<DB> {
         Signature { actor, note, selection: _ }: Signature,
     ) -> Result<(), DecideError> {
         let failed = StoreError::during;
-        let statements = &self.0.statements;
-        let mut tx = DB::begin_saga(self.pool()).await.map_err(failed("begin a transaction"))?;
-        let found = DB::lock_saga(&mut tx, statements, &id).await.map_err(failed("look at a saga"))?;
+        let tables = &self.0.tables;
+        let mut tx = Tables::begin(self.pool()).await.map_err(failed("begin a transaction"))?;
+        let found = tables.lock(&mut tx, &id).await.map_err(failed("look at a saga"))?;
         let Some(saga) = found else { return Err(DecideError::NotFound { id }) };
         let (state, is_stuck) = (saga.state, saga.stuck_at.is_some());
         if seen.is_some_and(|seen| seen != saga.seen()) {
@@ -366,15 +366,15 @@ impl<DB: Dialect> Sagas<DB> {
         let is_done = match &choice {
             Choice::Cancel => {
                 let reason = crate::error::storable(&format!("cancelled by {actor}: {note}"));
-                DB::cancel_saga(&mut tx, statements, &id, &reason).await.map_err(failed("cancel a saga"))?
+                tables.cancel(&mut tx, &id, &reason).await.map_err(failed("cancel a saga"))?
             }
             _ if !is_stuck => false,
             Choice::Retry => {
-                DB::retry_saga(&mut tx, statements, &id).await.map_err(failed("let a saga go on"))?
+                tables.retry(&mut tx, &id).await.map_err(failed("let a saga go on"))?
             }
             Choice::Skip { step, result } => {
                 self.skip_in(&mut tx, &saga, step, result.as_ref()).await?;
-                DB::retry_saga(&mut tx, statements, &id).await.map_err(failed("let a saga go on"))?
+                tables.retry(&mut tx, &id).await.map_err(failed("let a saga go on"))?
             }
         };
         if !is_done {
@@ -383,7 +383,7 @@ impl<DB: Dialect> Sagas<DB> {
         }
         let step = choice.step().map(str::to_owned);
         let decision = Decision { at: OffsetDateTime::UNIX_EPOCH, actor, note, action, id, step };
-        DB::note_saga_decision(&mut tx, statements, &decision).await.map_err(failed("note a decision"))?;
+        tables.note(&mut tx, &decision).await.map_err(failed("note a decision"))?;
         tx.commit().await.map_err(failed("commit a decision"))?;
         tracing::info!(saga = %decision.id, %action, actor = decision.actor, "an operator has decided");
         self.wake();
@@ -398,20 +398,20 @@ impl<DB: Dialect> Sagas<DB> {
         step: &str,
         result: Option<&serde_json::Value>,
     ) -> Result<(), DecideError> {
-        let (statements, id) = (&self.0.statements, &saga.id);
+        let (tables, id) = (&self.0.tables, &saga.id);
         let is_stuck_here = saga.waits_for.as_deref() == Some(step);
         let skipped = match (saga.state, result) {
             // Asked for when the saga still ran: it would skip the undo instead.
             (State::Undoing, Some(_)) => {
                 return Err(DecideError::ResultOfUndo { id: id.clone(), step: step.to_owned() });
             }
-            (State::Undoing, None) if is_stuck_here => DB::skip_undo(tx, statements, id, step).await,
+            (State::Undoing, None) if is_stuck_here => tables.skip_undo(tx, id, step).await,
             // Another one would be left as it is for good, and this one go on failing.
             (State::Undoing, None) => Ok(false),
             (_, None) => return Err(DecideError::NoResult { id: id.clone(), step: step.to_owned() }),
             (_, Some(result)) => {
                 let result = result.to_string();
-                DB::skip_step(tx, statements, id, (step, is_stuck_here), &result).await
+                tables.skip_step(tx, id, Skipped { step, is_stuck_here }, &result).await
             }
         };
         match skipped.map_err(StoreError::during("skip a step"))? {

@@ -97,10 +97,13 @@ mod replies;
 mod retention;
 mod retry;
 mod run;
+mod rows;
 mod sagas;
 #[cfg(feature = "sqlite")]
 mod sqlite;
+mod statements;
 mod stop;
+mod tables;
 pub mod telemetry;
 mod worker;
 
@@ -113,7 +116,7 @@ pub use inbox::Signature;
 pub use key::{ID_BYTES_MAX, InvalidKey, NAME_BYTES_MAX, SagaId, StepKey};
 pub use options::{SPAN_MAX, WorkerOptions};
 #[doc(hidden)]
-pub use record::{Commits, Held, NewStep, StepChange, Turn};
+pub use record::Held;
 pub use record::{SagaRecord, Seen, State, StepKind, StepRecord, StepState, UndoState};
 #[doc(hidden)]
 pub use registry::SagaFunction;

@@ -25,7 +25,7 @@ impl<DB: Dialect> Sagas<DB> {
                 let mut connection = sagas.acquire().await?;
                 // The database's clock alone must not decide what is gone for good.
                 let ended = (sagas.0.options.retention, sagas.0.clock.now());
-                let batch = DB::forget_sagas(&mut connection, &sagas.0.statements, ended);
+                let batch = sagas.0.tables.forget(&mut connection, ended);
                 let batch = sagas.call("forget ended sagas", batch).await?;
                 forgotten += batch;
                 if batch < u64::from(BATCH) {
@@ -45,7 +45,7 @@ impl<DB: Dialect> Sagas<DB> {
     pub async fn forget_decisions(&self) -> Result<u64, StoreError> {
         let before = self.0.clock.now() - self.0.options.audit_retention;
         let mut connection = self.acquire().await?;
-        let forgetting = DB::forget_decisions(&mut connection, &self.0.statements, before);
+        let forgetting = self.0.tables.forget_decisions(&mut connection, before);
         self.call("forget old decisions about sagas", forgetting).await
     }
 }

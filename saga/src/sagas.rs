@@ -21,6 +21,7 @@ use crate::key::SagaId;
 use crate::options::WorkerOptions;
 use crate::record::{SagaRecord, State};
 use crate::registry::{Registry, SagaFunction};
+use crate::tables::Tables;
 use crate::telemetry;
 use crate::worker::Finishing;
 
@@ -34,7 +35,7 @@ pub(crate) struct Inner<DB: Dialect> {
     /// Turns of transactions with code of steps in them.
     pub(crate) turns: Semaphore,
     pub(crate) outbox: Outbox<DB>,
-    pub(crate) statements: DB::SagaStatements,
+    pub(crate) tables: Tables<DB>,
     pub(crate) registry: Registry<DB>,
     pub(crate) options: WorkerOptions,
     /// A start, a reply or a decision in this process.
@@ -112,15 +113,15 @@ impl<DB: Dialect> Sagas<DB> {
         if let Some(function) = function {
             function.check(&input).map_err(refused)?;
         }
-        let statements = &self.0.statements;
-        let is_new = DB::insert_saga(tx, statements, &id, version, &input)
+        let tables = &self.0.tables;
+        let is_new = tables.insert(tx, &id, version, &input)
             .await
             .map_err(StoreError::during("start a saga"))?;
         if is_new {
             telemetry::started(saga_type);
             return Ok(Started::Started);
         }
-        let found = DB::find_saga(tx, statements, &id).await;
+        let found = tables.find(tx, &id).await;
         let found = found.map_err(StoreError::during("look for a saga that was started before"))?;
         // A transaction that this one cannot see has started it, or it was forgotten just now.
         let found = found.ok_or(sqlx::Error::RowNotFound);
@@ -159,7 +160,7 @@ impl<DB: Dialect> Sagas<DB> {
 
     pub(crate) async fn find(&self, id: &SagaId) -> Result<Option<SagaRecord>, StoreError> {
         let mut connection = self.acquire().await?;
-        self.call("look for a saga", DB::find_saga(&mut connection, &self.0.statements, id)).await
+        self.call("look for a saga", self.0.tables.find(&mut connection, id)).await
     }
 }
 
@@ -229,14 +230,14 @@ impl<DB: Dialect> SagasBuilder<DB> {
             .await
             .map_err(StoreError::during("look at its tables"))??;
         drop(connection);
-        let statements = DB::saga_statements(schema.as_ref());
+        let tables = Tables::new(schema.as_ref());
         let notify = Notify::new();
         Ok(Sagas(Arc::new(Inner {
             db,
             clock: SteadyClock::start(),
             turns: Semaphore::new(turns),
             outbox,
-            statements,
+            tables,
             registry,
             options,
             notify,

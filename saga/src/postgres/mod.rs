@@ -1,5 +1,4 @@
 //! PostgreSQL: workers take what is due with SKIP LOCKED; a change locks the saga's row first.
 
-mod rows;
 mod statements;
 mod store;

@@ -9,8 +9,20 @@ migrations::statements! {
         // before it counts.
         owned = "WITH owned AS MATERIALIZED (
             SELECT 1 FROM {schema}saga WHERE {held} AND {condition} FOR NO KEY UPDATE)";
-        // The transaction is the one that was begun for the effect and its record, if it must be.
-        own = "(NOT {must_be_own}::boolean OR current_setting('outbox.transaction', true) = 'own')";
+        // The transaction is the one that was begun for the effect and its record.
+        own = "current_setting('outbox.transaction', true) = 'own'";
+        step_inserted = "
+            {owned} INSERT INTO {schema}saga_step
+                (type, id, name, position, kind, state, undo, result, error, due_at, ended_at)
+            SELECT $1, $2, $4, $5, $6, $7, $8, $9, $10, clock_timestamp() + $11 * interval '1 microsecond',
+                CASE WHEN $7 IN ('done', 'refused') THEN clock_timestamp() END FROM owned";
+        step_changed = "
+            {owned} UPDATE {schema}saga_step SET state = $7, undo = $8, result = coalesce($9, result),
+                error = coalesce($10, error), attempts = attempts + $11,
+                ended_at = CASE WHEN $12 THEN clock_timestamp() ELSE ended_at END,
+                undone_at = CASE WHEN undo <> $8 AND $8 = 'done' THEN clock_timestamp() ELSE undone_at END
+            FROM owned WHERE type = $1 AND id = $2 AND name = $4 AND state = $5 AND undo = $6";
+        goes_on = "(NOT $13 OR cancel IS NULL) AND ($14::bigint IS NULL OR replies = $14)";
         lost_again = "(s.worker IS NOT NULL AND s.attempts > 0 AND s.cancel IS NULL)";
         let_go = "worker = NULL, waits_for = NULL, waiting_since = NULL";
         // By name, not with a star: PostgreSQL refuses a statement that a connection has prepared
@@ -74,18 +86,10 @@ migrations::statements! {
     look_steps = "SELECT {step_columns}, NULL::text AS result FROM {schema}saga_step WHERE type = $1 AND id = $2 \
         ORDER BY position";
     mailbox = "SELECT step, payload FROM {schema}saga_reply WHERE type = $1 AND id = $2";
-    insert_step(condition = "cancel IS NULL AND {own}", must_be_own = "$12") = "
-        {owned} INSERT INTO {schema}saga_step
-            (type, id, name, position, kind, state, undo, result, error, due_at, ended_at)
-        SELECT $1, $2, $4, $5, $6, $7, $8, $9, $10, clock_timestamp() + $11 * interval '1 microsecond',
-            CASE WHEN $7 IN ('done', 'refused') THEN clock_timestamp() END FROM owned";
-    change_step(condition = "(NOT $13 OR cancel IS NULL) AND ($14::bigint IS NULL OR replies = $14) AND {own}",
-        must_be_own = "$15") = "
-        {owned} UPDATE {schema}saga_step SET state = $7, undo = $8, result = coalesce($9, result),
-            error = coalesce($10, error), attempts = attempts + $11,
-            ended_at = CASE WHEN $12 THEN clock_timestamp() ELSE ended_at END,
-            undone_at = CASE WHEN undo <> $8 AND $8 = 'done' THEN clock_timestamp() ELSE undone_at END
-        FROM owned WHERE type = $1 AND id = $2 AND name = $4 AND state = $5 AND undo = $6";
+    insert_step(condition = "cancel IS NULL") = "{step_inserted}";
+    insert_step_with_effect(condition = "cancel IS NULL AND {own}") = "{step_inserted}";
+    change_step(condition = "{goes_on}") = "{step_changed}";
+    change_step_with_effect(condition = "{goes_on} AND {own}") = "{step_changed}";
     wait = "
         UPDATE {schema}saga SET worker = NULL, attempts = 0, error = NULL, waits_for = $4,
             waiting_since = CASE WHEN waits_for = $4 THEN waiting_since ELSE clock_timestamp() END,
@@ -135,7 +139,7 @@ migrations::statements! {
                 ELSE wake_at END \
         WHERE type = $1 AND id = $2 AND state = 'running'";
     state = "SELECT state FROM {schema}saga WHERE type = $1 AND id = $2";
-    has_reply = "SELECT EXISTS (SELECT FROM {schema}saga_reply WHERE type = $1 AND id = $2 AND step = $3)";
+    has_reply = "SELECT EXISTS (SELECT FROM {schema}saga_reply WHERE type = $1 AND id = $2 AND step = $3) AS is_kept";
     step_state = "SELECT state FROM {schema}saga_step WHERE type = $1 AND id = $2 AND name = $3";
     insert_reply = "INSERT INTO {schema}saga_reply (type, id, step, payload) VALUES ($1, $2, $3, $4) \
         ON CONFLICT (type, id, step) DO NOTHING";
@@ -190,7 +194,7 @@ migrations::statements! {
             AND s.wake_at <= statement_timestamp() - $1 * interval '1 microsecond') AS late \
         WHERE late.sagas > 0";
     /// The database's own function, which runs with the owner's rights.
-    forget_decisions = "SELECT {schema}saga_purge_audit($1, $2)";
+    forget_decisions = "SELECT {schema}saga_purge_audit($1, $2::integer) AS gone";
     /// A saga that another transaction looks at is left for the next time. By their places: of a
     /// join a generic plan expects a tenth of the table, and reads all of it.
     forget = "WITH gone AS (DELETE FROM {schema}saga WHERE ctid = ANY (ARRAY(SELECT ctid FROM {schema}saga \
@@ -200,5 +204,5 @@ migrations::statements! {
             (SELECT ctid FROM {schema}saga_step AS t WHERE t.type = gone.type AND t.id = gone.id OFFSET 0) AS t))), \
         mail AS (DELETE FROM {schema}saga_reply WHERE ctid = ANY (ARRAY(SELECT r.ctid FROM gone CROSS JOIN LATERAL \
             (SELECT ctid FROM {schema}saga_reply AS r WHERE r.type = gone.type AND r.id = gone.id OFFSET 0) AS r))) \
-        SELECT count(*) FROM gone";
+        SELECT count(*) AS gone FROM gone";
 }

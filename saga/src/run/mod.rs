@@ -379,7 +379,7 @@ impl<DB: Dialect> Parts<DB> {
         self.check_open(step.name, &mut *connection, commits).await?;
         let inserted = async {
             self.get_on(&mut *connection).await?;
-            DB::insert_step(&mut *connection, &sagas.statements, &self.held, step, commits).await
+            sagas.tables.insert_step(&mut *connection, &self.held, step, commits).await
         };
         match sagas.db.call(inserted).await {
             Ok(true) => Ok(()),
@@ -401,7 +401,7 @@ impl<DB: Dialect> Parts<DB> {
             if change.from != change.to {
                 self.get_on(&mut *connection).await?;
             }
-            DB::change_step(&mut *connection, &sagas.statements, &self.held, change, commits).await
+            sagas.tables.change_step(&mut *connection, &self.held, change, commits).await
         };
         match sagas.db.call(changed).await {
             Ok(true) => Ok(()),
@@ -453,7 +453,7 @@ impl<DB: Dialect> Parts<DB> {
     async fn get_on(&mut self, connection: &mut DB::Connection) -> Result<(), sqlx::Error> {
         self.worn_out = None;
         if std::mem::take(&mut self.has_failed) {
-            DB::got_on(connection, &self.sagas.statements, &self.held).await?;
+            self.sagas.tables.got_on(connection, &self.held).await?;
         }
         Ok(())
     }

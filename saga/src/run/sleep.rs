@@ -98,7 +98,7 @@ impl<DB: Dialect> Parts<DB> {
         let step = NewStep { name, position, kind, state, undo, result: None, error: None, due_in };
         let turn = Turn::Wait { step: name, replies: self.replies, is_locked: true };
         self.insert_step(&mut tx, &step, Commits::WithEffect).await?;
-        match sagas.db.call(DB::turn(&mut tx, &sagas.statements, &self.held, &turn)).await {
+        match sagas.db.call(sagas.tables.turn(&mut tx, &self.held, &turn)).await {
             Ok(true) => {}
             Ok(false) => return self.halt(Halt::Changed),
             Err(error) => return self.failed_store("store a step that waits", error),
@@ -115,7 +115,7 @@ impl<DB: Dialect> Parts<DB> {
         let turn = Turn::Wait { step: name, replies: self.replies, is_locked: false };
         let waits = async {
             let mut connection = sagas.db.pool().acquire().await?;
-            DB::turn(&mut connection, &sagas.statements, &self.held, &turn).await
+            sagas.tables.turn(&mut connection, &self.held, &turn).await
         };
         match sagas.db.call(waits).await {
             Ok(true) => self.halt(Halt::Waiting),

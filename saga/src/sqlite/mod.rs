@@ -1,5 +1,4 @@
 //! SQLite: there is one writer, so a statement that looks and changes needs no lock of its own.
 
-mod rows;
 mod statements;
 mod store;

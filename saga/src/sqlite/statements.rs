@@ -1,7 +1,5 @@
 //! The SQL of sagas on SQLite. Times are microseconds since 1970.
 
-use std::sync::LazyLock;
-
 migrations::statements! {
     parts {
         // The clock is that of the machine: a SQLite file has no server.
@@ -18,6 +16,22 @@ migrations::statements! {
         // The saga, as long as the worker owns it. A renewal on its way when the worker lets the
         // saga go changes nothing.
         held = "type = $1 AND id = $2 AND epoch = $3 AND worker IS NOT NULL";
+        // Filters of a list; without one a value is null.
+        listed = "SELECT {outline} FROM saga WHERE {which} AND ($1 IS NULL OR type = $1) AND ($2 IS NULL OR state = $2)
+            ORDER BY started_at, type, id LIMIT $3";
+        step_inserted = "
+            INSERT INTO saga_step (type, id, name, position, kind, state, undo, result, error, due_at, ended_at)
+            SELECT $1, $2, $4, $5, $6, $7, $8, $9, $10, {now} + $11,
+                CASE WHEN $7 IN ('done', 'refused') THEN {now} END
+            WHERE EXISTS (SELECT 1 FROM saga WHERE {held} AND cancel IS NULL)";
+        step_changed = "
+            UPDATE saga_step SET state = $7, undo = $8, result = coalesce($9, result),
+                error = coalesce($10, error), attempts = attempts + $11,
+                ended_at = CASE WHEN $12 THEN {now} ELSE ended_at END,
+                undone_at = CASE WHEN undo <> $8 AND $8 = 'done' THEN {now} ELSE undone_at END
+            WHERE type = $1 AND id = $2 AND name = $4 AND state = $5 AND undo = $6
+                AND EXISTS (SELECT 1 FROM saga
+                    WHERE {held} AND (NOT $13 OR cancel IS NULL) AND ($14 IS NULL OR replies = $14))";
     }
 
     insert = "
@@ -44,19 +58,10 @@ migrations::statements! {
     steps = "SELECT {step_columns}, result FROM saga_step WHERE type = $1 AND id = $2 ORDER BY position";
     look_steps = "SELECT {step_columns}, NULL AS result FROM saga_step WHERE type = $1 AND id = $2 ORDER BY position";
     mailbox = "SELECT step, payload FROM saga_reply WHERE type = $1 AND id = $2";
-    insert_step = "
-        INSERT INTO saga_step (type, id, name, position, kind, state, undo, result, error, due_at, ended_at)
-        SELECT $1, $2, $4, $5, $6, $7, $8, $9, $10, {now} + $11,
-            CASE WHEN $7 IN ('done', 'refused') THEN {now} END
-        WHERE EXISTS (SELECT 1 FROM saga WHERE {held} AND cancel IS NULL)";
-    change_step = "
-        UPDATE saga_step SET state = $7, undo = $8, result = coalesce($9, result),
-            error = coalesce($10, error), attempts = attempts + $11,
-            ended_at = CASE WHEN $12 THEN {now} ELSE ended_at END,
-            undone_at = CASE WHEN undo <> $8 AND $8 = 'done' THEN {now} ELSE undone_at END
-        WHERE type = $1 AND id = $2 AND name = $4 AND state = $5 AND undo = $6
-            AND EXISTS (SELECT 1 FROM saga
-                WHERE {held} AND (NOT $13 OR cancel IS NULL) AND ($14 IS NULL OR replies = $14))";
+    insert_step = "{step_inserted}";
+    insert_step_with_effect = "{step_inserted}";
+    change_step = "{step_changed}";
+    change_step_with_effect = "{step_changed}";
     wait = "
         UPDATE saga SET worker = NULL, attempts = 0, error = NULL, waits_for = $4,
             waiting_since = CASE WHEN waits_for = $4 THEN waiting_since ELSE {now} END,
@@ -93,7 +98,7 @@ migrations::statements! {
             waits_for = $3 THEN {now} ELSE wake_at END
             WHERE type = $1 AND id = $2 AND state = 'running'";
     state = "SELECT state FROM saga WHERE type = $1 AND id = $2";
-    has_reply = "SELECT EXISTS (SELECT 1 FROM saga_reply WHERE type = $1 AND id = $2 AND step = $3)";
+    has_reply = "SELECT EXISTS (SELECT 1 FROM saga_reply WHERE type = $1 AND id = $2 AND step = $3) AS is_kept";
     step_state = "SELECT state FROM saga_step WHERE type = $1 AND id = $2 AND name = $3";
     insert_reply = "
         INSERT INTO saga_reply (type, id, step, payload) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING";
@@ -102,11 +107,10 @@ migrations::statements! {
             WHERE (SELECT count(*) FROM saga_reply AS r WHERE r.type = $1 AND r.id = $2 AND NOT EXISTS (
             SELECT 1 FROM saga_step AS s WHERE s.type = $1 AND s.id = $2 AND s.name = r.step)) < $5
             ON CONFLICT DO NOTHING";
-    list = "
-        SELECT {outline} FROM saga
-            WHERE ($1 IS NULL OR type = $1) AND ($2 IS NULL OR state = $2) AND (NOT $3 OR stuck_at IS NOT
-            NULL) AND ($4 OR ended_at IS NULL)
-            ORDER BY started_at, type, id LIMIT $5";
+    list_open(which = "ended_at IS NULL") = "{listed}";
+    list_stuck(which = "stuck_at IS NOT NULL") = "{listed}";
+    list_ended(which = "ended_at IS NOT NULL") = "{listed}";
+    list_all(which = "true") = "{listed}";
     retry = "
         UPDATE saga SET stuck_at = NULL, attempts = 0, waits_for = NULL, wake_at = {now}
             WHERE type = $1 AND id = $2 AND stuck_at IS NOT NULL";
@@ -139,12 +143,9 @@ migrations::statements! {
             WHERE wake_at <= {now} - $1 GROUP BY type, version";
     forget_decisions = "DELETE FROM saga_audit WHERE seq IN (SELECT seq FROM (
         SELECT seq, at FROM saga_audit ORDER BY seq LIMIT $2) WHERE at < $1)";
-    is_due = "SELECT EXISTS (SELECT 1 FROM saga WHERE type = $1 AND version = $2 AND wake_at <= {now})";
+    find_due = "SELECT 1 FROM saga WHERE type = $1 AND version = $2 AND wake_at <= {now} LIMIT 1";
     old = "SELECT type, id FROM saga WHERE ended_at <= min({now}, $3) - $1 ORDER BY ended_at LIMIT $2";
     forget = "DELETE FROM saga WHERE type = $1 AND id = $2";
     forget_steps = "DELETE FROM saga_step WHERE type = $1 AND id = $2";
     forget_replies = "DELETE FROM saga_reply WHERE type = $1 AND id = $2";
 }
-
-/// Without a schema.
-pub(super) static SQL: LazyLock<Statements> = LazyLock::new(|| Statements::new(None));

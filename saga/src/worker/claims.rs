@@ -48,7 +48,7 @@ impl<'a, DB: Dialect> Claims<'a, DB> {
             let kind = (saga_type.as_str(), *version);
             let pause = inner.options.backoff;
             let claimed =
-                DB::claim_sagas(&mut connection, &inner.statements, kind, share, worker, lease, pause);
+                inner.tables.claim(&mut connection, kind, share, worker, lease, pause);
             match self.sagas.call("take sagas that are due", claimed).await {
                 Ok(sagas) => {
                     for saga in sagas {
@@ -74,7 +74,7 @@ impl<'a, DB: Dialect> Claims<'a, DB> {
         if self.kinds.len() == 1 {
             return Ok(vec![true]);
         }
-        let due = DB::due_kinds(connection, &self.sagas.0.statements, &self.kinds);
+        let due = self.sagas.0.tables.due_kinds(connection, &self.kinds);
         self.sagas.call("look for sagas that are due", due).await
     }
 }

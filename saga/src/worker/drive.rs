@@ -88,7 +88,7 @@ pub(super) async fn give_back<DB: Dialect>(sagas: &Arc<Inner<DB>>, saga: &SagaRe
     let turn = Turn::Postpone { attempts: saga.attempts, delay: Duration::ZERO, error: None };
     let given = async {
         let mut connection = sagas.db.pool().acquire().await?;
-        DB::turn(&mut connection, &sagas.statements, &held, &turn).await
+        sagas.tables.turn(&mut connection, &held, &turn).await
     };
     if let Err(error) = sagas.db.call(given).await {
         tracing::warn!(saga = %saga.id, %error, "a saga was not given back; its lease expires");
@@ -230,12 +230,12 @@ impl<DB: Dialect> Driver<DB> {
         }
         let sagas = Sagas(Arc::clone(&self.sagas));
         let mut connection = sagas.acquire().await?;
-        let steps = DB::steps(&mut connection, &self.sagas.statements, &saga.id);
+        let steps = self.sagas.tables.steps(&mut connection, &saga.id);
         let steps = sagas.call("read the steps of a saga", steps).await?;
         let mailbox = if saga.replies == 0 {
             Vec::new()
         } else {
-            let mailbox = DB::mailbox(&mut connection, &self.sagas.statements, &saga.id);
+            let mailbox = self.sagas.tables.mailbox(&mut connection, &saga.id);
             sagas.call("read the replies to a saga", mailbox).await?
         };
         Ok((steps, mailbox))
@@ -244,7 +244,7 @@ impl<DB: Dialect> Driver<DB> {
     async fn turn(&self, turn: &Turn<'_>) -> Result<bool, StoreError> {
         let sagas = Sagas(Arc::clone(&self.sagas));
         let mut connection = sagas.acquire().await?;
-        let turn = DB::turn(&mut connection, &self.sagas.statements, &self.held, turn);
+        let turn = self.sagas.tables.turn(&mut connection, &self.held, turn);
         sagas.call("store the state of a saga", turn).await
     }
 

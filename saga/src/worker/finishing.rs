@@ -84,13 +84,13 @@ async fn together<DB: Dialect>(
     all: &[(&Held, &str)],
 ) -> Result<Vec<bool>, StoreError> {
     let mut connection = Sagas(Arc::clone(sagas)).acquire().await?;
-    let finished = DB::finish_sagas(&mut connection, &sagas.statements, all);
+    let finished = sagas.tables.finish_all(&mut connection, all);
     sagas.db.call(finished).await.map_err(StoreError::during("store the ends of sagas"))
 }
 
 async fn alone<DB: Dialect>(sagas: &Arc<Inner<DB>>, held: &Held, output: &str) -> Result<bool, StoreError> {
     let mut connection = Sagas(Arc::clone(sagas)).acquire().await?;
     let finish = Turn::Finish { output };
-    let finished = DB::turn(&mut connection, &sagas.statements, held, &finish);
+    let finished = sagas.tables.turn(&mut connection, held, &finish);
     sagas.db.call(finished).await.map_err(StoreError::during("store the end of a saga"))
 }

@@ -84,7 +84,7 @@ impl<DB: Dialect> Renewal<DB> {
         let held: Vec<Held> = self.in_hand.lock().keys().cloned().collect();
         if !held.is_empty() {
             let (asked_at, lease) = (Instant::now(), inner.options.lease);
-            let renewed = DB::renew_sagas(&mut connection, &inner.statements, &held, lease).await;
+            let renewed = inner.tables.renew(&mut connection, &held, lease).await;
             let renewed = renewed.map_err(StoreError::during("renew the leases of sagas"))?;
             for (held, lease_of) in self.in_hand.lock().iter().filter(|(held, _)| renewed.contains(held)) {
                 tracing::trace!(saga = %held.id, "its lease was renewed");

@@ -1,0 +1,80 @@
+//! Rows as records.
+
+use migrations::query::Row;
+
+use crate::admin::{Action, Decision, Overdue};
+use crate::dialect::Dialect;
+use crate::key::SagaId;
+use crate::record::{SagaRecord, State, StepKind, StepRecord, StepState, UndoState};
+
+type Result<T> = std::result::Result<T, sqlx::Error>;
+
+fn text<DB: Dialect>(row: &Row<DB>, column: &str) -> Result<String> {
+    row.get(column)
+}
+
+fn id<DB: Dialect>(row: &Row<DB>) -> Result<SagaId> {
+    Ok(SagaId::stored(row.get("type")?, row.get("id")?))
+}
+
+pub(crate) fn saga<DB: Dialect>(row: &Row<DB>) -> Result<SagaRecord> {
+    Ok(SagaRecord {
+        id: id(row)?,
+        version: row.get("version")?,
+        state: State::of(&text(row, "state")?)?,
+        input: row.get("input")?,
+        output: row.get("output")?,
+        epoch: row.get("epoch")?,
+        worker: row.get("worker")?,
+        wake_at: row.get("wake_at")?,
+        attempts: row.get("attempts")?,
+        error: row.get("error")?,
+        reason: row.get("reason")?,
+        waits_for: row.get("waits_for")?,
+        waiting_since: row.get("waiting_since")?,
+        started_at: row.get("started_at")?,
+        stuck_at: row.get("stuck_at")?,
+        ended_at: row.get("ended_at")?,
+        replies: row.get("replies")?,
+        cancel: row.get("cancel")?,
+    })
+}
+
+pub(crate) fn step<DB: Dialect>(row: &Row<DB>) -> Result<StepRecord> {
+    Ok(StepRecord {
+        name: row.get("name")?,
+        position: row.get("position")?,
+        kind: StepKind::of(&text(row, "kind")?)?,
+        state: StepState::of(&text(row, "state")?)?,
+        undo: UndoState::of(&text(row, "undo")?)?,
+        result: row.get("result")?,
+        attempts: row.get("attempts")?,
+        error: row.get("error")?,
+        due_at: row.get("due_at")?,
+        begun_at: row.get("begun_at")?,
+        ended_at: row.get("ended_at")?,
+        undone_at: row.get("undone_at")?,
+        is_due: row.get("is_due")?,
+        age: row.get("age")?,
+    })
+}
+
+pub(crate) fn decision<DB: Dialect>(row: &Row<DB>) -> Result<Decision> {
+    Ok(Decision {
+        at: row.get("at")?,
+        actor: row.get("actor")?,
+        note: row.get("note")?,
+        action: Action::of(&text(row, "action")?)?,
+        id: id(row)?,
+        step: row.get("step")?,
+    })
+}
+
+pub(crate) fn overdue<DB: Dialect>(row: &Row<DB>) -> Result<Overdue> {
+    Ok(Overdue {
+        saga_type: row.get("type")?,
+        version: row.get("version")?,
+        sagas: row.get("sagas")?,
+        longest: row.get("longest")?,
+    })
+}

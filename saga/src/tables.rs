@@ -1,0 +1,432 @@
+//! The tables of sagas in a database: each method runs one statement, or a few in the caller's
+//! transaction, and decides nothing. One body for all databases; [`Store`] has what they do in
+//! ways of their own. No method is cancel-safe: a statement may or may not have taken effect.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use inbox::Backoff;
+use migrations::query::Query;
+use migrations::{Identifier, Statement};
+use sqlx::{Connection as _, Pool, Transaction};
+use time::OffsetDateTime;
+
+use crate::admin::{Decision, Overdue, SagaQuery};
+use crate::dialect::{Dialect, Replied};
+use crate::key::SagaId;
+use crate::record::{
+    Commits, GIVEN, Held, LOST, NewStep, SagaRecord, State, StepChange, StepRecord, StepState, Turn,
+};
+use crate::rows;
+use crate::statements::Shared;
+
+type Result<T> = std::result::Result<T, sqlx::Error>;
+
+/// How many replies are kept for steps of a saga that have not begun: replies to questions that were
+/// never asked must not fill its mailbox.
+const EARLY_MAX: i64 = 100;
+
+/// The tables of sagas, in a schema.
+pub(crate) struct Tables<DB: Dialect> {
+    shared: Shared,
+    own: DB::SagaStatements,
+}
+
+/// The step that an operator skips.
+pub(crate) struct Skipped<'a> {
+    pub(crate) step: &'a str,
+    /// Whether the saga is stuck at it: then the step takes a result in any state, and before it has
+    /// begun.
+    pub(crate) is_stuck_here: bool,
+}
+
+fn of_saga<DB: Dialect>(statement: &Statement, id: &SagaId) -> Query<DB> {
+    Query::new(statement).bind(id.saga_type()).bind(id.id())
+}
+
+/// Fenced by the epoch: the statement changes nothing once another worker owns the saga.
+fn of_held<DB: Dialect>(statement: &Statement, held: &Held) -> Query<DB> {
+    of_saga(statement, &held.id).bind(held.epoch)
+}
+
+impl<DB: Dialect> Tables<DB> {
+    pub(crate) fn new(schema: Option<&Identifier>) -> Self {
+        let own = DB::saga_statements(schema);
+        Self { shared: DB::shared(&own), own }
+    }
+
+    /// Begins a transaction that can write.
+    pub(crate) async fn begin(pool: &Pool<DB>) -> Result<Transaction<'static, DB>> {
+        DB::begin_saga(pool).await
+    }
+
+    /// Inserts a saga unless its name is taken. Returns whether it was inserted.
+    pub(crate) async fn insert(
+        &self,
+        connection: &mut DB::Connection,
+        id: &SagaId,
+        version: u16,
+        input: &str,
+    ) -> Result<bool> {
+        of_saga::<DB>(&self.shared.insert, id).bind(version).bind(input).changes_one(connection).await
+    }
+
+    /// Reads a saga.
+    pub(crate) async fn find(
+        &self,
+        connection: &mut DB::Connection,
+        id: &SagaId,
+    ) -> Result<Option<SagaRecord>> {
+        of_saga::<DB>(&self.shared.find, id).first(connection).await?.as_ref().map(rows::saga).transpose()
+    }
+
+    /// Reads a saga and its steps without their contents.
+    pub(crate) async fn look(
+        &self,
+        connection: &mut DB::Connection,
+        id: &SagaId,
+    ) -> Result<Option<(SagaRecord, Vec<StepRecord>)>> {
+        let Some(row) = of_saga::<DB>(&self.shared.look, id).first(&mut *connection).await? else {
+            return Ok(None);
+        };
+        let steps = of_saga::<DB>(&self.shared.look_steps, id).rows(connection).await?;
+        let steps: Result<Vec<StepRecord>> = steps.iter().map(rows::step).collect();
+        Ok(Some((rows::saga(&row)?, steps?)))
+    }
+
+    /// Takes sagas of a type and version that are due for a lease, those that wait longest first.
+    pub(crate) async fn claim(
+        &self,
+        connection: &mut DB::Connection,
+        kind: &(String, u16),
+        limit: u32,
+        worker: &str,
+        lease: Duration,
+        pause: Backoff,
+    ) -> Result<Vec<SagaRecord>> {
+        let (saga_type, version) = kind;
+        let query = Query::<DB>::new(&self.shared.claim).bind(saga_type).bind(*version).bind(limit);
+        let query = query.bind(worker).bind(lease).bind(pause.first).bind(pause.max).bind(LOST);
+        query.rows(connection).await?.iter().map(rows::saga).collect()
+    }
+
+    /// Extends the leases of sagas to this long from now. Returns those that are held and were not
+    /// locked at the moment.
+    pub(crate) async fn renew(
+        &self,
+        connection: &mut DB::Connection,
+        held: &[Held],
+        lease: Duration,
+    ) -> Result<HashSet<Held>> {
+        DB::renew_sagas(connection, &self.own, held, lease).await
+    }
+
+    /// Returns for each kind whether a saga of it is due.
+    pub(crate) async fn due_kinds(
+        &self,
+        connection: &mut DB::Connection,
+        kinds: &[(String, u16)],
+    ) -> Result<Vec<bool>> {
+        DB::due_kinds(connection, &self.own, kinds).await
+    }
+
+    /// Resets the failures of a saga, if it is held.
+    pub(crate) async fn got_on(&self, connection: &mut DB::Connection, held: &Held) -> Result<()> {
+        of_held::<DB>(&self.shared.got_on, held).run(connection).await.map(drop)
+    }
+
+    /// Reads the steps of a saga, in the order in which they began.
+    pub(crate) async fn steps(
+        &self,
+        connection: &mut DB::Connection,
+        id: &SagaId,
+    ) -> Result<Vec<StepRecord>> {
+        of_saga::<DB>(&self.shared.steps, id).rows(connection).await?.iter().map(rows::step).collect()
+    }
+
+    /// Reads the mailbox of a saga: steps and payloads.
+    pub(crate) async fn mailbox(
+        &self,
+        connection: &mut DB::Connection,
+        id: &SagaId,
+    ) -> Result<Vec<(String, String)>> {
+        let found = of_saga::<DB>(&self.shared.mailbox, id).rows(connection).await?;
+        found.iter().map(|row| Ok((row.get("step")?, row.get("payload")?))).collect()
+    }
+
+    /// Inserts a step, if the saga is held and not cancelled. Returns whether it was inserted. A step
+    /// that is there already is a violation of a key.
+    pub(crate) async fn insert_step(
+        &self,
+        connection: &mut DB::Connection,
+        held: &Held,
+        step: &NewStep<'_>,
+        commits: Commits,
+    ) -> Result<bool> {
+        let statement = match commits {
+            Commits::Alone => &self.shared.insert_step,
+            Commits::WithEffect if !DB::may_commit_effect(&mut *connection).await? => return Ok(false),
+            Commits::WithEffect => &self.shared.insert_step_with_effect,
+        };
+        of_held::<DB>(statement, held)
+            .bind(step.name)
+            .bind(step.position)
+            .bind(step.kind.as_str())
+            .bind(step.state.as_str())
+            .bind(step.undo.as_str())
+            .bind(step.result)
+            .bind(step.error)
+            .bind(step.due_in)
+            .changes_one(connection)
+            .await
+    }
+
+    /// Changes a step, if the saga is held and the step is as expected. Returns whether it was
+    /// changed.
+    pub(crate) async fn change_step(
+        &self,
+        connection: &mut DB::Connection,
+        held: &Held,
+        change: &StepChange<'_>,
+        commits: Commits,
+    ) -> Result<bool> {
+        let statement = match commits {
+            Commits::Alone => &self.shared.change_step,
+            Commits::WithEffect if !DB::may_commit_effect(&mut *connection).await? => return Ok(false),
+            Commits::WithEffect => &self.shared.change_step_with_effect,
+        };
+        of_held::<DB>(statement, held)
+            .bind(change.name)
+            .bind(change.from.0.as_str())
+            .bind(change.from.1.as_str())
+            .bind(change.to.0.as_str())
+            .bind(change.to.1.as_str())
+            .bind(change.result)
+            .bind(change.error)
+            .bind(i32::from(change.is_attempt))
+            .bind(change.from.0 != change.to.0)
+            .bind(change.is_forward)
+            .bind(change.replies)
+            .changes_one(connection)
+            .await
+    }
+
+    /// Takes a turn, if the saga is held. Returns whether it was.
+    pub(crate) async fn turn(
+        &self,
+        connection: &mut DB::Connection,
+        held: &Held,
+        turn: &Turn<'_>,
+    ) -> Result<bool> {
+        let sql = &self.shared;
+        let query = match *turn {
+            Turn::Wait { step, replies, is_locked } => {
+                of_held::<DB>(&sql.wait, held).bind(step).bind(replies).bind(is_locked)
+            }
+            Turn::Postpone { attempts, delay, error } => {
+                of_held(&sql.postpone, held).bind(attempts).bind(delay).bind(error)
+            }
+            Turn::Stick { attempts, error, step } => {
+                of_held(&sql.stick, held).bind(attempts).bind(error).bind(step)
+            }
+            Turn::BeginUndo { reason } => of_held(&sql.begin_undo, held).bind(reason),
+            Turn::Finish { output } => of_held(&sql.finish, held).bind(output),
+            Turn::EndUndo => of_held(&sql.end_undo, held),
+        };
+        query.changes_one(connection).await
+    }
+
+    /// Ends sagas that ran to their ends, each if it is held and not cancelled. Returns for each
+    /// whether it was ended. After an error all of it is stored, or none.
+    pub(crate) async fn finish_all(
+        &self,
+        connection: &mut DB::Connection,
+        endings: &[(&Held, &str)],
+    ) -> Result<Vec<bool>> {
+        if let [(held, output)] = endings {
+            return Ok(vec![self.turn(connection, held, &Turn::Finish { output }).await?]);
+        }
+        DB::finish_sagas(connection, (&self.shared, &self.own), endings).await
+    }
+
+    /// Puts a reply into the mailbox and wakes the saga.
+    pub(crate) async fn put_reply(
+        &self,
+        connection: &mut DB::Connection,
+        id: &SagaId,
+        step: &str,
+        payload: &str,
+    ) -> Result<Replied> {
+        let sql = &self.shared;
+        if !of_saga::<DB>(&sql.announce_reply, id).bind(step).changes_one(&mut *connection).await? {
+            let found = of_saga::<DB>(&sql.state, id).first(&mut *connection).await?;
+            let state: Option<String> = found.map(|row| row.get("state")).transpose()?;
+            return match state {
+                None => Ok(Replied::Nobody),
+                Some(state) if state == State::Finished.as_str() => {
+                    self.unawaited(connection, id, step).await
+                }
+                // A second one may answer what took the request back.
+                Some(_) => Ok(Replied::Late),
+            };
+        }
+        let found = of_saga::<DB>(&sql.step_state, id).bind(step).first(&mut *connection).await?;
+        let state: Option<String> = found.map(|row| row.get("state")).transpose()?;
+        let kept = match state.as_deref() {
+            Some(state) if state != StepState::Waiting.as_str() => {
+                return self.unawaited(connection, id, step).await;
+            }
+            Some(_) => of_saga::<DB>(&sql.insert_reply, id).bind(step).bind(payload),
+            None => of_saga(&sql.insert_early_reply, id).bind(step).bind(payload).bind(EARLY_MAX),
+        };
+        if kept.changes_one(&mut *connection).await? {
+            return Ok(Replied::Kept);
+        }
+        self.unawaited(connection, id, step).await
+    }
+
+    /// A reply that no step waits for: a duplicate, if one was kept before.
+    async fn unawaited(&self, connection: &mut DB::Connection, id: &SagaId, step: &str) -> Result<Replied> {
+        let found = of_saga::<DB>(&self.shared.has_reply, id).bind(step).first(connection).await?;
+        let is_kept: Option<bool> = found.map(|row| row.get("is_kept")).transpose()?;
+        Ok(if is_kept == Some(true) { Replied::Duplicate } else { Replied::Late })
+    }
+
+    /// Reads sagas, the oldest first.
+    pub(crate) async fn list(
+        &self,
+        connection: &mut DB::Connection,
+        query: &SagaQuery,
+    ) -> Result<Vec<SagaRecord>> {
+        let Some(statement) = self.list_statement(query) else { return Ok(Vec::new()) };
+        let listed = Query::<DB>::new(statement)
+            .bind(query.saga_type.as_deref())
+            .bind(query.state.map(State::as_str))
+            .bind(query.limit.get());
+        let mut tx = connection.begin_with(DB::BEGIN_LIST).await?;
+        let found = listed.rows(&mut tx).await?;
+        tx.rollback().await?;
+        found.iter().map(rows::saga).collect()
+    }
+
+    /// The list for a query, unless it is empty by definition. A state says whether its sagas have
+    /// ended, so the others need not be read.
+    fn list_statement(&self, query: &SagaQuery) -> Option<&Statement> {
+        let sql = &self.shared;
+        let has_ended = query.state.map(State::has_ended);
+        if query.is_stuck {
+            return Some(&sql.list_stuck);
+        }
+        match (has_ended, query.with_ended) {
+            (Some(true), false) => None,
+            (Some(true), true) => Some(&sql.list_ended),
+            (None, true) => Some(&sql.list_all),
+            (Some(false), _) | (None, false) => Some(&sql.list_open),
+        }
+    }
+
+    /// Lets a stuck saga go on. Returns whether it was stuck.
+    pub(crate) async fn retry(&self, connection: &mut DB::Connection, id: &SagaId) -> Result<bool> {
+        of_saga::<DB>(&self.shared.retry, id).changes_one(connection).await
+    }
+
+    /// Has a running saga undone: at once if no worker owns it, otherwise by its worker. Returns
+    /// whether it was running.
+    pub(crate) async fn cancel(
+        &self,
+        connection: &mut DB::Connection,
+        id: &SagaId,
+        reason: &str,
+    ) -> Result<bool> {
+        of_saga::<DB>(&self.shared.cancel, id).bind(reason).changes_one(connection).await
+    }
+
+    /// Locks a saga until the transaction ends, and reads it without its contents.
+    pub(crate) async fn lock(
+        &self,
+        connection: &mut DB::Connection,
+        id: &SagaId,
+    ) -> Result<Option<SagaRecord>> {
+        let found = of_saga::<DB>(&self.shared.lock_saga, id).first(connection).await?;
+        found.as_ref().map(rows::saga).transpose()
+    }
+
+    /// Skips the undo of a step that was to be undone. Returns whether it was.
+    pub(crate) async fn skip_undo(
+        &self,
+        connection: &mut DB::Connection,
+        id: &SagaId,
+        step: &str,
+    ) -> Result<bool> {
+        of_saga::<DB>(&self.shared.skip_undo, id).bind(step).changes_one(connection).await
+    }
+
+    /// Gives a step a result. Returns whether the step took it: one that has begun and has no outcome
+    /// does.
+    pub(crate) async fn skip_step(
+        &self,
+        connection: &mut DB::Connection,
+        id: &SagaId,
+        Skipped { step, is_stuck_here }: Skipped<'_>,
+        result: &str,
+    ) -> Result<bool> {
+        let begun = of_saga::<DB>(&self.shared.skip_step, id).bind(step).bind(result).bind(is_stuck_here);
+        let has_begun = begun.changes_one(&mut *connection).await?;
+        if has_begun || !is_stuck_here {
+            return Ok(has_begun);
+        }
+        let new = of_saga::<DB>(&self.shared.skip_new_step, id).bind(step).bind(result).bind(GIVEN);
+        new.changes_one(connection).await
+    }
+
+    /// Records a decision.
+    pub(crate) async fn note(&self, connection: &mut DB::Connection, decision: &Decision) -> Result<()> {
+        Query::<DB>::new(&self.shared.note_decision)
+            .bind(&decision.actor)
+            .bind(&decision.note)
+            .bind(decision.action.as_str())
+            .bind(decision.id.saga_type())
+            .bind(decision.id.id())
+            .bind(decision.step.as_deref())
+            .run(connection)
+            .await
+            .map(drop)
+    }
+
+    /// Reads the decisions, the latest first.
+    pub(crate) async fn decisions(
+        &self,
+        connection: &mut DB::Connection,
+        limit: u32,
+    ) -> Result<Vec<Decision>> {
+        let found = Query::<DB>::new(&self.shared.decisions).bind(limit).rows(connection).await?;
+        found.iter().map(rows::decision).collect()
+    }
+
+    /// Counts sagas whose turn is overdue by more than this, by type and version.
+    pub(crate) async fn overdue(&self, connection: &mut DB::Connection, by: Duration) -> Result<Vec<Overdue>> {
+        let found = Query::<DB>::new(&self.shared.overdue).bind(by).rows(connection).await?;
+        found.iter().map(rows::overdue).collect()
+    }
+
+    /// Deletes sagas that ended a retention ago, by the database's clock and by another one's
+    /// reading, with steps and replies, at most [`BATCH`](crate::retention::BATCH). Returns how many.
+    pub(crate) async fn forget(
+        &self,
+        connection: &mut DB::Connection,
+        retention: Duration,
+        until: OffsetDateTime,
+    ) -> Result<u64> {
+        DB::forget_sagas(connection, &self.own, retention, until).await
+    }
+
+    /// Deletes decisions from before a moment, at most [`BATCH`](crate::retention::BATCH). Returns
+    /// how many.
+    pub(crate) async fn forget_decisions(
+        &self,
+        connection: &mut DB::Connection,
+        before: OffsetDateTime,
+    ) -> Result<u64> {
+        DB::forget_decisions(connection, &self.own, before).await
+    }
+}
