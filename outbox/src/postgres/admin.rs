@@ -212,7 +212,7 @@ WHERE ctid = ANY(ARRAY(
         SELECT ctid AS place FROM {schema}outbox_exception
         WHERE relay = $1 AND shard = 0 AND id = chosen.id LIMIT 1) AS e))";
 
-// What the edit keeps of content that was too large to be copied is read from the log.
+// Content that was too large to be copied is read from the log, where the edit keeps it.
 pub(super) const EDIT: &str = "
 UPDATE {schema}outbox_parked
 SET payload = coalesce($3, c.payload), headers = coalesce($4::jsonb, c.headers), edited_at = clock_timestamp()

@@ -3,7 +3,7 @@
 
 use crate::connect::InvalidUrl;
 
-/// What to do with a parameter.
+/// Treatment of a parameter.
 enum Verdict {
     /// The client library honours it.
     Honoured,
