@@ -60,7 +60,7 @@ impl HeaderName {
         RESERVED.contains(&lower.as_str()) || RESERVED_PREFIXES.iter().any(|prefix| lower.starts_with(prefix))
     }
 
-    /// Checks the text and takes it over.
+    /// Checks the text and returns it as a name.
     ///
     /// # Errors
     /// [`InvalidText`]: empty, over 255 bytes, a character outside the set, or reserved for the
@@ -84,7 +84,7 @@ impl HeaderName {
 }
 
 impl HeaderValue {
-    /// Checks the text and takes it over. The empty value is accepted.
+    /// Checks the text and returns it as a value. The empty value is accepted.
     ///
     /// # Errors
     /// [`InvalidText`]: over [`HEADER_VALUE_BYTES_MAX`] bytes, or a control character (CR, LF, NUL,

@@ -157,7 +157,7 @@ macro_rules! name {
         pub struct $name(std::sync::Arc<str>);
 
         impl $name {
-            /// Checks the text and takes it over.
+            /// Checks the text and returns it as a name.
             ///
             /// # Errors
             /// [`InvalidText`]($crate::InvalidText) when it is empty, longer than the limit or
