@@ -77,7 +77,7 @@ pub async fn pause(places: &Places, signed: &Signed, scope: &PauseScope) -> Resu
                 seconds::text(line.since),
                 line.reason
             ),
-            None => format!("{scope} was paused and resumed by somebody else at this moment"),
+            None => format!("{scope} was paused and resumed by another operator at this moment"),
         };
         let error = OperateError::new(OperateErrorKind::Conflict, text);
         return Err(about(place, error.with_help("`relay status` shows what is paused")));

@@ -72,8 +72,7 @@ pub(super) struct Sql<'a> {
     pub(super) place: &'a Place,
 }
 
-/// The part of the function that marks rows, and that refuses changes which would be lost or sent
-/// twice.
+/// The part of the function that marks rows and refuses changes that would be lost or sent twice.
 const MARKING: &str = "
     IF TG_OP = 'UPDATE' THEN -- {unsent}
         RAISE EXCEPTION 'row % of % was handed over to the outbox: no message tells of this change', NEW.{id},
