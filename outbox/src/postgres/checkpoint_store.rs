@@ -146,7 +146,7 @@ impl PgCheckpointStore {
                 .bind(self.relay.as_str())
                 .fetch_optional(&mut self.connection)
                 .await
-                .map_err(LogError::during("tell who holds the lease"))?;
+                .map_err(LogError::during("find out who holds the lease"))?;
             let over = match self.watch.claim(&self.relay, &self.holder, found) {
                 ControlFlow::Continue(over) => over,
                 ControlFlow::Break(busy) => return Ok(busy),
@@ -283,7 +283,7 @@ impl CheckpointStore for PgCheckpointStore {
             .bind(epoch)
             .bind(stored::trouble(self.trouble.as_ref())?)
             .execute(&mut self.connection);
-        let during = LogError::during("note how the broker is");
+        let during = LogError::during("note the state of the broker");
         within(self.call_timeout, async { query.await.map(drop).map_err(during) }).await
     }
 

@@ -240,16 +240,16 @@ impl PostgresLog {
             .bind(i64::from(COUNTED_MAX))
             .fetch_all(&mut *self.look().await?)
             .await
-            .map_err(LogError::during("count what has not left"))?;
+            .map_err(LogError::during("count the entries that have not left"))?;
         let row = |row: &PgRow| {
             Ok((text(row, 0)?, row.try_get(1)?, row.try_get(2)?, row.try_get(3)?, row.try_get(4)?))
         };
         let rows: Result<Vec<LagRow>, sqlx::Error> = rows.iter().map(row).collect();
-        Ok(by_topic(rows.map_err(LogError::during("count what has not left"))?))
+        Ok(by_topic(rows.map_err(LogError::during("count the entries that have not left"))?))
     }
 
     async fn read_extent(&self, relay: &RelayName) -> Result<Extent, LogError> {
-        let failed = || LogError::during("tell how far the log reaches");
+        let failed = || LogError::during("find out how far the log reaches");
         let mut connection = self.look().await?;
         let statement = self.sql().extent;
         let row = sqlx::query(&statement)
@@ -282,7 +282,7 @@ impl PostgresLog {
     }
 
     async fn read_found(&self, relay: &RelayName, which: EntryRef) -> Result<Vec<FoundEntry>, LogError> {
-        let failed = || LogError::during("look the entry up");
+        let failed = || LogError::during("look up the entry");
         let cursor = self.read_extent(relay).await?.cursor;
         let passed = Passed::read(cursor.as_deref())?;
         let (id, message_id) = match which {

@@ -16,7 +16,7 @@ use crate::log::lease::RelayName;
 use crate::postgres::row::{self, Column};
 use crate::postgres::statements::Statements;
 
-/// The number of rows to request for the next page: as many as fit, judged by the previous page.
+/// The number of rows to request for the next page: as many as fit by the previous page's sizes.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Pace {
     /// The mean length of a content in bytes.

@@ -365,7 +365,7 @@ impl PgReader {
                 .bind(self.relay.as_str())
                 .bind(message_ids)
                 .fetch_all(&mut self.connection);
-            let failed = LogError::during("tell what was parked");
+            let failed = LogError::during("find out what was parked");
             let left_out: Vec<String> =
                 within(self.call_timeout, async { asked.await.map_err(failed) }).await?;
             let left_out: HashSet<String> = left_out.into_iter().collect();
@@ -415,7 +415,7 @@ impl PgReader {
                 .bind(place.id.0)
                 .fetch_optional(&mut self.connection)
                 .await
-                .map_err(LogError::during("tell what is due next"))?;
+                .map_err(LogError::during("find out what is due next"))?;
             page.next_in = seconds.map(|seconds| wait(seconds).unwrap_or_default());
         }
         Ok(page)
@@ -504,7 +504,7 @@ async fn run(connection: &mut PgConnection, statements: &Statements) -> Result<O
     sqlx::query_scalar(&statements.run)
         .fetch_optional(connection)
         .await
-        .map_err(LogError::during("tell which run of the server this is"))
+        .map_err(LogError::during("find out which run of the server this is"))
 }
 
 /// Converts a due time for the database.

@@ -108,7 +108,7 @@ impl PostgresLog {
         .bind(millis(self.options.call_timeout))
         .fetch_one(&mut *connection)
         .await
-        .map_err(LogError::during("tell its version"))?;
+        .map_err(LogError::during("report its version"))?;
         if version < SERVER_VERSION_MIN {
             return Err(LogError::operator(format!(
                 "{} is PostgreSQL {}; the relay needs version 13 or newer",
@@ -162,7 +162,7 @@ impl PostgresLog {
         if self.has_sessions_of_its_own.load(Ordering::Relaxed) {
             return Ok(());
         }
-        let failed = || LogError::during("tell whose session it is");
+        let failed = || LogError::during("find out whose session it is");
         let mut second = Brief::new(connect.connect().await.map_err(|error| unconnected(connect, error))?);
         let mut is_shared = false;
         // Checked more than once, because other clients may take the session that was free.
@@ -188,7 +188,7 @@ impl PostgresLog {
 
     /// Refuses tables that another party writes.
     async fn check_tables(&self, connection: &mut PgConnection) -> Result<(), LogError> {
-        let failed = || LogError::during("tell who writes its tables");
+        let failed = || LogError::during("report who writes its tables");
         let subscribed = sqlx::query_scalar(&self.render(
             "SELECT c.relname::text FROM pg_subscription_rel AS s JOIN pg_class AS c ON c.oid = s.srrelid
              WHERE c.relnamespace = (SELECT relnamespace FROM pg_class WHERE oid = '{schema}outbox_message'::regclass)

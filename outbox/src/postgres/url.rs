@@ -46,7 +46,7 @@ pub(super) fn accepted(url: &str) -> Result<String, InvalidUrl> {
             Verdict::Honoured => left.push(pair.text),
             Verdict::Kept => {}
             Verdict::Refused(remedy) => {
-                // With an `@` behind it, the `?` lies before the host: this is part of a password.
+                // An `@` after the `?` ends a password: this is part of that password, not a name.
                 let name = match query.contains('@') {
                     true => shown(""),
                     false => format!("{}{}", shown(&pair.name), shown_mode(pair)),

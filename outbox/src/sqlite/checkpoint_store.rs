@@ -107,7 +107,7 @@ impl CheckpointStore for SqliteCheckpointStore {
                 .bind(self.relay.as_str())
                 .fetch_optional(&mut self.connection)
                 .await
-                .map_err(LogError::during("tell who holds the lease"))?;
+                .map_err(LogError::during("find out who holds the lease"))?;
             let over = match self.watch.claim(&self.relay, &self.holder, found) {
                 ControlFlow::Continue(over) => over,
                 ControlFlow::Break(busy) => return Ok(busy),
@@ -185,7 +185,7 @@ impl CheckpointStore for SqliteCheckpointStore {
             .bind(stored::trouble(self.trouble.as_ref())?)
             .execute(&mut self.connection)
             .await
-            .map_err(LogError::during("note how the broker is"))?;
+            .map_err(LogError::during("note the state of the broker"))?;
         Ok(())
     }
 

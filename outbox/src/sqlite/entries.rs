@@ -139,7 +139,7 @@ fn passed_to(extent: &Extent) -> Result<i64, LogError> {
 #[async_trait]
 impl LogEntries for SqliteLog {
     async fn find(&self, relay: &RelayName, which: EntryRef) -> Result<Vec<FoundEntry>, LogError> {
-        let failed = || LogError::during("look the entry up");
+        let failed = || LogError::during("look up the entry");
         let passed = passed_to(&self.extent(relay).await?)?;
         let (id, message_id) = match which {
             EntryRef::Id(id) => (Some(id.0), None),
@@ -157,7 +157,7 @@ impl LogEntries for SqliteLog {
     }
 
     async fn extent(&self, relay: &RelayName) -> Result<Extent, LogError> {
-        let failed = || LogError::during("tell how far the log reaches");
+        let failed = || LogError::during("find out how far the log reaches");
         let row = sqlx::query(&SQL.extent)
             .bind(relay.as_str())
             .fetch_one(&mut self.connect().await?)
@@ -278,12 +278,12 @@ impl LogEntries for SqliteLog {
             .bind(COUNTED_MAX)
             .fetch_all(&mut self.connect().await?)
             .await
-            .map_err(LogError::during("count what has not left"))?;
+            .map_err(LogError::during("count the entries that have not left"))?;
         let row = |row: &SqliteRow| {
             Ok((text(row, "topic")?, row.try_get(1)?, row.try_get(2)?, row.try_get(3)?, row.try_get(4)?))
         };
         let rows: Result<Vec<LagRow>, sqlx::Error> = rows.iter().map(row).collect();
-        Ok(by_topic(rows.map_err(LogError::during("count what has not left"))?))
+        Ok(by_topic(rows.map_err(LogError::during("count the entries that have not left"))?))
     }
 
     async fn firsts(&self, moments: &[OffsetDateTime]) -> Result<Vec<Option<EntryId>>, LogError> {

@@ -129,7 +129,7 @@ impl SqliteReader {
             .bind(place.id.0)
             .fetch_optional(&mut self.connection)
             .await
-            .map_err(LogError::during("tell what is due next"))?;
+            .map_err(LogError::during("find out what is due next"))?;
         Ok(seconds.map(|seconds| wait(seconds).unwrap_or_default()))
     }
 

@@ -61,7 +61,7 @@ async fn check_file(connection: &mut SqliteConnection) -> Result<(), LogError> {
         sqlx::query_scalar("SELECT file FROM pragma_database_list WHERE name = 'main'")
             .fetch_one(connection)
             .await
-            .map_err(LogError::during("tell its file"))?;
+            .map_err(LogError::during("report its file"))?;
     match file.is_none_or(|file| file.is_empty()) {
         true => Err(in_memory()),
         false => Ok(()),
