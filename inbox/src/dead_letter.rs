@@ -101,7 +101,7 @@ words!(
         AppliedLate = "applied_late",
         /// Redriven, but the message had already taken effect.
         Duplicate = "duplicate",
-        /// Given up by an operator.
+        /// Discarded by an operator.
         Discarded = "discarded",
     }
 );
@@ -313,7 +313,7 @@ impl DeadLetter {
             Reason::Malformed | Reason::Incomplete => {
                 return Err(format!("it is {}: {}", self.reason, self.error));
             }
-            Reason::NoTenant => return Err(format!("nobody knows whose it is: {}", self.error)),
+            Reason::NoTenant => return Err(format!("its tenant is unknown: {}", self.error)),
             _ => {}
         }
         if self.headers.iter().any(|(name, _)| name.strip_prefix(CHUNK_PREFIX).is_some_and(is_chunk)) {

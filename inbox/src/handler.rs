@@ -243,7 +243,7 @@ impl From<sqlx::Error> for HandlerError {
     fn from(error: sqlx::Error) -> Self {
         match SqlErrorKind::of(&error) {
             SqlErrorKind::Lost | SqlErrorKind::Unavailable | SqlErrorKind::Conflict => {
-                Self { next: Next::Database, ..Self::retry("the database did not do it") }
+                Self { next: Next::Database, ..Self::retry("the database failed") }
             }
             SqlErrorKind::Refused => Self::retry("the database refused a statement"),
         }

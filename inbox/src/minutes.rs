@@ -119,7 +119,7 @@ impl<DB: Dialect> Inbox<DB> {
         let counts = counts.map_err(StoreError::during("read what consumers counted"));
         match counts {
             Err(error) if !error.is_transient() => {
-                tracing::debug!(error = error_text(&error), "nothing is known of duplicates");
+                tracing::debug!(error = error_text(&error), "counts of duplicates could not be read");
                 Ok(Vec::new())
             }
             counts => counts,

@@ -135,7 +135,7 @@ impl<DB: Dialect> Inbox<DB> {
     /// Removes the note, because the process survived the handler. Counted failures stay, unless
     /// the message was given up: then counting restarts with the next decision.
     pub(crate) async fn put_letter_down(&self, key: Key<'_>, is_given_up: bool) -> Result<(), StoreError> {
-        let what = "note what is redriven no longer";
+        let what = "note that a redrive has ended";
         let mut connection = self.acquire(what).await?;
         DB::forget_attempts(&mut connection, self.statements(), &[key], is_given_up)
             .await

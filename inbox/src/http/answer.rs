@@ -114,7 +114,7 @@ pub(super) fn not_acquired<T>(claimed: &Claimed<T>) -> Option<Problem> {
     })
 }
 
-/// Answers for a response that cannot be stored: a bug of the service.
+/// Returns the problem for a response that cannot be stored: a bug of the service.
 pub(super) fn not_storable(limit: usize, took_effect: bool) -> Problem {
     let effect = if took_effect { "The request took effect" } else { "Nothing was done" };
     Problem::new(
@@ -156,7 +156,7 @@ fn not_a_token(invalid: &InvalidId) -> Problem {
     )
 }
 
-/// Answers for a key whose time is not accepted.
+/// Returns the problem for a key whose time is not accepted.
 fn drifted(drift: &Drift) -> Problem {
     let (code, title) = match drift {
         Drift::TooOld { .. } => {
@@ -169,7 +169,7 @@ fn drifted(drift: &Drift) -> Problem {
     Problem::new(StatusCode::BAD_REQUEST, code, title, format!("{drift}. Nothing was done now."))
 }
 
-/// Answers when the database could not claim the key.
+/// Returns the problem to answer with when the database could not claim the key.
 pub(super) fn not_claimed(error: &ClaimError) -> Problem {
     match error {
         ClaimError::NotAToken(invalid) => return not_a_token(invalid),
@@ -188,7 +188,7 @@ pub(super) fn not_claimed(error: &ClaimError) -> Problem {
     }
 }
 
-/// Answers for a transaction that was not committed, or whose outcome is unknown.
+/// Returns the problem for a transaction that was not committed, or whose outcome is unknown.
 pub(super) fn not_committed(error: &CommitError) -> Problem {
     let CommitError::RolledBack { source, .. } = error else {
         tracing::warn!(error = %Chain(error), "it is unknown whether a request was committed");
@@ -208,7 +208,7 @@ pub(super) fn not_committed(error: &CommitError) -> Problem {
     }
 }
 
-/// Answers when the handler has answered but still uses its transaction.
+/// Returns the problem to answer with when the handler has answered but still uses its transaction.
 pub(super) fn still_in_use() -> Problem {
     tracing::error!(
         "a handler has answered while its transaction was still in use; the request is rolled back"
@@ -216,8 +216,8 @@ pub(super) fn still_in_use() -> Problem {
     failed()
 }
 
-/// Answers for a key whose stored outcome is not a response, because something other than this
-/// layer used the key.
+/// Returns the problem for a key whose stored outcome is not a response, because something other
+/// than this layer used the key.
 pub(super) fn not_a_response() -> Problem {
     tracing::error!("what is stored under an idempotency key is not a response");
     failed()

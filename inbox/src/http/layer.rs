@@ -59,7 +59,7 @@ pub(super) struct LayerOptions<DB: KeyStore> {
 
 /// An invalid name for a route. The program's fault.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the route cannot be named so: {0}")]
+#[error("invalid route name: {0}")]
 pub struct InvalidRoute(#[from] InvalidText);
 
 impl<DB: KeyStore> IdempotencyLayer<DB> {

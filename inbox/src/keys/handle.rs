@@ -296,7 +296,7 @@ fn tell<T>(id: &KeyId, claimed: &Claimed<T>, attempt: u32) {
 /// Releases an unused claim.
 async fn give_back<DB: KeyStore>(claim: Claim<DB>) {
     if let Err(error) = claim.release().await {
-        tracing::debug!(%error, "a claim that nobody waits for is left to its lease");
+        tracing::debug!(%error, "an unused claim was not released; its lease will expire");
     }
 }
 

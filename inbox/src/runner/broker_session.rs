@@ -123,7 +123,7 @@ impl BrokerSession {
                 error = text,
                 failures = self.failures,
                 ?delay,
-                "subscription lost; subscribing anew"
+                "subscription lost; subscribing again"
             );
         }
     }

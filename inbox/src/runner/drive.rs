@@ -52,7 +52,7 @@ pub enum RunError {
     },
     /// The broker would redeliver messages that are still being worked on.
     #[error(
-        "{origin} delivers again what is unsettled for {redelivers_after:?}, but hears only every {keep_alive_interval:?} that \
+        "{origin} redelivers what is unsettled for {redelivers_after:?}, but is told only every {keep_alive_interval:?} that \
          deliveries are being worked on; set keep_alive_interval to at most {:?}, or raise the broker's visibility timeout",
         .redelivers_after.div_f32(2.0)
     )]
@@ -68,7 +68,7 @@ pub enum RunError {
     #[error(transparent)]
     Build(#[from] BuildError),
     /// A worker ended without a result: a defect of this crate.
-    #[error("a worker of the consumer broke down")]
+    #[error("a worker of the consumer failed")]
     Worker(#[from] JoinError),
 }
 

@@ -326,7 +326,7 @@ impl<S: Store> Worker<S> {
             && let Err(error) = self.store.put_down(&names).await
         {
             let error = error_text(&error);
-            tracing::debug!(consumer = %self.consumer, error, "not noted that messages are in hand no longer");
+            tracing::debug!(consumer = %self.consumer, error, "messages could not be noted as no longer in hand");
         }
     }
 

@@ -31,7 +31,7 @@ pub(super) fn watch(running: &Arc<Running>, consumer: ConsumerName, meter: Meter
         }
     };
     if let Err(error) = std::thread::Builder::new().name(String::from("inbox-watch")).spawn(look) {
-        tracing::warn!(%error, "handlers that block their threads will not be told: no thread to look for them");
+        tracing::warn!(%error, "handlers that block their threads will not be reported: the checking thread could not start");
     }
 }
 

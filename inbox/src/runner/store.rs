@@ -325,7 +325,7 @@ impl<DB: Dialect> InboxStore<DB> {
 
     pub(super) async fn put_letter_down(&self, key: Key<'_>, is_given_up: bool) -> Result<(), StoreError> {
         let call = self.inbox.put_letter_down(key, is_given_up);
-        self.within("note what is redriven no longer", call).await
+        self.within("note that a redrive has ended", call).await
     }
 }
 
@@ -466,7 +466,7 @@ impl<DB: Dialect> Store for InboxStore<DB> {
     }
 
     async fn put_down(&self, messages: &[(&Tenant, MessageId)]) -> Result<(), StoreError> {
-        let (what, keys) = ("note what is in hand no longer", self.keys(messages));
+        let (what, keys) = ("note that messages are no longer in hand", self.keys(messages));
         let call = async {
             let mut connection = self.inbox.acquire(what).await?;
             DB::put_down(&mut connection, self.inbox.statements(), &keys, self.process)
@@ -517,7 +517,7 @@ impl<DB: Dialect> Store for InboxStore<DB> {
     }
 
     async fn attempt(&self, scope: &Tenant, id: MessageId) -> Result<Option<Attempt>, StoreError> {
-        self.within("tell how often a message failed", self.inbox.attempt(&self.consumer, scope, id)).await
+        self.within("look up how often a message failed", self.inbox.attempt(&self.consumer, scope, id)).await
     }
 
     async fn dead_letter(
