@@ -17,7 +17,7 @@ pub enum CheckState {
 }
 
 impl CheckState {
-    /// The word in the output.
+    /// Returns the word in the output.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {

@@ -89,7 +89,8 @@ impl OperateError {
     }
 }
 
-/// A fault of a broker or database can pass by itself; others need a change.
+/// Returns the kind of remedy for a fault. One of a broker or database can pass by itself; others
+/// need a change.
 fn kind_of(fault: Fault) -> OperateErrorKind {
     match fault {
         Fault::Broker => OperateErrorKind::Unavailable,

@@ -14,12 +14,12 @@ pub(crate) fn text(time: OffsetDateTime) -> String {
     seconds.format(&Rfc3339).unwrap_or_else(|_| seconds.to_string())
 }
 
-/// For `serde(serialize_with)`.
+/// Serializes a time, for `serde(serialize_with)`.
 pub(crate) fn serialize<S: Serializer>(time: &OffsetDateTime, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(&text(*time))
 }
 
-/// For `serde(serialize_with)` on an optional time.
+/// Serializes an optional time, for `serde(serialize_with)`.
 #[expect(clippy::ref_option, reason = "serde passes a reference")]
 pub(crate) fn serialize_option<S: Serializer>(
     time: &Option<OffsetDateTime>,

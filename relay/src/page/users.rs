@@ -131,10 +131,9 @@ impl Users {
     /// Returns the user; `None` when the proof is wrong, or missing where one is needed. A wrong
     /// secret delays the answer and holds one of a few turns of the peer for that time, even if the
     /// peer disconnects.
-    /// they have gone.
     ///
+    /// # Errors
     /// [`TooMany`] when no turn is free; then nothing was compared.
-    /// [`TooMany`] when no turn is free; nothing was compared then.
     pub(crate) async fn prove(
         &self,
         proof: &Proof,

@@ -278,7 +278,7 @@ fn slots(rows: &[PgRow]) -> Result<Vec<Slot>, Unreachable> {
     rows.iter().map(read).collect()
 }
 
-/// A row without an object only names a role.
+/// Groups rows by role. A row without an object only names a role.
 fn grants(rows: &[PgRow]) -> Result<Vec<RoleFacts>, Unreachable> {
     let mut roles: BTreeMap<(String, String), Vec<WrongGrant>> = BTreeMap::new();
     for row in rows {

@@ -54,7 +54,7 @@ struct Position {
     is_confirmed: bool,
 }
 
-/// The plugin of publications, the only one that can be asked for the rows of one publication.
+/// The plugin of publications, the only one that can select the rows of one publication.
 const PLUGIN: &str = "pgoutput";
 
 /// $1 is the slot, $2 the name of the copy, which is dropped with this connection.

@@ -145,7 +145,7 @@ pub(crate) mod tests {
     use super::super::message::Row;
     use super::*;
 
-    /// An entry of an outbox that has waited for an hour.
+    /// Returns an entry of an outbox that has waited for an hour.
     pub(crate) fn entry(id: i64) -> DeadMessage {
         DeadMessage {
             source: DeadSource::Outbox,

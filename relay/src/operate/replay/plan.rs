@@ -151,7 +151,7 @@ impl ReplayPlan {
     }
 }
 
-/// Without a cursor of this server it is unknown what was published.
+/// Returns an error without a cursor of this server: it is unknown what was published.
 fn check_cursor(extent: &Extent) -> Result<(), OperateError> {
     if !extent.has_cursor() {
         let help = "only what the relay has published is replayed: run `relay run` first";

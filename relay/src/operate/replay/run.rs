@@ -155,7 +155,8 @@ impl ReplayPlan {
         self.check_whole(place, report).await
     }
 
-    /// Retention goes on during a replay, and may remove messages before they are sent.
+    /// Returns an error if retention, which goes on during a replay, removed messages before they
+    /// were sent.
     async fn check_whole(&self, place: &OutboxPlace, report: &ReplayReport) -> Result<(), OperateError> {
         if report.published >= self.chosen {
             return Ok(());
