@@ -1,8 +1,8 @@
 //! Publishers and subscriptions for Kafka, RabbitMQ, SQS and memory: one feature and one folder for
-//! each. `kafka` alone has neither TLS nor SCRAM, which come with OpenSSL: `kafka-tls`.
+//! each. `kafka` alone has neither TLS nor SCRAM; these need OpenSSL and come with `kafka-tls`.
 //!
-//! Every folder of a broker has these files, so that a change has the same place in each; others
-//! serve its publisher or its subscription, and say so in their first line:
+//! Every broker's folder has these files, so that a change goes to the same place in each. Further
+//! files serve the publisher or the subscription, and say so in their first line:
 //!
 //! | file | what it holds |
 //! |---|---|

@@ -1,4 +1,4 @@
-//! TLS towards a broker.
+//! TLS for connections to a broker.
 
 #[cfg(any(feature = "kafka-tls", feature = "rabbitmq", feature = "sqs"))]
 mod files;
