@@ -6,7 +6,7 @@ use std::path::PathBuf;
 /// The variable that moves all data, logs, downloads and state files.
 pub(crate) const DIR_VARIABLE: &str = "OUTBOX_SERVICES_DIR";
 
-/// The variable that keeps what was downloaded elsewhere than below [`DIR_VARIABLE`], to be shared.
+/// The variable that puts downloads elsewhere than below [`DIR_VARIABLE`], so that they are shared.
 pub(crate) const DOWNLOADS_VARIABLE: &str = "OUTBOX_DOWNLOADS_DIR";
 
 /// One TCP port of a service, always on 127.0.0.1.
@@ -16,7 +16,7 @@ pub(crate) struct Port {
 }
 
 impl Port {
-    /// The number from the variable, or the default.
+    /// Returns the number from the variable, or the default.
     pub(crate) fn number(&self) -> Result<u16, Fault> {
         match std::env::var(self.variable) {
             Ok(text) => parse(self.variable, &text),
@@ -24,8 +24,9 @@ impl Port {
         }
     }
 
-    /// The number of a port that is offered beside another one: none, where that was moved and this
-    /// was not. An instance with ports of its own offers only what it was given a port for.
+    /// Returns the number of a port that is offered beside another one; `None` where the other was
+    /// moved and this one was not. An instance with its own ports offers only what it was given a
+    /// port for.
     pub(crate) fn beside(&self, other: &Self) -> Result<Option<u16>, Fault> {
         let given = |port: &Self| std::env::var_os(port.variable).is_some();
         if given(other) && !given(self) { Ok(None) } else { self.number().map(Some) }
@@ -38,12 +39,12 @@ fn parse(variable: &str, text: &str) -> Result<u16, Fault> {
     })
 }
 
-/// More listeners of Kafka, each announced under the port of a proxy: pairs `listening:announced`,
-/// separated by commas.
+/// Additional listeners of Kafka, each announced under the port of a proxy: pairs
+/// `listening:announced`, separated by commas.
 pub(crate) const KAFKA_PROXIED: &str = "OUTBOX_KAFKA_PROXIED";
 
-/// The size of PostgreSQL's log files in a cluster that is created: a power of two from 1 to 1024.
-/// With small ones, a limit on the size of files hits tables without hitting the log.
+/// The size of PostgreSQL's log files in a new cluster, in MiB: a power of two from 1 to 1024. With
+/// small ones, a limit on the size of files hits tables without hitting the log.
 pub(crate) const WAL_SEGMENT_MB: &str = "OUTBOX_POSTGRES_WAL_SEGMENT_MB";
 
 /// `logical` lets PostgreSQL's log be decoded, which change data capture needs. Takes effect when
@@ -64,8 +65,8 @@ pub(crate) const PGBOUNCER_SERVER: &str = "OUTBOX_PGBOUNCER_SERVER";
 /// The pool mode of `PgBouncer`: `transaction` (the default) or `session`.
 pub(crate) const PGBOUNCER_MODE: &str = "OUTBOX_PGBOUNCER_MODE";
 
-/// Prepared statements that `PgBouncer` keeps for each server connection in transaction mode; from
-/// 1.21 on, which is newer than Debian 12's. Without it, none.
+/// The number of prepared statements that `PgBouncer` keeps for each server connection in
+/// transaction mode. It needs 1.21, which is newer than Debian 12's. Without it, none.
 pub(crate) const PGBOUNCER_PREPARED: &str = "OUTBOX_PGBOUNCER_PREPARED";
 
 /// `true` keeps the queues of SQS and their messages in files, so that they survive a crash.
@@ -167,7 +168,7 @@ pub(crate) fn sqs_durable() -> Result<bool, Fault> {
     }
 }
 
-/// The folder that holds one folder per service, and what is shared between them.
+/// Returns the folder that holds one folder per service, and what they share.
 pub(crate) fn services_dir() -> Result<PathBuf, Fault> {
     match std::env::var_os(DIR_VARIABLE).filter(|value| !value.is_empty()) {
         Some(dir) => std::path::absolute(dir)
@@ -176,7 +177,7 @@ pub(crate) fn services_dir() -> Result<PathBuf, Fault> {
     }
 }
 
-/// The folder that holds one folder per service with what was downloaded for it.
+/// Returns the folder that holds one folder per service with its downloads.
 pub(crate) fn downloads_dir() -> Result<PathBuf, Fault> {
     match std::env::var_os(DOWNLOADS_VARIABLE).filter(|value| !value.is_empty()) {
         Some(dir) => std::path::absolute(dir)
@@ -185,7 +186,7 @@ pub(crate) fn downloads_dir() -> Result<PathBuf, Fault> {
     }
 }
 
-/// The address in the service's variable, if a person set one.
+/// Returns the address in the service's variable, if a person set one.
 pub(crate) fn given_address(name: Name) -> Option<String> {
     given(name.variable())
 }
