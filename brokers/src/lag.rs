@@ -36,7 +36,7 @@ impl LagWatch {
                 let answer = tokio::time::timeout(LOOK_EVERY, look()).await;
                 let lags =
                     answer.unwrap_or_else(|_| Err(String::from("no answer"))).unwrap_or_else(|reason| {
-                        tracing::debug!(origin, "how far the consumer lags behind is not known: {reason}");
+                        tracing::debug!(origin, "the consumer's lag is unknown: {reason}");
                         Vec::new()
                     });
                 *seen.lock().unwrap_or_else(PoisonError::into_inner) = lags;

@@ -7,14 +7,14 @@
 //! | file | what it holds |
 //! |---|---|
 //! | `mod.rs` | the adapter's guarantees, settings and traps |
-//! | `config.rs` | what an operator sets, checked |
+//! | `config.rs` | the operator's settings, and their validation |
 //! | `connector.rs` | [`message::Connector`]: opens publishing sessions |
 //! | `publisher.rs` | [`message::Publisher`]: one publishing session |
 //! | `subscription.rs` | [`message::Subscription`]: one consuming session |
-//! | `wire.rs` | a message as the broker's record, and back; pure |
-//! | `fault.rs` | the client library's errors classified: whose fault, how far; pure |
-//! | `inspect.rs` | what a broker tells of its topics and queues, for `relay doctor`; reads only |
-//! | `admin.rs` | topics and queues made for tests, examples and the demo |
+//! | `wire.rs` | converts messages to the broker's records and back; pure |
+//! | `fault.rs` | classifies the client library's errors by party at fault and scope; pure |
+//! | `inspect.rs` | a broker's answers about its topics and queues, for `relay doctor`; read-only |
+//! | `admin.rs` | creates topics and queues for tests, examples and the demo |
 
 #[cfg(any(feature = "kafka", feature = "rabbitmq", feature = "sqs"))]
 mod evidence;

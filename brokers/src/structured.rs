@@ -70,7 +70,7 @@ impl<'a> Event<'a> {
     fn payload(&self, envelope: &mut Envelope) -> Result<Bytes, String> {
         if let Some(encoded) = self.0.get("data_base64") {
             let text: String = serde_json::from_str(encoded.get())
-                .map_err(|error| format!("the CloudEvents member data_base64 is not a text: {error}"))?;
+                .map_err(|error| format!("the CloudEvents member data_base64 is not a string: {error}"))?;
             return STANDARD
                 .decode(&text)
                 .map(Bytes::from)
@@ -111,7 +111,7 @@ impl<'a> Event<'a> {
 /// is an ordinary header.
 fn read_headers(envelope: &mut Envelope, value: &RawValue) -> Result<(), String> {
     let text: String = serde_json::from_str(value.get())
-        .map_err(|error| format!("the CloudEvents attribute headers is not a text: {error}"))?;
+        .map_err(|error| format!("the CloudEvents attribute headers is not a string: {error}"))?;
     match serde_json::from_str::<BTreeMap<String, String>>(&text) {
         Ok(headers) => envelope.headers.extend(headers),
         Err(_) => envelope.headers.push((HEADERS.to_owned(), text)),

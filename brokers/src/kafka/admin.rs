@@ -114,9 +114,10 @@ impl Admin {
         });
         match listed.await {
             Ok(listed) => listed.map_err(|error| refused("list topics", error)),
-            Err(error) => {
-                Err(AdminError::Refused { reason: String::from("listing broke off"), source: error.into() })
-            }
+            Err(error) => Err(AdminError::Refused {
+                reason: String::from("listing topics was interrupted"),
+                source: error.into(),
+            }),
         }
     }
 

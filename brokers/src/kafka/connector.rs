@@ -61,7 +61,7 @@ impl message::Connector for Connector {
             Ok::<Session, PublishError>(session)
         });
         let session = opened.await.map_err(|error| {
-            PublishError::session_lost("connecting to kafka broke off").with_source(error)
+            PublishError::session_lost("connecting to kafka was interrupted").with_source(error)
         })??;
         Ok(Box::new(Publisher::new(session, self.config.clone(), singles)))
     }

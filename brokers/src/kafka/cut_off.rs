@@ -23,9 +23,7 @@ pub(super) struct CutOff {
 
 /// Error of a client without any broker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "kafka's client knows no broker any more: the cluster named none; a new one asks the bootstrap servers"
-)]
+#[error("kafka's client has no broker left: the cluster named none; a new client asks the bootstrap servers")]
 pub(super) struct IsCutOff;
 
 impl CutOff {

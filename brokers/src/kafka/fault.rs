@@ -117,7 +117,7 @@ pub(super) fn creation(error: &KafkaError) -> String {
         KafkaError::ClientConfig(_, description, name, _) => {
             format!("kafka.properties.{name}: {description}")
         }
-        other => format!("the kafka client cannot be made: {other}"),
+        other => format!("the kafka client cannot be created: {other}"),
     }
 }
 

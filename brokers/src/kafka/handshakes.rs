@@ -32,7 +32,7 @@ pub(super) struct Handshakes {
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Stale {
     /// A connection failed, and the files have changed since.
-    #[error("kafka's certificate files have changed since the client was made; a new one reads them")]
+    #[error("kafka's certificate files have changed since the client was created; a new one reads them")]
     Renewed,
     /// No change of the files is known.
     #[error("every kafka broker has refused TLS for {} s; a new client tries again", REFUSED_MAX.as_secs())]

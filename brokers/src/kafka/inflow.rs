@@ -196,7 +196,7 @@ impl State {
         let places = self.places_of(topic);
         self.forget(&places);
         let reason =
-            format!("kafka topic {topic:?} was deleted and made anew; it is read from its beginning");
+            format!("kafka topic {topic:?} was deleted and recreated; it is read from its beginning");
         tracing::warn!(target: "brokers::kafka", "{reason}");
         self.failure.get_or_insert((Fault::Broker, reason));
     }
@@ -322,7 +322,7 @@ impl Callbacks {
         self.set_paused(consumer, &resumed, false);
         if is_lost {
             // The next owner receives uncommitted messages again, and the inbox recognizes them.
-            tracing::warn!(target: "brokers::kafka", partitions = count, "the group gave this member up: its partitions are others' now");
+            tracing::warn!(target: "brokers::kafka", partitions = count, "the group removed this member: other members have its partitions now");
             return;
         }
         tracing::info!(target: "brokers::kafka", partitions = count, "partitions revoked");

@@ -94,8 +94,9 @@ pub(super) async fn ask(
         let brokers = cluster.brokers().iter().map(MetadataBroker::id).collect();
         Ok::<_, InspectError>(Asked { client: Arc::new(client), brokers, topics: select(&cluster) })
     });
-    let mut asked =
-        asked.await.map_err(|error| InspectError::broker(format!("asking kafka broke off: {error}")))??;
+    let mut asked = asked
+        .await
+        .map_err(|error| InspectError::broker(format!("asking kafka was interrupted: {error}")))??;
     add_settings(&asked.client, timeout, &mut asked.topics).await;
     Ok(asked)
 }

@@ -92,7 +92,7 @@ struct Gate {
     confirmed_at: Option<Instant>,
     /// Messages with a key that librdkafka holds unconfirmed.
     unconfirmed: usize,
-    /// When the batch began that others may join, and its payload bytes and messages.
+    /// Start of the batch that further messages may join, and its payload bytes and messages.
     began_at: Option<Instant>,
     bytes: usize,
     messages: usize,

@@ -261,7 +261,7 @@ impl ClientContext for Outcomes {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, text: &str) {
         if let Some(log::TopicId { topic, is_other: true, .. }) = log::topic_id(facility, text) {
             // The new topic does not know this producer: it would accept any message as the first.
-            let reason = format!("kafka topic {topic:?} was deleted and made anew");
+            let reason = format!("kafka topic {topic:?} was deleted and recreated");
             self.fail(Fault::Broker, reason);
         }
         if let Some(lines) = self.lines.get() {
@@ -305,7 +305,7 @@ impl ProducerContext<NoCustomPartitioner> for Outcomes {
             // because the broker reports a duplicate. Neither gives its offset: the outcome is
             // unknown, so the message is sent again.
             Ok(message) if message.offset() < 0 => {
-                self.fail(Fault::Broker, "kafka confirmed a message without saying where it stands");
+                self.fail(Fault::Broker, "kafka confirmed a message without its offset");
                 Err(self.lost())
             }
             Ok(message) => {

@@ -56,8 +56,8 @@ const SETTINGS: [(&str, &str); 27] = [
     ("group.id", "the subscription's group"),
     ("session.timeout.ms", "the subscription's session_timeout_ms"),
     ("queued.min.messages", "the subscription's prefetch_len"),
-    ("statistics.interval.ms", "nothing: this adapter watches the client by them"),
-    ("isolation.level", "nothing: uncommitted messages are never read"),
+    ("statistics.interval.ms", "this adapter, to watch the client"),
+    ("isolation.level", "this adapter, to read only committed messages"),
 ];
 
 /// Maximum number of produce requests per connection that an idempotent producer may have in flight
@@ -79,7 +79,7 @@ pub(super) fn check(name: &str, value: &str) -> Result<(), InvalidSetting> {
         return refused(format!("is {value:?}; order allows 1 to {IN_FLIGHT_MAX}"));
     }
     if let Some((_, setting)) = SETTINGS.iter().find(|(property, _)| *property == name) {
-        return refused(format!("is set by {setting}; use that"));
+        return refused(format!("is set by {setting}; remove it here"));
     }
     // These load a shared library into the process: an author of the configuration could run any
     // code.

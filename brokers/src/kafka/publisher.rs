@@ -126,7 +126,7 @@ impl message::Publisher for Publisher {
         for Submission { ticket, message } in batch {
             let outcomes = producer.context();
             if self.over.is_none() && self.singles.as_ref().is_some_and(|singles| !singles.spend()) {
-                self.over = Some(String::from("no message is suspect any more; kafka goes back to batches"));
+                self.over = Some(String::from("no suspect message is left; kafka goes back to batches"));
             }
             if self.over.is_some() || outcomes.failed() {
                 self.turn_away(outcomes, ticket).await;

@@ -113,8 +113,8 @@ impl Pump {
         if self.inflow.lock().reading.is_worth_telling_idle(Instant::now()) {
             let origin = &self.origin;
             tracing::info!(target: "brokers::kafka", origin,
-                "no partitions so far: the others of the group have them, or a member that ended without a word \
-                 keeps them until its session times out");
+                "no partitions so far: other members of the group have them, or a member that ended without \
+                 leaving the group keeps them until its session times out");
         }
     }
 

@@ -86,7 +86,9 @@ impl Subscriber {
         match opening.await {
             Ok(Ok(())) => Ok(Box::new(Subscription::new(inflow, sender, self.group.origin()))),
             Ok(Err(error)) => Err(error),
-            Err(error) => Err(SubscriptionError::lost("subscribing to kafka broke off").with_source(error)),
+            Err(error) => {
+                Err(SubscriptionError::lost("subscribing to kafka was interrupted").with_source(error))
+            }
         }
     }
 

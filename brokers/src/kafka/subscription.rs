@@ -92,7 +92,7 @@ impl message::Subscription for Subscription {
         match tokio::time::timeout(GOODBYE_MAX, self.ask(Command::Close)).await {
             Ok(closed) => closed,
             Err(_) => Err(SubscriptionError::lost(format!(
-                "{}: no answer to the goodbye within {GOODBYE_MAX:?}; what was not committed comes again",
+                "{}: no answer to the last commit within {GOODBYE_MAX:?}; uncommitted messages are redelivered",
                 self.origin
             ))),
         }

@@ -1,4 +1,4 @@
-//! Finding the culprit of a refused batch.
+//! Finds the culprit of a refused batch.
 //!
 //! Kafka refuses a batch as a whole, and one bad message is enough. Blaming all of them would park
 //! innocent messages. So the session ends without blaming anyone, and the next one sends as many

@@ -67,7 +67,7 @@ async fn ask(
         Ok(Ok(answer)) => Ok(answer),
         Ok(Err(error)) => Ok(Err(error.rdkafka_error_code().unwrap_or(Code::Unknown))),
         Err(error) => {
-            Err(PublishError::session_lost("asking kafka for a topic broke off").with_source(error))
+            Err(PublishError::session_lost("asking kafka for a topic was interrupted").with_source(error))
         }
     }
 }

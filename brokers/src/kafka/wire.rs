@@ -63,7 +63,7 @@ pub(crate) fn read(record: &impl rdkafka::Message) -> Result<Message, Box<Malfor
     let mut problem = None;
     match record.key().map(std::str::from_utf8) {
         Some(Ok(key)) => envelope.key = Some(key.to_owned()),
-        Some(Err(_)) => problem = Some("the record's key is not UTF-8; use a text as ordering key"),
+        Some(Err(_)) => problem = Some("the record's key is not UTF-8; use text as the ordering key"),
         None => {}
     }
     for header in record.headers().into_iter().flat_map(|headers| headers.iter()) {

@@ -53,8 +53,8 @@ pub struct Config {
     /// Seconds between heartbeats, 1 to 300 (default 20). A silent peer is considered lost after
     /// about twice this time.
     pub heartbeat_secs: u16,
-    /// Milliseconds until a connection must be ready, also the limit of each step of opening its
-    /// session, 100 to 300,000 (default 10,000).
+    /// Maximum milliseconds to open a connection, and for each step of opening its session,
+    /// 100 to 300,000 (default 10,000).
     pub connect_timeout_ms: u64,
     /// The exchange to publish on. The default is the default exchange, where the topic is the
     /// queue's name. It must exist; the topic is the routing key.

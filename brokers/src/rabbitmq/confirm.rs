@@ -44,7 +44,7 @@ pub(super) enum Break {
     Timeout,
     /// The channel is not in confirm mode: an "ok" would mean nothing.
     ConfirmsOff,
-    /// A message came back that is not in the window.
+    /// The broker returned a message that is not in the window.
     StrayReturn,
 }
 

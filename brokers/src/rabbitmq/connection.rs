@@ -94,8 +94,8 @@ impl Connection {
         let closing = self.ask(self.client.close(REPLY_SUCCESS, ShortString::default()));
         match tokio::time::timeout_at(deadline, closing).await {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::debug!(%error, "rabbitmq was gone before the goodbye"),
-            Err(_) => tracing::debug!("rabbitmq did not answer the goodbye"),
+            Ok(Err(error)) => tracing::debug!(%error, "rabbitmq was gone before the connection closed"),
+            Err(_) => tracing::debug!("rabbitmq did not confirm that the connection is closed"),
         }
     }
 }

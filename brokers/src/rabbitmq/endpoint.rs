@@ -292,11 +292,11 @@ fn parameters(names: &[Cow<'_, str>]) -> String {
     });
     match instead {
         Some((name, setting)) => {
-            format!("has the parameter {name:?} behind a ?; leave it out, and set rabbitmq.{setting} instead")
+            format!("has the parameter {name:?} after a ?; leave it out, and set rabbitmq.{setting} instead")
         }
         None => String::from(
-            "has parameters behind a ?, and none is taken; leave them out, and use the settings of this section (a ? in \
-             a password is written as %3F)",
+            "has parameters after a ?, which are not supported; leave them out, and use the settings of this section \
+             (a ? in a password is written as %3F)",
         ),
     }
 }
@@ -306,7 +306,7 @@ fn check_tls(uri: &AMQPUri, config: &Config) -> Result<Option<Tls>, InvalidSetti
     if config.auth == Auth::External && !certificate {
         return Err(invalid(
             "tls.cert_file",
-            "missing; auth = \"external\" logs in by the client certificate",
+            "missing; auth = \"external\" logs in with the client certificate",
         ));
     }
     if uri.scheme == AMQPScheme::AMQP {

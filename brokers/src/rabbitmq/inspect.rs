@@ -75,7 +75,8 @@ pub async fn inspect(config: &Config, topics: &[String]) -> Result<BrokerFacts<T
         connection.say_goodbye(Instant::now() + GOODBYE).await;
         let (exchange, topics) = (config.exchange.clone(), topics.to_vec());
         let asked = spawn_blocking(move || management.inspect(&exchange, &topics)).await;
-        return asked.map_err(|error| InspectError::broker(format!("asking rabbitmq broke off: {error}")))?;
+        return asked
+            .map_err(|error| InspectError::broker(format!("asking rabbitmq was interrupted: {error}")))?;
     }
     let mut inspected = Vec::new();
     for topic in topics {

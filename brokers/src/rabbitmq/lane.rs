@@ -83,8 +83,8 @@ impl Broken {
         match &self.cause {
             Break::Client(error) => fault::of_session(error.clone()),
             Break::Revoked(error) => PublishError::session_lost(format!(
-                "rabbitmq refuses a topic that it took before on this session ({error}): a token expired, or a \
-                 permission was withdrawn; logging in anew"
+                "rabbitmq refuses a topic that it accepted before in this session ({error}): a token expired, or a \
+                 permission was withdrawn; logging in again"
             ))
             .with_source(error.clone()),
             Break::Timeout => {

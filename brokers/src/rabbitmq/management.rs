@@ -182,7 +182,7 @@ pub(super) fn check(text: &str, allow_plaintext: bool) -> Result<Url, InvalidSet
         return Err(invalid("management_url", format!("is no address of the management API; {shape}")));
     }
     if !url.username().is_empty() || url.password().is_some() {
-        let problem = "holds credentials; the user of AMQP asks the management API as well";
+        let problem = "holds credentials; remove them: the management API is asked with the user of AMQP";
         return Err(invalid("management_url", problem));
     }
     if url.scheme() == "http" {

@@ -63,7 +63,7 @@ async fn look(client: Weak<lapin::Connection>, endpoint: Endpoint, password: Sec
                 let error = PublishError::from(error);
                 tracing::warn!(
                     %error,
-                    "rabbitmq refuses the new password of a connection, which goes on with the one before; \
+                    "rabbitmq refuses the new password of a connection, which continues with the previous one; \
                      the next connection will be refused"
                 );
             }
@@ -77,9 +77,9 @@ async fn look(client: Weak<lapin::Connection>, endpoint: Endpoint, password: Sec
         match tokio::time::timeout(ANSWER_MAX, answer).await {
             Ok(Ok(())) => tracing::info!("rabbitmq accepts the new password of a connection"),
             Ok(Err(error)) => {
-                tracing::warn!(%error, "rabbitmq does not take the new password of a connection");
+                tracing::warn!(%error, "rabbitmq does not accept the new password of a connection");
             }
-            Err(_) => tracing::warn!("rabbitmq does not answer to the new password of a connection"),
+            Err(_) => tracing::warn!("rabbitmq did not confirm the new password of a connection"),
         }
         used = now;
     }

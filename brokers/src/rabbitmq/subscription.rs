@@ -229,8 +229,8 @@ impl RabbitmqSubscription {
                 self.consumers.clear();
                 self.received.clear();
                 Err(SubscriptionError::operator(format!(
-                    "{queue} is a stream, not a queue: what comes into it while this consumer is away would be skipped; \
-                     bind a quorum queue to the same exchange, and consume that"
+                    "{queue} is a stream, not a queue: messages that arrive while this consumer is away would \
+                     be skipped; bind a quorum queue to the same exchange, and consume that"
                 )))
             }
             Err(error) => Err(fault::of_subscription(error)),
@@ -280,7 +280,7 @@ impl RabbitmqSubscription {
     }
 
     fn lost(&self) -> SubscriptionError {
-        SubscriptionError::lost(format!("the session of {} is closed; subscribe anew", self.origin))
+        SubscriptionError::lost(format!("the session of {} is closed; subscribe again", self.origin))
     }
 }
 
@@ -369,7 +369,7 @@ impl Subscription for RabbitmqSubscription {
             Err(_) => {
                 let origin = &self.origin;
                 let reason =
-                    format!("{origin} did not confirm within {GOODBYE:?} that nothing more is delivered");
+                    format!("{origin} did not confirm within {GOODBYE:?} that deliveries have stopped");
                 return Err(SubscriptionError::lost(reason));
             }
         };

@@ -167,7 +167,7 @@ impl Config {
         if tls.cert_file.is_some() || tls.key_file.is_some() {
             return Err(invalid(
                 "tls.cert_file",
-                "is not supported: SQS knows its clients by their access keys",
+                "is not supported: SQS identifies its clients by their access keys",
             ));
         }
         if !tls.verify {

@@ -150,7 +150,7 @@ impl Dispatcher {
         let id = match finished {
             Ok((id, ())) => id,
             Err(error) => {
-                tracing::error!(%error, "a request to sqs ended in a bug; its messages are answered as unknown");
+                tracing::error!(%error, "a request to sqs failed because of a bug; its messages are answered as unknown");
                 error.id()
             }
         };

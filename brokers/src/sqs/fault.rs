@@ -95,7 +95,7 @@ impl Failure {
 
     /// Returns the failure of a request whose task panicked.
     pub(super) fn of_task(error: &tokio::task::JoinError) -> Self {
-        Self { kind: Kind::Lost, text: format!("the request ended in a bug: {error}") }
+        Self { kind: Kind::Lost, text: format!("the request failed because of a bug: {error}") }
     }
 
     /// Returns the error for the message.
@@ -114,7 +114,7 @@ impl Failure {
                  means for this account and queue"
             )),
             Kind::Busy | Kind::Throttled => {
-                PublishError::topic_busy(format!("sqs does not take messages for queue {queue} now: {text}"))
+                PublishError::topic_busy(format!("sqs accepts no messages for queue {queue} now: {text}"))
             }
             Kind::Intercepted => PublishError::topic_unavailable(format!(
                 "a request for queue {queue} did not reach sqs: {text}; let the proxy or gateway in between pass it"
@@ -282,7 +282,7 @@ fn kind(code: &str, client_fault: bool) -> Kind {
         | "InvalidIdFormat"
         | "MessageNotInflight"
         | "Incomplete" => Kind::Refused,
-        // A policy, a quota, a suspended account: it would otherwise be blamed on every message.
+        // A policy, a quota, a suspended account: every message would otherwise be blamed for it.
         _ if client_fault => Kind::Unknown,
         _ => Kind::Busy,
     }

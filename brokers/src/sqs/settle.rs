@@ -81,7 +81,11 @@ fn check(failed: &[BatchResultErrorEntry]) -> Result<(), Failure> {
         if failure.kind != Kind::Refused {
             return Err(failure);
         }
-        tracing::debug!(code = entry.code(), message, "sqs has taken a delivery back; it comes again");
+        tracing::debug!(
+            code = entry.code(),
+            message,
+            "sqs has taken a delivery back; it will be redelivered"
+        );
     }
     Ok(())
 }

@@ -138,7 +138,7 @@ impl SqsSubscription {
         finished: Result<Result<Page, Failure>, JoinError>,
     ) -> Result<(), SubscriptionError> {
         let page = finished.map_err(|error| {
-            let reason = format!("a receive request of {} ended in a bug", self.origin);
+            let reason = format!("a receive request of {} failed because of a bug", self.origin);
             SubscriptionError::lost(reason).with_source(error)
         })?;
         let page = page.map_err(|failure| self.failed(&failure))?;

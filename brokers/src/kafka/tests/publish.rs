@@ -246,5 +246,5 @@ async fn a_confirmation_that_names_no_place_is_unknown_and_ends_the_session() {
     let receipts = take(&mut received, 1).await;
     assert_eq!(classified(&receipts[0]), LOST);
     let text = receipts[0].outcome.as_ref().unwrap_err().to_string();
-    assert!(text.contains("without saying where it stands"), "{text}");
+    assert!(text.contains("without its offset"), "{text}");
 }

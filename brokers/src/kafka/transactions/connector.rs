@@ -108,7 +108,7 @@ impl message::Connector for TransactionalConnector {
             (state.scope.clone(), state.mark.clone(), state.ready.take())
         };
         let Some(scope) = scope else {
-            return Err(PublishError::session_lost("nobody has taken over these transactions"));
+            return Err(PublishError::session_lost("these transactions have not been taken over"));
         };
         let session = match ready.filter(|session| session.end.get().is_none()) {
             Some(session) => session,
@@ -118,7 +118,7 @@ impl message::Connector for TransactionalConnector {
                     self.is_superseded.store(true, Ordering::Release);
                     let number = |mark: &Option<TransactionMark>| mark.as_ref().map_or(0, |mark| mark.number);
                     return Err(PublishError::session_lost(format!(
-                        "kafka holds mark {} where this process has written {}: another one has taken over",
+                        "kafka holds mark {} where this process has written {}: another process has taken over",
                         number(&last),
                         number(&known)
                     )));

@@ -78,6 +78,8 @@ async fn timeout_max(asked: &Asked, timeout: Duration) -> Result<Duration, Strin
     let answer = answers.into_iter().next().ok_or("the cluster did not describe a broker's settings")?;
     let resource = answer.map_err(|code| format!("cannot describe a broker's settings: {code}"))?;
     let value = resource.get(SETTING).and_then(|entry| entry.value.as_deref());
-    let millis = value.and_then(|text| text.parse().ok()).ok_or_else(|| format!("no {SETTING} is told"))?;
+    let millis = value
+        .and_then(|text| text.parse().ok())
+        .ok_or_else(|| format!("the broker does not report {SETTING}"))?;
     Ok(Duration::from_millis(millis))
 }

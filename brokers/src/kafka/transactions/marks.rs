@@ -72,7 +72,7 @@ impl Marks<'_> {
         match topics.get(self.topic) {
             Some(1) => {}
             Some(count) => {
-                return Err(self.refused(&format!("has {count} partitions; it must have 1, so make it anew")));
+                return Err(self.refused(&format!("has {count} partitions; it must have 1: recreate it")));
             }
             None if is_new => {
                 self.warn_of_earlier(topics.keys());
@@ -81,8 +81,8 @@ impl Marks<'_> {
             None => {
                 return Err(self.refused(
                     "is missing, although transactions were committed with it: restore it. Without it \
-                     nobody knows which messages have left; docs/kafka-exactly-once.md says how to begin \
-                     anew with copies",
+                     it is unknown which messages have left; docs/kafka-exactly-once.md says how to \
+                     start over with copies",
                 ));
             }
         }
@@ -244,7 +244,7 @@ impl Marks<'_> {
                     let taken = parts.take(record.payload().unwrap_or_default());
                     taken.map_err(|problem| {
                         let at = record.offset();
-                        self.refused(&format!("holds a record at offset {at} that is no mark: {problem}"))
+                        self.refused(&format!("holds a record at offset {at} that is not a mark: {problem}"))
                     })?;
                 }
                 Some(Err(KafkaError::PartitionEOF(_))) => return Ok(parts),

@@ -125,7 +125,9 @@ pub(super) async fn blocking<T: Send + 'static>(
     let asked = Arc::downgrade(&asker);
     let done = spawn_blocking(move || work(asked)).await;
     drop(asker);
-    done.map_err(|error| PublishError::session_lost("connecting to kafka broke off").with_source(error))?
+    done.map_err(|error| {
+        PublishError::session_lost("connecting to kafka was interrupted").with_source(error)
+    })?
 }
 
 /// Returns the settings of producers whose transactions stay open for at most `timeout`.

@@ -98,7 +98,7 @@ impl Worker {
     /// Ends the session.
     fn give_up(&mut self, fault: Fault, reason: String) {
         let Some(producer) = self.producer.take() else { return };
-        tracing::debug!(target: "brokers::kafka", reason, "kafka session given up");
+        tracing::debug!(target: "brokers::kafka", reason, "kafka session abandoned");
         let _ = self.end.set((fault, reason));
         self.given_up = Some(producer);
     }
@@ -139,7 +139,7 @@ impl Worker {
             _ => false,
         };
         if over {
-            let reason = "no message is suspect any more; kafka goes back to batches";
+            let reason = "no suspect message is left; kafka goes back to batches";
             self.give_up(Fault::Broker, reason.to_owned());
             outcomes = Err(Blamed::new());
         }
@@ -184,7 +184,7 @@ impl Worker {
         }
         if !blamed.is_empty() {
             let first = blamed.values().map(ToString::to_string).next().unwrap_or_default();
-            self.give_up(Fault::Broker, format!("the transaction was given up: {first}"));
+            self.give_up(Fault::Broker, format!("the transaction was abandoned: {first}"));
             return Err(blamed);
         }
         match self.send(batch) {
@@ -283,7 +283,7 @@ impl Worker {
             self.pace.slow(self.singles.is_some(), arrived);
             let all = batch.len();
             reason = Some(format!(
-                "kafka took {arrived} of {all} messages of a transaction within {:?}; the next ones are smaller",
+                "kafka accepted {arrived} of {all} messages of a transaction within {:?}; the next ones are smaller",
                 self.patience
             ));
         }
@@ -298,7 +298,7 @@ impl Worker {
                     let ask = || is_heard || self.has_no_leader(topic);
                     if *silent.entry(topic).or_insert_with(ask) {
                         let text = format!(
-                            "kafka topic {topic:?} did not take a message of a transaction within {:?}",
+                            "kafka topic {topic:?} did not accept a message of a transaction within {:?}",
                             self.patience
                         );
                         blamed.insert(place, PublishError::topic_busy(text));
@@ -314,7 +314,7 @@ impl Worker {
                     reason = Some(format!("{error}; the messages are sent one by one to find the culprit"));
                 }
                 (Fault::Message, _) | (_, message::FaultScope::Topic) => {
-                    reason.get_or_insert_with(|| format!("the transaction was given up: {error}"));
+                    reason.get_or_insert_with(|| format!("the transaction was abandoned: {error}"));
                     blamed.insert(place, error);
                 }
                 // A consequence of another record's failure, or the session's own.
@@ -336,7 +336,7 @@ impl Worker {
         }
         let reason = reason.unwrap_or_else(|| {
             let complaint = producer.context().complaint().unwrap_or_else(|| String::from("no answer"));
-            format!("the brokers did not take a transaction within {:?}: {complaint}", self.patience)
+            format!("the brokers did not accept a transaction within {:?}: {complaint}", self.patience)
         });
         self.give_up(session, reason);
         blamed
@@ -375,7 +375,7 @@ impl Worker {
             match refused {
                 Some(code) => fault::session(code, &format!("cannot write to {:?}", self.marks_topic)),
                 None => PublishError::session_lost(format!(
-                    "kafka topic {:?} did not take the mark of a transaction within {:?}",
+                    "kafka topic {:?} did not accept the mark of a transaction within {:?}",
                     self.marks_topic, self.patience
                 )),
             }
