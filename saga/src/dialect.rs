@@ -24,8 +24,8 @@ impl Dialect for sqlx::Sqlite {}
 
 type Result<T> = std::result::Result<T, sqlx::Error>;
 
-/// How many replies are kept for steps of a saga that have not begun: who replies to what was never
-/// asked must not fill its mailbox.
+/// Maximum replies that are kept for steps of a saga that have not begun: replies to requests that
+/// were never sent must not fill its mailbox.
 pub(crate) const EARLY_MAX: i64 = 100;
 
 /// The outcome of putting a reply into the mailbox.
@@ -35,14 +35,14 @@ pub enum Replied {
     Kept,
     /// A reply to the same request was kept before.
     Duplicate,
-    /// The request has its outcome without a reply, or the saga is being undone, or was; or 100
-    /// replies are kept already for steps of it that have not begun, and this is another one.
+    /// Not kept: the request has its outcome without a reply, the saga is being or was undone, or
+    /// 100 replies for steps that have not begun are kept already.
     Late,
     /// There is no such saga.
     Nobody,
 }
 
-/// Input and output. What follows from it is decided by the callers.
+/// Input and output of sagas. The callers decide what follows from it.
 #[doc(hidden)]
 pub trait Store: Backend {
     /// The rendered SQL.
@@ -54,7 +54,7 @@ pub trait Store: Backend {
     /// Begins a transaction that can write.
     fn begin_saga(pool: &Pool<Self>) -> impl Future<Output = Result<Transaction<'static, Self>>> + Send;
 
-    /// Inserts a saga unless its name is used; whether it did.
+    /// Inserts a saga unless its name is in use. Returns whether it was inserted.
     fn insert_saga(
         connection: &mut Self::Connection,
         statements: &Self::SagaStatements,
@@ -77,7 +77,7 @@ pub trait Store: Backend {
         id: &SagaId,
     ) -> impl Future<Output = Result<Option<(SagaRecord, Vec<StepRecord>)>>> + Send;
 
-    /// Takes sagas that are due, those that wait longest first, for a lease.
+    /// Claims due sagas for a lease, those that have waited longest first.
     fn claim_sagas(
         connection: &mut Self::Connection,
         statements: &Self::SagaStatements,
@@ -88,8 +88,8 @@ pub trait Store: Backend {
         pause: Backoff,
     ) -> impl Future<Output = Result<Vec<SagaRecord>>> + Send;
 
-    /// Makes the leases of sagas last so long from now; returns those that are held and were not
-    /// locked at the moment.
+    /// Makes the leases of sagas last `lease` from now. Returns the sagas that are held and were
+    /// not locked at that moment.
     fn renew_sagas(
         connection: &mut Self::Connection,
         statements: &Self::SagaStatements,
@@ -125,8 +125,8 @@ pub trait Store: Backend {
         id: &SagaId,
     ) -> impl Future<Output = Result<Vec<(String, String)>>> + Send;
 
-    /// Inserts a step, if the saga is held and nobody has cancelled it; whether it did. A step that
-    /// is there is a violation of a key.
+    /// Inserts a step if the saga is held and not cancelled. Returns whether it was inserted. A
+    /// step that exists already is a violation of a key.
     fn insert_step(
         connection: &mut Self::Connection,
         statements: &Self::SagaStatements,
@@ -135,7 +135,8 @@ pub trait Store: Backend {
         commits: Commits,
     ) -> impl Future<Output = Result<bool>> + Send;
 
-    /// Changes a step, if the saga is held and the step is as expected; whether it did.
+    /// Changes a step if the saga is held and the step is as expected. Returns whether it was
+    /// changed.
     fn change_step(
         connection: &mut Self::Connection,
         statements: &Self::SagaStatements,
@@ -144,7 +145,7 @@ pub trait Store: Backend {
         commits: Commits,
     ) -> impl Future<Output = Result<bool>> + Send;
 
-    /// Takes a turn, if the saga is held; whether it did.
+    /// Stores a turn if the saga is held. Returns whether it was stored.
     fn turn(
         connection: &mut Self::Connection,
         statements: &Self::SagaStatements,
@@ -152,8 +153,8 @@ pub trait Store: Backend {
         turn: &Turn<'_>,
     ) -> impl Future<Output = Result<bool>> + Send;
 
-    /// Ends sagas that ran to their ends, each if it is held and nobody has cancelled it; for each
-    /// whether it did. All or none of it is stored after an error.
+    /// Ends sagas that ran to their ends, each only if it is held and not cancelled. Returns for
+    /// each whether it was ended. After an error, all or none of this is stored.
     fn finish_sagas(
         connection: &mut Self::Connection,
         statements: &Self::SagaStatements,
@@ -176,15 +177,15 @@ pub trait Store: Backend {
         query: &SagaQuery,
     ) -> impl Future<Output = Result<Vec<SagaRecord>>> + Send;
 
-    /// Lets a stuck saga go on; whether it was stuck.
+    /// Lets a stuck saga continue. Returns whether it was stuck.
     fn retry_saga(
         connection: &mut Self::Connection,
         statements: &Self::SagaStatements,
         id: &SagaId,
     ) -> impl Future<Output = Result<bool>> + Send;
 
-    /// Has a running saga undone: at once if nobody owns it, otherwise by its worker. Whether it
-    /// was running.
+    /// Has a running saga undone: at once if no worker owns it, otherwise by its worker. Returns
+    /// whether it was running.
     fn cancel_saga(
         connection: &mut Self::Connection,
         statements: &Self::SagaStatements,
@@ -199,7 +200,7 @@ pub trait Store: Backend {
         id: &SagaId,
     ) -> impl Future<Output = Result<Option<SagaRecord>>> + Send;
 
-    /// Skips the undo of a step that was to be undone; whether it was.
+    /// Skips the undo of a step. Returns whether the step was to be undone.
     fn skip_undo(
         connection: &mut Self::Connection,
         statements: &Self::SagaStatements,
@@ -207,8 +208,9 @@ pub trait Store: Backend {
         step: &str,
     ) -> impl Future<Output = Result<bool>> + Send;
 
-    /// Gives a step a result; whether it was given. One that has begun and has no outcome takes it.
-    /// Where the saga is stuck at this step (the flag), so does one that has not begun or has one.
+    /// Gives a step a result. Returns whether it was given. A step that has begun and has no
+    /// outcome takes it. If the saga is stuck at this step (the flag), a step that has not begun or
+    /// has an outcome takes it as well.
     fn skip_step(
         connection: &mut Self::Connection,
         statements: &Self::SagaStatements,
@@ -231,23 +233,24 @@ pub trait Store: Backend {
         limit: u32,
     ) -> impl Future<Output = Result<Vec<Decision>>> + Send;
 
-    /// Counts sagas whose turn is overdue by more than this, by type and version.
+    /// Counts the sagas of each type and version whose turn is overdue by more than `by`.
     fn overdue(
         connection: &mut Self::Connection,
         statements: &Self::SagaStatements,
         by: Duration,
     ) -> impl Future<Output = Result<Vec<Overdue>>> + Send;
 
-    /// Deletes sagas that ended a retention ago, by the database's clock and by another one's
-    /// reading, with steps and replies, at most [`BATCH`](crate::retention::BATCH); how many.
+    /// Deletes sagas that ended at least the retention ago, with their steps and replies, at most
+    /// [`BATCH`](crate::retention::BATCH). The retention must be over by the database's clock and
+    /// by the given reading of another clock. Returns how many sagas were deleted.
     fn forget_sagas(
         connection: &mut Self::Connection,
         statements: &Self::SagaStatements,
         ended: (Duration, OffsetDateTime),
     ) -> impl Future<Output = Result<u64>> + Send;
 
-    /// Deletes decisions from before a moment, at most [`BATCH`](crate::retention::BATCH); how
-    /// many.
+    /// Deletes decisions from before a moment, at most [`BATCH`](crate::retention::BATCH). Returns
+    /// how many were deleted.
     fn forget_decisions(
         connection: &mut Self::Connection,
         statements: &Self::SagaStatements,

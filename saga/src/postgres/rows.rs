@@ -11,7 +11,7 @@ use crate::record::{SagaRecord, State, StepKind, StepRecord, StepState, UndoStat
 
 type Result<T> = std::result::Result<T, sqlx::Error>;
 
-/// A count of a column: never negative.
+/// Reads a count from a column; a negative value counts as 0.
 fn count(row: &PgRow, column: &str) -> Result<u32> {
     row.try_get::<i32, _>(column).map(|count| u32::try_from(count).unwrap_or_default())
 }

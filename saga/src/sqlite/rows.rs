@@ -12,7 +12,7 @@ use crate::record::{SagaRecord, State, StepKind, StepRecord, StepState, UndoStat
 
 type Result<T> = std::result::Result<T, sqlx::Error>;
 
-/// A count of a column: never negative.
+/// Reads a count from a column; a negative value counts as 0.
 fn count(row: &SqliteRow, column: &str) -> Result<u32> {
     row.try_get::<i32, _>(column).map(|count| u32::try_from(count).unwrap_or_default())
 }
@@ -21,7 +21,7 @@ fn version(row: &SqliteRow) -> Result<u16> {
     row.try_get::<i32, _>("version").map(|version| u16::try_from(version).unwrap_or_default())
 }
 
-/// A time as microseconds since 1970.
+/// Converts microseconds since 1970 into a time.
 fn time(micros: i64) -> Result<OffsetDateTime> {
     OffsetDateTime::from_unix_timestamp_nanos(i128::from(micros) * 1_000)
         .map_err(|error| sqlx::Error::Decode(error.into()))

@@ -22,7 +22,7 @@ use crate::retention::BATCH;
 type Result<T> = std::result::Result<T, sqlx::Error>;
 type Bound<'q> = Query<'q, Sqlite, <Sqlite as sqlx::Database>::Arguments>;
 
-/// A length of time in microseconds.
+/// Returns a duration in microseconds.
 fn micros(duration: Duration) -> i64 {
     i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)
 }
@@ -43,7 +43,7 @@ async fn one(query: Bound<'_>, connection: &mut SqliteConnection) -> Result<bool
     Ok(query.execute(connection).await?.rows_affected() == 1)
 }
 
-/// A reply that nobody waits for: a second one, if another was kept.
+/// Classifies a reply that no step waits for: a duplicate, if another one was kept.
 async fn unawaited(connection: &mut SqliteConnection, id: &SagaId, step: &str) -> Result<Replied> {
     let kept = sqlx::query_scalar(&SQL.has_reply).bind(id.saga_type()).bind(id.id()).bind(step);
     let is_kept: bool = kept.fetch_one(connection).await?;
@@ -255,7 +255,7 @@ impl Store for Sqlite {
             return match state {
                 None => Ok(Replied::Nobody),
                 Some(state) if state == State::Finished.as_str() => unawaited(connection, id, step).await,
-                // A second one may answer what took the request back.
+                // A second reply may answer the message that revoked the request.
                 Some(_) => Ok(Replied::Late),
             };
         }
