@@ -24,7 +24,7 @@ impl Dialect {
     /// All dialects.
     pub const ALL: [Self; 2] = [Self::Postgres, Self::Sqlite];
 
-    /// The lower-case word for logs and file names.
+    /// Returns the lower-case word for logs and file names.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {

@@ -44,7 +44,7 @@ impl Identifier {
         Self(name.to_owned())
     }
 
-    /// The text itself, unquoted.
+    /// Returns the text itself, unquoted.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -90,7 +90,7 @@ impl ForeignIdentifier {
         }
     }
 
-    /// The text itself, unquoted.
+    /// Returns the text itself, unquoted.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0

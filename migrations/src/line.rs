@@ -30,7 +30,7 @@ impl Line {
     /// All lines.
     pub const ALL: [Self; 4] = [Self::Outbox, Self::Inbox, Self::Idempotency, Self::Saga];
 
-    /// The lower-case word for the command line and the bookkeeping table.
+    /// Returns the lower-case word for the command line and the bookkeeping table.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -86,7 +86,7 @@ pub struct Migration {
 }
 
 impl Migration {
-    /// SHA-256 of the template, in hexadecimal: the same for every schema.
+    /// Returns the SHA-256 of the template, in hexadecimal: the same for every schema.
     #[must_use]
     pub fn checksum(&self) -> String {
         hex::encode(Sha256::digest(self.template))

@@ -26,8 +26,8 @@ pub struct Roles {
 }
 
 impl Roles {
-    /// `outbox_migrator`, `outbox_producer`, `outbox_relay`, `inbox_consumer`,
-    /// `idempotency_claimant`, `saga_worker`, `outbox_observer`.
+    /// Returns `outbox_migrator`, `outbox_producer`, `outbox_relay`, `inbox_consumer`,
+    /// `idempotency_claimant`, `saga_worker` and `outbox_observer`.
     #[must_use]
     pub fn standard() -> Self {
         let name = Identifier::of_program;

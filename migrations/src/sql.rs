@@ -131,7 +131,7 @@ fn unknown_placeholder(text: &str) -> Option<&str> {
 }
 
 impl Statement {
-    /// The SQL as text, for printing.
+    /// Returns the SQL as text, for printing.
     #[must_use]
     pub fn as_str(&self) -> &str {
         self.0.as_str()

@@ -106,7 +106,7 @@ impl SqlErrorKind {
     }
 }
 
-/// "cached plan must not change result type"
+/// Recognises "cached plan must not change result type".
 #[cfg(feature = "postgres")]
 fn is_of_stale_plan(answer: &(dyn sqlx::error::DatabaseError + 'static)) -> bool {
     let answer = answer.try_downcast_ref::<sqlx::postgres::PgDatabaseError>();

@@ -58,7 +58,7 @@ pub struct Feed {
 }
 
 impl Feed {
-    /// Subscribes.
+    /// Opens a subscription.
     ///
     /// # Errors
     /// The broker is switched to unreachable.

@@ -39,8 +39,8 @@ pub(crate) struct Demo {
 }
 
 impl Demo {
-    /// Twenty runs, with the relay that the tests start. The check of features compiles what
-    /// `cargo demo` builds.
+    /// Returns the options of the night: twenty runs, with the relay that the tests start. The
+    /// check of features compiles what `cargo demo` builds.
     pub(crate) fn nightly() -> Self {
         let (release, with_everything) = (false, true);
         Self {

@@ -37,7 +37,8 @@ pub(crate) struct Fuzz {
 }
 
 impl Fuzz {
-    /// Every target for half a minute, with a different seed each time.
+    /// Returns the options of the night: every target for half a minute, each time with another
+    /// seed.
     pub(crate) fn nightly() -> Self {
         Self { target: None, seconds: 30, seed: 0, input: None, quiet: true }
     }

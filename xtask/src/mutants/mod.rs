@@ -49,13 +49,13 @@ pub(crate) struct Mutants {
 }
 
 impl Mutants {
-    /// Every breakage.
+    /// Selects every breakage.
     pub(crate) fn all() -> Self {
         let output = report::Output::Table;
         Self { names: Vec::new(), finder: Vec::new(), part: None, check: false, output }
     }
 
-    /// Only the check that every patch still applies.
+    /// Selects only the check that every patch still applies.
     pub(crate) fn applied() -> Self {
         Self { check: true, ..Self::all() }
     }

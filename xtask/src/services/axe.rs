@@ -57,8 +57,8 @@ fn check(script: &Path) -> Result<(), Fault> {
     match found.starts_with(DIGEST) {
         true => Ok(()),
         false => Err(Fault::Failed(format!(
-            "axe-core {VERSION} has not the SHA-256 {DIGEST}, but {found}\n  the registry gave another file: see \
-             where npm takes it from, and change the digest with the version"
+            "axe-core {VERSION} does not have the SHA-256 {DIGEST}, but {found}\n  see where npm takes it from, and \
+             change the digest together with the version"
         ))),
     }
 }

@@ -112,8 +112,8 @@ fn check(jars: &Path, bundle: &Bundle) -> Result<(), Fault> {
     match found.starts_with(bundle.digest) {
         true => Ok(()),
         false => Err(Fault::Failed(format!(
-            "the jars of version {} have not the SHA-256 {}, but {found}\n  their own stand there: see where Maven takes \
-             them from, and change the digest with the version",
+            "the jars of version {} do not have the SHA-256 {}, but {found}\n  see where Maven takes them from, and \
+             change the digest together with the version",
             bundle.version, bundle.digest
         ))),
     }

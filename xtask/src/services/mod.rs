@@ -64,7 +64,7 @@ impl Name {
         }
     }
 
-    /// The variable in which tests, benches and examples look for the service's address.
+    /// Returns the variable in which tests, benches and examples look for the service's address.
     pub(crate) fn variable(self) -> &'static str {
         match self {
             Self::Postgres => "OUTBOX_POSTGRES_URL",
@@ -85,7 +85,7 @@ impl Name {
         }
     }
 
-    /// The port that clients use.
+    /// Returns the port that clients use.
     pub(crate) fn port(self) -> Result<u16, Fault> {
         self.service().client_port().number()
     }

@@ -79,7 +79,7 @@ pub(crate) struct Proxied {
     pub(crate) announced: u16,
 }
 
-/// The value of [`KAFKA_PROXIED`].
+/// Reads [`KAFKA_PROXIED`].
 pub(crate) fn kafka_proxied() -> Result<Vec<Proxied>, Fault> {
     given(KAFKA_PROXIED).map_or_else(|| Ok(Vec::new()), |text| parse_proxied(&text))
 }
@@ -98,7 +98,7 @@ fn parse_proxied(text: &str) -> Result<Vec<Proxied>, Fault> {
         .collect()
 }
 
-/// The value of [`WAL_SEGMENT_MB`], if a person set one.
+/// Reads [`WAL_SEGMENT_MB`], if a person set it.
 pub(crate) fn wal_segment_mb() -> Result<Option<u32>, Fault> {
     given(WAL_SEGMENT_MB).map(|text| parse_segment(&text)).transpose()
 }
@@ -110,7 +110,7 @@ fn parse_segment(text: &str) -> Result<u32, Fault> {
         .ok_or_else(|| Fault::Failed(format!("{WAL_SEGMENT_MB}={text}: use a power of two from 1 to 1024")))
 }
 
-/// The value of [`WAL_LEVEL`]: whether the log can be decoded.
+/// Reads [`WAL_LEVEL`]: whether the log can be decoded.
 pub(crate) fn wal_is_logical() -> Result<bool, Fault> {
     match given(WAL_LEVEL).as_deref() {
         None | Some("replica") => Ok(false),
@@ -119,7 +119,7 @@ pub(crate) fn wal_is_logical() -> Result<bool, Fault> {
     }
 }
 
-/// The value of [`POSTGRES_MAJOR`]: whether a release of our own was chosen.
+/// Reads [`POSTGRES_MAJOR`]: whether a release of our own was chosen.
 pub(crate) fn postgres_is_release() -> Result<bool, Fault> {
     match given(POSTGRES_MAJOR).as_deref() {
         None => Ok(false),
@@ -128,12 +128,12 @@ pub(crate) fn postgres_is_release() -> Result<bool, Fault> {
     }
 }
 
-/// The value of [`PGBOUNCER_SERVER`]: host and port.
+/// Reads [`PGBOUNCER_SERVER`]: host and port.
 pub(crate) fn pgbouncer_server() -> Result<Option<(String, u16)>, Fault> {
     given(PGBOUNCER_SERVER).map(|text| parse_server(&text)).transpose()
 }
 
-/// The value of [`PGBOUNCER_MODE`].
+/// Reads [`PGBOUNCER_MODE`].
 pub(crate) fn pgbouncer_mode() -> Result<&'static str, Fault> {
     match given(PGBOUNCER_MODE).as_deref() {
         None | Some("transaction") => Ok("transaction"),
@@ -142,7 +142,7 @@ pub(crate) fn pgbouncer_mode() -> Result<&'static str, Fault> {
     }
 }
 
-/// The value of [`PGBOUNCER_PREPARED`].
+/// Reads [`PGBOUNCER_PREPARED`].
 pub(crate) fn pgbouncer_prepared() -> Result<Option<u16>, Fault> {
     let parse = |text: String| {
         text.parse().map_err(|_| {
@@ -159,7 +159,7 @@ fn parse_server(text: &str) -> Result<(String, u16), Fault> {
     }
 }
 
-/// The value of [`SQS_DURABLE`].
+/// Reads [`SQS_DURABLE`].
 pub(crate) fn sqs_durable() -> Result<bool, Fault> {
     match given(SQS_DURABLE).as_deref() {
         None | Some("false") => Ok(false),
