@@ -104,7 +104,7 @@ impl Blocks {
             self.held.rest(queue);
         }
         if before.has_more_than(&self.paused) {
-            // As when a topic takes messages again.
+            // The same as when a topic takes messages again.
             self.held.release_all();
         }
         true
@@ -242,7 +242,7 @@ impl Blocks {
     }
 
     /// Notes that a topic does not take messages. If it was not blocked, `id` becomes its probe.
-    /// Returns whether that is so.
+    /// Returns whether it did.
     pub fn block_topic(&mut self, topic: &str, id: EntryId) -> bool {
         let is_news = !self.topics.contains_key(topic);
         if is_news {

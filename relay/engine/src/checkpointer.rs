@@ -32,7 +32,7 @@ pub(crate) enum Report {
     Flushed,
 }
 
-/// The way in which keeping the lease ended.
+/// The reason why the checkpointer ended.
 #[derive(Debug)]
 pub(crate) enum CheckpointerEnd {
     /// Released on request, or because the driver is gone.
@@ -49,7 +49,7 @@ pub(crate) struct Checkpointer {
     pub(crate) reports: mpsc::UnboundedSender<Report>,
     /// The error that keeps the relay from its broker, for operators.
     pub(crate) trouble: watch::Receiver<Option<BrokerTrouble>>,
-    /// Until when this process may publish; extended by every renewal.
+    /// The time until which this process may publish; extended by every renewal.
     pub(crate) trusted_until: watch::Sender<Instant>,
     pub(crate) trust: Duration,
     pub(crate) renew_interval: Duration,

@@ -69,7 +69,7 @@ impl Publisher for ChunkingPublisher {
         for submission in batch {
             match self.splitter.split(&submission.message) {
                 Ok(Some(chunks)) => submissions.extend(self.split.open(submission.ticket, chunks)),
-                // The publisher refuses a message that cannot be split, in its own words.
+                // The publisher refuses a message that cannot be split, with its own error.
                 Ok(None) | Err(_) => submissions.push(submission),
             }
         }

@@ -42,7 +42,8 @@ impl Due {
         self.is_reading.then_some(self.position)
     }
 
-    /// Begins a pass. It starts at the first exception if that costs little or if it is time to.
+    /// Begins a pass. It starts at the first exception if that costs little, or if the last pass
+    /// from there was long enough ago.
     pub(crate) fn begin(&mut self, now: Instant, is_cheap: bool) {
         let is_time = self.began_at.is_none_or(|began_at| now.duration_since(began_at) >= LOOK_INTERVAL);
         if is_cheap || is_time {

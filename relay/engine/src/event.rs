@@ -59,7 +59,7 @@ pub enum Event {
 /// A change of the whole session that is worth a log line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum News {
-    /// Nothing was confirmed for this time, although messages wait for it.
+    /// Nothing was confirmed for this time, although messages wait for confirmation.
     Silent(Duration),
     /// Something was confirmed again.
     Answers,

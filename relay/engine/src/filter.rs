@@ -93,15 +93,15 @@ pub enum InvalidRule {
         "{count} {what} are more than {RULES_MAX}: use patterns with *, or a header that the producer sets"
     )]
     TooMany {
-        /// The things that are too many.
+        /// The things of which there are too many.
         what: &'static str,
-        /// How many.
+        /// Their number.
         count: usize,
     },
     /// A pattern is empty or too long.
     #[error("the pattern {pattern:?} must have 1 to {PATTERN_BYTES_MAX} bytes, besides a ! in front of it")]
     Pattern {
-        /// Its beginning.
+        /// The beginning of the pattern.
         pattern: String,
     },
     /// A header's name is empty, or name or value is too long.

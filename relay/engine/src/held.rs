@@ -281,7 +281,7 @@ impl Held {
         }
     }
 
-    /// Asks for the queue to be released when its first entry is stored.
+    /// Marks the queue to be released when its first entry is stored.
     pub fn recheck(&mut self, queue: QueueHash) {
         if self.unstored.contains_key(&queue) {
             self.recheck.insert(queue);
@@ -478,7 +478,8 @@ impl Held {
         self.release(name);
     }
 
-    /// Returns the resting queues that only the end of what stops their first entry will release.
+    /// Returns the resting queues that nothing releases before the obstacle of their first entry is
+    /// gone.
     #[cfg(test)]
     pub fn idle(&self) -> Vec<(QueueHash, EntryId)> {
         let is_due = |queue| self.recheck.contains(queue) && self.unstored.contains_key(queue);

@@ -54,8 +54,9 @@ pub struct EngineOptions {
     /// Maximum changes of exceptions that are not stored. At this number nothing new is read;
     /// entries already in the window may still add changes.
     pub unstored_max: usize,
-    /// Maximum first changes of entries in one checkpoint, and maximum changes of other entries:
-    /// about 20 ms of the database's time. When this many changes wait, they are stored at once.
+    /// Maximum first changes in one checkpoint, those of entries that the cursor passes with it,
+    /// and the same maximum of other changes: about 20 ms of the database's time. When this many
+    /// changes wait, they are stored at once.
     pub checkpoint_changes: usize,
     /// How long a lease lasts without renewal; it is renewed at a third of this. A standby takes
     /// over from a killed relay within this time.
@@ -63,7 +64,7 @@ pub struct EngineOptions {
     /// Pause after an empty poll while messages come. Until a second after the last message, it at
     /// most doubles.
     pub poll_min: Duration,
-    /// Pause between polls that an idle relay reaches.
+    /// Pause between the polls of an idle relay.
     pub poll_max: Duration,
     /// Time between two checkpoints. Messages published since the last one are published again
     /// after a crash.

@@ -15,7 +15,7 @@ use crate::options::EngineOptions;
 use crate::paused::Paused;
 use crate::wake::Pace;
 
-/// A question of the driver. Pages of the log come unasked.
+/// A question of the driver. Pages of the log need no question.
 #[derive(Debug)]
 pub(crate) enum Ask {
     /// Exceptions that are due, after this position.

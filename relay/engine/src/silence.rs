@@ -230,7 +230,8 @@ impl Silence {
         let age = self.now.saturating_sub(submitted.at);
         let own = self.topics.get(topic);
         let overtaken = own.filter(|own| own.newest.order > submitted.order);
-        // A slow queue confirms in order: its oldest message is old, but not overtaken by far.
+        // A slow queue confirms in order: its oldest message is old, but no message that was
+        // submitted much later is confirmed.
         let by_far = overtaken.is_some_and(|own| own.newest.at >= submitted.at + behind_max / 2);
         if age >= behind_max && by_far {
             return Some(FaultScope::Message);

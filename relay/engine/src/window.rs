@@ -41,7 +41,7 @@ pub struct Item {
 }
 
 impl Item {
-    /// The ordering key as text.
+    /// Returns the ordering key as text.
     #[must_use]
     pub fn key(&self) -> Option<&str> {
         self.message.key.as_ref().map(message::OrderingKey::as_str)

@@ -32,7 +32,7 @@ use crate::telemetry::Telemetry;
 use crate::transactions::{Commits, Recovered};
 use crate::wake::Pace;
 
-/// Why leading ended.
+/// The reason why leading ended.
 #[derive(Debug)]
 pub enum Ended {
     /// Asked to stop: drained, checkpointed, lease released.

@@ -56,7 +56,7 @@ pub use transaction::TransactionCheckpoint;
 /// Divisor of the window: this share belongs to held entries while some are read back.
 const HELD_SHARE: usize = 4;
 
-/// Why a session must end.
+/// The reason why a session must end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SessionEnd {
     /// A message of a pipelined session failed by itself, and no later message of its key may

@@ -147,7 +147,7 @@ impl Machine {
         let which = if scope == FaultScope::Topic { "its topic" } else { "it" };
         let reason = format!(
             "the broker has not answered for {which} for a while, although it answers for others; the outcome is unknown, \
-             and its answer is still waited for"
+             and the relay still waits for its answer"
         );
         self.apply_failure(ticket, &PublishError::new(Fault::Broker, scope, reason), uniform);
     }

@@ -129,9 +129,9 @@ fn a_topic_whose_probe_is_discarded_is_tried_by_the_next_message() {
     assert_eq!(bench.machine.submissions(9).len(), 1);
 }
 
-/// Imitates Kafka's two kinds of session. A refused batch ends the first kind without a culprit.
-/// The next session sends as many messages as were unconfirmed, one by one, in the order in which
-/// they come.
+/// Imitates Kafka's two kinds of session. A refused batch ends the first kind without naming a
+/// culprit. The next session sends as many messages as were unconfirmed, one by one, in the order
+/// in which they come.
 #[test]
 fn a_poisoned_retry_is_sent_alone_while_others_come() {
     let mut bench = wide_bench(MaxInFlightPerKey::Pipelined);

@@ -47,7 +47,7 @@ impl Log {
         Entry { id, message: Ok(self.entries[index].clone()), deliver_in }
     }
 
-    /// Shortens an entry, as an operator does when it is dead for its size.
+    /// Shortens an entry, as an operator does when it is dead because of its size.
     fn edit(&mut self, id: EntryId) {
         let index = usize::try_from(id.0 - 1).unwrap();
         self.entries[index].payload.truncate(10);

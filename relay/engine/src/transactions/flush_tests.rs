@@ -1,6 +1,6 @@
-//! A leader that commits while pages never cease. Each mark names only pages that a flush covers,
-//! and the flushes do not delay the commits. A closed transaction that waits for its flush survives
-//! when the next batch is refused.
+//! A leader that commits under an endless stream of pages. Each mark names only pages that a flush
+//! covers, and the flushes do not delay the commits. A closed transaction that waits for its flush
+//! survives when the next batch is refused.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
