@@ -158,7 +158,7 @@ pub enum DecideError {
     },
     /// The saga has continued, got stuck elsewhere or been cancelled since the operator saw it: the
     /// same decision would mean something else.
-    #[error("the saga {id} is {condition} now, and not as it was seen")]
+    #[error("the saga {id} has changed since it was seen: it is {condition} now")]
     Changed {
         /// The saga.
         id: SagaId,

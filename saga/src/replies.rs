@@ -112,7 +112,7 @@ impl<DB: Dialect> Handler<DB> for Replies<DB> {
     ) -> Result<Option<Vec<u8>>, HandlerError> {
         let Some(key) = message.headers.get(KEY_HEADER) else {
             return Err(HandlerError::reject(format!(
-                "the message has no header {KEY_HEADER}; whoever replies to a request copies it from there"
+                "the message has no header {KEY_HEADER}; a reply copies it from its request"
             )));
         };
         let key: StepKey = key.parse().map_err(|error: InvalidKey| HandlerError::rejecting(error))?;
@@ -123,7 +123,7 @@ impl<DB: Dialect> Handler<DB> for Replies<DB> {
             (Replied::Kept | Replied::Duplicate, _) => {}
             (Replied::Late | Replied::Nobody, Some(late)) => late(tx, key, message).await?,
             (Replied::Late | Replied::Nobody, None) => {
-                tracing::warn!(request = %key, ?replied, "a reply came that nobody waits for");
+                tracing::warn!(request = %key, ?replied, "a reply came that no saga waits for");
             }
         }
         Ok(None)

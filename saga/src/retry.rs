@@ -20,7 +20,7 @@ impl Retry {
         Self { attempts_max: attempts.max(1), within: Duration::MAX }
     }
 
-    /// Begins no further attempt once this time has passed since the first one began, by the
+    /// Permits no further attempt once this time has passed since the first one began, by the
     /// database's clock.
     #[must_use]
     pub fn within(self, limit: Duration) -> Self {

@@ -240,7 +240,7 @@ impl<DB: Dialect> Parts<DB> {
             biased;
             worked = work => worked,
             () = self.lease.given_up(Instant::now(), limit) => Err(StepError::outage(format!(
-                "it was given up: for {limit:?} the lease of the saga has been over, or the database silent"
+                "it was given up: for {limit:?} the saga's lease has been over, or the database has not answered"
             ))),
         }
     }

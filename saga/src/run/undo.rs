@@ -28,7 +28,7 @@ pub struct UndoRequest<U>(pub(crate) U);
 
 /// An undo that commits in a transaction with its record.
 pub trait UndoInTx<DB: Dialect, T>: Send {
-    /// The undo with which the step is stored.
+    /// The undo state with which the step is stored.
     const STATE: UndoState;
     /// Runs the undo.
     fn undo(
@@ -73,7 +73,7 @@ where
 
 /// An undo elsewhere.
 pub trait UndoElsewhere<T>: Send {
-    /// The undo with which the step is stored.
+    /// The undo state with which the step is stored.
     const STATE: UndoState;
     /// Runs the undo.
     fn undo(self, key: String, value: Option<&T>) -> impl Future<Output = Result<(), StepError>> + Send;

@@ -9,7 +9,7 @@ use crate::record::{LOST, SagaRecord};
 use crate::sagas::Sagas;
 use crate::telemetry;
 
-/// The types and versions that run here. Each look starts with another one, and none takes more
+/// The types and versions that run here. Each look starts with the next one, and none takes more
 /// than its share while others may have work.
 pub(super) struct Claims<'a, DB: Dialect> {
     sagas: &'a Sagas<DB>,

@@ -93,7 +93,7 @@ pub(super) async fn give_back<DB: Dialect>(sagas: &Arc<Inner<DB>>, saga: &SagaRe
         DB::turn(&mut connection, &sagas.statements, &held, &turn).await
     };
     if let Err(error) = sagas.db.call(given).await {
-        tracing::warn!(saga = %saga.id, %error, "a saga was not given back; its lease expires");
+        tracing::warn!(saga = %saga.id, %error, "a claimed saga was not released; its lease has to expire");
     }
 }
 

@@ -1,4 +1,4 @@
-//! The worker: takes sagas that are due, and runs them.
+//! The worker: claims due sagas, and runs them.
 //!
 //! | module | what it holds |
 //! |---|---|
