@@ -1,9 +1,9 @@
 //! Transactional outbox and inbox: effects that happen exactly once, end to end.
 //!
 //! A producer writes business rows and messages in one transaction. A relay publishes every
-//! committed message to Kafka, RabbitMQ or SQS, with an id that stays. A consumer records that id
-//! in the transaction of its effect. So every effect happens once, through crashes, retries,
-//! replays and redelivery.
+//! committed message to Kafka, RabbitMQ or SQS, under a stable id. A consumer records that id in
+//! the transaction of its effect. So every effect happens once, despite crashes, retries, replays
+//! and redelivery.
 //!
 //! Begin with [`prelude`]. Everything else is in the crates below, which this one joins:
 //!
@@ -15,7 +15,7 @@
 //! | [`message`] | the envelope, ids, headers, the traits of brokers | |
 //! | [`migrations`] | the tables, in versioned lines; [`migrate()`] brings them up to date | |
 //! | `kafka`, `rabbitmq`, `sqs`, `memory` | brokers | the same names |
-//! | `Relay`, `Filter` | a relay inside a service, and which messages it publishes | `relay` |
+//! | `Relay`, `Filter` | a relay inside a service, and a filter for its messages | `relay` |
 //! | `saga` | operations over several services, as async functions | `saga` |
 //! | `otel` | spans of producers and consumers in one trace of OpenTelemetry | `otel` |
 //! | `testkit` | a pipeline in one process, with faults on demand | `testkit` |

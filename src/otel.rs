@@ -34,8 +34,8 @@ use outbox::trace::Capture;
 use tracing::Span;
 use tracing_opentelemetry::OpenTelemetrySpanExt as _;
 
-/// Captures the context of the span in which a message is enqueued: that of `tracing`, or the one
-/// that is active in OpenTelemetry itself. For
+/// Captures the context of the span in which a message is enqueued: the current span of `tracing`,
+/// or else the active span of OpenTelemetry itself. For
 /// [`OutboxBuilder::capture`](outbox::OutboxBuilder::capture).
 #[derive(Debug, Clone, Copy, Default)]
 pub struct CurrentSpan;
@@ -54,7 +54,7 @@ pub struct Joined;
 impl JoinTraces for Joined {
     fn child(&self, span: &Span, message: &Message) {
         if let Some(producer) = message.trace.as_ref().and_then(remote) {
-            // It fails for a span that has begun, and for one that nobody exports.
+            // Fails for a span that has begun already, and for one that is not exported.
             let _ = span.set_parent(Context::new().with_remote_span_context(producer));
         }
         span.set_attribute("messaging.operation.name", "process");
@@ -72,7 +72,7 @@ impl JoinTraces for Joined {
     }
 }
 
-/// The context of a span, as it is stored with a message.
+/// Returns the context of a span in the form that is stored with a message.
 fn stored(context: &Context) -> Option<TraceContext> {
     let span = context.span();
     let span = span.span_context();
@@ -82,11 +82,11 @@ fn stored(context: &Context) -> Option<TraceContext> {
     let flags = span.trace_flags().to_u8();
     let parent = format!("00-{}-{}-{flags:02x}", span.trace_id(), span.span_id());
     let state = span.trace_state().header();
-    // A state that is no header value is left out: the trace goes on without it.
+    // A state that is not a valid header value is dropped: the trace goes on without it.
     TraceContext::new(parent.clone(), Some(state)).or_else(|_| TraceContext::new(parent, None)).ok()
 }
 
-/// The producer's span, in another process.
+/// Returns the context of the producer's span, in another process.
 fn remote(context: &TraceContext) -> Option<SpanContext> {
     let trace_id = TraceId::from_hex(context.trace_id()).ok()?;
     let span_id = SpanId::from_hex(context.span_id()).ok()?;

@@ -14,11 +14,11 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-/// A relay inside a service: reads one outbox and publishes to one broker, and keeps the log in
-/// bounds.
+/// A relay inside a service: reads one outbox, publishes to one broker, and removes old history
+/// from the log.
 ///
-/// Any number of processes may run the same relay: one publishes, the others stand by. It opens
-/// connections of its own, two or three, beside those of the pool.
+/// Any number of processes may run the same relay: one publishes, the others stand by. It opens two
+/// or three connections of its own, besides those of the pool.
 ///
 /// ```no_run
 /// # #[cfg(all(feature = "kafka", feature = "postgres"))]
@@ -37,10 +37,10 @@ pub struct Relay {
     maintenance: Option<Maintenance>,
 }
 
-/// A change of the settings, for when the limit of the broker is known.
+/// A change of the settings, applied once the limit of the broker is known.
 type Change = Box<dyn FnOnce(&mut EngineOptions) + Send>;
 
-/// Describes a [`Relay`]; made by [`Relay::builder`].
+/// The builder of a [`Relay`]; made by [`Relay::builder`].
 #[must_use = "call build"]
 pub struct RelayBuilder {
     address: Address,
@@ -54,7 +54,7 @@ pub struct RelayBuilder {
     hint: Option<Arc<Notify>>,
 }
 
-/// A reason why a relay cannot be built. The program's fault, or that of who has configured it.
+/// The reason why a relay cannot be built. The program or its configuration is at fault.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BuildRelayError {
@@ -75,8 +75,8 @@ pub enum BuildRelayError {
 }
 
 impl Relay {
-    /// Begins to describe a relay for the outbox of a database: a pool, whose options are used, or
-    /// a URL. See [`Address`]: hooks of a pool do not apply.
+    /// Starts to build a relay for the outbox of a database: a pool, whose options are used, or a
+    /// URL. The hooks of a pool do not apply: see [`Address`].
     pub fn builder(database: impl Into<Address>) -> RelayBuilder {
         RelayBuilder {
             address: database.into(),
@@ -91,17 +91,17 @@ impl Relay {
         }
     }
 
-    /// Returns the state, now and from now on: for a health check.
+    /// Returns a receiver of the state, now and in the future, for a health check.
     #[must_use]
     pub fn status(&self) -> watch::Receiver<Status> {
         self.pipeline.status()
     }
 
-    /// Runs until `shutdown` ends: then it stops reading, waits for outstanding confirmations (20 s
-    /// at most), stores its cursor and gives the lease back. Outages of database and broker are
-    /// waited out, without end; so is a missing table.
+    /// Runs until `shutdown` completes. Then it stops reading, waits at most 20 s for outstanding
+    /// confirmations, stores its cursor and releases the lease. It waits without limit while
+    /// database or broker are unavailable, or a table is missing.
     ///
-    /// Dropping the future loses nothing, but the next process has to wait until the lease expires
+    /// Dropping the future loses nothing, but the next process must wait until the lease expires
     /// (15 s).
     pub async fn run(self, shutdown: impl Future<Output = ()>) {
         let stop = CancellationToken::new();
@@ -119,26 +119,26 @@ impl Relay {
             }
         }
         stop.cancel();
-        // A pass that has begun tells what it did; one that hangs is not waited for.
+        // A pass in progress ends and reports what it did; one that hangs is abandoned.
         let _ = tokio::time::timeout(maintenance::STOP_GRACE, maintaining.join_all()).await;
     }
 }
 
 impl RelayBuilder {
-    /// Sets the name by which the cursor and the lease are stored; `relay` by default. Two relays
-    /// of one outbox, each to another broker, need two names.
+    /// Sets the name under which the cursor and the lease are stored; `relay` by default. Two
+    /// relays of one outbox, each to a different broker, need two names.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = name.into();
         self
     }
 
-    /// Sets the CloudEvents source of all messages; by default a slash and the name.
+    /// Sets the CloudEvents source of all messages; by default a slash followed by the name.
     pub fn source(mut self, source: impl Into<String>) -> Self {
         self.source = Some(source.into());
         self
     }
 
-    /// Sets how connections to the database are made: schema, timeouts.
+    /// Sets the options of connections to the database: schema, timeouts.
     pub fn log_options(mut self, options: LogOptions) -> Self {
         self.options = options;
         self
@@ -201,7 +201,7 @@ impl RelayBuilder {
         self
     }
 
-    /// Publishes through a connector of your own in its transactions, which takes messages up to
+    /// Publishes through a connector of your own, in its transactions. It takes messages up to
     /// `limit`.
     pub fn transactions(mut self, transactions: impl Transactions + 'static, limit: SizeLimit) -> Self {
         self.limit = limit;
@@ -209,35 +209,35 @@ impl RelayBuilder {
         self
     }
 
-    /// Publishes only what this filter takes, and passes the rest: several relays with names of
-    /// their own divide an outbox up. Every process of one relay has the same filter. What was
-    /// passed is not read again when the filter changes.
+    /// Publishes only messages that this filter accepts, and passes over the others. So several
+    /// relays with different names can divide an outbox. Every process of one relay has the same
+    /// filter. Messages that were passed over are not read again when the filter changes.
     pub fn filter(self, filter: Filter) -> Self {
         self.settings(|settings| settings.filter = filter)
     }
 
-    /// Changes the engine's settings: window, lease, retries, what follows a dead message. A size
-    /// limit above the broker's is lowered to it.
+    /// Changes the engine's settings: window, lease, retries, the consequences of a dead message. A
+    /// size limit above the broker's is lowered to the broker's.
     pub fn settings(mut self, change: impl FnOnce(&mut EngineOptions) + Send + 'static) -> Self {
         self.changes.push(Box::new(change));
         self
     }
 
-    /// Sets how long history is kept that every relay has passed: 3 days by default, for ever with
-    /// `None`. Decisions of operators are kept for three years, or for ever with `None`.
+    /// Sets how long messages are kept after every relay has passed them: 3 days by default, for
+    /// ever with `None`. Operators' decisions are kept for three years, or for ever with `None`.
     pub fn keep(mut self, keep: Option<Duration>) -> Self {
         self.keep = keep;
         self
     }
 
-    /// Wakes the relay whenever this outbox commits, so that messages leave at once instead of with
-    /// the next poll (50 ms at most).
+    /// Wakes the relay whenever this outbox commits, so that messages leave at once instead of at
+    /// the next poll (at most 50 ms later).
     pub fn woken_by<DB: outbox::Dialect>(mut self, outbox: &Outbox<DB>) -> Self {
         self.hint = Some(outbox.wake_up().notify());
         self
     }
 
-    /// The relay. Connects to nothing yet.
+    /// Builds the relay. Connects to nothing yet.
     ///
     /// # Errors
     /// [`BuildRelayError`] says what is missing or wrong.

@@ -1,10 +1,11 @@
-//! The signals by which a process is asked to end.
+//! The signals that ask a process to end.
 
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Ends when the process is asked to: by SIGTERM or SIGINT (Ctrl-C). For consumers and relays
-/// inside a service. The first poll takes both signals over, for as long as the process lives, so
-/// that a second one does nothing; where that is refused, the future ends with Ctrl-C only.
+/// Completes when the process is asked to end, by SIGTERM or SIGINT (Ctrl-C). For consumers and
+/// relays inside a service. The first poll takes over both signals for as long as the process
+/// lives, so a second signal has no effect. If taking over SIGTERM fails, only Ctrl-C completes the
+/// future.
 ///
 /// ```no_run
 /// # async fn example(serve: impl AsyncFnOnce(std::pin::Pin<Box<dyn Future<Output = ()> + Send>>)) {

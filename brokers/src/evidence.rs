@@ -1,8 +1,8 @@
-//! Texts for parts of a malformed delivery that are no text.
+//! Text forms of the non-text parts of a malformed delivery.
 
 use std::fmt::Write as _;
 
-/// Bytes in hexadecimal, lower case.
+/// Returns bytes in lower-case hexadecimal.
 pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
         // Writing to a String cannot fail.

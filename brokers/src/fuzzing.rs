@@ -1,7 +1,7 @@
-//! The wire formats as functions of plain values, for the fuzz targets. No part of the API.
+//! Exposes the wire formats as functions of plain values for the fuzz targets. Not part of the API.
 //!
-//! Each broker has `*_read`, and `*_again`: a message written and read back, or nothing where
-//! writing is refused.
+//! Each broker has two functions: `*_read` reads a record, and `*_again` writes a message and reads
+//! it back. `*_again` returns `None` where writing is refused.
 
 use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldTable, LongString, ShortString};
@@ -14,20 +14,20 @@ use crate::{kafka, rabbitmq, sqs};
 /// The outcome of reading a record.
 pub type Read = Result<Message, Box<Malformed>>;
 
-/// A record as it may arrive, in the terms that all brokers share.
+/// A record as it may arrive, in terms that all brokers share.
 #[derive(Debug, Clone, Default)]
 pub struct Record {
     /// Topic, routing key or queue.
     pub topic: String,
     /// Kafka's key.
     pub key: Option<Vec<u8>>,
-    /// Headers, properties, attributes.
+    /// Headers, properties or attributes.
     pub headers: Vec<(String, Vec<u8>)>,
-    /// Value, payload, body.
+    /// Value, payload or body.
     pub payload: Vec<u8>,
 }
 
-/// As a Kafka record.
+/// Reads a record as a Kafka record.
 pub fn kafka_read(record: &Record) -> Read {
     let headers = record.headers.iter().fold(OwnedHeaders::new(), |headers, (key, value)| {
         headers.insert(Header { key, value: Some(value) })
@@ -45,7 +45,7 @@ pub fn kafka_read(record: &Record) -> Read {
     ))
 }
 
-/// Through a Kafka record.
+/// Writes a message as a Kafka record and reads it back.
 pub fn kafka_again(message: &Message) -> Option<Read> {
     let at = Timestamp::NotAvailable;
     let key = message.key.as_ref().map(|key| key.as_str().as_bytes().to_vec());
@@ -53,8 +53,9 @@ pub fn kafka_again(message: &Message) -> Option<Read> {
     Some(kafka::wire::read(&OwnedMessage::new(payload, key, message.topic.to_string(), at, 0, 0, headers)))
 }
 
-/// As an AMQP delivery: `message-id`, `content-type` and `type` are properties, all others headers
-/// of the type that the text looks like. What AMQP itself cannot carry is left out.
+/// Reads a record as an AMQP delivery. `message-id`, `content-type` and `type` are properties;
+/// everything else is a header, typed by how its text parses. Anything that AMQP cannot carry is
+/// left out.
 pub fn rabbitmq_read(record: &Record) -> Read {
     let mut properties = BasicProperties::default();
     let mut table = FieldTable::default();
@@ -85,7 +86,7 @@ fn value(text: &str, bytes: &[u8]) -> AMQPValue {
     }
 }
 
-/// Through an AMQP delivery.
+/// Writes a message as an AMQP delivery and reads it back.
 pub fn rabbitmq_again(message: &Message) -> Option<Read> {
     let bounds = rabbitmq::wire::Bounds { payload_bytes_max: 16 << 20, frame_bytes_max: 131_072 };
     let record = rabbitmq::wire::encode(message, &bounds, None).ok()?;
@@ -93,14 +94,14 @@ pub fn rabbitmq_again(message: &Message) -> Option<Read> {
     Some(rabbitmq::wire::decode(topic, &record.properties, record.payload.to_vec()))
 }
 
-/// As an SQS message; its texts are texts.
+/// Reads a record as an SQS message; all values become text.
 pub fn sqs_read(record: &Record) -> Read {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let attributes = record.headers.iter().map(|(name, value)| (name.clone(), text(value))).collect();
     sqs::wire::decode(&record.topic, text(&record.payload), attributes)
 }
 
-/// Through an SQS message.
+/// Writes a message as an SQS message and reads it back.
 pub fn sqs_again(message: &Message) -> Option<Read> {
     let record = sqs::wire::encode(message, 1 << 20).ok()?;
     let attributes = record.attributes.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();

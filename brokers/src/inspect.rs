@@ -1,20 +1,20 @@
-//! The part that all adapters' `inspect.rs` share: what a broker told, and why it told nothing.
+//! Types shared by all adapters' `inspect.rs`: a broker's answers, or why there is none.
 
 use std::time::Duration;
 
 use message::Fault;
 
-/// A broker's answers about itself and the destinations that it was asked for. Gathering changes
+/// A broker's answers about itself and the topics that were asked about. Gathering them changes
 /// nothing on the broker.
 #[derive(Debug, Clone)]
 pub struct BrokerFacts<D> {
-    /// Its product and version, where it tells them.
+    /// Product and version, if the broker reports them.
     pub version: Option<String>,
-    /// How many servers it has, where it tells.
+    /// Number of servers, if the broker reports it.
     pub nodes: Option<usize>,
-    /// Its clock, where it tells the time.
+    /// The broker's clock, if it reports the time.
     pub clock: Option<ClockReading>,
-    /// The topics that it was asked for, in the order of the question.
+    /// The topics asked about, in the order of the question.
     pub topics: Vec<Inspected<D>>,
 }
 
@@ -23,39 +23,39 @@ pub struct BrokerFacts<D> {
 pub struct Inspected<D> {
     /// The topic, as producers name it.
     pub topic: String,
-    /// The broker's answer, or why it told nothing.
+    /// The broker's answer, or why there is none.
     pub facts: Result<D, InspectError>,
 }
 
-/// A broker's clock beside this machine's.
+/// A broker's clock compared with this machine's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClockReading {
-    /// The difference between the two, without its sign.
+    /// Absolute difference between the two clocks.
     pub skew: Duration,
-    /// How far the difference may be wrong: the time of the question, and the resolution of the
+    /// Error bound of the difference: the duration of the request plus the resolution of the
     /// answer.
     pub uncertainty: Duration,
 }
 
-/// Why a broker told nothing.
+/// The reason why a broker gave no answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}")]
 pub struct InspectError {
-    /// [`Fault::Broker`]: it did not answer. [`Fault::Operator`]: what was asked for is missing, or
-    /// not permitted.
+    /// [`Fault::Broker`]: the broker did not answer. [`Fault::Operator`]: the subject of the
+    /// question is missing or not permitted.
     pub fault: Fault,
-    /// The cause, and what to do. Holds no secret.
+    /// The cause and the remedy. Contains no secret.
     pub reason: String,
 }
 
 impl InspectError {
-    /// Something that an operator has to change.
+    /// Returns an error that an operator has to fix.
     #[cfg(any(feature = "kafka", feature = "memory", feature = "rabbitmq", feature = "sqs"))]
     pub(crate) fn operator(reason: impl Into<String>) -> Self {
         Self { fault: Fault::Operator, reason: reason.into() }
     }
 
-    /// Something that may pass.
+    /// Returns an error that may be temporary.
     #[cfg(any(feature = "kafka", feature = "rabbitmq"))]
     pub(crate) fn broker(reason: impl Into<String>) -> Self {
         Self { fault: Fault::Broker, reason: reason.into() }

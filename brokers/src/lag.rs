@@ -1,4 +1,4 @@
-//! How far consumers lag behind, looked at beside a subscription at a low rate.
+//! Measures consumer lag beside a subscription, at a low rate.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -7,11 +7,11 @@ use message::Lag;
 use tokio::task::JoinHandle;
 use tokio::time::{MissedTickBehavior, interval};
 
-/// How often a broker is asked: often enough for an alert, and nothing beside the traffic of a
-/// consumer.
+/// Interval between two measurements: short enough for an alert, and negligible beside a consumer's
+/// traffic.
 const LOOK_EVERY: Duration = Duration::from_secs(15);
 
-/// A task that looks, and what it saw last. It ends with this.
+/// A task that measures lag, and its last result. Dropping this stops the task.
 #[derive(Debug)]
 pub(crate) struct LagWatch {
     known: Arc<Mutex<Vec<Lag>>>,
@@ -19,7 +19,8 @@ pub(crate) struct LagWatch {
 }
 
 impl LagWatch {
-    /// Looks now and again. A look that fails leaves nothing known, and its reason in the log.
+    /// Starts measuring at an interval. A failed measurement clears the last result and logs the
+    /// reason.
     pub(crate) fn new<Look, Answer>(origin: String, look: Look) -> Self
     where
         Look: Fn() -> Answer + Send + Sync + 'static,
@@ -35,7 +36,7 @@ impl LagWatch {
                 let answer = tokio::time::timeout(LOOK_EVERY, look()).await;
                 let lags =
                     answer.unwrap_or_else(|_| Err(String::from("no answer"))).unwrap_or_else(|reason| {
-                        tracing::debug!(origin, "how far the consumer lags behind is not known: {reason}");
+                        tracing::debug!(origin, "the consumer's lag is unknown: {reason}");
                         Vec::new()
                     });
                 *seen.lock().unwrap_or_else(PoisonError::into_inner) = lags;
@@ -44,7 +45,7 @@ impl LagWatch {
         Self { known, task }
     }
 
-    /// The last look.
+    /// Returns the last measurement.
     pub(crate) fn known(&self) -> Vec<Lag> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

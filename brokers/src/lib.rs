@@ -1,20 +1,20 @@
 //! Publishers and subscriptions for Kafka, RabbitMQ, SQS and memory: one feature and one folder for
-//! each. `kafka` alone has neither TLS nor SCRAM, which come with OpenSSL: `kafka-tls`.
+//! each. `kafka` alone has neither TLS nor SCRAM; these need OpenSSL and come with `kafka-tls`.
 //!
-//! Every folder of a broker has these files, so that a change has the same place in each; others
-//! serve its publisher or its subscription, and say so in their first line:
+//! Every broker's folder has these files, so that a change goes to the same place in each. Further
+//! files serve the publisher or the subscription, and say so in their first line:
 //!
 //! | file | what it holds |
 //! |---|---|
 //! | `mod.rs` | the adapter's guarantees, settings and traps |
-//! | `config.rs` | what an operator sets, checked |
+//! | `config.rs` | the operator's settings, and their validation |
 //! | `connector.rs` | [`message::Connector`]: opens publishing sessions |
 //! | `publisher.rs` | [`message::Publisher`]: one publishing session |
 //! | `subscription.rs` | [`message::Subscription`]: one consuming session |
-//! | `wire.rs` | a message as the broker's record, and back; pure |
-//! | `fault.rs` | the client library's errors classified: whose fault, how far; pure |
-//! | `inspect.rs` | what a broker tells of its topics and queues, for `relay doctor`; reads only |
-//! | `admin.rs` | topics and queues made for tests, examples and the demo |
+//! | `wire.rs` | converts messages to the broker's records and back; pure |
+//! | `fault.rs` | classifies the client library's errors by party at fault and scope; pure |
+//! | `inspect.rs` | a broker's answers about its topics and queues, for `relay doctor`; read-only |
+//! | `admin.rs` | creates topics and queues for tests, examples and the demo |
 
 #[cfg(any(feature = "kafka", feature = "rabbitmq", feature = "sqs"))]
 mod evidence;

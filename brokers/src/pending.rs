@@ -2,8 +2,8 @@
 
 use message::{PublishError, Receipts, Ticket};
 
-/// Promises exactly one receipt for a ticket: whoever drops it unanswered (a cancelled task, a
-/// broken session, a publisher that is closed) has reported its outcome as unknown.
+/// A guarantee of exactly one receipt for a ticket. Dropping it unanswered (a cancelled task, a
+/// broken session, a closed publisher) reports the outcome as unknown.
 #[derive(Debug)]
 pub(crate) struct Pending {
     ticket: Ticket,
@@ -15,13 +15,13 @@ impl Pending {
         Self { ticket, receipts: Some(receipts) }
     }
 
-    /// The submission.
+    /// Returns the ticket of the submission.
     #[cfg(feature = "kafka")]
     pub(crate) fn ticket(&self) -> Ticket {
         self.ticket
     }
 
-    /// Somebody else answers from now on, under this ticket.
+    /// Transfers the duty to answer to the caller, who answers under the returned ticket.
     #[cfg(feature = "kafka")]
     pub(crate) fn hand_over(mut self) -> Ticket {
         self.receipts = None;

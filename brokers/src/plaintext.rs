@@ -1,11 +1,11 @@
-//! Plaintext stays on this machine, unless an operator has said otherwise.
+//! Plaintext stays on this machine unless an operator allows otherwise.
 
 use message::loopback::is_loopback;
 
 use crate::settings::InvalidSetting;
 
-/// Refuses an unencrypted connection to another machine; `setting` is what has to change, `remedy`
-/// how.
+/// Refuses an unencrypted connection to another machine. `setting` names the setting to change,
+/// `remedy` says how.
 ///
 /// # Errors
 /// [`InvalidSetting`] naming the host and `<section>.allow_plaintext`.
@@ -26,12 +26,13 @@ pub(crate) fn check(
     Err(InvalidSetting::new(format!("{section}.{setting}"), problem))
 }
 
-/// Tells that messages cross a network unencrypted. Once per connector or subscriber.
+/// Logs that messages cross a network unencrypted. Called once per connector or subscriber.
 pub(crate) fn warn(destination: &str) {
     tracing::warn!(destination, "the connection is not encrypted: allow_plaintext is set");
 }
 
-/// Tells that anybody on the path can pose as the broker. Once per connector or subscriber.
+/// Logs that anyone on the network path can pose as the broker. Called once per connector or
+/// subscriber.
 #[cfg(feature = "kafka")]
 pub(crate) fn warn_unverified(destination: &str) {
     tracing::warn!(destination, "the broker's certificate is not verified: tls.verify is false");

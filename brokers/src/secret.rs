@@ -1,4 +1,4 @@
-//! Passwords: written in the configuration, or kept in a file of their own.
+//! Passwords, given in the configuration or in a file of their own.
 
 use std::path::{Path, PathBuf};
 
@@ -7,28 +7,28 @@ use serde::Deserialize;
 
 use crate::settings::InvalidSetting;
 
-/// The largest secret file that is read, in bytes; a password is shorter, another file was named by
+/// Maximum size of a secret file in bytes. Passwords are shorter; a larger file was named by
 /// mistake.
 const FILE_BYTES_MAX: u64 = 64 << 10;
 
-/// A secret, as a text or as the path of the file that holds it (a mounted Kubernetes or systemd
-/// credential). `Debug` prints the path and never the text.
+/// A secret, given as text or as the path of a file (a mounted Kubernetes or systemd credential).
+/// `Debug` prints the path and never the text.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Secret {
     /// The secret itself.
     Text(SecretString),
-    /// The file that holds it. Read at every connect, so that a rotated secret is picked up; one
-    /// trailing line break is dropped.
+    /// The file that holds it. It is read on every connect, so that a rotated secret is picked up.
+    /// One trailing line break is dropped.
     File(PathBuf),
 }
 
 impl Secret {
-    /// The secret from a pair of settings `<name>` and `<name>_file`, of which exactly one must be
-    /// given.
+    /// Returns the secret from the settings `<name>` and `<name>_file`, exactly one of which must
+    /// be given.
     ///
     /// # Errors
-    /// [`InvalidSetting`] when both or none are given.
+    /// [`InvalidSetting`] when both or neither are given.
     pub fn from_pair(
         setting: &str,
         text: Option<SecretString>,
@@ -44,7 +44,8 @@ impl Secret {
         }
     }
 
-    /// The secret itself. Reads the file, if it is in one: blocks for a local read.
+    /// Returns the secret itself. If it is in a file, reads the file, which blocks for a local
+    /// read.
     ///
     /// # Errors
     /// [`InvalidSetting`] when the file cannot be read, is empty, not UTF-8, or over 64 KiB.

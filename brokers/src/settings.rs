@@ -1,23 +1,22 @@
-//! The part that all adapters' configurations share: the report of a wrong setting.
+//! Code shared by all adapters' configurations: the report of an invalid setting.
 
-/// A setting that cannot be used: which one, what was wrong, what to do. The operator's fault; not
-/// retryable.
+/// An invalid setting: its name, the problem and the remedy. The operator's fault; not retryable.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{setting}: {problem}")]
 pub struct InvalidSetting {
-    /// The setting's path: `kafka.sasl.password_file`.
+    /// The setting's path, for example `kafka.sasl.password_file`.
     pub setting: String,
     /// The problem with it, and what to write instead. Never contains a secret.
     pub problem: String,
 }
 
 impl InvalidSetting {
-    /// A problem with one setting.
+    /// Creates the report of a problem with one setting.
     pub(crate) fn new(setting: impl Into<String>, problem: impl Into<String>) -> Self {
         Self { setting: setting.into(), problem: problem.into() }
     }
 
-    /// Accepts a number of `<section>.<setting>` that lies within its bounds.
+    /// Checks that the number in `<section>.<setting>` lies within its bounds.
     #[cfg(any(feature = "kafka", feature = "rabbitmq", feature = "sqs"))]
     pub(crate) fn unless_within<T: PartialOrd + std::fmt::Display>(
         section: &str,
@@ -32,9 +31,9 @@ impl InvalidSetting {
         Err(Self::new(format!("{section}.{setting}"), problem))
     }
 
-    /// Accepts a name of `<section>.<setting>` that a log line, a command line and a protocol carry
-    /// unchanged: without control characters (a NUL ends it in C, a line feed begins another line
-    /// of a log), without spaces at its ends, and of at most `bytes_max`.
+    /// Checks that a log line, a command line and a protocol can carry the name in
+    /// `<section>.<setting>` unchanged: no control characters (a NUL ends it in C, a line feed
+    /// splits a log line), no spaces at its ends, and at most `bytes_max` bytes.
     #[cfg(any(feature = "kafka", feature = "rabbitmq"))]
     pub(crate) fn unless_name(
         section: &str,

@@ -11,17 +11,18 @@ use message::cloudevents::Envelope;
 use message::{Malformed, Message};
 use serde_json::value::RawValue;
 
-/// The attribute that holds the free headers of our own events.
+/// The attribute that carries free headers in events that this toolkit writes.
 pub(crate) const HEADERS: &str = "headers";
 
-/// The media type of one event. One with several, `application/cloudevents-batch+json`, is none.
+/// The media type of a single event. A batch, `application/cloudevents-batch+json`, does not count
+/// as one.
 #[cfg(any(feature = "kafka", feature = "rabbitmq"))]
 const MEDIA_TYPE: &str = "application/cloudevents+json";
 
-/// The event's own attributes; every other member of the event becomes a header.
+/// The attributes of an event; every other member becomes a header.
 const ATTRIBUTES: [&str; 7] = ["specversion", "id", "source", "type", "time", "subject", "datacontenttype"];
 
-/// Whether a member of the event is an attribute of ours.
+/// Returns whether a member of the event is an attribute of the envelope.
 fn is_attribute(name: &str) -> bool {
     ATTRIBUTES.contains(&name) || message::chunk::ATTRIBUTES.contains(&name)
 }
@@ -31,10 +32,10 @@ fn is_attribute(name: &str) -> bool {
 pub(crate) struct Event<'a>(BTreeMap<String, &'a RawValue>);
 
 impl<'a> Event<'a> {
-    /// Reads a body.
+    /// Parses a body.
     ///
     /// # Errors
-    /// Why it is no event.
+    /// The reason why the body is not an event.
     pub(crate) fn parse(body: &'a str) -> Result<Self, String> {
         let event: BTreeMap<String, &RawValue> = serde_json::from_str(body)
             .map_err(|error| format!("the body is not a CloudEvent in JSON ({error})"))?;
@@ -45,10 +46,10 @@ impl<'a> Event<'a> {
         }
     }
 
-    /// Fills an envelope: attributes, extensions as headers, and the payload.
+    /// Fills an envelope with attributes, extensions (as headers) and payload.
     ///
     /// # Errors
-    /// Which member cannot be read.
+    /// Names the member that cannot be read.
     pub(crate) fn fill(&self, envelope: &mut Envelope) -> Result<(), String> {
         for (name, value) in &self.0 {
             match name.as_str() {
@@ -69,7 +70,7 @@ impl<'a> Event<'a> {
     fn payload(&self, envelope: &mut Envelope) -> Result<Bytes, String> {
         if let Some(encoded) = self.0.get("data_base64") {
             let text: String = serde_json::from_str(encoded.get())
-                .map_err(|error| format!("the CloudEvents member data_base64 is not a text: {error}"))?;
+                .map_err(|error| format!("the CloudEvents member data_base64 is not a string: {error}"))?;
             return STANDARD
                 .decode(&text)
                 .map(Bytes::from)
@@ -87,14 +88,14 @@ impl<'a> Event<'a> {
                 true
             }
         };
-        // A JSON string with another content type is that text.
+        // With a content type other than JSON, a JSON string stands for its text.
         match serde_json::from_str::<String>(data.get()) {
             Ok(text) if !json => Ok(Bytes::from(text)),
             _ => Ok(Bytes::copy_from_slice(data.get().as_bytes())),
         }
     }
 
-    /// Members that are neither payload nor text, as they stand in the event.
+    /// Returns the members that are neither payload nor plain text, as raw JSON.
     pub(crate) fn unread(&self, broker: &str) -> impl Iterator<Item = (String, String)> {
         let is_unread = |name: &str, value: &RawValue| match name {
             "data_base64" => false,
@@ -106,10 +107,11 @@ impl<'a> Event<'a> {
     }
 }
 
-/// Our own `headers`; another producer's attribute of this name is a header like any other.
+/// Reads the `headers` attribute of our own events. An attribute of this name from another producer
+/// is an ordinary header.
 fn read_headers(envelope: &mut Envelope, value: &RawValue) -> Result<(), String> {
     let text: String = serde_json::from_str(value.get())
-        .map_err(|error| format!("the CloudEvents attribute headers is not a text: {error}"))?;
+        .map_err(|error| format!("the CloudEvents attribute headers is not a string: {error}"))?;
     match serde_json::from_str::<BTreeMap<String, String>>(&text) {
         Ok(headers) => envelope.headers.extend(headers),
         Err(_) => envelope.headers.push((HEADERS.to_owned(), text)),
@@ -117,7 +119,7 @@ fn read_headers(envelope: &mut Envelope, value: &RawValue) -> Result<(), String>
     Ok(())
 }
 
-/// A string, number or boolean as text; `null` and everything nested have none.
+/// Returns a string, number or boolean as text, and `None` for `null` and nested values.
 fn plain_text(value: &RawValue) -> Option<String> {
     match serde_json::from_str(value.get()).ok()? {
         serde_json::Value::String(text) => Some(text),
@@ -127,13 +129,14 @@ fn plain_text(value: &RawValue) -> Option<String> {
     }
 }
 
-/// Opens an envelope in either mode: the event is the body where the content type says so and no
-/// header gives an id, which a payload that happens to be an event has.
+/// Opens an envelope in binary or structured mode. The body is the event if the content type says
+/// so and no header carries an id. With an id in the headers, the payload merely happens to be an
+/// event.
 ///
 /// # Errors
-/// [`Malformed`] with everything that arrived. Members that are not read are properties that begin
-/// with `broker`; the body's own content type is one of the name `content_type`, where it was a
-/// header, whose place the event's takes.
+/// [`Malformed`] with everything that arrived. Unread members become properties whose names begin
+/// with `broker`. The event's content type replaces the body's own. If that was a header, it
+/// becomes a property named `content_type`.
 #[cfg(any(feature = "kafka", feature = "rabbitmq"))]
 pub(crate) fn open(
     mut envelope: Envelope,
@@ -153,7 +156,7 @@ pub(crate) fn open(
     match event {
         Err(problem) => Err(Box::new(whole.into_malformed(problem))),
         Ok(event) => {
-            // The event's own come first, and count.
+            // The event's own attributes come first, so they win.
             envelope.attributes.extend(beside);
             envelope.open().map_err(|mut malformed| {
                 malformed.properties.extend(event.unread(broker));

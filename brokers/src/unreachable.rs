@@ -1,7 +1,7 @@
 //! Advice about a broker that cannot be reached.
 
-/// Returns what to do about it, by the words of the client library, which has no codes for these.
-/// `setting` names the address.
+/// Returns the remedy, chosen by the wording of the client library, which has no error codes for
+/// these cases. `setting` names the address.
 pub(crate) fn advice(because: &str, setting: &str) -> String {
     let because = because.to_ascii_lowercase();
     let says = |words: &[&str]| words.iter().any(|word| because.contains(word));

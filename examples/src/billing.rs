@@ -1,4 +1,4 @@
-//! Bills every order once, whatever the broker delivers how often.
+//! Bills every order once, no matter how often the broker delivers it.
 
 use migrations::Line;
 use outbox_toolkit::message::Subscriber;
@@ -13,7 +13,7 @@ const TABLE: &str = "CREATE TABLE IF NOT EXISTS invoice (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, order_id bigint NOT NULL, cents bigint NOT NULL)";
 
 /// The effect: one invoice per order. No "ON CONFLICT": the inbox row in the same transaction
-/// already sees to "once".
+/// already ensures "once".
 async fn bill(tx: &mut Tx, event: OrderPlaced) -> Result<(), HandlerError> {
     sqlx::query("INSERT INTO invoice (order_id, cents) VALUES ($1, $2)")
         .bind(event.order)
@@ -26,7 +26,7 @@ async fn bill(tx: &mut Tx, event: OrderPlaced) -> Result<(), HandlerError> {
 /// Consumes until `INVOICES` invoices exist (default 2), then prints them and stops.
 ///
 /// # Errors
-/// Any refusal of the database, or a setting that is missing.
+/// The database refused, or a setting is missing.
 pub async fn run(subscriber: impl Subscriber) -> Result<(), Failure> {
     let pool = prepared(&[Line::Inbox], TABLE).await?;
     let expected = optional("INVOICES", "2").parse()?;

@@ -5,8 +5,7 @@ use axum::response::{IntoResponse, Response};
 
 use crate::setting::Failure;
 
-/// Anything that goes wrong: told on stderr with its causes, and to the client as a 500 without
-/// them.
+/// Any failure: reported with its causes on stderr, and to the client as a 500 without them.
 pub struct Broken(Failure);
 
 impl<E: Into<Failure>> From<E> for Broken {

@@ -1,8 +1,8 @@
-//! The saga of an order: reserve what it takes, charge it, have it shipped; or undo all of that.
+//! The saga of an order: reserve the item, charge, ship; or undo all of that.
 //!
 //! Three services take part, each with a database of its own: the shop, whose stock is beside the
-//! saga; a bank, which is asked over HTTP (`bank`); shipping, which is asked by a message and is
-//! not Rust (`shipping/shipping.py`).
+//! saga; a bank, called over HTTP (`bank`); and shipping, which gets messages and is not written in
+//! Rust (`shipping/shipping.py`).
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::setting::Failure;
 /// The type of the saga.
 pub const CHECKOUT: &str = "checkout";
 
-/// The tables of the shop, and what it has in stock.
+/// The tables of the shop, and its stock.
 pub const TABLES: &str = "
     CREATE TABLE IF NOT EXISTS orders (id bigint PRIMARY KEY, cents bigint NOT NULL, parcel bigint,
         state text NOT NULL DEFAULT 'pending');
@@ -29,7 +29,7 @@ pub const TABLES: &str = "
 pub struct PlaceOrder {
     /// The order.
     pub order: i64,
-    /// One of these.
+    /// The item: one of these is sold.
     pub item: String,
     /// Its price.
     pub cents: i64,
@@ -55,7 +55,7 @@ impl Event for ShipOrder {
     const TOPIC: &'static str = "ship";
     const KIND: &'static str = "order.ship";
 
-    /// A request leaves before that which takes it back.
+    /// Keeps a request ahead of the message that takes it back.
     fn key(&self) -> Option<String> {
         Some(format!("order-{}", self.order))
     }
@@ -69,10 +69,10 @@ enum Shipped {
     Refused(String),
 }
 
-/// All that the saga needs beside its database.
+/// All that the saga needs besides its database.
 #[derive(Debug, Clone)]
 pub struct Services {
-    /// Takes money, and gives it back.
+    /// The bank, which takes money and gives it back.
     pub bank: Provider,
     /// The queue of requests to shipping.
     pub ship: String,
@@ -80,21 +80,21 @@ pub struct Services {
     pub patience: Duration,
 }
 
-/// Sells one item. It runs from its beginning after every pause and crash; steps that have an
+/// Sells one item. After every pause and crash it runs from its beginning; steps that have an
 /// outcome return it.
 ///
 /// # Errors
-/// The reason why the order cannot be: then everything is undone, the last step first.
+/// The reason why the order cannot be fulfilled. Then everything is undone, the last step first.
 pub async fn checkout(saga: &mut Run, order: PlaceOrder, services: &Services) -> Result<Receipt, Stop> {
     let Services { bank, ship, patience } = services;
-    // Undone last: until then the order is pending, and nobody takes it for settled.
+    // Undone last: until then the order is pending, so nothing treats it as settled.
     saga.step("accept", async |_| Ok(())).undo(async |tx, (): &()| cancel(tx, order.order).await).await?;
     saga.step("reserve", async |tx| reserve(tx, &order).await)
         .undo(async |tx, hold: &i64| release(tx, *hold).await)
         .await?;
     let charge: String = saga
         .call("charge", async |key| charge(bank, &key, order.cents).await)
-        // Also when nobody knows whether it was charged.
+        // Runs even when it is unknown whether the charge was made.
         .undo(async |key, _: Option<&String>| bank.refund(&key).await.map_err(failed))
         .retry(Retry::times(100).within(Duration::from_mins(10)))
         .await?;
@@ -122,7 +122,7 @@ pub async fn checkout(saga: &mut Run, order: PlaceOrder, services: &Services) ->
 type Step<'t> = &'t mut OutboxTransaction<Postgres>;
 
 async fn reserve(tx: Step<'_>, order: &PlaceOrder) -> Result<i64, StepError> {
-    // Looks and takes at once: two sagas cannot both take the last one.
+    // Checks and takes in one statement: two sagas cannot both take the last one.
     let take = "UPDATE stock SET free = free - 1 WHERE item = $1 AND free > 0";
     if sqlx::query(take).bind(&order.item).execute(&mut **tx).await?.rows_affected() == 0 {
         return Err(StepError::stop("sold out"));
@@ -143,7 +143,7 @@ async fn charge(bank: &Provider, key: &str, cents: i64) -> Result<String, StepEr
     Ok(String::from_utf8_lossy(&answer).into_owned())
 }
 
-/// Whether a call may succeed later, or was declined for good.
+/// Classifies a failure: the call may succeed later, or was declined for good.
 fn failed(error: Failure) -> StepError {
     match error.downcast_ref::<Declined>() {
         Some(declined) => StepError::stop(declined.to_string()),

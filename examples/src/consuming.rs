@@ -1,10 +1,10 @@
-//! The end of a consuming service that stops by itself when its work is done.
+//! The stop condition of a consumer that ends once its work is done.
 
 use std::time::Duration;
 
 use sqlx::PgPool;
 
-/// Ends when a query counts as many as are expected. A service that runs on ends with
+/// Completes when a query counts as many rows as expected. A service that keeps running uses
 /// `shutdown_signal()` instead.
 pub async fn until(pool: PgPool, count: &'static str, expected: i64) {
     let counted = async || sqlx::query_scalar::<_, i64>(count).fetch_one(&pool).await.unwrap_or_default();

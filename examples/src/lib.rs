@@ -1,16 +1,16 @@
 //! The code that the example services share: settings, database, the event, the provider's client,
-//! and the running of a consumer.
+//! and the stop condition of a consumer.
 //!
 //! | binary | shows |
 //! |---|---|
 //! | `order_service` | a producer: business row and message in one transaction, PostgreSQL |
 //! | `billing_kafka`, `billing_rabbitmq`, `billing_sqs` | a consumer that bills every order once, on each broker |
-//! | `orders_api` | a web service whose requests may be sent again: idempotency keys in axum, PostgreSQL |
+//! | `orders_api` | a web service whose clients may repeat requests: idempotency keys in axum, PostgreSQL |
 //! | `payments_rabbitmq` | a consumer that charges every order once at a payment provider, PostgreSQL |
-//! | `checkout`, with `bank` and `shipping/shipping.py` | a saga over three services on RabbitMQ, one of them not Rust |
+//! | `checkout`, with `bank` and `shipping/shipping.py` | a saga over three services on RabbitMQ, one of them in Python |
 //! | `embedded_relay` | producer, relay and consumer in one process, SQLite |
-//! | `wallet` (module) | a service with tests on the crate `testkit`: `tests/wallet.rs` |
-//! | `plain-sql/place_order.sql`, `plain-sql/bill_order.sql` | a producer and a consumer that are not Rust |
+//! | `wallet` (module) | a service with tests that use the crate `testkit`: `tests/wallet.rs` |
+//! | `plain-sql/place_order.sql`, `plain-sql/bill_order.sql` | a producer and a consumer in plain SQL |
 
 pub mod billing;
 pub mod broken;

@@ -16,7 +16,7 @@ impl Event for OrderPlaced {
     const TOPIC: &'static str = "orders";
     const KIND: &'static str = "order.placed";
 
-    /// Messages of one order leave in their order.
+    /// Keeps the messages of one order in sequence.
     fn key(&self) -> Option<String> {
         Some(format!("order-{}", self.order))
     }

@@ -1,10 +1,11 @@
-//! Charges every order once, at a payment provider that honours idempotency keys, whatever is
-//! delivered how often and wherever the service is stopped.
+//! Charges every order once, at a payment provider that honours idempotency keys, no matter how
+//! often it is delivered or where the service is stopped.
 //!
-//! The charge is not in this database, so it cannot commit with the inbox row. Instead: claim the
-//! key of the message, ask the provider with that key, store its answer under the key; then, in the
-//! inbox's transaction, write the payment. A service that stops in between is succeeded by another
-//! attempt with the same key: the provider answers with the charge that it has made already.
+//! The charge is not in this database, so it cannot commit with the inbox row. Instead the handler
+//! claims the key of the message, asks the provider with that key, and stores its answer under the
+//! key. Then it writes the payment in the inbox's transaction. If the service stops in between,
+//! another attempt uses the same key: the provider answers with the charge that it has already
+//! made.
 
 use std::time::Duration;
 
@@ -50,7 +51,7 @@ impl Handler<Postgres> for Payments {
 }
 
 impl Payments {
-    /// The provider's number of the charge, made now or before.
+    /// Returns the provider's number of the charge, made now or earlier.
     async fn charge(&self, message: &Message, event: &OrderPlaced) -> Result<String, HandlerError> {
         let away =
             |error: Failure| HandlerError::unavailable("the charge could not be made").with_source(error);
@@ -66,7 +67,7 @@ impl Payments {
             }
             // An earlier delivery of this message got as far as this.
             Claimed::Replay(replay) => replay.outcome,
-            // An earlier attempt may still be at work: its lease decides.
+            // An earlier attempt may still be running: its lease decides.
             Claimed::InFlight { .. } => return Err(HandlerError::unavailable("the charge is being made")),
             other => return Err(HandlerError::retry(format!("the charge is {}", other.as_str()))),
         };
@@ -77,7 +78,7 @@ impl Payments {
 /// Consumes until `PAYMENTS` payments exist (default 2), then prints them and stops.
 ///
 /// # Errors
-/// Any refusal of the database, or a setting that is missing.
+/// The database refused, or a setting is missing.
 pub async fn run(subscriber: impl Subscriber) -> Result<(), Failure> {
     let pool = prepared(&[Line::Inbox, Line::Idempotency], TABLE).await?;
     let lease = Duration::from_secs(optional("LEASE_SECONDS", "60").parse()?);

@@ -13,17 +13,18 @@ use tokio::net::TcpStream;
 
 use crate::setting::Failure;
 
-/// For an answer. Whoever waits without end keeps a key, or a saga, for as long.
+/// How long to wait for an answer. A caller that waits without limit holds a key, or a saga, for as
+/// long.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Where the provider is.
+/// A payment provider.
 #[derive(Debug, Clone)]
 pub struct Provider {
     /// Its host and port.
     pub address: String,
 }
 
-/// The provider's answer is no, now and always.
+/// The refusal of the provider, which is final.
 #[derive(Debug)]
 pub struct Declined(String);
 
@@ -36,20 +37,20 @@ impl std::fmt::Display for Declined {
 impl std::error::Error for Declined {}
 
 impl Provider {
-    /// Asks for a charge; what the provider says of it, now or when it was first asked with this
+    /// Asks for a charge. Returns the answer that the provider gives to every request with this
     /// key.
-    ///
     /// # Errors
-    /// [`Declined`], or it is not there. Whether the charge was made is then unknown: ask again
-    /// with the same key.
+    /// [`Declined`], or the provider is not available. If it is not available, it is unknown
+    /// whether the charge was made: ask again with the same key.
+    /// made: ask again with the same key.
     pub async fn charge(&self, key: &str, cents: i64) -> Result<Bytes, Failure> {
         self.ask("/charges", key, cents.to_string()).await
     }
 
-    /// Takes back what was charged under this key, if it was; it is not charged afterwards.
+    /// Refunds the charge under this key, if there is one. A later charge with this key is refused.
     ///
     /// # Errors
-    /// It is not there. Ask again.
+    /// The provider is not available. Ask again.
     pub async fn refund(&self, key: &str) -> Result<(), Failure> {
         self.ask("/refunds", key, String::new()).await.map(drop)
     }

@@ -6,7 +6,7 @@ use anyhow::Context as _;
 /// `Box<dyn Error>` would print fields.
 pub type Failure = anyhow::Error;
 
-/// The value of an environment variable.
+/// Returns the value of an environment variable.
 ///
 /// # Errors
 /// Names the variable when it is not set.
@@ -14,7 +14,7 @@ pub fn required(name: &str) -> Result<String, Failure> {
     std::env::var(name).with_context(|| format!("the environment variable {name} is needed"))
 }
 
-/// The value of an environment variable, or a default.
+/// Returns the value of an environment variable, or a default.
 #[must_use]
 pub fn optional(name: &str, default: &str) -> String {
     std::env::var(name).unwrap_or_else(|_| default.to_owned())

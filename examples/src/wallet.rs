@@ -12,10 +12,10 @@ use sqlx::{Pool, Sqlite, Transaction};
 
 use crate::setting::Failure;
 
-/// Where payments go.
+/// The topic of payments.
 pub const TOPIC: &str = "payments";
 
-/// Somebody paid.
+/// A payment was made.
 #[derive(Debug, Serialize, Deserialize)]
 struct Paid {
     account: i64,
@@ -31,7 +31,7 @@ pub const TABLES: &str = "
 /// Takes a payment: the business row and the message commit together.
 ///
 /// # Errors
-/// The refusal of the outbox or the database; then neither row nor message is stored.
+/// The outbox or the database refused; then neither row nor message is stored.
 pub async fn pay(
     pool: &Pool<Sqlite>,
     outbox: &Outbox<Sqlite>,
@@ -50,7 +50,7 @@ pub async fn pay(
     Ok(())
 }
 
-/// Credits what was paid.
+/// Credits payments.
 struct Credit;
 
 #[async_trait]
@@ -78,18 +78,18 @@ impl Handler<Sqlite> for Credit {
     }
 }
 
-/// How an instance of the service calls itself to the inbox.
+/// The name under which an instance of the service consumes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Identity {
-    /// By the name that all instances share. Right: what one has applied, the others know.
+    /// The name that all instances share. Correct: each instance knows what the others have
+    /// applied.
     Service,
-    /// By a name of its own. A mistake that is easily made (a host name, a process id): each
-    /// instance applies what the others have applied before. Here so that the tests can show that
-    /// they find it.
+    /// A name of its own. An easy mistake (a host name, a process id): each instance applies what
+    /// the others have already applied. It is here so that the tests can show that they find it.
     Instance(u32),
 }
 
-/// The consumer of one instance.
+/// Builds the consumer of one instance.
 ///
 /// # Errors
 /// [`BuildError`] names what is missing.

@@ -1,4 +1,4 @@
-//! How the consumers of an inbox are doing, as far as its tables tell.
+//! Activity of the consumers of an inbox, as its tables show it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::inbox::Inbox;
 use crate::minutes::Counts;
 use crate::store_error::StoreError;
 
-/// So many rows of each kind are counted at most: the count stays cheap whatever the traffic.
+/// Maximum number of rows counted of each kind, so that the count stays cheap under any traffic.
 pub const ACTIVITY_COUNTED_MAX: u32 = 200_000;
 
 /// One consumer of an inbox.
@@ -19,26 +19,26 @@ pub const ACTIVITY_COUNTED_MAX: u32 = 200_000;
 pub struct Activity {
     /// The consumer.
     pub consumer: String,
-    /// Messages that took effect and were made within the period that was asked for.
+    /// Messages that were made within the requested period and took effect.
     pub applied: u64,
     /// When the last of them took effect.
     pub last_applied_at: Option<OffsetDateTime>,
-    /// Messages whose handler failed and that are tried again.
+    /// Messages whose handler failed and that will be retried.
     pub retrying: u64,
-    /// When the first of those failed first.
+    /// The earliest first failure among them.
     pub failing_since: Option<OffsetDateTime>,
     /// Dead letters that are open.
     pub dead: u64,
-    /// When the first of those died.
+    /// When the oldest of them was dead-lettered.
     pub dead_since: Option<OffsetDateTime>,
-    /// Deliveries that its processes counted within the period. [`applied`](Self::applied) goes by
-    /// rows, and by the time at which messages were made.
+    /// Deliveries that its processes counted within the period. [`applied`](Self::applied) counts
+    /// rows instead, by the time at which the messages were made.
     pub counted: Counts,
 }
 
 impl Activity {
-    /// Of the deliveries that its processes counted, how many were duplicates: from 0 to 1; nothing
-    /// when none was counted.
+    /// Returns the share of duplicates among the deliveries that its processes counted, from 0 to
+    /// 1; `None` when none was counted.
     #[must_use]
     pub fn duplicate_rate(&self) -> Option<f64> {
         let Counts { applied, duplicates } = self.counted;
@@ -47,16 +47,16 @@ impl Activity {
     }
 }
 
-/// A row of a count: consumer, how many, and the first or last time.
+/// One row of a count: consumer, number of rows, and the first or last time.
 pub(crate) type ActivityRow = (String, i64, Option<OffsetDateTime>);
 
 /// The three counts: applied, failing, dead.
 pub(crate) type ActivityRows = [Vec<ActivityRow>; 3];
 
 impl<DB: Dialect> Inbox<DB> {
-    /// Counts what each consumer applied of the messages that were made within `period`, and what
-    /// waits, in the order of names; at most [`ACTIVITY_COUNTED_MAX`] rows of each kind.
-    /// Cancel-safe.
+    /// Counts, for each consumer, the messages made within `period` that took effect, and the
+    /// messages that wait. Returns the consumers sorted by name. Counts at most
+    /// [`ACTIVITY_COUNTED_MAX`] rows of each kind. Cancel-safe.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -85,7 +85,7 @@ fn by_consumer([applied, failing, dead]: ActivityRows) -> BTreeMap<String, Activ
     all
 }
 
-/// One that had only duplicates is listed, too.
+/// Adds the counted deliveries, also of consumers that had only duplicates.
 fn add_counted(all: &mut BTreeMap<String, Activity>, counted: Vec<(String, i64, i64)>) {
     for (consumer, applied, duplicates) in counted {
         of(all, consumer).counted =
@@ -93,7 +93,7 @@ fn add_counted(all: &mut BTreeMap<String, Activity>, counted: Vec<(String, i64, 
     }
 }
 
-/// The activity of a consumer, which may be the first that is known of it.
+/// Returns the entry of a consumer; creates it when it is missing.
 fn of(all: &mut BTreeMap<String, Activity>, consumer: String) -> &mut Activity {
     all.entry(consumer.clone()).or_insert_with(|| Activity { consumer, ..Activity::default() })
 }

@@ -1,4 +1,4 @@
-//! Counting the failures of a message, in the database and in a transaction of their own: the
+//! Counts the failures of a message in the database. It uses a transaction of its own, because the
 //! handler's was rolled back.
 
 use std::time::Duration;
@@ -16,35 +16,35 @@ use crate::store_error::StoreError;
 /// The failures of a message so far.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attempt {
-    /// How many failures were counted; 0 when nothing shows that one was the message's own.
+    /// Number of counted failures; 0 when no failure was shown to be the message's own.
     pub attempts: u32,
     /// The last error.
     pub last_error: String,
-    /// When it failed first.
+    /// When it first failed.
     pub first_failed_at: OffsetDateTime,
-    /// When it is to be tried again.
+    /// When the next attempt is due.
     pub next_at: OffsetDateTime,
 }
 
-/// A message that a process takes in hand, as the database remembers it.
+/// A message that a process is working on ("in hand"), as the database remembers it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct InHand {
-    /// Failures that were counted.
+    /// Number of counted failures.
     pub failures: u32,
-    /// Other processes that had it in hand and ended without a word.
+    /// Number of other processes that ended while they had it in hand.
     pub ends: u32,
-    /// Another process that has it in hand, or had it when it ended; nothing when it is in the
-    /// hand of the process that asked.
+    /// Another process that has it in hand, or had it when it ended; `None` when the asking process
+    /// has it in hand.
     pub owner: Option<Uuid>,
-    /// When it is to be tried again.
+    /// When the next attempt is due.
     pub next_at: OffsetDateTime,
 }
 
-/// Processes that may end with a message in hand before it is given up.
+/// Number of processes that may end with a message in hand before we give it up.
 const ENDS_MAX: u32 = 5;
 
 impl InHand {
-    /// Why the message is given up, once as many processes have ended with it in hand as may.
+    /// Returns why the message is given up, once [`ENDS_MAX`] processes ended with it in hand.
     pub(crate) fn given_up(&self) -> Option<String> {
         let ends = self.ends;
         (ends >= ENDS_MAX).then(|| {
@@ -59,25 +59,25 @@ impl InHand {
 /// The failures of a message so far, as [`Inbox::record_failure`] counted them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Failures {
-    /// How many were counted so far.
+    /// Number of counted failures.
     pub attempts: u32,
-    /// The time since the first was noted, counted or not.
+    /// Time since the first failure was noted, counted or not.
     pub age: Duration,
-    /// How long to wait; nothing for a failure that is not counted.
+    /// Wait until the next attempt; zero for a failure that is not counted.
     pub delay: Duration,
 }
 
-/// How long a message waits after a failure that is counted.
+/// Wait after a counted failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pause {
-    /// By the number of failures, with jitter.
+    /// Grows with the number of failures, with jitter.
     Backoff(Backoff),
-    /// As long as its handler said.
+    /// The time that the handler asked for.
     Exactly(Duration),
 }
 
 impl Pause {
-    /// Returns how long it is after so many failures; `uniform` is the jitter, as for
+    /// Returns the wait after this number of failures; `uniform` is the jitter, as for
     /// [`Backoff::delay`].
     #[must_use]
     pub fn delay(self, failures: u32, uniform: f64) -> Duration {
@@ -88,27 +88,27 @@ impl Pause {
     }
 }
 
-/// The longest error text that is stored, in bytes.
+/// Maximum length of a stored error text, in bytes.
 pub(crate) const ERROR_BYTES_MAX: usize = 4_096;
 
-/// An error and its sources in one line, as [`storable`] leaves it.
+/// Returns an error and its sources in one line, made [`storable`].
 pub(crate) fn error_text(error: &(dyn std::error::Error + 'static)) -> String {
     storable(&message::error_text::chain(error))
 }
 
-/// Stands for an error that says nothing: an attempt without a text is one that has not failed.
+/// Replaces an empty error text: an attempt without a text counts as one that has not failed.
 const NO_TEXT: &str = "an error without a text";
 
-/// A text cut to [`ERROR_BYTES_MAX`], without what PostgreSQL does not store, and never empty.
+/// Cuts a text to [`ERROR_BYTES_MAX`] and removes what PostgreSQL cannot store. Never returns an
+/// empty text.
 pub(crate) fn storable(text: &str) -> String {
     let text = if text.is_empty() { NO_TEXT } else { text };
     message::error_text::storable(text, ERROR_BYTES_MAX)
 }
 
 impl<DB: Dialect> Inbox<DB> {
-    /// Notes a failure. With a backoff it is counted, and when to try again is noted as well;
-    /// without, only the error and the time of the first failure are kept. Of the error its first
-    /// 4,096 bytes are.
+    /// Notes a failure. With a backoff, counts it and notes when to try again. Without one, keeps
+    /// only the error and the time of the first failure. Stores the first 4,096 bytes of the error.
     ///
     /// # Errors
     /// [`StoreError`]; the failure is not noted then. Runs to its end even if this call is dropped.
@@ -123,7 +123,8 @@ impl<DB: Dialect> Inbox<DB> {
         self.note_failure(consumer, scope, id, &storable(error), backoff.map(Pause::Backoff)).await
     }
 
-    /// As [`record_failure`](Self::record_failure): counted when there is a pause.
+    /// Does the same as [`record_failure`](Self::record_failure); counts the failure when there is
+    /// a pause.
     pub(crate) async fn note_failure(
         &self,
         consumer: &ConsumerName,
@@ -154,8 +155,8 @@ impl<DB: Dialect> Inbox<DB> {
         .await
     }
 
-    /// Whether a transaction that is open at this moment handles a message. Runs to its end even if
-    /// this call is dropped.
+    /// Returns whether an open transaction handles the message at this moment. Runs to its end even
+    /// if this call is dropped.
     pub(crate) async fn is_being_handled(
         &self,
         consumer: &ConsumerName,
@@ -173,8 +174,8 @@ impl<DB: Dialect> Inbox<DB> {
         .await
     }
 
-    /// The failures of a message so far; nothing when it never failed or has succeeded since.
-    /// Cancel-safe.
+    /// Returns the failures of a message so far; `None` when it never failed or has succeeded
+    /// since. Cancel-safe.
     ///
     /// # Errors
     /// [`StoreError`].

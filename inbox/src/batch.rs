@@ -17,7 +17,7 @@ use crate::refusal::Refusal;
 use crate::store_error::StoreError;
 use crate::telemetry;
 
-/// A message of a batch, and for whom it is.
+/// A message of a batch and its tenant.
 #[derive(Debug, Clone)]
 pub struct Candidate<'a> {
     /// The tenant or account.
@@ -26,11 +26,10 @@ pub struct Candidate<'a> {
     pub message: &'a Message,
 }
 
-/// Which of the candidates are sent to the database: the first of each key.
+/// The candidates that are sent to the database: the first of each key.
 struct Plan<'a> {
     rows: Vec<(Key<'a>, Content<'a>)>,
-    /// For each candidate: the index of its row, and whether it is the one that the row was made
-    /// from.
+    /// For each candidate: the index of its row, and whether the row was made from this candidate.
     places: Vec<Result<(usize, bool), Refusal>>,
 }
 
@@ -64,16 +63,16 @@ fn plan<'a>(
 }
 
 impl<DB: Dialect> Inbox<DB> {
-    /// Admits many messages in the caller's transaction: results per message, in their order. Of a
-    /// message that is twice in the batch, the first is fresh and the second its duplicate, or
-    /// refused if it differs.
+    /// Admits many messages in the caller's transaction. Returns one result per message, in their
+    /// order. When a message is in the batch twice, the first copy is fresh; the second is its
+    /// duplicate, or is refused if it differs.
     ///
-    /// On PostgreSQL one round trip for every 200 messages, and two more when there are
+    /// On PostgreSQL this takes one round trip for every 200 messages, and two more when there are
     /// duplicates.
     ///
     /// # Errors
-    /// [`AdmitError`], never a refusal: refusals stand in the results. Roll the transaction back.
-    /// Not cancel-safe.
+    /// [`AdmitError`], never a refusal: refusals are in the results. Roll the transaction back. Not
+    /// cancel-safe.
     pub async fn admit_batch(
         &self,
         tx: &mut Transaction<'_, DB>,
@@ -85,8 +84,8 @@ impl<DB: Dialect> Inbox<DB> {
         Ok(admissions)
     }
 
-    /// As [`admit_batch`](Self::admit_batch), for the runner: it takes what is refused once more,
-    /// alone.
+    /// Does the same as [`admit_batch`](Self::admit_batch) without counting refusals. The runner
+    /// uses it, because it handles refused messages again one by one.
     pub(crate) async fn admit_batch_uncounted(
         &self,
         tx: &mut Transaction<'_, DB>,
@@ -140,7 +139,7 @@ impl<DB: Dialect> Inbox<DB> {
         Ok(admissions)
     }
 
-    /// Judges every time once per id, and makes sure that every accepted day can be stored.
+    /// Validates the time of each id once, and makes sure that every accepted day can be stored.
     async fn validate_batch(
         &self,
         tx: &mut Transaction<'_, DB>,

@@ -1,17 +1,17 @@
-//! One text for all ways of writing the same JSON.
+//! Canonical JSON: one text for every way of writing the same JSON.
 //!
-//! White space and the order of members do not count. Numbers count as they are written, because a
-//! second look at them as floating point would make different amounts alike (RFC 8785 does).
+//! White space and the order of members do not matter. Numbers are compared as they are written: as
+//! floating point (as in RFC 8785), different amounts would become equal.
 
 use std::collections::BTreeMap;
 
 use serde_json::value::RawValue;
 
-/// How deep JSON may be to be compared by its content; deeper JSON is compared byte by byte.
+/// Maximum depth of JSON that is compared by its content. Deeper JSON is compared byte by byte.
 pub const DEPTH_MAX: u32 = 64;
 
-/// JSON with sorted members and without white space; nothing for what is no JSON, names a member
-/// twice or is too deep.
+/// Returns JSON with sorted members and without white space; `None` for a body that is not JSON,
+/// has duplicate members or is too deep.
 #[doc(hidden)]
 #[must_use]
 pub fn canonical(body: &[u8]) -> Option<Vec<u8>> {
@@ -50,7 +50,7 @@ fn write(value: &RawValue, depth: u32, text: &mut Vec<u8>) -> Option<()> {
             }
             text.push(b']');
         }
-        // One text for all ways of escaping it.
+        // Decodes and encodes again, so that all ways of escaping become one text.
         b'"' => {
             let string: String = serde_json::from_str(value.get()).ok()?;
             serde_json::to_writer(text, &string).ok()?;
@@ -60,7 +60,7 @@ fn write(value: &RawValue, depth: u32, text: &mut Vec<u8>) -> Option<()> {
     Some(())
 }
 
-/// The members of an object by name, none of them twice.
+/// The members of an object by name. Duplicate names are an error.
 struct Members<'a>(BTreeMap<String, &'a RawValue>);
 
 impl<'de> serde::Deserialize<'de> for Members<'de> {

@@ -1,11 +1,11 @@
-//! Messages in chunks: kept until the last one comes, then handled once, as the whole that they
-//! were.
+//! Messages in chunks. Chunks are kept until all have arrived; then the whole message is handled
+//! once.
 //!
 //! A chunk is stored in the transaction whose commit permits its acknowledgement. The transaction
-//! that stores the last missing one reads all of them, checks the fingerprint that each promised,
-//! removes them and goes on with the whole message as with any other: inbox row, effect and removal
-//! commit together. The row of the set is locked first, so of two transactions with the last two
-//! chunks the second waits for the first, and then sees its chunk.
+//! that stores the last missing chunk reads all of them, checks the fingerprint that each promised
+//! and removes them. Then it goes on with the whole message as with any other: inbox row, effect
+//! and removal commit together. The row of the set is locked first. So when two transactions bring
+//! the last two chunks, the second one waits for the first and then sees its chunk.
 
 use message::{Chunk, Fingerprint, Message, MessageId};
 use sqlx::Transaction;
@@ -26,23 +26,23 @@ use crate::telemetry;
 pub enum Gathered {
     /// It is whole, or was the last missing chunk: admit this message, in the same transaction.
     Whole(Message),
-    /// It is kept until the others come. Commit, and settle its delivery.
+    /// It is kept until the others arrive. Commit, and settle its delivery.
     Kept {
-        /// How many chunks are there now.
+        /// Number of chunks stored so far.
         held: u32,
-        /// How many there are to be.
+        /// Number of chunks of the message.
         count: u32,
     },
     /// The message took effect before. Commit, and settle its delivery.
     Duplicate(Duplicate),
 }
 
-/// A message of which chunks are missing.
+/// A message with missing chunks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Incomplete {
-    /// Whose handler waits for it.
+    /// The consumer that waits for it.
     pub consumer: String,
-    /// For which scope.
+    /// The tenant.
     pub scope: String,
     /// The message.
     pub id: MessageId,
@@ -60,42 +60,42 @@ pub struct Incomplete {
     pub time: OffsetDateTime,
     /// The media type.
     pub content_type: String,
-    /// The bytes of the whole payload.
+    /// Size of the whole payload, in bytes.
     pub bytes: u64,
-    /// When its first chunk came, by the database's clock.
+    /// When its first chunk arrived, by the database's clock.
     pub begun_at: OffsetDateTime,
-    /// The chunks that have come, for each way in which the message was split.
+    /// The chunks that have arrived, for each way in which the message was split.
     pub splits: Vec<Split>,
 }
 
 /// The chunks of one way of splitting a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Split {
-    /// How many there are to be.
+    /// Number of chunks of this split.
     pub count: u32,
-    /// The indices of those that are there, ascending.
+    /// Indices of the stored chunks, ascending.
     pub held: Vec<u32>,
 }
 
 impl Split {
-    /// The indices of those that are missing.
+    /// Returns the indices of the missing chunks.
     pub fn missing(&self) -> impl Iterator<Item = u32> + '_ {
         (0..self.count).filter(|index| self.held.binary_search(index).is_err())
     }
 }
 
 impl Incomplete {
-    /// The split of which the most is there.
+    /// Returns the split that is closest to complete.
     pub(crate) fn nearest(&self) -> Option<&Split> {
-        // Shares compared as cross products: 2 of 3 is more than 3 of 5.
+        // Compares the shares as cross products: 2 of 3 is more than 3 of 5.
         self.splits.iter().max_by(|one, other| {
             let share = |held: &Split, of: &Split| held.held.len() as u64 * u64::from(of.count);
             share(one, other).cmp(&share(other, one))
         })
     }
 
-    /// Returns in words which chunks are missing: `2 of 5 chunks, 1 and 3–5 are missing`. Chunks
-    /// are counted from 1, as people do.
+    /// Describes which chunks are missing: `2 of 5 chunks, missing 1, 3–4`. Counts chunks from 1,
+    /// for people.
     pub(crate) fn state(&self) -> String {
         let Some(split) = self.nearest() else { return String::from("no chunk") };
         let runs = runs(split.missing());
@@ -105,10 +105,10 @@ impl Incomplete {
     }
 }
 
-/// Runs of missing chunks in one text, at most.
+/// Maximum number of runs of missing chunks in one text.
 const RUNS_SHOWN: usize = 16;
 
-/// Runs of ascending numbers, counted from 1: `1`, `3–5`.
+/// Returns runs of ascending indices, counted from 1: `1`, `3–5`.
 fn runs(indices: impl Iterator<Item = u32>) -> Vec<String> {
     let mut runs: Vec<(u32, u32)> = Vec::new();
     for number in indices.map(|index| index + 1) {
@@ -122,18 +122,18 @@ fn runs(indices: impl Iterator<Item = u32>) -> Vec<String> {
 }
 
 impl<DB: Dialect> Inbox<DB> {
-    /// Puts messages in chunks together, in the caller's own transaction: call it before
-    /// [`admit`](Self::admit) with every message, and admit only what is [`Gathered::Whole`]. A
-    /// message that is no chunk comes back as it is.
+    /// Gathers the chunks of a message in the caller's own transaction. Call it with every message
+    /// before [`admit`](Self::admit), and admit only a [`Gathered::Whole`]. A message that is not a
+    /// chunk is returned unchanged.
     ///
-    /// The transaction reads what others have committed (READ COMMITTED, PostgreSQL's default); on
-    /// SQLite begin it with `BEGIN IMMEDIATE`.
+    /// The transaction must see what others have committed (READ COMMITTED, PostgreSQL's default).
+    /// On SQLite, begin it with `BEGIN IMMEDIATE`.
     ///
     /// # Errors
-    /// [`AdmitError`]; roll the transaction back. [`AdmitError::Damaged`]: all chunks are there and
+    /// [`AdmitError`]; roll the transaction back. [`AdmitError::Damaged`]: all chunks are there but
     /// do not make the message that they promised; [`dead_letter_whole`](Self::dead_letter_whole)
-    /// keeps it and forgets the chunks. Not cancel-safe: when the future was dropped, roll back as
-    /// well.
+    /// stores it as a dead letter and forgets the chunks. Not cancel-safe: when the future was
+    /// dropped, roll back as well.
     pub async fn gather(
         &self,
         tx: &mut Transaction<'_, DB>,
@@ -164,7 +164,7 @@ impl<DB: Dialect> Inbox<DB> {
         let promised_bytes = DB::hold_set(tx, statements, set, message, chunk.bytes())
             .await
             .map_err(failed("hold a set of chunks"))?;
-        // After the lock: whoever completed the message before has committed by now.
+        // After the lock: a transaction that completed the message before has committed by now.
         let stored = DB::find(tx, statements, set.key).await.map_err(failed("look for an inbox row"))?;
         if let Some(stored) = stored {
             DB::remove_set(tx, statements, set).await.map_err(failed("remove late chunks"))?;
@@ -194,7 +194,7 @@ impl<DB: Dialect> Inbox<DB> {
         }
     }
 
-    /// Whether a chunk is there.
+    /// Returns whether a chunk is stored.
     pub(crate) async fn keeps(
         &self,
         connection: &mut DB::Connection,
@@ -209,7 +209,7 @@ impl<DB: Dialect> Inbox<DB> {
             .map_err(StoreError::during("look for a chunk"))
     }
 
-    /// Whether this inbox takes such chunks at all.
+    /// Refuses a chunk that is invalid or belongs to a message too large for this inbox.
     fn validate_chunk(&self, chunk: &Chunk, message: &Message) -> Result<(), Refusal> {
         let refused = |problem| Refusal::Chunk { id: message.id, problem };
         chunk.check(message.payload.len()).map_err(|error| refused(error.to_string()))?;
@@ -224,7 +224,7 @@ impl<DB: Dialect> Inbox<DB> {
         Ok(())
     }
 
-    /// Messages of which chunks are missing, the oldest first, at most `limit`. Cancel-safe.
+    /// Returns messages with missing chunks, the oldest first, at most `limit`. Cancel-safe.
     ///
     /// # Errors
     /// [`StoreError`].

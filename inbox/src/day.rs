@@ -1,4 +1,4 @@
-//! Days of message ids: what a partition holds.
+//! Days of message ids. A partition holds one day.
 
 use std::fmt;
 use std::time::Duration;
@@ -12,54 +12,54 @@ use uuid::Uuid;
 pub struct Day(Date);
 
 impl Day {
-    /// The day of a moment.
+    /// Returns the day of a moment.
     #[must_use]
     pub fn of(at: OffsetDateTime) -> Self {
         Self(at.to_offset(time::UtcOffset::UTC).date())
     }
 
-    /// The day of a message id.
+    /// Returns the day of a message id.
     #[must_use]
     pub fn of_id(id: MessageId) -> Self {
         Self::of(id.generated_at())
     }
 
-    /// The date itself.
+    /// Returns the date.
     #[must_use]
     pub fn date(self) -> Date {
         self.0
     }
 
-    /// Its first moment.
+    /// Returns the first moment of the day.
     #[must_use]
     pub fn start(self) -> OffsetDateTime {
         OffsetDateTime::new_utc(self.0, Time::MIDNIGHT)
     }
 
-    /// The day after.
+    /// Returns the following day.
     #[must_use]
     pub fn next(self) -> Self {
         Self(self.0.next_day().unwrap_or(Date::MAX))
     }
 
-    /// The ids of the day: from the first bound, up to but without the second.
+    /// Returns the bounds of the day's ids: the first is included, the second is not.
     #[must_use]
     pub fn bounds(self) -> (Uuid, Uuid) {
         (floor(self.start()), floor(self.next().start()))
     }
 
-    /// The days from this one through `last`.
+    /// Returns the days from this one to `last`, both included.
     pub fn through(self, last: Self) -> impl Iterator<Item = Self> {
         std::iter::successors(Some(self), |day| Some(day.next())).take_while(move |day| *day <= last)
     }
 
-    /// The suffix of its partition: `20260301`.
+    /// Returns the suffix of the day's partition: `20260301`.
     #[must_use]
     pub fn suffix(self) -> String {
         format!("{:04}{:02}{:02}", self.0.year(), u8::from(self.0.month()), self.0.day())
     }
 
-    /// The day of a partition's suffix.
+    /// Parses the suffix of a partition.
     #[must_use]
     pub fn from_suffix(suffix: &str) -> Option<Self> {
         let format = time::macros::format_description!("[year][month][day]");
@@ -73,15 +73,15 @@ impl fmt::Display for Day {
     }
 }
 
-/// The smallest id of a moment; of the first or the last possible one for moments that no id can
-/// carry.
+/// Returns the smallest id of a moment. For moments outside the range of ids, returns the smallest
+/// or the largest UUID.
 #[must_use]
 pub fn floor(at: OffsetDateTime) -> Uuid {
     let limit = if at < OffsetDateTime::UNIX_EPOCH { Uuid::nil() } else { Uuid::max() };
     MessageId::floor(at).unwrap_or(limit)
 }
 
-/// `at` moved back, stopping at the first moment an id can carry.
+/// Moves `at` back, but not before the first moment that an id can carry.
 #[must_use]
 pub fn back(at: OffsetDateTime, by: Duration) -> OffsetDateTime {
     time::Duration::try_from(by)
@@ -91,7 +91,7 @@ pub fn back(at: OffsetDateTime, by: Duration) -> OffsetDateTime {
         .max(OffsetDateTime::UNIX_EPOCH)
 }
 
-/// `at` moved forward, stopping at the last moment there is.
+/// Moves `at` forward, but not past the last representable date.
 #[must_use]
 pub fn ahead(at: OffsetDateTime, by: Duration) -> OffsetDateTime {
     let last = OffsetDateTime::new_utc(Date::MAX, Time::MIDNIGHT);

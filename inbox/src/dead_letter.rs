@@ -1,4 +1,4 @@
-//! Messages that an operator has to look at: kept as they arrived, with the error.
+//! Dead letters: messages that need an operator, kept as they arrived, with the error.
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -21,7 +21,7 @@ use crate::name::{ConsumerName, Tenant};
 use crate::refusal::Refusal;
 use crate::store_error::StoreError;
 
-/// Names a dead letter; ascends with time.
+/// The id of a dead letter; ascends with time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DeadLetterId(pub Uuid);
 
@@ -46,13 +46,13 @@ macro_rules! words {
         pub enum $name { $($(#[$case])* $variant),* }
 
         impl $name {
-            /// The lower-case word for tables, logs and metrics.
+            /// Returns the lower-case word for tables, logs and metrics.
             #[must_use]
             pub fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $word),* }
             }
 
-            /// The value of a word.
+            /// Parses such a word.
             #[must_use]
             pub fn from_word(word: &str) -> Option<Self> {
                 match word { $($word => Some(Self::$variant),)* _ => None }
@@ -68,25 +68,25 @@ macro_rules! words {
 }
 
 words!(
-    /// Why a delivery is dead.
+    /// Why a delivery was dead-lettered.
     Reason {
         /// Its handler failed too often.
         Poison = "poison",
         /// Its handler rejected it.
         Rejected = "rejected",
-        /// Its id was used with another payload.
+        /// Its id was already used with another payload.
         KeyReused = "key_reused",
-        /// It is older than what the inbox remembers.
+        /// It is older than the inbox remembers.
         TooOld = "too_old",
-        /// Its time is too far ahead.
+        /// Its time is too far in the future.
         FromTheFuture = "from_the_future",
-        /// It is no message, or a chunk that cannot be part of one.
+        /// It is not a valid message, or a chunk that cannot be part of one.
         Malformed = "malformed",
-        /// Some of its chunks did not come in time.
+        /// Some of its chunks did not arrive in time.
         Incomplete = "incomplete",
-        /// Its consumer could not tell whose it is: the function for tenants panicked or refused.
+        /// Its tenant is unknown: the function for tenants panicked or refused.
         NoTenant = "no_scope",
-        /// It came behind an open dead letter of its key, and was not handled:
+        /// An earlier dead letter of its key is open, so it was not handled:
         /// [`AfterDeadLetter::HoldKey`](crate::AfterDeadLetter::HoldKey).
         Held = "held",
     }
@@ -97,11 +97,11 @@ words!(
     Resolution {
         /// Redriven: its effect and its inbox row were committed together.
         Applied = "applied",
-        /// Redriven too late for an inbox row: this dead letter is the record of its effect.
+        /// Redriven too late for an inbox row; this dead letter is the only record of its effect.
         AppliedLate = "applied_late",
-        /// Redriven, but the message had taken effect meanwhile.
+        /// Redriven, but the message had already taken effect.
         Duplicate = "duplicate",
-        /// Given up by an operator.
+        /// Discarded by an operator.
         Discarded = "discarded",
     }
 );
@@ -117,18 +117,18 @@ impl From<&Refusal> for Reason {
     }
 }
 
-/// A dead letter. What was malformed is kept as it arrived, hence the plain texts.
+/// A dead letter. A malformed delivery is kept as it arrived, so many fields are plain text.
 #[derive(Clone, PartialEq)]
 pub struct DeadLetter {
     /// Its own id.
     pub id: DeadLetterId,
-    /// Whose handler it was for.
+    /// The consumer that it was for.
     pub consumer: String,
-    /// For which scope.
+    /// The tenant.
     pub scope: String,
     /// The id of the delivery: see [`Delivery::subject`].
     pub subject: Uuid,
-    /// The hash that tells two payloads under one id apart. Of a malformed delivery the number of
+    /// The hash that distinguishes payloads with the same id. For a malformed delivery, the UUID of
     /// its first arrival, or zeros: see [`Malformed::first_arrival`].
     pub fingerprint: Fingerprint,
     /// The message's id, if it has one.
@@ -145,36 +145,37 @@ pub struct DeadLetter {
     pub time: Option<OffsetDateTime>,
     /// The media type.
     pub content_type: Option<String>,
-    /// Free headers; of a malformed delivery all headers, properties and notes of the broker
-    /// ([`Malformed`]), of a chunk also the attributes that say which.
+    /// Free headers. For a malformed delivery: all headers, properties and notes of the broker
+    /// ([`Malformed`]). For a chunk: also the attributes that identify it.
     pub headers: Vec<(String, String)>,
     /// The W3C trace context: `traceparent` and `tracestate`.
     pub trace: Option<(String, Option<String>)>,
-    /// The payload; empty where it was not asked for.
+    /// The payload; empty when it was not requested.
     pub payload: Bytes,
-    /// The size of the payload, also where it was not asked for.
+    /// Size of the payload in bytes, even when the payload was not requested.
     pub payload_bytes: u64,
-    /// Why it is dead.
+    /// Why it was dead-lettered.
     pub reason: Reason,
     /// The last error.
     pub error: String,
-    /// How often the handler failed.
+    /// Number of times the handler failed.
     pub attempts: u32,
-    /// How often it was delivered and dead-lettered.
+    /// Number of times it was delivered and dead-lettered.
     pub deliveries: u32,
-    /// Where it came from.
+    /// Where the delivery came from.
     pub origin: String,
-    /// When it was dead-lettered first.
+    /// When it was first dead-lettered.
     pub dead_at: OffsetDateTime,
-    /// How and when it was closed; open without.
+    /// How and when it was closed; `None` while it is open.
     pub resolved: Option<(Resolution, OffsetDateTime)>,
-    /// Its place among all dead letters of the database: within a key it ascends in the order of
-    /// arrival. The id does not, where clocks of processes disagree.
+    /// Position among all dead letters of the database. Within a key it ascends in the order of
+    /// arrival. The id does not, when the clocks of processes disagree.
     pub seq: i64,
 }
 
 impl fmt::Debug for DeadLetter {
-    /// Without what only its consumer should read: of payload and headers their sizes and names.
+    /// Hides what only the consumer should read: shows the size of the payload and the names of the
+    /// headers.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("DeadLetter")
             .field("id", &self.id)
@@ -199,18 +200,18 @@ impl fmt::Debug for DeadLetter {
     }
 }
 
-/// Which dead letters to list.
+/// A query for dead letters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeadLetterQuery {
-    /// Of one consumer, or of all.
+    /// Only those of this consumer; `None` for all consumers.
     pub consumer: Option<ConsumerName>,
-    /// Also those that are closed.
+    /// Whether to include closed ones.
     pub resolved_too: bool,
-    /// Only those after this one: the last of the page before.
+    /// Only those after this one: the last id of the previous result.
     pub after: Option<DeadLetterId>,
-    /// At most so many.
+    /// Maximum number of results.
     pub limit: NonZeroU32,
-    /// Whether their payloads are read: a hundred large ones fill the memory.
+    /// Whether to read the payloads. A hundred large ones take much memory.
     pub with_payloads: bool,
 }
 
@@ -222,7 +223,7 @@ impl Default for DeadLetterQuery {
 }
 
 impl DeadLetter {
-    /// The dead letter of a delivery, not stored yet.
+    /// Makes the dead letter of a delivery, without storing it.
     #[must_use]
     pub(crate) fn of(
         delivery: &Delivery,
@@ -302,17 +303,17 @@ impl DeadLetter {
         }
     }
 
-    /// The message it holds.
+    /// Returns the message that it holds.
     ///
     /// # Errors
-    /// Says what is missing or wrong, for what was malformed when it arrived.
+    /// A description of what is missing or wrong, when the delivery was malformed.
     pub fn message(&self) -> Result<Message, String> {
         let id = self.message_id.ok_or_else(|| format!("it is malformed: {}", self.error))?;
         match self.reason {
             Reason::Malformed | Reason::Incomplete => {
                 return Err(format!("it is {}: {}", self.reason, self.error));
             }
-            Reason::NoTenant => return Err(format!("nobody knows whose it is: {}", self.error)),
+            Reason::NoTenant => return Err(format!("its tenant is unknown: {}", self.error)),
             _ => {}
         }
         if self.headers.iter().any(|(name, _)| name.strip_prefix(CHUNK_PREFIX).is_some_and(is_chunk)) {
@@ -343,8 +344,8 @@ impl DeadLetter {
 }
 
 impl DeadLetter {
-    /// Tells the letter of a reused id from that of the message which had the id before: with equal
-    /// contents from two sources both would be one letter.
+    /// Distinguishes the dead letter of a reused id from that of the message that had the id
+    /// before. With equal contents from two sources they would otherwise be stored as one.
     pub(crate) fn told_apart(self) -> Self {
         let Some(source) = self.source.as_deref().filter(|_| self.reason == Reason::KeyReused) else {
             return self;
@@ -352,7 +353,7 @@ impl DeadLetter {
         Self { fingerprint: Fingerprint::of_parts(source, "", self.fingerprint.as_bytes()), ..self }
     }
 
-    /// Whether nothing but its subject says which delivery it is of.
+    /// Returns whether only its subject identifies the delivery.
     pub(crate) fn is_nameless(&self) -> bool {
         self.message_id.is_none() && self.fingerprint == Fingerprint::from([0; 32])
     }
@@ -363,20 +364,20 @@ impl DeadLetter {
     }
 }
 
-/// Before the attributes of a chunk among the headers of its dead letter.
+/// Prefix of the attributes of a chunk among the headers of its dead letter.
 const CHUNK_PREFIX: &str = "ce_";
 
 fn is_chunk(attribute: &str) -> bool {
     ATTRIBUTES.contains(&attribute)
 }
 
-/// A foreign text without the NUL characters that PostgreSQL does not store.
+/// Replaces NUL characters, which PostgreSQL does not store.
 fn clean(text: &str) -> String {
     text.replace('\0', "\u{fffd}")
 }
 
 impl<DB: Dialect> Inbox<DB> {
-    /// A page of dead letters, oldest first. Cancel-safe.
+    /// Returns dead letters that match a query, oldest first. Cancel-safe.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -387,7 +388,7 @@ impl<DB: Dialect> Inbox<DB> {
             .map_err(StoreError::during("list the dead letters"))
     }
 
-    /// One dead letter. Cancel-safe.
+    /// Returns one dead letter; `None` when there is none with this id. Cancel-safe.
     ///
     /// # Errors
     /// [`StoreError`].

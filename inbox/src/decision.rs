@@ -1,7 +1,7 @@
-//! Decisions about dead letters: who took which, why, and what came of it.
+//! Decisions about dead letters: who decided what, why, and the outcome.
 //!
-//! A discard is carried out at once. A redrive needs the handler, which runs in the service: its
-//! decision is a request that a consumer of this name carries out within seconds.
+//! A discard is carried out at once. A redrive needs the handler, which runs in the service. So the
+//! decision is a request, which a consumer of this name carries out within seconds.
 
 use std::num::NonZeroU32;
 
@@ -23,13 +23,12 @@ pub struct Signature {
     pub actor: String,
     /// The reason: 1 to 2,000 bytes.
     pub note: String,
-    /// The filter by which the dead letter was chosen, and how many it chose; `None` when that is
-    /// not told.
+    /// The filter that selected the dead letter, and how many it selected; `None` when unknown.
     pub selection: Option<String>,
 }
 
 impl Signature {
-    /// Refuses what no audit keeps.
+    /// Checks that the audit can store the signature.
     ///
     /// # Errors
     /// [`InvalidText`]: an actor or a note that is empty or too long, or holds a NUL character.
@@ -45,12 +44,12 @@ impl Signature {
 pub enum Action {
     /// Run the handler once more.
     Redrive,
-    /// Give the message up.
+    /// Discard the message.
     Discard,
 }
 
 impl Action {
-    /// The lower-case word for tables and logs.
+    /// Returns the lower-case word for tables and logs.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -59,33 +58,33 @@ impl Action {
         }
     }
 
-    /// The value of a word.
+    /// Parses such a word.
     #[must_use]
     pub fn from_word(word: &str) -> Option<Self> {
         [Self::Redrive, Self::Discard].into_iter().find(|action| action.as_str() == word)
     }
 }
 
-/// A decision as it is stored.
+/// A stored decision.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Decision {
-    /// Its number; ascends.
+    /// Sequence number; ascends.
     pub number: i64,
-    /// When it was taken, by the database's clock.
+    /// When the decision was made, by the database's clock.
     pub at: OffsetDateTime,
-    /// Who took it, and why.
+    /// Who decided, and why.
     pub signature: Signature,
-    /// About which dead letter.
+    /// The dead letter that it is about.
     pub dead_letter: DeadLetterId,
-    /// Whose dead letter it is.
+    /// The consumer of the dead letter.
     pub consumer: String,
     /// The choice of an operator about a dead letter.
     pub action: Action,
-    /// Whether a redrive applies what is older than the inbox remembers.
+    /// Whether a redrive may apply a message that is older than the inbox remembers.
     pub accept_late: bool,
-    /// How the dead letter was closed, or why it was not; nothing as long as a request is open.
+    /// How the dead letter was closed, or why it was not; `None` while a request is open.
     pub outcome: Option<String>,
-    /// When that was.
+    /// When the outcome was noted.
     pub done_at: Option<OffsetDateTime>,
 }
 
@@ -93,16 +92,16 @@ pub struct Decision {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Requested {
-    /// It is noted; its consumer carries it out.
+    /// The request is stored; its consumer will carry it out.
     Now,
-    /// Somebody had requested it already, and it is not carried out yet.
+    /// The same request is already open.
     Already,
-    /// The dead letter is closed; nothing was noted.
+    /// The dead letter is closed; no request was stored.
     Closed(Redriven),
 }
 
 impl Decision {
-    /// A decision that is not stored yet.
+    /// Makes a decision, without storing it.
     pub(crate) fn new(
         (dead_letter, consumer): (DeadLetterId, &str),
         action: Action,
@@ -123,14 +122,14 @@ impl Decision {
 }
 
 impl<DB: Dialect> Inbox<DB> {
-    /// Asks the consumer of a dead letter to redrive it: any process of that name does so within
-    /// seconds, with its handler. What came of it stands in [`decisions`](Self::decisions).
+    /// Asks the consumer of a dead letter to redrive it. Any process of that consumer does so
+    /// within seconds, with its handler. [`decisions`](Self::decisions) shows the outcome.
     ///
     /// # Errors
-    /// [`RedriveError::NotFound`]; [`RedriveError::Held`] for a held message while something of its
-    /// key is before it (for any other one its consumer looks, if it holds keys);
-    /// [`RedriveError::NotAMessage`] when no handler can be given it; [`RedriveError::Store`]. Runs
-    /// to its end even if this call is dropped.
+    /// [`RedriveError::NotFound`]; [`RedriveError::Held`] for a held message while an earlier dead
+    /// letter of its key is open (for other dead letters the consumer checks this itself, if it
+    /// holds keys); [`RedriveError::NotAMessage`] when there is no message to pass to a handler;
+    /// [`RedriveError::Store`]. Runs to its end even if this call is dropped.
     pub async fn request_redrive(
         &self,
         id: DeadLetterId,
@@ -161,7 +160,7 @@ impl<DB: Dialect> Inbox<DB> {
         .await
     }
 
-    /// The decisions about dead letters, the latest first, at most `limit`. Cancel-safe.
+    /// Returns the decisions about dead letters, newest first, at most `limit`. Cancel-safe.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -172,8 +171,8 @@ impl<DB: Dialect> Inbox<DB> {
             .map_err(StoreError::during("list the decisions about dead letters"))
     }
 
-    /// The redrives that a consumer is asked for and has not carried out, behind a number, oldest
-    /// first. Cancel-safe.
+    /// Returns the open requests for redrives of a consumer after a sequence number, oldest first.
+    /// Cancel-safe.
     pub(crate) async fn redrive_requests(
         &self,
         consumer: &ConsumerName,
@@ -186,7 +185,7 @@ impl<DB: Dialect> Inbox<DB> {
             .map_err(StoreError::during("look for redrives that were requested"))
     }
 
-    /// Notes why a redrive that was requested did not succeed; the dead letter stays open.
+    /// Notes why a requested redrive did not succeed; the dead letter stays open.
     pub(crate) async fn fail_request(&self, number: i64, outcome: &str) -> Result<(), StoreError> {
         let mut connection = self.acquire("note what came of a redrive").await?;
         DB::finish_request(&mut connection, self.statements(), number, outcome)

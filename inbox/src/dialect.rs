@@ -1,8 +1,8 @@
-//! The differences between the databases. Sealed: implemented for `sqlx::Postgres` and
+//! Differences between the databases. The trait is sealed: implemented for `sqlx::Postgres` and
 //! `sqlx::Sqlite`.
 //!
-//! Each dialect has the same files as this trait has parts. The parts do the input and output.
-//! Their callers decide once what follows from it.
+//! Each part of this trait has its own file in each dialect. The parts do the input and output;
+//! their callers, shared by both databases, decide what follows.
 
 use std::future::Future;
 
@@ -49,24 +49,24 @@ impl Dialect for sqlx::Sqlite {}
 /// The identity of an inbox row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Key<'a> {
-    /// Who consumes.
+    /// The consumer.
     pub consumer: &'a str,
-    /// For whom.
+    /// The tenant.
     pub scope: &'a str,
     /// The message id.
     pub id: Uuid,
 }
 
-/// The identity of a set of chunks: of one message with one content.
+/// The identity of a set of chunks: one message with one content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ChunkSet<'a> {
-    /// Of its inbox row, which comes to be with the last chunk.
+    /// The key of its inbox row, which is inserted together with the last chunk.
     pub key: Key<'a>,
-    /// Of the whole, as each chunk promises it.
+    /// The fingerprint of the whole, as each chunk promises it.
     pub fingerprint: Fingerprint,
 }
 
-/// The splits of a set, from pairs of count and index in ascending order.
+/// Returns the splits of a set, from pairs of count and index in ascending order.
 pub(crate) fn group_splits(numbers: impl IntoIterator<Item = (u32, u32)>) -> Vec<Split> {
     let mut splits: Vec<Split> = Vec::new();
     for (count, index) in numbers {
@@ -78,14 +78,15 @@ pub(crate) fn group_splits(numbers: impl IntoIterator<Item = (u32, u32)>) -> Vec
     splits
 }
 
-/// Tells messages under one id apart.
+/// The part of a message that distinguishes it from other messages with the same id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Content<'a> {
     /// The fingerprint of the whole message.
     pub fingerprint: Fingerprint,
-    /// The outbox that it comes from.
+    /// The outbox that published it.
     pub source: &'a str,
-    /// The fingerprint of its canonical JSON, where contents are compared and it is JSON.
+    /// The fingerprint of its canonical JSON; `None` when contents are not compared or are not
+    /// JSON.
     pub canonical: Option<Fingerprint>,
 }
 
@@ -108,20 +109,20 @@ impl<'a> Content<'a> {
 pub struct Stored {
     /// The fingerprint of the message that was processed.
     pub fingerprint: Fingerprint,
-    /// Its source; nothing in a row that another program or an earlier version made.
+    /// Its source; `None` in a row written by another program or an earlier version.
     pub source: Option<String>,
     /// The result that the handler returned.
     pub result: Option<Vec<u8>>,
-    /// When.
+    /// When the row was inserted.
     pub processed_at: OffsetDateTime,
-    /// The dead letter that it ended as, instead of taking effect.
+    /// The dead letter that the message became instead of taking effect.
     pub dead_letter: Option<DeadLetterId>,
 }
 
-/// Whether a row is looked for at the commit.
+/// Whether the commit checks for the row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mark {
-    /// The transaction's commit gives proofs: see [`parts::Guards::commit`].
+    /// The commit of the transaction gives proofs: see [`parts::Guards::commit`].
     Yes,
     /// The caller commits.
     No,
@@ -130,43 +131,44 @@ pub enum Mark {
 /// The outcome of a commit.
 #[derive(Debug)]
 pub enum Outcome<DB: Backend> {
-    /// It is done. With it the next transaction, where the database begins one in the same message.
+    /// It is committed. Contains the next transaction when the database began one in the same
+    /// message.
     Done(Option<Transaction<'static, DB>>),
-    /// A marked row was gone: nothing is committed.
+    /// A marked row was missing: nothing is committed.
     Gone,
 }
 
-/// The name of a transaction for [`parts::Guards::interrupt`].
+/// Identifies a transaction for [`parts::Guards::interrupt`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Session {
-    /// The server's process.
+    /// The id of the server process.
     pub process: i32,
-    /// The number of the transaction that it is in.
+    /// The number of the transaction that the process is in.
     pub transaction: i64,
 }
 
 /// The outcome of an insert.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Inserted {
-    /// The row is new, in this transaction.
+    /// The row is new, inserted by this transaction.
     New {
-        /// When, by the database.
+        /// When, by the database's clock.
         processed_at: OffsetDateTime,
-        /// The session for [`parts::Guards::interrupt`], where the database names its sessions.
+        /// The session for [`parts::Guards::interrupt`], when the database identifies its sessions.
         session: Option<Session>,
     },
-    /// The row was there.
+    /// The row was already there.
     Exists(Stored),
     /// The tables no longer remember this id's day. On PostgreSQL the transaction is aborted.
     Forgotten,
 }
 
-/// The database's clock and where its memory begins.
+/// The database's clock and the time where its memory begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reading {
     /// The database's time.
     pub now: OffsetDateTime,
-    /// Where memory begins; nothing before the inbox was first opened.
+    /// Where memory begins; `None` until the inbox is first opened.
     pub retained_from: Option<OffsetDateTime>,
 }
 
@@ -190,7 +192,7 @@ pub mod parts {
             pool: &Pool<Self>,
         ) -> impl Future<Output = Result<Transaction<'static, Self>>> + Send;
 
-        /// Inserts a row unless its key is there. A new one can be marked: see
+        /// Inserts a row unless its key exists. A new row can be marked: see
         /// [`commit`](Self::commit).
         fn insert(
             connection: &mut Self::Connection,
@@ -200,7 +202,8 @@ pub mod parts {
             mark: Mark,
         ) -> impl Future<Output = Result<Inserted>> + Send;
 
-        /// Inserts many rows with different keys of one consumer; results in the order of `rows`.
+        /// Inserts many rows with distinct keys of one consumer. Returns results in the order of
+        /// `rows`.
         fn insert_batch(
             connection: &mut Self::Connection,
             statements: &Self::Statements,
@@ -223,26 +226,26 @@ pub mod parts {
         ) -> impl Future<Output = Result<Option<Stored>>> + Send;
 
         /// Commits if every row that was inserted with a mark is still there, in this very
-        /// transaction; otherwise nothing is committed. `marked` are all of them. An error that is
-        /// a refusal says that nothing was committed; after any other that is unknown.
+        /// transaction; otherwise commits nothing. `marked` are the keys of all of them. After an
+        /// error that is a refusal, nothing was committed; after any other error that is unknown.
         fn commit(
             tx: Transaction<'static, Self>,
             marked: &[Key<'_>],
         ) -> impl Future<Output = Result<Outcome<Self>>> + Send;
 
-        /// The session of a transaction, where sessions have names. Fails in a transaction that is
-        /// aborted.
+        /// Returns the session of a transaction, when the database identifies sessions. Fails in an
+        /// aborted transaction.
         fn session(connection: &mut Self::Connection)
         -> impl Future<Output = Result<Option<Session>>> + Send;
 
-        /// Ends what a session is doing at this moment, if it is still in that transaction, which
-        /// is aborted by that. Nothing where sessions have no names.
+        /// Cancels the running statement of a session if it is still in that transaction. This
+        /// aborts the transaction. Does nothing when the database does not identify sessions.
         fn interrupt(
             connection: &mut Self::Connection,
             session: Session,
         ) -> impl Future<Output = Result<()>> + Send;
 
-        /// Stores the result of a row; how many rows there were.
+        /// Stores the result of a row. Returns the number of rows changed.
         fn complete(
             connection: &mut Self::Connection,
             statements: &Self::Statements,
@@ -254,7 +257,7 @@ pub mod parts {
     /// Remembering and forgetting.
     #[doc(hidden)]
     pub trait Retention: Guards {
-        /// Whether any day can hold rows without being created first.
+        /// Whether every day can hold rows without being created first.
         const DAYS_ARE_IMPLICIT: bool;
 
         /// Reads the clock and where memory begins.
@@ -263,23 +266,23 @@ pub mod parts {
             statements: &Self::Statements,
         ) -> impl Future<Output = Result<Reading>> + Send;
 
-        /// Notes where memory begins, unless that is noted already.
+        /// Notes where memory begins, unless it is already noted.
         fn begin_memory(
             connection: &mut Self::Connection,
             statements: &Self::Statements,
             from: Day,
         ) -> impl Future<Output = Result<()>> + Send;
 
-        /// The days of the range that can hold rows.
+        /// Returns the days of the range that can hold rows.
         fn days(
             connection: &mut Self::Connection,
             statements: &Self::Statements,
             range: (Day, Day),
         ) -> impl Future<Output = Result<Vec<Day>>> + Send;
 
-        /// Makes the days of the range able to hold rows, but none before memory begins: all of
-        /// them or none. Outside of a transaction: it gives way to others and tries again. How many
-        /// it made.
+        /// Makes the days of the range able to hold rows, except days before memory begins: all of
+        /// them or none. Call it outside a transaction: it gives way to others and tries again.
+        /// Returns the number of days created.
         fn create_days(
             connection: &mut Self::Connection,
             statements: &Self::Statements,
@@ -287,7 +290,8 @@ pub mod parts {
         ) -> impl Future<Output = std::result::Result<u64, StoreError>> + Send;
 
         /// Forgets everything before a day and moves the beginning of memory there, in one step or
-        /// with the refusal first. How many days (PostgreSQL) or rows (SQLite) went.
+        /// with the refusal first. Returns the number of days (PostgreSQL) or rows (SQLite)
+        /// removed.
         fn expire(
             pool: &Pool<Self>,
             statements: &Self::Statements,
@@ -298,8 +302,8 @@ pub mod parts {
     /// Counting failures.
     #[doc(hidden)]
     pub trait Attempts: Guards {
-        /// Notes a failure and counts it, or does not. How many were counted, and the time since
-        /// the first was noted.
+        /// Notes a failure; counts it if `is_counted`. Returns the number of counted failures and
+        /// the time since the first failure was noted.
         fn count_attempt(
             connection: &mut Self::Connection,
             statements: &Self::Statements,
@@ -308,7 +312,7 @@ pub mod parts {
             is_counted: bool,
         ) -> impl Future<Output = Result<(u32, std::time::Duration)>> + Send;
 
-        /// Notes how long from now the message waits.
+        /// Notes when the next attempt is due, as a delay from now.
         fn postpone(
             connection: &mut Self::Connection,
             statements: &Self::Statements,
@@ -323,8 +327,9 @@ pub mod parts {
             key: Key<'_>,
         ) -> impl Future<Output = Result<Option<Attempt>>> + Send;
 
-        /// Notes that a process has messages of one consumer in hand, except those that another one
-        /// has or had; results in the order of `keys`, which may repeat.
+        /// Notes that a process has messages of one consumer in hand, except those that another
+        /// process has or had in hand. Returns results in the order of `keys`, which may contain
+        /// duplicates.
         fn take_in_hand(
             connection: &mut Self::Connection,
             statements: &Self::Statements,
@@ -332,16 +337,16 @@ pub mod parts {
             process: Uuid,
         ) -> impl Future<Output = Result<Vec<InHand>>> + Send;
 
-        /// Whether a transaction that is open at this moment has the inbox row of a message: its
-        /// handler runs. `tx` is a writing transaction with nothing in it; it is rolled back.
+        /// Returns whether an open transaction has inserted the inbox row of a message: its handler
+        /// is running. `tx` is an empty writing transaction; it is rolled back.
         fn is_being_handled(
             tx: Transaction<'static, Self>,
             statements: &Self::Statements,
             key: Key<'_>,
         ) -> impl Future<Output = Result<bool>> + Send;
 
-        /// Counts the end of the process that had a message in hand, and notes that another one has
-        /// it, unless yet another one was faster.
+        /// Counts the end of the process `owner` that had a message in hand, and notes that
+        /// `process` has it now. Does nothing when another process did so before.
         fn take_over(
             connection: &mut Self::Connection,
             statements: &Self::Statements,
@@ -350,7 +355,7 @@ pub mod parts {
             process: Uuid,
         ) -> impl Future<Output = Result<()>> + Send;
 
-        /// Notes that a process has messages of one consumer in hand no longer.
+        /// Notes that a process no longer has these messages of one consumer in hand.
         fn put_down(
             connection: &mut Self::Connection,
             statements: &Self::Statements,
@@ -358,8 +363,8 @@ pub mod parts {
             process: Uuid,
         ) -> impl Future<Output = Result<()>> + Send;
 
-        /// Forgets the failures of messages of one consumer: all, or only where none of them was
-        /// counted; those are not in hand any more.
+        /// Forgets the failures of messages of one consumer: all, or only where none was counted.
+        /// The forgotten messages are no longer in hand.
         fn forget_attempts(
             connection: &mut Self::Connection,
             statements: &Self::Statements,
@@ -368,7 +373,7 @@ pub mod parts {
         ) -> impl Future<Output = Result<()>> + Send;
 
         /// Forgets failures that began before a moment, and those of messages that took effect; at
-        /// most `limit`.
+        /// most `limit`. Returns the number removed.
         fn purge_attempts(
             connection: &mut Self::Connection,
             statements: &Self::Statements,
@@ -380,8 +385,8 @@ pub mod parts {
     /// Chunks of messages.
     #[doc(hidden)]
     pub trait Chunks: Guards {
-        /// Makes the set unless it is there, and locks it until the transaction ends. The bytes of
-        /// the whole, as its first chunk said.
+        /// Inserts the set unless it exists, and locks it until the transaction ends. Returns the
+        /// size of the whole in bytes, as its first chunk promised it.
         fn hold_set(
             connection: &mut Self::Connection,
             statements: &Self::Statements,
@@ -390,7 +395,7 @@ pub mod parts {
             bytes: u64,
         ) -> impl Future<Output = Result<u64>> + Send;
 
-        /// Keeps a chunk unless it is there.
+        /// Stores a chunk unless it exists.
         fn keep_chunk(
             connection: &mut Self::Connection,
             statements: &Self::Statements,
@@ -399,7 +404,7 @@ pub mod parts {
             payload: &[u8],
         ) -> impl Future<Output = Result<()>> + Send;
 
-        /// How many chunks of a split into `count` are there.
+        /// Returns the number of stored chunks of a split into `count`.
         fn count_chunks(
             connection: &mut Self::Connection,
             statements: &Self::Statements,
@@ -407,7 +412,7 @@ pub mod parts {
             count: u32,
         ) -> impl Future<Output = Result<u32>> + Send;
 
-        /// Whether a chunk is there.
+        /// Returns whether a chunk is stored.
         fn has_chunk(
             connection: &mut Self::Connection,
             statements: &Self::Statements,
@@ -415,7 +420,7 @@ pub mod parts {
             chunk: &Chunk,
         ) -> impl Future<Output = Result<bool>> + Send;
 
-        /// The bytes of all chunks of a split into `count`, in their order.
+        /// Returns the bytes of all chunks of a split into `count`, in their order.
         fn read_chunks(
             connection: &mut Self::Connection,
             statements: &Self::Statements,
@@ -430,7 +435,8 @@ pub mod parts {
             set: ChunkSet<'_>,
         ) -> impl Future<Output = Result<()>> + Send;
 
-        /// Sets, the oldest first; with a time only those that began and were tried last before.
+        /// Returns sets, the oldest first. With a time, returns only those that began and were last
+        /// tried before it.
         fn incomplete(
             connection: &mut Self::Connection,
             statements: &Self::Statements,
@@ -438,8 +444,8 @@ pub mod parts {
             limit: u32,
         ) -> impl Future<Output = Result<Vec<Incomplete>>> + Send;
 
-        /// Locks a set until the transaction ends; nothing when it is gone, another transaction
-        /// holds it, or it was tried since.
+        /// Locks a set until the transaction ends. Returns `None` when the set is gone, another
+        /// transaction holds it, or it was tried since `tried_before`.
         fn lock_set(
             connection: &mut Self::Connection,
             statements: &Self::Statements,
@@ -448,18 +454,18 @@ pub mod parts {
         ) -> impl Future<Output = Result<Option<Incomplete>>> + Send;
     }
 
-    /// Looking messages up.
+    /// Lookups of messages.
     #[doc(hidden)]
     pub trait Lookup: Guards {
-        /// Everything that is known of a message, over all consumers.
+        /// Returns everything that is known of a message, for all consumers.
         fn known(
             connection: &mut Self::Connection,
             statements: &Self::Statements,
             id: Uuid,
         ) -> impl Future<Output = Result<Vec<crate::known::Known>>> + Send;
 
-        /// Counts what consumers did with messages whose ids begin at `from`, and what waits; at
-        /// most `rows_max` rows of each kind are counted.
+        /// Counts what consumers did with messages whose ids are not below `from`, and what waits.
+        /// Counts at most `rows_max` rows of each kind.
         fn activity(
             connection: &mut Self::Connection,
             statements: &Self::Statements,
@@ -471,14 +477,14 @@ pub mod parts {
     /// Decisions about dead letters.
     #[doc(hidden)]
     pub trait Decisions: Guards {
-        /// Notes a decision; nothing when the same request is open already. Its number.
+        /// Stores a decision. Returns its number, or `None` when the same request is already open.
         fn note_decision(
             connection: &mut Self::Connection,
             statements: &Self::Statements,
             decision: &Decision,
         ) -> impl Future<Output = Result<Option<i64>>> + Send;
 
-        /// Notes what came of a request; how many open ones had this number.
+        /// Notes the outcome of a request. Returns how many open requests had this number.
         fn finish_request(
             connection: &mut Self::Connection,
             statements: &Self::Statements,
@@ -486,14 +492,15 @@ pub mod parts {
             outcome: &str,
         ) -> impl Future<Output = Result<u64>> + Send;
 
-        /// Whether a request is open and no other transaction has it; locked until this one ends.
+        /// Returns whether a request is open and no other transaction has locked it. Locks it until
+        /// this transaction ends.
         fn is_requested(
             connection: &mut Self::Connection,
             statements: &Self::Statements,
             number: i64,
         ) -> impl Future<Output = Result<bool>> + Send;
 
-        /// The open requests of a consumer behind a number, oldest first.
+        /// Returns the open requests of a consumer after a number, oldest first.
         fn requests(
             connection: &mut Self::Connection,
             statements: &Self::Statements,
@@ -502,8 +509,8 @@ pub mod parts {
             limit: u32,
         ) -> impl Future<Output = Result<Vec<Decision>>> + Send;
 
-        /// Deletes decisions from before a moment that were carried out, of the oldest `limit`
-        /// ones. Returns how many.
+        /// Deletes decisions that were carried out, from the oldest `limit` decisions before a
+        /// moment. Returns the number deleted.
         fn purge_decisions(
             connection: &mut Self::Connection,
             statements: &Self::Statements,
@@ -511,7 +518,7 @@ pub mod parts {
             limit: u32,
         ) -> impl Future<Output = Result<u64>> + Send;
 
-        /// The decisions, newest first.
+        /// Returns the decisions, newest first.
         fn decisions(
             connection: &mut Self::Connection,
             statements: &Self::Statements,
@@ -522,22 +529,22 @@ pub mod parts {
     /// Dead letters.
     #[doc(hidden)]
     pub trait DeadLetters: Guards {
-        /// Stores a dead letter, or counts one more delivery of it. Its id.
+        /// Stores a dead letter, or counts one more delivery of it. Returns its id.
         fn store_dead_letter(
             connection: &mut Self::Connection,
             statements: &Self::Statements,
             letter: &DeadLetter,
         ) -> impl Future<Output = Result<DeadLetterId>> + Send;
 
-        /// Returns the fingerprint of a dead letter with this key that was not given up; of
-        /// several, that of the one that was delivered least often.
+        /// Returns the fingerprint of a dead letter with this key that was not discarded. Of
+        /// several, takes the one with the fewest deliveries.
         fn fingerprint_of_dead_letter(
             connection: &mut Self::Connection,
             statements: &Self::Statements,
             key: Key<'_>,
         ) -> impl Future<Output = Result<Option<Fingerprint>>> + Send;
 
-        /// Reads one; `lock` keeps others from resolving it until the transaction ends.
+        /// Reads one; `lock` prevents others from resolving it until the transaction ends.
         fn dead_letter(
             connection: &mut Self::Connection,
             statements: &Self::Statements,
@@ -545,14 +552,14 @@ pub mod parts {
             lock: bool,
         ) -> impl Future<Output = Result<Option<DeadLetter>>> + Send;
 
-        /// Reads a page, oldest first.
+        /// Reads the dead letters that match a query, oldest first.
         fn dead_letters(
             connection: &mut Self::Connection,
             statements: &Self::Statements,
             query: &DeadLetterQuery,
         ) -> impl Future<Output = Result<Vec<DeadLetter>>> + Send;
 
-        /// Inserts the row of a message that ended as a dead letter, unless its key is there.
+        /// Inserts the row of a message that became a dead letter, unless its key exists.
         fn insert_dead(
             connection: &mut Self::Connection,
             statements: &Self::Statements,
@@ -562,8 +569,8 @@ pub mod parts {
         ) -> impl Future<Output = Result<Inserted>> + Send;
 
         /// Turns the row of a dead letter into that of a message which takes effect in this
-        /// transaction, with a mark, and notes its canonical JSON where there is one; how many rows
-        /// there were.
+        /// transaction. Marks it, and notes its canonical JSON when there is one. Returns the
+        /// number of rows changed.
         fn clear_dead(
             connection: &mut Self::Connection,
             statements: &Self::Statements,
@@ -572,7 +579,7 @@ pub mod parts {
             content: Content<'_>,
         ) -> impl Future<Output = Result<u64>> + Send;
 
-        /// Resolves an open one; how many there were.
+        /// Resolves an open dead letter. Returns the number of rows changed.
         fn resolve(
             connection: &mut Self::Connection,
             statements: &Self::Statements,
@@ -580,8 +587,9 @@ pub mod parts {
             resolution: Resolution,
         ) -> impl Future<Output = Result<u64>> + Send;
 
-        /// Removes what was resolved before a moment, except late applications: their row is the
-        /// only record that the effect happened. At most `limit`.
+        /// Removes dead letters that were resolved before a moment, except late applications: their
+        /// row is the only record that the effect happened. Removes at most `limit`; returns the
+        /// number.
         fn purge_dead_letters(
             connection: &mut Self::Connection,
             statements: &Self::Statements,

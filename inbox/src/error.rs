@@ -16,10 +16,10 @@ use crate::store_error::StoreError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// An option is out of its bounds.
+    /// An option is out of bounds.
     #[error("the {what} of {value:?} is out of bounds; choose {min:?} to {max:?}")]
     OutOfBounds {
-        /// Which.
+        /// The option.
         what: &'static str,
         /// Its value.
         value: Duration,
@@ -28,14 +28,14 @@ pub enum OpenError {
         /// The largest accepted.
         max: Duration,
     },
-    /// More days ahead than the database makes, or none.
+    /// `days_ahead` is zero or more than the database creates.
     #[error("days_ahead of {days} is out of bounds; choose 1 to {}", crate::inbox::DAYS_AHEAD_MAX)]
     DaysAhead {
-        /// The days.
+        /// The value given.
         days: u32,
     },
-    /// The database's clock is ahead of this process's. Nothing was forgotten that is not old
-    /// enough by both.
+    /// The database's clock is ahead of this process's clock. Only days that are old enough by both
+    /// clocks were forgotten.
     #[error(
         "the database's clock says {database}, this process's {process}: nothing is forgotten by the first alone; \
          correct the one that is wrong"
@@ -43,22 +43,22 @@ pub enum OpenError {
     ClocksDiffer {
         /// The database's time.
         database: time::OffsetDateTime,
-        /// The process's time, which follows no jump ahead for a day.
+        /// The process's time, which ignores forward jumps for a day.
         process: time::OffsetDateTime,
     },
-    /// Larger messages than can be put together from chunks.
+    /// `chunked_bytes_max` is larger than any message that can be split into chunks.
     #[error(
         "chunked_bytes_max of {bytes_max} is out of bounds; choose at most {}",
         message::chunk::CHUNKED_BYTES_MAX
     )]
     ChunksTooLarge {
-        /// The number given.
+        /// The value given.
         bytes_max: usize,
     },
-    /// The tables are missing or do not fit this build.
+    /// The tables are missing or do not match this build.
     #[error(transparent)]
     Schema(#[from] MigrateError),
-    /// Days that have to be stored have no partition, and this role could not create them.
+    /// Days that must be stored have no partition, and this role could not create them.
     #[error(
         "the inbox has no partition for {first} to {last} and this role could not create it; let a role that \
          may maintain the inbox at least every {} days, or grant this one EXECUTE on inbox_create_days and \
@@ -74,13 +74,13 @@ pub enum OpenError {
         #[source]
         source: StoreError,
     },
-    /// The database refused or was away.
+    /// The database refused or was unavailable.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
 impl OpenError {
-    /// Whose fault it is.
+    /// Returns the party at fault.
     #[must_use]
     pub fn fault(&self) -> Fault {
         match self {
@@ -102,9 +102,9 @@ pub enum AdmitError {
     /// The message is refused, before any effect: dead-letter it.
     #[error(transparent)]
     Refused(#[from] Refusal),
-    /// All chunks of the message are there, and do not make what each of them promised: dead-letter
+    /// All chunks of the message are there but do not make what each of them promised. Dead-letter
     /// the whole with [`Inbox::dead_letter_whole`](crate::Inbox::dead_letter_whole), which forgets
-    /// them.
+    /// the chunks.
     #[error(
         "all chunks of message {} came, but together they have the fingerprint {found} instead of {promised}: one was \
          damaged or is of another message; publish it again from its outbox",
@@ -115,11 +115,11 @@ pub enum AdmitError {
         whole: Box<Message>,
         /// The fingerprint that every chunk promised.
         promised: Fingerprint,
-        /// The fingerprint of what they make.
+        /// The fingerprint of the assembled chunks.
         found: Fingerprint,
     },
     /// The day of the message expired while it was being admitted. Admit it again in a new
-    /// transaction: it is refused then, if it is too old by now.
+    /// transaction, which refuses it if it is too old by now.
     #[error(
         "the day {day} of message {id} was expired by another process; admit it again in a new transaction"
     )]
@@ -132,14 +132,14 @@ pub enum AdmitError {
     /// The day of the message has no partition, and none could be created.
     #[error(transparent)]
     Day(#[from] OpenError),
-    /// The database refused or was away.
+    /// The database refused or was unavailable.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
 impl AdmitError {
-    /// Whose fault it is: the message's ([`Refused`](Self::Refused)), the infrastructure's
-    /// ([`Fault::Broker`]: try again), or the operator's.
+    /// Returns the party at fault: the message ([`Refused`](Self::Refused)), the infrastructure
+    /// ([`Fault::Broker`]: try again), or the operator.
     #[must_use]
     pub fn fault(&self) -> Fault {
         match self {
@@ -160,14 +160,14 @@ pub enum CommitError {
     /// swallowed), or the database refused at the commit.
     #[error("the transaction was rolled back: {reason}")]
     RolledBack {
-        /// How this was found out.
+        /// How this was detected.
         reason: &'static str,
         /// The database's error, if it answered with one.
         #[source]
         source: Option<Box<dyn Error + Send + Sync>>,
     },
-    /// The connection was lost before the answer came. Do not settle: the delivery comes again, and
-    /// the inbox knows whether it took effect.
+    /// The connection was lost before the answer arrived. Do not settle: the delivery comes again,
+    /// and the inbox knows whether it took effect.
     #[error("the outcome of the commit is unknown: its answer did not arrive")]
     Unknown {
         /// The error that came instead of an answer.
@@ -177,7 +177,7 @@ pub enum CommitError {
 }
 
 impl CommitError {
-    /// Whether nothing was committed for certain.
+    /// Returns whether it is certain that nothing was committed.
     #[must_use]
     pub fn is_rolled_back(&self) -> bool {
         matches!(self, Self::RolledBack { .. })
@@ -188,7 +188,7 @@ impl CommitError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfirmError {
-    /// No committed row shows that the message took effect (yet).
+    /// No committed row shows that the message has taken effect, or none yet.
     #[error("message {id} has no committed inbox row: its transaction was rolled back or has not ended")]
     NotCommitted {
         /// The message.
@@ -197,7 +197,7 @@ pub enum ConfirmError {
     /// The committed row is of another payload.
     #[error(transparent)]
     Refused(#[from] Refusal),
-    /// The database refused or was away.
+    /// The database refused or was unavailable.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
@@ -209,7 +209,7 @@ pub enum RedriveError {
     /// There is no such dead letter.
     #[error("there is no dead letter {id}")]
     NotFound {
-        /// The id that was asked for.
+        /// The requested id.
         id: DeadLetterId,
     },
     /// The dead letter belongs to another consumer.
@@ -219,23 +219,23 @@ pub enum RedriveError {
     OtherConsumer {
         /// The dead letter.
         id: DeadLetterId,
-        /// Whose it is.
+        /// The consumer of the dead letter.
         owner: String,
-        /// Whose handler was to be run.
+        /// The consumer whose handler was to run.
         asked: String,
     },
-    /// The handler has no effect for the kind of this message. The dead letter stays as it is.
+    /// The handler has no effect for messages of this kind. The dead letter stays unchanged.
     #[error(
         "dead letter {id} has the kind {kind}, for which this program has no handler; use a version that has one"
     )]
     UnknownKind {
-        /// Which.
+        /// The dead letter.
         id: DeadLetterId,
         /// The kind.
         kind: message::EventType,
     },
-    /// An earlier dead letter of its key is open and goes first. One that is held takes effect by
-    /// itself after that.
+    /// An earlier dead letter of its key is open and goes first. A held message is redriven
+    /// automatically after that.
     #[error(
         "dead letter {id} is held behind dead letter {behind} of the same key; redrive or discard that one first"
     )]
@@ -252,14 +252,15 @@ pub enum RedriveError {
     NotAMessage {
         /// The dead letter.
         id: DeadLetterId,
-        /// The defect, as the error tells it.
+        /// The defect, as the error message shows it.
         problem: String,
     },
-    /// The actor or the note is not one that the audit keeps: empty, too long, or with a NUL
+    /// The audit cannot store the actor or the note: it is empty, too long, or contains a NUL
     /// character.
     #[error(transparent)]
     Signature(#[from] message::InvalidText),
-    /// The message is still refused. A late message is applied when the options accept late ones.
+    /// The message is still refused. A message that is too old is applied if the options accept
+    /// late ones.
     #[error(transparent)]
     Refused(Refusal),
     /// The handler failed again.
@@ -271,7 +272,7 @@ pub enum RedriveError {
     /// The effect was not committed, or it is unknown whether it was.
     #[error(transparent)]
     Commit(#[from] CommitError),
-    /// The database refused or was away.
+    /// The database refused or was unavailable.
     #[error(transparent)]
     Store(#[from] StoreError),
 }

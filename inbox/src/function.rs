@@ -1,7 +1,7 @@
 //! Plain `async fn`s as handlers.
 //!
-//! A function's arguments say which handler it is; the marker types at the end of the traits keep
-//! the forms apart for the compiler. Nobody implements or names these traits.
+//! The arguments of a function determine which handler it is. The marker types at the end of the
+//! traits let the compiler distinguish the forms. Users neither implement nor name these traits.
 
 use std::future::Future;
 use std::marker::PhantomData;
@@ -15,23 +15,23 @@ use crate::dialect::Dialect;
 use crate::handler::{HandlerError, json_problem};
 use crate::received::Received;
 
-/// The transaction that a handler works in; it holds the message's inbox row too. Statements run on
-/// `&mut **tx`. `Tx` is PostgreSQL's, `Tx<Sqlite>` is SQLite's.
+/// The transaction of a handler; it also holds the message's inbox row. Run statements on `&mut
+/// **tx`. `Tx` is PostgreSQL's, `Tx<Sqlite>` is SQLite's.
 #[cfg(feature = "postgres")]
 pub type Tx<DB = sqlx::Postgres> = Transaction<'static, DB>;
 
-/// The transaction that a handler works in; it holds the message's inbox row too. Statements run on
-/// `&mut **tx`. `Tx<Sqlite>` is SQLite's.
+/// The transaction of a handler; it also holds the message's inbox row. Run statements on `&mut
+/// **tx`. `Tx<Sqlite>` is SQLite's.
 #[cfg(not(feature = "postgres"))]
 pub type Tx<DB> = Transaction<'static, DB>;
 
 /// The outcome of a handler: its result to store, if any.
 pub(crate) type Handled = Result<Option<Vec<u8>>, HandlerError>;
 
-/// A value that a handler returns: `()` for nothing, or bytes that are stored as the message's
-/// result and come back with every duplicate ([`Duplicate`](crate::Duplicate)).
+/// A value that a handler returns: `()` for no result, or bytes that are stored as the message's
+/// result and returned with every duplicate ([`Duplicate`](crate::Duplicate)).
 pub trait IntoResult {
-    /// Returns the bytes to store; nothing when there are none.
+    /// Returns the bytes to store; `None` for no result.
     fn into_result(self) -> Option<Vec<u8>>;
 }
 
@@ -79,7 +79,7 @@ where
     }
 }
 
-/// As [`Call2`], with facts: of the delivery, or of each of many.
+/// A [`Call2`] with a third argument: the facts of the delivery, or of each delivery of a batch.
 #[doc(hidden)]
 pub trait Call3<'t, DB: Dialect, T, R: ?Sized>: Send + Sync {
     /// The future of the call.
@@ -137,7 +137,7 @@ where
     F: for<'t> Call2<'t, DB, E> + 'static,
 {
     async fn run(&self, tx: &mut Tx<DB>, event: E, _received: &Received) -> Handled {
-        // The value itself need not be Send: it is turned into bytes before the next await.
+        // The returned value need not be `Send`: it becomes bytes before the next await.
         Ok(self.call(tx, event).await?.into_result())
     }
 }
@@ -232,12 +232,12 @@ pub(crate) trait Route<DB: Dialect>: Send + Sync {
     /// Applies the effect.
     async fn apply(&self, tx: &mut Tx<DB>, message: &Message, received: &Received) -> Handled;
 
-    /// Whether [`apply_many`](Self::apply_many) is one call of the function.
+    /// Returns whether [`apply_many`](Self::apply_many) calls the function once for all messages.
     fn takes_many(&self) -> bool {
         false
     }
 
-    /// Applies the effects of many messages in their order, without results of their own.
+    /// Applies the effects of many messages in their order. Stores no results.
     async fn apply_many(
         &self,
         tx: &mut Tx<DB>,

@@ -1,9 +1,9 @@
 //! The guard: the inbox row and the effect commit together, or neither does.
 //!
-//! One `INSERT … ON CONFLICT DO NOTHING` in the caller's transaction, then a look at the affected
-//! rows. A racing second consumer waits on the first one's uncommitted row; then it sees a
-//! duplicate, or takes over if the first rolled back. No state "in progress" is needed, because the
-//! effect is in the same transaction.
+//! It is one `INSERT … ON CONFLICT DO NOTHING` in the caller's transaction, then a check of the
+//! affected rows. A racing second consumer waits for the first one's uncommitted row. Then it sees
+//! a duplicate, or takes over if the first rolled back. No "in progress" state is needed, because
+//! the effect is in the same transaction.
 
 use bytes::Bytes;
 use message::crash_points::reached;
@@ -34,15 +34,15 @@ pub enum Admission<DB: Dialect> {
     Duplicate(Duplicate),
 }
 
-/// A message that took effect before, or that ended as a dead letter: an operator redrives that, or
-/// has given it up.
+/// A message that took effect before, or that became a dead letter. An operator can redrive a dead
+/// letter, or has discarded it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Duplicate {
     /// When it took effect or was dead-lettered, by the database's clock.
     pub processed_at: OffsetDateTime,
     /// The result that its handler returned.
     pub result: Option<Bytes>,
-    /// The dead letter that it ended as; it took no effect then.
+    /// The dead letter that it became; then it took no effect.
     pub dead_letter: Option<DeadLetterId>,
 }
 
@@ -59,7 +59,7 @@ pub struct Guard<DB: Dialect> {
     consumer: ConsumerName,
     scope: Tenant,
     id: MessageId,
-    /// The database's session that holds the transaction, where it has a name.
+    /// The database session of the transaction, when the database identifies sessions.
     session: Option<Session>,
 }
 
@@ -75,12 +75,12 @@ impl<DB: Dialect> Guard<DB> {
         Self { inbox: inbox.clone(), consumer, scope, id: message.id, session }
     }
 
-    /// Ends the statement that its transaction runs at this moment, on another connection: the one
-    /// in use answers only when the statement has ended. The transaction can only be rolled back
-    /// after that. Nothing on SQLite.
+    /// Cancels the running statement of its transaction, over another connection: its own
+    /// connection answers only when the statement has ended. After that the transaction can only be
+    /// rolled back. Does nothing on SQLite.
     ///
     /// # Errors
-    /// [`StoreError`] when the database was away or refused.
+    /// [`StoreError`] when the database refused or was unavailable.
     pub(crate) async fn interrupt(&self) -> Result<(), StoreError> {
         match self.session {
             Some(session) => self.inbox.interrupt(session).await,
@@ -88,18 +88,18 @@ impl<DB: Dialect> Guard<DB> {
         }
     }
 
-    /// The message.
+    /// Returns the id of the message.
     #[must_use]
     pub fn id(&self) -> MessageId {
         self.id
     }
 
-    /// Stores the handler's result in the inbox row; every duplicate gets it back. In the
+    /// Stores the handler's result in the inbox row; every duplicate returns it. Call it in the
     /// transaction that admitted the message.
     ///
     /// # Errors
     /// [`StoreError`] when the database refused, or when this transaction does not hold the row.
-    /// Roll back then.
+    /// Then roll back.
     pub async fn complete(self, tx: &mut Transaction<'_, DB>, result: &[u8]) -> Result<(), StoreError> {
         let what = "store a message's result";
         let rows = DB::complete(tx, self.inbox.statements(), self.key(), result)
@@ -121,12 +121,12 @@ pub(crate) fn key<'a>(consumer: &'a ConsumerName, scope: &'a Tenant, id: Message
     Key { consumer: consumer.as_str(), scope: scope.as_str(), id: id.as_uuid() }
 }
 
-/// The fingerprint of the message; of a chunk that of the whole.
+/// Returns the fingerprint of a message; for a chunk, that of the whole.
 pub(crate) fn identity(message: &Message) -> Fingerprint {
     message.chunk.as_ref().map_or_else(|| Fingerprint::of(message), |chunk| chunk.fingerprint())
 }
 
-/// Compares what is stored with what came.
+/// Compares a stored row with a received message.
 pub(crate) fn compare(
     stored: Stored,
     consumer: &ConsumerName,
@@ -153,7 +153,7 @@ pub(crate) fn compare(
     Err(Refusal::KeyReused { id: message.id, consumer, stored: fingerprint, received, processed_at })
 }
 
-/// The fingerprint of a whole message's content, where that is JSON.
+/// Returns the fingerprint of a whole message's content; `None` when it is not JSON.
 pub(crate) fn canonical_content(message: &Message) -> Option<Fingerprint> {
     if message.chunk.is_some() || !message.content_type.is_json() {
         return None;
@@ -163,10 +163,10 @@ pub(crate) fn canonical_content(message: &Message) -> Option<Fingerprint> {
 }
 
 impl<DB: Dialect> Inbox<DB> {
-    /// Ends the statement that a session runs at this moment in a transaction.
+    /// Cancels the statement that a session runs in a transaction.
     pub(crate) async fn interrupt(&self, session: Session) -> Result<(), StoreError> {
         let failed = StoreError::during;
-        // Outside the pool, all of whose connections may hang.
+        // Not from the pool: all of its connections may hang.
         let mut connection = DB::Connection::connect_with(&self.pool().connect_options())
             .await
             .map_err(failed("connect to interrupt a statement"))?;
@@ -174,13 +174,14 @@ impl<DB: Dialect> Inbox<DB> {
         connection.close().await.map_err(failed("close the connection that interrupted a statement"))
     }
 
-    /// Returns the part of an inbox row that tells copies of the message from other messages.
+    /// Returns the part of an inbox row that distinguishes copies of the message from other
+    /// messages.
     pub(crate) fn content<'a>(&self, message: &'a Message) -> Content<'a> {
         Content::of(message, self.options().payloads)
     }
 
-    /// Compares what is stored with what came: by its bytes, then by its content where contents are
-    /// compared.
+    /// Compares a stored row with a received message: by its bytes, then by its content if contents
+    /// are compared.
     pub(crate) async fn duplicate(
         &self,
         connection: &mut DB::Connection,
@@ -200,12 +201,12 @@ impl<DB: Dialect> Inbox<DB> {
         Ok(compare(stored, consumer, message, self.options().sources))
     }
 
-    /// Admits a message in the caller's own transaction. Apply the effect in the same transaction
-    /// only when it is fresh; after the commit, [`confirm`](Self::confirm) gives the proof that
-    /// settles the delivery. [`begin`](Self::begin) offers a transaction that gives the proof
-    /// itself.
+    /// Admits a message in the caller's own transaction. Apply the effect in the same transaction,
+    /// and only when the message is fresh. After the commit, [`confirm`](Self::confirm) returns the
+    /// proof that settles the delivery. [`begin`](Self::begin) offers a transaction that returns
+    /// the proof itself.
     ///
-    /// On SQLite begin the transaction with `BEGIN IMMEDIATE`: a later upgrade fails with BUSY
+    /// On SQLite, begin the transaction with `BEGIN IMMEDIATE`: a later upgrade fails with BUSY
     /// without waiting.
     ///
     /// # Errors
@@ -239,7 +240,7 @@ impl<DB: Dialect> Inbox<DB> {
         admitted
     }
 
-    /// Inserts a message whose time was validated.
+    /// Inserts a message whose time has been validated.
     pub(crate) async fn admit_validated(
         &self,
         tx: &mut Transaction<'_, DB>,
@@ -267,9 +268,9 @@ impl<DB: Dialect> Inbox<DB> {
         }
     }
 
-    /// Judges an id by its time and makes sure that its day can be stored. A refusal is based on
-    /// the database's clock of this moment: a process that slept (a suspended machine) would
-    /// otherwise refuse present messages as coming from the future.
+    /// Validates the time of an id and makes sure that its day can be stored. Before it refuses, it
+    /// reads the database's clock again. Otherwise a process that slept (on a suspended machine)
+    /// would refuse present messages as coming from the future.
     pub(crate) async fn validate(
         &self,
         tx: &mut Transaction<'_, DB>,
@@ -292,8 +293,8 @@ impl<DB: Dialect> Inbox<DB> {
         Ok(())
     }
 
-    /// The day of a message went while it was being admitted. Where the transaction is still intact
-    /// (SQLite), it tells that the message is too old by now.
+    /// Handles a message whose day expired while it was being admitted. When the transaction is
+    /// still intact (SQLite), returns the refusal if the message is too old by now.
     pub(crate) async fn forgotten(
         &self,
         tx: &mut Transaction<'_, DB>,
@@ -310,12 +311,13 @@ impl<DB: Dialect> Inbox<DB> {
         Ok(AdmitError::Expired { id, day })
     }
 
-    /// Proves that a message took effect or is a dead letter, or that a chunk is kept, by reading
-    /// its committed inbox row on another connection: for callers who committed a transaction of
+    /// Proves that a message took effect, became a dead letter, or is a stored chunk. Reads its
+    /// committed inbox row over another connection, for callers who committed a transaction of
     /// their own. Also resolves a commit whose outcome is unknown. Cancel-safe.
     ///
     /// # Errors
-    /// [`ConfirmError::NotCommitted`] when there is no such row (yet); others as named there.
+    /// [`ConfirmError::NotCommitted`] when there is no such row (yet); the others as documented
+    /// there.
     pub async fn confirm(
         &self,
         consumer: &ConsumerName,

@@ -1,4 +1,4 @@
-//! The handler that a user of the runner writes, and its errors.
+//! The handler that users of the runner write, and its errors.
 
 use std::error::Error;
 use std::fmt;
@@ -15,52 +15,53 @@ use crate::received::Received;
 /// The effect of a message.
 #[async_trait]
 pub trait Handler<DB: Dialect>: Send + Sync {
-    /// Applies the effect in the transaction that also holds the inbox row; whatever else it does
-    /// happens once per attempt. The returned bytes are stored as the message's result and come
-    /// back with every duplicate.
+    /// Applies the effect in the transaction that also holds the inbox row. Side effects outside
+    /// that transaction happen once per attempt. The returned bytes are stored as the message's
+    /// result and returned with every duplicate.
     ///
-    /// It must not commit or roll the transaction back by SQL of its own; the inbox would notice
-    /// before it commits, and give no proof.
+    /// The handler must not commit or roll back the transaction by SQL of its own. The inbox
+    /// notices that before it commits, and gives no proof.
     ///
-    /// It is ended after [`handler_timeout`](crate::ConsumerBuilder::handler_timeout) where it
-    /// waits (`.await`). Code that blocks its thread cannot be ended: run it in
+    /// After [`handler_timeout`](crate::ConsumerBuilder::handler_timeout) the handler is cancelled
+    /// at an `.await`. Code that blocks its thread cannot be cancelled: run it in
     /// `tokio::task::spawn_blocking`.
     ///
     /// # Errors
-    /// [`HandlerError`] rolls everything back and says what happens next. An `sqlx::Error` converts
-    /// into one.
+    /// [`HandlerError`] rolls everything back and determines what happens next. An `sqlx::Error`
+    /// converts into one.
     async fn handle(
         &self,
         tx: &mut Transaction<'static, DB>,
         message: &Message,
     ) -> Result<Option<Vec<u8>>, HandlerError>;
 
-    /// Whether it has an effect for messages of this kind; for all of them by default. A dead
-    /// letter of another kind is not redriven with it: a process that knows the kind does.
+    /// Returns whether the handler has an effect for messages of this kind; by default, for all
+    /// kinds. A dead letter of another kind is not redriven with it, but by a process that knows
+    /// the kind.
     fn knows(&self, _kind: &EventType) -> bool {
         true
     }
 
-    /// Whether messages of this kind can take an effect with it; all of them by default. One that
-    /// cannot does not wait behind a dead letter of its key.
+    /// Returns whether messages of this kind can take an effect with it; by default, all can. A
+    /// message that cannot does not wait behind a dead letter of its key.
     fn has_effect(&self, _kind: &EventType) -> bool {
         true
     }
 
-    /// Whether it applies the effects of many messages of this kind in one call,
-    /// [`handle_many`](Self::handle_many), where a consumer gathers
-    /// [batches](crate::ConsumerBuilder::batch); not by default.
+    /// Returns whether it applies the effects of many messages of this kind in one call of
+    /// [`handle_many`](Self::handle_many), when a consumer gathers
+    /// [batches](crate::ConsumerBuilder::batch); by default, no.
     fn takes_many(&self, _kind: &EventType) -> bool {
         false
     }
 
     /// Applies the effects of many messages of one kind, in their order; none of them has a result
     /// of its own. `received` has the facts of each delivery. By default it calls
-    /// [`handle_delivery`](Self::handle_delivery) with one after the other.
+    /// [`handle_delivery`](Self::handle_delivery) for each message in turn.
     ///
     /// # Errors
-    /// [`HandlerError`] rolls back all of them: they are tried again in smaller batches, until the
-    /// one that fails is alone.
+    /// [`HandlerError`] rolls back all of them. They are tried again in smaller batches, until the
+    /// failing message is alone.
     async fn handle_many(
         &self,
         tx: &mut Transaction<'static, DB>,
@@ -73,8 +74,8 @@ pub trait Handler<DB: Dialect>: Send + Sync {
         Ok(())
     }
 
-    /// As [`handle`](Self::handle), with the facts of the delivery: attempt, tenant, times. The
-    /// consumer calls this one; by default it calls `handle`.
+    /// Does the same as [`handle`](Self::handle), with the facts of the delivery: attempt, tenant,
+    /// times. The consumer calls this method; by default it calls `handle`.
     ///
     /// # Errors
     /// As [`handle`](Self::handle).
@@ -88,23 +89,24 @@ pub trait Handler<DB: Dialect>: Send + Sync {
     }
 }
 
-/// The longest time that [`HandlerError::retry_after`] can ask for: 15 minutes. The delivery stays
-/// in hand through all its attempts, and RabbitMQ ends the session of a consumer that leaves one
-/// unsettled for 30 minutes (`consumer_timeout`): what waits longer belongs into a row of your own.
+/// Maximum time that [`HandlerError::retry_after`] can ask for: 15 minutes. The delivery stays
+/// unsettled through all its attempts, and RabbitMQ ends the session of a consumer that leaves one
+/// unsettled for 30 minutes (`consumer_timeout`). For a longer wait, store a row of your own.
 pub const RETRY_AFTER_MAX: Duration = Duration::from_secs(900);
 
 /// The next step for a message whose handler failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Next {
-    /// Counted, and tried again after a backoff; dead-lettered when there were too many attempts.
+    /// Counted, and retried after a backoff; dead-lettered after too many attempts.
     Retry,
     /// Dead-lettered at once.
     Reject,
-    /// Not counted, and tried again after a backoff: something that the handler needs is away.
+    /// Not counted, and retried after a backoff: the handler depends on something that is
+    /// unavailable.
     Unavailable,
-    /// The database was away, or another transaction won. Tried again after a backoff, and counted
-    /// only while other messages succeed: then it is this message that the database cannot do.
+    /// The database was unavailable, or another transaction won. Retried after a backoff. Counted
+    /// only while other messages succeed: then the database fails for this message alone.
     Database,
 }
 
@@ -114,56 +116,55 @@ pub struct HandlerError {
     next: Next,
     /// Whether the runner ended the handler.
     timed_out: bool,
-    /// How long the next attempt waits, instead of the backoff.
+    /// Wait before the next attempt, instead of the backoff.
     delay: Option<Duration>,
     reason: String,
     source: Option<Box<dyn Error + Send + Sync>>,
 }
 
 impl HandlerError {
-    /// The message failed, but may succeed later.
+    /// Makes an error for a message that failed but may succeed later.
     #[must_use]
     pub fn retry(reason: impl Into<String>) -> Self {
         Self { next: Next::Retry, timed_out: false, delay: None, reason: reason.into(), source: None }
     }
 
-    /// The message failed; the next attempt waits for `delay` instead of the backoff, at most
-    /// [`RETRY_AFTER_MAX`] (a longer time is shortened to it). Counted as an attempt. In a batch
-    /// the first failure only takes the message out of it: the attempt that follows at once, alone,
-    /// is the one that waits.
+    /// Makes an error for a message that failed; the next attempt waits for `delay` instead of the
+    /// backoff. A delay above [`RETRY_AFTER_MAX`] is shortened to it. Counted as an attempt. In a
+    /// batch, the first failure only removes the message from the batch and runs it again alone at
+    /// once. Only a failure of that attempt waits for `delay`.
     #[must_use]
     pub fn retry_after(delay: Duration, reason: impl Into<String>) -> Self {
         Self { delay: Some(delay.min(RETRY_AFTER_MAX)), ..Self::retry(reason) }
     }
 
-    /// The message failed with this error, but may succeed later: for
-    /// `.map_err(HandlerError::retrying)`.
+    /// Wraps an error of a message that may succeed later: for `.map_err(HandlerError::retrying)`.
     #[must_use]
     pub fn retrying(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self::retry("the handler failed").with_source(error)
     }
 
-    /// The message can never succeed, because of this error: for
+    /// Wraps an error because of which the message can never succeed: for
     /// `.map_err(HandlerError::rejecting)`.
     #[must_use]
     pub fn rejecting(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self::reject("the handler rejected the message").with_source(error)
     }
 
-    /// The message can never succeed: dead-letter it at once.
+    /// Makes an error for a message that can never succeed: it is dead-lettered at once.
     #[must_use]
     pub fn reject(reason: impl Into<String>) -> Self {
         Self { next: Next::Reject, ..Self::retry(reason) }
     }
 
-    /// Something that the handler needs is away; not the message's fault, and no attempt is
-    /// counted.
+    /// Makes an error for a dependency that is unavailable. This is not the message's fault, so no
+    /// attempt is counted.
     #[must_use]
     pub fn unavailable(reason: impl Into<String>) -> Self {
         Self { next: Next::Unavailable, ..Self::retry(reason) }
     }
 
-    /// The handler was ended after this time.
+    /// Makes the error of a handler that ran longer than `timeout`.
     pub(crate) fn of_timeout(timeout: Duration) -> Self {
         let reason = format!(
             "the handler did not end within {timeout:?} and was rolled back; make it faster, or raise handler_timeout"
@@ -171,13 +172,13 @@ impl HandlerError {
         Self { timed_out: true, ..Self::retry(reason) }
     }
 
-    /// The handler went on after a statement that failed, so that its transaction can only be
-    /// rolled back.
+    /// Makes the error of a handler that ignored a failed statement, so that its transaction can
+    /// only be rolled back.
     pub(crate) fn of_broken_transaction(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self::retry("the handler left a broken transaction").with_source(error)
     }
 
-    /// Whether the handler was ended by its timeout.
+    /// Returns whether the handler reached its timeout.
     pub(crate) fn is_timeout(&self) -> bool {
         self.timed_out
     }
@@ -195,7 +196,7 @@ impl HandlerError {
         self.next
     }
 
-    /// Returns how long the next attempt waits, where [`retry_after`](Self::retry_after) said so.
+    /// Returns how long the next attempt waits, if [`retry_after`](Self::retry_after) set it.
     #[must_use]
     pub fn delay(&self) -> Option<Duration> {
         self.delay
@@ -203,7 +204,7 @@ impl HandlerError {
 }
 
 impl From<serde_json::Error> for HandlerError {
-    /// Rejects the message: the same bytes never parse. The text has no content of the payload.
+    /// Rejects the message: the same bytes never parse. The text contains nothing of the payload.
     fn from(error: serde_json::Error) -> Self {
         if error.is_io() {
             return Self::retry("reading JSON failed").with_source(error);
@@ -237,12 +238,12 @@ pub(crate) fn json_problem(error: &serde_json::Error) -> String {
 }
 
 impl From<sqlx::Error> for HandlerError {
-    /// Outages and lost conflicts (serialization, deadlock, a statement that took too long) are not
-    /// the message's fault, unless they meet only this one: see [`Next::Database`].
+    /// Treats outages and lost conflicts (serialization failure, deadlock, statement timeout) as
+    /// not the message's fault, unless only this message meets them: see [`Next::Database`].
     fn from(error: sqlx::Error) -> Self {
         match SqlErrorKind::of(&error) {
             SqlErrorKind::Lost | SqlErrorKind::Unavailable | SqlErrorKind::Conflict => {
-                Self { next: Next::Database, ..Self::retry("the database did not do it") }
+                Self { next: Next::Database, ..Self::retry("the database failed") }
             }
             SqlErrorKind::Refused => Self::retry("the database refused a statement"),
         }

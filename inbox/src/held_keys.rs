@@ -1,35 +1,37 @@
 //! Keys that wait behind a dead letter.
 //!
-//! Where a consumer chose [`AfterDeadLetter::HoldKey`], a fresh message whose key has an open dead
-//! letter is not handled. It becomes a dead letter of the reason [`Reason::Held`] with its inbox
-//! row, and is settled. Once nothing of its key is open before it, a process of the consumer
-//! redrives it without being asked, whatever that process chose.
+//! When a consumer uses [`AfterDeadLetter::HoldKey`], a fresh message is not handled if its key has
+//! an open dead letter. It becomes a dead letter with the reason [`Reason::Held`] and an inbox row,
+//! and is settled. Once no earlier dead letter of its key is open, a process of the consumer
+//! redrives it automatically, whatever option that process uses.
 //!
-//! A dead letter holds its key while its message may yet take effect: `poison`, `rejected`,
-//! `too_old`, `from_the_future` and `held`. Of a `key_reused` one the id has taken effect with
-//! another payload; the others hold no whole message, or nobody knows whose. The key is that of one
-//! consumer, tenant and topic: tenants may use the same keys, and brokers keep no order over
-//! topics.
+//! A dead letter holds its key while its message may still take effect: `poison`, `rejected`,
+//! `too_old`, `from_the_future` and `held`. The id of a `key_reused` one has taken effect with
+//! another payload; the others hold no whole message, or their tenant is unknown. A key here
+//! belongs to one consumer, tenant and topic: tenants may use the same keys, and brokers keep no
+//! order across topics.
 //!
 //! Why the order of a key is kept:
 //!
 //! * **Among held messages.** A key is delivered one message after another, and a message is
-//!   settled only after its dead letter is committed. So `seq`, which the database gives out when a
-//!   dead letter is stored, ascends in the order of arrival. The ids of dead letters do not: they
+//!   settled only after its dead letter is committed. The database assigns `seq` when a dead letter
+//!   is stored, so `seq` ascends in the order of arrival. The ids of dead letters do not: they
 //!   follow the clocks of several processes.
-//! * **No arrival overtakes.** It looks for what holds its key after it was admitted, in the same
-//!   transaction, with a statement of its own. What came before it has taken effect or is a
-//!   committed dead letter by then, also after a rebalance: while the old owner of the key still
-//!   stores the dead letter of a message, the new owner's copy of that message waits for the same
-//!   inbox row, be it alone or in the same batch, and so everything behind it does. If the copy
-//!   was faster and took effect, the dead letter is closed as a duplicate.
-//! * **The last one is redriven at that moment.** The arrival sees it open and is held, although
-//!   nothing is before it once that transaction has committed. It is the first of its key then, the
-//!   next look takes it, and whatever comes later sees it.
-//! * **An operator asks for a redrive.** The consumer that carries it out looks for an earlier one
-//!   of the key in the transaction of the redrive, whatever the reason of the dead letter is.
-//! * **Two processes redrive.** The first one of a key is locked, and a process that does not get
-//!   the lock leaves the key alone. Under the lock it looks again whether anything is before it.
+//! * **No arrival overtakes.** A message is admitted first. Then a separate statement in the same
+//!   transaction checks for a dead letter that holds its key. By then every earlier message of the
+//!   key has taken effect or is a committed dead letter, even after a rebalance. While the old
+//!   owner of the key still stores the dead letter of a message, the new owner's copy of that
+//!   message waits for the same inbox row, alone or in a batch, and so does everything behind it.
+//!   If the copy was faster and took effect, the dead letter is closed as a duplicate.
+//! * **The last dead letter is redriven at that moment.** The arrival sees it open and is held,
+//!   although no earlier one is open once that transaction has committed. The arrival is then the
+//!   first of its key. The next check redrives it, and every later message sees it.
+//! * **An operator asks for a redrive.** The consumer that carries it out checks for an earlier
+//!   dead letter of the key in the transaction of the redrive, whatever the reason of the dead
+//!   letter is.
+//! * **Two processes redrive.** The first dead letter of a key is locked, and a process that does
+//!   not get the lock leaves the key alone. Under the lock it checks again whether an earlier one
+//!   is open.
 
 use std::collections::{HashMap, HashSet};
 use std::future::Future;
@@ -51,22 +53,22 @@ use crate::redrive::RedriveOptions;
 use crate::store_error::StoreError;
 use crate::transaction::InboxTransaction;
 
-/// The choice of a consumer about later messages of a key that has an open dead letter.
+/// How a consumer treats later messages of a key that has an open dead letter.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AfterDeadLetter {
-    /// Later messages of the key take effect, before the dead letter is redriven. The default.
+    /// Later messages of the key take effect before the dead letter is redriven. The default.
     #[default]
     KeyGoesOn,
-    /// Later messages of the key (of the same tenant and topic) are kept as dead letters of the
-    /// reason [`Reason::Held`], and settled. They are redriven in the order of their arrival, by
-    /// themselves, when the dead letter before them is redriven or discarded. One that fails then
-    /// is an ordinary dead letter, and holds those behind it. Choose the same in all processes of
-    /// the consumer. Costs one query for each message or batch with a key.
+    /// Later messages of the key (of the same tenant and topic) are kept as dead letters with the
+    /// reason [`Reason::Held`], and settled. When the dead letter before them is redriven or
+    /// discarded, they are redriven automatically in the order of their arrival. One that fails
+    /// then becomes an ordinary dead letter and holds those behind it. Use the same value in all
+    /// processes of the consumer. Costs one query for each message or batch with a key.
     HoldKey,
 }
 
-/// A key whose messages are held one behind the other.
+/// A key whose messages are held one behind another.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct HeldKey {
     /// The tenant.
@@ -78,7 +80,7 @@ pub struct HeldKey {
 }
 
 impl HeldKey {
-    /// The key of a row: its tenant is the column `scope`.
+    /// Reads the key from a row; the tenant is the column `scope`.
     fn of_row<'r, R: Row>(row: &'r R) -> Result<Option<Self>, sqlx::Error>
     where
         &'static str: ColumnIndex<R>,
@@ -97,12 +99,12 @@ pub struct HeldFirst {
     pub letter: DeadLetterId,
     /// Its key.
     pub key: HeldKey,
-    /// Whether nothing else holds the key.
+    /// Whether no earlier dead letter holds the key.
     pub is_in_turn: bool,
 }
 
 impl HeldFirst {
-    /// The first held message as both databases answer it, but for its id, whose type differs.
+    /// Reads a row of either database. The caller passes the id, because its type differs.
     pub(crate) fn of_row<'r, R: Row>(row: &'r R, letter: DeadLetterId) -> Result<Self, sqlx::Error>
     where
         &'static str: ColumnIndex<R>,
@@ -114,7 +116,7 @@ impl HeldFirst {
     }
 }
 
-/// A dead letter that was closed.
+/// A closed dead letter.
 #[derive(Debug, Clone)]
 pub struct Closed {
     /// The consumer whose dead letter it was.
@@ -124,7 +126,7 @@ pub struct Closed {
 }
 
 impl Closed {
-    /// The closed dead letter as both databases answer it.
+    /// Reads a row of either database.
     pub(crate) fn of_row<'r, R: Row>(row: &'r R) -> Result<Self, sqlx::Error>
     where
         &'static str: ColumnIndex<R>,
@@ -139,34 +141,35 @@ impl Closed {
 pub enum Turn {
     /// It is closed.
     Closed(Resolution),
-    /// Nothing was done: another process has it, it was decided about, something of its key is
-    /// before it, it waits for its next attempt, or for a process that knows its kind.
+    /// Nothing was done: another process has it, an operator decided about it, an earlier dead
+    /// letter of its key is open, or it waits for its next attempt or for a process that knows its
+    /// kind.
     NotNow,
     /// It failed and stays held.
     Failed(Box<FailedTurn>),
 }
 
-/// A held message whose turn it is, locked in the transaction that is to apply it.
+/// A held message that is due, locked in the transaction that will apply it.
 #[derive(Debug)]
 pub(crate) struct HeldTurn<DB: Dialect> {
     tx: InboxTransaction<DB>,
-    /// With the failures that were counted before.
+    /// The dead letter; its `attempts` are the failures counted before.
     letter: DeadLetter,
     tenant: Tenant,
     message_id: MessageId,
-    /// Whether any failure is noted, counted or not.
+    /// Whether a failure is noted, counted or not.
     has_failed: bool,
 }
 
 impl<DB: Dialect> HeldTurn<DB> {
-    /// The same message, should it fail with some error.
+    /// Returns a function that makes the [`FailedTurn`] of this message from an error.
     pub(crate) fn failing(&self) -> impl FnOnce(RedriveError) -> FailedTurn + use<DB> {
         let (tenant, message_id, failures) = (self.tenant.clone(), self.message_id, self.letter.attempts);
         move |error| FailedTurn { tenant, message_id, failures, error }
     }
 
-    /// Notes that a process has the message in hand, in place of its turn. Returns why it is given
-    /// up.
+    /// Ends the turn and notes that a process has the message in hand. Also returns the failure
+    /// with which to give the message up, if too many processes ended with it in hand.
     pub(crate) async fn note(
         mut self,
         inbox: &Inbox<DB>,
@@ -185,11 +188,11 @@ impl<DB: Dialect> HeldTurn<DB> {
 /// A held message that failed.
 #[derive(Debug)]
 pub struct FailedTurn {
-    /// Whose it is.
+    /// The tenant.
     pub tenant: Tenant,
     /// The message.
     pub message_id: MessageId,
-    /// How many failures were counted before.
+    /// Number of failures counted before.
     pub failures: u32,
     /// The failure.
     pub error: RedriveError,
@@ -198,7 +201,7 @@ pub struct FailedTurn {
 /// The statements about held messages.
 #[doc(hidden)]
 pub trait HeldKeys: Guards {
-    /// The first open dead letter that holds each of these keys, in their order.
+    /// Returns the first open dead letter that holds each of these keys, in their order.
     fn holders(
         connection: &mut Self::Connection,
         statements: &Self::Statements,
@@ -206,14 +209,15 @@ pub trait HeldKeys: Guards {
         keys: &[HeldKey],
     ) -> impl Future<Output = Result<Vec<Option<DeadLetterId>>, sqlx::Error>> + Send;
 
-    /// The first open dead letter that holds the key of another one and came before it.
+    /// Returns the first open dead letter that holds the key of dead letter `id` and is before it.
     fn holder_before(
         connection: &mut Self::Connection,
         statements: &Self::Statements,
         id: DeadLetterId,
     ) -> impl Future<Output = Result<Option<DeadLetterId>, sqlx::Error>> + Send;
 
-    /// The first held message of each of the next keys behind `after`, in the order of the keys.
+    /// Returns the first held message of each of the next keys after `after`, in the order of the
+    /// keys.
     fn held_firsts(
         connection: &mut Self::Connection,
         statements: &Self::Statements,
@@ -222,8 +226,7 @@ pub trait HeldKeys: Guards {
         limit: u32,
     ) -> impl Future<Output = Result<Vec<HeldFirst>, sqlx::Error>> + Send;
 
-    /// The dead letters that were closed since a moment: the consumer and key of each, the latest
-    /// first.
+    /// Returns the dead letters that were closed since a moment, the latest first.
     fn closed_since(
         connection: &mut Self::Connection,
         statements: &Self::Statements,
@@ -231,15 +234,15 @@ pub trait HeldKeys: Guards {
         limit: u32,
     ) -> impl Future<Output = Result<Vec<Closed>, sqlx::Error>> + Send;
 
-    /// Reads and locks a held message; nothing when it is held no longer, or another transaction
-    /// has the lock.
+    /// Reads and locks a held message. Returns `None` when it is no longer held, or another
+    /// transaction has the lock.
     fn lock_held(
         connection: &mut Self::Connection,
         statements: &Self::Statements,
         id: DeadLetterId,
     ) -> impl Future<Output = Result<Option<DeadLetter>, sqlx::Error>> + Send;
 
-    /// Makes a held message an ordinary dead letter; how many there were.
+    /// Turns a held message into an ordinary dead letter. Returns the number of rows changed.
     fn fail_held(
         connection: &mut Self::Connection,
         statements: &Self::Statements,
@@ -248,13 +251,14 @@ pub trait HeldKeys: Guards {
     ) -> impl Future<Output = Result<u64, sqlx::Error>> + Send;
 }
 
-/// The error of a message that is held.
+/// Returns the error text of a held message.
 pub(crate) fn held_behind(holder: DeadLetterId) -> String {
     format!("held behind dead letter {holder}, which is of the same key and came before it")
 }
 
 impl<DB: Dialect> Inbox<DB> {
-    /// The first open dead letter that holds each of these keys, in their order; one query.
+    /// Returns the first open dead letter that holds each of these keys, in their order. Runs one
+    /// query.
     async fn holders(
         &self,
         connection: &mut DB::Connection,
@@ -266,7 +270,8 @@ impl<DB: Dialect> Inbox<DB> {
             .map_err(StoreError::during("look for what holds a key"))
     }
 
-    /// The first open dead letter that holds the key of each of these messages, in their order.
+    /// Returns the first open dead letter that holds the key of each of these messages, in their
+    /// order.
     pub(crate) async fn holders_of(
         &self,
         connection: &mut DB::Connection,
@@ -293,8 +298,8 @@ impl<DB: Dialect> Inbox<DB> {
         Ok(places.into_iter().map(|place| holders.get(place?).copied().flatten()).collect())
     }
 
-    /// Refuses to redrive a dead letter while an earlier one of its key is open: a held message
-    /// always, any other one where its consumer holds keys.
+    /// Refuses to redrive a dead letter while an earlier one of its key is open. This applies to
+    /// every held message, and to other dead letters when their consumer holds keys.
     pub(crate) async fn check_turn(
         &self,
         tx: &mut InboxTransaction<DB>,
@@ -320,7 +325,7 @@ impl<DB: Dialect> Inbox<DB> {
             .map_err(StoreError::during("look for what holds a key"))
     }
 
-    /// The first held message of each of the next keys behind `after`. Cancel-safe.
+    /// Returns the first held message of each of the next keys after `after`. Cancel-safe.
     pub(crate) async fn held_firsts(
         &self,
         consumer: &ConsumerName,
@@ -334,8 +339,8 @@ impl<DB: Dialect> Inbox<DB> {
             .map_err(StoreError::during(what))
     }
 
-    /// The keys of this consumer that had a dead letter closed since a moment, each once; nothing
-    /// when `limit` dead letters or more were closed. Cancel-safe.
+    /// Returns the distinct keys of this consumer that had a dead letter closed since a moment;
+    /// `None` when `limit` or more dead letters were closed. Cancel-safe.
     pub(crate) async fn keys_closed_since(
         &self,
         consumer: &ConsumerName,
@@ -354,7 +359,8 @@ impl<DB: Dialect> Inbox<DB> {
         Ok(Some(own.filter_map(|closed| closed.key).collect()))
     }
 
-    /// The first open dead letter that holds each of these keys, in their order. Cancel-safe.
+    /// Returns the first open dead letter that holds each of these keys, in their order.
+    /// Cancel-safe.
     pub(crate) async fn holders_of_keys(
         &self,
         consumer: &ConsumerName,
@@ -364,8 +370,8 @@ impl<DB: Dialect> Inbox<DB> {
         self.holders(&mut connection, consumer, keys).await
     }
 
-    /// Locks a held message for its redrive; nothing when it is not its turn, or when the handler
-    /// has no effect for its kind: it waits for a process that knows the kind.
+    /// Locks a held message for its redrive. Returns `None` when it is not due, or when the handler
+    /// has no effect for its kind: then it waits for a process that knows the kind.
     pub(crate) async fn lock_turn(
         &self,
         id: DeadLetterId,
@@ -400,10 +406,10 @@ impl<DB: Dialect> Inbox<DB> {
         Ok(Some(HeldTurn { tx, letter, tenant, message_id, has_failed: failures.is_some() }))
     }
 
-    /// Redrives a held message whose turn it is.
+    /// Redrives a held message that is due.
     ///
-    /// Its age does not matter: however old it is, it has not taken effect. Its inbox row stopped
-    /// copies as long as memory reached, and its time stops them since.
+    /// Its age does not matter: it cannot have taken effect. Its inbox row stopped copies while the
+    /// inbox remembered its day; after that, copies are refused as too old.
     pub(crate) async fn apply_in_turn(
         &self,
         consumer: &ConsumerName,
@@ -420,9 +426,9 @@ impl<DB: Dialect> Inbox<DB> {
         Ok(resolution)
     }
 
-    /// Makes a held message an ordinary dead letter, which holds those behind it, and forgets its
-    /// attempts. Whether it was held still: it may have been decided about meanwhile. Runs to its
-    /// end even if this call is dropped.
+    /// Turns a held message into an ordinary dead letter, which holds those behind it, and forgets
+    /// its attempts. Returns whether it was still held: an operator may have decided about it
+    /// meanwhile. Runs to its end even if this call is dropped.
     pub(crate) async fn fail_held(
         &self,
         consumer: &ConsumerName,

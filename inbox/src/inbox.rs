@@ -18,62 +18,63 @@ use crate::store_error::StoreError;
 use crate::window::{DAYS_AHEAD_DEFAULT, Window};
 use crate::within::{CALL_TIMEOUT_DEFAULT, CALL_TIMEOUT_MAX, CALL_TIMEOUT_MIN};
 
-/// How long an inbox remembers by default.
+/// Default retention of ids.
 pub const RETENTION_DEFAULT: Duration = Duration::from_secs(14 * 86_400);
-/// The shortest retention.
+/// Minimum retention.
 pub const RETENTION_MIN: Duration = Duration::from_secs(86_400);
-/// The longest retention: a partition per day, and planning an insert gets slower with their
+/// Maximum retention. There is one partition per day, and planning an insert gets slower with their
 /// number.
 pub const RETENTION_MAX: Duration = Duration::from_secs(366 * 86_400);
-/// How far ahead of the database's clock an id may be by default.
+/// Default for how far ahead of the database's clock an id may be.
 pub const SKEW_MAX_DEFAULT: Duration = Duration::from_secs(300);
-/// The largest skew that can be allowed.
+/// Maximum clock skew that can be allowed.
 pub const SKEW_MAX_MAX: Duration = Duration::from_secs(86_400);
 
-/// How long the chunks of a message wait for the missing ones by default.
+/// Default time that the chunks of a message wait for the missing ones.
 pub const INCOMPLETE_RETENTION_DEFAULT: Duration = Duration::from_secs(86_400);
-/// The shortest time for which they wait.
+/// Minimum time that they wait.
 pub const INCOMPLETE_RETENTION_MIN: Duration = Duration::from_secs(60);
 
-/// How long decisions of operators are kept by default: three years.
+/// Default retention of operators' decisions: three years.
 pub const AUDIT_RETENTION_DEFAULT: Duration = Duration::from_secs(1_096 * 86_400);
-/// The shortest time for which they are kept.
+/// Minimum retention of operators' decisions.
 pub const AUDIT_RETENTION_MIN: Duration = Duration::from_secs(31 * 86_400);
-/// The longest: a century.
+/// Maximum retention of operators' decisions: a century.
 pub const AUDIT_RETENTION_MAX: Duration = Duration::from_secs(36_525 * 86_400);
 
-/// The most days that can exist ahead of their need.
+/// Maximum number of days created ahead of time.
 pub const DAYS_AHEAD_MAX: u32 = 360;
 
-/// When two payloads under one id are the same message. Another payload is refused
+/// Rule for when two payloads with one id are the same message. A different payload is refused
 /// ([`Refusal::KeyReused`](crate::Refusal::KeyReused)).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PayloadComparison {
-    /// When their bytes are: a relay sends what was enqueued, and never anything else.
+    /// Equal bytes. A relay sends exactly what was enqueued.
     #[default]
     Bytes,
-    /// Also when both are JSON of the same content: for producers that write a message anew when
-    /// they send it again, with members in another order or with other white space. Numbers count
-    /// as they are written (`1.0` is not `1`); JSON that names a member twice or is deeper than 64
-    /// levels counts byte by byte, and so do chunks of a message. Each message of a JSON content
-    /// type is parsed once more.
+    /// Equal bytes, or JSON with the same content. For producers that serialize a message again
+    /// when they resend it, with members in another order or with other white space. Numbers are
+    /// compared as they are written (`1.0` is not `1`). JSON with duplicate members or more than 64
+    /// levels is compared byte by byte, and so are chunks of a message. Each message with a JSON
+    /// content type is parsed once more.
     CanonicalJson,
 }
 
-/// Whether the same id from another source is the same message.
+/// Rule for whether the same id from another source is the same message.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SourceComparison {
-    /// No: it is refused ([`Refusal::OtherSource`](crate::Refusal::OtherSource)). CloudEvents are
-    /// identified by source and id; producers that derive ids can make equal ones.
+    /// It is another message, and is refused
+    /// ([`Refusal::OtherSource`](crate::Refusal::OtherSource)). CloudEvents are identified by
+    /// source and id, and producers that derive ids can make equal ones.
     #[default]
     Compared,
-    /// Yes: for one outbox whose pipelines have different sources.
+    /// It is the same message: for one outbox whose pipelines have different sources.
     Ignored,
 }
 
-/// Options with which an inbox is opened.
+/// Options of an inbox.
 #[derive(Debug, Clone)]
 pub struct InboxOptions {
     /// How long ids are remembered: [`RETENTION_MIN`] to [`RETENTION_MAX`], 14 days by default.
@@ -90,27 +91,26 @@ pub struct InboxOptions {
     /// was not carried out yet is kept for ever.
     pub audit_retention: Duration,
     /// How long the chunks of a message wait for the missing ones: 1 minute to [`RETENTION_MAX`],
-    /// 24 hours by default. After that, at the next maintenance, the message is dead-lettered as
-    /// incomplete. Choose more than the longest outage of a relay: its message may be half-way
-    /// then.
+    /// 24 hours by default. After that, the next maintenance dead-letters the message as
+    /// incomplete. Choose more than the longest outage of a relay, because a message may be half
+    /// sent when the outage begins.
     pub incomplete_retention: Duration,
-    /// The largest payload that is put together from chunks, in bytes: 64 MiB by default, at most
+    /// Maximum payload that is assembled from chunks, in bytes: 64 MiB by default, at most
     /// [`CHUNKED_BYTES_MAX`]. It is held in memory while its handler runs.
     pub chunked_bytes_max: usize,
     /// How long a consumer waits for an answer of the database: [`CALL_TIMEOUT_MIN`] to
-    /// [`CALL_TIMEOUT_MAX`], 120 s by default. Then it gives the connection up and tries again.
-    /// Choose more than the slowest handler takes: a copy of its message waits for it.
+    /// [`CALL_TIMEOUT_MAX`], 120 s by default. Then it drops the connection and tries again. Choose
+    /// more than the slowest handler takes, because a copy of its message waits for it.
     pub call_timeout: Duration,
-    /// When two payloads under one id are the same: [`PayloadComparison::Bytes`] by default.
+    /// When two payloads with one id are the same message: [`PayloadComparison::Bytes`] by default.
     pub payloads: PayloadComparison,
     /// Whether the same id from another source is the same message: by default it is refused.
     pub sources: SourceComparison,
-    /// Days (UTC) whose partitions exist before they are needed, on PostgreSQL: 1 to
-    /// [`DAYS_AHEAD_MAX`], 2 by default. More where something else has to copy each new table
+    /// Number of days (UTC) whose partitions are created ahead of time, on PostgreSQL: 1 to
+    /// [`DAYS_AHEAD_MAX`], 2 by default. Use more when another system has to copy each new table
     /// first, as with logical replication.
     pub days_ahead: u32,
-    /// The PostgreSQL schema of the tables; without one the `search_path` finds them. SQLite has
-    /// none.
+    /// The PostgreSQL schema of the tables; `None` uses the `search_path`. SQLite has no schemas.
     pub schema: Option<Identifier>,
 }
 
@@ -168,24 +168,23 @@ struct Inner<DB: Dialect> {
     steady: SteadyClock,
 }
 
-/// The database's clock and days, as this process knows them.
+/// The database's clock and days, as last read by this process.
 struct PartitionCache {
     measured: Instant,
     reading: Reading,
     days: BTreeSet<Day>,
-    /// How far a test has moved the clock ahead of the database's.
+    /// How far a test has moved the clock ahead of the database's clock.
     #[cfg(feature = "testing")]
     ahead: Duration,
 }
 
 impl<DB: Dialect> Inbox<DB> {
-    /// Opens an inbox whose tables exist, measures the database's clock and makes sure that every
+    /// Opens an inbox whose tables exist, reads the database's clock and makes sure that every
     /// accepted day can be stored.
     ///
-    /// # Errors
-    /// [`OpenError`]: an option out of its bounds, a schema that does not fit (says which command
-    /// to run), days that do not exist and may not be created, or a database that is away. Not
-    /// cancel-safe on PostgreSQL behind a pool without `after_release`; run it to its end.
+    /// [`OpenError`]: an option is out of bounds, the schema does not match (the error names the
+    /// command to run), days are missing and cannot be created, or the database is unavailable. On
+    /// PostgreSQL behind a pool without `after_release` it is not cancel-safe; run it to its end.
     pub async fn open(pool: Pool<DB>, options: InboxOptions) -> Result<Self, OpenError> {
         options.check()?;
         let statements = DB::statements(options.schema.as_ref());
@@ -218,13 +217,13 @@ impl<DB: Dialect> Inbox<DB> {
         &self.0.options
     }
 
-    /// Where its tables are.
+    /// Returns the pool of the database that has its tables.
     #[must_use]
     pub fn pool(&self) -> &Pool<DB> {
         &self.0.pool
     }
 
-    /// Returns the window of ids that it accepts now, by the database's clock as measured last.
+    /// Returns the window of ids that it accepts now, by the database's clock as last read.
     #[must_use]
     pub fn window(&self) -> Window {
         let memory = self.memory();
@@ -236,8 +235,8 @@ impl<DB: Dialect> Inbox<DB> {
         Window { now, retention, skew_max, retained_from }
     }
 
-    /// Returns the window by which something may be forgotten for good: its time has come by the
-    /// database's clock and by this process's, which follows no jump ahead for a day.
+    /// Returns the window for forgetting something for good. It has passed only what is old enough
+    /// by the database's clock and by this process's clock, which ignores forward jumps for a day.
     pub(crate) fn settled_window(&self) -> Window {
         let steady = self.0.steady.now();
         #[cfg(feature = "testing")]
@@ -246,21 +245,21 @@ impl<DB: Dialect> Inbox<DB> {
         Window { now: window.now.min(steady), ..window }
     }
 
-    /// Moves the clock by which this handle and its clones validate ids and forget days, further
-    /// ahead of the database's. For tests: production has one clock, the database's.
+    /// Moves the clock that this handle and its clones use to validate ids and to forget days
+    /// further ahead of the database's clock. For tests: production uses only the database's clock.
     #[cfg(feature = "testing")]
     pub fn advance(&self, by: Duration) {
         let mut memory = self.memory();
         memory.ahead = memory.ahead.saturating_add(by);
     }
 
-    /// Measures the database's clock anew.
+    /// Reads the database's clock again.
     pub(crate) async fn refresh(&self) -> Result<(), StoreError> {
         let mut connection = self.acquire("give a connection").await?;
         self.refresh_on(&mut connection).await
     }
 
-    /// As [`refresh`](Self::refresh), on a connection that is at hand.
+    /// Does the same as [`refresh`](Self::refresh), over a given connection.
     pub(crate) async fn refresh_on(&self, connection: &mut DB::Connection) -> Result<(), StoreError> {
         let reading = read_clock::<DB>(connection, self.statements()).await?;
         let mut memory = self.memory();
@@ -292,7 +291,7 @@ impl<DB: Dialect> Inbox<DB> {
         self.pool().acquire().await.map_err(StoreError::during(what))
     }
 
-    /// Begins a transaction. Call it in a spawned task only: a `begin` that is dropped half-way
+    /// Begins a transaction. Call it only in a spawned task: a `begin` that is dropped half-way
     /// leaves the pooled session inside a transaction (sqlx 0.9).
     pub(crate) async fn begin_raw(&self, what: &'static str) -> Result<Transaction<'static, DB>, StoreError> {
         DB::begin_writing(self.pool()).await.map_err(StoreError::during(what))

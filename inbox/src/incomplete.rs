@@ -1,5 +1,5 @@
-//! Messages of which chunks are missing for too long: dead-lettered, told and counted, never
-//! dropped in silence.
+//! Messages whose chunks have been missing for too long. They are dead-lettered, logged and
+//! counted, never dropped silently.
 
 use bytes::Bytes;
 use message::Fingerprint;
@@ -14,7 +14,7 @@ use crate::inbox::Inbox;
 use crate::store_error::StoreError;
 use crate::telemetry;
 
-/// Messages that one maintenance expires at most; the next one goes on.
+/// Maximum number of messages that one maintenance expires; the next one continues.
 const EXPIRED_MAX: u32 = 1_000;
 
 impl Incomplete {
@@ -23,8 +23,9 @@ impl Incomplete {
         ChunkSet { key, fingerprint: self.fingerprint }
     }
 
-    /// Its dead letter with what has come: evidence, and nothing to apply. Its fingerprint is that
-    /// of the fragment, so that the message itself, published again, is not taken for a dead one.
+    /// Makes a dead letter from the chunks that arrived: evidence, nothing to apply. Its
+    /// fingerprint is that of the fragment, so that the whole message, published again, does not
+    /// match the dead letter.
     fn into_letter(self, fragment: Bytes) -> DeadLetter {
         let error = format!(
             "{} of {} bytes came since {}: {}; publish it again from its outbox",
@@ -63,7 +64,7 @@ impl Incomplete {
 }
 
 impl<DB: Dialect> Inbox<DB> {
-    /// Dead-letters the messages whose first chunk came too long ago. How many.
+    /// Dead-letters the messages whose first chunk arrived too long ago. Returns how many.
     pub(crate) async fn expire_incomplete(&self) -> Result<u64, StoreError> {
         let before = back(self.window().now, self.options().incomplete_retention);
         let what = "list incomplete messages";
@@ -71,7 +72,7 @@ impl<DB: Dialect> Inbox<DB> {
         let overdue = DB::incomplete(&mut connection, self.statements(), Some(before), EXPIRED_MAX)
             .await
             .map_err(StoreError::during(what))?;
-        // A pool of one would wait for itself.
+        // With a pool of one connection, the next call would wait forever.
         drop(connection);
         let mut expired = 0;
         for incomplete in overdue {
@@ -83,7 +84,7 @@ impl<DB: Dialect> Inbox<DB> {
     async fn expire_one(&self, set: ChunkSet<'_>, before: OffsetDateTime) -> Result<bool, StoreError> {
         let failed = StoreError::during;
         let mut tx = self.begin_raw("begin to expire an incomplete message").await?;
-        // Read anew under its lock: its last chunk may be coming at this moment.
+        // Read again under its lock: its last chunk may be arriving right now.
         let locked = DB::lock_set(&mut tx, self.statements(), set, before)
             .await
             .map_err(failed("lock a set of chunks"))?;

@@ -1,4 +1,4 @@
-//! Everything that an inbox knows of one message, over all consumers.
+//! Everything that an inbox knows about one message, for all consumers.
 
 use message::MessageId;
 use time::OffsetDateTime;
@@ -17,13 +17,13 @@ use crate::store_error::StoreError;
 pub struct Known {
     /// The consumer.
     pub consumer: String,
-    /// The scope; empty for none.
+    /// The tenant; empty for none.
     pub scope: String,
-    /// How far it has come.
+    /// Its state.
     pub state: KnownState,
 }
 
-/// How far a message has come at a consumer.
+/// State of a message at a consumer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum KnownState {
     /// It took effect.
@@ -35,13 +35,13 @@ pub enum KnownState {
     },
     /// It is, or was, among the dead letters, and took no effect.
     Dead(DeadLetterId),
-    /// Its handler failed, and it is tried again.
+    /// Its handler failed, and it will be retried.
     Retrying(Attempt),
 }
 
 impl<DB: Dialect> Inbox<DB> {
-    /// Returns what is known of a message, in the order of consumers and scopes. Dead letters of
-    /// messages that the guard refused are not among it. Cancel-safe.
+    /// Returns what is known about a message, ordered by consumer and tenant. Excludes dead letters
+    /// of messages that the guard refused. Cancel-safe.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -52,9 +52,9 @@ impl<DB: Dialect> Inbox<DB> {
             .map_err(StoreError::during("look a message up"))
     }
 
-    /// Returns what a duplicate of a message would be told, without one: when it took effect and
-    /// the result that its handler returned, or the dead letter that it ended as. `None` while it
-    /// has done neither, and once it is forgotten. Cancel-safe.
+    /// Returns what a duplicate of a message would get, without a duplicate: when the message took
+    /// effect and the result of its handler, or the dead letter that it became. Returns `None`
+    /// before that, and once the message is forgotten. Cancel-safe.
     ///
     /// # Errors
     /// [`StoreError`].

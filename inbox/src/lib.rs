@@ -1,28 +1,28 @@
 //! The transactional inbox: every message takes effect once.
 //!
 //! The id of a message and its effect are committed in one transaction. A duplicate finds the id
-//! and does nothing; a message that is too old to be known, or that carries a used id with another
-//! payload, is refused loudly. A delivery is settled only with the proof of a commit.
+//! and does nothing. A message that is older than the inbox remembers, or that reuses an id with
+//! another payload, is refused with an error. Settling a delivery requires the proof of a commit.
 //!
-//! | module | what it holds |
+//! | item | contents |
 //! |---|---|
 //! | [`Inbox`], [`InboxOptions`] | the handle to the tables |
-//! | [`ConsumerName`], [`Tenant`] | who consumes, and for whom |
+//! | [`ConsumerName`], [`Tenant`] | the consumer, and the tenant of a message |
 //! | [`Admission`], [`Guard`], [`Duplicate`], [`Candidate`] | admitting one message, or many |
-//! | [`InboxTransaction`] | a transaction that gives the proof of its commit |
+//! | [`InboxTransaction`] | a transaction that returns the proof of its commit |
 //! | [`Gathered`], [`Incomplete`] | messages in chunks |
-//! | [`Refusal`], [`window`] | what is not let through, and the rule for it |
-//! | [`DeadLetter`], [`DeadLetterQuery`], [`RedriveOptions`] | what an operator has to look at |
+//! | [`Refusal`], [`window`] | refused messages, and which ids are accepted |
+//! | [`DeadLetter`], [`DeadLetterQuery`], [`RedriveOptions`] | messages that need an operator |
 //! | [`AfterDeadLetter`] | whether a dead letter holds its key |
-//! | [`Decision`], [`Signature`] | what was decided about it, by whom and why |
+//! | [`Decision`], [`Signature`] | what was decided about a dead letter, by whom and why |
 //! | [`Consumer`], [`Tx`], [`Received`], [`Handler`], [`UnknownKinds`], [`Shutdown`] | the ready consumer loop |
 //! | [`Backoff`], [`Attempt`], [`Failures`] | when to try again |
-//! | [`Maintained`], [`day`] | days that come and days that go |
-//! | `keys` (feature `keys`) | idempotency keys: requests that are sent again run once |
+//! | [`Maintained`], [`day`] | days that are created and forgotten |
+//! | `keys` (feature `keys`) | idempotency keys: a repeated request runs once |
 //! | `http` (feature `http`) | idempotency keys at the HTTP edge: a tower layer |
-//! | [`reconcile`] | an inbox compared with what happened elsewhere |
+//! | [`reconcile`] | comparing an inbox with other records |
 //! | [`telemetry`] | every metric |
-//! | `crash_points` (feature `testing`) | places at which a test ends the process |
+//! | `crash_points` (feature `testing`) | places where a test ends the process |
 //! | [`dialect`] | PostgreSQL and SQLite |
 //!
 //! ```no_run

@@ -1,10 +1,10 @@
-//! Counts of consumers by the minute, stored: a duplicate leaves no row by which it could be
-//! counted later.
+//! Stored counts of consumers per minute. They are stored because a duplicate leaves no row that
+//! could be counted later.
 //!
-//! Each process of a consumer adds what it counted every [`STORE_EVERY`], outside the transactions
-//! of messages, and once more when it stops. So these are figures to look at, and proof of nothing:
-//! a process that is killed takes its last counts with it. The runner counts; who calls the guard
-//! by itself is not counted.
+//! Each process of a consumer adds its counts every [`STORE_EVERY`], outside the transactions of
+//! messages, and once more when it stops. So the counts are informative, not exact: a process that
+//! is killed loses its last counts. Only the runner counts; direct calls of the guard are not
+//! counted.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -19,10 +19,10 @@ use crate::inbox::Inbox;
 use crate::name::ConsumerName;
 use crate::store_error::StoreError;
 
-/// Between two times at which a process stores what it counted.
+/// Interval at which a process stores its counts.
 pub(crate) const STORE_EVERY: Duration = Duration::from_secs(15);
 
-/// How long a minute is kept.
+/// Retention of a minute.
 const KEEP: Duration = Duration::from_secs(86_400);
 
 /// Counts of one consumer.
@@ -30,11 +30,11 @@ const KEEP: Duration = Duration::from_secs(86_400);
 pub struct Counts {
     /// Messages that took effect.
     pub applied: u64,
-    /// Deliveries that were suppressed as duplicates.
+    /// Deliveries suppressed as duplicates.
     pub duplicates: u64,
 }
 
-/// The counts of a process that it has not stored yet. Clones share them.
+/// Counts that a process has not stored yet. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Tally(Arc<Cells>);
 
@@ -50,7 +50,7 @@ impl Tally {
         self.0.duplicates.fetch_add(counts.duplicates, Ordering::Relaxed);
     }
 
-    /// Takes what is there; nothing when nothing was counted.
+    /// Takes the counts and resets them to zero; `None` when they are zero.
     pub(crate) fn take(&self) -> Option<Counts> {
         let counts = Counts {
             applied: self.0.applied.swap(0, Ordering::Relaxed),
@@ -63,7 +63,7 @@ impl Tally {
 /// The table of minutes.
 #[doc(hidden)]
 pub trait Minutes: Guards {
-    /// Adds counts to the minute of the database's clock.
+    /// Adds counts to the current minute of the database's clock.
     fn add_counts(
         connection: &mut Self::Connection,
         statements: &Self::Statements,
@@ -71,7 +71,7 @@ pub trait Minutes: Guards {
         counts: (i64, i64),
     ) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
 
-    /// The counts of each consumer since a moment, by name: applied, duplicates.
+    /// Returns the counts of each consumer since a moment, by name: applied, duplicates.
     fn counts(
         connection: &mut Self::Connection,
         statements: &Self::Statements,
@@ -87,8 +87,8 @@ pub trait Minutes: Guards {
 }
 
 impl<DB: Dialect> Inbox<DB> {
-    /// Adds what a process counted to the present minute. Cancel-safe; whether it was added is not
-    /// known then.
+    /// Adds the counts of a process to the current minute. Cancel-safe, but then it is unknown
+    /// whether they were added.
     pub(crate) async fn add_counts(&self, consumer: &ConsumerName, counts: Counts) -> Result<(), StoreError> {
         let what = "store what was counted";
         let mut connection = self.acquire(what).await?;
@@ -99,7 +99,7 @@ impl<DB: Dialect> Inbox<DB> {
             .map_err(StoreError::during(what))
     }
 
-    /// Forgets minutes that nobody looks at any more.
+    /// Forgets minutes that are older than [`KEEP`].
     pub(crate) async fn purge_minutes(&self, now: OffsetDateTime) -> Result<(), StoreError> {
         let what = "purge counts of minutes";
         let mut connection = self.acquire(what).await?;
@@ -108,8 +108,8 @@ impl<DB: Dialect> Inbox<DB> {
             .map_err(StoreError::during(what))
     }
 
-    /// The counts of each consumer since a moment; none where the role may not read them, which is
-    /// no reason to tell nothing else.
+    /// Returns the counts of each consumer since a moment. Returns none when the role may not read
+    /// them, so that the caller can still report the rest.
     pub(crate) async fn counts(
         &self,
         connection: &mut DB::Connection,
@@ -119,7 +119,7 @@ impl<DB: Dialect> Inbox<DB> {
         let counts = counts.map_err(StoreError::during("read what consumers counted"));
         match counts {
             Err(error) if !error.is_transient() => {
-                tracing::debug!(error = error_text(&error), "nothing is known of duplicates");
+                tracing::debug!(error = error_text(&error), "counts of duplicates could not be read");
                 Ok(Vec::new())
             }
             counts => counts,

@@ -1,4 +1,4 @@
-//! Validated names of who consumes, and for whom.
+//! Validated names of consumers and tenants.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,23 +8,23 @@ use message::InvalidText;
 use message::text::{TEXT_BYTES_MAX, check_optional};
 
 message::name! {
-    /// Who consumes: one name per handler, the same in all its processes. Two consumers on one
+    /// The name of a consumer: one per handler, the same in all its processes. Two consumers on one
     /// table both handle every message. 1 to 255 bytes, no control characters.
     ///
-    /// Renaming a consumer makes it a new one, which has seen no message yet.
+    /// A renamed consumer is a new consumer, which has not seen any message yet.
     ConsumerName, "consumer name", TEXT_BYTES_MAX, "control characters are not allowed", |c| !c.is_control()
 }
 
-/// For whom: the tenant or account, part of the key, so that one tenant's id never hides another
-/// tenant's message. At most 255 bytes, no control characters; empty where there are no tenants.
+/// The tenant or account that a message is for. It is part of the key, so one tenant's id never
+/// hides another tenant's message. At most 255 bytes, no control characters; empty without tenants.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Tenant(Arc<str>);
 
 impl Tenant {
-    /// Checks the text and takes it over.
+    /// Validates a text as a tenant.
     ///
     /// # Errors
-    /// [`InvalidText`] when it is too long or holds a control character.
+    /// [`InvalidText`] when it is too long or contains a control character.
     pub fn new(value: impl Into<Arc<str>>) -> Result<Self, InvalidText> {
         let value = value.into();
         check_optional("tenant", &value, TEXT_BYTES_MAX, "control characters are not allowed", |c| {
@@ -33,13 +33,13 @@ impl Tenant {
         Ok(Self(value))
     }
 
-    /// The tenant of everybody.
+    /// Returns the empty tenant, for messages without one.
     #[must_use]
     pub fn none() -> Self {
         Self(Arc::from(""))
     }
 
-    /// The text itself.
+    /// Returns the text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0

@@ -12,18 +12,18 @@ pub struct Received {
     /// The message's id: the same at every attempt, so external calls can use it as an idempotency
     /// key.
     pub message_id: MessageId,
-    /// The number of this attempt: 1 plus the failures that were counted before. Failures of other
-    /// processes, or before a restart, are known where the broker flags a redelivery: RabbitMQ and
-    /// SQS do, Kafka only within a session, so there it may begin anew. The bound of attempts is
-    /// counted in the database and never begins anew. After a redrive it counts on from the dead
-    /// letter.
+    /// The number of this attempt: 1 plus the failures counted before. Failures in other processes,
+    /// or before a restart, are included when the broker flags a redelivery. RabbitMQ and SQS do
+    /// so; Kafka does so only within a session, so there the number may restart at 1. The limit of
+    /// attempts is counted in the database and never restarts. After a redrive the number continues
+    /// from the dead letter.
     pub attempt: u32,
-    /// When the message's id was made, to the millisecond; the inbox's window judges this time.
+    /// When the message's id was made, to the millisecond. The inbox's window validates this time.
     pub generated_at: OffsetDateTime,
     /// When the producer enqueued the message: the CloudEvents `time`.
     pub enqueued_at: OffsetDateTime,
-    /// The tenant that [`ConsumerBuilder::try_tenant`](crate::ConsumerBuilder::try_tenant) found;
-    /// [`Tenant::none`] without such a function.
+    /// The tenant that [`ConsumerBuilder::try_tenant`](crate::ConsumerBuilder::try_tenant)
+    /// returned; [`Tenant::none`] without such a function.
     pub tenant: Tenant,
     /// The consumer that handles it.
     pub consumer: ConsumerName,
@@ -38,7 +38,7 @@ impl Received {
         Self::after(0, consumer, tenant, message)
     }
 
-    /// Returns the facts of the attempt after so many failures that were counted.
+    /// Returns the facts of the attempt after this number of counted failures.
     pub(crate) fn after(failures: u32, consumer: ConsumerName, tenant: Tenant, message: &Message) -> Self {
         Self {
             message_id: message.id,

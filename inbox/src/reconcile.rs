@@ -1,5 +1,5 @@
-//! An inbox as somebody reads it who compares it with what happened elsewhere: one consumer, in the
-//! order of message ids, in pages.
+//! Reads an inbox to compare it with other records: one consumer, in the order of message ids, in
+//! batches.
 
 #[cfg(feature = "postgres")]
 use std::time::Duration;
@@ -14,33 +14,33 @@ use migrations::MigrateError;
 use crate::name::{ConsumerName, Tenant};
 use crate::store_error::StoreError;
 
-/// A message that took effect, as the inbox remembers.
+/// A message that took effect and is remembered by the inbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Remembered {
     /// The message id.
     pub id: Uuid,
-    /// The scope in which it took effect; empty for none.
+    /// The tenant for which it took effect; empty for none.
     pub scope: String,
-    /// The fingerprint of event type, content type and payload, which must not change under this
-    /// id.
+    /// The fingerprint of event type, content type and payload, which must not change for this id.
     pub fingerprint: Fingerprint,
 }
 
-/// A message that a consumer knows and that took no effect so far.
+/// A message that a consumer knows and that has not taken effect.
 ///
-/// The most pressing one is the greatest.
+/// The most urgent variant is the greatest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Unfinished {
-    /// An operator gave its dead letter up, or closed it in another way.
+    /// An operator discarded its dead letter, or it was closed in another way.
     Closed,
-    /// It is tried again.
+    /// It will be retried.
     Retrying,
     /// It is an open dead letter: an operator has to decide.
     DeadLetter,
 }
 
 impl Unfinished {
-    /// Reads the second column: null of an attempt, else whether the dead letter is open.
+    /// Interprets the second column: null for an attempt, otherwise whether the dead letter is
+    /// open.
     pub(crate) fn of(is_open: Option<bool>) -> Self {
         match is_open {
             None => Self::Retrying,
@@ -50,13 +50,13 @@ impl Unfinished {
     }
 }
 
-/// Reads the inbox of one consumer, in one scope or in all of them. Every call is one short
-/// statement, on PostgreSQL in a read-only transaction. Not cancel-safe: after a call that was
-/// dropped, open another one.
+/// A reader of the inbox of one consumer, for one tenant or all of them. Every call is one short
+/// statement, on PostgreSQL in a read-only transaction. Not cancel-safe: after a dropped call, open
+/// a new reader.
 #[async_trait]
 pub trait AppliedIds: Send {
-    /// Returns the messages remembered with (message id, scope) above `after` and an id up to
-    /// `until`, ascending, at most `rows_max`.
+    /// Returns the remembered messages whose (message id, tenant) is above `after` and whose id is
+    /// at most `until`, ascending, at most `rows_max`.
     async fn page(
         &mut self,
         after: (Uuid, &str),
@@ -64,30 +64,31 @@ pub trait AppliedIds: Send {
         rows_max: u32,
     ) -> Result<Vec<Remembered>, StoreError>;
 
-    /// Returns those of these messages that are remembered.
+    /// Returns those of the given messages that are remembered.
     async fn find(&mut self, ids: &[Uuid]) -> Result<Vec<Remembered>, StoreError>;
 
-    /// Which of these messages are known and unfinished; one of them may come several times.
+    /// Returns those of the given messages that are known and unfinished. One id may appear several
+    /// times.
     async fn unfinished(&mut self, ids: &[Uuid]) -> Result<Vec<(Uuid, Unfinished)>, StoreError>;
 
-    /// Where memory begins: of messages generated before, nothing is remembered any more.
+    /// Returns where memory begins. Messages generated before are not remembered.
     async fn retained_from(&mut self) -> Result<Option<OffsetDateTime>, StoreError>;
 }
 
-/// Whose memory.
+/// The consumer and tenant whose messages are read.
 #[derive(Debug, Clone)]
 pub struct Whose {
     /// The consumer.
     pub consumer: ConsumerName,
-    /// One scope, or all of them.
+    /// One tenant, or all of them.
     pub scope: Option<Tenant>,
 }
 
-/// An inbox in PostgreSQL, where no statement takes longer than `statement_timeout`; zero sets no
+/// Opens an inbox in PostgreSQL. No statement takes longer than `statement_timeout`; zero sets no
 /// limit.
 ///
 /// # Errors
-/// The schema does not fit, or could not be looked at.
+/// The schema does not match this build, or could not be read.
 #[cfg(feature = "postgres")]
 pub async fn postgres(
     connection: sqlx::PgConnection,
@@ -99,10 +100,10 @@ pub async fn postgres(
     Ok(Box::new(opened.await?))
 }
 
-/// An inbox in SQLite.
+/// Opens an inbox in SQLite.
 ///
 /// # Errors
-/// The schema does not fit, or could not be looked at.
+/// The schema does not match this build, or could not be read.
 #[cfg(feature = "sqlite")]
 pub async fn sqlite(
     connection: sqlx::SqliteConnection,

@@ -1,8 +1,8 @@
-//! Trying a dead letter again, exactly once as well.
+//! Redriving dead letters, exactly once as well.
 //!
-//! The handler runs in this process, with the same message id, in one transaction with the inbox
-//! row and the mark that closes the dead letter. Whoever redrives twice, or at the same time as a
-//! late delivery, finds the row or the mark.
+//! The handler runs in this process, with the same message id. Its effect commits in one
+//! transaction with the inbox row and the mark that closes the dead letter. A second redrive, or a
+//! late delivery at the same time, finds the row or the mark.
 
 use std::time::Duration;
 
@@ -26,19 +26,19 @@ use crate::refusal::Refusal;
 use crate::store_error::StoreError;
 use crate::transaction::InboxTransaction;
 
-/// How far ahead a day can be made; a day less than the database's own limit, whatever time it is
-/// there.
+/// Maximum time ahead of now for which a day is created. It is a day less than the database's own
+/// limit, whatever the time is there.
 const AHEAD_MAX: Duration = Duration::from_secs(365 * 86_400);
 
-/// How to redrive.
+/// Options of a redrive.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RedriveOptions {
-    /// Apply also what is older than the inbox remembers. Find out first whether it took effect:
-    /// the inbox cannot know. The dead letter becomes the record, so that redriving it again does
-    /// nothing.
+    /// Whether to apply a message that is older than the inbox remembers. First find out whether it
+    /// took effect: the inbox cannot know. The dead letter becomes the record of the effect, so
+    /// redriving it again does nothing.
     pub accept_late: bool,
-    /// The choice of the consumer. Where it holds keys, nothing is redriven while an earlier dead
-    /// letter of its key is open.
+    /// The option of the consumer. When the consumer holds keys, a dead letter is not redriven
+    /// while an earlier one of its key is open.
     pub after_dead_letter: AfterDeadLetter,
 }
 
@@ -48,9 +48,9 @@ pub struct RedriveOptions {
 pub enum Redriven {
     /// It was open and is closed now.
     Now(Resolution),
-    /// Another process carried the request out at the same time; nothing was done.
+    /// Another process carried out the request at the same time; nothing was done.
     Elsewhere,
-    /// It had been closed before; nothing was done.
+    /// It was already closed; nothing was done.
     Before {
         /// How.
         resolution: Resolution,
@@ -63,13 +63,13 @@ pub enum Redriven {
 pub(crate) enum Taken {
     /// Another process has it, or has carried it out.
     Elsewhere,
-    /// The dead letter is closed, gone, or without a message.
+    /// The dead letter is closed, missing, or has no message id.
     Unnamed,
-    /// The message is noted as in hand.
+    /// It is noted that the process has the message in hand.
     Noted {
         /// Its dead letter.
         letter: Box<DeadLetter>,
-        /// Why it is given up without a further attempt.
+        /// Why it is given up without another attempt.
         given_up: Option<String>,
     },
 }
@@ -78,9 +78,9 @@ impl<DB: Dialect> Inbox<DB> {
     /// Runs the handler on a dead letter's message.
     ///
     /// # Errors
-    /// [`RedriveError`]; nothing took effect and the dead letter stays open, except for
-    /// [`CommitError::Unknown`](crate::CommitError::Unknown): redrive again, which does nothing if
-    /// it had succeeded.
+    /// [`RedriveError`]. Nothing took effect and the dead letter stays open, except after
+    /// [`CommitError::Unknown`](crate::CommitError::Unknown): then redrive again, which does
+    /// nothing if the first redrive succeeded.
     pub async fn redrive(
         &self,
         consumer: &ConsumerName,
@@ -91,8 +91,8 @@ impl<DB: Dialect> Inbox<DB> {
         self.redrive_as(consumer, id, handler, options, None).await
     }
 
-    /// Notes that a process is to redrive a dead letter as it was requested, before its handler
-    /// runs: of one that ends its process the next one learns.
+    /// Notes, before the handler runs, that a process carries out a requested redrive. If the
+    /// handler ends the process, the next process finds the note.
     pub(crate) async fn take_request(&self, request: &Decision, process: Uuid) -> Result<Taken, StoreError> {
         let failed = StoreError::during;
         let what = "note what is redriven";
@@ -103,7 +103,7 @@ impl<DB: Dialect> Inbox<DB> {
         let letter = DB::dead_letter(&mut tx, self.statements(), request.dead_letter, false)
             .await
             .map_err(failed(what))?;
-        // A letter that names no message has no handler, either.
+        // Without a message id there is no handler to run.
         let named = letter.filter(|letter| letter.resolved.is_none() && letter.message_id.is_some());
         let Some(letter) = named else { return Ok(Taken::Unnamed) };
         let ended = self.take_letter(&mut tx, &letter, process).await?;
@@ -111,8 +111,8 @@ impl<DB: Dialect> Inbox<DB> {
         Ok(Taken::Noted { letter: Box::new(letter), given_up: ended })
     }
 
-    /// Notes that a process has the message of a letter in hand. Returns why it is given up, after
-    /// as many processes as may have ended with it.
+    /// Notes that a process has the message of a dead letter in hand. Returns why it is given up,
+    /// once too many processes have ended with it in hand.
     pub(crate) async fn take_letter(
         &self,
         connection: &mut DB::Connection,
@@ -124,7 +124,7 @@ impl<DB: Dialect> Inbox<DB> {
             let taken = DB::take_in_hand(connection, self.statements(), &keys, process).await?;
             let owner = taken.first().and_then(|taken: &InHand| taken.owner);
             let Some(owner) = owner else { return Ok(taken) };
-            // Who has the letter has its lock, so the owner has ended.
+            // The caller holds the lock for this dead letter, so the owner has ended.
             DB::take_over(connection, self.statements(), keys[0], owner, process).await?;
             DB::take_in_hand(connection, self.statements(), &keys, process).await
         };
@@ -132,18 +132,18 @@ impl<DB: Dialect> Inbox<DB> {
         Ok(taken.first().and_then(InHand::given_up))
     }
 
-    /// Takes the note back: the process has outlived the handler. Failures that were counted stay,
-    /// unless the message was given up, which begins anew with the next decision.
+    /// Removes the note, because the process survived the handler. Counted failures stay, unless
+    /// the message was given up: then counting restarts with the next decision.
     pub(crate) async fn put_letter_down(&self, key: Key<'_>, is_given_up: bool) -> Result<(), StoreError> {
-        let what = "note what is redriven no longer";
+        let what = "note that a redrive has ended";
         let mut connection = self.acquire(what).await?;
         DB::forget_attempts(&mut connection, self.statements(), &[key], is_given_up)
             .await
             .map_err(StoreError::during(what))
     }
 
-    /// Carries out a redrive that was requested, and notes what came of it. Nothing when another
-    /// process did so.
+    /// Carries out a requested redrive and notes its outcome. Does nothing when another process
+    /// carried it out.
     pub(crate) async fn carry_out(
         &self,
         consumer: &ConsumerName,
@@ -156,7 +156,8 @@ impl<DB: Dialect> Inbox<DB> {
         let outcome = match self.redrive_as(consumer, id, handler, options, Some(number)).await {
             Ok(Redriven::Now(_) | Redriven::Elsewhere) => return Ok(()),
             Ok(Redriven::Before { resolution, .. }) => resolution.to_string(),
-            // It is asked for again: what was committed is found then.
+            // The request stays open, so it is tried again; that attempt finds whatever was
+            // committed.
             Err(RedriveError::Commit(error)) if !error.is_rolled_back() => {
                 tracing::warn!(dead_letter = %id, error = error_text(&error), "redriven with an unknown outcome");
                 return Ok(());
@@ -182,8 +183,8 @@ impl<DB: Dialect> Inbox<DB> {
     ) -> Result<Redriven, RedriveError> {
         let failed = StoreError::during;
         let mut tx = self.begin().await?;
-        // First: a process that waited for the dead letter of another one's request would have a
-        // connection less, and find it closed.
+        // Check the request first. Otherwise a process that waits for the dead letter of another
+        // process's request would occupy a connection, only to find it closed.
         if let Some(number) = request
             && !DB::is_requested(&mut tx, self.statements(), number)
                 .await
@@ -209,7 +210,8 @@ impl<DB: Dialect> Inbox<DB> {
         self.close(tx, id, resolution).await
     }
 
-    /// Applies the message of an open letter, unless it has taken effect, and takes its row over.
+    /// Applies the message of an open dead letter, unless it has taken effect, and takes over its
+    /// row.
     pub(crate) async fn apply_letter(
         &self,
         tx: &mut InboxTransaction<DB>,
@@ -236,15 +238,15 @@ impl<DB: Dialect> Inbox<DB> {
         Ok(resolution)
     }
 
-    /// Gives a dead letter up, for good: no further copy of its message takes effect. The decision
-    /// is kept with who took it.
+    /// Discards a dead letter for good: no further copy of its message takes effect. Stores the
+    /// decision with the person who made it.
     ///
-    /// Closed as [`Resolution::Duplicate`] when the message has taken effect meanwhile: then there
+    /// Closes it as [`Resolution::Duplicate`] when the message has already taken effect: then there
     /// is nothing to repair. A chunk, an incomplete message, a malformed delivery and one without a
-    /// scope name no whole message: nothing stops what comes of those later.
+    /// tenant do not identify a whole message, so later deliveries of it are not stopped.
     ///
     /// # Errors
-    /// [`RedriveError`]; the dead letter stays as it was.
+    /// [`RedriveError`]; the dead letter is unchanged.
     pub async fn discard(&self, id: DeadLetterId, signature: &Signature) -> Result<Redriven, RedriveError> {
         signature.check()?;
         let failed = StoreError::during;
@@ -262,8 +264,7 @@ impl<DB: Dialect> Inbox<DB> {
         self.close(tx, id, resolution).await
     }
 
-    /// Sees to it that the message of a letter takes no effect any more, or finds that it has done
-    /// so.
+    /// Prevents the message of a dead letter from taking effect, or finds that it already has.
     async fn give_up(
         &self,
         tx: &mut InboxTransaction<DB>,
@@ -274,8 +275,8 @@ impl<DB: Dialect> Inbox<DB> {
         if !DB::DAYS_ARE_IMPLICIT && self.is_beyond(day) {
             self.refresh_on(tx).await?;
             if self.is_beyond(day) {
-                // No row can be stored for so late a day: copies are refused by their time until
-                // then.
+                // No row can be stored for a day that far ahead: until then, copies are refused by
+                // their time.
                 return Ok(Resolution::Discarded);
             }
         }
@@ -283,7 +284,7 @@ impl<DB: Dialect> Inbox<DB> {
             self.ensure_day(day).await.map_err(|error| RedriveError::Admit(error.into()))?;
         }
         if !self.knows_day(day) {
-            // Its day is forgotten: further copies are refused by their time.
+            // Its day is forgotten, so further copies are refused by their time.
             return Ok(Resolution::Discarded);
         }
         match self.insert_dead(tx, (letter.key(), letter.id), &message).await? {
@@ -299,7 +300,7 @@ impl<DB: Dialect> Inbox<DB> {
         }
     }
 
-    /// Whether a day is too far ahead for the database to make it.
+    /// Returns whether a day is too far ahead for the database to create it.
     fn is_beyond(&self, day: Day) -> bool {
         day > Day::of(ahead(self.window().now, AHEAD_MAX))
     }
@@ -319,8 +320,8 @@ impl<DB: Dialect> Inbox<DB> {
         })
     }
 
-    /// Nothing for a duplicate; otherwise the guard, unless the inbox can hold no row for so old an
-    /// id.
+    /// Returns `None` for a duplicate. Otherwise returns the resolution and the guard; there is no
+    /// guard when the id is too old for an inbox row.
     async fn admit_again(
         &self,
         tx: &mut InboxTransaction<DB>,
@@ -376,7 +377,7 @@ fn owned_message(letter: &DeadLetter, consumer: &ConsumerName) -> Result<Message
 }
 
 impl RedriveError {
-    /// The error and its sources in one line.
+    /// Returns the error and its sources in one line.
     #[must_use]
     pub fn report(&self) -> String {
         error_text(self)

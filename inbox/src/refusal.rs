@@ -1,17 +1,17 @@
-//! Why a message is refused: loudly, before any effect.
+//! Reasons to refuse a message: with an error, before any effect.
 
 use message::{Fault, Fingerprint, Message, MessageId};
 use time::OffsetDateTime;
 
 use crate::name::ConsumerName;
 
-/// A message that the inbox does not let through. The message's fault: it goes to the dead letters
-/// at once, and trying again does not help.
+/// A message that the inbox refuses. It is the message's fault: it is dead-lettered at once,
+/// because trying again does not help.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// The id was used before with another payload: a producer's bug. Applying or dropping either
-    /// copy in silence would lose an effect.
+    /// The id was already used with another payload: a bug of the producer. Silently applying or
+    /// dropping either copy would lose an effect.
     #[error(
         "message {id} was processed at {processed_at} by consumer {consumer} with fingerprint {stored}, and came \
          again with {received}: its producer used one id for two payloads; correct the producer, then send the \
@@ -24,14 +24,14 @@ pub enum Refusal {
         consumer: ConsumerName,
         /// The fingerprint of the payload that took effect.
         stored: Fingerprint,
-        /// The fingerprint of the payload that came now.
+        /// The fingerprint of the payload that arrived now.
         received: Fingerprint,
         /// When the first took effect.
         processed_at: OffsetDateTime,
     },
-    /// The id was used before by another source, with the same or another payload: ids that two
-    /// producers derived from equal parts, or one outbox that leaves through two pipelines. Taking
-    /// the second for a copy would lose its effect in silence.
+    /// The id was already used by another source, with the same or another payload. Either two
+    /// producers derived ids from equal parts, or one outbox is published through two pipelines.
+    /// Taking the second message for a copy would silently lose its effect.
     #[error(
         "message {id} of source {stored} was processed at {processed_at} by consumer {consumer}, and source {received} \
          sent its id too: where both derive ids, put the source into the parts and send the message under an id of its \
@@ -44,12 +44,12 @@ pub enum Refusal {
         consumer: ConsumerName,
         /// The source of the message that took effect.
         stored: String,
-        /// The source of the message that came now.
+        /// The source of the message that arrived now.
         received: String,
         /// When the first took effect.
         processed_at: OffsetDateTime,
     },
-    /// The id is older than what the inbox remembers, so nobody can tell whether it took effect.
+    /// The id is older than the inbox remembers, so it is unknown whether it took effect.
     #[error(
         "message {id} was generated at {generated_at}; the inbox remembers ids from {oldest_accepted_at} on, so it \
          is unknown whether this one took effect; find out, then redrive it with late messages accepted, or discard it"
@@ -59,11 +59,11 @@ pub enum Refusal {
         id: MessageId,
         /// The time that the id carries.
         generated_at: OffsetDateTime,
-        /// The oldest time that is accepted at present.
+        /// The oldest time that is currently accepted.
         oldest_accepted_at: OffsetDateTime,
     },
-    /// The id's time lies further ahead of the database's clock than skew explains. It would
-    /// outlive its record.
+    /// The id's time is further ahead of the database's clock than the allowed skew. Such an id
+    /// could outlive its record.
     #[error(
         "message {id} was generated at {generated_at}, but the newest accepted time is {newest_accepted_at}: correct \
          the producer's clock, then redrive the message when that time has come"
@@ -73,10 +73,10 @@ pub enum Refusal {
         id: MessageId,
         /// The time that the id carries.
         generated_at: OffsetDateTime,
-        /// The newest time that is accepted at present.
+        /// The newest time that is currently accepted.
         newest_accepted_at: OffsetDateTime,
     },
-    /// A chunk that was to be admitted as if it were the whole message.
+    /// A chunk was admitted as if it were a whole message.
     #[error(
         "message {id} is only chunk {} of {count}: hand every message to `gather` first, and admit what is whole",
         .index + 1
@@ -84,23 +84,23 @@ pub enum Refusal {
     Fragment {
         /// The id.
         id: MessageId,
-        /// Which chunk, from 0.
+        /// The index of the chunk, from 0.
         index: u32,
-        /// How many there are.
+        /// The number of chunks of the message.
         count: u32,
     },
-    /// A chunk that cannot be a part of its message.
+    /// A chunk that cannot be part of its message.
     #[error("a chunk of message {id} cannot be kept: {problem}")]
     Chunk {
         /// The id.
         id: MessageId,
-        /// Why, and what to do.
+        /// The reason, and what to do.
         problem: String,
     },
 }
 
 impl Refusal {
-    /// The refused id.
+    /// Returns the refused id.
     #[must_use]
     pub fn id(&self) -> MessageId {
         match self {
@@ -113,13 +113,13 @@ impl Refusal {
         }
     }
 
-    /// That a message is a chunk, if it is one.
+    /// Returns a refusal if the message is a chunk.
     pub(crate) fn of_fragment(message: &Message) -> Option<Self> {
         let chunk = message.chunk.as_deref()?;
         Some(Self::Fragment { id: message.id, index: chunk.index(), count: chunk.count() })
     }
 
-    /// Whose fault it is: always the message's.
+    /// Returns the party at fault: always the message.
     #[must_use]
     pub fn fault(&self) -> Fault {
         Fault::Message

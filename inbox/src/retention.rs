@@ -1,9 +1,9 @@
-//! Remembering for as long as promised, and forgetting without a hole.
+//! Retention: remembers for as long as promised, and forgets without a gap.
 //!
-//! A day is forgotten whole, and in the same step the beginning of memory moves behind it. Ids from
-//! before that moment are refused by every process, whatever its own retention: on PostgreSQL
+//! A day is forgotten as a whole, and in the same step the beginning of memory moves behind it.
+//! Every process refuses ids from before that moment, whatever its own retention: on PostgreSQL
 //! because no partition holds them and none is ever created for them again, on SQLite because the
-//! insert itself compares. So processes with different settings cannot open a hole; the shortest
+//! insert itself compares. So processes with different settings cannot open a gap; the shortest
 //! retention wins.
 
 use sqlx::Connection;
@@ -25,26 +25,26 @@ pub struct Maintained {
     pub created: u64,
     /// Days (PostgreSQL) or rows (SQLite) that were forgotten.
     pub expired: u64,
-    /// Failures whose message never came again.
+    /// Failures of messages that were never delivered again.
     pub attempts_purged: u64,
     /// Closed dead letters that outlived their retention.
     pub dead_letters_purged: u64,
     /// Decisions of operators that outlived their retention.
     pub decisions_purged: u64,
-    /// Messages of which chunks were missing for too long; each is a dead letter now.
+    /// Messages whose chunks were missing for too long; each became a dead letter.
     pub incomplete_expired: u64,
 }
 
-/// How far the database's clock may be ahead before it is reported.
+/// Maximum lead of the database's clock that is not reported.
 const CLOCKS_APART_MAX: time::Duration = time::Duration::minutes(5);
 
-/// Rows that one statement purges at most.
+/// Maximum number of rows that one statement purges.
 const PURGED_MAX: u32 = 1_000;
 
-/// Statements of one maintenance that purge decisions at most.
+/// Maximum number of statements that purge decisions in one maintenance.
 const SWEEPS_MAX: u32 = 20;
 
-/// The parts of one maintenance. None keeps the others from their turn.
+/// The parts of one maintenance. A part that fails does not stop the others.
 #[derive(Default)]
 struct Parts {
     /// The first failure.
@@ -63,12 +63,13 @@ impl Parts {
 }
 
 impl<DB: Dialect> Inbox<DB> {
-    /// Creates the days to come, forgets the expired ones, and measures the database's clock. Any
-    /// number of processes may do it at once; once an hour is plenty. The runner does it by itself.
+    /// Creates the coming days, forgets the expired ones, and reads the database's clock. Any
+    /// number of processes may do this at once; once an hour is plenty. The runner does it
+    /// automatically.
     ///
     /// # Errors
-    /// The first [`OpenError`] of a part; every other part was done, and what was done stays done.
-    /// Not cancel-safe; run it to its end.
+    /// The first [`OpenError`] of a part; the other parts ran, and their results stay. Not
+    /// cancel-safe; run it to its end.
     pub async fn maintain(&self) -> Result<Maintained, OpenError> {
         self.refresh().await?;
         let mut parts = Parts::default();
@@ -80,7 +81,8 @@ impl<DB: Dialect> Inbox<DB> {
         let decisions_purged = self.purge_decisions().await;
         let expiry = self.expire_incomplete().await.map_err(OpenError::from);
         let incomplete_expired = parts.done("expire incomplete messages", expiry);
-        // They are figures: a role that may not purge them yet does everything else.
+        // A failure is ignored: these counts are only informative, and a role may lack the right to
+        // purge them.
         if let Err(error) = self.purge_minutes(self.window().now).await {
             tracing::debug!(error = error_text(&error), "counts of minutes were not purged");
         }
@@ -98,7 +100,7 @@ impl<DB: Dialect> Inbox<DB> {
         }
     }
 
-    /// Forgets the days that lie before the retention of this process.
+    /// Forgets the days that are older than the retention of this process.
     async fn forget_days(&self) -> Result<u64, OpenError> {
         let (window, settled) = (self.window(), self.settled_window());
         let keep_from = settled.keep_from();
@@ -112,7 +114,7 @@ impl<DB: Dialect> Inbox<DB> {
         Ok(expired)
     }
 
-    /// Whether days are left that were emptied and could not be dropped then.
+    /// Returns whether there are days left that were emptied but could not be dropped at the time.
     async fn has_days_before(&self, retained_from: OffsetDateTime) -> Result<bool, OpenError> {
         let first = Day::of(OffsetDateTime::UNIX_EPOCH);
         let last = Day::of(retained_from - time::Duration::DAY);
@@ -153,8 +155,8 @@ impl<DB: Dialect> Inbox<DB> {
         }
     }
 
-    /// At most [`SWEEPS_MAX`] statements: what is left has time until the next maintenance. A role
-    /// that may not do it yet does everything else.
+    /// Purges old decisions. Runs at most [`SWEEPS_MAX`] statements; the next maintenance does the
+    /// rest. Ignores failures, because a role may lack the right to purge them.
     async fn purge_decisions(&self) -> u64 {
         let before = back(self.settled_window().now, self.options().audit_retention);
         let mut purged = 0;
@@ -188,9 +190,9 @@ impl<DB: Dialect> Inbox<DB> {
         self.ensure_range(&mut connection, range).await
     }
 
-    /// Makes sure that a day can hold rows; does nothing for a day before memory begins. On a
-    /// connection outside the pool: the caller holds one of the pool's, and a pool of one would
-    /// wait for itself.
+    /// Makes sure that a day can hold rows; does nothing for a day before memory begins. Uses a
+    /// connection outside the pool: the caller holds a connection of the pool, so with a pool of
+    /// one it would wait forever.
     pub(crate) async fn ensure_day(&self, day: Day) -> Result<(), OpenError> {
         let failed = StoreError::during;
         let what = "connect to create a partition";
@@ -222,13 +224,13 @@ impl<DB: Dialect> Inbox<DB> {
         let last_missing = missing.last().unwrap_or(first_missing);
         let range = (first_missing, last_missing);
         let created = DB::create_days(connection, self.statements(), range).await.map_err(|source| {
-            // Only what does not pass by itself needs another role.
+            // Only an error that does not pass by itself needs another role.
             match source.is_transient() {
                 true => OpenError::Store(source),
                 false => OpenError::DaysMissing { first: first_missing, last: last_missing, source },
             }
         })?;
-        // Read what there is now, instead of believing: another process may have expired meanwhile.
+        // Read the days again: another process may have expired some meanwhile.
         let existing = DB::days(connection, self.statements(), (first, last))
             .await
             .map_err(failed("list the inbox's partitions"))?;

@@ -1,4 +1,4 @@
-//! Storing a dead letter, with the inbox row that stops further copies of its message.
+//! Stores a dead letter, with the inbox row that stops further copies of its message.
 
 use message::{Committed, Delivery, Fingerprint, Message, shield};
 use sqlx::Transaction;
@@ -12,28 +12,29 @@ use crate::name::{ConsumerName, Tenant};
 use crate::refusal::Refusal;
 use crate::store_error::StoreError;
 
-/// The outcome of a letter whose message gets an inbox row.
+/// The outcome for a dead letter whose message gets an inbox row.
 enum Outcome {
-    /// It is stored, or there was no need to.
+    /// It is stored, or need not be.
     Done(Committed),
     /// Nothing was done: the day of the row is forgotten.
     Forgotten,
-    /// Nothing was done: the id is that of another payload.
+    /// Nothing was done: the id was used with another payload.
     Reused(Refusal),
 }
 
 impl<DB: Dialect> Inbox<DB> {
     /// Dead-letters a delivery in a transaction of its own and returns the proof that settles it.
-    /// One that was dead-lettered before is counted and not stored twice.
+    /// If it was dead-lettered before, counts the delivery instead of storing it twice.
     ///
-    /// A message whose handler rejected it or failed too often, or that is held, gets its inbox row
-    /// in the same transaction: further copies of it are duplicates, wherever they come from, until
-    /// it is redriven. One that another process has handled or held meanwhile is not held again. A
-    /// message that is to be held and cannot get a row is no held one, which would take effect by
-    /// itself: it is stored as [`Reason::TooOld`], or as [`Reason::KeyReused`].
+    /// A message that its handler rejected, that failed too often or that is held gets its inbox
+    /// row in the same transaction. Further copies of it are duplicates, wherever they come from,
+    /// until it is redriven. A message that another process has handled or held meanwhile is not
+    /// held again. A message that should be held but cannot get a row is stored as
+    /// [`Reason::TooOld`] or [`Reason::KeyReused`] instead, because a held message would later take
+    /// effect automatically.
     ///
     /// # Errors
-    /// [`StoreError`]; the delivery must not be settled then. Runs to its end even if this call is
+    /// [`StoreError`]; then the delivery must not be settled. Runs to its end even if this call is
     /// dropped.
     pub async fn dead_letter(
         &self,
@@ -45,9 +46,9 @@ impl<DB: Dialect> Inbox<DB> {
         self.store_letter(consumer, DeadLetter::of(delivery, consumer, scope, cause), None).await
     }
 
-    /// As [`dead_letter`](Self::dead_letter), for a chunk that made its message whole
-    /// ([`Gathered::Whole`], [`AdmitError::Damaged`]): the letter holds the whole message, and the
-    /// chunks are forgotten in the same transaction.
+    /// Does the same as [`dead_letter`](Self::dead_letter), for a chunk that completed its message
+    /// ([`Gathered::Whole`], [`AdmitError::Damaged`]). The dead letter holds the whole message, and
+    /// the chunks are forgotten in the same transaction.
     ///
     /// [`Gathered::Whole`]: crate::Gathered::Whole
     /// [`AdmitError::Damaged`]: crate::AdmitError::Damaged
@@ -74,7 +75,7 @@ impl<DB: Dialect> Inbox<DB> {
         self.store_letter(consumer, DeadLetter::of(&of_whole, consumer, scope, cause), chunks).await
     }
 
-    /// Stores a letter; forgets the chunks of its message with this fingerprint, if there is one.
+    /// Stores a dead letter. Forgets the chunks of its message that have the fingerprint `chunks`.
     async fn store_letter(
         &self,
         consumer: &ConsumerName,
@@ -89,8 +90,8 @@ impl<DB: Dialect> Inbox<DB> {
             };
             let without_row = match inbox.store_letter_with_row(&consumer, &letter, chunks, &message).await? {
                 Outcome::Done(proof) => return Ok(proof),
-                // Further copies are refused by their time. Without a row nothing says that a held
-                // message took no effect, so a person decides.
+                // Further copies are refused by their time. Without a row, no record shows that a
+                // held message took no effect, so an operator decides.
                 Outcome::Forgotten if letter.reason == Reason::Held => {
                     let error = format!("its day was forgotten before it could be {}", letter.error);
                     DeadLetter { reason: Reason::TooOld, error, ..letter }
@@ -106,7 +107,7 @@ impl<DB: Dialect> Inbox<DB> {
         .await
     }
 
-    /// Stores a letter without an inbox row.
+    /// Stores a dead letter without an inbox row.
     async fn store_letter_alone(
         &self,
         letter: &DeadLetter,
@@ -133,11 +134,12 @@ impl<DB: Dialect> Inbox<DB> {
             }
             Inserted::Exists(stored) => {
                 match self.duplicate(&mut tx, stored, (consumer, letter.key()), message).await? {
-                    // Handled or held by another process meanwhile: one more copy, and rolled back.
+                    // Another process has handled or held it meanwhile: a duplicate; the
+                    // transaction rolls back.
                     Ok(_) if is_held => return Ok(Outcome::Done(Committed::attest(letter.subject))),
                     Err(refusal) if is_held => return Ok(Outcome::Reused(refusal)),
-                    // It took effect in another process meanwhile: nothing is to be decided, and
-                    // its key does not wait.
+                    // Another process has applied it meanwhile: there is nothing to decide, and its
+                    // key need not wait.
                     Ok(Duplicate { dead_letter: None, .. }) => {
                         DB::resolve(&mut tx, self.statements(), letter_id, Resolution::Duplicate)
                             .await
@@ -150,8 +152,8 @@ impl<DB: Dialect> Inbox<DB> {
         Ok(Outcome::Done(self.finish_letter(tx, letter).await?))
     }
 
-    /// Begins the transaction of a letter: the chunks of its message are forgotten in it, and the
-    /// letter is stored, under its own id or under that of the letter which its delivery has.
+    /// Begins the transaction of a dead letter: forgets the chunks of its message and stores it.
+    /// Returns its id, or the id of the dead letter that its delivery already has.
     async fn begin_letter(
         &self,
         letter: &DeadLetter,
@@ -164,8 +166,8 @@ impl<DB: Dialect> Inbox<DB> {
                 .await
                 .map_err(failed("forget the chunks of a dead letter"))?;
         }
-        // A redelivery without an id: the broker does not say which of several equal arrivals it
-        // repeats, and one of their letters counts it.
+        // For a redelivery without an id, the broker does not identify which of several equal
+        // arrivals it repeats. So one of their dead letters counts it.
         let repeated = if letter.is_nameless() {
             DB::fingerprint_of_dead_letter(&mut tx, self.statements(), letter.key())
                 .await
@@ -189,13 +191,14 @@ impl<DB: Dialect> Inbox<DB> {
         DB::forget_attempts(&mut tx, self.statements(), &[letter.key()], true)
             .await
             .map_err(failed("forget the attempts of a dead letter"))?;
-        // An error before ended the call, so the transaction is intact and COMMIT commits.
+        // An earlier error would have ended this call, so the transaction is intact and COMMIT
+        // commits.
         tx.commit().await.map_err(failed("commit a dead letter"))?;
         Ok(Committed::attest(letter.subject))
     }
 
-    /// Inserts the row of a dead letter's message, unless its key is there, with what its copies
-    /// are compared with.
+    /// Inserts the row of a dead letter's message, with the content that copies are compared with,
+    /// unless its key exists.
     pub(crate) async fn insert_dead(
         &self,
         tx: &mut Transaction<'_, DB>,

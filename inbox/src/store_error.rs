@@ -1,4 +1,4 @@
-//! A database that did not do what it was asked.
+//! The error of a database that could not do what it was asked.
 
 use std::error::Error;
 
@@ -24,18 +24,18 @@ impl StoreError {
         Self { what: what.into(), kind, source: source.into() }
     }
 
-    /// Something ended in the middle, or a simulation says so: try again.
+    /// Makes an error for an operation that was interrupted, or for a simulation: try again.
     pub fn broken(what: impl Into<String>, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self::new(what, SqlErrorKind::Unavailable, source)
     }
 
-    /// An adapter for `map_err`.
+    /// Returns a function for `map_err`.
     pub(crate) fn during(what: &'static str) -> impl FnOnce(sqlx::Error) -> Self {
         move |error| Self::new(what, SqlErrorKind::of(&error), error)
     }
 
-    /// Whose fault it is: the infrastructure's ([`Fault::Broker`]: wait and try again) or the
-    /// operator's.
+    /// Returns the party at fault: the infrastructure ([`Fault::Broker`]: wait and try again) or
+    /// the operator.
     #[must_use]
     pub fn fault(&self) -> Fault {
         match self.kind {
@@ -44,7 +44,7 @@ impl StoreError {
         }
     }
 
-    /// Whether the same call in a new transaction can succeed without anybody doing something.
+    /// Returns whether the same call in a new transaction can succeed without any intervention.
     #[must_use]
     pub fn is_transient(&self) -> bool {
         self.kind != SqlErrorKind::Refused

@@ -1,4 +1,4 @@
-//! The one table of every metric of the inbox and of idempotency keys, [`METRICS`].
+//! The table of every metric of the inbox and of idempotency keys, [`METRICS`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -113,7 +113,7 @@ impl Meter {
         Self { consumer: consumer.as_str().into(), tally: Tally::default() }
     }
 
-    /// The part of these counts that is to be stored.
+    /// Returns the counts that will be stored in the database.
     pub(crate) fn tally(&self) -> &Tally {
         &self.tally
     }
@@ -190,19 +190,19 @@ impl Meter {
     }
 }
 
-/// A message expired with missing chunks; by maintenance, for whichever consumer it was.
+/// Counts a message that maintenance expired with missing chunks, of any consumer.
 pub(crate) fn incomplete(consumer: &str) {
     let reason = Reason::Incomplete.as_str();
     counter!("inbox_incomplete_total", "consumer" => consumer.to_owned()).increment(1);
     counter!("inbox_dead_total", "consumer" => consumer.to_owned(), "reason" => reason).increment(1);
 }
 
-/// A message that the guard did not let through, whoever asked it.
+/// Counts a message that the guard refused, for any caller.
 pub(crate) fn refused(consumer: &ConsumerName, refusal: &Refusal) {
     Meter::new(consumer).refused(Reason::from(refusal));
 }
 
-/// A part of maintenance that failed.
+/// Counts a failed part of maintenance.
 pub(crate) fn not_maintained(part: &'static str) {
     counter!("inbox_maintenance_failures_total", "part" => part).increment(1);
 }

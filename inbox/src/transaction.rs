@@ -1,4 +1,4 @@
-//! A transaction that gives the proof of its commit.
+//! A transaction that returns the proof of its commit.
 
 use std::ops::{Deref, DerefMut};
 
@@ -20,21 +20,21 @@ use crate::refusal::Refusal;
 use crate::store_error::StoreError;
 use crate::within::{no_answer, within};
 
-/// A transaction of the inbox's database that knows which messages it admitted. It derefs to the
-/// sqlx transaction, for the effects. Dropped without [`commit`](Self::commit), it rolls back.
+/// A transaction of the inbox's database that tracks which messages it admitted. It derefs to the
+/// sqlx transaction, for the effects. When dropped without [`commit`](Self::commit), it rolls back.
 ///
 /// Only its `commit` makes the proofs that settle deliveries, and only if its own inbox rows are
-/// there in the very transaction that commits. That look is not a formality: with sqlx, `commit()`
-/// after a statement error that somebody swallowed returns `Ok` although PostgreSQL rolled
-/// everything back. Await every `begin()` (a savepoint) in it: one that is dropped before its
-/// answer, or refused, ends the whole transaction, and what is written after it commits by itself.
+/// there in the very transaction that commits. That check is necessary: with sqlx, `commit()` after
+/// a swallowed statement error returns `Ok` although PostgreSQL rolled everything back. Await every
+/// `begin()` (a savepoint) in it. A `begin()` that is refused, or dropped before its answer, ends
+/// the whole transaction, and later writes commit by themselves.
 #[derive(Debug)]
 #[must_use = "dropping it rolls it back"]
 pub struct InboxTransaction<DB: Dialect> {
     inbox: Inbox<DB>,
     tx: Transaction<'static, DB>,
     admitted: Vec<Admitted>,
-    /// Messages that were put together, and are to be admitted: their chunks are gone with the
+    /// Messages that were assembled and must be admitted, because their chunks are deleted with the
     /// commit.
     wholes: Vec<(ConsumerName, Tenant, MessageId)>,
 }
@@ -48,11 +48,11 @@ struct Admitted {
 /// The evidence in the database that must exist at the commit.
 #[derive(Debug)]
 enum Evidence {
-    /// The inbox row that this transaction made.
+    /// An inbox row that this transaction inserted.
     Row { consumer: ConsumerName, scope: Tenant },
     /// A chunk that this transaction keeps.
     Chunk { consumer: ConsumerName, scope: Tenant, chunk: Box<Chunk> },
-    /// Nothing: an earlier transaction made the row, or the guard was switched off.
+    /// None: an earlier transaction inserted the row, or the guard was switched off.
     None,
 }
 
@@ -60,7 +60,7 @@ impl<DB: Dialect> Inbox<DB> {
     /// Begins a transaction. Cancel-safe: the work runs to its end.
     ///
     /// # Errors
-    /// [`StoreError`] when the database refused or is away.
+    /// [`StoreError`] when the database refused or is unavailable.
     pub async fn begin(&self) -> Result<InboxTransaction<DB>, StoreError> {
         let inbox = self.clone();
         shield(async move {
@@ -89,8 +89,8 @@ impl<DB: Dialect> InboxTransaction<DB> {
         Ok(admission)
     }
 
-    /// As [`admit`](Self::admit), but accepts an id that is older than this process's retention as
-    /// long as the tables remember its day.
+    /// Does the same as [`admit`](Self::admit), but accepts an id that is older than this process's
+    /// retention while the tables remember its day.
     pub(crate) async fn admit_late(
         &mut self,
         consumer: &ConsumerName,
@@ -104,8 +104,8 @@ impl<DB: Dialect> InboxTransaction<DB> {
         Ok(admission)
     }
 
-    /// Takes the row of a dead letter over for its message, which is to be applied in this
-    /// transaction. Nothing when there is no such row.
+    /// Takes over the row of a dead letter for its message, which will be applied in this
+    /// transaction. Returns `None` when there is no such row.
     pub(crate) async fn take_over(
         &mut self,
         consumer: &ConsumerName,
@@ -127,8 +127,8 @@ impl<DB: Dialect> InboxTransaction<DB> {
         Ok(Some(Guard::new(&self.inbox, consumer, scope, message, None)))
     }
 
-    /// Puts messages in chunks together: see [`Inbox::gather`]. The proof for a chunk that is kept,
-    /// or that comes after its message took effect, comes with the commit.
+    /// Gathers the chunks of a message: see [`Inbox::gather`]. The commit returns the proof for a
+    /// chunk that is kept, or that arrived after its message took effect.
     ///
     /// # Errors
     /// [`AdmitError`]; roll back, or drop the transaction. Not cancel-safe.
@@ -174,8 +174,8 @@ impl<DB: Dialect> InboxTransaction<DB> {
         Ok(admissions)
     }
 
-    /// As [`admit_batch`](Self::admit_batch), for the runner: it takes what is refused once more,
-    /// alone.
+    /// Does the same as [`admit_batch`](Self::admit_batch) without counting refusals. The runner
+    /// uses it, because it handles refused messages again one by one.
     pub(crate) async fn admit_batch_uncounted(
         &mut self,
         consumer: &ConsumerName,
@@ -192,7 +192,7 @@ impl<DB: Dialect> InboxTransaction<DB> {
         Ok(admissions)
     }
 
-    /// Lets a message through without looking: for showing what happens without an inbox.
+    /// Admits a message without any check, to demonstrate what happens without an inbox.
     #[doc(hidden)]
     pub fn admit_unguarded(
         &mut self,
@@ -209,19 +209,20 @@ impl<DB: Dialect> InboxTransaction<DB> {
     /// admission. Runs to its end even if this call is dropped.
     ///
     /// # Errors
-    /// [`CommitError::RolledBack`] when nothing was committed, [`CommitError::Unknown`] when the
-    /// answer got lost: then settle nothing; the deliveries come again, and the inbox knows.
+    /// [`CommitError::RolledBack`] when nothing was committed. [`CommitError::Unknown`] when the
+    /// answer was lost: then settle nothing; the deliveries come again, and the inbox knows whether
+    /// they took effect.
     pub async fn commit(self) -> Result<Vec<Committed>, CommitError> {
         Ok(self.commit_and_chain().await?.0)
     }
 
-    /// Commits as [`commit`](Self::commit) does, and hands over the next transaction where the
-    /// database begins one in the same message (PostgreSQL, `COMMIT AND CHAIN`); without one,
-    /// [begin](Inbox::begin) it. For a loop that has the next message at hand already: of four
-    /// messages to the server for each of its own it saves one.
+    /// Commits as [`commit`](Self::commit) does. Also returns the next transaction when the
+    /// database begins one in the same message (PostgreSQL, `COMMIT AND CHAIN`); otherwise
+    /// [begin](Inbox::begin) one. This is for a loop that already has its next message: it saves
+    /// one of the four round trips to the server per message.
     ///
-    /// The next transaction's `now()` is the time of this commit, and an open transaction holds its
-    /// connection: drop it if there is nothing to do in it at present.
+    /// The next transaction's `now()` is the time of this commit, and an open transaction occupies
+    /// its connection. Drop it if there is nothing to do in it now.
     ///
     /// # Errors
     /// As for [`commit`](Self::commit).
@@ -234,18 +235,18 @@ impl<DB: Dialect> InboxTransaction<DB> {
         .await
     }
 
-    /// Rolls back. Dropping does the same, later.
+    /// Rolls back now. Dropping the transaction does the same, later.
     ///
     /// # Errors
-    /// [`StoreError`] when the database did not answer; it rolls back when it notices the lost
-    /// connection.
+    /// [`StoreError`] when the database did not answer. The database rolls back when it notices the
+    /// lost connection.
     pub async fn rollback(self) -> Result<(), StoreError> {
         let (tx, limit, what) = (self.tx, self.inbox.options().call_timeout, "roll back");
         let work = async move { tx.rollback().await.map_err(StoreError::during(what)) };
         shield(within(limit, what, work)).await
     }
 
-    /// Rolls back, and has the session forget what it has prepared.
+    /// Rolls back, and clears the prepared statements of the session.
     pub(crate) async fn discard(self) -> Result<(), StoreError> {
         let (mut tx, limit, what) = (self.tx, self.inbox.options().call_timeout, "roll back");
         let work = async move {
@@ -265,19 +266,19 @@ impl<DB: Dialect> InboxTransaction<DB> {
         self.forget_whole(consumer, scope, message.id);
         let evidence = match admission {
             Admission::Fresh(_) => Evidence::Row { consumer: consumer.clone(), scope: scope.clone() },
-            // If its row is this transaction's own, that was noted when it was made.
+            // If the row is this transaction's own, it was noted when it was inserted.
             Admission::Duplicate(_) => Evidence::None,
         };
         self.admitted.push(Admitted { subject: message.id.as_uuid(), evidence });
     }
 
-    /// A message that was put together is admitted.
+    /// Removes an assembled message from the list, because it is admitted now.
     fn forget_whole(&mut self, consumer: &ConsumerName, scope: &Tenant, id: MessageId) {
         self.wholes.retain(|(c, s, whole)| (c, s, *whole) != (consumer, scope, id));
     }
 
-    /// Chunks that this transaction kept are gone again: the inbox row of their message is there,
-    /// or will be.
+    /// Drops the evidence for chunks that this transaction kept: they are deleted, because the
+    /// inbox row of their message exists or will exist.
     fn forget_chunks(&mut self, consumer: &ConsumerName, scope: &Tenant, id: MessageId) {
         for Admitted { evidence, .. } in self.admitted.iter_mut().filter(|one| one.subject == id.as_uuid()) {
             if matches!(evidence, Evidence::Chunk { consumer: c, scope: s, .. } if c == consumer && s == scope)
@@ -287,7 +288,8 @@ impl<DB: Dialect> InboxTransaction<DB> {
         }
     }
 
-    /// Refuses to go on after the transaction was ended: what is written would commit by itself.
+    /// Refuses to continue after the transaction has ended: later writes would commit by
+    /// themselves.
     async fn check_open(&mut self) -> Result<(), StoreError> {
         let what = "go on in a transaction";
         match DB::is_open(&mut self.tx).await.map_err(StoreError::during(what))? {
@@ -316,8 +318,8 @@ impl<DB: Dialect> InboxTransaction<DB> {
         Ok((proofs, next.map(|tx| Self { inbox, tx, admitted: Vec::new(), wholes: Vec::new() })))
     }
 
-    /// Sees every kept chunk in the transaction that is about to commit, and that each whole was
-    /// admitted.
+    /// Checks that every kept chunk is in the transaction that is about to commit, and that every
+    /// assembled message was admitted.
     async fn check_chunks(&mut self) -> Result<(), CommitError> {
         if !self.wholes.is_empty() {
             return Err(CommitError::RolledBack { reason: UNADMITTED, source: None });
@@ -342,8 +344,9 @@ impl<DB: Dialect> InboxTransaction<DB> {
 const UNADMITTED: &str = "chunks were put together to a message that was not admitted";
 const GONE: &str = "its inbox rows are gone: it was rolled back, to a savepoint or wholly";
 
-/// Interprets a failed COMMIT. Only an error that names a broken rule or a lost conflict says that
-/// nothing was committed. Any other one (connection gone, server going down) leaves it open.
+/// Interprets a failed COMMIT. Only an error for a violated constraint or a lost conflict proves
+/// that nothing was committed. After any other error (connection lost, server shutting down) it is
+/// unknown.
 pub(crate) fn classify_commit(error: sqlx::Error) -> CommitError {
     let refused = match &error {
         sqlx::Error::Database(answer) => answer.code().is_some_and(|code| says_rolled_back(&code)),
@@ -357,9 +360,9 @@ pub(crate) fn classify_commit(error: sqlx::Error) -> CommitError {
     CommitError::Unknown { source }
 }
 
-/// By SQLSTATE: integrity violations (deferred constraints), lost conflicts except 40003
-/// (completion unknown), errors raised by deferred triggers, an aborted transaction. By SQLite
-/// result code: BUSY and constraints.
+/// Returns whether an error code proves a rollback. SQLSTATE: integrity violations (deferred
+/// constraints), lost conflicts except 40003 (completion unknown), errors raised by deferred
+/// triggers, an aborted transaction. SQLite result code: BUSY and constraints.
 fn says_rolled_back(code: &str) -> bool {
     if code.len() == 5 {
         return code != "40003" && ["22", "23", "25", "40", "P0"].contains(&&code[..2]);

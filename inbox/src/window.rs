@@ -1,4 +1,4 @@
-//! Which ids are accepted at a moment. Pure: no clock, no database.
+//! The ids that are accepted at a moment. Pure: no clock, no database.
 
 use std::time::Duration;
 
@@ -9,15 +9,15 @@ use time::OffsetDateTime;
 use crate::day::{Day, ahead, back};
 use crate::refusal::Refusal;
 
-/// Days whose partitions exist by default before they are needed, so that a consumer that may not
-/// create any runs on for a while when nobody maintains.
+/// Default number of days whose partitions are created ahead of time. They let a consumer that
+/// cannot create partitions run for a while without maintenance.
 pub const DAYS_AHEAD_DEFAULT: u32 = 2;
 
-/// How much later than its last id's retention a day is expired: the local refusal then always
-/// comes first.
+/// How long after the retention of its last id a day is expired. So the local refusal always comes
+/// first.
 pub const EXPIRY_MARGIN: Duration = Duration::from_secs(3_600);
 
-/// The ids that the inbox accepts at a moment of the database's clock.
+/// The ids that the inbox accepts at one moment of the database's clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Window {
     /// The database's time.
@@ -26,24 +26,24 @@ pub struct Window {
     pub retention: Duration,
     /// How far ahead of `now` an id may be.
     pub skew_max: Duration,
-    /// Where the memory of the tables begins, whatever this process's retention says.
+    /// Where the memory of the tables begins, independent of this process's retention.
     pub retained_from: OffsetDateTime,
 }
 
 impl Window {
-    /// The oldest accepted generation time.
+    /// Returns the oldest accepted generation time.
     #[must_use]
     pub fn oldest_accepted_at(&self) -> OffsetDateTime {
         back(self.now, self.retention).max(self.retained_from)
     }
 
-    /// The newest accepted generation time.
+    /// Returns the newest accepted generation time.
     #[must_use]
     pub fn newest_accepted_at(&self) -> OffsetDateTime {
         ahead(self.now, self.skew_max)
     }
 
-    /// Judges an id by its time.
+    /// Validates the time of an id.
     ///
     /// # Errors
     /// [`Refusal::TooOld`] and [`Refusal::FromTheFuture`].
@@ -51,8 +51,8 @@ impl Window {
         self.validate_remembered(id, self.oldest_accepted_at())
     }
 
-    /// As [`validate`](Self::validate), but only what the tables no longer remember is too old: for
-    /// redriving a late message whose day still exists.
+    /// Does the same as [`validate`](Self::validate), but refuses as too old only ids that the
+    /// tables no longer remember: for redriving a late message whose day still exists.
     ///
     /// # Errors
     /// [`Refusal::TooOld`] and [`Refusal::FromTheFuture`].
@@ -73,7 +73,8 @@ impl Window {
         })
     }
 
-    /// The days whose partitions have to exist: every accepted id's, and `days_ahead` more.
+    /// Returns the days whose partitions must exist: those of every accepted id, and `days_ahead`
+    /// more.
     #[must_use]
     pub fn days(&self, days_ahead: u32) -> (Day, Day) {
         let days_ahead = Duration::from_secs(u64::from(days_ahead) * 86_400);
@@ -81,7 +82,7 @@ impl Window {
         (Day::of(self.oldest_accepted_at()), Day::of(ahead))
     }
 
-    /// The first day that is kept; whole days before it can go.
+    /// Returns the first day to keep; the days before it can be forgotten.
     #[must_use]
     pub fn keep_from(&self) -> Day {
         Day::of(back(back(self.now, self.retention), EXPIRY_MARGIN))
@@ -123,7 +124,7 @@ mod tests {
             (from_the_start, NOW, "accepted"),
             (from_the_start, datetime!(2026-03-15 12:05 UTC), "accepted"),
             (from_the_start, datetime!(2026-03-15 12:05:00.001 UTC), "future"),
-            // Another process expired more than this one's retention says.
+            // Another process has expired more than this process's retention allows.
             (moved, datetime!(2026-03-09 23:59:59.999 UTC), "too old"),
             (moved, datetime!(2026-03-10 0:00 UTC), "accepted"),
         ] {

@@ -1,8 +1,8 @@
-//! Bounds calls to the database: a host that is gone answers nothing, and its connections tell
-//! nothing of it for as long as they have nothing to send.
+//! Bounds calls to the database. A host that is down answers nothing, and its connections do not
+//! notice while they have nothing to send.
 //!
-//! A connection that did not answer in time is dropped. The pool closes it when it does not answer
-//! the pool either: `outbox::pool_options` has a limit for that.
+//! A connection that did not answer in time is dropped. The pool closes it if it does not answer
+//! the pool either: `outbox::pool_options` sets a limit for that.
 
 use std::future::Future;
 use std::io;
@@ -13,18 +13,18 @@ use sqlx::{Database, Pool};
 
 use crate::store_error::StoreError;
 
-/// How long a process waits for an answer of the database by default. Admitting a message waits for
-/// a racing consumer of the same one, so it is longer than a handler may take.
+/// Default time that a process waits for an answer of the database. Admitting a message waits for a
+/// racing consumer of the same message, so the default is longer than a handler may take.
 pub const CALL_TIMEOUT_DEFAULT: Duration = Duration::from_secs(120);
-/// The shortest time for which it waits.
+/// Minimum time that it waits.
 pub const CALL_TIMEOUT_MIN: Duration = Duration::from_secs(1);
-/// The longest.
+/// Maximum time that it waits.
 pub const CALL_TIMEOUT_MAX: Duration = Duration::from_secs(3_600);
 
-/// How long maintenance may take as a whole: it makes and drops tables, and waits for locks.
+/// Maximum duration of a whole maintenance, which creates and drops tables and waits for locks.
 pub(crate) const MAINTENANCE_MAX: Duration = Duration::from_secs(1_800);
 
-/// A database whose every call is bounded: below idempotency keys and sagas.
+/// A database pool with a time limit for every call. Idempotency keys and sagas use it.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct Bounded<DB: Database> {
@@ -33,25 +33,25 @@ pub struct Bounded<DB: Database> {
 }
 
 impl<DB: Database> Bounded<DB> {
-    /// `limit` is how long one call may take.
+    /// Wraps a pool; `limit` is the maximum duration of one call.
     #[must_use]
     pub fn new(pool: Pool<DB>, limit: Duration) -> Self {
         Self { pool, limit }
     }
 
-    /// The pool, for calls that are bounded by [`call`](Self::call) as a whole.
+    /// Returns the pool, for calls that are bounded by [`call`](Self::call) as a whole.
     #[must_use]
     pub fn pool(&self) -> &Pool<DB> {
         &self.pool
     }
 
-    /// How long one call may take.
+    /// Returns the maximum duration of one call.
     #[must_use]
     pub fn limit(&self) -> Duration {
         self.limit
     }
 
-    /// Lends a connection.
+    /// Acquires a connection.
     ///
     /// # Errors
     /// As for [`call`](Self::call).
@@ -59,12 +59,12 @@ impl<DB: Database> Bounded<DB> {
         self.call(self.pool.acquire()).await
     }
 
-    /// Waits for a call to its limit, then drops it. The connection that it used must go with it,
-    /// or be given back to the pool.
+    /// Waits for a call up to the limit, then drops it. The call must own its connection, so that
+    /// the connection is dropped too or returned to the pool.
     ///
     /// # Errors
-    /// Those of the call; after its limit one of a connection that is lost: what was under way may
-    /// have happened.
+    /// The errors of the call. After the limit, the error of a lost connection: the statement may
+    /// or may not have taken effect.
     pub async fn call<T>(
         &self,
         call: impl Future<Output = Result<T, sqlx::Error>>,
@@ -72,17 +72,17 @@ impl<DB: Database> Bounded<DB> {
         self.any(call).await.unwrap_or_else(Err)
     }
 
-    /// Waits for a call that has errors of its own.
+    /// Does the same for a call that has errors of its own.
     ///
     /// # Errors
-    /// That of a connection that is lost, after its limit.
+    /// The error of a lost connection, after the limit.
     pub async fn any<T>(&self, call: impl Future<Output = T>) -> Result<T, sqlx::Error> {
         let lost = || io::Error::new(io::ErrorKind::TimedOut, no_answer(self.limit));
         tokio::time::timeout(self.limit, call).await.map_err(|_| sqlx::Error::Io(lost()))
     }
 }
 
-/// Waits for a call at most so long, then drops it.
+/// Waits for a call up to `limit`, then drops it.
 pub(crate) async fn within<T, E: From<StoreError>>(
     limit: Duration,
     what: &'static str,
@@ -94,7 +94,7 @@ pub(crate) async fn within<T, E: From<StoreError>>(
     }
 }
 
-/// The text of a call that was given up.
+/// Returns the error text of a call that did not answer in time.
 pub(crate) fn no_answer(limit: Duration) -> String {
     format!("no answer within {limit:?}: the connection is given up")
 }

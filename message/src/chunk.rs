@@ -133,13 +133,13 @@ impl Chunk {
         self.index + 1 == self.count
     }
 
-    /// The bytes of the whole payload.
+    /// Returns the length of the whole payload, in bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// The fingerprint of the whole message: [`Fingerprint::of`] before it was split.
+    /// Returns the fingerprint of the whole message: [`Fingerprint::of`] before it was split.
     #[must_use]
     pub fn fingerprint(&self) -> Fingerprint {
         self.fingerprint

@@ -30,7 +30,7 @@ pub enum FaultScope {
 }
 
 impl Fault {
-    /// The lower-case word for logs and tables.
+    /// Returns the lower-case word for logs and tables.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -48,7 +48,7 @@ impl fmt::Display for Fault {
 }
 
 impl FaultScope {
-    /// The lower-case word for logs and tables.
+    /// Returns the lower-case word for logs and tables.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {

@@ -31,7 +31,7 @@ impl Fingerprint {
         Self(hash.finalize().into())
     }
 
-    /// The 32 bytes, as stored.
+    /// Returns the 32 bytes, as stored.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8; 32] {
         &self.0

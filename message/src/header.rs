@@ -60,7 +60,7 @@ impl HeaderName {
         RESERVED.contains(&lower.as_str()) || RESERVED_PREFIXES.iter().any(|prefix| lower.starts_with(prefix))
     }
 
-    /// Checks the text and takes it over.
+    /// Checks the text and returns it as a name.
     ///
     /// # Errors
     /// [`InvalidText`]: empty, over 255 bytes, a character outside the set, or reserved for the
@@ -76,7 +76,7 @@ impl HeaderName {
         Ok(Self(value))
     }
 
-    /// The text itself.
+    /// Returns the text itself.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -84,7 +84,7 @@ impl HeaderName {
 }
 
 impl HeaderValue {
-    /// Checks the text and takes it over. The empty value is accepted.
+    /// Checks the text and returns it as a value. The empty value is accepted.
     ///
     /// # Errors
     /// [`InvalidText`]: over [`HEADER_VALUE_BYTES_MAX`] bytes, or a control character (CR, LF, NUL,
@@ -103,7 +103,7 @@ impl HeaderValue {
         Ok(Self(value))
     }
 
-    /// The text itself.
+    /// Returns the text itself.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -118,7 +118,7 @@ impl fmt::Debug for HeaderValue {
 }
 
 impl Headers {
-    /// No headers.
+    /// Makes an empty set of headers.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -164,13 +164,13 @@ impl Headers {
         (&self.text[place.from..place.name_end], &self.text[place.name_end..place.end])
     }
 
-    /// The value of a header.
+    /// Returns the value of a header.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&str> {
         self.iter().find(|(n, _)| *n == name).map(|(_, value)| value)
     }
 
-    /// All headers in the order of their names.
+    /// Returns all headers, in the order of their names.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         self.places.iter().map(|place| self.read(place))
     }

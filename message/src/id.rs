@@ -141,7 +141,7 @@ impl MessageId {
         Self(uuid)
     }
 
-    /// The UUID itself.
+    /// Returns the UUID itself.
     #[must_use]
     pub fn as_uuid(self) -> Uuid {
         self.0

@@ -136,7 +136,7 @@ impl Message {
     }
 }
 
-/// The source of messages whose outbox has no name.
+/// Returns the source of messages whose outbox has no name.
 #[expect(clippy::expect_used, reason = "a constant, checked by the test below")]
 fn default_source() -> Source {
     Source::new("/outbox").expect("a valid constant")

@@ -13,7 +13,7 @@ pub enum MetricKind {
 }
 
 impl MetricKind {
-    /// The word of the exposition format: `counter`, `gauge`, `histogram`.
+    /// Returns the word of the exposition format: `counter`, `gauge`, `histogram`.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -38,19 +38,19 @@ pub struct Metric {
 }
 
 impl Metric {
-    /// A counter.
+    /// Makes a counter.
     #[must_use]
     pub const fn counter(name: &'static str, labels: &'static [&'static str], text: &'static str) -> Self {
         Self { name, kind: MetricKind::Counter, labels, text }
     }
 
-    /// A gauge.
+    /// Makes a gauge.
     #[must_use]
     pub const fn gauge(name: &'static str, labels: &'static [&'static str], text: &'static str) -> Self {
         Self { name, kind: MetricKind::Gauge, labels, text }
     }
 
-    /// A histogram.
+    /// Makes a histogram.
     #[must_use]
     pub const fn histogram(name: &'static str, labels: &'static [&'static str], text: &'static str) -> Self {
         Self { name, kind: MetricKind::Histogram, labels, text }

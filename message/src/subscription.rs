@@ -94,7 +94,7 @@ impl Delivery {
         }
     }
 
-    /// The message's id, if it has one.
+    /// Returns the message's id, if it has one.
     #[must_use]
     pub fn id(&self) -> Option<MessageId> {
         self.message.as_ref().ok().map(|message| message.id)
@@ -325,13 +325,14 @@ pub struct SubscriptionError {
 }
 
 impl SubscriptionError {
-    /// The broker is unreachable or went away: subscribe anew.
+    /// Makes an error for a broker that is unreachable or went away: the caller subscribes again.
     #[must_use]
     pub fn lost(reason: impl Into<String>) -> Self {
         Self { fault: Fault::Broker, reason: reason.into(), source: None }
     }
 
-    /// Something is missing or forbidden: an operator must act, then subscribe anew.
+    /// Makes an error for something missing or forbidden: an operator must act, then the caller
+    /// subscribes again.
     #[must_use]
     pub fn operator(reason: impl Into<String>) -> Self {
         Self { fault: Fault::Operator, reason: reason.into(), source: None }

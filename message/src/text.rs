@@ -118,7 +118,7 @@ impl InvalidText {
     }
 }
 
-/// Like [`check`], but accepts an empty value.
+/// Checks `value` like [`check`], but accepts an empty one.
 ///
 /// # Errors
 /// [`InvalidText`].
@@ -157,7 +157,7 @@ macro_rules! name {
         pub struct $name(std::sync::Arc<str>);
 
         impl $name {
-            /// Checks the text and takes it over.
+            /// Checks the text and returns it as a name.
             ///
             /// # Errors
             /// [`InvalidText`]($crate::InvalidText) when it is empty, longer than the limit or
@@ -168,7 +168,7 @@ macro_rules! name {
                 Ok(Self(value))
             }
 
-            /// The text itself.
+            /// Returns the text itself.
             #[must_use]
             pub fn as_str(&self) -> &str {
                 &self.0
@@ -294,13 +294,13 @@ impl From<std::convert::Infallible> for InvalidText {
 }
 
 impl ContentType {
-    /// `application/json`.
+    /// Returns `application/json`.
     #[must_use]
     pub fn json() -> Self {
         Self(Arc::from("application/json"))
     }
 
-    /// `application/octet-stream`.
+    /// Returns `application/octet-stream`.
     #[must_use]
     pub fn octets() -> Self {
         Self(Arc::from("application/octet-stream"))

@@ -45,25 +45,25 @@ impl TraceContext {
         Ok(Self { parent, state })
     }
 
-    /// The `traceparent` value.
+    /// Returns the `traceparent` value.
     #[must_use]
     pub fn parent(&self) -> &str {
         &self.parent
     }
 
-    /// The `tracestate` value.
+    /// Returns the `tracestate` value.
     #[must_use]
     pub fn state(&self) -> Option<&str> {
         self.state.as_deref()
     }
 
-    /// The 32 hexadecimal digits of the trace id.
+    /// Returns the 32 hexadecimal digits of the trace id.
     #[must_use]
     pub fn trace_id(&self) -> &str {
         self.parent.get(3..35).unwrap_or_default()
     }
 
-    /// The 16 hexadecimal digits of the span's id.
+    /// Returns the 16 hexadecimal digits of the span's id.
     #[must_use]
     pub fn span_id(&self) -> &str {
         self.parent.get(36..52).unwrap_or_default()

@@ -25,7 +25,7 @@ impl Dialect {
     /// All dialects.
     pub const ALL: [Self; 2] = [Self::Postgres, Self::Sqlite];
 
-    /// The lower-case word for logs and file names.
+    /// Returns the lower-case word for logs and file names.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -49,45 +49,46 @@ mod sealed {
     impl Sealed for sqlx::Sqlite {}
 }
 
-/// The part of migrating that is the dialect's own. Sealed: implemented for `sqlx::Postgres` and
+/// The part of migrating that belongs to the dialect. Sealed: implemented for `sqlx::Postgres` and
 /// `sqlx::Sqlite`, each with its feature.
 pub trait Backend: Values + sealed::Sealed {
-    /// Which one it is.
+    /// The dialect.
     const DIALECT: Dialect;
 
-    /// Creates the bookkeeping table unless it exists; `{schema}` stands before its name.
+    /// SQL that creates the bookkeeping table unless it exists; `{schema}` stands before its name.
     #[doc(hidden)]
     const BOOKKEEPING: &'static str;
 
-    /// The statements at the beginning of a script that is run by hand. They exclude running
-    /// migrators.
+    /// The first statements of a script that is run by hand. They keep running migrators out.
     #[doc(hidden)]
     const BEGIN: &'static str;
 
-    /// Begins a transaction that can write, with a mark that ends with it
+    /// Begins a transaction that can write, and sets a mark that ends with it
     /// ([`own_transaction`](crate::own_transaction)).
     #[doc(hidden)]
     fn begin_marked(
         pool: &Pool<Self>,
     ) -> impl Future<Output = Result<Transaction<'static, Self>, sqlx::Error>> + Send;
 
-    /// Whether the client counts itself inside a transaction. Free on PostgreSQL.
+    /// Returns whether the client counts itself inside a transaction. Costs no round trip on
+    /// PostgreSQL.
     #[doc(hidden)]
     fn is_open(connection: &mut Self::Connection) -> impl Future<Output = Result<bool, sqlx::Error>> + Send;
 
-    /// Whether the mark of the transaction is still there. Fails in a transaction that has failed.
-    /// Ask after the caller's last statement: on SQLite it ends the savepoints of the caller's own.
+    /// Returns whether the mark of the transaction is still there. Fails in a transaction that has
+    /// failed. Call it after the caller's last statement: on SQLite it ends the caller's
+    /// savepoints.
     #[doc(hidden)]
     fn is_marked(connection: &mut Self::Connection)
     -> impl Future<Output = Result<bool, sqlx::Error>> + Send;
 
-    /// Begins a transaction that no other migrator can be in at the same time.
+    /// Begins a transaction that excludes every other migrator.
     #[doc(hidden)]
     fn begin(
         connection: &mut Self::Connection,
     ) -> impl Future<Output = Result<Transaction<'_, Self>, MigrateError>> + Send;
 
-    /// Whether the database can hold the texts of a line.
+    /// Checks that the database can store the texts of a line.
     #[doc(hidden)]
     fn check_texts(
         connection: &mut Self::Connection,
@@ -111,8 +112,8 @@ pub trait Backend: Values + sealed::Sealed {
         migration: &crate::line::Migration,
     ) -> impl Future<Output = Result<(), MigrateError>> + Send;
 
-    /// Reads the bookkeeping table; empty when it does not exist. Takes no lock and breaks no
-    /// transaction.
+    /// Reads the bookkeeping table; empty when it does not exist. Takes no lock and never makes the
+    /// caller's transaction fail.
     #[doc(hidden)]
     fn applied(
         connection: &mut Self::Connection,

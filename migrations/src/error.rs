@@ -5,12 +5,12 @@ use std::error::Error;
 use crate::identifier::Identifier;
 use crate::line::Line;
 
-/// Why this build cannot work with a database's schema. The operator's fault; the message names the
-/// remedy.
+/// The reason why this build cannot work with a database's schema. The operator's fault; the
+/// message names the remedy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SchemaError {
-    /// Nothing was applied yet.
+    /// No migration of the line was applied yet.
     #[error("the tables of the {line} are missing; run `relay migrate up --line {line}`")]
     Missing {
         /// The line.
@@ -41,7 +41,7 @@ pub enum SchemaError {
         /// The newest version this build knows.
         build: i32,
     },
-    /// An applied migration has another content than in this build.
+    /// An applied migration differs from the one in this build.
     #[error(
         "migration {version} ({name}) of the {line} was applied with another content than this build has; install \
          the build that applied it, or compare the schema and correct its checksum in outbox_toolkit_migration"
@@ -56,15 +56,15 @@ pub enum SchemaError {
     },
 }
 
-/// Why a database could not be migrated or inspected.
+/// The reason why a database could not be migrated or inspected.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MigrateError {
     /// The schema does not fit.
     #[error(transparent)]
     Schema(#[from] SchemaError),
-    /// The configured PostgreSQL schema does not exist. Creating it, with its owner and grants, is
-    /// the operator's.
+    /// The configured PostgreSQL schema does not exist. The operator creates it, with its owner and
+    /// grants.
     #[error("the schema {schema} does not exist in this database; run `CREATE SCHEMA {schema}` first")]
     NoSuchSchema {
         /// The schema.
@@ -82,7 +82,7 @@ pub enum MigrateError {
         /// The encoding.
         encoding: String,
     },
-    /// The database refused or went away; a refused migration leaves nothing behind.
+    /// The database refused a statement or went away. A refused migration leaves nothing behind.
     #[error("the database could not {what}")]
     Database {
         /// The step that failed.

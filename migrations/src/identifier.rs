@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// The longest name PostgreSQL keeps (`NAMEDATALEN - 1`); it cuts longer ones off silently.
+/// The longest name that PostgreSQL keeps (`NAMEDATALEN - 1`); it silently truncates longer ones.
 pub const IDENTIFIER_BYTES_MAX: usize = 63;
 
 /// A name of a schema, table or partition: 1 to 63 bytes of `a–z 0–9 _`, not beginning with a
@@ -23,7 +23,7 @@ pub struct InvalidIdentifier {
 }
 
 impl Identifier {
-    /// Checks the text and takes it over.
+    /// Checks the text and returns it as a name.
     ///
     /// # Errors
     /// [`InvalidIdentifier`] with the text.
@@ -38,26 +38,26 @@ impl Identifier {
         }
     }
 
-    /// A name that is part of the program.
+    /// Makes a name that is part of the program.
     pub(crate) fn of_program(name: &'static str) -> Self {
         debug_assert!(Self::new(name).is_ok(), "{name}");
         Self(name.to_owned())
     }
 
-    /// The text itself, unquoted.
+    /// Returns the text itself, unquoted.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// The text as SQL needs it: quoted, because it may be a reserved word such as `order`.
+    /// Returns the text as SQL needs it: quoted, because it may be a reserved word such as `order`.
     pub(crate) fn quoted(&self) -> String {
         format!("\"{}\"", self.0)
     }
 }
 
-/// A name in a schema that others have made: 1 to 63 bytes of letters, digits, `_`, `-` and spaces
-/// inside. SQL takes it as it is, upper case and all, because it is always quoted.
+/// A name in a schema made by others: 1 to 63 bytes of letters, digits, `_`, `-` and spaces inside.
+/// It is always quoted, so SQL takes it unchanged, with its upper case.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ForeignIdentifier(String);
 
@@ -73,14 +73,14 @@ pub struct InvalidForeignIdentifier {
 }
 
 impl ForeignIdentifier {
-    /// Checks the text and takes it over.
+    /// Checks the text and returns it as a name.
     ///
     /// # Errors
     /// [`InvalidForeignIdentifier`] with the text.
     pub fn new(value: impl Into<String>) -> Result<Self, InvalidForeignIdentifier> {
         let value = value.into();
-        // No quote could end the name, no brace could name a placeholder, and no dollar sign could
-        // end the body of a function that it stands in.
+        // A quote would end the name, a brace would name a placeholder, and a dollar sign would end
+        // the body of a function around it.
         let is_usable = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | ' ');
         let is_right = !value.is_empty() && value.len() <= IDENTIFIER_BYTES_MAX && value.trim() == value;
         if is_right && value.chars().all(is_usable) {
@@ -90,7 +90,7 @@ impl ForeignIdentifier {
         }
     }
 
-    /// The text itself, unquoted.
+    /// Returns the text itself, unquoted.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -103,7 +103,7 @@ impl fmt::Display for ForeignIdentifier {
     }
 }
 
-/// A name that a template can hold.
+/// A name that can be put into a template.
 pub trait SqlName: sealed::Sealed {}
 
 impl SqlName for Identifier {}
@@ -111,7 +111,8 @@ impl SqlName for ForeignIdentifier {}
 
 pub(crate) mod sealed {
     pub trait Sealed {
-        /// The text as SQL needs it: quoted, because it may be a reserved word such as `order`.
+        /// Returns the text as SQL needs it: quoted, because it may be a reserved word such as
+        /// `order`.
         fn quoted(&self) -> String;
     }
 }

@@ -1,5 +1,5 @@
-//! Schema migrations for outbox, inbox and idempotency keys, in versioned lines, and the one place
-//! that renders dynamic SQL.
+//! Schema migrations for outbox, inbox, idempotency keys and sagas, in versioned lines, and the one
+//! place that renders dynamic SQL.
 //!
 //! | module | what it holds |
 //! |---|---|
@@ -8,11 +8,11 @@
 //! | [`mod@line`] | [`Line`], [`Migration`]: the ordered versions of one crate's tables |
 //! | [`query`] | [`Query`](query::Query): statements and rows, the same for every database |
 //! | [`sql_error_kind`] | [`SqlErrorKind`]: the meaning of a database client's error |
-//! | [`status`] | [`Status`], [`check`](status::Status::check): what a database has against what this build knows |
+//! | [`status`] | [`Status`], [`check`](status::Status::check): a database's migrations compared with this build's |
 //! | [`migrator`] | [`Migrator`]: brings a database up to date, prints the SQL, checks, describes |
-//! | [`own_transaction`] | whether a transaction is still the one that was begun |
+//! | [`own_transaction`] | signs that a transaction has ended before its handle |
 //! | [`roles`] | [`Roles`]: least privilege on PostgreSQL |
-//! | [`backend`] | [`Backend`]: what the dialects do differently |
+//! | [`backend`] | [`Backend`]: the differences between the dialects |
 //! | [`error`] | [`MigrateError`], [`SchemaError`] |
 //!
 //! The toolkit never touches `_sqlx_migrations`: that table belongs to the application.

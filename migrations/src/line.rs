@@ -30,7 +30,7 @@ impl Line {
     /// All lines.
     pub const ALL: [Self; 4] = [Self::Outbox, Self::Inbox, Self::Idempotency, Self::Saga];
 
-    /// The lower-case word for the command line and the bookkeeping table.
+    /// Returns the lower-case word for the command line and the bookkeeping table.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -41,7 +41,7 @@ impl Line {
         }
     }
 
-    /// Its migrations for a dialect, in the order of their versions.
+    /// Returns the migrations for a dialect, in the order of their versions.
     #[must_use]
     pub fn migrations(self, dialect: Dialect) -> &'static [Migration] {
         match (dialect, self) {
@@ -86,23 +86,22 @@ pub struct Migration {
 }
 
 impl Migration {
-    /// SHA-256 of the template, in hexadecimal: the same for every schema.
+    /// Returns the SHA-256 of the template, in hexadecimal: the same for every schema.
     #[must_use]
     pub fn checksum(&self) -> String {
         hex::encode(Sha256::digest(self.template))
     }
 
-    /// Whether what was applied with this checksum is this step.
+    /// Whether a migration that was applied with this checksum is this step.
     #[must_use]
     pub fn is(&self, checksum: &str) -> bool {
         self.checksum() == checksum || SAME.contains(&(self.name, checksum))
     }
 }
 
-/// Checksums of steps that did the same before a comment or a text in them was changed, with their
-/// names.
+/// Names and earlier checksums of steps in which only a comment or a text has changed since.
 const SAME: [(&str, &str); 2] = [
-    // A character that databases in other encodings than UTF-8 lack.
+    // They held a character that databases in encodings other than UTF-8 lack.
     ("0001_keys", "dac71086dd7388d09dd8a84553bc0950b8f6bb4ec4e70a08a217f59412a77651"),
     ("0002_days", "5d9f9fd8eb43c29c2e2893eda6013f90de4e1b0c9c2587c5b9f5bead31dc0d19"),
 ];
@@ -142,7 +141,7 @@ mod tests {
         }
     }
 
-    /// A database in another encoding than UTF-8 lacks most other characters, in comments as well.
+    /// A database in an encoding other than UTF-8 lacks most other characters, even in comments.
     #[test]
     fn templates_are_ascii() {
         for (line, dialect) in Line::ALL.into_iter().flat_map(|l| Dialect::ALL.map(|d| (l, d))) {

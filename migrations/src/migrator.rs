@@ -13,12 +13,12 @@ use crate::status::Status;
 
 /// One line of migrations for one dialect and, on PostgreSQL, one schema.
 ///
-/// Safe to run from any number of processes at once: a migrator holds a transaction-level advisory
-/// lock (PostgreSQL; works behind PgBouncer) or the write lock (SQLite) while it looks and applies,
-/// and everything pending is applied in that one transaction, or nothing.
+/// Safe to run from any number of processes at once. While a migrator checks and applies, it holds
+/// a transaction-level advisory lock (PostgreSQL; works behind PgBouncer) or the write lock
+/// (SQLite). It applies everything pending in that one transaction, or nothing.
 ///
-/// Without a schema the tables live where the connection's `search_path` puts them. With one, it
-/// must exist: creating it, with its owner and grants, is the operator's.
+/// Without a schema the tables live where the connection's `search_path` puts them. A schema must
+/// exist: the operator creates it, with its owner and grants.
 #[derive(Debug, Clone)]
 pub struct Migrator<DB> {
     line: Line,
@@ -27,7 +27,7 @@ pub struct Migrator<DB> {
 }
 
 impl<DB: Backend> Migrator<DB> {
-    /// A migrator for a line.
+    /// Makes a migrator for a line.
     #[must_use]
     pub fn new(line: Line) -> Self {
         Self { line, schema: None, dialect: PhantomData }
@@ -40,13 +40,13 @@ impl<DB: Backend> Migrator<DB> {
         self
     }
 
-    /// Applies what is pending and returns it; nothing, when the database is up to date already.
+    /// Applies the pending migrations and returns them; empty when the database is up to date.
     ///
     /// # Errors
     /// [`MigrateError`]: the database is newer than this build, an applied migration differs from
     /// this build's, the schema does not exist, the role may not create tables, the database's
-    /// encoding cannot hold what the tables are for, or the connection was lost. Nothing is applied
-    /// then. Not cancel-safe: a dropped call may have been applied; ask for the
+    /// encoding lacks characters that the tables need, or the connection was lost. Then nothing is
+    /// applied. Not cancel-safe: a dropped call may have been applied; ask for the
     /// [status](Self::status).
     pub async fn up(&self, connection: &mut DB::Connection) -> Result<&'static [Migration], MigrateError> {
         let mut tx = DB::begin(connection).await?;
@@ -69,8 +69,8 @@ impl<DB: Backend> Migrator<DB> {
         Ok(pending)
     }
 
-    /// Reads which migrations the database has, beside those that this build knows. Reads only.
-    /// Cancel-safe.
+    /// Reads which migrations the database has, and lists them beside those that this build knows.
+    /// Reads only. Cancel-safe.
     ///
     /// # Errors
     /// [`MigrateError`] when the bookkeeping table cannot be read or the schema does not exist.
@@ -82,14 +82,15 @@ impl<DB: Backend> Migrator<DB> {
     /// Checks that this build can work with the database. Reads only. Cancel-safe.
     ///
     /// # Errors
-    /// [`MigrateError::Schema`] says which command to run; others when the database could not be
-    /// asked.
+    /// [`MigrateError::Schema`] names the command to run; any other error means that the database
+    /// could not be read.
     pub async fn check(&self, connection: &mut DB::Connection) -> Result<(), MigrateError> {
         Ok(self.status(connection).await?.check()?)
     }
 
-    /// The migrations of a range of versions as a script for an administrator who runs them by
-    /// hand, with the bookkeeping, in one transaction that excludes running migrators.
+    /// Returns the migrations of a range of versions as a script for an administrator who runs them
+    /// by hand. It does the bookkeeping too, all in one transaction that keeps running migrators
+    /// out.
     ///
     /// # Errors
     /// [`SchemaError::TooNew`] when the range goes beyond what this build knows.
@@ -119,9 +120,9 @@ impl<DB: Backend> Migrator<DB> {
         Ok(script)
     }
 
-    /// A stable textual description of the line's tables, columns, defaults, constraints, indexes
-    /// and functions from the database's catalogs; the same for every schema. Compared with a
-    /// committed copy by a test.
+    /// Returns a stable description of the line's tables, columns, defaults, constraints, indexes
+    /// and functions, from the database's catalogs; the same for every schema. A test compares it
+    /// with a committed copy.
     ///
     /// # Errors
     /// [`MigrateError::Database`] when the catalogs cannot be read.

@@ -12,7 +12,7 @@ use crate::snapshot;
 use crate::sql::{Statement, Template};
 use crate::status::Applied;
 
-/// Any number that nobody else uses: the first eight bytes of "outbox_toolkit".
+/// An arbitrary number that others are unlikely to use: the first eight bytes of "outbox_toolkit".
 const LOCK: &str = "SELECT pg_advisory_xact_lock(8031170788430771316)";
 
 impl Backend for Postgres {
@@ -30,7 +30,7 @@ CREATE TABLE IF NOT EXISTS {schema}outbox_toolkit_migration (
 
     const BEGIN: &'static str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE;\nSELECT pg_advisory_xact_lock(8031170788430771316);";
 
-    /// In one message. BEGIN comes last: a statement that fails before it leaves no transaction.
+    /// Sends one message. BEGIN comes last: a statement that fails before it leaves no transaction.
     async fn begin_marked(pool: &PgPool) -> Result<Transaction<'static, Self>, sqlx::Error> {
         pool.begin_with(AssertSqlSafe(format!("{MARK}; BEGIN"))).await
     }
@@ -46,9 +46,9 @@ CREATE TABLE IF NOT EXISTS {schema}outbox_toolkit_migration (
     }
 
     async fn begin(connection: &mut PgConnection) -> Result<Transaction<'_, Self>, MigrateError> {
-        // Independent of the defaults of role and database. With one snapshot for the whole
-        // transaction, the migrations that another migrator applied while this one waited for the
-        // lock would be applied again. A transaction of the caller stays as it is.
+        // Does not rely on the defaults of role and database. With one snapshot for the whole
+        // transaction, a migrator that waited for the lock would apply again what another one had
+        // applied meanwhile. A transaction of the caller keeps its settings.
         let begun = if connection.is_in_transaction() {
             connection.begin().await
         } else {
@@ -56,7 +56,7 @@ CREATE TABLE IF NOT EXISTS {schema}outbox_toolkit_migration (
         };
         let mut tx = begun.map_err(MigrateError::database("begin a transaction"))?;
         sqlx::query(LOCK).execute(&mut *tx).await.map_err(MigrateError::database("lock the migrations"))?;
-        // Ten processes that start at once would each log "already exists, skipping".
+        // Otherwise ten processes that start at once would each log "already exists, skipping".
         sqlx::query("SET LOCAL client_min_messages = warning")
             .execute(&mut *tx)
             .await
@@ -64,9 +64,9 @@ CREATE TABLE IF NOT EXISTS {schema}outbox_toolkit_migration (
         Ok(tx)
     }
 
-    /// Producers write their own texts, and get an error for a character that the encoding lacks.
-    /// Consumers, keys and sagas store the texts of others: a message that cannot be stored would
-    /// stop its consumer.
+    /// Checks the encoding of the database. Producers write their own texts, and get an error for a
+    /// character that the encoding lacks. Consumers, keys and sagas store the texts of others: a
+    /// message that cannot be stored would stop its consumer.
     async fn check_texts(connection: &mut PgConnection, line: Line) -> Result<(), MigrateError> {
         if line == Line::Outbox {
             return Ok(());
@@ -76,7 +76,7 @@ CREATE TABLE IF NOT EXISTS {schema}outbox_toolkit_migration (
             .await
             .map_err(MigrateError::database("tell its encoding"))?;
         match encoding.as_str() {
-            // The second one takes any bytes.
+            // SQL_ASCII takes any bytes.
             "UTF8" | "SQL_ASCII" => Ok(()),
             _ => Err(MigrateError::Encoding { line, encoding }),
         }

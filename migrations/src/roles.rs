@@ -4,8 +4,8 @@ use crate::identifier::{Identifier, InvalidIdentifier};
 use crate::line::Line;
 use crate::sql::{Statement, Template};
 
-/// The names of the roles. They are made unless they exist; users of services become members of
-/// them.
+/// The names of the roles. The script creates those that are missing; users of services become
+/// members of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Roles {
@@ -21,13 +21,13 @@ pub struct Roles {
     pub claimant: Identifier,
     /// Starts and runs sagas.
     pub worker: Identifier,
-    /// Looks at states, ids and names; sees no payload, header or result.
+    /// Reads states, ids and names; sees no payload, header or result.
     pub observer: Identifier,
 }
 
 impl Roles {
-    /// `outbox_migrator`, `outbox_producer`, `outbox_relay`, `inbox_consumer`,
-    /// `idempotency_claimant`, `saga_worker`, `outbox_observer`.
+    /// Returns `outbox_migrator`, `outbox_producer`, `outbox_relay`, `inbox_consumer`,
+    /// `idempotency_claimant`, `saga_worker` and `outbox_observer`.
     #[must_use]
     pub fn standard() -> Self {
         let name = Identifier::of_program;
@@ -42,12 +42,13 @@ impl Roles {
         }
     }
 
-    /// As [`standard`](Self::standard), with a consumer, a claimant and a worker of one service:
-    /// `<service>_inbox_consumer`, `<service>_idempotency_claimant` and `<service>_saga_worker`.
-    /// With tables in a schema of its own, no other service can touch its records.
+    /// Like [`standard`](Self::standard), but with a consumer, a claimant and a worker of one
+    /// service: `<service>_inbox_consumer`, `<service>_idempotency_claimant` and
+    /// `<service>_saga_worker`. With tables in the service's own schema, no other service can touch
+    /// its records.
     ///
     /// # Errors
-    /// [`InvalidIdentifier`] when the service's name is too long for that.
+    /// [`InvalidIdentifier`] when one of these names becomes too long.
     pub fn of_service(service: &Identifier) -> Result<Self, InvalidIdentifier> {
         let service = service.as_str();
         Ok(Self {
@@ -58,8 +59,8 @@ impl Roles {
         })
     }
 
-    /// The script that makes the roles of a line and grants exactly what each needs, in one
-    /// transaction. It can be run again: what it does not grant, it takes away.
+    /// Returns the script that creates the roles of a line and grants exactly what each needs, in
+    /// one transaction. It can be run again: it revokes whatever it does not grant.
     #[must_use]
     pub fn script(&self, line: Line, schema: Option<&Identifier>) -> Statement {
         let template = match line {

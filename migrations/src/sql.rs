@@ -1,8 +1,8 @@
 //! The one place that builds dynamic SQL.
 //!
 //! Values always travel as bind parameters. A part that cannot be one (the schema, a partition's
-//! name and its bounds, a text in the body of a function) is put into a template by its type: a
-//! [name](SqlName), a UUID, an integer, a literal with its quotes, a rendered [`Statement`]. No
+//! name and its bounds, a text in the body of a function) enters a template only through its type:
+//! a [name](SqlName), a UUID, an integer, a literal with its quotes, a rendered [`Statement`]. No
 //! other text can get in.
 
 use std::fmt;
@@ -13,7 +13,7 @@ use sqlx::{AssertSqlSafe, SqlSafeStr, SqlStr};
 use crate::identifier::{Identifier, SqlName};
 
 /// SQL with placeholders in braces. `{schema}` stands directly before a table's or function's name
-/// and becomes `"name".` or nothing; all others are named by the template's author.
+/// and becomes `"name".` or nothing. The template's author names all other placeholders.
 ///
 /// ```
 /// use migrations::{Identifier, Template};
@@ -34,20 +34,21 @@ pub struct Template {
 pub struct Statement(SqlStr);
 
 impl Template {
-    /// A template; its text is part of the program, never of its input.
+    /// Makes a template. Its text is part of the program, never of its input.
     pub fn new(text: &'static str) -> Self {
         Self { text: text.to_owned(), schema: String::new() }
     }
 
-    /// Puts the schema's name (or nothing, which leaves the name to the `search_path`) where
-    /// `{schema}` stands.
+    /// Replaces `{schema}` with the schema's name, or with nothing, which leaves the choice to the
+    /// `search_path`.
     pub fn schema(mut self, schema: Option<&Identifier>) -> Self {
         self.schema = schema.map(|schema| format!("{}.", schema.quoted())).unwrap_or_default();
         self
     }
 
-    /// Puts other parts of the program's own text where their names stand in braces, and the whole
-    /// on one line, as logs and statistics of servers show it. A part may hold the names of others.
+    /// Replaces placeholders with other parts of the program's own text, and joins the whole into
+    /// one line, as logs and statistics of servers show it. A part may hold placeholders of other
+    /// parts.
     pub fn parts(mut self, parts: &[(&'static str, &'static str)]) -> Self {
         for _ in 0..PARTS_DEPTH {
             for (name, text) in parts {
@@ -59,46 +60,46 @@ impl Template {
         self
     }
 
-    /// Puts a quoted name where `{placeholder}` stands.
+    /// Replaces `{placeholder}` with a quoted name.
     pub fn identifier(self, placeholder: &str, name: &impl SqlName) -> Self {
         self.put(placeholder, &name.quoted())
     }
 
-    /// Puts a UUID literal, with its quotes, where `{placeholder}` stands.
+    /// Replaces `{placeholder}` with a UUID literal, with its quotes.
     pub fn uuid(self, placeholder: &str, value: Uuid) -> Self {
         self.put(placeholder, &format!("'{}'", value.hyphenated()))
     }
 
-    /// Puts an integer literal where `{placeholder}` stands.
+    /// Replaces `{placeholder}` with an integer literal.
     pub fn integer(self, placeholder: &str, value: i64) -> Self {
         self.put(placeholder, &value.to_string())
     }
 
-    /// Puts another part of the program's own text where `{placeholder}` stands, as it is.
+    /// Replaces `{placeholder}` with another part of the program's own text, unchanged.
     pub fn part(self, placeholder: &str, text: &'static str) -> Self {
         self.put(placeholder, text)
     }
 
-    /// Puts rendered SQL where `{placeholder}` stands.
+    /// Replaces `{placeholder}` with rendered SQL.
     pub fn statement(self, placeholder: &str, statement: &Statement) -> Self {
         self.put(placeholder, statement.as_str())
     }
 
-    /// Puts any text as a PostgreSQL literal, with its quotes, where `{placeholder}` stands.
-    /// Quotes, backslashes, control characters, and what could end the body of a function or name a
-    /// placeholder are written as escapes.
+    /// Replaces `{placeholder}` with any text as a PostgreSQL literal, with its quotes. It escapes
+    /// quotes, backslashes, control characters, and characters that could end the body of a
+    /// function or name a placeholder.
     pub fn literal(self, placeholder: &str, value: &str) -> Self {
         self.put(placeholder, &literal(value))
     }
 
-    /// The SQL.
+    /// Returns the SQL.
     #[must_use]
     pub fn render(self) -> Statement {
         let text = self.text.replace("{schema}", &self.schema);
         debug_assert!(unknown_placeholder(&text).is_none(), "{:?} in {text}", unknown_placeholder(&text));
-        // The text is the program's own; everything put into it is a validated identifier, a UUID,
-        // an integer or a quoted literal. Shared text, so that cloning for each execution does not
-        // copy it.
+        // The text is the program's own. Everything put into it is a validated identifier, a UUID,
+        // an integer or a quoted literal. The text is shared, so that a clone for each execution
+        // copies nothing.
         Statement(AssertSqlSafe(std::sync::Arc::<str>::from(text)).into_sql_str())
     }
 
@@ -120,17 +121,17 @@ fn literal(value: &str) -> String {
     format!("E'{}'", value.chars().map(escaped).collect::<String>())
 }
 
-/// How deep parts may lie in each other.
+/// How deep parts may be nested.
 const PARTS_DEPTH: usize = 4;
 
-/// A name in braces that nothing was put in for.
+/// Returns a name in braces that was not replaced.
 fn unknown_placeholder(text: &str) -> Option<&str> {
     let is_name = |name: &&str| !name.is_empty() && name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_');
     text.split('{').skip(1).filter_map(|rest| rest.split_once('}')).map(|(name, _)| name).find(is_name)
 }
 
 impl Statement {
-    /// The SQL as text, for printing.
+    /// Returns the SQL as text, for printing.
     #[must_use]
     pub fn as_str(&self) -> &str {
         self.0.as_str()
@@ -151,8 +152,8 @@ impl fmt::Display for Statement {
 
 /// Makes `Statements`, a structure of [`Statement`]s that are rendered once for a schema.
 ///
-/// `parts` are texts that several statements share; a statement names them in braces, and gives a
-/// text of its own to the names that it sets itself:
+/// `parts` are texts that several statements share. A statement names them in braces, and gives
+/// texts of its own to the names that it sets itself:
 ///
 /// ```text
 /// migrations::statements! {
@@ -185,7 +186,7 @@ macro_rules! statements {
                 }
             }
 
-            /// Every statement with its name.
+            /// Returns every statement with its name.
             #[allow(dead_code, reason = "for tests that look at every statement")]
             pub(super) fn each(&self) -> Vec<(&'static str, &$crate::Statement)> {
                 vec![$((stringify!($name), &self.$name)),*]

@@ -1,4 +1,4 @@
-//! The one table of SQL errors: the meaning of a database client's error for its caller.
+//! Kinds of SQL errors: what an error of the database client means for its caller.
 
 use sqlx::Error;
 
@@ -6,16 +6,16 @@ use sqlx::Error;
 /// text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SqlErrorKind {
-    /// The connection is gone or the server is going away: what was under way may have happened.
-    /// Try again in a new connection.
+    /// The connection is gone or the server is going away: the statement may have taken effect. Try
+    /// again in a new connection.
     Lost,
-    /// Lost against another transaction (serialization, deadlock, lock timeout, a busy SQLite): the
-    /// same work may succeed at once in a new transaction.
+    /// Another transaction won (serialization, deadlock, lock timeout, a busy SQLite): the same
+    /// work may succeed at once in a new transaction.
     Conflict,
-    /// The server is up and cannot do it now: too many connections, a time limit, a full disk, a
-    /// standby. Wait and try again, without end.
+    /// The server is up but cannot do it now: too many connections, a time limit, a full disk, a
+    /// standby. Wait and try again, without limit.
     Unavailable,
-    /// The statement was refused for its content, or somebody must repair something: a missing
+    /// The statement was refused for its content, or an operator must repair something: a missing
     /// table or permission, a value that does not fit.
     Refused,
 }
@@ -37,22 +37,24 @@ impl SqlErrorKind {
         }
     }
 
-    /// Whether an error says something of the session alone, and another session would do the same
-    /// statement: its server became read-only, [what it had prepared is gone](Self::is_of_pooler),
-    /// or a table changed under a statement that it had prepared. Not the fault of what was asked.
+    /// Whether an error concerns the session alone, so that another session could run the same
+    /// statement. The session's server became read-only, [its prepared statements are
+    /// gone](Self::is_of_pooler), or a table changed under a prepared statement. The statement is
+    /// not at fault.
     #[must_use]
     pub fn is_of_session(error: &Error) -> bool {
         let Error::Database(answer) = error else { return false };
         match answer.code().as_deref() {
             Some("25006") => true,
-            // feature_not_supported, of many causes; the routine's name is in no language.
+            // feature_not_supported has many causes; the routine's name does not depend on the
+            // language.
             Some("0A000") => is_of_stale_plan(&**answer),
             _ => Self::is_of_pooler(error),
         }
     }
 
-    /// Whether the session holds other prepared statements than this client gave it: a pooler
-    /// shares sessions between clients and does not keep their statements apart.
+    /// Whether the session's prepared statements are not those of this client: a pooler shares
+    /// sessions between clients and does not keep their statements apart.
     #[must_use]
     pub fn is_of_pooler(error: &Error) -> bool {
         let Error::Database(answer) = error else { return false };
@@ -76,7 +78,7 @@ impl SqlErrorKind {
             5 | 6 | 15 => Self::Conflict,
             10 => Self::Lost,        // IOERR
             13 => Self::Unavailable, // FULL
-            // CANTOPEN among them: most often a wrong path
+            // including CANTOPEN, most often a wrong path
             _ => Self::Refused,
         }
     }
@@ -90,10 +92,10 @@ impl SqlErrorKind {
             // transaction_timeout, which end the session; admin_shutdown,
             // crash_shutdown, cannot_connect_now, database_dropped, idle_session_timeout
             (_, "40003" | "25P03" | "25P04" | "57P01" | "57P02" | "57P03" | "57P04" | "57P05") => Self::Lost,
-            // configuration_limit_exceeded, above all temp_file_limit, which is this statement's;
+            // configuration_limit_exceeded, mostly temp_file_limit, which this statement exceeds;
             // undefined_file, a library that is not installed
             (_, "53400" | "58P01") => Self::Refused,
-            // connection exceptions; system errors, above all of I/O
+            // connection exceptions; system errors, mostly of I/O
             ("08" | "58", _) => Self::Lost,
             // read_only_sql_transaction: a primary that became a standby
             (_, "25006") => Self::Unavailable,
@@ -104,7 +106,7 @@ impl SqlErrorKind {
     }
 }
 
-/// "cached plan must not change result type"
+/// Recognises "cached plan must not change result type".
 #[cfg(feature = "postgres")]
 fn is_of_stale_plan(answer: &(dyn sqlx::error::DatabaseError + 'static)) -> bool {
     let answer = answer.try_downcast_ref::<sqlx::postgres::PgDatabaseError>();
@@ -129,7 +131,7 @@ mod tests {
 
     use super::*;
 
-    /// The answer of a server with this code.
+    /// A server's answer with this code.
     #[derive(Debug)]
     struct Answer(&'static str);
 

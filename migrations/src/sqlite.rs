@@ -1,5 +1,5 @@
-//! SQLite: the write lock keeps migrators apart; the connection's busy timeout is how long they
-//! wait for it (sqlx: 5 s unless set).
+//! SQLite: the write lock keeps migrators apart. They wait for it as long as the connection's busy
+//! timeout (sqlx: 5 s unless set).
 
 use sqlx::types::time::OffsetDateTime;
 use sqlx::{Connection, Sqlite, SqliteConnection, SqlitePool, Transaction};
@@ -27,14 +27,13 @@ CREATE TABLE IF NOT EXISTS {schema}outbox_toolkit_migration (
 
     const BEGIN: &'static str = "BEGIN IMMEDIATE;";
 
-    /// IMMEDIATE waits for the write lock within the busy timeout; a deferred transaction that
-    /// comes to write later is refused at once when another has written since. The mark is a
-    /// savepoint.
+    /// Takes the write lock, waiting within the busy timeout. A deferred transaction that starts to
+    /// write later is refused at once when another one has written since. The mark is a savepoint.
     async fn begin_marked(pool: &SqlitePool) -> Result<Transaction<'static, Self>, sqlx::Error> {
         pool.begin_with("BEGIN IMMEDIATE; SAVEPOINT outbox_transaction").await
     }
 
-    /// The thread that runs the statements counts: what it was told before must have been done.
+    /// Waits for the thread that runs the statements, so that all earlier ones are done.
     async fn is_open(connection: &mut SqliteConnection) -> Result<bool, sqlx::Error> {
         connection.ping().await?;
         Ok(connection.is_in_transaction())
@@ -54,7 +53,7 @@ CREATE TABLE IF NOT EXISTS {schema}outbox_toolkit_migration (
         connection.begin_with("BEGIN IMMEDIATE").await.map_err(MigrateError::database("take the write lock"))
     }
 
-    /// A file is in UTF-8.
+    /// Accepts every line: a SQLite file holds any Unicode text.
     async fn check_texts(_: &mut SqliteConnection, _: Line) -> Result<(), MigrateError> {
         Ok(())
     }

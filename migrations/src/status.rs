@@ -12,9 +12,9 @@ pub struct Applied {
     pub version: i32,
     /// The migration's name.
     pub name: String,
-    /// The checksum of what was run.
+    /// The checksum of the script that was run.
     pub checksum: String,
-    /// When, by the database's clock.
+    /// The time of applying, by the database's clock.
     pub applied_at: OffsetDateTime,
 }
 
@@ -30,13 +30,13 @@ pub struct Status {
 }
 
 impl Status {
-    /// The database's version; 0 when nothing was applied.
+    /// Returns the database's version; 0 when nothing was applied.
     #[must_use]
     pub fn database_version(&self) -> i32 {
         self.applied.last().map_or(0, |applied| applied.version)
     }
 
-    /// The version this build needs.
+    /// Returns the version that this build needs.
     #[must_use]
     pub fn build_version(&self) -> i32 {
         self.known.last().map_or(0, |migration| migration.version)
@@ -45,7 +45,7 @@ impl Status {
     /// Returns the migrations that are still to be applied.
     ///
     /// # Errors
-    /// [`SchemaError::Changed`] when an applied migration was another one than this build's,
+    /// [`SchemaError::Changed`] when an applied migration differs from this build's,
     /// [`SchemaError::TooNew`] when the database is ahead.
     pub fn pending(&self) -> Result<&'static [Migration], SchemaError> {
         for (applied, known) in self.applied.iter().zip(self.known) {
@@ -64,7 +64,7 @@ impl Status {
         })
     }
 
-    /// Whether this build can work with the database.
+    /// Checks that this build can work with the database.
     ///
     /// # Errors
     /// [`SchemaError`] says what is wrong and which command repairs it.

@@ -48,7 +48,7 @@ pub enum EnqueueError {
     /// ([`OutboxBuilder::ids`](crate::OutboxBuilder::ids)) made the same id twice. Nothing was
     /// stored.
     #[error(
-        "an id that was made for a message for topic {topic} exists already; what makes ids must never make one twice"
+        "the id generated for a message for topic {topic} already exists; the generator must never make an id twice"
     )]
     NotUnique {
         /// The topic of the first message in the same statement.

@@ -58,7 +58,7 @@ impl ReadOnly {
     /// Ends the session.
     ///
     /// # Errors
-    /// [`LogError::Unavailable`] when the server was gone. It has no consequences.
+    /// [`LogError::Unavailable`] when the server was gone, which has no consequences.
     pub async fn close(self) -> Result<(), LogError> {
         let closed = match self {
             #[cfg(feature = "postgres")]

@@ -1,4 +1,4 @@
-//! Readers of operators' texts, as functions of plain values, for the fuzz targets. No part of the
+//! Parsers of operators' input, as functions of plain values, for the fuzz targets. Not part of the
 //! API.
 
 use std::path::Path;
@@ -7,8 +7,7 @@ use message::Headers;
 
 use crate::config::{Config, Overrides, redact, units};
 
-/// The configuration that a file and variables give, as it is shown; or what is wrong, as it is
-/// shown.
+/// Returns the configuration from a file and variables as text, or the error as text.
 pub fn configuration(text: &str, variables: Vec<(String, String)>) -> Result<String, String> {
     let overrides = Overrides { variables, flags: Vec::new() };
     match Config::read(Path::new("relay.toml"), text, &overrides) {
@@ -17,22 +16,22 @@ pub fn configuration(text: &str, variables: Vec<(String, String)>) -> Result<Str
     }
 }
 
-/// A URL as it is shown.
+/// Returns a URL without its secrets.
 pub fn shown_url(url: &str) -> String {
     redact::url(url)
 }
 
-/// A duration read and written again.
+/// Parses a duration and formats it again.
 pub fn duration(text: &str) -> Result<String, String> {
     text.parse::<units::Time>().map(|time| time.to_string()).map_err(|error| error.to_string())
 }
 
-/// A size read and written again.
+/// Parses a size and formats it again.
 pub fn size(text: &str) -> Result<String, String> {
     text.parse::<units::Size>().map(|size| size.to_string()).map_err(|error| error.to_string())
 }
 
-/// The headers of `relay dead edit`, one argument each.
+/// Parses the headers of `relay dead edit`, one per argument.
 pub fn edited_headers(arguments: &[&str]) -> Result<Option<Headers>, String> {
     crate::cli::edited_headers(arguments)
 }

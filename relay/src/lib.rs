@@ -1,5 +1,5 @@
-//! The program `relay`: it publishes every committed outbox row, and everything that operators ask
-//! and decide. A library for its tests alone: `outbox-toolkit-engine` is what a service embeds.
+//! The program `relay`: it publishes every committed outbox row, and serves operators' queries and
+//! decisions. It is a library only for its own tests: services embed `outbox-toolkit-engine`.
 //!
 //! | module | what it holds |
 //! |---|---|
@@ -7,9 +7,9 @@
 //! | `config` | `relay.toml`: several pipelines, checked before anything starts |
 //! | `doctor` | checks of a pipeline's database, broker and inboxes |
 //! | `http` (feature `metrics-endpoint`) | `/metrics`, `/livez`, `/readyz` |
-//! | `listener` (features `metrics-endpoint`, `page`) | connections accepted within bounds |
-//! | `operate` | everything that operators ask and decide, for the command line and other skins |
-//! | `page` (feature `page`) | the page for operators, another skin over it |
+//! | `listener` (features `metrics-endpoint`, `page`) | accepting connections within bounds |
+//! | `operate` | operators' queries and decisions, for the command line and other interfaces |
+//! | `page` (feature `page`) | the page for operators, another interface |
 
 #![cfg_attr(not(feature = "testing"), allow(unreachable_pub, reason = "the feature opens more to tests"))]
 
@@ -21,7 +21,7 @@ compile_error!(
 pub mod cli;
 pub mod config;
 pub mod doctor;
-/// Open to the fuzz targets.
+/// Public for the fuzz targets.
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;

@@ -1,5 +1,4 @@
-//! The relay command: reads the command line, does what it says, and ends with the code that tells
-//! how it went.
+//! The relay command: parses the command line, runs the command, and exits with its code.
 
 use relay::cli::{Cli, Exit};
 
@@ -23,12 +22,13 @@ fn main() {
             Exit::Broken
         }
     };
-    // Not by returning: that would wait for client libraries' threads, also after a second signal.
+    // Exits instead of returning, which would wait for client libraries' threads even after a
+    // second signal.
     std::process::exit(exit.code());
 }
 
 async fn run(cli: Cli) -> Exit {
-    // Boxed: it is as large as the largest command.
+    // Boxed: the future is as large as that of the largest command.
     match Box::pin(cli.execute()).await {
         Ok(exit) => exit,
         Err(failure) => {

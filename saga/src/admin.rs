@@ -14,7 +14,7 @@ use crate::key::{self, NAME_BYTES_MAX, SagaId};
 use crate::record::{SagaRecord, Seen, State, StepRecord};
 use crate::sagas::Sagas;
 
-/// Which sagas to list.
+/// A selection of sagas to list.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct SagaQuery {
@@ -24,7 +24,7 @@ pub struct SagaQuery {
     pub state: Option<State>,
     /// Only those that need an operator.
     pub is_stuck: bool,
-    /// Also those that have ended.
+    /// Whether to include those that have ended.
     pub with_ended: bool,
     /// Maximum number of sagas in the list, the oldest first. Of those that have ended, PostgreSQL
     /// lists the ones that ended first.
@@ -32,7 +32,7 @@ pub struct SagaQuery {
 }
 
 impl SagaQuery {
-    /// At most so many of those that have not ended.
+    /// Selects at most `limit` sagas that have not ended.
     #[must_use]
     pub fn open(limit: NonZeroU32) -> Self {
         Self { saga_type: None, state: None, is_stuck: false, with_ended: false, limit }
@@ -43,7 +43,7 @@ impl SagaQuery {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Action {
-    /// A stuck saga goes on, with its attempts counted from zero.
+    /// A stuck saga continues, with its attempts counted from zero.
     Retry,
     /// A running saga is undone.
     Cancel,
@@ -52,7 +52,7 @@ pub enum Action {
 }
 
 impl Action {
-    /// The lower-case word for tables and logs.
+    /// Returns the lower-case word for tables and logs.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -70,7 +70,7 @@ impl Action {
     }
 }
 
-/// The choice of an operator about a saga, with what belongs to it.
+/// The choice of an operator about a saga, with its arguments.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum Choice {
@@ -82,13 +82,13 @@ pub enum Choice {
     Skip {
         /// The step.
         step: String,
-        /// The result that it is given; nothing while the saga is being undone.
+        /// The result to give it; `None` while the saga is being undone.
         result: Option<serde_json::Value>,
     },
 }
 
 impl Choice {
-    /// Without what belongs to it.
+    /// Returns the kind of the choice, without its arguments.
     #[must_use]
     pub fn action(&self) -> Action {
         match self {
@@ -98,7 +98,7 @@ impl Choice {
         }
     }
 
-    /// The step that is skipped.
+    /// Returns the step to skip.
     #[must_use]
     pub fn step(&self) -> Option<&str> {
         match self {
@@ -118,17 +118,17 @@ impl fmt::Display for Action {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Decision {
-    /// When, by the database's clock.
+    /// Time of the decision, by the database's clock.
     pub at: OffsetDateTime,
-    /// Who took it.
+    /// The operator who took it.
     pub actor: String,
-    /// Why.
+    /// The reason.
     pub note: String,
     /// The choice.
     pub action: Action,
-    /// About which saga.
+    /// The saga.
     pub id: SagaId,
-    /// About which of its steps.
+    /// The step, if the decision is about one.
     pub step: Option<String>,
 }
 
@@ -140,32 +140,32 @@ pub struct Overdue {
     pub saga_type: String,
     /// The version.
     pub version: u16,
-    /// How many.
+    /// The number of such sagas.
     pub sagas: u64,
     /// How long the first of them has been due.
     pub longest: Duration,
 }
 
-/// Why a decision was not taken. Nothing was changed.
+/// The reason why a decision was refused. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DecideError {
-    /// There is no such saga, or it is forgotten.
+    /// There is no such saga, or it has been forgotten.
     #[error("there is no saga {id}; one that has ended is forgotten after a while")]
     NotFound {
         /// The saga.
         id: SagaId,
     },
-    /// The saga has gone on, got stuck elsewhere or been cancelled since somebody saw it: the same
-    /// word would mean something else.
-    #[error("the saga {id} is {condition} now, and not as it was seen")]
+    /// The saga has continued, got stuck elsewhere or been cancelled since the operator saw it: the
+    /// same decision would mean something else.
+    #[error("the saga {id} has changed since it was seen: it is {condition} now")]
     Changed {
         /// The saga.
         id: SagaId,
         /// Its [condition](SagaRecord::condition).
         condition: String,
     },
-    /// The saga is not in a state in which this can be decided.
+    /// The state of the saga does not permit this decision.
     #[error("the saga {id} is {state}{}; {action} needs one that is {needed}", if *.is_stuck { ", stuck" } else { "" })]
     NotNow {
         /// The saga.
@@ -179,8 +179,8 @@ pub enum DecideError {
         /// The state that is needed.
         needed: &'static str,
     },
-    /// The step has its outcome, nothing to undo, or has not begun, and is not the one at which the
-    /// saga is stuck.
+    /// The step has its outcome, has nothing to undo, or has not begun, and it is not the one at
+    /// which the saga is stuck.
     #[error(
         "the step {step} of {id} cannot be skipped: it has not begun, has its outcome, or nothing to undo{}; see \
          `relay sagas show`", stuck_at(.at.as_deref())
@@ -193,7 +193,8 @@ pub enum DecideError {
         /// The step at which the saga is stuck, if it is stuck at one.
         at: Option<String>,
     },
-    /// A step of a running saga is skipped without the result that its function goes on with.
+    /// A step of a running saga was to be skipped without a result, which its function needs to
+    /// continue.
     #[error(
         "the step {step} of {id} needs a result, as JSON: the saga's code goes on with it; null where it has none"
     )]
@@ -203,7 +204,7 @@ pub enum DecideError {
         /// The step.
         step: String,
     },
-    /// An undo is skipped with a result: whoever asks takes the saga for one that still runs.
+    /// An undo was to be skipped with a result: the operator believes that the saga still runs.
     #[error(
         "{id} is being undone, and an undo has no result: leave it out to skip the undo of {step}; see `relay sagas show`"
     )]
@@ -216,7 +217,7 @@ pub enum DecideError {
     /// The name of the step, the actor or the note cannot be used.
     #[error(transparent)]
     Name(#[from] InvalidText),
-    /// The database refused or went away.
+    /// The database refused or is unavailable.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
@@ -249,7 +250,7 @@ impl<DB: Dialect> Sagas<DB> {
     }
 
     /// Reads a saga and its steps without their contents: input is empty, and there is no output or
-    /// result. It takes no more than the rights of an observer. Cancel-safe.
+    /// result. It needs only the rights of an observer. Cancel-safe.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -258,7 +259,8 @@ impl<DB: Dialect> Sagas<DB> {
         self.call("look at a saga", self.0.tables.look(&mut connection, id)).await
     }
 
-    /// Counts sagas whose turn is overdue by more than this, by type and version. Cancel-safe.
+    /// Counts the sagas of each type and version whose turn is overdue by more than `by`.
+    /// Cancel-safe.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -284,16 +286,16 @@ impl<DB: Dialect> Sagas<DB> {
         .await
     }
 
-    /// Lets a stuck saga go on where it stopped, with its attempts counted from zero.
+    /// Lets a stuck saga continue where it stopped, with its attempts counted from zero.
     ///
     /// # Errors
-    /// [`DecideError`]. Runs to its end even if this call is dropped, as the others.
+    /// [`DecideError`]. Like the other decisions, it runs to its end even if this call is dropped.
     pub async fn retry(&self, id: &SagaId, signature: &Signature) -> Result<(), DecideError> {
         self.decide(id, Choice::Retry, None, signature).await
     }
 
-    /// Has a saga undone. One that a worker has in hand is undone after its current step; one that
-    /// finishes at this moment either finishes, and this fails, or is undone.
+    /// Has a saga undone. A saga that a worker runs is undone after its current step. A saga that
+    /// is just finishing either finishes, and this call fails, or is undone.
     ///
     /// # Errors
     /// [`DecideError`].
@@ -301,16 +303,16 @@ impl<DB: Dialect> Sagas<DB> {
         self.decide(id, Choice::Cancel, None, signature).await
     }
 
-    /// Skips a step of a stuck saga, which goes on: while it is being undone, the undo of the step
-    /// at which it is stuck, and of no other; while it runs, the step itself, which is given this
-    /// result. A step that has not begun must
-    /// be the one at which the saga is stuck: after a misspelt name the saga would go on and do by
-    /// itself what somebody has done by hand. The step at which it is stuck may also have a result,
-    /// one that its code cannot read: it is replaced.
+    /// Skips a step of a stuck saga, which then continues. While the saga is being undone, this
+    /// skips the undo of the step at which it is stuck, and of no other step. While it runs, this
+    /// skips the step itself, which gets `result`. A step that has not begun must be the one at
+    /// which the saga is stuck: after a misspelt name the saga would repeat what an operator has
+    /// done by hand. The step at which it is stuck may already have a result that its code cannot
+    /// read: that one is replaced.
     ///
     /// # Errors
-    /// [`DecideError`], [`NoResult`](DecideError::NoResult) where it runs and there is none,
-    /// [`ResultOfUndo`](DecideError::ResultOfUndo) where it is being undone and there is one.
+    /// [`DecideError`], [`NoResult`](DecideError::NoResult) if the saga runs and there is none,
+    /// [`ResultOfUndo`](DecideError::ResultOfUndo) if it is being undone and there is one.
     pub async fn skip(
         &self,
         id: &SagaId,
@@ -322,11 +324,11 @@ impl<DB: Dialect> Sagas<DB> {
         self.decide(id, choice, None, signature).await
     }
 
-    /// Decides about a saga as [`retry`](Self::retry), [`cancel`](Self::cancel) and
-    /// [`skip`](Self::skip) do; only as long as it is as somebody has seen it, if that is given.
+    /// Decides about a saga like [`retry`](Self::retry), [`cancel`](Self::cancel) and
+    /// [`skip`](Self::skip). If `seen` is given, the saga must still be as the operator saw it.
     ///
     /// # Errors
-    /// [`DecideError`], [`Changed`](DecideError::Changed) where the saga has gone on since.
+    /// [`DecideError`], [`Changed`](DecideError::Changed) if the saga has changed since.
     pub async fn decide(
         &self,
         id: &SagaId,
@@ -401,12 +403,12 @@ impl<DB: Dialect> Sagas<DB> {
         let (tables, id) = (&self.0.tables, &saga.id);
         let is_stuck_here = saga.waits_for.as_deref() == Some(step);
         let skipped = match (saga.state, result) {
-            // Asked for when the saga still ran: it would skip the undo instead.
+            // The operator saw a saga that still ran; this would skip the undo instead.
             (State::Undoing, Some(_)) => {
                 return Err(DecideError::ResultOfUndo { id: id.clone(), step: step.to_owned() });
             }
             (State::Undoing, None) if is_stuck_here => tables.skip_undo(tx, id, step).await,
-            // Another one would be left as it is for good, and this one go on failing.
+            // Skipping another step would leave its effect for good, while this step keeps failing.
             (State::Undoing, None) => Ok(false),
             (_, None) => return Err(DecideError::NoResult { id: id.clone(), step: step.to_owned() }),
             (_, Some(result)) => {

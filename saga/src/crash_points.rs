@@ -1,27 +1,27 @@
-//! Where a test ends a worker: see [`message::crash_points`].
+//! Places at which a test ends a worker: see [`message::crash_points`].
 //!
 //! | place | the step's row | its effect |
 //! |---|---|---|
 //! | [`AFTER_CLAIM`] | – | – |
 //! | [`BEFORE_STEP_COMMIT`] | written | written |
-//! | [`AFTER_STEP_COMMIT`] | there for good | there for good |
-//! | [`BEFORE_CALL`] | says `calling`, for good | not asked for |
-//! | [`AFTER_CALL`] | says `calling`, for good | happened elsewhere |
-//! | [`AFTER_CALL_STORED`] | says `done`, for good | happened elsewhere |
-//! | [`BEFORE_WAIT`] | says `waiting`; the saga is let go; neither committed | message written |
-//! | [`AFTER_WAIT`] | both committed | message there for good |
+//! | [`AFTER_STEP_COMMIT`] | committed | committed |
+//! | [`BEFORE_CALL`] | says `calling`, committed | not requested |
+//! | [`AFTER_CALL`] | says `calling`, committed | happened elsewhere |
+//! | [`AFTER_CALL_STORED`] | says `done`, committed | happened elsewhere |
+//! | [`BEFORE_WAIT`] | says `waiting`; the saga is released; neither is committed | message written |
+//! | [`AFTER_WAIT`] | both are committed | message committed |
 //! | [`BEFORE_UNDO_COMMIT`] | says undone | undone |
-//! | [`AFTER_UNDO_COMMIT`] | says undone, for good | undone for good |
-//! | [`AFTER_UNDO_CALL`] | says `pending`, for good | undone elsewhere |
-//! | [`BEFORE_END`] | all there | all there; the saga has not ended |
+//! | [`AFTER_UNDO_COMMIT`] | says undone, committed | undone, committed |
+//! | [`AFTER_UNDO_CALL`] | says `pending`, committed | undone elsewhere |
+//! | [`BEFORE_END`] | complete | complete; the saga has not ended |
 
-/// A saga is taken.
+/// A saga is claimed.
 pub const AFTER_CLAIM: &str = "saga::after_claim";
-/// A step's effect, result and messages are written, not committed.
+/// A step's effect, result and messages are written but not committed.
 pub const BEFORE_STEP_COMMIT: &str = "saga::before_step_commit";
 /// They are committed.
 pub const AFTER_STEP_COMMIT: &str = "saga::after_step_commit";
-/// A call is announced, and not made.
+/// A call is announced but not made.
 pub const BEFORE_CALL: &str = "saga::before_call";
 /// A call was made; its outcome is not stored.
 pub const AFTER_CALL: &str = "saga::after_call";
@@ -31,7 +31,7 @@ pub const AFTER_CALL_STORED: &str = "saga::after_call_stored";
 pub const BEFORE_WAIT: &str = "saga::before_wait";
 /// A step waits.
 pub const AFTER_WAIT: &str = "saga::after_wait";
-/// An undo is written, not committed.
+/// An undo is written but not committed.
 pub const BEFORE_UNDO_COMMIT: &str = "saga::before_undo_commit";
 /// It is committed.
 pub const AFTER_UNDO_COMMIT: &str = "saga::after_undo_commit";

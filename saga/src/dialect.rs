@@ -29,8 +29,8 @@ pub enum Replied {
     Kept,
     /// A reply to the same request was kept before.
     Duplicate,
-    /// The request has its outcome without a reply, or the saga is being undone, or was; or 100
-    /// replies are kept already for steps of it that have not begun, and this is another one.
+    /// Not kept: the request has its outcome without a reply, the saga is being or was undone, or
+    /// 100 replies for steps that have not begun are kept already.
     Late,
     /// There is no such saga.
     Nobody,

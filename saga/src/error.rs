@@ -19,38 +19,39 @@ pub struct StoreError {
 }
 
 impl StoreError {
-    /// An adapter for `map_err`.
+    /// Returns an adapter for `map_err`.
     pub(crate) fn during(what: &'static str) -> impl FnOnce(sqlx::Error) -> Self {
         move |error| Self { what, kind: SqlErrorKind::of(&error), source: error }
     }
 
-    /// The client library's error.
+    /// Returns the error of the client library.
     pub(crate) fn into_sqlx(self) -> sqlx::Error {
         self.source
     }
 
-    /// Whose fault it is: the infrastructure's ([`Fault::Broker`]: wait and try again) or the
-    /// operator's.
+    /// Returns the party at fault: the infrastructure ([`Fault::Broker`]: wait and retry) or the
+    /// operator.
     #[must_use]
     pub fn fault(&self) -> Fault {
         if self.is_transient() { Fault::Broker } else { Fault::Operator }
     }
 
-    /// Whether the same call can succeed without anybody doing something.
+    /// Returns whether the same call can succeed later without anyone's action.
     #[must_use]
     pub fn is_transient(&self) -> bool {
         self.kind != SqlErrorKind::Refused
     }
 }
 
-/// Why the tables of sagas cannot be used.
+/// The reason why the tables of sagas cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// The tables are missing, or older or newer than this build; says which command to run.
+    /// The tables are missing, or older or newer than this build; the text says which command to
+    /// run.
     #[error(transparent)]
     Schema(#[from] MigrateError),
-    /// The database is away.
+    /// The database is unavailable.
     #[error(transparent)]
     Store(#[from] StoreError),
     /// A type has a name that cannot be used.
@@ -66,8 +67,8 @@ pub enum OpenError {
     },
 }
 
-/// Why a saga was not started. Roll the transaction back, unless the error is about the arguments
-/// ([`StartError::is_refusal`]).
+/// The reason why a saga was not started. Roll the transaction back, unless the error is about the
+/// arguments ([`StartError::is_refusal`]).
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
@@ -91,25 +92,25 @@ pub enum StartError {
         /// The problem, without values of the input.
         problem: String,
     },
-    /// The database refused or went away.
+    /// The database refused or is unavailable.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
 impl StartError {
-    /// Whether the arguments are at fault; the database was not asked.
+    /// Returns whether the arguments are at fault; the database was not asked.
     #[must_use]
     pub fn is_refusal(&self) -> bool {
         !matches!(self, Self::Store(_))
     }
 }
 
-/// A text cut to [`ERROR_BYTES_MAX`], without what PostgreSQL does not store.
+/// Cuts a text to [`ERROR_BYTES_MAX`] and removes what PostgreSQL does not store.
 pub(crate) fn storable(text: &str) -> String {
     error_text::storable(text, ERROR_BYTES_MAX)
 }
 
-/// An error and its sources in one line, as [`storable`] leaves it.
+/// Returns an error and its sources in one line, cut like [`storable`].
 pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
     storable(&error_text::chain(error))
 }

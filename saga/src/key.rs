@@ -1,15 +1,15 @@
-//! Names: of sagas, and of their steps.
+//! Names of sagas and of their steps.
 
 use std::fmt;
 use std::str::FromStr;
 
 use message::{InvalidText, text};
 
-/// The longest type of a saga and the longest name of a step, in bytes.
+/// Maximum bytes of the type of a saga, and of the name of a step.
 pub const NAME_BYTES_MAX: usize = 64;
 
-/// The longest id of a saga, in bytes. With it, a key is never longer than 255 bytes, which headers
-/// and other services' idempotency keys take.
+/// Maximum bytes of the id of a saga. So a key has at most 255 bytes, which headers and idempotency
+/// keys of other services permit.
 pub const ID_BYTES_MAX: usize = 125;
 
 /// Checks a name.
@@ -26,7 +26,7 @@ pub struct SagaId {
 }
 
 impl SagaId {
-    /// Checks both parts.
+    /// Creates the name of a saga. Checks both parts.
     ///
     /// # Errors
     /// [`InvalidText`]: a type of more than [`NAME_BYTES_MAX`] bytes, an id of more than
@@ -38,25 +38,25 @@ impl SagaId {
         Ok(Self { saga_type, id })
     }
 
-    /// One that the database holds: it was checked when it was stored.
+    /// Creates a name that the database holds: it was checked when it was stored.
     pub(crate) fn stored(saga_type: String, id: String) -> Self {
         Self { saga_type, id }
     }
 
-    /// The type.
+    /// Returns the type.
     #[must_use]
     pub fn saga_type(&self) -> &str {
         &self.saga_type
     }
 
-    /// The id within the type.
+    /// Returns the id within the type.
     #[must_use]
     pub fn id(&self) -> &str {
         &self.id
     }
 
-    /// The key of a step, `type/id/step`: the same at every attempt. It goes along to other
-    /// services.
+    /// Returns the key of a step, `type/id/step`, which is the same at every attempt. Other
+    /// services receive it.
     pub(crate) fn key(&self, step: &str) -> String {
         format!("{self}/{step}")
     }
@@ -68,7 +68,7 @@ impl fmt::Display for SagaId {
     }
 }
 
-/// The key of a step, `type/id/step`, as a reply brings it.
+/// The key of a step, `type/id/step`, as a reply carries it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct StepKey {
     /// The saga.
@@ -77,7 +77,7 @@ pub struct StepKey {
     pub step: String,
 }
 
-/// A text that is no key of a step.
+/// A text that is not the key of a step.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not the key of a saga's step; a key is `type/id/step`, as the request brought it")]
 pub struct InvalidKey(String);

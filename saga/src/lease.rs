@@ -1,19 +1,19 @@
-//! How long a worker may rely on holding a saga, by its own clock.
+//! Tracks how long a worker may rely on holding a saga, by its own clock.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// The moment after which another worker may have the saga. It is noted before the database is
-/// asked, so it is never later than the database's.
+/// The moment after which another worker may have the saga. It is computed from a time before the
+/// database was asked, so it is never later than the database's.
 #[derive(Debug, Clone)]
 pub(crate) struct Lease(Arc<Mutex<Span>>);
 
 #[derive(Debug, Clone, Copy)]
 struct Span {
     until: Instant,
-    /// When the database last left a renewal without an answer.
+    /// When the database last did not answer a renewal.
     unanswered_at: Option<Instant>,
 }
 
@@ -26,8 +26,8 @@ impl Lease {
         self.lock().until = asked_at + lease;
     }
 
-    /// A renewal got no answer: whatever else was asked by then may wait for one for ever, even if
-    /// a new connection renews the lease in time.
+    /// Notes that a renewal got no answer. Statements that began before may then wait for ever,
+    /// even if a new connection renews the lease in time.
     pub(crate) fn unanswered(&self) {
         self.lock().unanswered_at = Some(Instant::now());
     }
@@ -36,8 +36,8 @@ impl Lease {
         Instant::now() < self.lock().until
     }
 
-    /// Waits until statements that began at this moment are to be given up: the lease has been over
-    /// for so long, or a renewal has been without an answer for as long.
+    /// Waits until statements that began at `begun_at` must be given up: the lease has been over
+    /// for `span`, or a renewal has been unanswered for that long.
     pub(crate) async fn given_up(&self, begun_at: Instant, span: Duration) {
         loop {
             let Span { until, unanswered_at } = *self.lock();
@@ -46,7 +46,7 @@ impl Lease {
             if now >= end {
                 return;
             }
-            // A renewal may be left without an answer meanwhile.
+            // Meanwhile a renewal may go unanswered.
             tokio::time::sleep_until(end.min(now + span)).await;
         }
     }

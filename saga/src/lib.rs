@@ -1,8 +1,8 @@
 //! Sagas: operations over several services, as async functions.
 //!
-//! A step commits together with its effect, its result, its messages and the saga's progress. After
-//! a crash any worker goes on where the saga stood; when it stops, what happened is undone in
-//! reverse order. Steps are found by their names, so code may be reordered.
+//! A step commits its effect, its result and its messages together with the saga's progress. After
+//! a crash any worker continues where the saga was. When a saga stops, its steps are undone in
+//! reverse order. Steps are identified by their names, so code may be reordered.
 //!
 //! ```no_run
 //! # use std::time::Duration;
@@ -54,20 +54,20 @@
 //! | [`Run::request`] | the message, and that the saga waits |
 //! | [`Replies`] | the reply, the wake-up and the inbox row |
 //! | [`Run::sleep`] | its end, and that the saga waits |
-//! | an undo | the record that it is undone; of a call, after it |
+//! | an undo | the record that it is undone; for a call, that record commits after the undo |
 //!
-//! Every commit of a worker is fenced by the epoch that its claim of the saga made, by the
-//! database's clock: a worker that was paused beyond its lease changes nothing.
+//! Every commit of a worker is fenced by the epoch of its claim, and leases expire by the
+//! database's clock: a worker that was suspended beyond its lease changes nothing.
 //!
 //! | module | what it holds |
 //! |---|---|
 //! | [`Sagas`], [`SagasBuilder`], [`Started`] | the handle: registers, starts, runs |
-//! | [`WorkerOptions`] | how a worker works |
+//! | [`WorkerOptions`] | settings of a worker |
 //! | [`Run`], [`Step`], [`Call`], [`Request`], [`Sleep`], [`Retry`] | what a saga's function does |
-//! | [`Stop`], [`StepError`] | how it says that it cannot go on |
+//! | [`Stop`], [`StepError`] | how a saga's function and its steps stop |
 //! | [`Replies`], [`StepKey`], [`Replied`], [`KEY_HEADER`] | replies to requests |
 //! | [`SagaId`], [`SagaRecord`], [`StepRecord`], [`State`] | what is stored |
-//! | [`SagaQuery`], [`Choice`], [`Seen`], [`Decision`], [`DecideError`], [`Overdue`] | what operators look at, and decide |
+//! | [`SagaQuery`], [`Choice`], [`Seen`], [`Decision`], [`DecideError`], [`Overdue`] | lists and decisions for operators |
 //! | [`telemetry`] | every metric |
 //! | `crash_points` (feature `testing`) | places at which a test ends the process |
 //! | [`dialect`] | PostgreSQL and SQLite |

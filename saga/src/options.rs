@@ -1,4 +1,4 @@
-//! How a worker works.
+//! Settings of a worker.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -7,42 +7,42 @@ use inbox::{AUDIT_RETENTION_DEFAULT, AUDIT_RETENTION_MIN, Backoff, CALL_TIMEOUT_
 
 /// The shortest lease.
 const LEASE_MIN: Duration = Duration::from_secs(1);
-/// The longest lease: nobody waits longer for a worker that died.
+/// The longest lease, and so the longest wait for a worker that died.
 const LEASE_MAX: Duration = Duration::from_secs(3_600);
 /// The shortest pause between two looks at the database.
 pub(crate) const POLL_MIN: Duration = Duration::from_millis(2);
 /// The longest span of time that is stored: a century.
 pub const SPAN_MAX: Duration = Duration::from_secs(36_525 * 86_400);
 
-/// How a worker works. Values outside of the bounds are brought to the nearest bound.
+/// Settings of a worker. Values out of bounds are set to the nearest bound.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct WorkerOptions {
-    /// Sagas that run at once in this process. Default: 16. Each uses a connection of the pool
-    /// while a step with an effect in this database runs: as many steps as the pool has
-    /// connections, less two, run at once, and the others wait for their turn. The two are for the
-    /// renewal of the leases and for what is short.
+    /// Maximum sagas that run at once in this process. Default: 16. Each uses a connection of the
+    /// pool while a step with an effect in this database runs. As many of these steps run at once
+    /// as the pool has connections, less two; the others wait for their turn. The two connections
+    /// are for renewing leases and for short statements.
     pub concurrency: NonZeroU32,
-    /// How long a worker that died, or hangs, keeps its sagas: 1 s to 1 h. Default: 15 s. A living
-    /// worker renews it every third of that.
+    /// How long a worker that died, or hangs, keeps its sagas: 1 s to 1 h. Default: 15 s. A live
+    /// worker renews its leases after each third of this time.
     pub lease: Duration,
-    /// The longest pause between two looks for work, when there was none: at least 2 ms. Default:
-    /// 100 ms.
+    /// Longest pause between two looks for work while there is none: at least 2 ms. Default: 100
+    /// ms.
     pub poll_max: Duration,
     /// Failures in a row of one step, or of one undo, after which a saga is stuck; at least 1.
-    /// Default: 10. The end of a worker without a word counts as one, and so does an outage of
-    /// the database that holds the sagas if it lasts longer than the lease; such a failure makes no
-    /// saga stuck before the tenth. Whoever raises the limit lets as many workers end.
+    /// Default: 10. A worker that dies counts as a failure. So does an outage of the database that
+    /// holds the sagas, if it lasts longer than the lease. Such a failure makes no saga stuck
+    /// before the tenth. A higher limit lets a saga end that many workers.
     pub attempts_max: u32,
-    /// The pauses between them. Default: 1 s, doubled up to 5 min, with full jitter.
+    /// Pauses between these attempts. Default: 1 s, doubled up to 5 min, with full jitter.
     pub backoff: Backoff,
     /// How long a saga that has ended is remembered; up to a century. Default: 14 days.
     pub retention: Duration,
     /// How long decisions of operators are kept: 31 days to a century. Default: three years.
     pub audit_retention: Duration,
-    /// How long a call to the database may take, the wait for a connection included: 1 s to 1 h.
-    /// Default: 30 s. Then the connection is given up, and the work tried again. It does not bound
-    /// the statements of a step: those are given up when the lease has been over for as long.
+    /// How long a call to the database may take, including the wait for a connection: 1 s to 1 h.
+    /// Default: 30 s. Then the connection is given up and the work is retried. It does not bound
+    /// the statements of a step: those are given up when the lease has been over for this time.
     pub call_timeout: Duration,
     /// How long a stopping worker waits for its sagas to reach their next step. Default: 20 s.
     pub shutdown_grace: Duration,

@@ -16,7 +16,7 @@ macro_rules! words {
         }
 
         impl $name {
-            /// The lower-case word for tables and logs.
+            /// Returns the lower-case word for tables and logs.
             #[must_use]
             pub fn as_str(self) -> &'static str {
                 match self {
@@ -46,9 +46,9 @@ macro_rules! words {
 words! {
     /// The state of a saga.
     State {
-        /// Its steps are run.
+        /// Its steps are being run.
         Running = "running",
-        /// Its steps are undone, in reverse order.
+        /// Its steps are being undone, in reverse order.
         Undoing = "undoing",
         /// It ran to its end; its output is stored.
         Finished = "finished",
@@ -58,7 +58,7 @@ words! {
 }
 
 impl State {
-    /// Whether nothing more happens.
+    /// Returns whether the saga has ended.
     #[must_use]
     pub fn has_ended(self) -> bool {
         matches!(self, Self::Finished | Self::Undone)
@@ -70,11 +70,11 @@ words! {
     StepKind {
         /// An effect in this database.
         Step = "step",
-        /// An effect elsewhere, asked for directly.
+        /// An effect elsewhere, requested by a direct call.
         Call = "call",
         /// A pause.
         Sleep = "sleep",
-        /// An effect elsewhere, asked for by a message.
+        /// An effect elsewhere, requested by a message.
         Request = "request",
     }
 }
@@ -102,7 +102,7 @@ words! {
     UndoState {
         /// There is nothing to undo.
         None = "none",
-        /// It is to be undone should the saga stop.
+        /// It is to be undone if the saga stops.
         Pending = "pending",
         /// It was undone.
         Done = "done",
@@ -129,32 +129,33 @@ pub struct SagaRecord {
     pub epoch: i64,
     /// The worker that owns it now.
     pub worker: Option<String>,
-    /// Its next turn, or the end of its worker's lease. Nothing when it needs no turn.
+    /// Its next turn, or the end of its worker's lease. `None` when it needs no turn.
     pub wake_at: Option<OffsetDateTime>,
     /// Failures since the last step that succeeded.
     pub attempts: u32,
     /// The last failure.
     pub error: Option<String>,
-    /// Why it is undone.
+    /// The reason why it is undone.
     pub reason: Option<String>,
     /// The step whose time or reply it waits for; of a stuck saga, the step at which it is stuck.
     pub waits_for: Option<String>,
-    /// Since when.
+    /// When that wait began.
     pub waiting_since: Option<OffsetDateTime>,
     /// When it was started.
     pub started_at: OffsetDateTime,
-    /// Since when it needs an operator.
+    /// When it got stuck, if it needs an operator.
     pub stuck_at: Option<OffsetDateTime>,
     /// When it finished, or was undone.
     pub ended_at: Option<OffsetDateTime>,
-    /// Replies that came.
+    /// The number of replies that have come.
     pub(crate) replies: i64,
-    /// An operator wants it cancelled.
+    /// The reason of an operator who wants it cancelled.
     pub(crate) cancel: Option<String>,
 }
 
-/// How somebody saw a saga who decides about it: which one of its name, in which state, stuck since
-/// when, and whether it was to be cancelled. Its text is for forms and links, to be compared.
+/// A saga as it looked to the operator who decides about it: which saga of that name, in which
+/// state, since when it was stuck, and whether it was to be cancelled. Its text is for forms and
+/// links, and only compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Seen {
     started_at: OffsetDateTime,
@@ -172,21 +173,21 @@ impl fmt::Display for Seen {
 }
 
 impl SagaRecord {
-    /// As it is here, for [`Sagas::decide`](crate::Sagas::decide).
+    /// Returns the saga as seen here, for [`Sagas::decide`](crate::Sagas::decide).
     #[must_use]
     pub fn seen(&self) -> Seen {
         let &Self { started_at, state, stuck_at, .. } = self;
         Seen { started_at, state, stuck_at, is_cancelled: self.is_cancelled() }
     }
 
-    /// Whether an operator has cancelled it while a worker has it in hand, which undoes it after
-    /// its step.
+    /// Returns whether an operator has cancelled it while a worker runs it. The worker undoes it
+    /// after its current step.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         self.cancel.is_some()
     }
 
-    /// Its state in words, with what an operator has to know besides.
+    /// Returns its state in words, with what else an operator has to know.
     #[must_use]
     pub fn condition(&self) -> String {
         let besides = match (self.stuck_at, self.is_cancelled()) {
@@ -214,11 +215,11 @@ pub struct StepRecord {
     pub undo: UndoState,
     /// Its result: JSON.
     pub result: Option<String>,
-    /// How often a call was made; 0 of a step that an operator gave a result before it began.
+    /// How often a call was made; 0 for a step that an operator gave a result before it began.
     pub attempts: u32,
     /// Its last failure.
     pub error: Option<String>,
-    /// The end of a sleep, or of the patience of a request.
+    /// The end of a sleep, or of the time that a request may wait.
     pub due_at: Option<OffsetDateTime>,
     /// When it began.
     pub begun_at: OffsetDateTime,
@@ -232,27 +233,26 @@ pub struct StepRecord {
     pub(crate) age: Duration,
 }
 
-/// The error of a step that had not begun when an operator gave it a result. Nobody knows which
-/// kind it would have had.
+/// The error of a step that had not begun when an operator gave it a result. Its kind is unknown.
 pub(crate) const GIVEN: &str = "given by an operator";
 
-/// The error of a saga whose worker was gone when its lease was over, and not for the first time.
+/// The error of a saga whose worker was gone when its lease was over, after an earlier failure.
 pub(crate) const LOST: &str =
     "its worker ended without a word, or did not reach the database for the length of its lease";
 
 impl StepRecord {
-    /// Whether it has no outcome yet.
+    /// Returns whether it has no outcome yet.
     pub(crate) fn is_open(&self) -> bool {
         matches!(self.state, StepState::Calling | StepState::Waiting)
     }
 
-    /// Whether an operator gave it its result before it had begun.
+    /// Returns whether an operator gave it its result before it had begun.
     pub(crate) fn is_given(&self) -> bool {
         self.state == StepState::Done && self.error.as_deref() == Some(GIVEN)
     }
 }
 
-/// A saga that a worker owns: what fences its changes.
+/// A saga that a worker owns, with the epoch that fences its changes.
 #[doc(hidden)]
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Held {
@@ -260,13 +260,13 @@ pub struct Held {
     pub(crate) epoch: i64,
 }
 
-/// The company in which a change of a step commits.
+/// The way in which a change of a step commits.
 #[doc(hidden)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Commits {
-    /// Alone.
+    /// By itself.
     Alone,
-    /// With the rows of its effect: only if the transaction still is the one that was begun for
+    /// With the rows of its effect, and only if the transaction is still the one that was begun for
     /// both.
     WithEffect,
 }
@@ -294,29 +294,29 @@ pub struct StepChange<'a> {
     pub(crate) to: (StepState, UndoState),
     pub(crate) result: Option<&'a str>,
     pub(crate) error: Option<&'a str>,
-    /// One more call is made.
+    /// Whether one more call is made.
     pub(crate) is_attempt: bool,
-    /// It needs a saga that nobody has cancelled.
+    /// Whether it requires that the saga is not cancelled.
     pub(crate) is_forward: bool,
-    /// The replies that were looked at: one more, and the change does not happen.
+    /// The number of replies that were read. If there are more by now, the change does not happen.
     pub(crate) replies: Option<i64>,
 }
 
-/// A turn of a saga, by the worker that owns it.
+/// A change of a saga's state by the worker that owns it.
 #[doc(hidden)]
 #[derive(Debug)]
 pub enum Turn<'a> {
-    /// It waits for a step; at once again if more than these replies came, or it was cancelled. In
-    /// a transaction that has locked the saga before, only a reply to this step counts: there it
-    /// is seen.
+    /// It waits for a step. Its next turn is at once if more than these replies have come, or if it
+    /// was cancelled. In a transaction that has locked the saga before, only a reply to this step
+    /// counts, because it is visible there.
     Wait { step: &'a str, replies: i64, is_locked: bool },
-    /// It failed, and is tried again after a pause; at once if it was cancelled.
+    /// It failed, and is retried after a pause; at once if it was cancelled.
     Postpone { attempts: u32, delay: Duration, error: Option<&'a str> },
-    /// It needs an operator, and nobody has cancelled it; at this step, if at one.
+    /// It needs an operator and is not cancelled. `step` is where it is stuck, if at a step.
     Stick { attempts: u32, error: &'a str, step: Option<&'a str> },
     /// Its steps are undone from now on. Its worker keeps it.
     BeginUndo { reason: &'a str },
-    /// It ran to its end, and nobody has cancelled it.
+    /// It ran to its end and is not cancelled.
     Finish { output: &'a str },
     /// Everything is undone.
     EndUndo,

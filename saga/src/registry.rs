@@ -1,4 +1,4 @@
-//! The functions that sagas are, by type and version.
+//! The functions of sagas, by type and version.
 
 use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
@@ -15,7 +15,7 @@ use crate::run::Run;
 use crate::stop::Stop;
 
 /// The function of a saga: `async fn(&mut Run, I) -> Result<O, Stop>`, or an async closure that
-/// clones what it has moved in. Implemented for all of them.
+/// clones the values that it captures. Implemented for all functions of this form.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is no function of a saga",
     note = "write `async fn(saga: &mut Run<DB>, input: I) -> Result<O, Stop>`, or a closure of this form; its future \
@@ -54,9 +54,9 @@ pub(crate) enum Ended {
 
 pub(crate) type Running<'r> = Pin<Box<dyn Future<Output = Ended> + Send + 'r>>;
 
-/// A function of some type.
+/// A saga's function, without its types for input and output.
 pub(crate) trait AnySaga<DB: Dialect>: Send + Sync {
-    /// Whether the function can read the input.
+    /// Checks that the function can read the input.
     fn check(&self, input: &str) -> Result<(), String>;
     fn run<'r>(&'r self, run: &'r mut Run<DB>, input: &'r str) -> Running<'r>;
 }
@@ -93,7 +93,7 @@ where
     }
 }
 
-/// Why a text is not the JSON of a type, without its values.
+/// Returns why a text is not the JSON of a type, without values from the text.
 pub(crate) fn problem<T>(error: &serde_json::Error) -> String {
     let (line, column) = (error.line(), error.column());
     format!("it is not the JSON of {} at line {line} column {column}", std::any::type_name::<T>())
@@ -140,7 +140,7 @@ impl<DB: Dialect> Registry<DB> {
         }
     }
 
-    /// The latest version of a type, and its function.
+    /// Returns the latest version of a type, and its function.
     pub(crate) fn latest(&self, saga_type: &str) -> Option<(u16, Option<&dyn AnySaga<DB>>)> {
         let (version, function) = self.types.get(saga_type)?.last_key_value()?;
         Some((*version, function.as_deref()))
@@ -150,7 +150,7 @@ impl<DB: Dialect> Registry<DB> {
         self.types.get(saga_type)?.get(&version)?.as_deref()
     }
 
-    /// All that can run here.
+    /// Returns the types and versions that can run here.
     pub(crate) fn runnable(&self) -> Vec<(String, u16)> {
         let mut all: Vec<_> = self
             .types

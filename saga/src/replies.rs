@@ -16,7 +16,7 @@ use crate::key::{InvalidKey, StepKey};
 use crate::sagas::Sagas;
 use crate::telemetry;
 
-/// The header that carries the key of a request, `type/id/step`. Who replies copies it.
+/// The header that carries the key of a request, `type/id/step`. A reply copies it.
 pub const KEY_HEADER: &str = "saga-key";
 
 type Handling<'t> = Pin<Box<dyn Future<Output = Result<(), HandlerError>> + Send + 't>>;
@@ -31,9 +31,9 @@ pub struct Replies<DB: Dialect> {
 }
 
 impl<DB: Dialect> Sagas<DB> {
-    /// A handler for the messages that reply to requests: give it to
+    /// Returns a handler for the messages that reply to requests. Pass it to
     /// [`ConsumerBuilder::handler`](inbox::ConsumerBuilder::handler). The header [`KEY_HEADER`]
-    /// names the request; the payload is JSON. A message without a key, or whose payload is no
+    /// names the request; the payload is JSON. A message without a key, or whose payload is not
     /// JSON, is dead-lettered.
     #[must_use]
     pub fn replies(&self) -> Replies<DB> {
@@ -41,7 +41,7 @@ impl<DB: Dialect> Sagas<DB> {
     }
 
     /// Puts a reply into the mailbox of a saga, in the caller's transaction, and wakes the saga.
-    /// For replies that come in another way than as messages.
+    /// For replies that do not come as messages.
     ///
     /// # Errors
     /// [`StoreError`]; roll the transaction back then.
@@ -54,7 +54,7 @@ impl<DB: Dialect> Sagas<DB> {
         self.keep_reply(tx, key, &payload.to_string()).await
     }
 
-    /// `payload` is JSON, kept as it is: no number loses a digit.
+    /// Keeps a reply. `payload` is JSON and is kept unchanged, so that no number loses a digit.
     async fn keep_reply(
         &self,
         tx: &mut DB::Connection,
@@ -71,9 +71,9 @@ impl<DB: Dialect> Sagas<DB> {
 }
 
 impl<DB: Dialect> Replies<DB> {
-    /// Handles replies that nobody waits for: the request has its outcome without one, the saga is
-    /// being undone, or was, or there is none. In the inbox's transaction. Without such a function
-    /// they are logged.
+    /// Sets a handler for replies that no saga waits for: the request has its outcome without one,
+    /// the saga is being or was undone, or there is no such saga. It runs in the inbox's
+    /// transaction. Without it, such replies are logged.
     ///
     /// ```no_run
     /// # fn example(sagas: saga::Sagas<sqlx::Postgres>) {
@@ -112,7 +112,7 @@ impl<DB: Dialect> Handler<DB> for Replies<DB> {
     ) -> Result<Option<Vec<u8>>, HandlerError> {
         let Some(key) = message.headers.get(KEY_HEADER) else {
             return Err(HandlerError::reject(format!(
-                "the message has no header {KEY_HEADER}; whoever replies to a request copies it from there"
+                "the message has no header {KEY_HEADER}; a reply copies it from its request"
             )));
         };
         let key: StepKey = key.parse().map_err(|error: InvalidKey| HandlerError::rejecting(error))?;
@@ -123,7 +123,7 @@ impl<DB: Dialect> Handler<DB> for Replies<DB> {
             (Replied::Kept | Replied::Duplicate, _) => {}
             (Replied::Late | Replied::Nobody, Some(late)) => late(tx, key, message).await?,
             (Replied::Late | Replied::Nobody, None) => {
-                tracing::warn!(request = %key, ?replied, "a reply came that nobody waits for");
+                tracing::warn!(request = %key, ?replied, "a reply came that no saga waits for");
             }
         }
         Ok(None)

@@ -6,13 +6,15 @@ use crate::dialect::Dialect;
 use crate::error::StoreError;
 use crate::sagas::Sagas;
 
-/// Sagas of one statement: a few milliseconds, for which it holds nothing but the rows it deletes.
+/// Maximum sagas that one statement deletes: it takes a few milliseconds and holds only the rows
+/// that it deletes.
 pub(crate) const BATCH: u32 = 500;
 
 impl<DB: Dialect> Sagas<DB> {
     /// Deletes sagas that ended longer ago than [`WorkerOptions::retention`](crate::WorkerOptions),
-    /// with their steps and replies, 500 at a time; returns how many. A running worker does it once
-    /// a minute. Their names are free afterwards: a start with one is a new saga.
+    /// with their steps and replies, 500 at a time. Returns how many were deleted. A running worker
+    /// does this once a minute. Afterwards their names are free: a start with one of them is a new
+    /// saga.
     ///
     /// # Errors
     /// [`StoreError`]; what was deleted until then stays deleted. Runs to its end even if this call
@@ -23,7 +25,7 @@ impl<DB: Dialect> Sagas<DB> {
             let mut forgotten = 0;
             loop {
                 let mut connection = sagas.acquire().await?;
-                // The database's clock alone must not decide what is gone for good.
+                // The database's clock alone must not decide on a deletion.
                 let ended = (sagas.0.options.retention, sagas.0.clock.now());
                 let batch = sagas.0.tables.forget(&mut connection, ended);
                 let batch = sagas.call("forget ended sagas", batch).await?;
@@ -37,11 +39,11 @@ impl<DB: Dialect> Sagas<DB> {
     }
 
     /// Deletes decisions of operators that are older than
-    /// [`WorkerOptions::audit_retention`](crate::WorkerOptions), at most 500; returns how many. A
-    /// running worker does it once a minute. Cancel-safe.
+    /// [`WorkerOptions::audit_retention`](crate::WorkerOptions), at most 500. Returns how many were
+    /// deleted. A running worker does this once a minute. Cancel-safe.
     ///
     /// # Errors
-    /// [`StoreError`]; a role that may not do it yet is refused.
+    /// [`StoreError`]; a role that does not have the right yet is refused.
     pub async fn forget_decisions(&self) -> Result<u64, StoreError> {
         let before = self.0.clock.now() - self.0.options.audit_retention;
         let mut connection = self.acquire().await?;

@@ -1,12 +1,12 @@
-//! How long a call is tried again.
+//! Limits for the retries of a call.
 
 use std::time::Duration;
 
-/// How often, and for how long, a call is tried again under its key before the saga gives it up.
-/// Its outcome is unknown then, and it is undone with the steps before it.
+/// Limits on how often, and for how long, a call is retried under its key before the saga gives it
+/// up. Its outcome is unknown then, and it is undone with the steps before it.
 ///
-/// A call without one is tried up to the workers' limit of attempts, and then the saga is stuck: an
-/// operator decides.
+/// A call without limits is tried up to the workers' limit of attempts. Then the saga is stuck, and
+/// an operator decides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Retry {
     pub(crate) attempts_max: u32,
@@ -14,19 +14,20 @@ pub struct Retry {
 }
 
 impl Retry {
-    /// At most so many attempts altogether; at least one is made.
+    /// Permits this many attempts in total; at least one is made.
     #[must_use]
     pub fn times(attempts: u32) -> Self {
         Self { attempts_max: attempts.max(1), within: Duration::MAX }
     }
 
-    /// No further attempt begins so long after the first one began, by the database's clock.
+    /// Permits no further attempt once this time has passed since the first one began, by the
+    /// database's clock.
     #[must_use]
     pub fn within(self, limit: Duration) -> Self {
         Self { within: limit, ..self }
     }
 
-    /// Whether no further attempt is made.
+    /// Returns whether no further attempt is made.
     pub(crate) fn is_used_up(&self, attempts: u32, age: Duration) -> bool {
         attempts >= self.attempts_max || age >= self.within
     }

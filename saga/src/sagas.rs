@@ -30,22 +30,22 @@ pub struct Sagas<DB: Dialect>(pub(crate) Arc<Inner<DB>>);
 
 pub(crate) struct Inner<DB: Dialect> {
     pub(crate) db: Bounded<DB>,
-    /// The second clock that must say that a saga is to be forgotten.
+    /// The second clock that must agree before a saga is forgotten.
     pub(crate) clock: SteadyClock,
-    /// Turns of transactions with code of steps in them.
+    /// Permits for transactions that run the code of steps.
     pub(crate) turns: Semaphore,
     pub(crate) outbox: Outbox<DB>,
     pub(crate) tables: Tables<DB>,
     pub(crate) registry: Registry<DB>,
     pub(crate) options: WorkerOptions,
-    /// A start, a reply or a decision in this process.
+    /// Notified of a start, a reply or a decision in this process.
     pub(crate) notify: Notify,
     pub(crate) finishing: Finishing,
     #[cfg(feature = "testing")]
     pub(crate) hook: Option<crate::hook::Hook>,
 }
 
-/// Describes [`Sagas`]; made by [`Sagas::builder`].
+/// A description of [`Sagas`], made by [`Sagas::builder`].
 #[must_use = "call open"]
 pub struct SagasBuilder<DB: Dialect> {
     pool: Pool<DB>,
@@ -90,9 +90,9 @@ impl<DB: Dialect> Sagas<DB> {
     /// runs if and only if the transaction commits. `tx` is an
     /// [`OutboxTransaction`](outbox::OutboxTransaction) or a [`sqlx::Transaction`].
     ///
-    /// A name that is still remembered starts nothing; inputs are compared as JSON, where neither
-    /// the order of members counts nor white space, up to a depth of 64. What has ended is
-    /// forgotten after [`WorkerOptions::retention`]; its name is free then.
+    /// A name that is still remembered starts nothing. Inputs are compared as JSON, up to a depth
+    /// of 64; neither the order of members nor white space counts. A saga that has ended is
+    /// forgotten after [`WorkerOptions::retention`]; then its name is free.
     ///
     /// # Errors
     /// [`StartError`]; after one of the database, roll the transaction back. Not cancel-safe: drop
@@ -133,13 +133,13 @@ impl<DB: Dialect> Sagas<DB> {
         })
     }
 
-    /// Tells the worker of this process that a saga was started: after the commit. Without it, the
-    /// worker finds it with its next poll ([`WorkerOptions::poll_max`]).
+    /// Wakes the worker of this process. Call it after the commit of a start. Without it, the
+    /// worker finds the saga at its next poll ([`WorkerOptions::poll_max`]).
     pub fn wake(&self) {
         self.0.notify.notify_one();
     }
 
-    /// Where the tables are.
+    /// Returns the pool of the database that has the tables.
     #[must_use]
     pub fn pool(&self) -> &Pool<DB> {
         self.0.db.pool()
@@ -149,7 +149,7 @@ impl<DB: Dialect> Sagas<DB> {
         self.0.db.acquire().await.map_err(StoreError::during("give a connection"))
     }
 
-    /// Waits for a call to the database as long as one may take.
+    /// Waits for a call to the database, at most for the call timeout.
     pub(crate) async fn call<T>(
         &self,
         what: &'static str,
@@ -164,8 +164,8 @@ impl<DB: Dialect> Sagas<DB> {
     }
 }
 
-/// Whether two texts are the same JSON. Numbers count as they are written: a
-/// [`serde_json::Value`] would round long ones, and take other amounts for the same.
+/// Returns whether two texts are the same JSON. Numbers are compared as they are written: a
+/// [`serde_json::Value`] would round long ones and take different amounts for the same.
 fn is_same(one: &str, other: &str) -> bool {
     let content = |text: &str| inbox::canonical_json::canonical(text.as_bytes());
     one == other || content(one).is_some_and(|one| Some(one) == content(other))
@@ -173,7 +173,7 @@ fn is_same(one: &str, other: &str) -> bool {
 
 impl<DB: Dialect> SagasBuilder<DB> {
     /// Registers the function of a version of a type. Sagas keep the version they were started
-    /// with: keep old versions until none of theirs is left.
+    /// with: keep an old version until none of its sagas is left.
     pub fn saga<F, I, O>(mut self, saga_type: impl Into<String>, version: u16, function: F) -> Self
     where
         F: for<'r> SagaFunction<'r, DB, I, O> + Clone + Send + Sync + 'static,
@@ -185,37 +185,37 @@ impl<DB: Dialect> SagasBuilder<DB> {
         self
     }
 
-    /// Names a version of a type that this process starts and another one runs.
+    /// Registers a version of a type that this process starts and another one runs.
     pub fn starts(mut self, saga_type: impl Into<String>, version: u16) -> Self {
         let added = self.registry.insert(saga_type.into(), version, None);
         self.wrong = self.wrong.or(added.err());
         self
     }
 
-    /// The PostgreSQL schema of the tables. Default: by the `search_path`.
+    /// Sets the PostgreSQL schema of the tables. Default: found by the `search_path`.
     pub fn schema(mut self, schema: Option<Identifier>) -> Self {
         self.schema = schema;
         self
     }
 
-    /// Sets what happens at crash points.
+    /// Sets the hook for crash points.
     #[cfg(feature = "testing")]
     pub fn hook(mut self, hook: crate::hook::Hook) -> Self {
         self.hook = Some(hook);
         self
     }
 
-    /// How the worker works.
+    /// Sets the options of the worker.
     pub fn options(mut self, options: WorkerOptions) -> Self {
         self.options = options;
         self
     }
 
-    /// Opens tables that exist.
+    /// Opens the tables, which must exist.
     ///
     /// # Errors
-    /// [`OpenError`]: a type or version that cannot be registered, a schema that does not fit (says
-    /// which command to run), or a database that is away.
+    /// [`OpenError`]: a type or version that cannot be registered, a schema that does not fit (the
+    /// text says which command to run), or a database that is unavailable.
     pub async fn open(self) -> Result<Sagas<DB>, OpenError> {
         let Self { pool, outbox, schema, registry, options, .. } = self;
         if let Some(wrong) = self.wrong {
@@ -248,24 +248,26 @@ impl<DB: Dialect> SagasBuilder<DB> {
     }
 }
 
-/// Connections that steps leave to the renewal of the leases and to what is short.
+/// Connections that steps leave free, for renewing leases and for short statements.
 const KEPT_FREE: u32 = 2;
 
-/// How many transactions with code of steps in them run at once, with so many connections.
+/// Returns how many transactions with code of steps run at once, for a number of connections.
 fn turns(connections: u32) -> usize {
     let turns = connections.saturating_sub(KEPT_FREE).max(1);
     usize::try_from(turns).unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS)
 }
 
 impl<DB: Dialect> Inner<DB> {
-    /// Whether leases are renewed whatever steps do: not in a pool that is too small to keep a
-    /// connection for it, and not on SQLite, where a step is the one writer.
+    /// Returns whether leases are renewed independently of steps. They are not in a pool that is
+    /// too small to reserve a connection for it, and not on SQLite, where a step is the only
+    /// writer.
     pub(crate) fn renews_beside_steps(&self) -> bool {
         let connections = self.db.pool().options().get_max_connections();
         connections > KEPT_FREE && DB::DIALECT == migrations::Dialect::Postgres
     }
 
-    /// A crash point is reached; whether the worker vanishes here, which it does in tests alone.
+    /// Notes that a crash point is reached. Returns whether the worker ends here, which happens
+    /// only in tests.
     pub(crate) async fn vanishes_at(&self, saga: &SagaId, place: &'static str) -> bool {
         reached(place);
         #[cfg(feature = "testing")]

@@ -1,4 +1,4 @@
-//! How a saga and its steps say that they cannot go on.
+//! The errors with which a saga and its steps stop.
 
 use std::error::Error;
 use std::fmt;
@@ -8,12 +8,12 @@ use outbox::EnqueueError;
 
 use crate::error::chain;
 
-/// Why a saga does not go on. `Err(Stop)` from its function undoes its steps in reverse order.
+/// The reason why a saga stops. `Err(Stop)` from its function undoes its steps in reverse order.
 ///
-/// A step returns one when its outcome is settled and is not a success: it was refused, its retries
-/// are used up, its reply did not come in time. The outcome is stored; a function may catch it and
-/// take another way. A step also returns one when the saga only pauses: every further step then
-/// returns one too, and what the function makes of it is ignored.
+/// A step returns a `Stop` when its outcome is final and not a success: it was refused, its retries
+/// are used up, or its reply did not come in time. The outcome is stored; a function may handle it
+/// and take another path. A step also returns a `Stop` when the saga only pauses. Then every
+/// further step returns one as well, and the result of the function is ignored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stop {
     reason: String,
@@ -21,7 +21,7 @@ pub struct Stop {
 }
 
 impl Stop {
-    /// A reason of the business.
+    /// Creates a stop for a business reason.
     #[must_use]
     pub fn because(reason: impl Into<String>) -> Self {
         Self { reason: reason.into(), is_timeout: false }
@@ -31,18 +31,18 @@ impl Stop {
         Self { reason: reason.into(), is_timeout: true }
     }
 
-    /// The saga pauses, or is no longer this worker's.
+    /// Creates the stop of a saga that pauses or no longer belongs to this worker.
     pub(crate) fn paused() -> Self {
         Self::because("the saga pauses here; return this error")
     }
 
-    /// Whether a reply did not come in time.
+    /// Returns whether a reply did not come in time.
     #[must_use]
     pub fn is_timeout(&self) -> bool {
         self.is_timeout
     }
 
-    /// The reason.
+    /// Returns the reason.
     #[must_use]
     pub fn reason(&self) -> &str {
         &self.reason
@@ -57,13 +57,13 @@ impl fmt::Display for Stop {
 
 impl Error for Stop {}
 
-/// Why a step or an undo failed, and what follows.
+/// The failure of a step or of an undo, with its consequence.
 ///
-/// Every error converts into one by `?` and means: try again. One of a database that says it is
-/// away is tried again without being counted, as long as the database that holds the sagas does not
-/// answer either; while it does, each sixth in a row counts. One that says that another transaction
-/// won is tried again at once, and 20 of them in a row count as one failure.
-/// [`StepError::stop`] means that it can never succeed.
+/// Every error converts into one by `?` and means: retry. A database error that reports an outage
+/// is retried without being counted, as long as the database that holds the sagas does not answer
+/// either. While that one answers, every sixth such error in a row counts. An error that reports a
+/// conflict with another transaction is retried at once, and 20 of them in a row count as one
+/// failure. [`StepError::stop`] means that the step can never succeed.
 #[derive(Debug)]
 pub struct StepError {
     pub(crate) next: Next,
@@ -73,30 +73,31 @@ pub struct StepError {
 /// The next step after a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Next {
-    /// Counted, and tried again after a pause.
+    /// Counted, and retried after a pause.
     Retry,
-    /// Another transaction won: tried again at once.
+    /// Another transaction won: retried at once.
     Again,
-    /// Not counted: the database is away.
+    /// Not counted: the database is unavailable.
     Outage,
-    /// Never.
+    /// Not retried.
     Stop,
 }
 
 impl StepError {
-    /// It failed, but may succeed later. Of a call, the outcome is unknown then.
+    /// Creates an error for a failure that may be temporary. After it, the outcome of a call is
+    /// unknown.
     #[must_use]
     pub fn retry(reason: impl Into<String>) -> Self {
         Self { next: Next::Retry, reason: reason.into() }
     }
 
-    /// The database that holds the sagas does not answer.
+    /// Creates an error for an outage of the database that holds the sagas.
     pub(crate) fn outage(reason: impl Into<String>) -> Self {
         Self { next: Next::Outage, reason: reason.into() }
     }
 
-    /// It did not happen, and never will: the step returns [`Stop`]. An undo that says so makes its
-    /// saga stuck.
+    /// Creates an error for a step that did not happen and never will: the step returns [`Stop`].
+    /// An undo that fails with it makes its saga stuck.
     #[must_use]
     pub fn stop(reason: impl Into<String>) -> Self {
         Self { next: Next::Stop, reason: reason.into() }

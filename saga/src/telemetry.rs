@@ -1,4 +1,4 @@
-//! The one table of every metric of sagas, [`METRICS`].
+//! The table of all metrics of sagas, [`METRICS`].
 
 use std::time::Duration;
 

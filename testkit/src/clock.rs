@@ -1,4 +1,4 @@
-//! Ids of another time.
+//! Ids with a time in the past.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use crate::failure::Failure;
 
-/// A fresh id that was made so long ago: for messages that arrive late. With
+/// Returns a fresh id that was made `age` ago, for messages that arrive late. With
 /// [`NewMessage::id`](outbox::NewMessage::id) it takes the whole way from the outbox on.
 ///
 /// # Errors

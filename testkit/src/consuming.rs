@@ -1,5 +1,5 @@
-//! Consumers under test. Each runs until the world ends; one that crashes is started again, as a
-//! supervisor would.
+//! Consumers under test. Each runs until the world ends; one that crashes is restarted, as a
+//! supervisor would do.
 
 use std::future::{Ready, ready};
 use std::num::NonZeroUsize;
@@ -22,12 +22,12 @@ use crate::world::{World, lock};
 
 type Configure = Arc<dyn Fn(ConsumerBuilder<Sqlite>) -> ConsumerBuilder<Sqlite> + Send + Sync>;
 
-/// How consumers die on demand.
+/// Crashes of consumers on demand.
 #[derive(Debug)]
 pub(crate) struct Crash {
-    /// The points at which the next consumers to come there die, in order.
+    /// The points at which the next consumers to reach them die.
     points: Mutex<Vec<CrashPoint>>,
-    /// Counts the orders to die at once.
+    /// Counts the orders to end all consumers at once.
     all: watch::Sender<u64>,
 }
 
@@ -38,7 +38,7 @@ impl Default for Crash {
 }
 
 impl Crash {
-    /// Dies here if that was asked for.
+    /// Panics if a consumer is to die at this point.
     fn reach(&self, point: CrashPoint) {
         let mut points = lock(&self.points);
         if let Some(at) = points.iter().position(|wanted| *wanted == point) {
@@ -49,7 +49,7 @@ impl Crash {
     }
 }
 
-/// Where a consumer gets its deliveries: a topic in memory, read as a member of a group.
+/// The source of a consumer's deliveries: a topic in memory, read as a member of a group.
 #[derive(Debug, Clone)]
 pub struct Feed {
     broker: Broker,
@@ -58,7 +58,7 @@ pub struct Feed {
 }
 
 impl Feed {
-    /// Subscribes.
+    /// Opens a subscription.
     ///
     /// # Errors
     /// The broker is switched to unreachable.
@@ -66,7 +66,7 @@ impl Feed {
         Ok(Box::new(self.broker.subscribe(&self.group, [self.topic.clone()])?))
     }
 
-    /// For [`ConsumerBuilder::subscribe`].
+    /// Returns a subscriber for [`ConsumerBuilder::subscribe`].
     pub fn subscriber(
         &self,
     ) -> impl Fn() -> Ready<Result<Box<dyn Subscription>, SubscriptionError>> + Clone + Send + Sync + 'static
@@ -89,7 +89,7 @@ pub struct Consuming<'w> {
 }
 
 impl World {
-    /// A consumer with this handler. Its effects are recorded and judged.
+    /// Makes a consumer with this handler. Its effects are recorded and checked.
     pub fn consumer(
         &self,
         name: &str,
@@ -107,7 +107,7 @@ impl World {
         }
     }
 
-    /// Deliveries of a topic, shared with everybody else who reads them through this function.
+    /// Returns deliveries of a topic, shared among all readers that use this function.
     ///
     /// # Errors
     /// The name cannot be a topic's.
@@ -115,8 +115,8 @@ impl World {
         self.feed_as("testkit", topic)
     }
 
-    /// All deliveries of a topic once more: whoever reads these gets what others get as well, at
-    /// the same time.
+    /// Returns all deliveries of a topic once more: a reader of this feed gets the same messages as
+    /// other readers, at the same time.
     ///
     /// # Errors
     /// The name cannot be a topic's.
@@ -127,13 +127,13 @@ impl World {
 
     pub(crate) fn feed_as(&self, group: &str, topic: &str) -> Result<Feed, Failure> {
         let topic = Topic::new(topic).map_err(Failure::during("name the topic"))?;
-        // From now on nothing is quiet until somebody has settled what is in it.
+        // From now on the world is not quiet until this group has settled its deliveries.
         self.broker.create_group(group, [topic.clone()]);
         Ok(Feed { broker: self.broker.clone(), group: group.to_owned(), topic })
     }
 
-    /// Runs a consumer that the service under test builds itself, and builds it again whenever it
-    /// has crashed. Its effects are judged when [`World::effects`] says where they are.
+    /// Runs a consumer that the service under test builds itself, and rebuilds it after each crash.
+    /// Its effects are checked once [`World::effects`] says where they are.
     ///
     /// # Errors
     /// The [`BuildError`] of the first build.
@@ -147,7 +147,7 @@ impl World {
         lock(&self.tasks).spawn(async move {
             let mut next = Some(first);
             while let Some(consumer) = next {
-                // However it ended, it was not told to: the world ends by ending this task.
+                // Any end of the consumer counts as a crash: the world ends by aborting this task.
                 tokio::select! {
                     _ = consumer.run(Shutdown::new()) => {}
                     _ = all.changed() => {}
@@ -158,33 +158,33 @@ impl World {
         Ok(())
     }
 
-    /// The next consumer that comes to this point dies there, and is started again. Applies to
-    /// those of [`World::consumer`]. Called twice, it happens twice.
+    /// Makes the next consumer that reaches this point die there; it is restarted. Applies to
+    /// consumers of [`World::consumer`]. Each call crashes one consumer.
     pub fn crash_at(&self, point: CrashPoint) {
         lock(&self.crash.points).push(point);
     }
 
-    /// Points asked for with [`World::crash_at`] that no consumer has come to yet.
+    /// Returns the number of points from [`World::crash_at`] that no consumer has reached yet.
     #[must_use]
     pub fn crashes_left(&self) -> usize {
         lock(&self.crash.points).len()
     }
 
-    /// Ends every consumer wherever it is, and starts it again.
+    /// Ends every consumer wherever it is, and restarts it.
     pub fn crash_consumers(&self) {
         self.crash.all.send_modify(|count| *count += 1);
     }
 }
 
 impl Consuming<'_> {
-    /// So many consumers of this name, each of which gets every message: duplicates at the same
-    /// time.
+    /// Runs this many consumers under the same name, each of which gets every message: concurrent
+    /// duplicates.
     pub fn copies(mut self, copies: usize) -> Self {
         self.copies = copies;
         self
     }
 
-    /// Which tenant or account a message belongs to; nobody's by default.
+    /// Sets the tenant or account that a message belongs to; none by default.
     pub fn tenant(mut self, tenant_of: impl Fn(&Message) -> Tenant + Send + Sync + 'static) -> Self {
         self.tenant_of = Arc::new(tenant_of);
         self
@@ -199,10 +199,10 @@ impl Consuming<'_> {
         self
     }
 
-    /// Starts it.
+    /// Starts the consumer.
     ///
     /// # Errors
-    /// A name that cannot be one, or a configuration that the runner refuses.
+    /// The name is not valid, or the runner refuses the configuration.
     pub fn start(self) -> Result<(), Failure> {
         let name = ConsumerName::new(self.name.as_str()).map_err(Failure::during("name the consumer"))?;
         lock(&self.world.watched).recorded.entry(self.name.clone()).or_default().insert(self.topic.clone());

@@ -2,8 +2,8 @@
 //! process, as a power cut would.
 //!
 //! A world is one process, so it has [`World::crash_at`](crate::World::crash_at) and its siblings
-//! instead. Where a test starts the service as a program, the program gives itself a feature for
-//! it:
+//! instead. Where a test starts the service as a program, the program needs a feature for crash
+//! points:
 //!
 //! ```toml
 //! [features]
@@ -12,10 +12,10 @@
 //! ]
 //! ```
 //!
-//! It arms itself at its start, under that feature only, with
-//! `message::crash_points::arm_from_environment()?`; the test names places in the variable
-//! [`VARIABLE`], starts the program, sees it die, starts it again without the variable and looks at
-//! the effects. Each place says what is in which store when the process ends there.
+//! Under that feature only, the program arms itself at its start with
+//! `message::crash_points::arm_from_environment()?`. The test names places in the variable
+//! [`VARIABLE`], starts the program, waits for it to die, restarts it without the variable and
+//! checks the effects. Each place documents what each store holds when the process ends there.
 
 pub use engine::crash_points as relay;
 pub use inbox::crash_points as inbox;
@@ -23,7 +23,7 @@ pub use message::crash_points::VARIABLE;
 pub use outbox::crash_points as outbox;
 pub use saga::crash_points as saga;
 
-/// Every place that there is.
+/// Returns all places.
 pub fn all() -> impl Iterator<Item = &'static str> {
     [outbox::ALL.as_slice(), &relay::ALL, &inbox::ALL, &saga::ALL].into_iter().flatten().copied()
 }

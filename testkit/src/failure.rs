@@ -1,10 +1,10 @@
-//! Why a world could not do something.
+//! Errors of a world.
 
 use std::error::Error;
 use std::fmt;
 
-/// Why a world could not do something. Its `Debug` form is the whole story, because that is what a
-/// failing test prints.
+/// The reason why a world could not do something. Its `Debug` form holds all causes, because that
+/// is what a failing test prints.
 pub struct Failure {
     what: String,
     source: Option<Box<dyn Error + Send + Sync>>,

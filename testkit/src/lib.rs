@@ -1,5 +1,5 @@
 //! For tests of services built on the toolkit: outbox, relay, broker and inbox in one process,
-//! faults on demand, and a judge.
+//! faults on demand, and a checker of the promises.
 //!
 //! A [`World`] holds a SQLite database in a temporary folder, a relay that empties its outbox, a
 //! broker in memory, and the consumers under test. Nothing has to be installed, and worlds do not
@@ -44,7 +44,7 @@
 //! | an acknowledgement gets lost | [`Faults::lose_settlements`] |
 //! | messages come in another order | [`Faults::shuffle_deliveries`] |
 //! | a confirmation gets lost, or the message with it | [`Faults::lose_next`], [`Faults::hold_confirms`] |
-//! | the broker refuses, or is away | [`Faults::refuse_id`], [`Faults::unreachable`] |
+//! | the broker refuses, or is unavailable | [`Faults::refuse_id`], [`Faults::unreachable`] |
 //! | a consumer dies between effect and commit, or between commit and acknowledgement | [`World::crash_at`] |
 //! | a consumer or the relay dies wherever it is | [`World::crash_consumers`], [`World::crash_relay`] |
 //! | time passes | [`World::advance`], [`made_ago`] |
@@ -53,12 +53,12 @@
 //! |---|---|
 //! | `world` | [`World`]: database, relay, broker |
 //! | `consuming` | [`Consuming`], [`Feed`]: consumers that are started again when they crash |
-//! | `recorded` | a handler whose effects are written down in its own transaction |
-//! | `quiet` | waiting until nothing is on its way |
-//! | `observed` | what the stores hold, as a history |
-//! | [`sagas`] | a saga with a crash everywhere |
-//! | `verdict` | what became of the promises |
-//! | `clock` | ids of another time |
+//! | `recorded` | a handler whose effects are recorded in its own transaction |
+//! | `quiet` | waiting until nothing is in flight |
+//! | `observed` | the contents of the stores, as a history |
+//! | [`sagas`] | a saga with a crash at every point |
+//! | `verdict` | the verdict on the promises |
+//! | `clock` | ids with a time in the past |
 //! | `failure` | [`Failure`] |
 //! | [`crash_points`] | places at which a whole process is ended, for tests of programs |
 

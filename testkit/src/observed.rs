@@ -1,4 +1,4 @@
-//! The history for the checker, read from the stores once nothing is on its way.
+//! The history for the checker, read from the stores once nothing is in flight.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -14,18 +14,18 @@ use uuid::Uuid;
 use crate::failure::Failure;
 use crate::world::{RELAY, World, lock};
 
-/// Whose effects are judged, and where they are.
+/// The consumers whose effects are checked, and where these effects are.
 #[derive(Debug, Default)]
 pub(crate) struct Watched {
     /// Consumers with a recorded handler, and their topics.
     pub(crate) recorded: BTreeMap<String, BTreeSet<String>>,
-    /// Consumers that tell their effects by a query.
+    /// Consumers whose effects are read by a query.
     pub(crate) queries: Vec<Query>,
-    /// Inbox rows that went when time was advanced.
+    /// Inbox rows that were forgotten when the test advanced the time.
     pub(crate) expired: Vec<Remembered>,
 }
 
-/// A query that answers the message id of every effect.
+/// A query that returns the message id of every effect.
 #[derive(Debug, Clone)]
 pub(crate) struct Query {
     pub(crate) consumer: String,
@@ -41,20 +41,20 @@ pub(crate) struct Remembered {
 }
 
 impl Watched {
-    /// Whether nobody's are.
+    /// Whether no consumer is watched.
     pub(crate) fn is_empty(&self) -> bool {
         self.recorded.is_empty() && self.queries.is_empty()
     }
 }
 
 impl World {
-    /// Everything that this world has seen. Call [`World::quiet`] first: it says that nothing is on
-    /// its way any more.
+    /// Returns everything that this world has seen. Call [`World::quiet`] first: it waits until
+    /// nothing is in flight.
     ///
     /// # Errors
     /// The database refused or is away.
     pub async fn history(&self) -> Result<History, Failure> {
-        // Downstream first, as the checker asks.
+        // Downstream first, as the checker requires.
         let consumers = self.consumers().await?;
         let topic_read = self.topic_read();
         let parked = self.exceptions().await?;
@@ -184,8 +184,8 @@ impl World {
         rows.into_iter().map(parked).collect()
     }
 
-    /// The outbox. With one writer at a time, ids ascend in the order of commits: they number each
-    /// key's messages.
+    /// Reads the outbox. With one writer at a time, ids ascend in the order of commits, so they
+    /// number the messages of each key.
     async fn rows(&self) -> Result<Vec<OutboxRow>, Failure> {
         let passed: i64 = sqlx::query_scalar(
             "SELECT coalesce(max(max(CAST(json_extract(cursor, '$.base') AS INTEGER), \

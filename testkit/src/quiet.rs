@@ -1,4 +1,4 @@
-//! Waiting until nothing is on its way.
+//! Waiting until nothing is in flight.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -6,22 +6,22 @@ use std::time::Duration;
 use crate::failure::Failure;
 use crate::world::World;
 
-/// How often the database is asked; the broker tells of changes by itself.
+/// The interval between queries of the database; the broker reports changes by itself.
 const INTERVAL: Duration = Duration::from_millis(5);
 
 impl World {
     /// Waits until every message of the outbox is at the broker or parked, and every delivery is
-    /// settled: applied, known as a duplicate, or dead-lettered. Messages that handlers enqueue are
-    /// waited for as well.
+    /// settled: applied, recognised as a duplicate, or dead-lettered. That includes messages that
+    /// handlers enqueue.
     ///
     /// # Errors
-    /// Names what is still on its way when the patience is over, or what the database refuses.
+    /// What is still in flight when the patience is over, or the refusal of the database.
     pub async fn quiet(&self) -> Result<(), Failure> {
         let settled = async {
             loop {
                 self.broker.drained().await;
-                // In this order: what a handler has enqueued before its delivery was settled is
-                // seen here.
+                // In this order: messages that a handler enqueued before its delivery was settled
+                // are seen here.
                 let waiting = self.unpublished().await?;
                 if waiting.is_empty() && self.broker.is_drained() {
                     return Ok(());
@@ -35,7 +35,7 @@ impl World {
         }
     }
 
-    /// Messages of the outbox that are neither at the broker nor given up.
+    /// Returns the ids of outbox messages that are neither at the broker nor given up.
     async fn unpublished(&self) -> Result<Vec<String>, Failure> {
         let rows: Vec<String> = sqlx::query_scalar(
             "SELECT m.message_id FROM outbox_message m WHERE NOT EXISTS \

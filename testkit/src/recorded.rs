@@ -1,5 +1,5 @@
-//! A handler whose effects are written down in its own transaction: a record is there if and only
-//! if the effect is.
+//! A handler whose effects are recorded in its own transaction: a record exists if and only if the
+//! effect does.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ pub(crate) const TABLE: &str = "CREATE TABLE testkit_effect (seq INTEGER PRIMARY
 
 pub(crate) type TenantOf = Arc<dyn Fn(&Message) -> Tenant + Send + Sync>;
 
-/// The user's handler, and a record.
+/// The user's handler, with a record of each effect.
 #[derive(Clone)]
 pub(crate) struct Recorded {
     pub(crate) consumer: Arc<str>,

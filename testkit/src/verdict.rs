@@ -7,8 +7,8 @@ use crate::failure::Failure;
 use crate::observed::Query;
 use crate::world::{World, lock};
 
-/// Promises that must have been checked when a world says that its promises are kept; the last
-/// three once there is a consumer.
+/// Promises that must have been checked before a world reports that its promises are kept; the last
+/// three only once there is a consumer.
 const EXPECTED: [Promise; 7] = [
     Promise::NoLoss,
     Promise::NoPhantom,
@@ -20,16 +20,16 @@ const EXPECTED: [Promise; 7] = [
 ];
 
 impl World {
-    /// Where the effects of a consumer are that the service builds itself ([`World::run`]): a query
-    /// that answers the message id of every effect as text, once per effect, in the order of
-    /// commits.
+    /// Registers the query for the effects of a consumer that the service builds itself
+    /// ([`World::run`]). The query returns the message id of every effect as text, once per effect,
+    /// in the order of commits.
     pub fn effects(&self, consumer: &str, topic: &str, sql: &'static str) {
         let (consumer, topic) = (consumer.to_owned(), topic.to_owned());
         lock(&self.watched).queries.push(Query { consumer, topic, sql });
     }
 
-    /// How often each message took effect, for a consumer of [`World::consumer`], in the order of
-    /// the first effects.
+    /// Returns how often each message took effect for a consumer of [`World::consumer`], in the
+    /// order of the first effects.
     ///
     /// # Errors
     /// The database refused or is away.
@@ -44,8 +44,8 @@ impl World {
         Ok(times)
     }
 
-    /// Returns in words what an operator would have to look at: parked messages of the relay and
-    /// open dead letters of consumers.
+    /// Returns as text what needs an operator: parked messages of the relay and open dead letters
+    /// of consumers.
     ///
     /// # Errors
     /// The database refused or is away.
@@ -68,13 +68,13 @@ impl World {
         Ok(Verdict::of(&self.history().await?))
     }
 
-    /// Demands that no message was lost, invented or altered, that keys kept their order, and that
-    /// every message took effect exactly once for every consumer that is watched. Waits for
-    /// [`World::quiet`].
+    /// Asserts that no message was lost, invented or altered, that keys kept their order, and that
+    /// every message took effect exactly once for every watched consumer. Waits for
+    /// [`World::quiet`] first.
     ///
     /// # Panics
-    /// With the broken promises and everything seen of the messages concerned; also when one could
-    /// not be checked.
+    /// When a promise is broken, with all records of the messages concerned, or when a promise
+    /// could not be checked.
     pub async fn assert_promises_kept(&self) {
         let judged = async {
             self.quiet().await?;
@@ -92,10 +92,10 @@ impl World {
         }
     }
 
-    /// Demands that nothing is parked or dead-lettered.
+    /// Asserts that nothing is parked or dead-lettered.
     ///
     /// # Panics
-    /// With what is.
+    /// When something is, with a list of it.
     pub async fn assert_nothing_parked(&self) {
         match self.parked().await {
             Ok(parked) => assert!(parked.is_empty(), "parked:\n{}", parked.join("\n")),

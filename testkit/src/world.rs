@@ -25,11 +25,11 @@ use crate::recorded::TABLE;
 /// The relay's name in the database.
 pub(crate) const RELAY: &str = "testkit";
 
-/// How long [`World::quiet`] waits; only ever used up by a failing test.
+/// How long [`World::quiet`] waits. Only a failing test waits that long.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A producer's database, a relay, a broker and consumers, in one process and in no other's way.
-/// Dropping it ends and removes everything.
+/// A producer's database, a relay, a broker and consumers in one process, isolated from all other
+/// worlds. Dropping it ends and removes everything.
 pub struct World {
     pub(crate) pool: Pool<Sqlite>,
     pub(crate) outbox: Outbox<Sqlite>,
@@ -38,7 +38,7 @@ pub struct World {
     pub(crate) patience: Duration,
     pub(crate) watched: Mutex<Watched>,
     pub(crate) tasks: Mutex<JoinSet<()>>,
-    /// Given to every consumer: how it dies on demand.
+    /// Shared with every consumer, to crash it on demand.
     pub(crate) crash: Arc<Crash>,
     relay: Mutex<Option<AbortHandle>>,
     store: Arc<dyn LogStore>,
@@ -47,7 +47,7 @@ pub struct World {
     _folder: TempDir,
 }
 
-/// Describes a [`World`]; made by [`World::builder`].
+/// The builder of a [`World`]; made by [`World::builder`].
 #[derive(Debug, Clone)]
 pub struct WorldBuilder {
     settings: EngineOptions,
@@ -56,7 +56,8 @@ pub struct WorldBuilder {
 }
 
 impl WorldBuilder {
-    /// How the relay behaves. By default as in production, with short pauses and a short lease.
+    /// Changes the options of the relay. The defaults are those of production, but with short
+    /// pauses and a short lease.
     #[must_use]
     pub fn relay(mut self, change: impl FnOnce(&mut EngineOptions)) -> Self {
         change(&mut self.settings);
@@ -70,7 +71,7 @@ impl WorldBuilder {
         self
     }
 
-    /// How long [`World::quiet`] waits at most; 20 s by default.
+    /// Sets the maximum time that [`World::quiet`] waits; 20 s by default.
     #[must_use]
     pub fn patience(mut self, patience: Duration) -> Self {
         self.patience = patience;
@@ -96,7 +97,7 @@ impl WorldBuilder {
         drop(connection);
         let source = Source::new("/testkit").map_err(Failure::during("name the source"))?;
         let world = World {
-            // Tests make ids of long ago, to see what consumers do about them.
+            // Tests make old ids, to see how consumers handle them.
             outbox: Outbox::builder().ids_accepted(DriftWindow::WIDEST).build(),
             inbox: Inbox::open(pool.clone(), self.inbox).await.map_err(Failure::during("open the inbox"))?,
             broker: Broker::new(),
@@ -118,19 +119,19 @@ impl WorldBuilder {
 }
 
 impl World {
-    /// A world with the defaults.
+    /// Makes a world with the defaults.
     ///
     /// # Errors
-    /// As [`WorldBuilder::build`].
+    /// Those of [`WorldBuilder::build`].
     pub async fn new() -> Result<Self, Failure> {
         Self::builder().build().await
     }
 
-    /// Begins to describe a world.
+    /// Starts to build a world.
     #[must_use]
     pub fn builder() -> WorldBuilder {
         let settings = EngineOptions {
-            // A relay that was killed is followed after this time.
+            // A killed relay is succeeded after this time.
             lease_ttl: Duration::from_millis(600),
             checkpoint_interval: Duration::from_millis(20),
             poll_max: Duration::from_millis(5),
@@ -144,7 +145,8 @@ impl World {
         WorldBuilder { settings, inbox: InboxOptions::default(), patience: PATIENCE }
     }
 
-    /// The database, for the tables of the service under test. Outbox and inbox are in it as well.
+    /// Returns the database, for the tables of the service under test. It also holds outbox and
+    /// inbox.
     #[must_use]
     pub fn pool(&self) -> &Pool<Sqlite> {
         &self.pool
@@ -162,7 +164,7 @@ impl World {
         &self.inbox
     }
 
-    /// The broker, for its logs and its faults.
+    /// Returns the broker, for its logs and its faults.
     #[must_use]
     pub fn broker(&self) -> &Broker {
         &self.broker
@@ -196,7 +198,7 @@ impl World {
             .map_err(Failure::during("run the test's statement"))
     }
 
-    /// The one number that a query of the test answers.
+    /// Returns the single number that a query of the test yields.
     ///
     /// # Errors
     /// The database refused or is away, or the answer is not a number.
@@ -204,8 +206,8 @@ impl World {
         sqlx::query_scalar(sql).fetch_one(&self.pool).await.map_err(Failure::during("run the test's query"))
     }
 
-    /// Kills the relay wherever it is, as `kill -9` does, and starts another. What it has published
-    /// and not yet noted is published again, once its lease has expired.
+    /// Kills the relay wherever it is, as `kill -9` does, and starts another. Messages that were
+    /// published but not recorded yet are published again, once the old lease has expired.
     ///
     /// # Errors
     /// The new relay could not be started.
@@ -216,9 +218,9 @@ impl World {
         self.start_relay()
     }
 
-    /// Lets time pass: the clock by which the inbox judges and forgets goes ahead, and what is too
-    /// old then is forgotten. Waiting does not get shorter by it: backoffs, leases and `deliver_at`
-    /// are on the database's clock.
+    /// Lets time pass: moves ahead the clock by which the inbox accepts and forgets messages, and
+    /// forgets those that are then too old. It shortens no wait: backoffs, leases and `deliver_at`
+    /// follow the database's clock.
     ///
     /// # Errors
     /// The database refused or is away.

@@ -1,4 +1,4 @@
-//! That a saga is run everywhere, and that the judge sees what must not be.
+//! Tests that a saga is run with every fault, and that violations are found.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
@@ -10,11 +10,11 @@ use testkit::sagas::everywhere;
 
 const ACCOUNT: &str = "CREATE TABLE account (cents INTEGER NOT NULL); INSERT INTO account VALUES (100)";
 
-/// A service elsewhere that honours keys.
+/// An external service that honours keys.
 #[derive(Clone, Default)]
 struct Bank(Arc<Mutex<HashSet<String>>>);
 
-/// Takes money here and there; gives it back when the other side does not accept.
+/// Takes money here and at the bank; gives it back when the other side does not accept.
 async fn transfer(saga: &mut Run<Sqlite>, cents: i64, bank: &Bank) -> Result<bool, Stop> {
     saga.step("take", async |tx| {
         sqlx::query("UPDATE account SET cents = cents - $1").bind(cents).execute(&mut **tx).await?;
@@ -67,7 +67,7 @@ async fn an_effect_outside_of_a_step_is_found() {
     let effects = Arc::new(Mutex::new(0));
     let told = everywhere(
         async move |saga: &mut Run<Sqlite>, _: i64| {
-            // As nobody should: it happens at every run.
+            // A mistake: this happens at every run.
             let many = {
                 let mut effects = effects.lock().unwrap();
                 *effects += 1;

@@ -1,4 +1,4 @@
-//! That worlds do what they say, and that their judge sees what must not be.
+//! Tests that worlds do what they promise, and that their checker finds violations.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use outbox::NewMessage;
 use sqlx::{Sqlite, Transaction};
 use testkit::{CrashPoint, Failure, Loss, World, made_ago};
 
-/// Counts, in the database.
+/// Counts messages, in the database.
 struct Count;
 
 #[async_trait]
@@ -25,7 +25,7 @@ impl Handler<Sqlite> for Count {
     }
 }
 
-/// Refuses everything, for ever or once and for all.
+/// Refuses every message, with retries or for good.
 struct Refuse(fn(&'static str) -> HandlerError);
 
 #[async_trait]
@@ -122,7 +122,7 @@ async fn a_poisoned_message_is_parked_and_named() -> Result<(), Box<dyn std::err
     Ok(())
 }
 
-/// On a busy machine.
+/// The number of questions; generous, for a busy machine.
 const ASKED_MAX: u32 = 200;
 
 #[tokio::test]
@@ -133,7 +133,7 @@ async fn what_does_not_come_to_rest_is_named() -> Result<(), Box<dyn std::error:
         .configure(|b| b.attempts_max(1_000_000))
         .start()?;
     world.enqueue(orders(1)).await?;
-    // Its first attempts may come late; then each question is answered in the same way.
+    // The first attempts may come late. From then on every answer names the consumer.
     for _ in 0..ASKED_MAX {
         let failure = world.quiet().await.expect_err("a message that is never done").to_string();
         if failure.contains("failing failed") && failure.contains("no such account") {
@@ -179,7 +179,7 @@ async fn a_message_is_applied_once_per_scope() -> Result<(), Box<dyn std::error:
     world.consumer("counting", "orders", Count).tenant(tenant).start()?;
     world.enqueue([NewMessage::new("orders").header("tenant", "a")]).await?;
     world.broker().stored(&topic()?, 1).await;
-    // The same message once more, of the same tenant and twice of another one.
+    // The same message again: once for the same tenant and twice for another one.
     let original = world.broker().log(&topic()?).remove(0);
     for tenant in ["a", "b", "b"] {
         let mut again = original.clone();
@@ -194,7 +194,7 @@ async fn a_message_is_applied_once_per_scope() -> Result<(), Box<dyn std::error:
     Ok(())
 }
 
-/// The judge is no rubber stamp: without the guard a duplicate is applied again, and is named.
+/// The checker is no rubber stamp: without the guard a duplicate is applied again and reported.
 #[tokio::test]
 async fn without_the_guard_a_duplicate_is_found() -> Result<(), Box<dyn std::error::Error>> {
     let world = prepared(World::new().await?).await?;
@@ -209,7 +209,7 @@ async fn without_the_guard_a_duplicate_is_found() -> Result<(), Box<dyn std::err
     Ok(())
 }
 
-/// Nor is it satisfied by silence: an effect that never came is named as well.
+/// Silence does not satisfy it either: a missing effect is reported as well.
 #[tokio::test]
 async fn an_effect_that_is_missing_is_found() -> Result<(), Box<dyn std::error::Error>> {
     let world = prepared(World::new().await?).await?;

@@ -1,13 +1,13 @@
-//! The example of an adapter: a workspace of its own, as other people's crates are.
+//! The example of an adapter: a workspace of its own, like the crates of other people.
 
 use crate::{cargo, workspace};
 use std::{fs, process::Command};
 
-/// Cargo in the folder of the adapter, with the versions and the build folder of the workspace.
+/// Returns cargo in the adapter's folder, with the versions and the build folder of the workspace.
 pub(crate) fn cargo<const N: usize>(arguments: [&str; N]) -> Result<Command, String> {
     let root = workspace::root()?;
     let folder = root.join("examples/adapter");
-    // Otherwise it would take, and compile, newer versions.
+    // Otherwise cargo would resolve, and compile, newer versions.
     fs::copy(root.join("Cargo.lock"), folder.join("Cargo.lock"))
         .map_err(|error| format!("cannot copy Cargo.lock to {}: {error}", folder.display()))?;
     let mut command = cargo::cargo(arguments)?;

@@ -1,4 +1,4 @@
-//! The services that tests and benches run against: brought up before, handed over as variables.
+//! The services that tests and benches run against: started beforehand, passed on as variables.
 
 use crate::{
     report,
@@ -11,7 +11,7 @@ use std::{path::PathBuf, process::Command};
 /// Path of this program, for tests that stop, crash and restart services.
 const XTASK_VARIABLE: &str = "OUTBOX_XTASK";
 
-/// Files and jars that some tests need beside the services.
+/// Files and jars that some tests need besides the services.
 const TOOLS: [ToolKind; 6] = [
     ToolKind {
         name: "libfaketime",
@@ -41,7 +41,7 @@ const TOOLS: [ToolKind; 6] = [
     },
 ];
 
-/// Something that is downloaded or installed, and is a file or a folder.
+/// Something that is downloaded or installed: a file or a folder.
 struct ToolKind {
     name: &'static str,
     /// The use that tests make of it.
@@ -50,21 +50,21 @@ struct ToolKind {
     get: Get,
 }
 
-/// Finds the file, and says what it is doing meanwhile.
+/// A function that finds the file, and reports its progress.
 type Get = fn(&dyn Fn(&str)) -> Result<PathBuf, services::Fault>;
 
-/// A file, or why there is none.
+/// A file, or the reason why there is none.
 struct Tool {
     kind: &'static ToolKind,
     file: Result<PathBuf, String>,
 }
 
-/// How much is started.
+/// The extent of what is started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Extent {
     /// The servers that the gate tests against.
     Services,
-    /// Every service and every tool that some test wants.
+    /// Every service and every tool that any test needs.
     Everything,
 }
 
@@ -84,26 +84,26 @@ impl Extent {
     }
 }
 
-/// One component and how the tests get it.
+/// A component, and how tests reach it.
 struct Backend {
     name: Name,
-    /// Its address, or why it is ignored.
+    /// Its address, or the reason why it is ignored.
     address: Result<String, String>,
     started_by_us: bool,
-    /// Somebody else's: tests must not stop it.
+    /// Run by somebody else: tests must not stop it.
     external: bool,
 }
 
 pub(crate) struct Backends {
     all: Vec<Backend>,
     tools: Vec<Tool>,
-    /// Looked up before anything is built: building the workspace replaces the file, and from then
-    /// on this process's own program is a deleted one.
+    /// Looked up before anything is built: building the workspace replaces the file, and then the
+    /// path of this process's own program leads to a deleted file.
     xtask: PathBuf,
 }
 
 impl Backends {
-    /// Starts what is not running.
+    /// Starts everything that is not running.
     pub(crate) fn up(extent: Extent) -> Result<Self, String> {
         let xtask = own_program()?;
         let all = services::up(extent.services()).into_iter().map(Backend::from).collect();
@@ -123,7 +123,7 @@ impl Backends {
         let row = |backend: &Backend| match &backend.address {
             Ok(address) => [backend.name.to_string(), "real".to_owned(), report::without_password(address)],
             Err(why) => {
-                // The rest, such as the end of a log, has been shown on stderr.
+                // The rest, such as the end of a log, was shown on stderr.
                 let first_line = why.lines().next().unwrap_or_default().to_owned();
                 [backend.name.to_string(), "ignored".to_owned(), first_line]
             }
@@ -147,7 +147,7 @@ impl Backends {
         self.all.iter().filter(|backend| backend.external).map(|backend| backend.name.as_str()).collect()
     }
 
-    /// Fails when a required service is not there.
+    /// Fails when a required service is missing.
     pub(crate) fn require(&self, require: &Require) -> Result<(), String> {
         let tools = self.tools.iter().filter(|_| *require == Require::All).filter_map(|tool| {
             Some(format!("{} is required: {}", tool.kind.name, tool.file.as_ref().err()?))
@@ -164,7 +164,7 @@ impl Backends {
         if missing.is_empty() { Ok(()) } else { Err(missing.join("\n")) }
     }
 
-    /// Gives a command the addresses, and takes away those that lead nowhere.
+    /// Gives a command the addresses, and removes variables whose address leads nowhere.
     pub(crate) fn hand_over(&self, command: &mut Command) -> Result<(), String> {
         for backend in &self.all {
             match &backend.address {
@@ -179,8 +179,7 @@ impl Backends {
                 Err(_) => command.env_remove(backend.name.variable()),
             };
         }
-        // Tests that crash services would stop a private instance while they look at somebody
-        // else's.
+        // Tests that crash services would stop a private instance while they use an external one.
         if self.externals().is_empty() {
             command.env(XTASK_VARIABLE, &self.xtask);
         } else {
@@ -200,7 +199,7 @@ impl Backends {
         Ok(())
     }
 
-    /// Name and version of those that are ours.
+    /// Returns name and version of the services that are ours.
     pub(crate) fn versions(&self) -> String {
         let version = |backend: &Backend| {
             let version = services::version(backend.name).ok().flatten().filter(|_| !backend.external)?;
@@ -209,7 +208,7 @@ impl Backends {
         self.all.iter().filter_map(version).collect::<Vec<_>>().join(", ")
     }
 
-    /// Stops in CI what was started here. On a laptop it stays for a fast second run.
+    /// Stops, in CI, what was started here. On a laptop it keeps running for a fast second run.
     pub(crate) fn release(&self) {
         let ours: Vec<Name> =
             self.all.iter().filter(|backend| backend.started_by_us).map(|backend| backend.name).collect();

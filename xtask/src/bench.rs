@@ -11,7 +11,7 @@ use std::process::{Command, ExitCode};
 /// Bring the services up and run the benchmarks, optimised.
 #[derive(Debug, Args)]
 pub(crate) struct Bench {
-    /// Handed to the benchmarks, such as `--quick` or `relay_drain --output json`; `-- --help`
+    /// Passed to the benchmarks, such as `--quick` or `relay_drain --output json`; `-- --help`
     /// lists them.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     arguments: Vec<String>,
@@ -26,7 +26,7 @@ pub(crate) fn run(options: &Bench) -> Result<ExitCode, String> {
     code
 }
 
-/// Every benchmark, small and once.
+/// Runs every benchmark once, with little data.
 pub(crate) fn quick() -> Result<(), String> {
     let backends = Backends::up(Extent::Everything)?;
     let code = execute(&backends, Profile::Dev, &["--quick".to_owned()]);
@@ -34,12 +34,12 @@ pub(crate) fn quick() -> Result<(), String> {
     if code? == ExitCode::SUCCESS { Ok(()) } else { Err("a benchmark failed".to_owned()) }
 }
 
-/// How the benchmarks are built.
+/// The build profile of the benchmarks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Profile {
     /// For figures.
     Release,
-    /// Proves that they run, and spares a second build of everything.
+    /// Proves that they run, and saves a second build of everything.
     Dev,
 }
 
@@ -54,18 +54,18 @@ fn execute(backends: &Backends, profile: Profile, arguments: &[String]) -> Resul
     if built != ExitCode::SUCCESS {
         return Err("the benchmarks could not be built".to_owned());
     }
-    // Not `cargo run`: with other packages selected it would build the relay anew, with other
+    // Not `cargo run`: with other packages selected it would build the relay again, with other
     // features.
     let mut command = Command::new(cargo::programs(profile == Profile::Release)?.join("benches"));
     command.args(arguments);
     command.env(VERSIONS_VARIABLE, backends.versions());
     backends.hand_over(&mut command)?;
-    // Debezium reads the log, and cannot read every one.
+    // Debezium can read PostgreSQL's log only at the level `logical`.
     if !services::wal_is_logical().map_err(|fault| fault.to_string())? {
         command.env_remove(services::debezium::JARS_VARIABLE);
     }
     cargo::exit_code(&mut command)
 }
 
-/// Brokers do not tell their clients what they are, and figures mean nothing without it.
+/// Brokers do not report their versions to clients, and figures mean nothing without them.
 const VERSIONS_VARIABLE: &str = "OUTBOX_SERVICE_VERSIONS";

@@ -8,7 +8,7 @@ use std::{
     time::Instant,
 };
 
-/// The cargo that runs us, in the workspace's root.
+/// Returns the cargo that runs us, in the workspace's root.
 pub(crate) fn cargo<const N: usize>(arguments: [&str; N]) -> Result<Command, String> {
     let program = std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
     let mut command = Command::new(program);
@@ -16,12 +16,12 @@ pub(crate) fn cargo<const N: usize>(arguments: [&str; N]) -> Result<Command, Str
     Ok(command)
 }
 
-/// Selects `tests/shared-build` beside what is built unoptimised: each dependency is built once,
+/// Selects `tests/shared-build` beside an unoptimised build, so that each dependency is built once,
 /// with the features that `cargo test --workspace` gives it.
 pub(crate) const SHARED: [&str; 2] = ["--package", "shared-build"];
 
-/// Selects the programs that have crash points: one selection for all of them, so that their crates
-/// are built once. `--bin` says which are built.
+/// Selects the programs that have crash points. There is one selection for all of them, so that
+/// their crates are built once; `--bin` says which programs are built.
 pub(crate) const CRASH_POINTS: [&str; 8] = [
     "--package",
     "storm",
@@ -33,7 +33,7 @@ pub(crate) const CRASH_POINTS: [&str; 8] = [
     "storm/crash-points,outbox-toolkit-relay/crash-points,examples/crash-points",
 ];
 
-/// Runs a command with a headline before and its time after.
+/// Runs a command, with a headline before it and its duration after it.
 pub(crate) fn step(what: &str, command: &mut Command) -> Result<(), String> {
     println!("\n── {what}");
     let begun = Instant::now();
@@ -42,7 +42,7 @@ pub(crate) fn step(what: &str, command: &mut Command) -> Result<(), String> {
     if status.success() { Ok(()) } else { Err(format!("{what} failed ({status})")) }
 }
 
-/// A command's standard output. Its standard error passes through.
+/// Returns a command's standard output. Its standard error passes through.
 pub(crate) fn printed(command: &mut Command) -> Result<String, String> {
     let output =
         command.stderr(Stdio::inherit()).output().map_err(|error| format!("cannot run cargo: {error}"))?;
@@ -52,14 +52,14 @@ pub(crate) fn printed(command: &mut Command) -> Result<String, String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// The exit code of a command that stands for ours.
+/// Returns the exit code of a command, for use as our own.
 pub(crate) fn exit_code(command: &mut Command) -> Result<ExitCode, String> {
     let status = command.status().map_err(|error| format!("cannot run cargo: {error}"))?;
     // Killed by a signal: no code.
     Ok(status.code().and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from))
 }
 
-/// Where cargo puts programs.
+/// Returns the folder into which cargo puts programs.
 pub(crate) fn programs(release: bool) -> Result<PathBuf, String> {
     let profile = if release { "release" } else { "debug" };
     let target = match std::env::var_os("CARGO_TARGET_DIR").filter(|folder| !folder.is_empty()) {
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
-    /// Other people's packages with their features, as cargo builds them for a selection.
+    /// Returns other people's packages with their features, as cargo builds them for a selection.
     fn dependencies(selected: &[&str]) -> BTreeSet<String> {
         let tree = ["tree", "--offline", "--prefix", "none", "--format", "{p} [{f}]", "--edges"];
         let mut command = cargo(tree).expect("cargo");

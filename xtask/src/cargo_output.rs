@@ -8,9 +8,9 @@ pub(crate) struct Suite {
     pub(crate) failed: u64,
     pub(crate) ignored: u64,
     pub(crate) seconds: f64,
-    /// False while no result line was seen; at the end it means that the binary crashed.
+    /// False until a result line was seen; false at the end means that the binary crashed.
     pub(crate) reported: bool,
-    /// The report on the tests that failed, as the binary printed it before its result line.
+    /// The report on the failed tests, as the binary printed it before its result line.
     pub(crate) failures: Vec<String>,
 }
 
@@ -23,7 +23,7 @@ pub(crate) struct Suites {
 }
 
 impl Suites {
-    /// Takes in one line of output, with or without colours.
+    /// Reads one line of output, with or without colours.
     pub(crate) fn read(&mut self, line: &str) {
         let whole = without_colours(line);
         let line = whole.trim();
@@ -49,8 +49,8 @@ impl Suites {
         }
     }
 
-    /// The end of a program that was not run by cargo. One that failed without saying so, or that
-    /// said nothing, has crashed and counts as one failure.
+    /// Ends a program that was not run by cargo. A program that failed without reporting it, or
+    /// that reported nothing, has crashed and counts as one failure.
     pub(crate) fn end_of_program(&mut self, succeeded: bool) {
         self.report = None;
         if let Some(suite) = self.suites.last_mut()
@@ -61,8 +61,8 @@ impl Suites {
         }
     }
 
-    /// The end of the run. Where cargo failed, a suite without a result has crashed and counts as
-    /// one failure; and a failed run never shows zero failures.
+    /// Ends the run. If cargo failed, a suite without a result has crashed and counts as one
+    /// failure. A failed run never shows zero failures.
     pub(crate) fn finish(mut self, cargo_succeeded: bool) -> Vec<Suite> {
         if cargo_succeeded {
             return self.suites;
@@ -116,7 +116,7 @@ fn parse_result(line: &str) -> Option<Suite> {
     Some(suite)
 }
 
-/// Without ANSI colour sequences (`ESC [ … m`).
+/// Removes ANSI colour sequences (`ESC [ … m`).
 fn without_colours(line: &str) -> String {
     let mut pieces = line.split('\u{1b}');
     let first = pieces.next().unwrap_or_default().to_owned();

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Waits for a child; one that takes too long is ended, and there is no status.
+/// Waits for a child. One that takes longer than `patience` is killed, and the status is `None`.
 pub(crate) fn wait(mut child: Child, patience: Duration) -> Result<Option<ExitStatus>, String> {
     let begun = Instant::now();
     let failed = |error: std::io::Error| format!("cannot wait for a command: {error}");

@@ -1,5 +1,5 @@
-//! `cargo xtask demo`: the relay's demo, as often as asked for. It must end in "every promise held"
-//! every time.
+//! `cargo xtask demo`: the relay's demo, as often as requested. Every run must end in "every
+//! promise held".
 
 use crate::{
     cargo::{self, cargo},
@@ -18,29 +18,29 @@ use std::{
 /// run.
 #[derive(Debug, Args)]
 pub(crate) struct Demo {
-    /// How many runs, each with a seed of its own.
+    /// Number of runs, each with a seed of its own.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=100_000))]
     repeat: u64,
-    /// The seed of the first run; each further one takes the next [default: the time].
+    /// The seed of the first run; each later run takes the next one [default: the time].
     #[arg(long, value_name = "S")]
     seed: Option<u64>,
     /// Build optimised.
     #[arg(long)]
     release: bool,
-    /// Take the relay with every database and broker.
+    /// Build the relay with every database and broker.
     #[arg(skip)]
     with_everything: bool,
     /// How the result is printed.
     #[arg(long, value_enum, default_value_t)]
     output: Output,
-    /// Handed to the demo, such as `--messages 2000`; `-- --help` lists them.
+    /// Passed to the demo, such as `--messages 2000`; `-- --help` lists them.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     arguments: Vec<String>,
 }
 
 impl Demo {
-    /// Twenty runs, by the relay that the tests start: what `cargo demo` builds is compiled by the
-    /// check of features.
+    /// Returns the options of the night: twenty runs, with the relay that the tests start. The
+    /// check of features compiles what `cargo demo` builds.
     pub(crate) fn nightly() -> Self {
         let (release, with_everything) = (false, true);
         Self {
@@ -63,7 +63,7 @@ pub(crate) fn run(options: &Demo) -> Result<ExitCode, String> {
     Ok(if runs.iter().all(Run::held) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The same for CI.
+/// Runs the demo as a check of CI.
 pub(crate) fn check(options: &Demo) -> Result<(), String> {
     let runs = execute(options)?;
     println!("{}", table(&runs));
@@ -74,13 +74,13 @@ pub(crate) fn check(options: &Demo) -> Result<(), String> {
     }
 }
 
-/// How a run ended.
+/// The verdict of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 enum Verdict {
     Held,
     Broken,
-    /// It came to no result.
+    /// The run came to no result.
     None,
 }
 
@@ -110,7 +110,7 @@ struct Run {
     seed: u64,
     verdict: Verdict,
     seconds: f64,
-    /// How the process ended and what it said; nothing when every promise held.
+    /// The exit status and the output of the process; `None` when every promise held.
     #[serde(skip_serializing_if = "Option::is_none")]
     trouble: Option<String>,
 }
@@ -150,8 +150,8 @@ fn execute(options: &Demo) -> Result<Vec<Run>, String> {
     Ok(runs)
 }
 
-/// Builds the relay as `cargo demo` does; optimised, or where a database or broker is named, with
-/// all of them.
+/// Builds the relay as `cargo demo` does. If it is optimised, or a database or broker is named, it
+/// is built with all of them.
 fn build(options: &Demo) -> Result<PathBuf, String> {
     let is_given = |argument: &String| ["--database", "--broker"].iter().any(|it| argument.starts_with(it));
     let is_set = |variable| std::env::var_os(variable).is_some();
@@ -191,7 +191,8 @@ fn once(demo: &mut Command, seed: u64) -> Result<Run, String> {
     Ok(Run { seed, verdict, seconds: begun.elapsed().as_secs_f64(), trouble })
 }
 
-/// How many runs ended in which way, how long they took, and the seeds of those that did not hold.
+/// Lists, for each verdict, the number of runs, their durations, and the seeds of those that did
+/// not hold.
 fn table(runs: &[Run]) -> String {
     let mut kinds: BTreeMap<Verdict, Vec<&Run>> = BTreeMap::new();
     for run in runs {

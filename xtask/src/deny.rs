@@ -11,11 +11,11 @@ use std::{
     time::Duration,
 };
 
-/// How long the advisory database may take to arrive; it is a git repository of a few megabytes.
+/// How long fetching the advisory database may take; it is a git repository of a few megabytes.
 const FETCH_PATIENCE: Duration = Duration::from_secs(120);
 
-/// Checks everything. The advisories need a database from the network: where that is out of reach,
-/// they are not checked, and the answer is why.
+/// Checks everything. The advisories need a database from the network. If it is out of reach, they
+/// are not checked, and the result is the reason.
 pub(crate) fn run() -> Result<Option<String>, String> {
     let program = installed()?;
     let deny = |arguments: &[&str]| -> Result<Command, String> {
@@ -45,7 +45,7 @@ pub(crate) fn run() -> Result<Option<String>, String> {
     }
 }
 
-/// The program: on the PATH, or in the build folder, where it is installed when it is missing.
+/// Returns the program: from the PATH, or from the build folder, where it is installed if missing.
 fn installed() -> Result<PathBuf, String> {
     let tools = workspace::target()?.join("tools");
     let own = tools.join("bin/cargo-deny");
@@ -57,7 +57,7 @@ fn installed() -> Result<PathBuf, String> {
         }
     }
     println!("cargo-deny is not installed; it is built once into {} (minutes)", tools.display());
-    // Unoptimised: it runs for seconds, and is built in less than half the time.
+    // Unoptimised: it runs for seconds, and builds in less than half the time.
     let mut install =
         cargo(["install", "--locked", "--debug", "--no-default-features", "cargo-deny", "--root"])?;
     // A folder of its own: its profile and features share nothing with the workspace's build.

@@ -1,12 +1,12 @@
-//! Toolkit and relay with selections of their features, compiled and documented: code that leans on
-//! another one's dependencies shows, and links that lead to what is not there.
+//! Toolkit and relay with selections of their features, compiled and documented. This shows code
+//! that relies on dependencies of another feature, and links to missing items.
 
 use crate::{
     cargo::{cargo, printed, step},
     workspace,
 };
 
-/// The features of the crate `outbox-toolkit`, each with the database that it needs at least.
+/// The features of the crate `outbox-toolkit`, each with a database if it needs one.
 const FEATURES: [&str; 13] = [
     "postgres",
     "sqlite",
@@ -23,11 +23,11 @@ const FEATURES: [&str; 13] = [
     "testkit",
 ];
 
-/// The same of the relay's program, which has SQLite always.
+/// The same for the relay's program, which always has SQLite.
 const RELAY_FEATURES: [&str; 7] =
     ["demo", "kafka", "postgres,kafka", "rabbitmq", "sqs", "otlp,kafka", "page,rabbitmq"];
 
-/// Does so with each selection of features.
+/// Compiles and documents each selection of features.
 pub(crate) fn check() -> Result<(), String> {
     let toolkit = FEATURES.iter().map(|features| ("outbox-toolkit", *features));
     let relay = RELAY_FEATURES.iter().map(|features| ("outbox-toolkit-relay", *features));
@@ -35,8 +35,8 @@ pub(crate) fn check() -> Result<(), String> {
         let what = format!("{package}: features {features}");
         let selected = ["--package", package, "--no-default-features", "--features", features];
         step(&what, cargo(["clippy"])?.args(selected).args(["--", "-D", "warnings"]))?;
-        // Only what is selected is documented, and where several packages are, a feature says whose
-        // it is.
+        // Only selected crates are documented. With several packages, each feature needs the name
+        // of its package.
         let ours = ours(selected)?;
         let features: Vec<String> = features.split(',').map(|name| format!("{package}/{name}")).collect();
         let mut doc =
@@ -47,7 +47,7 @@ pub(crate) fn check() -> Result<(), String> {
     Ok(())
 }
 
-/// Our crates that a selection takes.
+/// Returns our crates in a selection.
 fn ours(selected: [&str; 5]) -> Result<Vec<String>, String> {
     let tree = ["tree", "--edges", "normal", "--prefix", "none", "--format", "{p}"];
     let lines = printed(cargo(tree)?.args(selected))?;
@@ -56,7 +56,7 @@ fn ours(selected: [&str; 5]) -> Result<Vec<String>, String> {
     let mut names: Vec<String> = names.map(str::to_owned).collect();
     names.sort_unstable();
     names.dedup();
-    // A crate that is not recognised would go undocumented in silence.
+    // A crate that is not recognised would silently go undocumented.
     match names.iter().any(|name| name == selected[1]) {
         true => Ok(names),
         false => Err(format!("`cargo tree` names no crate of {ours}):\n{lines}")),

@@ -1,9 +1,8 @@
 //! `cargo xtask fuzz`: libFuzzer on everything that reads bytes from outside.
 //!
-//! Needs no nightly compiler and no cargo-fuzz: `tests/fuzz/instrument.sh` has the crates of the
-//! workspace count their branches, and the targets are programs like any other. What is found is
-//! kept below the build folder and used again by the next run; `tests/fuzz/corpus` holds the seeds
-//! that everybody shares.
+//! Needs no nightly compiler and no cargo-fuzz: `tests/fuzz/instrument.sh` makes the crates of the
+//! workspace count their branches, and the targets are programs like any other. Findings are kept
+//! below the build folder and reused by the next run; `tests/fuzz/corpus` holds the shared seeds.
 
 use crate::{cargo, report, workspace};
 use clap::Args;
@@ -14,11 +13,11 @@ use std::{
     time::Instant,
 };
 
-/// Bounds of one input: bytes in, memory, seconds.
+/// Bounds of one input: bytes, memory, seconds.
 const BOUNDS: [&str; 4] = ["-max_len=16384", "-malloc_limit_mb=64", "-rss_limit_mb=1024", "-timeout=10"];
 
-/// Feed changed inputs to what reads bytes from outside, until something breaks or the time is
-/// over.
+/// Feed mutated inputs to the code that reads bytes from outside, until something breaks or the
+/// time is over.
 #[derive(Debug, Args)]
 pub(crate) struct Fuzz {
     /// The target [default: all of them, one after another].
@@ -26,7 +25,7 @@ pub(crate) struct Fuzz {
     /// How long each target runs.
     #[arg(long, value_name = "N", default_value_t = 60)]
     seconds: u64,
-    /// Where chance begins; by default each run is another one.
+    /// The random seed; by default each run has a different one.
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u32,
     /// Run one input, such as one that broke a target before.
@@ -38,7 +37,8 @@ pub(crate) struct Fuzz {
 }
 
 impl Fuzz {
-    /// Every target for half a minute, from another beginning each time.
+    /// Returns the options of the night: every target for half a minute, each time with another
+    /// seed.
     pub(crate) fn nightly() -> Self {
         Self { target: None, seconds: 30, seed: 0, input: None, quiet: true }
     }
@@ -48,7 +48,7 @@ pub(crate) fn run(options: &Fuzz) -> Result<ExitCode, String> {
     execute(options).map(|()| ExitCode::SUCCESS)
 }
 
-/// Builds and runs; an error names the targets that broke.
+/// Builds and runs the targets; an error names those that broke.
 pub(crate) fn execute(options: &Fuzz) -> Result<(), String> {
     let fuzz = workspace::root()?.join("tests/fuzz");
     let targets = chosen(&fuzz, options.target.as_deref())?;
@@ -69,7 +69,7 @@ pub(crate) fn execute(options: &Fuzz) -> Result<(), String> {
                 .arg(format!("-max_total_time={}", options.seconds))
                 .arg(format!("-seed={}", options.seed))
                 .arg(if options.quiet { "-verbosity=0" } else { "-print_final_stats=1" })
-                // New inputs are written to the first of them.
+                // libFuzzer writes new inputs to the first of them.
                 .args([&folders.found, &folders.seeds]),
         };
         let status = command.status().map_err(|error| format!("cannot run {target}: {error}"))?;
@@ -87,7 +87,7 @@ pub(crate) fn execute(options: &Fuzz) -> Result<(), String> {
     if broken.is_empty() { Ok(()) } else { Err(format!("broken targets: {}", broken.join(", "))) }
 }
 
-/// The target of a name, or all.
+/// Returns the target with this name, or all targets.
 fn chosen(fuzz: &Path, wanted: Option<&str>) -> Result<Vec<String>, String> {
     let folder = fuzz.join("fuzz_targets");
     let failed = |error: std::io::Error| format!("cannot read {}: {error}", folder.display());
@@ -114,11 +114,11 @@ fn build(fuzz: &Path, targets: &[String]) -> Result<(), String> {
     cargo::step("building the fuzz targets", &mut build)
 }
 
-/// Where inputs are.
+/// The folders of inputs.
 struct Folders {
     /// In the repository.
     seeds: PathBuf,
-    /// Found on this machine: each takes a way through the code that no other takes.
+    /// Found on this machine: each takes a path through the code that no other takes.
     found: PathBuf,
     /// Those that broke the target.
     broken: PathBuf,

@@ -1,13 +1,13 @@
-//! Asking git.
+//! Calls of git.
 
 use std::{path::Path, process::Command};
 
-/// The answer of git in a folder.
+/// Runs git in a folder and returns its output.
 pub(crate) fn answer<const N: usize>(root: &Path, arguments: [&str; N]) -> Result<String, String> {
     run(Command::new("git").args(arguments).current_dir(root))
 }
 
-/// The output of a command of git; an error is what git said.
+/// Runs a command of git and returns its output; the error is git's message.
 pub(crate) fn run(command: &mut Command) -> Result<String, String> {
     let output = command.output().map_err(|error| format!("cannot run git: {error}"))?;
     if output.status.success() {

@@ -1,4 +1,4 @@
-//! What the tree weighs, in numbers that a change of its structure should make smaller.
+//! The size of the tree, in numbers that a change of its structure should make smaller.
 //!
 //! They are counted from the text of the files in git, by the rules of rustfmt: an item of a module
 //! begins in the first column, and ends with a brace there.
@@ -17,7 +17,7 @@ pub(crate) struct Measure {
     output: report::Output,
 }
 
-/// Folders by what they are for. What stands in none of them is not counted.
+/// Folders by purpose. Files outside all of them are not counted.
 const PARTS: [(&str, &[&str]); 4] = [
     ("product", &["brokers", "inbox", "message", "migrations", "outbox", "relay", "saga", "src"]),
     ("proof tools", &["testkit", "examples"]),
@@ -61,7 +61,7 @@ fn tracked(root: &Path) -> Result<Vec<Source>, String> {
         if part(path).is_none() {
             continue;
         }
-        // A file may be removed and not committed yet, or hold no text.
+        // A file may have been removed without a commit, or may not be text.
         if let Ok(text) = fs::read_to_string(root.join(path)) {
             sources.push(Source { path: path.to_owned(), text });
         }

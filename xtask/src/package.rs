@@ -1,4 +1,4 @@
-//! The packages of the registry: what they are called, and whether they can be made.
+//! The packages of the registry: their names, and whether they can be packed.
 
 use crate::{
     cargo::{cargo, printed, step},
@@ -30,15 +30,16 @@ const LIBRARIES: [&str; 14] = [
 /// Files that every package needs besides its code.
 const REQUIRED: [&str; 2] = ["LICENSE", "README.md"];
 
-/// Bytes of one packed package, at most. They have 20 to 230 KB; test data would be far more.
+/// The maximum size of one packed package, in bytes. They have 20 to 230 KB; test data would be far
+/// more.
 const MAX_PACKED: u64 = 1 << 20;
 
-/// The package of a library: a published one has a name that no other project has.
+/// Returns the package of a library. A published one has a name that no other project has.
 pub(crate) fn name(library: &str) -> String {
     if LIBRARIES.contains(&library) { format!("{TOOLKIT}-{library}") } else { library.to_owned() }
 }
 
-/// Packs every published package without compiling it, and checks what is in it.
+/// Packs every published package without compiling it, and checks its content.
 pub(crate) fn check() -> Result<(), String> {
     let mut expected: Vec<String> = LIBRARIES.iter().map(|library| name(library)).collect();
     expected.push(TOOLKIT.to_owned());
@@ -55,7 +56,7 @@ pub(crate) fn check() -> Result<(), String> {
     step("packing", pack.args(published.iter().flat_map(|package| ["--package", package])))?;
     let packed = workspace::target()?.join("package");
     let checked = published.iter().try_for_each(|package| check_content(package, &packed));
-    // Nobody uses them: a release packs again.
+    // They are not needed: a release packs again.
     fs::remove_dir_all(&packed).map_err(|error| format!("cannot remove {}: {error}", packed.display()))?;
     checked
 }
@@ -88,7 +89,7 @@ fn check_content(package: &str, packed: &Path) -> Result<(), String> {
     }
 }
 
-/// The packages that may be published, sorted by name.
+/// Returns the packages that may be published, sorted by name.
 fn published() -> Result<Vec<String>, String> {
     let metadata = printed(&mut cargo(["metadata", "--no-deps", "--format-version", "1"])?)?;
     let metadata: serde_json::Value = serde_json::from_str(&metadata)

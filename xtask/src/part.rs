@@ -1,8 +1,8 @@
-//! A part of many like things, where there is not the time for all.
+//! A part of many similar things, for when there is no time for all.
 
 use std::{fmt, str::FromStr};
 
-/// Every `of`th of them, beginning with this one; from one.
+/// Every `of`th item, beginning with item `number`, counted from one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Part {
     number: usize,
@@ -10,7 +10,7 @@ pub(crate) struct Part {
 }
 
 impl Part {
-    /// Those of them that belong to this part.
+    /// Returns the items that belong to this part.
     pub(crate) fn take<T>(self, all: Vec<T>) -> Vec<T> {
         all.into_iter().skip(self.number - 1).step_by(self.of).collect()
     }

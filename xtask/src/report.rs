@@ -2,7 +2,7 @@
 
 use comfy_table::{ContentArrangement, Table, presets::UTF8_HORIZONTAL_ONLY};
 
-/// Columns of a table with sentences in it.
+/// The maximum width of a table with sentences in it, in columns.
 const WIDTH_MAX: u16 = 160;
 
 /// The form of a command's result.
@@ -13,7 +13,7 @@ pub(crate) enum Output {
     Json,
 }
 
-/// A table with a line under the header.
+/// Formats a table with a line under the header.
 pub(crate) fn table<const N: usize>(
     header: [&str; N],
     rows: impl IntoIterator<Item = [String; N]>,
@@ -21,7 +21,7 @@ pub(crate) fn table<const N: usize>(
     filled(header, rows).to_string()
 }
 
-/// The same, with long cells over several lines.
+/// Formats the same table, with long cells wrapped over several lines.
 pub(crate) fn wrapped_table<const N: usize>(
     header: [&str; N],
     rows: impl IntoIterator<Item = [String; N]>,
@@ -40,12 +40,12 @@ fn filled<const N: usize>(header: [&str; N], rows: impl IntoIterator<Item = [Str
     table
 }
 
-/// Pretty JSON on stdout.
+/// Prints pretty JSON on stdout.
 pub(crate) fn json(value: &serde_json::Value) {
     println!("{value:#}");
 }
 
-/// An address for the screen: a person's own URL may hold a secret.
+/// Returns an address without its password: a person's own URL may hold a secret.
 pub(crate) fn without_password(address: &str) -> String {
     let Some((scheme, rest)) = address.split_once("://") else { return address.to_owned() };
     let Some((user, host)) = rest.rsplit_once('@') else { return address.to_owned() };

@@ -1,7 +1,7 @@
 //! `cargo xtask storm`: faults at random against private instances of the services.
 //!
-//! The storm stops and crashes its servers. They are therefore its own, on ports and in a folder of
-//! their own; it starts those that it needs, and they go when it is over.
+//! The storm stops and crashes its servers. Therefore they are its own, with their own ports and
+//! folder. It starts those that it needs, and removes them at the end.
 
 use crate::{
     cargo::{self, cargo, exit_code},
@@ -26,15 +26,15 @@ pub(crate) struct Storm {
     /// Build optimised.
     #[arg(long)]
     release: bool,
-    /// Handed to the storm, such as `--minutes 30 --database postgres --broker kafka`; `-- --help`
+    /// Passed to the storm, such as `--minutes 30 --database postgres --broker kafka`; `-- --help`
     /// lists them.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     arguments: Vec<String>,
 }
 
-/// A storm over every pair of a database and a broker, a minute each; one at the full rate in which
-/// members of consumer groups come and go while the database is slow; then one in which the inbox's
-/// guard is off, which must be found out.
+/// Runs the storms of the night. The first goes over every pair of a database and a broker, for a
+/// minute each. The second runs at the full rate: members of consumer groups come and go while the
+/// database is slow. In the last one the inbox's guard is off, which must be detected.
 pub(crate) fn nightly() -> Result<(), String> {
     let stage = Stage::build(DEFAULT_PORT_BASE, false)?;
     let whole = [("over every pair", &PAIRS[..]), ("at the full rate", &LOADED[..])];
@@ -55,7 +55,7 @@ pub(crate) fn nightly() -> Result<(), String> {
 /// Without names of databases and brokers, all of them.
 const PAIRS: [&str; 4] = ["--minutes", "1", "--require", "all"];
 
-/// Load is what it takes to lose a partition: a group's session ends while its reader waits for the
+/// It takes load to lose a partition: a group's session ends while its reader waits for the
 /// database.
 const LOADED: [&str; 8] = [
     "--minutes",
@@ -83,12 +83,13 @@ const PLANTED: [&str; 11] = [
     "json",
 ];
 
-/// So many storms are tried: in some no crash comes between a publish and its confirm, or between
-/// an effect and its acknowledgement, and then nothing is there to be found (2 of 7, measured).
+/// The maximum number of storms that are tried. In some no crash comes between a publish and its
+/// confirm, or between an effect and its acknowledgement, and then there is nothing to find (2 of
+/// 7, measured).
 const PLANTED_MAX: usize = 6;
 
-/// How many messages took effect twice, say the reports of storms, one after the other until one
-/// tells of any. None is an error: then the storm would find nothing.
+/// Returns how many messages took effect twice, as reported by the first storm that reports any. If
+/// none does, that is an error: the storm would find nothing.
 fn find_out(mut storm: impl FnMut() -> Result<Vec<u8>, String>) -> Result<u64, String> {
     for _ in 0..PLANTED_MAX {
         let doubled = doubled(&storm()?)?;
@@ -100,7 +101,7 @@ fn find_out(mut storm: impl FnMut() -> Result<Vec<u8>, String>) -> Result<u64, S
     Err(format!("the inbox's guard was off, and {PLANTED_MAX} storms did not find out"))
 }
 
-/// How many messages took effect twice, says a report.
+/// Returns how many messages took effect twice, from a report.
 fn doubled(report: &[u8]) -> Result<u64, String> {
     let report: serde_json::Value = serde_json::from_slice(report)
         .map_err(|error| format!("the storm without the inbox's guard has no report: {error}"))?;
@@ -126,7 +127,7 @@ const PORTS: [&str; 11] = [
     "OUTBOX_RABBITMQ_TLS_PORT",
     "OUTBOX_PGBOUNCER_PORT",
 ];
-/// Those of Kafka's listeners behind proxies, counted as well.
+/// The first of the ports of Kafka's listeners behind proxies, counted in the same way.
 const PROXIED: u16 = 11;
 
 pub(crate) fn run(options: &Storm) -> Result<ExitCode, String> {
@@ -137,8 +138,8 @@ pub(crate) fn run(options: &Storm) -> Result<ExitCode, String> {
     code
 }
 
-/// Programs of its own, which nobody replaces while the storm starts them again and again, and
-/// where the services are that they use.
+/// The storm's own programs, which are not replaced while it starts them again and again, and the
+/// addresses of its services.
 struct Stage {
     environment: BTreeMap<String, String>,
     /// This program, which the storm calls to stop and start its services.
@@ -183,8 +184,8 @@ impl Stage {
         Ok(Self { environment, xtask, storm, root: workspace::root()? })
     }
 
-    /// Runs a storm that must hold. Its folders outlive a clone of the tree; a storm that did not
-    /// hold is told with its reports, for whoever has only the last lines of a log.
+    /// Runs a storm that must hold. Its folders outlive a clone of the tree. The error of a storm
+    /// that did not hold contains its reports, for readers who have only the last lines of a log.
     fn expect_to_hold(&self, name: &str, arguments: &[&str]) -> Result<(), String> {
         let folder = Path::new(&self.environment[DIR_VARIABLE]).join(name.replace(' ', "-"));
         services::remove(&folder).map_err(|fault| fault.to_string())?;
@@ -200,8 +201,8 @@ impl Stage {
     }
 
     fn storm(&self, arguments: &[&str]) -> Command {
-        // A storm that lost its task runner would go on with nobody to clear up after it: it is
-        // asked to stop.
+        // A storm that lost its task runner would go on, and nothing would clear up after it: so it
+        // is asked to stop.
         let mut storm = Command::new("setpriv");
         storm.args(["--pdeathsig", "TERM", "--"]).arg(&self.storm);
         storm.arg("run").args(arguments).envs(&self.environment).env("OUTBOX_XTASK", &self.xtask);
@@ -221,8 +222,8 @@ impl Stage {
     }
 }
 
-/// Returns the reports of those pairs whose folders are still there, which did not hold; each
-/// stands in the file that the storm calls `report::TEXT_FILE`.
+/// Returns the reports of the pairs that did not hold: their folders are still there. Each report
+/// is in the file that the storm calls `report::TEXT_FILE`.
 fn reports(folder: &Path) -> String {
     let mut pairs: Vec<PathBuf> = fs::read_dir(folder)
         .map(|entries| entries.filter_map(Result::ok).map(|entry| entry.path()).collect())
@@ -235,14 +236,14 @@ fn reports(folder: &Path) -> String {
     pairs.into_iter().map(text).collect::<Vec<_>>().join("\n")
 }
 
-/// Copies a program. One that still runs is left to whoever runs it.
+/// Copies a program. A process that still runs the old file keeps it.
 fn copy(from: &Path, to: &Path) -> Result<(), String> {
     services::remove(to).map_err(|fault| fault.to_string())?;
     let failed = |error| format!("cannot copy {} to {}: {error}", from.display(), to.display());
     fs::copy(from, to).map(drop).map_err(failed)
 }
 
-/// Where the storm's own services are, for whoever starts them and whoever connects.
+/// Returns the variables of the storm's own services, for starting them and for connecting to them.
 fn environment(base: u16) -> Result<BTreeMap<String, String>, String> {
     let port = |number: u16| {
         base.checked_add(number).filter(|port| *port > 1024).ok_or_else(|| {
@@ -269,7 +270,7 @@ fn environment(base: u16) -> Result<BTreeMap<String, String>, String> {
     // Settings that the faults need: see `storm::faults`.
     environment.insert("OUTBOX_POSTGRES_WAL_SEGMENT_MB".to_owned(), "1".to_owned());
     environment.insert("OUTBOX_SQS_DURABLE".to_owned(), "true".to_owned());
-    // In the other mode relays refuse it.
+    // Relays refuse the other mode.
     environment.insert("OUTBOX_PGBOUNCER_MODE".to_owned(), "session".to_owned());
     environment.insert(DOWNLOADS_VARIABLE.to_owned(), shared.display().to_string());
     Ok(environment)

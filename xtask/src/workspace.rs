@@ -1,9 +1,9 @@
-//! Where the checkout is.
+//! The folders of the checkout and of its build.
 
 use std::path::{Path, PathBuf};
 
-/// The folder of the workspace's `Cargo.toml`: the nearest one above the current folder, or above
-/// the package that cargo is running, so that it also works from a test's working folder.
+/// Returns the folder of the workspace's `Cargo.toml`: the nearest one above the current folder, or
+/// above the package that cargo is running, so that it also works from a test's working folder.
 pub(crate) fn root() -> Result<PathBuf, String> {
     let here = std::env::current_dir().map_err(|error| format!("cannot read the current folder: {error}"))?;
     let package = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
@@ -13,7 +13,7 @@ pub(crate) fn root() -> Result<PathBuf, String> {
         .ok_or_else(|| format!("no workspace above {}: run xtask inside the checkout", here.display()))
 }
 
-/// The folder that cargo builds into.
+/// Returns the folder that cargo builds into.
 pub(crate) fn target() -> Result<PathBuf, String> {
     match std::env::var_os("CARGO_TARGET_DIR").filter(|folder| !folder.is_empty()) {
         Some(folder) => std::path::absolute(folder)
@@ -27,7 +27,7 @@ fn is_root(folder: &Path) -> bool {
         .is_ok_and(|text| text.lines().any(|line| line.trim() == "[workspace]"))
 }
 
-/// True in continuous integration (`CI=true`, as every CI system sets it).
+/// Whether this is continuous integration (`CI=true`, as every CI system sets it).
 pub(crate) fn is_ci() -> bool {
     std::env::var("CI").is_ok_and(|value| value == "true" || value == "1")
 }

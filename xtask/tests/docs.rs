@@ -12,7 +12,7 @@ use std::{
 /// Folders without documents of ours.
 const SKIPPED: [&str; 2] = ["target", "corpus"];
 
-/// The documents below a folder, by their paths from it.
+/// Returns the documents below a folder, by their paths relative to it.
 fn documents(root: &Path) -> BTreeMap<PathBuf, String> {
     let mut found = BTreeMap::new();
     let mut folders = vec![root.to_path_buf()];
@@ -31,7 +31,7 @@ fn documents(root: &Path) -> BTreeMap<PathBuf, String> {
     found
 }
 
-/// A text without its blocks of code.
+/// Returns a text without its blocks of code.
 fn prose(text: &str) -> String {
     let mut is_code = false;
     let mut lines = Vec::new();
@@ -45,7 +45,7 @@ fn prose(text: &str) -> String {
     lines.join("\n")
 }
 
-/// The paragraphs of the Rust code in a document, line by line without indentation.
+/// Returns the paragraphs of the Rust code in a document, line by line without indentation.
 fn rust_paragraphs(text: &str) -> Vec<String> {
     let mut paragraphs = vec![String::new()];
     let mut is_rust = false;
@@ -64,7 +64,7 @@ fn rust_paragraphs(text: &str) -> Vec<String> {
     paragraphs
 }
 
-/// All Rust files below a folder as one text, without indentation and without the prefix of
+/// Returns all Rust files below a folder as one text, without indentation and without the prefix of
 /// documentation.
 fn sources(folder: &Path) -> String {
     let mut text = String::new();
@@ -112,16 +112,16 @@ fn the_quick_start_shows_the_whole_program() {
     assert!(page.contains(&format!("```rust,ignore\n{program}```\n")), "not the text of the example");
 }
 
-/// Where files of the checkout are shown to readers of the site, which has none but its pages.
+/// The address at which readers of the site see files of the checkout: the site has only its pages.
 const SHOWN: &str = "https://github.com/outbox-toolkit/outbox-toolkit/blob/main/";
 
-/// The targets of all links that lead to a file of the checkout.
+/// Returns the targets of all links that lead to a file of the checkout.
 fn links(text: &str) -> Vec<&str> {
     let targets = text.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(target, _)| target);
     targets.filter(|target| !target.contains("://") || target.starts_with(SHOWN)).collect()
 }
 
-/// The anchors of a document's headings, as GitHub and mdBook make them.
+/// Returns the anchors of a document's headings, as GitHub and mdBook make them.
 fn anchors(text: &str) -> BTreeSet<String> {
     let headings = text.lines().filter(|line| line.starts_with('#'));
     headings.map(|line| anchor(line.trim_start_matches('#').trim())).collect()
@@ -133,7 +133,7 @@ fn anchor(heading: &str) -> String {
     kept.map(|c| if c == ' ' { '-' } else { c }).collect()
 }
 
-/// A path without `.` and `..`.
+/// Returns a path without `.` and `..`.
 fn plain(path: &Path) -> PathBuf {
     path.components().fold(PathBuf::new(), |mut plain, part| {
         match part {
@@ -145,7 +145,7 @@ fn plain(path: &Path) -> PathBuf {
     })
 }
 
-/// The place that a link leads to: a path from the root, and an anchor or nothing.
+/// Returns the place that a link leads to: a path from the root, and an anchor, which may be empty.
 fn destination<'a>(document: &Path, link: &'a str) -> (PathBuf, &'a str) {
     let (path, anchor) = link.split_once('#').unwrap_or((link, ""));
     if let Some(path) = path.strip_prefix(SHOWN) {
@@ -177,7 +177,7 @@ fn every_link_leads_somewhere() {
     assert!(dead.is_empty(), "links that lead nowhere:\n{}", dead.join("\n"));
 }
 
-/// `mdbook build` takes the folder `docs` alone.
+/// `mdbook build` reads only the folder `docs`.
 #[test]
 fn no_page_of_the_site_leads_beside_it() {
     let mut beside = Vec::new();

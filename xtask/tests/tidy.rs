@@ -1,5 +1,5 @@
-//! How the project writes: words that a stranger finds by grep, comments that begin with their
-//! subject, short lines; and how few folders one sees first.
+//! Rules of style: words that a stranger finds by grep, comments that begin with their subject,
+//! short lines, and few folders at the root.
 
 #![allow(clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -23,10 +23,10 @@ const COMMENT_MAX: usize = 100;
 /// The longest line of a document, in columns. Code, tables and addresses cannot be wrapped.
 const DOCUMENT_MAX: usize = 110;
 
-/// Folders at the root that one sees at a glance.
+/// The maximum number of folders at the root, so that one sees them at a glance.
 const FOLDERS_MAX: usize = 13;
 
-/// Private words of earlier days, and those that stand in their place.
+/// Private words of earlier days, and the words that replace them.
 const WORDS: [(&str, &str); 30] = [
     ("Host", "Runtime"),
     ("LogKeeper", "CheckpointStore"),
@@ -60,10 +60,10 @@ const WORDS: [(&str, &str); 30] = [
     ("NoScope", "NoTenant"),
 ];
 
-/// Names of others that are spelled like old words.
+/// Names from elsewhere that are spelled like old words.
 const OTHERS: [&str; 1] = ["Host:"];
 
-/// The texts below the root whose names end so, by their paths from it.
+/// Returns the texts below the root whose names end in one of these, with their paths from it.
 fn texts(ends: &[&str]) -> Vec<(String, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the root of the workspace");
     let mut found = Vec::new();
@@ -86,7 +86,7 @@ fn texts(ends: &[&str]) -> Vec<(String, String)> {
     found
 }
 
-/// A line's comment, without what begins it.
+/// Returns a line's comment, without the characters that begin it.
 fn comment(line: &str) -> Option<&str> {
     let rest = line.trim_start().strip_prefix("//")?;
     Some(rest.trim_start_matches(['/', '!']).trim_start())
@@ -115,7 +115,7 @@ fn names_are_those_of_the_field() {
             continue;
         }
         for (number, line) in text.lines().enumerate() {
-            // A word of prose may be one of English.
+            // In prose it may be an ordinary English word.
             let is_prose = path.ends_with(".md") && !line.contains('`') || comment(line).is_some();
             for (old, new) in WORDS.iter().filter(|(old, _)| !is_prose && has_word(line, old)) {
                 found.push(format!("{path}:{}: {old:?} is called {new}", number + 1));

@@ -1,5 +1,5 @@
-//! Topics made, listed and removed: for tests, examples and the demo. An operator's own tools do
-//! this in production.
+//! Creates, lists and deletes topics, for tests, examples and the demo. In production, operators
+//! use their own tools.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,21 +38,21 @@ pub enum AdminError {
     },
 }
 
-/// A topic to be made.
+/// A topic to create.
 #[derive(Debug, Clone)]
 pub struct TopicPlan {
     /// Its name.
     pub name: String,
-    /// How many partitions it gets.
+    /// Number of partitions.
     pub partitions: u16,
-    /// How many brokers hold each partition.
+    /// Number of brokers that hold each partition.
     pub replicas: u16,
     /// Its settings: `max.message.bytes`, `retention.ms`, …
     pub settings: Vec<(String, String)>,
 }
 
 impl TopicPlan {
-    /// A topic with one replica and the cluster's default settings.
+    /// Describes a topic with one replica and the cluster's default settings.
     #[must_use]
     pub fn new(name: impl Into<String>, partitions: u16) -> Self {
         Self { name: name.into(), partitions, replicas: 1, settings: Vec::new() }
@@ -67,7 +67,7 @@ impl TopicPlan {
 }
 
 impl Admin {
-    /// A connection for this cluster; the first request opens it. Blocks for reading local files.
+    /// Creates a client for this cluster; the first request connects. Blocks to read local files.
     ///
     /// # Errors
     /// [`AdminError`] when a setting is wrong.
@@ -79,7 +79,7 @@ impl Admin {
         Ok(Self { client: Arc::new(client), timeout: config.connect_timeout() })
     }
 
-    /// Makes topics; one that exists already is left as it is. Cancel-safe: what was sent is
+    /// Creates topics; an existing topic stays as it is. Cancel-safe: a request that was sent is
     /// carried out.
     ///
     /// # Errors
@@ -90,7 +90,7 @@ impl Admin {
         check("create", results, Code::TopicAlreadyExists)
     }
 
-    /// Removes topics; one that does not exist is fine.
+    /// Deletes topics; a missing topic is not an error.
     ///
     /// # Errors
     /// [`AdminError::Refused`] naming the topic.
@@ -99,7 +99,7 @@ impl Admin {
         check("delete", results, Code::UnknownTopicOrPartition)
     }
 
-    /// The names of all topics and how many partitions each has.
+    /// Returns the names of all topics with their partition counts.
     ///
     /// # Errors
     /// [`AdminError::Refused`] when the cluster does not answer.
@@ -114,9 +114,10 @@ impl Admin {
         });
         match listed.await {
             Ok(listed) => listed.map_err(|error| refused("list topics", error)),
-            Err(error) => {
-                Err(AdminError::Refused { reason: String::from("listing broke off"), source: error.into() })
-            }
+            Err(error) => Err(AdminError::Refused {
+                reason: String::from("listing topics was interrupted"),
+                source: error.into(),
+            }),
         }
     }
 

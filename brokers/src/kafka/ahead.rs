@@ -1,4 +1,4 @@
-//! Deliveries fetched ahead of the consumer, bounded by count and bytes. Pure.
+//! Buffer of prefetched deliveries, bounded by count and bytes. Pure.
 
 use std::collections::VecDeque;
 use std::num::NonZeroUsize;
@@ -7,7 +7,7 @@ use message::{Delivery, DeliveryToken};
 
 use super::reading::Room;
 
-/// Payload bytes at most, but for the one message that goes beyond.
+/// Maximum payload bytes, exceeded by one message at most.
 const BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// Deliveries in the order of their arrival.
@@ -20,19 +20,19 @@ pub(super) struct Ahead {
 }
 
 impl Ahead {
-    /// Room for so many deliveries.
+    /// Creates a buffer for `len_max` deliveries.
     pub(super) fn new(len_max: usize) -> Self {
         Self { deliveries: VecDeque::new(), bytes: 0, len_max, len_peak: 0 }
     }
 
-    /// Takes a delivery over.
+    /// Adds a delivery.
     pub(super) fn push(&mut self, delivery: Delivery) {
         self.bytes += bytes(&delivery);
         self.deliveries.push_back(delivery);
         self.len_peak = self.len_peak.max(self.deliveries.len());
     }
 
-    /// Hands at most so many out.
+    /// Takes out up to `max` deliveries.
     pub(super) fn take(&mut self, max: NonZeroUsize) -> Vec<Delivery> {
         let count = max.get().min(self.deliveries.len());
         let taken: Vec<Delivery> = self.deliveries.drain(..count).collect();
@@ -40,13 +40,13 @@ impl Ahead {
         taken
     }
 
-    /// Drops what is not to be kept.
+    /// Keeps only the deliveries that `keep` accepts.
     pub(super) fn retain(&mut self, keep: impl Fn(DeliveryToken) -> bool) {
         self.deliveries.retain(|delivery| keep(delivery.token));
         self.bytes = self.deliveries.iter().map(bytes).sum();
     }
 
-    /// How much more can be taken over.
+    /// Returns how much room is left.
     pub(super) fn room(&self) -> Room {
         if self.deliveries.len() >= self.len_max || self.bytes >= BYTES_MAX {
             Room::None
@@ -57,23 +57,24 @@ impl Ahead {
         }
     }
 
-    /// How many there are.
+    /// Returns the number of deliveries.
     pub(super) fn len(&self) -> usize {
         self.deliveries.len()
     }
 
-    /// How many there were at most.
+    /// Returns the highest number of deliveries so far.
     pub(super) fn len_peak(&self) -> usize {
         self.len_peak
     }
 }
 
-/// The memory that it takes: headers that are all alike shrink to nothing on their way here.
+/// Returns the memory that a delivery takes. Headers count: similar ones compress to almost nothing
+/// on the wire.
 fn bytes(delivery: &Delivery) -> usize {
     match &delivery.message {
         Ok(message) => message.wire_bytes(),
         Err(malformed) => {
-            // A key or header that is no text is kept in hexadecimal among the properties.
+            // A key or header that is not text is kept in hexadecimal among the properties.
             let kept = [&malformed.headers, &malformed.properties, &malformed.broker_notes];
             let kept = kept.into_iter().flatten().map(|(name, value)| name.len() + value.len());
             let key = malformed.key.as_ref().map_or(0, |key| key.len());
@@ -99,7 +100,7 @@ mod tests {
         let mut message = message::Message::new(
             message::Topic::new("orders").unwrap(),
             message::EventType::new("order.placed").unwrap(),
-            // Just too little: the headers add the rest.
+            // Just below the limit: the headers add the rest.
             vec![0; BYTES_MAX - 8_000],
         );
         message.headers.insert("h".to_owned(), "x".repeat(8_000)).unwrap();

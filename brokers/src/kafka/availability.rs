@@ -1,7 +1,7 @@
-//! Topics of a subscription that cannot be read, while others can. Pure.
+//! Tracks topics of a subscription that cannot be read while others can. Pure.
 //!
-//! librdkafka reports once that a topic is missing or forbidden, goes on with the others, and looks
-//! again at every refresh of its metadata.
+//! librdkafka reports once that a topic is missing or forbidden, continues with the others, and
+//! checks again at every metadata refresh.
 
 use std::collections::BTreeSet;
 
@@ -13,14 +13,14 @@ pub(super) struct Availability {
 }
 
 impl Availability {
-    /// All of these topics can be read, as far as is known.
+    /// Creates the state in which all of these topics are believed readable.
     pub(super) fn new<'t>(topics: impl IntoIterator<Item = &'t str>) -> Self {
         let topics = topics.into_iter().map(str::to_owned).collect();
         Self { topics, unavailable: BTreeSet::new() }
     }
 
-    /// Notes librdkafka's report that a topic cannot be read. Returns the topic, where the report
-    /// names it.
+    /// Records librdkafka's report that a topic cannot be read. Returns the topic, if it can be
+    /// determined.
     pub(super) fn lost(&mut self, reason: &str) -> Option<String> {
         let named = |topic: &&String| reason.split(": ").any(|part| part == topic.as_str());
         let is_only = |_: &&String| self.topics.len() == 1;
@@ -29,17 +29,17 @@ impl Availability {
         Some(topic)
     }
 
-    /// A topic is read.
+    /// Records that a topic is being read.
     pub(super) fn found(&mut self, topic: &str) {
         self.unavailable.remove(topic);
     }
 
-    /// Whether none of the topics can be read.
+    /// Returns whether none of the topics can be read.
     pub(super) fn is_none_left(&self) -> bool {
         self.unavailable.len() == self.topics.len()
     }
 
-    /// The topics that cannot be read.
+    /// Returns the topics that cannot be read.
     pub(super) fn unavailable(&self) -> impl Iterator<Item = &str> {
         self.unavailable.iter().map(String::as_str)
     }

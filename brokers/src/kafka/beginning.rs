@@ -1,14 +1,14 @@
-//! Where a group begins that is new to a topic, when it is to begin at the end.
+//! Start position of a group that is new to a topic and configured to begin at the end.
 //!
-//! librdkafka's `auto.offset.reset=latest` cannot say that: it holds whenever there is no usable
-//! offset, so it also skips what is in a partition that was added later, what came while a group
-//! was away that had not committed yet, and everything there is when an offset is out of range. So
-//! that property is `earliest`, always, and "latest" is a commit: once, before a group that has no
-//! offset in a topic joins, the ends of all its partitions are committed.
+//! librdkafka's `auto.offset.reset=latest` cannot express that: it applies whenever there is no
+//! usable offset. It would also skip the contents of a partition that was added later, messages
+//! that arrived while a group without commits was away, and a whole partition when its offset is
+//! out of range. So that property is always `earliest`, and "latest" is a commit: before a group
+//! without offsets in a topic joins, it commits the ends of all its partitions, once.
 //!
-//! Once per subscriber and topic: what comes into a topic that did not exist yet, or was made anew,
-//! is read. And each partition gets an offset with its first delivery (`ledger.rs`), so that a
-//! topic that is being read is not new any more, although nothing of it is done.
+//! This happens once per subscriber and topic: everything in a topic that did not exist yet, or was
+//! recreated, is read. Each partition gets an offset with its first delivery (`ledger.rs`), so that
+//! a topic that is being read no longer counts as new, even if none of its messages is done.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::thread;
@@ -22,17 +22,16 @@ use rdkafka::{Offset, TopicPartitionList};
 use super::committed;
 use super::inflow::Callbacks;
 
-/// The shortest time that a broker gets for an answer. librdkafka takes zero for "as long as it
-/// takes".
+/// Minimum time that a broker gets to answer. librdkafka takes zero to mean "wait forever".
 const PATIENCE_MIN: Duration = Duration::from_millis(10);
-/// How long to wait before asking again for partitions whose leaders did not answer.
+/// Pause before asking again for partitions whose leaders did not answer.
 const AGAIN: Duration = Duration::from_millis(100);
 
 /// A partition: topic and number.
 type Place<'t> = (&'t str, i32);
 
-/// Commits the ends of those topics that the group has no offset in. Blocks for at most about
-/// `timeout` for each question, however many partitions there are.
+/// Commits the ends of the topics in which the group has no offset. Blocks for about `timeout` at
+/// most per request, whatever the number of partitions.
 ///
 /// # Errors
 /// [`SubscriptionError`] when the cluster does not answer: then nothing is known, and nothing was
@@ -61,13 +60,14 @@ pub(super) fn begin_at_the_end(
     }
 }
 
-/// Whether a group has no offset in any partition of a topic. With one, the partitions without were
-/// added later.
+/// Returns whether a group has no offset in any partition of a topic. If it has one, the partitions
+/// without an offset were added later.
 fn is_new(committed: &[Offset]) -> bool {
     committed.iter().all(|offset| !matches!(offset, Offset::Offset(_)))
 }
 
-/// Whether this is the coordinator's answer to a commit from outside a group that has members.
+/// Returns whether this is the coordinator's answer to a commit from outside a group that has
+/// members.
 fn has_members(code: Code) -> bool {
     matches!(code, Code::UnknownMemberId | Code::IllegalGeneration | Code::RebalanceInProgress)
 }
@@ -78,8 +78,8 @@ struct Cluster<'a> {
 }
 
 impl Cluster<'_> {
-    /// Commits the ends of the topics that are new to the group. Returns why not, when it has
-    /// members.
+    /// Commits the ends of the topics that are new to the group. Returns the refusal if the group
+    /// has members.
     fn begin(&self, topics: &HashSet<&str>) -> Result<Option<KafkaError>, KafkaError> {
         let new = self.new_places(topics)?;
         if new.is_empty() {
@@ -87,14 +87,14 @@ impl Cluster<'_> {
         }
         match self.consumer.commit(&self.ends(new)?, CommitMode::Sync) {
             Err(error) if error.rdkafka_error_code().is_some_and(has_members) => {
-                // A member that started at the same time may have done it.
+                // A member that started at the same time may have committed them.
                 Ok((!self.new_places(topics)?.is_empty()).then_some(error))
             }
             committed => committed.map(|()| None),
         }
     }
 
-    /// The partitions of the topics that are new to the group.
+    /// Returns the partitions of the topics that are new to the group.
     fn new_places<'t>(&self, topics: &HashSet<&'t str>) -> Result<BTreeSet<Place<'t>>, KafkaError> {
         let mut places = Vec::new();
         for topic in topics {
@@ -108,14 +108,13 @@ impl Cluster<'_> {
         Ok(places.into_iter().collect())
     }
 
-    /// The partitions of a topic and who leads them; none of one that does not exist: all of it is
-    /// still to come.
+    /// Returns the partitions of a topic with their leaders. A missing topic has none: all its
+    /// messages are yet to come.
     fn leaders(&self, topic: &str) -> Result<Vec<(i32, i32)>, KafkaError> {
         committed::partitions(self.consumer, topic, self.timeout)
     }
 
-    /// The ends of as many of these partitions as have a leader that answers in time; of one at
-    /// least.
+    /// Returns the ends of the partitions whose leaders answer in time. Fails if none does.
     fn ends(&self, mut left: BTreeSet<Place<'_>>) -> Result<TopicPartitionList, KafkaError> {
         let (count, deadline) = (left.len(), Instant::now() + self.timeout);
         let mut ends = TopicPartitionList::with_capacity(count);
@@ -125,7 +124,7 @@ impl Cluster<'_> {
                 Err(error) => failure = error,
                 Ok(groups) => {
                     for places in groups.into_values() {
-                        // A broker that hangs leaves time for the others.
+                        // A broker that hangs must leave time for the others.
                         let patience = deadline.saturating_duration_since(Instant::now()) / 2;
                         match self.ask_ends(&places, patience.max(PATIENCE_MIN)) {
                             Err(error) => failure = error,
@@ -157,8 +156,8 @@ impl Cluster<'_> {
         Ok(ends)
     }
 
-    /// Those of the partitions that have a leader, by leader: one request asks for all of a
-    /// leader's.
+    /// Groups the partitions that have a leader by leader, so that one request covers all
+    /// partitions of a leader.
     fn by_leader<'t>(
         &self,
         places: &BTreeSet<Place<'t>>,
@@ -175,7 +174,7 @@ impl Cluster<'_> {
         Ok(groups)
     }
 
-    /// The ends that are known within `patience`.
+    /// Returns the ends that become known within `patience`.
     fn ask_ends<'t>(
         &self,
         places: &[Place<'t>],

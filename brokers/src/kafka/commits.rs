@@ -1,24 +1,24 @@
-//! When positions are committed. Pure.
+//! Decides when positions are committed. Pure.
 //!
-//! Commits are asynchronous, and librdkafka reports the outcome of none of them in the mode that
-//! its Rust binding uses: a commit that a rebalance or a coordinator's change refuses is a line in
-//! its log. So the last positions are committed again some times. Otherwise a partition that gets
-//! no more messages would seem unread for as long as it is quiet.
+//! Commits are asynchronous, and in the mode that its Rust binding uses, librdkafka never reports
+//! their outcome. A commit that is refused because of a rebalance or a change of coordinator is
+//! only a line in its log. So the last positions are committed again a few times. Otherwise a
+//! partition that gets no more messages would seem unread for as long as it is quiet.
 //!
-//! A reader of fixed partitions is no member of its group, and Kafka forgets the offsets of a group
-//! without members some time after their last commit (`offsets.retention.minutes`, 7 days): so all
-//! of them are committed again for as long as it reads.
+//! A reader of fixed partitions is not a member of its group, and Kafka forgets the offsets of a
+//! group without members some time after their last commit (`offsets.retention.minutes`, 7 days).
+//! So such a reader commits all its positions again for as long as it reads.
 
 use std::time::{Duration, Instant};
 
-/// How long at least between two commits: each is a write to the brokers' own log, and several
-/// hundred batches a second, each with one, were a quarter of what the broker does. Whatever a
-/// crash leaves uncommitted comes again, and the inbox knows it.
+/// Minimum time between two commits. Each is a write to the brokers' own log; at several hundred
+/// batches a second, one commit per batch was a quarter of the broker's work. Whatever a crash
+/// leaves uncommitted is delivered again, and the inbox recognizes it.
 const COMMIT_EVERY: Duration = Duration::from_millis(100);
-/// How long after the last movement all positions are committed again.
+/// Delays after the last movement at which all positions are committed again.
 const REPEAT_AFTER: [Duration; 3] =
     [Duration::from_secs(1), Duration::from_secs(10), Duration::from_secs(60)];
-/// How often the positions of fixed partitions are committed at least, all of them.
+/// Maximum time between two commits of all positions of fixed partitions.
 const KEEP_EVERY: Duration = Duration::from_secs(3_600);
 
 /// The commits of one subscription.
@@ -26,32 +26,32 @@ const KEEP_EVERY: Duration = Duration::from_secs(3_600);
 pub(super) struct Commits {
     moved_at: Option<Instant>,
     repeated: usize,
-    /// With fixed partitions: when all positions were committed last.
+    /// With fixed partitions: when all positions were last committed.
     kept_at: Option<Instant>,
 }
 
 impl Commits {
-    /// The commits of fixed partitions, which begin to be read now.
+    /// Creates the commits of fixed partitions, which are read from now on.
     pub(super) fn kept(now: Instant) -> Self {
         Self { kept_at: Some(now), ..Self::default() }
     }
 
-    /// Whether positions that moved may be committed now.
+    /// Returns whether positions that moved may be committed now.
     pub(super) fn may_follow(&self, now: Instant) -> bool {
         self.moved_at.is_none_or(|at| now.duration_since(at) >= COMMIT_EVERY)
     }
 
-    /// Positions that moved are committed now.
+    /// Records that positions that moved are committed now.
     pub(super) fn moved(&mut self, now: Instant) {
         *self = Self { moved_at: Some(now), repeated: 0, kept_at: self.kept_at };
     }
 
-    /// Whether all positions were committed again as often as they are.
+    /// Returns whether all repetitions have been made.
     pub(super) fn are_repeated(&self) -> bool {
         self.repeated == REPEAT_AFTER.len()
     }
 
-    /// Whether to commit all positions again. Answers once with yes for each time that is due.
+    /// Returns whether to commit all positions again. Returns true once for each time that is due.
     pub(super) fn repeat(&mut self, now: Instant) -> bool {
         let due = self.moved_at.zip(REPEAT_AFTER.get(self.repeated));
         let is_due = due.is_some_and(|(at, after)| now.duration_since(at) >= *after);
@@ -89,7 +89,7 @@ mod tests {
         let mut idle = Commits::kept(start);
         let repeats: Vec<u64> = (0..200).filter(|minute| idle.repeat(after(*minute))).collect();
         assert_eq!(repeats, [60, 120, 180]);
-        // Another partition has messages all the time: the quiet one is in no commit of what moved.
+        // Another partition is always busy: commits of moved positions never include the quiet one.
         let mut busy = Commits::kept(start);
         let repeats = (0..200_u64 * 120).filter(|turn| {
             let now = start + Duration::from_millis(500 * turn);

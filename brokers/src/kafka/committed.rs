@@ -1,4 +1,4 @@
-//! How far consumer groups have committed.
+//! Reads how far consumer groups have committed.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,11 +11,11 @@ use super::admin::AdminError;
 use super::config::Config;
 use super::topic_reader::{create, refused};
 
-/// How far a consumer group has committed some topics: for each partition the offset of the next
-/// record, where there is one. Joins no group. Blocks.
+/// Returns how far a consumer group has committed some topics: the offset of the next record for
+/// each partition that has one. Joins no group. Blocks.
 ///
 /// # Errors
-/// [`AdminError`]: the cluster refuses or does not answer.
+/// [`AdminError`] when the cluster refuses or does not answer.
 pub fn committed<'t>(
     config: &Config,
     group: &str,
@@ -41,7 +41,7 @@ pub fn committed<'t>(
     asked().map_err(|error| refused(&format!("the offsets of kafka group {group:?}"), error))
 }
 
-/// The partitions of a topic and who leads them; none of one that does not exist.
+/// Returns the partitions of a topic with their leaders, or none if the topic does not exist.
 pub(super) fn partitions<C: ConsumerContext>(
     consumer: &BaseConsumer<C>,
     topic: &str,
@@ -53,8 +53,8 @@ pub(super) fn partitions<C: ConsumerContext>(
     Ok(partitions.iter().map(|partition| (partition.id(), partition.leader())).collect())
 }
 
-/// The offsets that the consumer's group has committed in these partitions. A partition for which
-/// nobody answers is an error: it must not pass for one without an offset.
+/// Returns the offsets that the consumer's group has committed in these partitions. A partition
+/// without an answer is an error: it must not pass for one without an offset.
 pub(super) fn offsets<C: ConsumerContext>(
     consumer: &BaseConsumer<C>,
     places: &[(&str, i32)],

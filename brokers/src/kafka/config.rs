@@ -1,5 +1,4 @@
-//! Settings that an operator writes for Kafka: their checks, and librdkafka's properties made of
-//! them.
+//! An operator's settings for Kafka: validation, and the librdkafka properties derived from them.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -18,15 +17,15 @@ use crate::secret::Secret;
 use crate::settings::InvalidSetting;
 use crate::tls::Tls;
 
-/// The broker's default `message.max.bytes` is 1,048,588; librdkafka's and ours leaves room for the
-/// batch header.
+/// The broker's default `message.max.bytes` is 1,048,588. librdkafka's default and ours leave room
+/// for the batch header.
 const MESSAGE_BYTES_MAX: usize = 1_000_000;
-/// More than the relay keeps in flight, so that handing over practically never waits for room.
+/// More than the relay keeps in flight, so that publishing practically never waits for room.
 const QUEUE_BYTES_MAX: usize = 256 << 20;
-/// How often librdkafka tells about itself, in milliseconds.
+/// Interval of librdkafka's statistics, in milliseconds.
 pub(super) const STATISTICS_EVERY_MS: &str = "10000";
 
-/// A Kafka cluster and how to speak to it; the section `[kafka]` of a configuration file.
+/// A Kafka cluster and how to connect to it; the section `[kafka]` of a configuration file.
 ///
 /// ```
 /// let config: brokers::kafka::Config = serde_json::from_str(
@@ -44,12 +43,12 @@ pub struct Config {
     /// The name by which the brokers' logs and quotas know this client. Default `outbox`.
     #[serde(default = "client_id")]
     pub client_id: String,
-    /// TLS; without this section the connection is plaintext, which is accepted for this machine
+    /// TLS. Without this section the connection is plaintext, which is accepted for this machine
     /// only.
     #[serde(default)]
     pub tls: Option<Tls>,
-    /// Accept plaintext to other machines. Default no. A password is never sent in the clear there,
-    /// whatever stands here, and TLS, where it is used, is verified all the same.
+    /// Whether plaintext connections to other machines are allowed. Default no. Even then no
+    /// password is sent to them in the clear, and TLS, where it is used, is still verified.
     #[serde(default)]
     pub allow_plaintext: bool,
     /// User and password; without this section there is no authentication (or only TLS client
@@ -60,34 +59,34 @@ pub struct Config {
     #[serde(default)]
     pub compression: Compression,
     /// How long the producer waits for a batch to fill, in milliseconds, 0 to 900,000. Default 1:
-    /// under load batches fill while others are on their way. It is paid once per batch, not per
-    /// message.
+    /// under load, batches fill while others are in flight. The wait is paid once per batch, not
+    /// per message.
     #[serde(default = "linger_ms")]
     pub linger_ms: u32,
-    /// The largest message in bytes with key, headers and envelope, 1,000 to 1,000,000,000. Default
-    /// 1,000,000; to raise it, raise `max.message.bytes` of the topics as well. It also bounds a
-    /// batch: a topic whose limit is lower refuses whole batches of small messages, which then go
-    /// one by one, slowly.
+    /// Maximum size of a message in bytes including key, headers and envelope, 1,000 to
+    /// 1,000,000,000. Default 1,000,000; to raise it, raise `max.message.bytes` of the topics as
+    /// well. It also bounds a batch: a topic with a lower limit refuses whole batches of small
+    /// messages, which are then sent one by one, slowly.
     #[serde(default = "message_bytes_max")]
     pub message_bytes_max: usize,
-    /// How many bytes the producer buffers before handing over waits, at least 1 MiB and
-    /// twice `message_bytes_max`. Default 256 MiB.
+    /// Maximum bytes that the producer buffers before publishing waits, at least 1 MiB and twice
+    /// `message_bytes_max`. Default 256 MiB.
     #[serde(default = "queue_bytes_max")]
     pub queue_bytes_max: usize,
-    /// How long connecting may take, in milliseconds, 100 to 600,000. Default 5,000.
+    /// Maximum time for connecting, in milliseconds, 100 to 600,000. Default 5,000.
     #[serde(default = "connect_timeout_ms")]
     pub connect_timeout_ms: u64,
     /// Whether brokers that have `auto.create.topics.enable` may create a missing topic. Default
-    /// no: a misspelt topic would get every message and no consumer.
+    /// no: a misspelt topic would receive messages and have no consumer.
     #[serde(default)]
     pub create_topics: bool,
     /// Whether a relay publishes in transactions: readers of committed records
-    /// (`isolation.level=read_committed`) see each message once, whatever ends the relay. Default
-    /// no. Consumers pay no heed to it.
+    /// (`isolation.level=read_committed`) see each message once, however the relay ends. Default
+    /// no. Consumers ignore it.
     #[serde(default)]
     pub transactional: bool,
-    /// Any other librdkafka property by its own name. Those on which the guarantees rest are
-    /// refused.
+    /// Other librdkafka properties, by their own names. Properties that the guarantees depend on
+    /// are refused.
     #[serde(default)]
     #[cfg_attr(feature = "schema", schemars(with = "BTreeMap<String, String>"))]
     pub properties: BTreeMap<String, SecretString>,
@@ -107,7 +106,7 @@ pub struct Sasl {
     #[serde(default)]
     #[cfg_attr(feature = "schema", schemars(with = "Option<String>"))]
     pub password: Option<SecretString>,
-    /// The file that holds the password, read at every connect.
+    /// The file that holds the password, read on every connect.
     #[serde(default)]
     pub password_file: Option<PathBuf>,
 }
@@ -133,7 +132,7 @@ pub enum Mechanism {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Compression {
-    /// Not at all (default).
+    /// No compression (default).
     #[default]
     None,
     /// Good ratio, slow.
@@ -167,13 +166,13 @@ fn connect_timeout_ms() -> u64 {
 }
 
 impl Config {
-    /// Returns the largest message that is configured.
+    /// Returns the configured size limit of messages.
     #[must_use]
     pub fn size_limit(&self) -> SizeLimit {
         SizeLimit { message_bytes_max: self.message_bytes_max, ..SizeLimit::KAFKA }
     }
 
-    /// The defaults, for these brokers.
+    /// Returns the defaults for these brokers.
     #[must_use]
     pub fn new(bootstrap_servers: impl IntoIterator<Item = impl Into<String>>) -> Self {
         Self {
@@ -193,10 +192,10 @@ impl Config {
         }
     }
 
-    /// Checks everything that can be checked without a broker; opens the files that are named.
+    /// Checks everything that can be checked without a broker. Opens the configured files.
     ///
     /// # Errors
-    /// [`InvalidSetting`]: which one, its value, what is accepted.
+    /// [`InvalidSetting`] with the setting, its value and the accepted values.
     pub fn check(&self) -> Result<(), InvalidSetting> {
         self.check_settings()?;
         #[cfg(feature = "kafka-tls")]
@@ -206,7 +205,7 @@ impl Config {
         self.sasl.as_ref().map_or(Ok(()), |sasl| sasl.load().map(drop))
     }
 
-    /// Checks what the settings alone decide: files may be mounted, or rotated, later.
+    /// Checks only the settings: files may be mounted or rotated later.
     pub(super) fn check_settings(&self) -> Result<(), InvalidSetting> {
         self.check_servers()?;
         let within = InvalidSetting::unless_within;
@@ -220,7 +219,7 @@ impl Config {
         if self.client_id.is_empty() {
             return Err(InvalidSetting::new("kafka.client_id", "is empty; give this client a name"));
         }
-        // librdkafka writes it into its statistics as it is, and nobody could read them.
+        // librdkafka writes it unescaped into its statistics, which could then not be parsed.
         if self.client_id.contains(|c: char| c == '"' || c == '\\' || c.is_control()) {
             let problem =
                 format!("is {:?}; leave out quotes, backslashes and control characters", self.client_id);
@@ -285,7 +284,7 @@ impl Config {
         self.bootstrap_servers.iter().filter_map(|server| Some(server.rsplit_once(':')?.0))
     }
 
-    /// Tells once what is not protected.
+    /// Logs which protection the connection lacks.
     pub(super) fn warn(&self) {
         match &self.tls {
             Some(tls) if !tls.verify => plaintext::warn_unverified(&self.destination()),
@@ -294,22 +293,23 @@ impl Config {
         }
     }
 
-    /// How long connecting may take.
+    /// Returns the maximum time for connecting.
     pub(super) fn connect_timeout(&self) -> Duration {
         Duration::from_millis(self.connect_timeout_ms)
     }
 
-    /// Returns the cluster that this connects to, for logs. Contains no secret.
+    /// Names the cluster that this connects to, for logs. Contains no secret.
     pub(super) fn destination(&self) -> String {
         format!("kafka {}", self.bootstrap_servers.join(","))
     }
 
-    /// The properties that producers, consumers and the admin client share. Reads the password's
-    /// file.
+    /// Returns the properties shared by producers, consumers and the admin client. Reads the
+    /// password's file.
     pub(super) fn client(&self) -> Result<ClientConfig, InvalidSetting> {
         self.check()?;
         let mut client = ClientConfig::new();
-        // Lost records are told in these lines only, whatever else a program wants of librdkafka.
+        // librdkafka reports lost records only as warnings, so these stay enabled whatever log
+        // level the program has chosen.
         if (client.log_level as i32) < RDKafkaLogLevel::Warning as i32 {
             client.log_level = RDKafkaLogLevel::Warning;
         }
@@ -340,7 +340,7 @@ impl Config {
 impl Sasl {
     const PASSWORD: &str = "kafka.sasl.password";
 
-    /// The password, or the file that holds it.
+    /// Returns the password, or the file that holds it.
     fn secret(&self) -> Result<Secret, InvalidSetting> {
         if self.username.is_empty() {
             return Err(InvalidSetting::new("kafka.sasl.username", "is empty; name the user"));
@@ -348,7 +348,7 @@ impl Sasl {
         Secret::from_pair(Self::PASSWORD, self.password.clone(), self.password_file.clone())
     }
 
-    /// The password itself. Reads the file.
+    /// Returns the password itself. Reads the file.
     fn load(&self) -> Result<SecretString, InvalidSetting> {
         self.secret()?.load(Self::PASSWORD)
     }

@@ -24,11 +24,11 @@ pub struct Connector {
 }
 
 impl Connector {
-    /// A connector for this cluster. Connects to nothing and opens no file yet: those are read at
+    /// Creates a connector for this cluster. Does not connect or open files yet: files are read on
     /// every connect.
     ///
     /// # Errors
-    /// [`InvalidSetting`] as for [`Config::check`], but for files.
+    /// [`InvalidSetting`] as for [`Config::check`], except for files.
     pub fn new(config: Config) -> Result<Self, InvalidSetting> {
         config.check_settings()?;
         config.warn();
@@ -49,11 +49,11 @@ impl message::Connector for Connector {
         let sizes = batches.then(|| Batches::of(&self.config));
         let outcomes = Outcomes::new(receipts, sizes, Arc::clone(&self.suspects));
         let (config, destination) = (self.config.clone(), self.destination.clone());
-        // Blocking: reads secrets and certificates, waits for the cluster's first answer. When this
-        // future is dropped, the session opened there is dropped with its result.
+        // Blocks: it reads secrets and certificates and waits for the cluster's first answer. If
+        // this future is dropped, the session opened there is dropped with the result.
         let opened = spawn_blocking(move || {
             let mut client = producer(&config, batches).map_err(operator)?;
-            // They tell when it has lost its brokers (`cut_off.rs`).
+            // The statistics show when the client has lost its brokers (`cut_off.rs`).
             client.set("statistics.interval.ms", STATISTICS_EVERY_MS);
             outcomes.watch(&config, &mut client);
             let session = Session::open(&client, outcomes)?;
@@ -61,7 +61,7 @@ impl message::Connector for Connector {
             Ok::<Session, PublishError>(session)
         });
         let session = opened.await.map_err(|error| {
-            PublishError::session_lost("connecting to kafka broke off").with_source(error)
+            PublishError::session_lost("connecting to kafka was interrupted").with_source(error)
         })??;
         Ok(Box::new(Publisher::new(session, self.config.clone(), singles)))
     }
@@ -71,14 +71,15 @@ pub(super) fn operator(error: InvalidSetting) -> PublishError {
     PublishError::new(Fault::Operator, FaultScope::Session, error.to_string()).with_source(error)
 }
 
-/// The producer's properties: those on which the guarantees rest, then the operator's choices.
+/// Returns the producer's properties: the operator's, overridden by those that the guarantees
+/// depend on.
 pub(super) fn producer(config: &Config, batches: bool) -> Result<ClientConfig, InvalidSetting> {
     let mut client = config.client()?;
     client
         .set("acks", "all")
         .set("enable.idempotence", "true")
-        // A refused message stops the producer instead of letting later ones of its key pass. Where
-        // messages go one by one, the caller keeps the order and the others may go on.
+        // A refused message stops the producer, so that no later message of its key passes it. In
+        // one-by-one mode the caller keeps the order, and other messages may continue.
         .set("enable.gapless.guarantee", if batches { "true" } else { "false" })
         // Unlimited: a timeout in the middle would let later messages pass (1, 4, 5 arrive, 2 and 3
         // do not).

@@ -1,40 +1,38 @@
-//! A client that has lost all its brokers, for good. Pure.
+//! Detects a client that has lost all its brokers for good. Pure.
 //!
-//! A node whose session with the controller has ended names the topics and no brokers (measured:
-//! Kafka 4.1 on one node, `broker.session.timeout.ms` exceeded). librdkafka forgets the brokers
-//! that are not named, and can forget its bootstrap servers with them. Then it connects to nobody
-//! any more, however well the cluster is by then (2.12.1, watched for 100 s;
-//! confluentinc/librdkafka#5301). A new client does. The statistics tell: no broker is left in
-//! them. A broker that is merely down stays in them.
+//! A node whose session with the controller has ended lists the topics but no brokers (measured:
+//! Kafka 4.1 on one node, `broker.session.timeout.ms` exceeded). librdkafka forgets brokers that
+//! are not listed, and can forget its bootstrap servers with them. Then it never connects again,
+//! even after the cluster has recovered (2.12.1, watched for 100 s; confluentinc/librdkafka#5301).
+//! A new client does connect. The statistics show it: they contain no broker any more. A broker
+//! that is merely down stays in them.
 
 use std::time::{Duration, Instant};
 
 use rdkafka::Statistics;
 
-/// How long a client may be without any broker. Less than two intervals of the statistics; when
-/// librdkafka bootstraps anew, it lists the servers at once.
+/// Maximum time without any broker. Less than two intervals of the statistics; when librdkafka
+/// bootstraps again, it lists the servers at once.
 const WITHOUT_MAX: Duration = Duration::from_secs(15);
 
-/// Since when a client is without any broker.
+/// Tracks how long a client has been without any broker.
 #[derive(Debug, Default)]
 pub(super) struct CutOff {
     since: Option<Instant>,
 }
 
-/// A client without any broker.
+/// Error of a client without any broker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "kafka's client knows no broker any more: the cluster named none; a new one asks the bootstrap servers"
-)]
+#[error("kafka's client has no broker left: the cluster named none; a new client asks the bootstrap servers")]
 pub(super) struct IsCutOff;
 
 impl CutOff {
-    /// Takes over what librdkafka tells about its brokers.
+    /// Evaluates what librdkafka's statistics say about its brokers.
     ///
     /// # Errors
-    /// [`IsCutOff`] when it has been without any for too long.
+    /// [`IsCutOff`] when there has been none for too long.
     pub(super) fn check(&mut self, statistics: &Statistics, now: Instant) -> Result<(), IsCutOff> {
-        // The others stand for no address of their own: a coordinator, the client's own thread.
+        // These entries have no address of their own: a coordinator, the client's own thread.
         let is_real = |source: &str| !matches!(source, "logical" | "internal");
         if statistics.brokers.values().any(|broker| is_real(&broker.source)) {
             self.since = None;

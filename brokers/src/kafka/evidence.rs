@@ -1,4 +1,4 @@
-//! The evidence of a Kafka record that is no message: all it has besides key, value and header
+//! Evidence of a Kafka record that is not a message: everything besides key, value and header
 //! texts. Pure.
 
 use message::cloudevents::format_unix_ms;
@@ -7,7 +7,7 @@ use rdkafka::message::Headers as _;
 
 use crate::evidence::hex;
 
-/// The properties of a record, as `docs/wire.md` names them.
+/// Returns the properties of a record, named as in `docs/wire.md`.
 pub(super) fn properties(record: &impl rdkafka::Message) -> Vec<(String, String)> {
     let mut properties = Vec::new();
     let mut put = |name: &str, value: String| properties.push((format!("kafka.{name}"), value));

@@ -1,11 +1,11 @@
-//! librdkafka's errors classified: whose fault, and how far it reaches. Pure.
+//! Classifies librdkafka's errors by party at fault and scope. Pure.
 
 use message::{Fault, FaultScope, PublishError};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 
-/// Whose fault a code is, and how far it reaches. What librdkafka retries by itself (no leader, not
-/// enough replicas, timeouts) never arrives here, because the producer's delivery timeout is
-/// unlimited.
+/// Returns the party at fault and the scope of a code. Errors that librdkafka retries by itself (no
+/// leader, not enough replicas, timeouts) never arrive here, because the producer's delivery
+/// timeout is unlimited.
 pub(super) fn classify(code: Code) -> (Fault, FaultScope) {
     match code {
         Code::MessageSizeTooLarge
@@ -20,7 +20,7 @@ pub(super) fn classify(code: Code) -> (Fault, FaultScope) {
         | Code::UnknownPartition
         | Code::UnknownTopicId
         | Code::InvalidTopic
-        // A record carries the time of its publishing: a refusal is about clocks and settings.
+        // Records carry their time of publishing: a refusal points to clocks or settings.
         | Code::InvalidTimestamp
         | Code::TopicAuthorizationFailed => (Fault::Operator, FaultScope::Topic),
         Code::Authentication
@@ -45,8 +45,8 @@ pub(super) fn classify(code: Code) -> (Fault, FaultScope) {
     }
 }
 
-/// The code of an error, also where librdkafka's bindings keep that of a request to the cluster's
-/// administration to themselves.
+/// Returns the code of an error. librdkafka's bindings do not expose the code of an admin request
+/// through `rdkafka_error_code`.
 pub(super) fn code(error: &KafkaError) -> Code {
     match error {
         KafkaError::AdminOp(code) => *code,
@@ -54,7 +54,7 @@ pub(super) fn code(error: &KafkaError) -> Code {
     }
 }
 
-/// Returns advice to the operator about a code.
+/// Returns the operator's remedy for a code.
 fn advice(code: Code) -> &'static str {
     match code {
         Code::MessageSizeTooLarge | Code::MessageBatchTooLarge | Code::InvalidMessageSize => {
@@ -93,14 +93,14 @@ fn advice(code: Code) -> &'static str {
     }
 }
 
-/// The error of a message that failed with `code` and whose fault was classified alone.
+/// Returns the error of a single message that failed with `code`.
 pub(super) fn delivery(code: Code, topic: &str) -> PublishError {
     let (fault, scope) = classify(code);
     let reason = format!("kafka refused a message for topic {topic:?}: {code}; {}", advice(code));
     PublishError::new(fault, scope, reason).with_source(KafkaError::MessageProduction(code))
 }
 
-/// The error of a session: what happened, and librdkafka's own words.
+/// Returns the error of a session: what happened, in librdkafka's own words.
 pub(super) fn session(code: Code, reason: &str) -> PublishError {
     let fault = match classify(code) {
         (Fault::Operator, _) => Fault::Operator,
@@ -110,14 +110,14 @@ pub(super) fn session(code: Code, reason: &str) -> PublishError {
         .with_source(KafkaError::Global(code))
 }
 
-/// A client that could not be made: its configuration is wrong. librdkafka's error repeats the
-/// value, which may be a secret, so only its description is taken over.
+/// Describes why a client could not be created: its configuration is wrong. librdkafka's error
+/// repeats the value, which may be a secret, so only its description is used.
 pub(super) fn creation(error: &KafkaError) -> String {
     match error {
         KafkaError::ClientConfig(_, description, name, _) => {
             format!("kafka.properties.{name}: {description}")
         }
-        other => format!("the kafka client cannot be made: {other}"),
+        other => format!("the kafka client cannot be created: {other}"),
     }
 }
 

@@ -1,5 +1,5 @@
-//! Settings that an operator writes for a subscription: their checks, and librdkafka's properties
-//! made of them.
+//! An operator's settings for a subscription: validation, and the librdkafka properties derived
+//! from them.
 
 use std::collections::HashSet;
 
@@ -14,25 +14,25 @@ use crate::settings::InvalidSetting;
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GroupConfig {
-    /// The consumer group: its members share the partitions, and its offsets say what is done.
+    /// The consumer group. Its members share the partitions, and its offsets record their progress.
     pub group: String,
-    /// The topics to share among the members. Or `partitions`.
+    /// The topics that the members share; the alternative to `partitions`.
     #[serde(default)]
     pub topics: Vec<String>,
-    /// Fixed partitions, read without joining the group (no rebalance, no waiting); offsets are
-    /// committed to the group all the same. Two readers of one partition both get every message.
+    /// Fixed partitions, read without joining the group: no rebalance, no waiting. Offsets are
+    /// still committed to the group. Two readers of one partition both receive every message.
     #[serde(default)]
     pub partitions: Vec<Partition>,
-    /// Where a group begins that is new to a topic. Default `earliest`: nothing is left out.
+    /// Start position of a group that is new to a topic. Default `earliest`: nothing is skipped.
     #[serde(default)]
     pub start: Start,
-    /// How many messages are fetched ahead of the consumer, 1 to 100,000; besides, at most 64 MiB
-    /// of payloads and one message. Default 1,000.
+    /// Maximum number of messages prefetched for the consumer, 1 to 100,000. Payloads are further
+    /// limited to 64 MiB plus one message. Default 1,000.
     #[serde(default = "prefetch_len")]
     pub prefetch_len: usize,
-    /// After how long without a heartbeat the group gives this member's partitions to others, in
-    /// milliseconds, 6,000 to 300,000. Default 45,000. A slow handler costs no membership:
-    /// heartbeats go on meanwhile.
+    /// Time without a heartbeat after which the group reassigns this member's partitions, in
+    /// milliseconds, 6,000 to 300,000. Default 45,000. A slow handler does not cost membership:
+    /// heartbeats continue meanwhile.
     #[serde(default = "session_timeout_ms")]
     pub session_timeout_ms: u64,
 }
@@ -47,22 +47,23 @@ pub struct Partition {
     pub partition: u16,
 }
 
-/// Where a group begins that is new to a topic.
+/// Start position of a group that is new to a topic.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Start {
     /// At the oldest message that the broker still has (default).
     #[default]
     Earliest,
-    /// At the end, once: when the group has no offset in any partition of a topic and no members,
-    /// the ends of all partitions are committed before it joins, and everything older is skipped.
-    /// A subscriber decides that once for each topic, at its first subscription. Nothing else is
-    /// ever skipped: a topic that does not exist then and partitions that are added later are read
-    /// from their beginning, as are partitions whose leaders do not answer within the connect
-    /// timeout while others do; an offset that is out of range goes to the oldest message.
+    /// At the end, once. When the group has no offset in any partition of a topic and no members,
+    /// the ends of all partitions are committed before it joins, and everything older is skipped. A
+    /// subscriber decides this once per topic, at its first subscription. Nothing else is ever
+    /// skipped. A topic that does not exist then and partitions that are added later are read from
+    /// their beginning. So are partitions whose leaders do not answer within the connect timeout
+    /// while others do. An offset out of range is reset to the oldest message.
     ///
     /// A group has an offset in a partition from the first delivery on. Until then a new process
-    /// cannot know of an earlier one that found no topic: what came between them is skipped.
+    /// cannot know that an earlier one found no topic; messages that arrived between the two are
+    /// skipped.
     Latest,
 }
 
@@ -74,24 +75,26 @@ fn session_timeout_ms() -> u64 {
     45_000
 }
 
-/// Kafka itself knows no bound but that of its strings; its tools and metrics' names do.
+/// Maximum length of a group's name in bytes. Kafka itself limits only the length of its strings,
+/// but its tools and metric names need a lower limit.
 const GROUP_BYTES_MAX: usize = 255;
-/// The longest name of a topic (Kafka: `Topic.MAX_NAME_LENGTH`).
+/// Maximum length of a topic's name in bytes (Kafka: `Topic.MAX_NAME_LENGTH`).
 const TOPIC_BYTES_MAX: usize = 249;
 
-/// How often the cluster is asked for its topics: one that was missing is read from then on, and
-/// one that was made anew is noticed even by a member that does not fetch.
+/// Interval at which the cluster is asked for its topics. A topic that was missing is read from
+/// then on; a recreated topic is noticed even by a member that does not fetch.
 const METADATA_REFRESH: &str = "topic.metadata.refresh.interval.ms";
 const METADATA_REFRESH_MS: &str = "30000";
 
-/// Whether Kafka accepts this as a topic's name. librdkafka reads a leading `^` as a pattern.
+/// Returns whether Kafka accepts this as a topic's name. librdkafka takes a leading `^` for a
+/// pattern.
 fn is_topic(name: &str) -> bool {
     let legal = |char: char| char.is_ascii_alphanumeric() || matches!(char, '.' | '_' | '-');
     (1..=TOPIC_BYTES_MAX).contains(&name.len()) && name.chars().all(legal) && name != "." && name != ".."
 }
 
 impl GroupConfig {
-    /// The defaults, for this group and these topics.
+    /// Returns the defaults for this group and these topics.
     #[must_use]
     pub fn new(group: impl Into<String>, topics: impl IntoIterator<Item = impl Into<String>>) -> Self {
         Self {
@@ -107,7 +110,7 @@ impl GroupConfig {
     /// Checks everything that can be checked without a broker.
     ///
     /// # Errors
-    /// [`InvalidSetting`]: which one, its value, what is accepted.
+    /// [`InvalidSetting`] with the setting, its value and the accepted values.
     pub fn check(&self) -> Result<(), InvalidSetting> {
         InvalidSetting::unless_name("kafka", "group", &self.group, GROUP_BYTES_MAX)?;
         if self.topics.is_empty() == self.partitions.is_empty() {
@@ -126,35 +129,35 @@ impl GroupConfig {
         InvalidSetting::unless_within("kafka", "session_timeout_ms", self.session_timeout_ms, 6_000..=300_000)
     }
 
-    /// Every topic that is read in whole or in part.
+    /// Returns every topic that is read in whole or in part.
     pub(super) fn all_topics(&self) -> HashSet<&str> {
         let fixed = self.partitions.iter().map(|fixed| fixed.topic.as_str());
         self.topics.iter().map(String::as_str).chain(fixed).collect()
     }
 
-    /// Returns the group, topics and partitions that this listens to, for logs.
+    /// Names the group, topics and partitions that this reads, for logs.
     pub(super) fn origin(&self) -> String {
         let fixed = self.partitions.iter().map(|fixed| format!("{}[{}]", fixed.topic, fixed.partition));
         let names: Vec<String> = self.topics.iter().cloned().chain(fixed).collect();
         format!("kafka group {} on {}", self.group, names.join(","))
     }
 
-    /// The consumer's properties. Reads the password's file.
+    /// Returns the consumer's properties. Reads the password's file.
     pub(super) fn consumer(&self, config: &Config) -> Result<ClientConfig, InvalidSetting> {
         self.check()?;
         let mut client = config.client()?;
         client
             .set("group.id", &self.group)
-            // Offsets are committed when effects are, and by nobody else.
+            // Only this adapter commits offsets, once the effects are committed.
             .set("enable.auto.commit", "false")
             .set("enable.auto.offset.store", "false")
             .set("enable.partition.eof", "false")
             .set("isolation.level", "read_committed")
-            // "latest" would also skip what is in partitions that are added later (`beginning.rs`).
+            // "latest" would also skip messages in partitions that are added later
+            // (`beginning.rs`).
             .set("auto.offset.reset", "earliest")
-            // Members keep the partitions that do not move: what they have in hand stays theirs to
-            // settle, and the rest of the group does not stop. The eager assignors take everything
-            // away each time.
+            // Members keep partitions that do not move: they can still settle their deliveries, and
+            // the rest of the group does not stop. The eager assignors revoke everything each time.
             .set("partition.assignment.strategy", "cooperative-sticky")
             .set("statistics.interval.ms", STATISTICS_EVERY_MS)
             .set("session.timeout.ms", self.session_timeout_ms.to_string())

@@ -1,10 +1,10 @@
-//! TLS handshakes that fail although the client was connected before: certificates change while it
-//! lives.
+//! Detects TLS handshakes that fail after the client was connected, because certificates changed
+//! during its lifetime.
 //!
-//! librdkafka reads certificates and authorities when a client is made, and never again
-//! (confluentinc/librdkafka#2868). A renewed one is taken up by a new client only. What a refused
-//! certificate looks like depends on the version of TLS: a failed handshake, or a connection that
-//! the broker closes right after it.
+//! librdkafka reads certificates and authorities when a client is created, and never again
+//! (confluentinc/librdkafka#2868). Only a new client uses a renewed certificate. How a refused
+//! certificate shows depends on the version of TLS: a failed handshake, or a connection that the
+//! broker closes right after it.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::path::PathBuf;
@@ -15,32 +15,32 @@ use rdkafka::error::RDKafkaErrorCode as Code;
 
 use super::config::Config;
 
-/// How long every broker may refuse handshakes before a new client tries, which also says whose
-/// fault it is. A broker that is down refuses none.
+/// Maximum time that every broker may refuse handshakes before a new client is created. Its failure
+/// also shows the party at fault. A broker that is down refuses no handshake.
 const REFUSED_MAX: Duration = Duration::from_secs(30);
 
-/// The files that a client was made from, and what its brokers say to them.
+/// A client's certificate files, and whether its brokers refuse them.
 #[derive(Debug, Default)]
 pub(super) struct Handshakes {
     files: Vec<PathBuf>,
-    /// Their content as a number, if all of them could be read.
+    /// Hash of the files' content, if all of them could be read.
     read: Option<u64>,
     refused_since: Option<Instant>,
 }
 
-/// Why a client must be replaced.
+/// The reason why a client must be replaced.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Stale {
-    /// A connection failed, and the files hold something else by now.
-    #[error("kafka's certificate files have changed since the client was made; a new one reads them")]
+    /// A connection failed, and the files have changed since.
+    #[error("kafka's certificate files have changed since the client was created; a new one reads them")]
     Renewed,
-    /// Nothing is known to have changed here.
+    /// No change of the files is known.
     #[error("every kafka broker has refused TLS for {} s; a new client tries again", REFUSED_MAX.as_secs())]
     Refused,
 }
 
 impl Handshakes {
-    /// Those of a client that is made next. Reads the certificate files.
+    /// Creates the state of a client that is about to be created. Reads the certificate files.
     pub(super) fn of(config: &Config) -> Self {
         let tls = config.tls.iter();
         let files = tls.flat_map(|tls| [&tls.ca_file, &tls.cert_file, &tls.key_file]).flatten().cloned();
@@ -48,7 +48,7 @@ impl Handshakes {
         Self { read: read(&files), files, refused_since: None }
     }
 
-    /// librdkafka has reported an error of a connection. Reads the certificate files.
+    /// Handles a connection error that librdkafka reported. Reads the certificate files.
     ///
     /// # Errors
     /// [`Stale`] when they have changed.
@@ -59,12 +59,12 @@ impl Handshakes {
         if code == Code::SSL {
             self.refused_since.get_or_insert(now);
         }
-        // A file that is being replaced is looked at again with the next error.
+        // A file that is being replaced is checked again at the next error.
         let changed = self.read.zip(read(&self.files)).is_some_and(|(before, now)| before != now);
         if changed { Err(Stale::Renewed) } else { Ok(()) }
     }
 
-    /// Takes over what librdkafka tells about its brokers.
+    /// Evaluates what librdkafka's statistics say about its brokers.
     ///
     /// # Errors
     /// [`Stale`] when handshakes have failed for too long, and no broker is connected.

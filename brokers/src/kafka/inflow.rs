@@ -1,4 +1,4 @@
-//! Messages on their way from librdkafka's thread to the subscription, and librdkafka's callbacks.
+//! Carries messages from librdkafka's thread to the subscription, and holds librdkafka's callbacks.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -28,16 +28,16 @@ use super::status::{PartitionStatus, ReadStatus};
 use super::topic_ids::TopicIds;
 use super::wire;
 
-/// Shared by the subscription and its thread.
+/// State shared by the subscription and its thread.
 #[derive(Debug)]
 pub(super) struct Inflow {
     state: Mutex<State>,
-    /// A delivery or a failure is there.
+    /// Notified when a delivery or a failure has arrived.
     pub(super) arrived: Notify,
     connected: AtomicBool,
 }
 
-/// The fetched messages and the unsettled ones.
+/// Prefetched messages, unsettled ones, and what is known about the client and its topics.
 #[derive(Debug)]
 pub(super) struct State {
     pub(super) ahead: Ahead,
@@ -48,14 +48,14 @@ pub(super) struct State {
     starts: Starts,
     cut_off: CutOff,
     handshakes: Handshakes,
-    /// As librdkafka told last.
+    /// The lags in librdkafka's last statistics.
     lags: Vec<Lag>,
     failure: Option<(Fault, String)>,
     last_error: Option<String>,
 }
 
 impl Inflow {
-    /// Nothing yet of these topics, and room for so many fetched messages.
+    /// Creates an empty state for these topics, with room for `prefetch_len` prefetched messages.
     pub(super) fn new<'t>(prefetch_len: usize, topics: impl IntoIterator<Item = &'t str>) -> Self {
         let state = State {
             ahead: Ahead::new(prefetch_len),
@@ -77,14 +77,14 @@ impl Inflow {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a record over.
+    /// Takes over a record.
     pub(super) fn push(&self, record: &BorrowedMessage<'_>) {
         let place: Place = (Arc::from(record.topic()), record.partition());
         let origin = format!("{}[{}]@{}", record.topic(), record.partition(), record.offset());
         let message = wire::read(record).map_err(|malformed| *malformed);
         let mut state = self.lock();
         if state.failure.is_some() {
-            // Nobody takes it, and it must not move a position.
+            // The subscription is over: the record is not consumed and must not move a position.
             return;
         }
         let (token, redelivered) = state.ledger.deliver(&place, record.offset());
@@ -100,7 +100,7 @@ impl Inflow {
         self.arrived.notify_one();
     }
 
-    /// Why the subscription is over, if it is.
+    /// Fails with the reason if the subscription is over.
     pub(super) fn check(&self) -> Result<(), SubscriptionError> {
         match &self.lock().failure {
             Some((Fault::Operator, reason)) => Err(SubscriptionError::operator(reason.clone())),
@@ -109,7 +109,7 @@ impl Inflow {
         }
     }
 
-    /// Returns what is read at this moment.
+    /// Returns what is being read now.
     pub(super) fn status(&self) -> ReadStatus {
         let (state, now) = (self.lock(), Instant::now());
         let ago = |at: Instant| now.saturating_duration_since(at);
@@ -130,18 +130,19 @@ impl Inflow {
         }
     }
 
-    /// How far the group lags behind in the topics of this member's partitions.
+    /// Returns the group's lag in the topics of this member's partitions.
     pub(super) fn lags(&self) -> Vec<Lag> {
         self.lock().lags.clone()
     }
 
-    /// The cluster has answered: from now on a TLS error is the network's and not the settings'.
+    /// Records that the cluster has answered: from now on a TLS error is the network's fault and
+    /// not that of the settings.
     pub(super) fn reached(&self, cluster: String) {
         self.lock().topic_ids.reached(cluster);
         self.connected.store(true, Ordering::Release);
     }
 
-    /// Takes over what librdkafka tells about itself.
+    /// Evaluates librdkafka's statistics.
     pub(super) fn told(&self, statistics: &Statistics, now: Instant) {
         let told = self.lock().told(statistics, now);
         if let Err(reason) = told {
@@ -149,20 +150,20 @@ impl Inflow {
         }
     }
 
-    /// The last thing that librdkafka complained about.
+    /// Returns the last error that librdkafka reported.
     pub(super) fn last_error(&self) -> Option<String> {
         self.lock().last_error.clone()
     }
 }
 
 impl State {
-    /// Removes fetched deliveries that are not this member's any more.
+    /// Removes prefetched deliveries that no longer belong to this member.
     pub(super) fn discard_forgotten(&mut self) {
         let ledger = &self.ledger;
         self.ahead.retain(|token| ledger.knows(token));
     }
 
-    /// Returns why the subscription is over, if it is.
+    /// Evaluates librdkafka's statistics. Fails with the reason if the subscription is over.
     fn told(&mut self, statistics: &Statistics, now: Instant) -> Result<(), String> {
         self.lags = lag::lags(statistics);
         self.cut_off.check(statistics, now).map_err(|error| error.to_string())?;
@@ -170,32 +171,32 @@ impl State {
         self.starts.check(statistics, now).map_err(|error| error.to_string())
     }
 
-    /// Partitions have come. Returns those that must be paused now.
+    /// Records assigned partitions. Returns those that must be paused now.
     pub(super) fn assign(&mut self, places: Vec<Place>) -> Vec<Place> {
         self.starts.assign(&places);
         places.iter().for_each(|(topic, _)| self.availability.found(topic));
         self.reading.assign(places)
     }
 
-    /// A topic cannot be read. Returns whether none of the subscription can.
+    /// Records that a topic cannot be read. Returns whether no topic of the subscription can.
     fn unavailable(&mut self, code: Code, reason: &str) -> bool {
         let topic = self.availability.lost(reason);
         if let Some(topic) = topic.filter(|_| code != Code::TopicAuthorizationFailed) {
-            // It may come back as another topic, where these positions mean nothing.
+            // It may come back as a different topic, in which these positions mean nothing.
             let places = self.places_of(&topic);
             self.forget(&places);
         }
         self.availability.is_none_left()
     }
 
-    /// A topic was made anew: what was read of the old one is not this group's to settle. This
-    /// client reads on from the old offsets, and has old records in its queue; so the subscription
-    /// is over at once, and the next one begins at the beginning (`offsets.rs`).
+    /// Handles a recreated topic: deliveries of the old one are no longer this group's to settle.
+    /// This client would continue from the old offsets, and has old records in its queue. So the
+    /// subscription ends at once, and the next one begins at the beginning (`offsets.rs`).
     fn made_anew(&mut self, topic: &str) {
         let places = self.places_of(topic);
         self.forget(&places);
         let reason =
-            format!("kafka topic {topic:?} was deleted and made anew; it is read from its beginning");
+            format!("kafka topic {topic:?} was deleted and recreated; it is read from its beginning");
         tracing::warn!(target: "brokers::kafka", "{reason}");
         self.failure.get_or_insert((Fault::Broker, reason));
     }
@@ -205,7 +206,7 @@ impl State {
         places.filter(|(name, _)| &**name == topic).cloned().collect()
     }
 
-    /// Forgets partitions. Returns how far each was done.
+    /// Forgets partitions. Returns the position of each, below which everything is done.
     fn forget(&mut self, places: &[Place]) -> Vec<(Place, i64)> {
         let done =
             places.iter().filter_map(|place| Some((place.clone(), self.ledger.forget(place)?))).collect();
@@ -215,7 +216,7 @@ impl State {
     }
 }
 
-/// The partitions of a list.
+/// Returns the partitions of a list.
 pub(super) fn places(list: &TopicPartitionList) -> Vec<Place> {
     let elements = list.elements();
     elements.iter().map(|element| (Arc::from(element.topic()), element.partition())).collect()
@@ -239,7 +240,7 @@ pub(super) fn set_paused(
         return consumer.resume(&list);
     }
     consumer.pause(&list)?;
-    // The call as a whole succeeds when librdkafka skips a partition.
+    // The call as a whole succeeds even when librdkafka skips a partition.
     list.elements().iter().try_for_each(|element| element.error())
 }
 
@@ -247,7 +248,7 @@ pub(super) fn set_paused(
 #[derive(Debug)]
 pub(super) struct Callbacks {
     inflow: Arc<Inflow>,
-    /// How long the cluster gets for an answer.
+    /// Maximum time for an answer of the cluster.
     timeout: Duration,
     lines: Lines,
 }
@@ -295,14 +296,15 @@ impl ClientContext for Callbacks {
 }
 
 impl Callbacks {
-    /// Of a client with this configuration that is made next. Reads the certificate files.
+    /// Creates the callbacks of a client that is about to be created with this configuration. Reads
+    /// the certificate files.
     pub(super) fn new(inflow: Arc<Inflow>, config: &Config, client: &mut ClientConfig) -> Self {
         inflow.lock().handshakes = Handshakes::of(config);
         Self { inflow, timeout: config.connect_timeout(), lines: Lines::of(client) }
     }
 
-    /// Tells librdkafka to pause or resume; a subscription that cannot is over, because its state
-    /// is unknown.
+    /// Tells librdkafka to pause or resume. If that fails, the subscription is over, because its
+    /// state is unknown.
     fn set_paused(&self, consumer: &BaseConsumer<Self>, places: &[Place], paused: bool) {
         if let Err(error) = set_paused(consumer, places, paused) {
             let verb = if paused { "pause" } else { "resume" };
@@ -310,7 +312,7 @@ impl Callbacks {
         }
     }
 
-    /// Partitions go: what is done is committed, the rest forgotten.
+    /// Handles revoked partitions: commits what is done and forgets the rest.
     fn revoke(&self, consumer: &BaseConsumer<Self>, places: Vec<Place>) {
         let is_lost = consumer.assignment_lost();
         let (count, mut state) = (places.len(), self.inflow.lock());
@@ -319,8 +321,8 @@ impl Callbacks {
         drop(state);
         self.set_paused(consumer, &resumed, false);
         if is_lost {
-            // The next owner gets what was not committed again, and the inbox knows it.
-            tracing::warn!(target: "brokers::kafka", partitions = count, "the group gave this member up: its partitions are others' now");
+            // The next owner receives uncommitted messages again, and the inbox recognizes them.
+            tracing::warn!(target: "brokers::kafka", partitions = count, "the group removed this member: other members have its partitions now");
             return;
         }
         tracing::info!(target: "brokers::kafka", partitions = count, "partitions revoked");
@@ -333,14 +335,14 @@ impl Callbacks {
         }
     }
 
-    /// Partitions are about to come.
+    /// Handles partitions that are about to be assigned.
     fn correct(&self, consumer: &BaseConsumer<Self>, places: &[Place]) {
         if let Err(error) = offsets::correct(consumer, &self.inflow, places, self.timeout) {
             self.inflow.fail(Fault::Broker, error.to_string());
         }
     }
 
-    /// Partitions have come.
+    /// Handles assigned partitions.
     fn assign(&self, consumer: &BaseConsumer<Self>, places: Vec<Place>) {
         tracing::info!(target: "brokers::kafka", partitions = places.len(), "partitions assigned");
         let paused = self.inflow.lock().assign(places);

@@ -1,4 +1,4 @@
-//! The answers of a cluster about its topics: metadata and settings. Reads only.
+//! The cluster's answers about its topics: metadata and settings. Read-only.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,17 +15,16 @@ use super::config::Config;
 use super::fault;
 use crate::inspect::{BrokerFacts, InspectError, Inspected};
 
-/// The known facts of a topic. A setting is missing when the cluster does not let this user see
-/// it.
+/// Facts about a topic. A setting is missing when the cluster does not show it to this user.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TopicFacts {
-    /// How many partitions it has.
+    /// Number of partitions.
     pub partitions: usize,
-    /// The fewest brokers that hold a partition.
+    /// The smallest number of replicas of any partition.
     pub replicas: usize,
-    /// The fewest of them that are in sync.
+    /// The smallest number of in-sync replicas of any partition.
     pub in_sync: usize,
-    /// How many partitions have no leader now.
+    /// Number of partitions that have no leader now.
     pub leaderless: usize,
     /// `min.insync.replicas`.
     pub min_insync_replicas: Option<usize>,
@@ -33,7 +32,7 @@ pub struct TopicFacts {
     pub unclean_leader_election: Option<bool>,
     /// `retention.ms`.
     pub retention: Option<Retained>,
-    /// `retention.bytes` of a partition; without a limit, nothing.
+    /// `retention.bytes` of a partition; `None` without a limit.
     pub retention_bytes: Option<u64>,
     /// `message.timestamp.type`.
     pub timestamp_type: Option<String>,
@@ -45,32 +44,32 @@ pub struct TopicFacts {
     pub cleanup_policy: Option<String>,
     /// `max.message.bytes`, which limits batches.
     pub message_bytes_max: Option<u64>,
-    /// Why its settings are not known.
+    /// The reason why the settings are unknown.
     pub settings_problem: Option<String>,
 }
 
 /// How long a topic keeps a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Retained {
-    /// At least so long.
+    /// At least this long.
     For(Duration),
-    /// Until somebody removes it.
+    /// Until it is deleted.
     Forever,
 }
 
 pub(super) type Client = AdminClient<DefaultClientContext>;
 
-/// A cluster that has told which brokers and topics it has.
+/// A cluster's answer about its brokers and topics.
 pub(super) struct Asked {
     pub(super) client: Arc<Client>,
     pub(super) brokers: Vec<i32>,
     pub(super) topics: Vec<Inspected<TopicFacts>>,
 }
 
-/// Asks the cluster for these topics. Cancel-safe.
+/// Asks the cluster about these topics. Cancel-safe.
 ///
 /// # Errors
-/// [`InspectError`]: the cluster does not answer, or a setting or the credentials are wrong.
+/// [`InspectError`] when the cluster does not answer, or a setting or the credentials are wrong.
 pub async fn inspect(config: &Config, topics: &[String]) -> Result<BrokerFacts<TopicFacts>, InspectError> {
     let names = topics.to_vec();
     let find = move |cluster: &Metadata| names.into_iter().map(|topic| find(cluster, topic)).collect();
@@ -78,14 +77,14 @@ pub async fn inspect(config: &Config, topics: &[String]) -> Result<BrokerFacts<T
     Ok(BrokerFacts { version: None, nodes: Some(brokers.len()), clock: None, topics })
 }
 
-/// Asks the cluster for the topics that `select` finds in it, and for their settings.
+/// Asks the cluster about the topics that `select` finds in it, and about their settings.
 pub(super) async fn ask(
     config: &Config,
     select: impl FnOnce(&Metadata) -> Vec<Inspected<TopicFacts>> + Send + 'static,
 ) -> Result<Asked, InspectError> {
     let timeout = config.connect_timeout();
     let owned = config.clone();
-    // Blocking: reads secrets and certificates, waits for the cluster's answer.
+    // Blocks: it reads secrets and certificates and waits for the cluster's answer.
     let asked = spawn_blocking(move || {
         let properties = owned.client().map_err(|error| InspectError::operator(error.to_string()))?;
         let client = Client::from_config(&properties)
@@ -95,13 +94,14 @@ pub(super) async fn ask(
         let brokers = cluster.brokers().iter().map(MetadataBroker::id).collect();
         Ok::<_, InspectError>(Asked { client: Arc::new(client), brokers, topics: select(&cluster) })
     });
-    let mut asked =
-        asked.await.map_err(|error| InspectError::broker(format!("asking kafka broke off: {error}")))??;
+    let mut asked = asked
+        .await
+        .map_err(|error| InspectError::broker(format!("asking kafka was interrupted: {error}")))??;
     add_settings(&asked.client, timeout, &mut asked.topics).await;
     Ok(asked)
 }
 
-/// Returns what the cluster says of a topic.
+/// Returns the cluster's answer about a topic.
 pub(super) fn find(cluster: &Metadata, topic: String) -> Inspected<TopicFacts> {
     let listed = cluster.topics().iter().find(|listed| listed.name() == topic);
     let facts = match listed {
@@ -114,7 +114,7 @@ pub(super) fn find(cluster: &Metadata, topic: String) -> Inspected<TopicFacts> {
     Inspected { topic, facts }
 }
 
-/// Returns where a topic's partitions are.
+/// Returns facts about the placement of a topic's partitions.
 fn placed(topic: &MetadataTopic) -> Result<TopicFacts, InspectError> {
     if let Some(error) = topic.error() {
         let code = Code::from(error);
@@ -149,7 +149,7 @@ async fn add_settings(client: &Client, timeout: Duration, topics: &mut [Inspecte
             for (name, result) in known.iter().zip(results) {
                 let answer = match result {
                     Ok(resource) => {
-                        // The cluster answers in its own order.
+                        // The cluster answers in an order of its own.
                         let name = match resource.specifier {
                             OwnedResourceSpecifier::Topic(name) => name,
                             _ => continue,

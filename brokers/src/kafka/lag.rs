@@ -1,5 +1,5 @@
-//! How far a group lags behind in this member's partitions, from librdkafka's statistics: it knows
-//! the ends of partitions from its fetches, so no request is sent for it.
+//! Computes the group's lag in this member's partitions from librdkafka's statistics. librdkafka
+//! knows the ends of partitions from its fetches, so no request is sent.
 
 use std::collections::BTreeMap;
 
@@ -7,8 +7,8 @@ use message::Lag;
 use rdkafka::Statistics;
 use rdkafka::statistics::Partition;
 
-/// Sums the partitions of each topic that are read here. Nothing for a topic of which no partition
-/// is known: after a start, until the first fetch.
+/// Sums the lag of each topic's partitions that are read here. Leaves out a topic of which no
+/// partition is known, as after a start, until the first fetch.
 pub(super) fn lags(statistics: &Statistics) -> Vec<Lag> {
     let mut sums: BTreeMap<&str, u64> = BTreeMap::new();
     for (name, topic) in &statistics.topics {
@@ -20,10 +20,10 @@ pub(super) fn lags(statistics: &Statistics) -> Vec<Lag> {
     sums.into_iter().map(|(topic, messages)| Lag::new(topic, messages)).collect()
 }
 
-/// The offsets between the committed one and the end, as far as readers of committed messages see.
-/// Where nothing is committed yet, everything is before the reader, from the oldest message on.
+/// Returns the number of offsets between the committed one and the end that readers of committed
+/// messages see. If nothing is committed yet, counts from the oldest message.
 fn behind(partition: &Partition) -> Option<u64> {
-    // A number below 0 is none of a partition: librdkafka sums messages without one there.
+    // librdkafka keeps messages without a partition under a negative number.
     if partition.partition < 0 || !partition.desired || partition.hi_offset < 0 {
         return None;
     }

@@ -1,8 +1,8 @@
-//! Which deliveries are unsettled, and how far each partition may be committed. Pure, but for the
-//! numbers of the tokens.
+//! Tracks which deliveries are unsettled, and how far each partition may be committed. Pure, except
+//! for the token numbers.
 //!
-//! Kafka knows no single acknowledgement, only one offset per partition below which everything is
-//! done. So a delivery that is done waits here until everything before it is done.
+//! Kafka has no acknowledgement of single messages, only one offset per partition below which
+//! everything is done. So a delivery that is done waits here until everything before it is done.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use message::DeliveryToken;
 
-/// Numbers the deliveries of this process, so that a token of an earlier subscription is
-/// recognised: settling it must not settle another delivery of the next one.
+/// Numbers the deliveries of this process. A token of an earlier subscription is thus recognized:
+/// it must not settle a delivery of the next one.
 static TOKENS: AtomicU64 = AtomicU64::new(1);
 
 /// A partition: topic and number.
@@ -27,13 +27,13 @@ pub(super) struct Ledger {
 /// One partition.
 #[derive(Debug, Default)]
 struct Lane {
-    /// Unsettled deliveries in the order of their offsets, and of each run of done ones between
-    /// them the last: there are no more runs than unsettled deliveries, however long one of them
-    /// holds up the position.
+    /// Unsettled deliveries in the order of their offsets, and the last one of each run of done
+    /// deliveries between them. There are no more runs than unsettled deliveries, however long one
+    /// of them holds up the position.
     entries: VecDeque<Entry>,
     /// Everything below is done: the next offset to commit.
     position: Option<i64>,
-    /// Whether `position` moved since it was last asked for.
+    /// Whether `position` moved since `Ledger::moved` was last called.
     moved: bool,
     /// The first offset that was never delivered.
     next: i64,
@@ -46,7 +46,7 @@ impl Lane {
         self.entries.drain(from..)
     }
 
-    /// Notes that the delivery at an offset is done.
+    /// Marks the delivery at an offset as done.
     fn done(&mut self, offset: i64) {
         let Ok(at) = self.entries.binary_search_by_key(&offset, |entry| entry.offset) else { return };
         let is_done = |at: usize| self.entries.get(at).is_some_and(|entry| entry.done);
@@ -74,26 +74,26 @@ struct Entry {
 }
 
 impl Ledger {
-    /// Notes where partitions begin, as it is committed: those positions are committed again like
-    /// others, although nothing may come.
+    /// Records where partitions begin, as already committed. These positions are committed again
+    /// like others, even if no delivery ever arrives.
     pub(super) fn begin(&mut self, positions: Vec<(Place, i64)>) {
         for (place, offset) in positions {
             self.lanes.entry(place).or_default().position = Some(offset);
         }
     }
 
-    /// Notes a delivery; also says whether it was delivered before.
+    /// Records a delivery. Returns its token and whether its offset was delivered before.
     pub(super) fn deliver(&mut self, place: &Place, offset: i64) -> (DeliveryToken, bool) {
         let token = DeliveryToken(TOKENS.fetch_add(1, Ordering::Relaxed));
         let lane = self.lanes.entry(place.clone()).or_default();
-        // The consumer went back (a release, an offset reset): what it had handed out from here on
-        // is void.
+        // The consumer went back (a release, an offset reset): earlier deliveries from here on are
+        // void.
         lane.drain_from(offset).for_each(|entry| {
             self.tokens.remove(&entry.token);
         });
-        // Below the position only an offset reset leads, as for a topic that was made anew: what is
-        // there now is not done. The first delivery is a position, too: a partition that was begun
-        // is told from one that was not, although nothing in it is done.
+        // Only an offset reset leads below the position, as for a recreated topic: the messages
+        // there are not done. The first delivery also sets a position. It distinguishes a partition
+        // that was begun from one that was not, even if nothing in it is done.
         lane.moved |= lane.position.is_none();
         lane.position = Some(lane.position.map_or(offset, |position| position.min(offset)));
         let redelivered = offset < lane.next;
@@ -103,12 +103,12 @@ impl Ledger {
         (token, redelivered)
     }
 
-    /// Whether a delivery is still this member's to settle.
+    /// Returns whether a delivery is still this member's to settle.
     pub(super) fn knows(&self, token: DeliveryToken) -> bool {
         self.tokens.contains_key(&token)
     }
 
-    /// A delivery is done. One that is not known any more is skipped.
+    /// Marks a delivery as done. Ignores an unknown token.
     pub(super) fn done(&mut self, token: DeliveryToken) {
         let Some((place, offset)) = self.tokens.remove(&token) else { return };
         if let Some(lane) = self.lanes.get_mut(&place) {
@@ -116,8 +116,8 @@ impl Ledger {
         }
     }
 
-    /// A delivery goes back: it and everything after it in its partition are forgotten. Returns
-    /// where to read on. One that is not known any more is skipped.
+    /// Releases a delivery: forgets it and everything after it in its partition. Returns where to
+    /// continue reading. Ignores an unknown token.
     pub(super) fn release(&mut self, token: DeliveryToken) -> Option<(Place, i64)> {
         let (place, offset) = self.tokens.get(&token)?.clone();
         let lane = self.lanes.get_mut(&place)?;
@@ -127,7 +127,7 @@ impl Ledger {
         Some((place, offset))
     }
 
-    /// The partition belongs to somebody else now. Returns how far it was done.
+    /// Forgets a partition that now belongs to another member. Returns its position.
     pub(super) fn forget(&mut self, place: &Place) -> Option<i64> {
         let lane = self.lanes.remove(place)?;
         for entry in lane.entries {
@@ -136,7 +136,7 @@ impl Ledger {
         lane.position
     }
 
-    /// The positions that moved since the last call: what to commit now.
+    /// Returns the positions that moved since the last call, to be committed now.
     pub(super) fn moved(&mut self) -> Vec<(Place, i64)> {
         let moved = self.lanes.iter_mut().map(|(place, lane)| (std::mem::take(&mut lane.moved), place, lane));
         moved
@@ -144,7 +144,7 @@ impl Ledger {
             .collect()
     }
 
-    /// All positions: what to commit again, and at the end.
+    /// Returns all positions, to be committed again or at the end.
     pub(super) fn positions(&self) -> Vec<(Place, i64)> {
         self.lanes.iter().filter_map(|(place, lane)| Some((place.clone(), lane.position?))).collect()
     }
@@ -206,7 +206,7 @@ mod tests {
             tokens.into_iter().rev().for_each(|token| ledger.done(token));
             assert!(ledger.lanes[&place(0)].entries.len() <= 2 && ledger.tokens.len() == 1);
         }
-        // One of them that is released, and comes again, is done without the others.
+        // A release also forgets the done delivery behind it.
         let last = deliver(&mut ledger, 0, &[COUNT, COUNT + 1]);
         ledger.done(last[1]);
         assert_eq!(ledger.release(last[0]), Some((place(0), COUNT)));
@@ -245,7 +245,7 @@ mod tests {
             ledger.done(token);
         }
         assert_eq!(ledger.moved(), [(place(0), 100)]);
-        // The topic was removed and made again.
+        // The topic was deleted and recreated.
         let again = deliver(&mut ledger, 0, &[0, 1]);
         assert_eq!(ledger.positions(), [(place(0), 0)]);
         ledger.done(again[0]);
@@ -279,7 +279,7 @@ mod tests {
         assert_eq!(ledger.forget(&place(0)), Some(2));
         ledger.done(tokens[1]);
         assert!(ledger.release(tokens[1]).is_none() && ledger.positions().is_empty());
-        // The partition comes back and begins anew.
+        // The partition comes back and starts over.
         let again = deliver(&mut ledger, 0, &[2]);
         ledger.done(tokens[1]);
         assert_eq!(ledger.positions(), [(place(0), 2)]);

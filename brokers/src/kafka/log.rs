@@ -1,18 +1,19 @@
-//! The log lines of librdkafka itself, under the target `librdkafka`, and its clients' errors.
+//! Forwards librdkafka's own log lines, under the target `librdkafka`, and logs its clients'
+//! errors.
 
 use rdkafka::ClientConfig;
 use rdkafka::config::RDKafkaLogLevel as Level;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 
-/// The lines of one client that a program wants to see.
+/// Selects the log lines of one client that the program wants.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Lines {
     level: Level,
 }
 
 impl Lines {
-    /// Has a client tell of topics that are made anew, which is one of its debug lines; what else
-    /// that brings is not passed on.
+    /// Makes a client report recreated topics, which it does in one of its debug lines. The other
+    /// lines that this enables are not forwarded.
     pub(super) fn of(client: &mut ClientConfig) -> Self {
         let level = client.log_level;
         let others = client.get("debug").map(|others| format!("{others},")).unwrap_or_default();
@@ -22,7 +23,7 @@ impl Lines {
         Self { level: if others.is_empty() { level } else { Level::Debug } }
     }
 
-    /// Passes a line on, if it is wanted.
+    /// Forwards a line, if it is wanted.
     pub(super) fn forward(self, level: Level, facility: &str, text: &str) {
         if level as i32 <= self.level as i32 {
             forward(level, facility, text);
@@ -33,18 +34,18 @@ impl Lines {
 /// The id that librdkafka prints for a topic whose id it did not know.
 const NO_ID: &str = "AAAAAAAAAAAAAAAAAAAAAA";
 
-/// The id of a topic as librdkafka learns it: at first, and when another one is found because the
-/// topic was deleted and made anew. librdkafka reads on in that from the old offset (2.12.1,
+/// The id of a topic as librdkafka learns it: at first, and when the id changes because the topic
+/// was deleted and recreated. librdkafka continues in the new topic from the old offset (2.12.1,
 /// `rd_kafka_topic_metadata_update0`).
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct TopicId<'t> {
     pub(super) topic: &'t str,
     pub(super) id: &'t str,
-    /// Whether librdkafka knew another one before.
+    /// Whether librdkafka knew a different id before.
     pub(super) is_other: bool,
 }
 
-/// The topic id that a line tells.
+/// Returns the topic id that a line reports.
 pub(super) fn topic_id<'t>(facility: &str, text: &'t str) -> Option<TopicId<'t>> {
     let (named, ids) = text.split_once(" changed id from ").filter(|_| facility == "METADATA")?;
     let (_, topic) = named.rsplit_once("Topic ")?;
@@ -52,11 +53,11 @@ pub(super) fn topic_id<'t>(facility: &str, text: &'t str) -> Option<TopicId<'t>>
     Some(TopicId { topic, id, is_other: before != NO_ID })
 }
 
-/// Passes a line on.
+/// Forwards a line.
 pub(super) fn forward(level: Level, facility: &str, text: &str) {
     match level {
-        // Said at each connect about a property that the order of keys rests on, and nobody can
-        // change.
+        // Logged at each connect, about a property that the order of keys depends on and that
+        // cannot be changed.
         _ if is_expected(facility, text) => tracing::debug!(target: "librdkafka", facility, "{text}"),
         _ if is_loss(facility, text) => tracing::error!(
             target: "brokers::kafka",
@@ -72,13 +73,14 @@ pub(super) fn forward(level: Level, facility: &str, text: &str) {
     }
 }
 
-/// Whether a consumer goes on elsewhere than where it was. librdkafka tells it in its log only.
+/// Returns whether a consumer continues at another offset than its own. librdkafka reports this
+/// only in its log.
 fn is_loss(facility: &str, text: &str) -> bool {
     facility == "OFFSET" && text.contains("offset reset") && text.contains("Offset out of range")
 }
 
-/// Tells an error of a client that no message is to blame for, and returns its code. The end of a
-/// partition is no error.
+/// Logs an error of a client that no message caused, and returns its code. The end of a partition
+/// is not an error.
 pub(super) fn error(error: &KafkaError, reason: &str) -> Option<Code> {
     let code = error.rdkafka_error_code().filter(|code| *code != Code::PartitionEOF)?;
     tracing::warn!(target: "brokers::kafka", %code, reason, "kafka client");

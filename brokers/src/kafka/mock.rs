@@ -1,8 +1,8 @@
-//! A Kafka cluster inside the process, for the demo and for quick tests: librdkafka's own mock,
-//! which speaks the real protocol over loopback sockets.
+//! An in-process Kafka cluster for the demo and for quick tests: librdkafka's own mock, which
+//! speaks the real protocol over loopback sockets.
 //!
 //! It keeps about 5 MB per partition, checks no sequence numbers and creates no topics by admin
-//! request: it proves nothing about durability or de-duplication. Those proofs need a real cluster.
+//! request. It proves nothing about durability or de-duplication; those proofs need a real cluster.
 
 mod outage;
 
@@ -22,33 +22,33 @@ use outage::{ErrorQueues, Outage, RENEW_EVERY};
 type Cluster = MockCluster<'static, DefaultProducerContext>;
 type Command = Box<dyn FnOnce(&mut Served) + Send>;
 
-/// A running mock cluster; it stops when this is dropped. The calls block for some microseconds.
+/// A running mock cluster. It stops when dropped. Its calls block for some microseconds.
 #[derive(Debug)]
 pub struct Mock {
     commands: SyncSender<Command>,
     bootstrap_servers: String,
 }
 
-/// The mock cluster did not do what it was asked for.
+/// An error of the mock cluster.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MockError {
     /// It could not be started, or refused a command.
     #[error("the mock cluster refuses: {reason}")]
     Refused {
-        /// Its own words.
+        /// The cause, in librdkafka's words.
         reason: String,
         /// The client library's error.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// Its thread is gone.
+    /// Its thread has ended.
     #[error("the mock cluster has stopped")]
     Stopped,
 }
 
 impl Mock {
-    /// Starts a cluster of so many brokers, about 5 ms.
+    /// Starts a cluster of `brokers` brokers, which takes about 5 ms.
     ///
     /// # Errors
     /// [`MockError`] when librdkafka cannot open its sockets.
@@ -57,7 +57,7 @@ impl Mock {
         let (started, start) = channel();
         thread::Builder::new()
             .name(String::from("kafka-mock"))
-            // The cluster cannot change its thread.
+            // The cluster cannot move to another thread.
             .spawn(move || match MockCluster::new(i32::from(brokers.max(1))) {
                 Ok(cluster) => {
                     if started.send(Ok(cluster.bootstrap_servers())).is_ok() {
@@ -72,23 +72,23 @@ impl Mock {
         Ok(Self { commands, bootstrap_servers })
     }
 
-    /// `host:port` of its brokers.
+    /// Returns `host:port` of its brokers.
     #[must_use]
     pub fn bootstrap_servers(&self) -> Vec<String> {
         self.bootstrap_servers.split(',').map(str::to_owned).collect()
     }
 
-    /// Makes a topic with one replica.
+    /// Creates a topic with one replica.
     ///
     /// # Errors
-    /// [`MockError`], for example because it exists.
+    /// [`MockError`], for example when it exists.
     pub fn create_topic(&self, topic: &str, partitions: u16) -> Result<(), MockError> {
         let topic = topic.to_owned();
         self.run(move |served| served.cluster.create_topic(&topic, i32::from(partitions), 1))
     }
 
     /// Begins an outage of the whole cluster: until [`up`](Self::up) it closes every connection at
-    /// its first request. A fetch that it has already taken over is still answered, within the
+    /// its first request. A fetch that it has already accepted is still answered, within the
     /// client's `fetch.wait.max.ms`.
     ///
     /// # Errors
@@ -100,8 +100,8 @@ impl Mock {
         })
     }
 
-    /// Ends the outage. Errors that [`request_errors`](Self::request_errors) has not answered with
-    /// yet are forgotten.
+    /// Ends the outage. Drops errors of [`request_errors`](Self::request_errors) that have not been
+    /// returned yet.
     ///
     /// # Errors
     /// [`MockError::Stopped`].
@@ -112,10 +112,10 @@ impl Mock {
         })
     }
 
-    /// Makes a broker the leader of a partition; nothing leaves it without one.
+    /// Makes a broker the leader of a partition; `None` leaves it without a leader.
     ///
     /// # Errors
-    /// [`MockError`]: there is no such topic, partition or broker.
+    /// [`MockError`] when there is no such topic, partition or broker.
     pub fn lead(&self, topic: &str, partition: u16, broker: Option<u8>) -> Result<(), MockError> {
         let topic = topic.to_owned();
         self.run(move |served| {
@@ -126,7 +126,7 @@ impl Mock {
     /// Makes a broker the coordinator of a producer's transactions.
     ///
     /// # Errors
-    /// [`MockError`]: there is no such broker.
+    /// [`MockError`] when there is no such broker.
     pub fn coordinate(&self, transactional_id: &str, broker: u8) -> Result<(), MockError> {
         let id = transactional_id.to_owned();
         self.run(move |served| {
@@ -134,17 +134,17 @@ impl Mock {
         })
     }
 
-    /// Makes one broker answer each request so late from now on; zero ends that. What it was asked
-    /// before is still answered at its own time, and nothing behind it on the same connection
-    /// earlier. Brokers are numbered from 1.
+    /// Delays each answer of one broker by this time from now on; zero ends the delay. Earlier
+    /// requests are still answered at their own time, and no later request on the same connection
+    /// is answered before them. Brokers are numbered from 1.
     ///
     /// # Errors
-    /// [`MockError`]: there is no such broker.
+    /// [`MockError`] when there is no such broker.
     pub fn answer_late(&self, broker: u8, by: Duration) -> Result<(), MockError> {
         self.run(move |served| served.cluster.broker_round_trip_time(broker.into(), by))
     }
 
-    /// Forgets the errors that [`request_errors`](Self::request_errors) has not answered with yet.
+    /// Drops errors of [`request_errors`](Self::request_errors) that have not been returned yet.
     ///
     /// # Errors
     /// [`MockError::Stopped`].
@@ -188,7 +188,7 @@ struct Served {
 }
 
 impl Served {
-    /// Runs commands until nobody can send one any more.
+    /// Runs commands until no sender is left.
     fn serve(mut self, commands: &Receiver<Command>) {
         loop {
             let patience = if self.outage.lasts() { RENEW_EVERY } else { Duration::MAX };

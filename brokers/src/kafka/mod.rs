@@ -3,43 +3,43 @@
 //! | promise | how it is kept |
 //! |---|---|
 //! | confirmed means durable | `acks=all`; a receipt is `Ok` only after the broker's own answer |
-//! | one partition without a leader delays no other | each has a queue of its own for what cannot leave yet (`opening.rs`) |
+//! | a partition without a leader delays no other | each has its own queue for messages that cannot leave yet (`opening.rs`) |
 //! | order per key, any number in flight | idempotent and gapless producer, unlimited delivery timeout, one partition opened at a time (`opening.rs`) |
-//! | one bad message blames nobody else | a refused batch ends the session; the next one sends the suspects singly (`suspects.rs`) |
+//! | a bad message takes no other with it | a refused batch ends the session; the next one sends the suspects one by one (`suspects.rs`) |
 //! | a key lands where Java clients put it | `partitioner=murmur2_random` |
-//! | every assigned partition is read, and no more than there is room for | one place decides what is paused (`reading.rs`) |
-//! | nothing is skipped but by `start = "latest"`, once | `auto.offset.reset` is `earliest`; ends are committed before a new group joins (`beginning.rs`) |
-//! | a topic that is made anew is read from its beginning, and order in it is protected anew | librdkafka tells of the other topic id (`log.rs`), and a new client begins; offsets carry the id of their topic (`topic_ids.rs`) |
+//! | every assigned partition is read, and prefetching is bounded | one place decides what is paused (`reading.rs`) |
+//! | messages are skipped only by `start = "latest"`, once | `auto.offset.reset` is `earliest`; ends are committed before a new group joins (`beginning.rs`) |
+//! | a recreated topic is read from its beginning, and its order is protected from the start | librdkafka reports the new topic id (`log.rs`), and a new client begins; offsets carry the id of their topic (`topic_ids.rs`) |
 //! | a topic that cannot be read stops no other | `availability.rs` |
-//! | a renewed certificate is taken up | `handshakes.rs` |
+//! | a renewed certificate is used | `handshakes.rs` |
 //! | nothing is acknowledged before its effect | offsets are committed up to the first unsettled delivery of a partition (`ledger.rs`) |
 //!
-//! **Two kinds of session.** Normally messages go in batches and
-//! [`MaxInFlightPerKey::Pipelined`](message::MaxInFlightPerKey) holds: with the first failure the
-//! session is over. A message that is refused before it reaches librdkafka (too large, no such
-//! topic) stops its key only, and the session goes on (`refused.rs`). After the broker has refused
-//! a batch, the next session sends as many messages as were unconfirmed one by one
-//! ([`MaxInFlightPerKey::One`](message::MaxInFlightPerKey)), reports the culprit exactly, and ends
-//! to go back to batches.
+//! **Two kinds of session.** Normally messages are sent in batches and
+//! [`MaxInFlightPerKey::Pipelined`](message::MaxInFlightPerKey) holds: the first failure ends the
+//! session. A message that is refused before it reaches librdkafka (too large, no such topic) stops
+//! only its key, and the session continues (`refused.rs`). After the broker has refused a batch,
+//! the next session sends as many messages as were unconfirmed one by one
+//! ([`MaxInFlightPerKey::One`](message::MaxInFlightPerKey)). It reports the culprit exactly, and
+//! ends to return to batches.
 //!
-//! **Consuming.** A thread per subscription polls, so heartbeats and rebalances go on while a
-//! handler works. When partitions go to another member, what is done is committed and the rest
-//! forgotten: settling it later is skipped, it is delivered again elsewhere, and the inbox knows
-//! it. A released delivery comes again at once, with everything after it in its partition. When
-//! nobody takes what was fetched, reading is paused, and polling goes on for the sake of
-//! rebalances.
+//! **Consuming.** A thread per subscription polls, so heartbeats and rebalances continue while a
+//! handler works. When partitions move to another member, positions that are done are committed and
+//! the rest is forgotten. A later settlement is ignored; the message is delivered again elsewhere,
+//! and the inbox recognizes it. A released delivery is redelivered at once, with everything after
+//! it in its partition. When the consumer does not take prefetched messages, reading is paused, and
+//! polling continues for the sake of rebalances.
 //!
-//! **Traps.** Idempotence spans one session only: a relay that restarts repeats what was
-//! unconfirmed, and only the inbox removes it. `max.message.bytes` of a topic limits batches, not
-//! only messages: keep `message_bytes_max` at or below the lowest one. Adding partitions to a topic
-//! moves keys, and with them their order. A misspelt topic is created silently by brokers with
-//! `auto.create.topics.enable`, unless `create_topics` stays off. `librdkafka` does not tell a
-//! wrong password from a broker that speaks no SASL: both are the operator's fault here.
+//! **Traps.** Idempotence spans one session only: a relay that restarts publishes unconfirmed
+//! messages again, and only the inbox removes the duplicates. `max.message.bytes` of a topic limits
+//! batches, not only messages: keep `message_bytes_max` at or below the lowest one. Adding
+//! partitions to a topic moves keys, and with them their order. Brokers with
+//! `auto.create.topics.enable` create a misspelt topic silently, unless `create_topics` stays off.
+//! librdkafka does not distinguish a wrong password from a broker that does not speak SASL: both
+//! are the operator's fault here.
 //!
-//! [`Config`] says which cluster and how; [`Connector`] publishes; [`GroupConfig`] and
-//! [`Subscriber`] consume; [`Admin`] makes topics; [`TopicReader`] reads them beside everybody
-//! else; [`TransactionalConnector`] publishes in transactions; [`mock::Mock`] is a cluster inside
-//! the process.
+//! [`Config`] names the cluster and its settings; [`Connector`] publishes; [`GroupConfig`] and
+//! [`Subscriber`] consume; [`Admin`] creates topics; [`TopicReader`] reads topics without a group;
+//! [`TransactionalConnector`] publishes in transactions; [`mock::Mock`] is an in-process cluster.
 
 mod admin;
 mod ahead;

@@ -1,5 +1,5 @@
-//! Offsets of the group: committed with the mark of their topic (`topic_ids.rs`), and compared with
-//! it before a partition is begun.
+//! Commits the group's offsets with the mark of their topic (`topic_ids.rs`), and checks the marks
+//! before a partition is read.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -32,13 +32,13 @@ pub(super) fn commit(
     consumer.commit(&list, mode)
 }
 
-/// Takes offsets back to the beginning that were committed in an earlier topic of the same name,
-/// and marks those that have no mark. Returns where the partitions begin that have an offset. To be
-/// called before librdkafka asks for it. Blocks for at most about `timeout` for the question, and
-/// until there is an answer to the commit.
+/// Resets offsets that were committed in an earlier topic of the same name to the beginning, and
+/// adds marks where they are missing. Returns where the partitions begin that have an offset. Must
+/// be called before librdkafka asks for the offsets. Blocks for about `timeout` at most for the
+/// request, and until the commit is answered.
 ///
 /// # Errors
-/// [`SubscriptionError`] when the coordinator does not answer: then it is not known where to begin.
+/// [`SubscriptionError`] when the coordinator does not answer: then the start position is unknown.
 pub(super) fn correct(
     consumer: &BaseConsumer<Callbacks>,
     inflow: &Inflow,
@@ -78,14 +78,14 @@ pub(super) fn correct(
     }
 }
 
-/// The offset that is committed in a partition.
+/// The committed offset of a partition.
 struct Found {
     place: Place,
     offset: i64,
     mark: String,
 }
 
-/// The committed offsets of those partitions that have one.
+/// Returns the committed offsets of those partitions that have one.
 fn ask(
     consumer: &BaseConsumer<Callbacks>,
     places: &[Place],
@@ -110,8 +110,8 @@ fn ask(
     Ok(found)
 }
 
-/// The text beside an offset. `rdkafka` panics over one that is not UTF-8, and any client of the
-/// group can have written it.
+/// Returns the text beside an offset. `rdkafka` panics on text that is not UTF-8, which any client
+/// of the group can have written.
 fn mark_of(element: &TopicPartitionListElem<'_>) -> String {
     catch_unwind(AssertUnwindSafe(|| element.metadata().to_owned())).unwrap_or_default()
 }

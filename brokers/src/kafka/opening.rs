@@ -1,23 +1,23 @@
-//! When messages of a partition are handed to librdkafka: the first one of a session goes alone,
-//! and everything after it as soon as it can leave.
+//! Decides when messages of a partition are handed to librdkafka: the first one of a session goes
+//! alone, and everything after it as soon as it can be sent.
 //!
-//! Why alone: the broker protects the order of an idempotent producer by sequence numbers, but to a
-//! producer that it does not know yet it accepts *any* first number (KIP-360). If the very first
+//! Why alone: the broker protects the order of an idempotent producer by sequence numbers. But from
+//! a producer that it does not know yet, it accepts *any* first number (KIP-360). If the very first
 //! batch of a partition is refused while the second is already on its way, the second is stored: a
 //! later message of the key without the earlier one. Measured against a real one-node cluster:
-//! behind a refused first message, 4 of 20 messages of its key were stored by a gapless producer
-//! alone, and none of 99 with this rule. Once one message is confirmed, the broker knows the
-//! producer and refuses every gap. It costs one round trip per partition and session, and again
-//! after an hour without a message: a broker forgets producers that were silent for long
+//! behind a refused first message, a gapless producer alone stored 4 of 20 messages of its key, and
+//! with this rule none of 99. Once one message is confirmed, the broker knows the producer and
+//! refuses every gap. This costs one round trip per partition and session, and again after an hour
+//! without a message: a broker forgets producers that were silent for long
 //! (`producer.id.expiration.ms`, a day by default).
 //!
-//! Why not before it can leave: while a partition of an idempotent producer has 5 messages in
-//! flight, librdkafka sends no further request for it, and its thread polls without pause for as
-//! long as others wait there longer than `linger.ms` (2.12.1, `rd_kafka_toppar_producer_serve`).
-//! Behind a broker that does not answer that is a processor for nothing. What has waited here goes
-//! together, so batches are as large.
+//! Why not before it can be sent: while an idempotent producer has 5 messages of a partition in
+//! flight, librdkafka sends no further request for that partition. Its thread polls without pause
+//! for as long as others wait there longer than `linger.ms` (2.12.1,
+//! `rd_kafka_toppar_producer_serve`). Behind a broker that does not answer, that wastes a
+//! processor. Messages that waited here are sent together, so batches stay as large.
 //!
-//! Each partition has a queue of its own for what waits, so that one without a leader delays no
+//! Each partition has its own queue of waiting messages, so that one without a leader delays no
 //! other.
 
 use std::collections::{HashMap, VecDeque};
@@ -32,31 +32,31 @@ use super::config::Config;
 use super::partitioner::partition_of;
 use crate::pending::Pending;
 
-/// Messages of a partition that are in flight when librdkafka sends no further request for it
+/// Number of messages of a partition in flight at which librdkafka sends no further request for it
 /// (`RD_KAFKA_IDEMP_MAX_INFLIGHT`, which it compares with messages).
 const IN_FLIGHT_MAX: usize = 5;
 
-/// How long after the last confirmation a partition is opened again by a single message.
+/// Time since the last confirmation after which a single message opens a partition again.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(3_600);
 
-/// How messages are put together.
+/// How messages are batched.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Batches {
-    /// How long librdkafka waits for others of a batch (`linger.ms`).
+    /// How long librdkafka waits for a batch to fill (`linger.ms`).
     pub(super) linger: Duration,
-    /// Of how many bytes it sends a batch at once (`batch.size`), and of how many messages
-    /// (`batch.num.messages`). The gate closes at both: below, every batch would wait.
+    /// Bytes (`batch.size`) and messages (`batch.num.messages`) at which librdkafka sends a batch
+    /// at once. The gate closes at these: with lower limits, every batch would wait.
     pub(super) bytes: usize,
     pub(super) messages: usize,
 }
 
-/// Messages of a batch at most.
+/// Maximum messages of a batch.
 pub(super) const BATCH_MESSAGES_MAX: usize = 10_000;
 /// librdkafka's own default of `batch.size`.
 const BATCH_BYTES_MAX: usize = 1_000_000;
 
 impl Batches {
-    /// As librdkafka is told to make them.
+    /// Returns the limits that librdkafka is configured with.
     pub(super) fn of(config: &Config) -> Self {
         let own = config.properties.get("batch.size").and_then(|size| size.expose_secret().parse().ok());
         Self {
@@ -73,7 +73,7 @@ pub(super) struct Openings {
     topics: RwLock<HashMap<Topic, Arc<Partitions>>>,
     /// Partitions that were opened and whose queues are not empty yet.
     opened: Mutex<Vec<(Arc<Partitions>, usize)>>,
-    /// Whether there are any: asked after every confirmation.
+    /// Whether `opened` has entries: read after every confirmation.
     has_opened: AtomicBool,
     batches: Batches,
 }
@@ -85,25 +85,25 @@ pub(super) struct Partitions {
     batches: Batches,
 }
 
-/// Whether messages of a partition may go.
+/// Decides whether messages of a partition may be sent.
 #[derive(Debug, Default)]
 struct Gate {
-    /// When a message of it was confirmed last: the broker knows the producer.
+    /// When a message of it was last confirmed; from then on the broker knows the producer.
     confirmed_at: Option<Instant>,
-    /// Messages with a key that librdkafka has and nobody has confirmed.
+    /// Messages with a key that librdkafka holds unconfirmed.
     unconfirmed: usize,
-    /// When the batch began to which others may be added, its payload bytes and messages.
+    /// Start of the batch that further messages may join, and its payload bytes and messages.
     began_at: Option<Instant>,
     bytes: usize,
     messages: usize,
-    /// The next one queues behind them.
+    /// Waiting messages; the next one queues behind them.
     waiting: VecDeque<Waiting>,
 }
 
 impl Gate {
-    /// Whether the next message may go to librdkafka.
+    /// Returns whether the next message may go to librdkafka.
     fn may_go(&self, now: Instant, batches: &Batches) -> bool {
-        // Half of the time: librdkafka must not have sent the batch by then.
+        // Half of the linger time: librdkafka must not have sent the batch by then.
         let is_young = |began_at: Instant| now < began_at + batches.linger / 2;
         if self.unconfirmed == 0 {
             return true;
@@ -150,17 +150,17 @@ pub(super) enum Flush {
 }
 
 impl Openings {
-    /// The partitions of a topic, if they were noted before.
+    /// Returns the partitions of a topic, if they were recorded before.
     pub(super) fn get(&self, topic: &Topic) -> Option<Arc<Partitions>> {
         self.topics.read().unwrap_or_else(PoisonError::into_inner).get(topic).cloned()
     }
 
-    /// Nothing was sent yet.
+    /// Creates the state of a session that has sent nothing yet.
     pub(super) fn new(batches: Batches) -> Self {
         Self { batches, ..Self::default() }
     }
 
-    /// Notes how many partitions a topic has.
+    /// Records how many partitions a topic has.
     pub(super) fn note(&self, topic: Topic, count: usize) -> Arc<Partitions> {
         let gates = (0..count).map(|_| Mutex::default()).collect();
         let partitions = Arc::new(Partitions { gates, batches: self.batches });
@@ -168,10 +168,10 @@ impl Openings {
         Arc::clone(topics.entry(topic).or_insert(partitions))
     }
 
-    /// A message was confirmed in this partition: what waits there may go. Returns whether the
-    /// topic still has the partitions that were noted. When some were added, librdkafka puts keys
-    /// into other partitions than their gates stand for, and what waits there would wait for good:
-    /// the session has to end.
+    /// Records a confirmation in this partition, so that messages waiting there may go. Returns
+    /// whether the topic still has the recorded partitions. If some were added, librdkafka puts
+    /// keys into other partitions than their gates stand for, and messages would wait there
+    /// forever: the session has to end.
     #[must_use]
     pub(super) fn confirmed(&self, topic: &str, partition: i32, key: Option<&[u8]>) -> bool {
         let topics = self.topics.read().unwrap_or_else(PoisonError::into_inner);
@@ -195,7 +195,7 @@ impl Openings {
         true
     }
 
-    /// Hands over what waits for partitions that are open, in order, until `hand_over` has no room.
+    /// Hands over the waiting messages of open partitions, in order, until `hand_over` has no room.
     /// Called by one thread.
     pub(super) fn flush(&self, mut hand_over: impl FnMut(Waiting) -> Flush) {
         if !self.has_opened.load(Ordering::Acquire) {
@@ -212,7 +212,7 @@ impl Openings {
         }
     }
 
-    /// Takes out everything that waits: the session is over.
+    /// Takes out all waiting messages, because the session is over.
     pub(super) fn abandon(&self) -> Vec<Waiting> {
         let topics = self.topics.read().unwrap_or_else(PoisonError::into_inner);
         let mut abandoned = Vec::new();
@@ -228,7 +228,7 @@ impl Partitions {
         self.gates.get(place).map(lock)
     }
 
-    /// Gives a message back that may go now. Otherwise it waits here.
+    /// Returns the message if it may go now. Otherwise keeps it waiting here.
     pub(super) fn admit(&self, key: &str, waiting: Waiting) -> Option<Waiting> {
         let Some(mut gate) = self.gate(partition_of(key.as_bytes(), self.gates.len())) else {
             return Some(waiting);
@@ -242,19 +242,20 @@ impl Partitions {
         None
     }
 
-    /// The message that was admitted last was not taken after all. Nothing waits behind it, because
-    /// there is one publisher.
+    /// Undoes the last admission: librdkafka did not take the message. Nothing waits behind it,
+    /// because there is only one publisher.
     pub(super) fn withdraw(&self, key: &str) {
         if let Some(mut gate) = self.gate(partition_of(key.as_bytes(), self.gates.len())) {
             gate.unconfirmed = gate.unconfirmed.saturating_sub(1);
         }
     }
 
-    /// Hands over what waits for a partition and can leave together; false when there is no room.
+    /// Hands over waiting messages of a partition that can be sent together. Returns false when
+    /// there is no room.
     fn flush(&self, place: usize, hand_over: &mut impl FnMut(Waiting) -> Flush) -> bool {
         let Some(mut gate) = self.gate(place) else { return true };
         let now = Instant::now();
-        // Those before have been sent: these begin a batch of their own.
+        // Earlier messages have been sent: these begin a batch of their own.
         gate.began_at = None;
         while gate.unconfirmed < IN_FLIGHT_MAX || gate.has_room(&self.batches) {
             let Some(next) = gate.waiting.pop_front() else { break };

@@ -1,4 +1,4 @@
-//! The outcomes of one publishing session's messages, from librdkafka's callbacks.
+//! Collects the outcomes of one publishing session's messages from librdkafka's callbacks.
 
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -23,14 +23,15 @@ use super::publisher::try_send;
 use super::suspects::Suspects;
 use crate::pending::Pending;
 
-/// The shared state of a session: librdkafka's thread writes it, the publisher reads it.
+/// The shared state of a session: librdkafka's thread writes it, and the publisher reads it.
 pub(super) struct Outcomes {
     receipts: Receipts,
-    /// Batches (a refusal ends the session) or single messages (a refusal concerns its message).
+    /// Whether messages go in batches (a refusal ends the session) or one by one (a refusal
+    /// concerns only its message).
     batches: bool,
     suspects: Arc<Suspects>,
     pub(super) openings: Openings,
-    /// The session's producer, for what waits until its partition is open.
+    /// The session's producer, for messages that wait until their partition is open.
     producer: OnceLock<Weak<BaseProducer<Outcomes>>>,
     outstanding: AtomicUsize,
     progress: Notify,
@@ -42,7 +43,7 @@ pub(super) struct Outcomes {
     lines: OnceLock<Lines>,
 }
 
-/// Why the session is over.
+/// The reason why the session is over.
 struct Failure {
     fault: Fault,
     reason: String,
@@ -67,35 +68,36 @@ impl Outcomes {
         }
     }
 
-    /// Belong to a client with this configuration, which is made next. Reads the certificate files.
+    /// Prepares for a client with this configuration, which is created next. Reads the certificate
+    /// files.
     pub(super) fn watch(&self, config: &Config, client: &mut ClientConfig) {
         *self.handshakes.lock().unwrap_or_else(PoisonError::into_inner) = Handshakes::of(config);
-        // Set once, where the session is made.
+        // Set once, where the session is created.
         let _ = self.lines.set(Lines::of(client));
     }
 
-    /// Names the producer that these outcomes belong to.
+    /// Sets the producer that these outcomes belong to.
     pub(super) fn serves(&self, producer: &Arc<BaseProducer<Self>>) {
-        // Named once, where the session is made.
+        // Set once, where the session is created.
         let _ = self.producer.set(Arc::downgrade(producer));
     }
 
-    /// Makes the promise of a receipt that a message's caller is owed.
+    /// Creates the promise of a receipt for a submission.
     pub(super) fn pending(&self, ticket: Ticket) -> Pending {
         Pending::new(ticket, self.receipts.clone())
     }
 
-    /// A message is about to be handed to librdkafka.
+    /// Counts a message that is about to be handed to librdkafka.
     pub(super) fn begin(&self) {
         self.outstanding.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// How many messages are unconfirmed.
+    /// Returns the number of unconfirmed messages.
     pub(super) fn outstanding(&self) -> usize {
         self.outstanding.load(Ordering::Acquire)
     }
 
-    /// It was not taken after all.
+    /// Takes back the count of a message that librdkafka did not take.
     pub(super) fn withdraw(&self) {
         self.outstanding.fetch_sub(1, Ordering::AcqRel);
         self.progress.notify_waiters();
@@ -106,7 +108,7 @@ impl Outcomes {
         self.receipts.send(ticket, Err(error));
     }
 
-    /// Whether the session is over.
+    /// Returns whether the session is over.
     pub(super) fn failed(&self) -> bool {
         self.failure.get().is_some()
     }
@@ -119,7 +121,7 @@ impl Outcomes {
         self.progress.notify_waiters();
     }
 
-    /// Answers what waits for partitions of a session that is over.
+    /// Answers the messages that wait for partitions, because the session is over.
     pub(super) fn give_up_waiting(&self) {
         for Waiting { pending, .. } in self.openings.abandon() {
             pending.answer(Err(self.lost()));
@@ -127,7 +129,8 @@ impl Outcomes {
         }
     }
 
-    /// Sends what has waited for partitions that are open by now. Runs on librdkafka's thread.
+    /// Sends messages that waited for partitions which are open by now. Runs on librdkafka's
+    /// thread.
     fn flush(&self) {
         // The thread that serves callbacks holds the producer, so this is never the last reference.
         let Some(producer) = self.producer.get().and_then(Weak::upgrade) else { return };
@@ -135,7 +138,7 @@ impl Outcomes {
         self.openings.flush(|waiting| {
             let Waiting { pending, message } = waiting;
             if failure.is_some() {
-                // Behind a message that was not taken none of its key may go.
+                // Behind a message that was not taken, no other of its key may go.
                 return Flush::Full(Waiting { pending, message });
             }
             let ticket = pending.ticket();
@@ -160,12 +163,13 @@ impl Outcomes {
         }
     }
 
-    /// From now on a TLS error is the network's and not the settings'.
+    /// Records that the cluster has answered: from now on a TLS error is the network's fault and
+    /// not that of the settings.
     pub(super) fn connected(&self) {
         self.connected.store(true, Ordering::Release);
     }
 
-    /// Takes over what librdkafka tells about itself.
+    /// Evaluates librdkafka's statistics.
     pub(super) fn told(&self, statistics: &Statistics, now: Instant) {
         let told = self.cut_off.lock().unwrap_or_else(PoisonError::into_inner).check(statistics, now);
         if let Err(cut_off) = told {
@@ -177,12 +181,12 @@ impl Outcomes {
         }
     }
 
-    /// The last thing that librdkafka complained about.
+    /// Returns the last error that librdkafka reported.
     pub(super) fn last_error(&self) -> Option<String> {
         self.last_error.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The error of everything that was unconfirmed when the session ended.
+    /// Returns the error of every message that was unconfirmed when the session ended.
     pub(super) fn lost(&self) -> PublishError {
         match self.failure.get() {
             Some(failure) => PublishError::new(failure.fault, FaultScope::Session, failure.reason.clone()),
@@ -207,11 +211,11 @@ impl Outcomes {
         }
     }
 
-    /// Waits until `ready`, which is asked again after every outcome. Cancel-safe.
+    /// Waits until `ready` holds, which is checked again after every outcome. Cancel-safe.
     pub(super) async fn wait_until(&self, ready: impl Fn() -> bool) {
         loop {
             let mut progress = pin!(self.progress.notified());
-            // Registers first, so that an outcome between the question and the wait is not missed.
+            // Registers first, so that an outcome between the check and the wait is not missed.
             progress.as_mut().enable();
             if ready() {
                 return;
@@ -256,8 +260,8 @@ impl ClientContext for Outcomes {
 
     fn log(&self, level: RDKafkaLogLevel, facility: &str, text: &str) {
         if let Some(log::TopicId { topic, is_other: true, .. }) = log::topic_id(facility, text) {
-            // To the new topic this producer is unknown: it would accept any message as the first.
-            let reason = format!("kafka topic {topic:?} was deleted and made anew");
+            // The new topic does not know this producer: it would accept any message as the first.
+            let reason = format!("kafka topic {topic:?} was deleted and recreated");
             self.fail(Fault::Broker, reason);
         }
         if let Some(lines) = self.lines.get() {
@@ -297,11 +301,11 @@ impl ProducerContext<NoCustomPartitioner> for Outcomes {
         let outcome = match result {
             // Stored, but after a failure: reported as unknown, as the pipelined contract demands.
             Ok(_) if self.batches && self.failed() => Err(self.lost()),
-            // librdkafka takes a message for stored because a later one of its partition was, or
-            // because the broker calls it a duplicate. Neither says where it is: unknown, so it
-            // goes again.
+            // librdkafka considers a message stored because a later one of its partition was, or
+            // because the broker reports a duplicate. Neither gives its offset: the outcome is
+            // unknown, so the message is sent again.
             Ok(message) if message.offset() < 0 => {
-                self.fail(Fault::Broker, "kafka confirmed a message without saying where it stands");
+                self.fail(Fault::Broker, "kafka confirmed a message without its offset");
                 Err(self.lost())
             }
             Ok(message) => {
@@ -320,7 +324,7 @@ impl ProducerContext<NoCustomPartitioner> for Outcomes {
         self.receipts.send(Ticket(ticket as u64), outcome);
         self.outstanding.fetch_sub(1, Ordering::AcqRel);
         self.progress.notify_waiters();
-        // After the receipt: behind a failure nothing of the session succeeds.
+        // Only after the receipt: after a failure, no message of the session succeeds.
         if let Some(topic) = added {
             let reason =
                 format!("partitions were added to kafka topic {topic:?}; the next session knows them");

@@ -1,20 +1,20 @@
-//! The partition of a key, as Java clients choose it: murmur2, its sign bit cleared, modulo the
-//! partitions.
+//! Computes the partition of a key as Java clients do: murmur2, its sign bit cleared, modulo the
+//! number of partitions.
 //!
-//! librdkafka chooses with the same function (`partitioner=murmur2_random`); it is needed here as
-//! well because the publisher must know which messages share a partition before it hands them over
-//! (see `opening.rs`).
+//! librdkafka uses the same function (`partitioner=murmur2_random`). It is also needed here because
+//! the publisher must know which messages share a partition before it hands them over (see
+//! `opening.rs`).
 
 const SEED: u32 = 0x9747_b28c;
 const MIX: u32 = 0x5bd1_e995;
 const SHIFT: u32 = 24;
 
-/// The partition of `key` in a topic that has `partitions` of them (at least one).
+/// Returns the partition of `key` in a topic that has `partitions` of them (at least one).
 pub(super) fn partition_of(key: &[u8], partitions: usize) -> usize {
     (murmur2(key) & 0x7fff_ffff) as usize % partitions.max(1)
 }
 
-/// MurmurHash2, 32 bits, with Kafka's seed.
+/// Computes MurmurHash2, 32 bits, with Kafka's seed.
 fn murmur2(bytes: &[u8]) -> u32 {
     let mut hash = SEED ^ bytes.len() as u32;
     let (words, rest) = bytes.as_chunks::<4>();

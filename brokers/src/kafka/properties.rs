@@ -1,9 +1,9 @@
-//! Which of librdkafka's properties an operator may set: all but those that this adapter sets
-//! itself.
+//! Decides which of librdkafka's properties an operator may set: all except those that this adapter
+//! sets.
 
 use crate::settings::InvalidSetting;
 
-/// Properties on which order, durability or settlement rest.
+/// Properties that order, durability or settlement depend on.
 const GUARANTEES: [&str; 22] = [
     "acks",
     "request.required.acks",
@@ -29,7 +29,7 @@ const GUARANTEES: [&str; 22] = [
     "delivery.report.only.error",
 ];
 
-/// Properties that have a setting of their own here, and that setting.
+/// Properties that have a setting of their own here, each with that setting.
 const SETTINGS: [(&str, &str); 27] = [
     ("bootstrap.servers", "bootstrap_servers"),
     ("metadata.broker.list", "bootstrap_servers"),
@@ -56,18 +56,18 @@ const SETTINGS: [(&str, &str); 27] = [
     ("group.id", "the subscription's group"),
     ("session.timeout.ms", "the subscription's session_timeout_ms"),
     ("queued.min.messages", "the subscription's prefetch_len"),
-    ("statistics.interval.ms", "nothing: this adapter watches the client by them"),
-    ("isolation.level", "nothing: uncommitted messages are never read"),
+    ("statistics.interval.ms", "this adapter, to watch the client"),
+    ("isolation.level", "this adapter, to read only committed messages"),
 ];
 
-/// The most produce requests of a connection that an idempotent producer may have in flight
+/// Maximum number of produce requests per connection that an idempotent producer may have in flight
 /// (KIP-98).
 const IN_FLIGHT_MAX: u8 = 5;
 
-/// Whether an operator may set this property to this value.
+/// Checks whether an operator may set this property to this value.
 ///
 /// # Errors
-/// [`InvalidSetting`] naming the setting to use instead, or why there is none.
+/// [`InvalidSetting`] naming the setting to use instead, or the reason why there is none.
 pub(super) fn check(name: &str, value: &str) -> Result<(), InvalidSetting> {
     let refused = |problem: String| Err(InvalidSetting::new(format!("kafka.properties.{name}"), problem));
     if GUARANTEES.contains(&name) {
@@ -79,9 +79,10 @@ pub(super) fn check(name: &str, value: &str) -> Result<(), InvalidSetting> {
         return refused(format!("is {value:?}; order allows 1 to {IN_FLIGHT_MAX}"));
     }
     if let Some((_, setting)) = SETTINGS.iter().find(|(property, _)| *property == name) {
-        return refused(format!("is set by {setting}; use that"));
+        return refused(format!("is set by {setting}; remove it here"));
     }
-    // Loads a shared library into the process: whoever writes the configuration could run any code.
+    // These load a shared library into the process: an author of the configuration could run any
+    // code.
     if matches!(name, "plugin.library.paths" | "ssl.engine.location" | "ssl.providers")
         || name.starts_with("test.mock.")
     {

@@ -20,27 +20,27 @@ use super::suspects::Singles;
 use super::topics;
 use super::wire;
 
-/// How many messages a caller best hands over at once: batches are made by librdkafka, so this only
-/// amortises the call.
+/// Batch length recommended to callers. librdkafka makes the batches, so this only amortises the
+/// call.
 const BATCH_LEN: usize = 1_000;
-/// How long a session that cannot go on waits for the confirmations of what it has sent, so that
-/// they need not be sent again.
+/// Maximum time that a session that cannot continue waits for confirmations of the messages it has
+/// sent, so that they need not be sent again.
 const DRAIN_MAX: Duration = Duration::from_secs(10);
-/// How long it waits for the next one of them: a partition without a leader confirms nothing,
-/// however long that is.
+/// Maximum time that it waits for the next one of them: a partition without a leader confirms
+/// nothing, however long the wait.
 const DRAIN_PATIENCE: Duration = Duration::from_secs(1);
 
 // A ticket travels through librdkafka as a pointer-sized number.
 const _: () = assert!(usize::BITS >= 64);
 
-/// A session with a Kafka cluster. Dropping it makes what is unconfirmed unknown; see the module's
-/// text for the two kinds of session.
+/// A session with a Kafka cluster. Dropping it makes the outcome of unconfirmed messages unknown.
+/// The module describes the two kinds of session.
 pub struct Publisher {
     session: Session,
     config: Config,
-    /// Messages go one by one: a batch was refused, and its culprit is looked for.
+    /// Set while messages go one by one: a batch was refused, and its culprit must be found.
     singles: Option<Singles>,
-    /// Why nothing more is accepted, although nothing is wrong with the connection.
+    /// The reason why nothing more is accepted, although the connection works.
     over: Option<String>,
     refused: Refused,
 }
@@ -64,13 +64,13 @@ impl Publisher {
             return send(producer, ticket, &message).await;
         };
         let outcomes = producer.context();
-        // Counted before it can be sent by librdkafka's thread.
+        // Counted before librdkafka's thread can send it.
         outcomes.begin();
         let waiting = Waiting { pending: outcomes.pending(ticket), message };
         match partitions.admit(key.as_str(), waiting) {
-            // It waits for its partition, and nobody waits for it.
+            // The message waits for its partition, but the caller does not.
             None => {
-                // The session may have ended right before.
+                // The session may have ended just before.
                 if outcomes.failed() {
                     outcomes.give_up_waiting();
                 }
@@ -100,7 +100,7 @@ impl Publisher {
         Ok(producer.context().openings.note(topic.clone(), count))
     }
 
-    /// Answers a message that came after the end.
+    /// Answers a message that arrived after the end.
     async fn turn_away(&self, outcomes: &Outcomes, ticket: Ticket) {
         // Messages sent before are still confirmed; the caller drops this session at the first
         // answer below.
@@ -126,7 +126,7 @@ impl message::Publisher for Publisher {
         for Submission { ticket, message } in batch {
             let outcomes = producer.context();
             if self.over.is_none() && self.singles.as_ref().is_some_and(|singles| !singles.spend()) {
-                self.over = Some(String::from("no message is suspect any more; kafka goes back to batches"));
+                self.over = Some(String::from("no suspect message is left; kafka goes back to batches"));
             }
             if self.over.is_some() || outcomes.failed() {
                 self.turn_away(outcomes, ticket).await;
@@ -138,7 +138,8 @@ impl message::Publisher for Publisher {
                 continue;
             }
             if let Err(error) = self.hand_over(&producer, ticket, Arc::clone(&message)).await {
-                // Later messages of its key must not succeed; one by one, the caller sees to it.
+                // Later messages of its key must not succeed; in one-by-one mode the caller ensures
+                // that.
                 let is_contained = self.singles.is_none()
                     && error.scope() != FaultScope::Session
                     && self.refused.note(&message);
@@ -152,7 +153,7 @@ impl message::Publisher for Publisher {
 
     async fn close(self: Box<Self>, grace: Duration) {
         if let Some(producer) = self.session.producer() {
-            // When the grace is over, ending the session makes the rest unknown.
+            // After the grace period, ending the session makes the remaining outcomes unknown.
             let _ = tokio::time::timeout(grace, producer.context().idle()).await;
         }
         self.session.end().await;
@@ -197,8 +198,8 @@ pub(super) fn try_send<C: ProducerContext<DeliveryOpaque = usize>>(
     ticket: Ticket,
     message: &Message,
 ) -> Result<(), KafkaError> {
-    // librdkafka stamps the record with the present time. Kafka's retention counts from it, and the
-    // message may have waited for longer than its topic keeps records.
+    // librdkafka stamps the record with the current time. Kafka's retention counts from it, and the
+    // message may have waited longer than its topic keeps records.
     let mut record = BaseRecord::with_opaque_to(message.topic.as_str(), ticket.0 as usize)
         .payload(&message.payload[..])
         .headers(wire::headers(message));

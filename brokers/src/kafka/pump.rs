@@ -1,5 +1,5 @@
-//! The thread of a subscription: it alone polls the consumer, so that heartbeats and rebalances go
-//! on while a handler works, and commands never race with deliveries.
+//! The thread of a subscription. It alone polls the consumer, so that heartbeats and rebalances
+//! continue while a handler works, and commands never race with deliveries.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,27 +18,27 @@ use super::ledger::Place;
 use super::reading::Next;
 use super::{committed, offsets};
 
-/// How long the thread sleeps when nothing wakes it. librdkafka wakes it for messages, the
-/// subscription for commands; this only bounds the delay of other events.
+/// Maximum sleep of the thread. librdkafka wakes it for messages and the subscription for commands;
+/// this only bounds the delay of other events.
 const TURN: Duration = Duration::from_millis(100);
-/// How many empty polls in a row mean that the queue is empty. An event that is no message (a log
-/// line, a commit's answer, a rebalance) looks like an empty poll, and the queue wakes the thread
-/// only when it was empty before.
+/// Number of empty polls in a row that show that the queue is empty. An event that is not a message
+/// (a log line, a commit's answer, a rebalance) looks like an empty poll, and the queue wakes the
+/// thread only if it was empty before.
 const EMPTY_MAX: usize = 16;
-/// How many events are served at most before a topic counts as one without an id.
+/// Maximum number of events served before a topic counts as one without an id.
 const LINES_MAX: usize = 1_000;
-/// How long a seek may take; it needs no network.
+/// Maximum time for a seek, which needs no network.
 const SEEK_MAX: Duration = Duration::from_secs(5);
 
 /// A command of the subscription to its thread.
 pub(super) enum Command {
-    /// Something may be there, or there is room again.
+    /// Something may have arrived, or there is room again.
     Wake,
     /// Settle these deliveries.
     Settle(Vec<Settlement>, oneshot::Sender<Result<(), SubscriptionError>>),
     /// Commit, leave the group and end.
     Close(oneshot::Sender<Result<(), SubscriptionError>>),
-    /// The same, and nobody waits for it.
+    /// The same, without an answer.
     Abandon,
 }
 
@@ -51,7 +51,7 @@ pub(super) struct Pump {
 }
 
 impl Pump {
-    /// Waits until the cluster has answered. Blocks at most `timeout`.
+    /// Waits until the cluster has answered. Blocks for at most `timeout`.
     pub(super) fn reach(&mut self, timeout: Duration) -> Result<(), SubscriptionError> {
         let deadline = Instant::now() + timeout;
         while Instant::now() < deadline {
@@ -67,12 +67,13 @@ impl Pump {
         Err(SubscriptionError::lost(text))
     }
 
-    /// Has librdkafka tell the id of a topic, where it exists and the cluster has such. Blocks at
-    /// most about `timeout`. Nothing is subscribed to yet: what is polled is no message.
+    /// Makes librdkafka report the id of a topic, if the topic exists and the cluster has such ids.
+    /// Blocks for about `timeout` at most. Nothing is subscribed yet, so polling returns no
+    /// message.
     pub(super) fn learn(&self, topic: &str, timeout: Duration) -> Result<(), KafkaError> {
         committed::partitions(&self.consumer, topic, timeout)?;
         let is_learnt = || self.inflow.lock().topic_ids.knows(topic);
-        // The line that tells it is in the queue by now.
+        // The line that reports it is in the queue by now.
         for _ in (0..LINES_MAX).take_while(|_| !is_learnt()) {
             drop(self.consumer.poll(Duration::ZERO));
         }
@@ -86,7 +87,7 @@ impl Pump {
                 Ok(Command::Wake) => {}
                 Err(RecvTimeoutError::Timeout) => self.tell_idle(),
                 Ok(Command::Settle(settlements, answer)) => {
-                    // The subscription may have been dropped meanwhile; then nobody waits.
+                    // If the subscription was dropped meanwhile, no caller waits.
                     let _ = answer.send(self.settle(&settlements));
                 }
                 Ok(Command::Close(answer)) => {
@@ -107,17 +108,17 @@ impl Pump {
         }
     }
 
-    /// A member without partitions has nothing else to do.
+    /// Logs that this member has no partitions.
     fn tell_idle(&self) {
         if self.inflow.lock().reading.is_worth_telling_idle(Instant::now()) {
             let origin = &self.origin;
             tracing::info!(target: "brokers::kafka", origin,
-                "no partitions so far: the others of the group have them, or a member that ended without a word \
-                 keeps them until its session times out");
+                "no partitions so far: other members of the group have them, or a member that ended without \
+                 leaving the group keeps them until its session times out");
         }
     }
 
-    /// Takes over what librdkafka has, as far as there is room.
+    /// Takes over messages and events from librdkafka, as far as there is room.
     fn fill(&mut self) {
         let mut empty = 0;
         while empty < EMPTY_MAX && self.pace() {
@@ -132,8 +133,8 @@ impl Pump {
         }
     }
 
-    /// Pauses reading when nobody takes what was fetched, and resumes it when there is room.
-    /// Returns whether to poll.
+    /// Pauses reading when the consumer does not take prefetched messages, and resumes it when
+    /// there is room. Returns whether to poll.
     fn pace(&self) -> bool {
         let mut state = self.inflow.lock();
         let (since, room) = (state.reading.paused_since(), state.ahead.room());
@@ -162,8 +163,8 @@ impl Pump {
         true
     }
 
-    /// An error that the callback has had before, with librdkafka's words: here only the end of the
-    /// client counts.
+    /// Handles an error that the callback has already received with librdkafka's words. Only the
+    /// end of the client matters here.
     fn fail(&self, error: &KafkaError) {
         match error {
             KafkaError::MessageConsumptionFatal(code) => {
@@ -190,8 +191,8 @@ impl Pump {
         self.rewind(&back)
     }
 
-    /// Commits what was settled since the last time, unless that was a moment ago: then a later
-    /// turn does.
+    /// Commits positions that moved since the last commit. If that was a moment ago, a later turn
+    /// commits them.
     fn commit_moved(&mut self) {
         let now = Instant::now();
         let mut state = self.inflow.lock();
@@ -210,13 +211,13 @@ impl Pump {
         }
     }
 
-    /// Reads on from earlier offsets. Without it a released message would come again only at a
-    /// restart.
+    /// Continues reading from earlier offsets. Without this a released message would be redelivered
+    /// only after a restart.
     fn rewind(&self, back: &HashMap<Place, i64>) -> Result<(), SubscriptionError> {
         for ((topic, partition), offset) in back {
             let sought = self.consumer.seek(topic, *partition, Offset::Offset(*offset), SEEK_MAX);
             if let Err(error) = sought {
-                // Only a new subscription reads it again for certain: it begins at the committed
+                // Only a new subscription is certain to read it again: it begins at the committed
                 // offset.
                 let text =
                     format!("{}: cannot go back to {topic}[{partition}]@{offset}: {error}", self.origin);
@@ -240,8 +241,8 @@ impl Pump {
         }
     }
 
-    /// Commits what is not committed for certain. An old position may belong to a topic that was
-    /// made anew a moment ago.
+    /// Commits positions whose commit is not certain. The others are left out: an old position may
+    /// belong to a topic that was recreated a moment ago.
     fn finish(&self) -> Result<(), SubscriptionError> {
         let mut state = self.inflow.lock();
         let positions =

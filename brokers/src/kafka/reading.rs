@@ -1,36 +1,36 @@
-//! The partitions that this member reads, whether they are paused, and when that changes. Pure.
+//! Tracks the partitions that this member reads, and decides when they are paused. Pure.
 //!
 //! librdkafka keeps the application's pause of a partition when the partition is revoked and when
 //! it is assigned again. One rule makes that harmless: **a partition is paused if and only if it is
 //! assigned and reading is paused.** A partition assigned during a pause is therefore paused. One
 //! that is revoked during a pause is resumed first. Every change of pause or assignment passes
-//! through [`Reading`], which says which partitions librdkafka must be told about.
+//! through [`Reading`], which returns the partitions to pause or resume in librdkafka.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use super::ledger::Place;
 
-/// How long fetched messages may go untaken before reading is paused, so that rebalances queued
-/// behind the messages are served. Short of that, pausing would throw away what was fetched.
+/// How long prefetched messages may go untaken before reading is paused, so that rebalances queued
+/// behind them are served. An earlier pause would discard fetched messages for nothing.
 const PAUSE_AFTER: Duration = Duration::from_secs(1);
 
-/// How long a member may be without partitions before it is worth a word.
+/// Time without partitions after which a member logs that.
 const IDLE_TOLD_AFTER: Duration = Duration::from_secs(10);
 
 /// The assigned partitions and the pause.
 #[derive(Debug, Default)]
 pub(super) struct Reading {
-    /// When each was read last.
+    /// When each was last read.
     partitions: HashMap<Place, Option<Instant>>,
-    /// Since when there was no room.
+    /// Since when there has been no room.
     full_since: Option<Instant>,
     paused_since: Option<Instant>,
     idle: Idle,
     assignments: u64,
 }
 
-/// Whether there are partitions to read.
+/// Whether this member is without partitions.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 enum Idle {
     #[default]
@@ -39,10 +39,10 @@ enum Idle {
     Told,
 }
 
-/// How much room there is for what is fetched.
+/// Room for prefetched messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Room {
-    /// More than half: worth fetching again.
+    /// At least half: worth fetching again.
     Plenty,
     /// Some.
     Some,
@@ -57,14 +57,14 @@ pub(super) enum Next {
     Poll,
     /// Resume these partitions, then take the next message or event.
     Resume(Vec<Place>),
-    /// Pause these partitions; what is polled from then on is no message.
+    /// Pause these partitions; polling returns no message from then on.
     Pause(Vec<Place>),
-    /// Take nothing: a message could be next.
+    /// Do not poll: the next event could be a message.
     Wait,
 }
 
 impl Reading {
-    /// Decides by the room there is.
+    /// Decides the next step by the room that is left.
     pub(super) fn next(&mut self, room: Room, now: Instant) -> Next {
         if room != Room::None {
             self.full_since = None;
@@ -86,7 +86,7 @@ impl Reading {
         }
     }
 
-    /// Partitions have come. Returns those that must be paused now.
+    /// Records assigned partitions. Returns those that must be paused now.
     pub(super) fn assign(&mut self, places: Vec<Place>) -> Vec<Place> {
         self.assignments += 1;
         if !places.is_empty() {
@@ -96,7 +96,7 @@ impl Reading {
         if self.is_paused() { places } else { Vec::new() }
     }
 
-    /// Partitions are about to go. Returns those that must be resumed before.
+    /// Records partitions that are about to be revoked. Returns those that must be resumed first.
     pub(super) fn revoke(&mut self, places: Vec<Place>) -> Vec<Place> {
         self.partitions.retain(|place, _| !places.contains(place));
         if self.is_paused() { places } else { Vec::new() }
@@ -115,29 +115,29 @@ impl Reading {
         false
     }
 
-    /// A message of this partition was read.
+    /// Records that a message of this partition was read.
     pub(super) fn read(&mut self, place: &Place, now: Instant) {
         if let Some(at) = self.partitions.get_mut(place) {
             *at = Some(now);
         }
     }
 
-    /// Whether reading is paused.
+    /// Returns whether reading is paused.
     pub(super) fn is_paused(&self) -> bool {
         self.paused_since.is_some()
     }
 
-    /// Since when reading is paused.
+    /// Returns since when reading has been paused.
     pub(super) fn paused_since(&self) -> Option<Instant> {
         self.paused_since
     }
 
-    /// The assigned partitions and when each was read last.
+    /// Returns the assigned partitions and when each was last read.
     pub(super) fn partitions(&self) -> impl Iterator<Item = (&Place, Option<Instant>)> {
         self.partitions.iter().map(|(place, at)| (place, *at))
     }
 
-    /// How often partitions were assigned.
+    /// Returns how often partitions were assigned.
     pub(super) fn assignments(&self) -> u64 {
         self.assignments
     }
@@ -172,7 +172,7 @@ mod tests {
         assert_eq!(told, [71]);
     }
 
-    /// The state that librdkafka keeps: an application's pause outlives the assignment.
+    /// A model of librdkafka's state: an application's pause outlives the assignment.
     #[derive(Default)]
     struct Library {
         reading: Reading,
@@ -206,8 +206,8 @@ mod tests {
 
     #[test]
     fn a_partition_is_paused_if_and_only_if_it_is_assigned_and_reading_is_paused() {
-        // Every course of six events out of: full, plenty of room, 0 and 1 come, 1 goes, everything
-        // goes.
+        // Every sequence of six events out of: no room, plenty of room, 0 assigned, 1 assigned, 1
+        // revoked, both revoked.
         for course in 0..6_u32.pow(6) {
             let (mut library, mut now) = (Library::default(), Instant::now());
             for step in 0..6 {
@@ -235,7 +235,7 @@ mod tests {
             (Room::Plenty, 0, Next::Poll),
             (Room::None, 0, Next::Wait),
             (Room::None, 900, Next::Wait),
-            // A message was taken meanwhile: the time begins anew.
+            // A message was taken meanwhile: the time starts over.
             (Room::Some, 950, Next::Poll),
             (Room::None, 1_000, Next::Wait),
             (Room::None, 1_999, Next::Wait),

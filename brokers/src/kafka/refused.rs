@@ -1,24 +1,23 @@
-//! Messages that a session has refused by itself, before librdkafka took them, so that the session
-//! goes on. Pure but for the clock.
+//! Remembers messages that a session refused by itself, before librdkafka took them, so that the
+//! session can continue. Pure, except for the clock.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use message::{Fault, FaultScope, Message, MessageId, OrderingKey, PublishError, Topic};
 
-/// Keys that are remembered; with more refusals than that the session ends.
+/// Maximum number of remembered keys; a further refusal ends the session.
 const KEYS_MAX: usize = 1_000;
-/// A topic that does not exist is not asked for again for so long: each question keeps all messages
-/// waiting.
+/// Pause before the cluster is asked again for a missing topic: each request delays all messages.
 const ASK_AGAIN: Duration = Duration::from_millis(500);
 
 /// The state of a key after a refusal.
 #[derive(Debug)]
 enum Stop {
-    /// The refused message has to come again before anything else.
+    /// The refused message must come again before any other.
     Until(MessageId),
-    /// Something of it was answered as lost with the session: whatever comes now could overtake
-    /// that.
+    /// A message of the key was answered as lost with the session: any message now could overtake
+    /// it.
     ForGood,
 }
 
@@ -30,9 +29,9 @@ pub(super) struct Refused {
 }
 
 impl Refused {
-    /// Whether the message is lost with this session, because another one of its key was refused.
-    /// The refused one itself may try again, unless something of its key was lost meanwhile: that
-    /// may stand before it.
+    /// Returns whether the message is lost with this session, because another one of its key was
+    /// refused. The refused message itself may try again, unless another one of its key was lost
+    /// meanwhile, which may precede it.
     pub(super) fn stops(&mut self, message: &Message) -> bool {
         let Some((key, stop)) = message.key.as_ref().and_then(|key| Some((key, self.keys.get_mut(key)?)))
         else {
@@ -46,7 +45,7 @@ impl Refused {
         true
     }
 
-    /// Notes a message that was refused. Whether there was room.
+    /// Records a refused message. Returns whether there was room.
     pub(super) fn note(&mut self, message: &Message) -> bool {
         let Some(key) = &message.key else { return true };
         let has_room = self.keys.len() < KEYS_MAX;
@@ -56,7 +55,7 @@ impl Refused {
         has_room
     }
 
-    /// Why the topic was refused a moment ago.
+    /// Returns the error of a topic that was refused a moment ago.
     pub(super) fn topic(&mut self, topic: &Topic) -> Option<PublishError> {
         let (at, fault, reason) = self.topics.get(topic)?;
         if at.elapsed() >= ASK_AGAIN {
@@ -66,7 +65,7 @@ impl Refused {
         Some(PublishError::new(*fault, FaultScope::Topic, reason.clone()))
     }
 
-    /// Notes why a topic was refused.
+    /// Records why a topic was refused.
     pub(super) fn note_topic(&mut self, topic: &Topic, error: &PublishError) {
         if error.scope() == FaultScope::Topic {
             self.topics.insert(topic.clone(), (Instant::now(), error.fault(), error.to_string()));

@@ -15,15 +15,15 @@ use super::fault;
 use super::outcomes::Outcomes;
 use crate::unreachable;
 
-/// How long one turn of the thread serves callbacks before it looks for the end of the session.
+/// Time that one turn of the thread serves callbacks before it checks for the end of the session.
 ///
-/// The client library waits for whole milliseconds and then asks without waiting until the rest is
-/// over. So the rest is as short as a thread takes to wake up: with 20 ms flat an idle relay spent
-/// 5 % of a core on it.
+/// The client library waits for whole milliseconds, and polls without waiting for the remaining
+/// fraction. So the fraction is only as long as a thread takes to wake up: with 20 ms flat, an idle
+/// relay spent 5 % of a core on it.
 const TURN: Duration = Duration::from_micros(50_050);
-/// How long is waited at a time for the cluster to answer.
+/// Maximum time of one wait for the cluster's answer.
 const SLICE: Duration = Duration::from_millis(20);
-/// How long the thread waits at the end for the outcomes of what it has purged.
+/// Maximum time that the thread waits at the end for the outcomes of purged messages.
 const PURGE_MAX: Duration = Duration::from_secs(5);
 
 /// The producer of one session. Dropping it never blocks: the thread does the rest.
@@ -34,7 +34,7 @@ pub(super) struct Session {
 }
 
 impl Session {
-    /// Makes the producer and starts its thread. Blocks for reading certificates.
+    /// Creates the producer and starts its thread. Blocks to read certificates.
     pub(super) fn open(config: &ClientConfig, outcomes: Outcomes) -> Result<Self, PublishError> {
         let settings = |text: String| PublishError::new(Fault::Operator, message::FaultScope::Session, text);
         let producer = BaseProducer::from_config_and_context(config, outcomes)
@@ -49,21 +49,21 @@ impl Session {
             .spawn(move || {
                 serve(&served, &stopped);
                 drop(served);
-                // Nobody waits when the session was dropped instead of closed.
+                // If the session was dropped instead of closed, no caller waits.
                 let _ = end.send(());
             })
             .map_err(|error| PublishError::session_lost("no thread for kafka").with_source(error))?;
         Ok(Self { producer: Some(producer), stop, ended: Some(ended) })
     }
 
-    /// The producer.
+    /// Returns the producer.
     pub(super) fn producer(&self) -> Option<&Arc<BaseProducer<Outcomes>>> {
         self.producer.as_ref()
     }
 
     /// Waits until the cluster has answered.
     ///
-    /// Blocks at most `timeout`.
+    /// Blocks for at most `timeout`.
     pub(super) fn reach(&self, timeout: Duration, destination: &str) -> Result<(), PublishError> {
         let Some(producer) = &self.producer else {
             return Err(PublishError::session_lost("the kafka session ended"));
@@ -89,12 +89,13 @@ impl Session {
         )))
     }
 
-    /// Ends the session; what is unconfirmed gets its outcome. Waits for the thread. Cancel-safe.
+    /// Ends the session; unconfirmed messages get their outcomes. Waits for the thread.
+    /// Cancel-safe.
     pub(super) async fn end(mut self) {
         let ended = self.ended.take();
         drop(self);
         if let Some(ended) = ended {
-            // An error means that the thread is gone already.
+            // An error means that the thread has already ended.
             let _ = ended.await;
         }
     }
@@ -111,7 +112,8 @@ impl Drop for Session {
     }
 }
 
-/// Serves callbacks until the session is dropped; purges what a failed session still holds.
+/// Serves callbacks until the session is dropped. Purges messages that a failed session still
+/// holds.
 fn serve(producer: &Arc<BaseProducer<Outcomes>>, stopped: &Receiver<Arc<BaseProducer<Outcomes>>>) {
     loop {
         producer.poll(TURN);

@@ -1,14 +1,16 @@
-//! Assigned partitions that librdkafka has not begun to read, and those that it has given up. Pure.
+//! Tracks assigned partitions that librdkafka has not begun to read, and detects those that it has
+//! given up. Pure.
 //!
-//! It begins a partition at the offset that the group has committed. When the coordinator refuses
-//! to tell, because it has just moved or is not available, librdkafka reports that once, looks for
-//! the coordinator anew, and never asks again for these partitions (2.12.1,
-//! `rd_kafka_assignment_apply_offsets`; confluentinc/librdkafka#5586): the member keeps them, sends
-//! heartbeats, and does not read them until they are taken away. Only a new subscription asks.
+//! librdkafka begins a partition at the offset that the group has committed. The coordinator may
+//! refuse to return it, because it has just moved or is not available. Then librdkafka reports that
+//! once, looks up the coordinator again, and never asks again for these partitions (2.12.1,
+//! `rd_kafka_assignment_apply_offsets`; confluentinc/librdkafka#5586). The member keeps them and
+//! sends heartbeats, but does not read them until they are revoked. Only a new subscription asks
+//! again.
 //!
-//! Requests that it repeats by itself (the coordinator is still loading, the connection broke) are
-//! not reported so. The report does not name the partitions: the statistics tell those that have
-//! not begun some time later.
+//! Requests that librdkafka repeats by itself (the coordinator is still loading, the connection
+//! broke) are not reported like this. The report does not name the partitions; some time later, the
+//! statistics show which ones have not begun.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -18,42 +20,42 @@ use rdkafka::error::RDKafkaErrorCode as Code;
 
 use super::ledger::Place;
 
-/// How long after the report a partition may still begin: it may be one that was not meant, whose
-/// offset is on its way.
+/// Time after the report within which a partition may still begin. The report may not concern it,
+/// and its offset may be on its way.
 const BEGINS_WITHIN: Duration = Duration::from_secs(5);
 
-/// How librdkafka's reports of refused offsets begin (`rdkafka_assignment.c`).
+/// Prefix of librdkafka's reports of refused offsets (`rdkafka_assignment.c`).
 const REFUSED: &str = "Failed to fetch committed offset";
 
 /// The first refusal since a partition was assigned.
 type Refusal = Option<(Instant, Code)>;
 
-/// The assigned partitions that have not begun, as far as is known.
+/// The assigned partitions that are not known to have begun.
 #[derive(Debug, Default)]
 pub(super) struct Starts {
     waiting: HashMap<Place, Refusal>,
 }
 
-/// A partition that is assigned and will not be read.
+/// Error of a partition that is assigned and will not be read.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{}[{}] is assigned and not read: its committed offset was not told ({code})", place.0, place.1)]
+#[error("{}[{}] is assigned and not read: its committed offset is unknown ({code})", place.0, place.1)]
 pub(super) struct NotBegun {
     place: Place,
     code: Code,
 }
 
 impl Starts {
-    /// Partitions have come.
+    /// Records assigned partitions.
     pub(super) fn assign(&mut self, places: &[Place]) {
         self.waiting.extend(places.iter().map(|place| (place.clone(), None)));
     }
 
-    /// Partitions go.
+    /// Records revoked partitions.
     pub(super) fn revoke(&mut self, places: &[Place]) {
         self.waiting.retain(|place, _| !places.contains(place));
     }
 
-    /// librdkafka has reported an error: its code and words.
+    /// Records an error that librdkafka reported, with its code and words.
     pub(super) fn error(&mut self, code: Code, reason: &str, now: Instant) {
         if reason.starts_with(REFUSED) {
             for refusal in self.waiting.values_mut() {
@@ -62,10 +64,10 @@ impl Starts {
         }
     }
 
-    /// Takes over what librdkafka tells about its partitions.
+    /// Evaluates what librdkafka's statistics say about its partitions.
     ///
     /// # Errors
-    /// [`NotBegun`] when there is one that it has given up.
+    /// [`NotBegun`] when librdkafka has given up a partition.
     pub(super) fn check(&mut self, statistics: &Statistics, now: Instant) -> Result<(), NotBegun> {
         self.waiting.retain(|(topic, partition), _| !has_begun(statistics, topic, *partition));
         let is_over = |(at, _): &(Instant, Code)| now.duration_since(*at) >= BEGINS_WITHIN;
@@ -78,7 +80,7 @@ impl Starts {
     }
 }
 
-/// Whether librdkafka reads a partition, or looks for the place to begin at.
+/// Returns whether librdkafka reads a partition or looks up its start offset.
 fn has_begun(statistics: &Statistics, topic: &str, partition: i32) -> bool {
     let told = statistics.topics.get(topic).and_then(|topic| topic.partitions.get(&partition));
     told.is_some_and(|told| !matches!(told.fetch_state.as_str(), "none" | "stopping" | "stopped"))
@@ -96,7 +98,7 @@ mod tests {
         (Arc::from("orders"), partition)
     }
 
-    /// Statistics of partitions 0, 1, …
+    /// Returns statistics of partitions 0, 1, … in these states.
     fn told(states: &[&str]) -> Statistics {
         let partition = |state: &&str| Partition { fetch_state: (*state).to_owned(), ..Partition::default() };
         let partitions = (0..).zip(states.iter().map(partition)).collect();
@@ -110,7 +112,7 @@ mod tests {
     fn a_partition_that_has_not_begun_some_time_after_a_refusal_is_given_up() {
         let (mut starts, begin) = (Starts::default(), Instant::now());
         let after = |seconds| begin + Duration::from_secs(seconds);
-        // Of before the assignment.
+        // From before the assignment.
         starts.error(Code::NotCoordinator, REPORT, begin);
         starts.assign(&[place(0), place(1), place(2)]);
         starts.error(Code::AllBrokersDown, "1/1 brokers are down", begin);

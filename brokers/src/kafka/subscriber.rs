@@ -33,12 +33,13 @@ pub struct Subscriber {
     group: GroupConfig,
     /// The inflow of the latest subscription.
     latest: Arc<Mutex<Weak<Inflow>>>,
-    /// The topics whose beginning was decided: at their ends, or at what comes into them later.
+    /// The topics whose start position was decided: at their ends, or at the first message of a
+    /// topic that did not exist.
     begun: Arc<Mutex<HashSet<String>>>,
 }
 
 impl Subscriber {
-    /// A subscriber for this cluster and group. Connects to nothing yet.
+    /// Creates a subscriber for this cluster and group. Does not connect yet.
     ///
     /// # Errors
     /// [`InvalidSetting`] as for [`Config::check`] and [`GroupConfig::check`].
@@ -49,8 +50,8 @@ impl Subscriber {
         Ok(Self { config, group, latest: Arc::default(), begun: Arc::default() })
     }
 
-    /// Returns the status of the latest subscription of this subscriber and all its clones; nothing
-    /// when there is none any more.
+    /// Returns the status of the latest subscription of this subscriber and all its clones; `None`
+    /// when it is gone.
     #[must_use]
     pub fn status(&self) -> Option<ReadStatus> {
         let latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner).upgrade();
@@ -61,8 +62,8 @@ impl Subscriber {
     /// first assignment can take some seconds more, during which nothing is received.
     ///
     /// # Errors
-    /// [`SubscriptionError`]: unreachable (the broker's fault), or wrong settings or credentials
-    /// (the operator's). Cancel-safe: a dropped attempt leaves the group.
+    /// [`SubscriptionError`] when the cluster is unreachable (the broker's fault), or settings or
+    /// credentials are wrong (the operator's). Cancel-safe: a dropped attempt leaves the group.
     pub async fn subscribe(&self) -> Result<Box<dyn message::Subscription>, SubscriptionError> {
         let inflow = Arc::new(Inflow::new(self.group.prefetch_len, self.group.all_topics()));
         *self.latest.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(&inflow);
@@ -73,7 +74,7 @@ impl Subscriber {
             .name(String::from("kafka-consumer"))
             .spawn(move || match me.open(shared, waker) {
                 Ok(pump) => {
-                    // When the attempt was dropped, nobody takes it, and the consumer leaves at
+                    // If the attempt was dropped, so is the consumer, which leaves the group at
                     // once.
                     if opened.send(Ok(())).is_ok() {
                         pump.run(&commands);
@@ -85,12 +86,14 @@ impl Subscriber {
         match opening.await {
             Ok(Ok(())) => Ok(Box::new(Subscription::new(inflow, sender, self.group.origin()))),
             Ok(Err(error)) => Err(error),
-            Err(error) => Err(SubscriptionError::lost("subscribing to kafka broke off").with_source(error)),
+            Err(error) => {
+                Err(SubscriptionError::lost("subscribing to kafka was interrupted").with_source(error))
+            }
         }
     }
 
-    /// Makes the consumer. Blocks: reads secrets and certificates, waits for the cluster's first
-    /// answer.
+    /// Creates the consumer. Blocks: it reads secrets and certificates and waits for the cluster's
+    /// first answer.
     fn open(&self, inflow: Arc<Inflow>, waker: Sender<Command>) -> Result<Pump, SubscriptionError> {
         let mut client = self
             .group
@@ -126,7 +129,7 @@ impl Subscriber {
         Ok(pump)
     }
 
-    /// Begins at the ends of topics that are new to the group; decides that once for each topic.
+    /// Begins at the ends of topics that are new to the group; decides this once for each topic.
     fn begin(&self, consumer: &BaseConsumer<Callbacks>, origin: &str) -> Result<(), SubscriptionError> {
         let mut topics = self.group.all_topics();
         let begun = || self.begun.lock().unwrap_or_else(PoisonError::into_inner);
@@ -138,7 +141,7 @@ impl Subscriber {
         Ok(())
     }
 
-    /// The fixed partitions.
+    /// Returns the fixed partitions.
     fn fixed(&self) -> Vec<Place> {
         let place = |fixed: &Partition| (Arc::from(&*fixed.topic), i32::from(fixed.partition));
         self.group.partitions.iter().map(place).collect()
@@ -153,7 +156,7 @@ impl Subscriber {
         for (topic, partition) in &fixed {
             list.add_partition_offset(topic, *partition, Offset::Stored)?;
         }
-        // No rebalance tells of them.
+        // No rebalance reports them.
         pump.inflow.lock().assign(fixed);
         pump.consumer.assign(&list)
     }

@@ -13,11 +13,11 @@ use tokio::time::{Instant, timeout_at};
 use super::inflow::Inflow;
 use super::pump::Command;
 
-/// How long a goodbye may take: a cluster that is gone never answers the last commit.
+/// Maximum time for closing: a cluster that is gone never answers the last commit.
 const GOODBYE_MAX: Duration = Duration::from_secs(10);
 
-/// A member of a consumer group. Dropping it leaves the group without waiting; what is unsettled is
-/// delivered again, to whoever gets the partitions.
+/// A member of a consumer group. Dropping it leaves the group without waiting; unsettled messages
+/// are delivered again to the next owner of the partitions.
 #[derive(Debug)]
 pub struct Subscription {
     inflow: Arc<Inflow>,
@@ -34,7 +34,7 @@ impl Subscription {
         self.inflow.lock().ahead.take(max)
     }
 
-    /// Gives the thread a command and waits for its answer.
+    /// Sends the thread a command and waits for its answer.
     async fn ask(
         &self,
         command: impl FnOnce(oneshot::Sender<Result<(), SubscriptionError>>) -> Command,
@@ -62,7 +62,7 @@ impl message::Subscription for Subscription {
             self.inflow.check()?;
             let deliveries = self.take(max);
             if !deliveries.is_empty() {
-                // There is room again. When the thread is gone, the next call says so.
+                // There is room again. If the thread is gone, the next call reports it.
                 let _ = self.commands.send(Command::Wake);
                 return Ok(deliveries);
             }
@@ -77,7 +77,8 @@ impl message::Subscription for Subscription {
         self.ask(|answer| Command::Settle(settlements, answer)).await
     }
 
-    /// Does nothing: the thread heartbeats, and Kafka sets no limit to a single message.
+    /// Only checks the subscription: the thread sends heartbeats, and Kafka sets no time limit for
+    /// a single message.
     async fn keep_alive(&mut self, _tokens: &[DeliveryToken]) -> Result<(), SubscriptionError> {
         self.inflow.check()
     }
@@ -91,7 +92,7 @@ impl message::Subscription for Subscription {
         match tokio::time::timeout(GOODBYE_MAX, self.ask(Command::Close)).await {
             Ok(closed) => closed,
             Err(_) => Err(SubscriptionError::lost(format!(
-                "{}: no answer to the goodbye within {GOODBYE_MAX:?}; what was not committed comes again",
+                "{}: no answer to the last commit within {GOODBYE_MAX:?}; uncommitted messages are redelivered",
                 self.origin
             ))),
         }
@@ -100,7 +101,7 @@ impl message::Subscription for Subscription {
 
 impl Drop for Subscription {
     fn drop(&mut self) {
-        // After a close the thread is gone, and nobody hears it.
+        // After a close the thread is gone, and nothing receives this.
         let _ = self.commands.send(Command::Abandon);
     }
 }

@@ -1,4 +1,4 @@
-//! Finding the culprit of a refused batch.
+//! Finds the culprit of a refused batch.
 //!
 //! Kafka refuses a batch as a whole, and one bad message is enough. Blaming all of them would park
 //! innocent messages. So the session ends without blaming anyone, and the next one sends as many
@@ -7,11 +7,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// How many messages are under suspicion; shared by the sessions of a connector.
+/// Number of suspect messages, shared by the sessions of a connector.
 #[derive(Debug, Default)]
 pub(super) struct Suspects(AtomicUsize);
 
-/// The suspects that one session has taken over. What it has not sent when it is dropped stays
+/// The suspects that one session has taken over. Those that it has not sent when dropped stay
 /// suspect.
 #[derive(Debug)]
 pub(super) struct Singles {
@@ -20,12 +20,12 @@ pub(super) struct Singles {
 }
 
 impl Suspects {
-    /// `count` messages were unconfirmed when a batch was refused.
+    /// Records that `count` messages were unconfirmed when a batch was refused.
     pub(super) fn raise(&self, count: usize) {
         self.0.fetch_max(count, Ordering::AcqRel);
     }
 
-    /// Takes the suspects over, if there are any.
+    /// Takes over the suspects, if there are any.
     pub(super) fn take(self: &Arc<Self>) -> Option<Singles> {
         let left = self.0.swap(0, Ordering::AcqRel);
         (left > 0).then(|| Singles { suspects: Arc::clone(self), left: AtomicUsize::new(left) })
@@ -33,7 +33,7 @@ impl Suspects {
 }
 
 impl Singles {
-    /// Counts one message that is sent alone; `false` when none of the suspects is left.
+    /// Counts one message that is sent alone. Returns `false` when no suspect is left.
     pub(super) fn spend(&self) -> bool {
         self.left.fetch_update(Ordering::AcqRel, Ordering::Acquire, |left| left.checked_sub(1)).is_ok()
     }

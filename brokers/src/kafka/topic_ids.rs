@@ -1,18 +1,18 @@
-//! Which topic the positions of a session, and committed offsets, belong to. Pure.
+//! Tracks which topic a session's positions and the committed offsets belong to. Pure.
 //!
 //! Kafka keeps a group's offsets under the topic's name, and drops them with the topic. A member
-//! that has not noticed yet that its topic was deleted and made anew commits its old positions
-//! again, in the new topic, and the next one to begin there would skip what is below them. So each
-//! commit carries a mark, the ids of the cluster and of the topic, in the text that Kafka keeps
-//! beside an offset.
+//! that has not noticed yet that its topic was deleted and recreated commits its old positions
+//! again, in the new topic. The next member to begin there would skip everything below them. So
+//! each commit carries a mark, the ids of the cluster and of the topic, in the text that Kafka
+//! keeps beside an offset.
 
 use std::collections::HashMap;
 
-/// How a mark begins: others write into this text, too.
+/// Prefix of a mark; other programs write into this text as well.
 const PREFIX: &str = "topic-id:";
 
-/// The ids of a session's topics. A topic keeps the first one that was noted: the positions of the
-/// session belong to it.
+/// The ids of a session's topics. A topic keeps the first id that was recorded: the positions of
+/// the session belong to it.
 #[derive(Debug, Default)]
 pub(super) struct TopicIds {
     cluster: Option<String>,
@@ -20,31 +20,32 @@ pub(super) struct TopicIds {
 }
 
 impl TopicIds {
-    /// Notes the id of the cluster.
+    /// Records the id of the cluster.
     pub(super) fn reached(&mut self, cluster: String) {
         self.cluster = Some(cluster);
     }
 
-    /// Notes the id of a topic. Returns whether it is another topic than before.
+    /// Records the id of a topic. Returns whether it is another topic than before.
     #[must_use]
     pub(super) fn note(&mut self, topic: &str, id: &str) -> bool {
         self.topics.entry(topic.to_owned()).or_insert_with(|| id.to_owned()) != id
     }
 
-    /// Whether the id of a topic is known.
+    /// Returns whether the id of a topic is known.
     pub(super) fn knows(&self, topic: &str) -> bool {
         self.topics.contains_key(topic)
     }
 
-    /// The mark of a topic's offsets; none while an id is not known, as with brokers before 2.8.
+    /// Returns the mark of a topic's offsets; `None` while an id is unknown, as with brokers before
+    /// 2.8.
     pub(super) fn mark(&self, topic: &str) -> Option<String> {
         Some(format!("{PREFIX}{}/{}", self.cluster.as_ref()?, self.topics.get(topic)?))
     }
 
-    /// Returns what to commit before a partition is begun: the beginning, when the committed offset
-    /// belongs to another topic of this name; the offset itself, when it has no mark of this
-    /// cluster (an earlier version, another tool or a mirror wrote it) and gets one; nothing, when
-    /// it has the right mark.
+    /// Returns the offset to commit before a partition is begun, or `None` if it is right or the
+    /// topic's id is unknown. An offset of another topic of this name is replaced by 0. An offset
+    /// without a mark of this cluster (written by an earlier version, another tool or a mirror) is
+    /// kept and gets a mark.
     pub(super) fn correct(&self, topic: &str, offset: i64, mark: &str) -> Option<i64> {
         let own = self.mark(topic)?;
         if mark == own {

@@ -1,5 +1,5 @@
-//! A topic read beside everybody else: partitions assigned by hand from offsets of a time, no
-//! group, nothing committed.
+//! Reads a topic without affecting its consumers: partitions are assigned by hand from the offsets
+//! of a point in time. There is no group, and nothing is committed.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -14,51 +14,52 @@ use super::admin::AdminError;
 use super::config::Config;
 use super::{fault, wire};
 
-/// How long a broker may be silent while there is something to read.
+/// Maximum silence of a broker while there is something to read.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(100);
 
 /// A record as it was read.
 #[derive(Debug)]
 pub struct ReadTopic {
-    /// The message; nothing for a record that is none.
+    /// The message; `None` for a record that is not one.
     pub message: Option<Message>,
-    /// When the record was made, in milliseconds since 1970; nothing when the broker does not say.
+    /// Timestamp of the record, in milliseconds since 1970; `None` if the broker does not report
+    /// it.
     pub at_ms: Option<i64>,
     /// Its partition and offset.
     pub position: (i32, i64),
 }
 
-/// How a topic lies in the log.
+/// The extent of a topic in the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Begun {
-    /// Records that are there to be read, at most.
+    /// Maximum number of records to read.
     pub records_max: u64,
-    /// Whether the log begins later than was asked for, because older records were removed.
+    /// Whether the log begins later than requested, because older records were removed.
     pub is_cut: bool,
 }
 
-/// A reader of topics. Its calls block; each topic is read from a time to what was its end when
-/// that was begun.
+/// A reader of topics. Its calls block. Each topic is read from a point in time to the end that it
+/// had when reading began.
 pub struct TopicReader {
     consumer: BaseConsumer,
     timeout: Duration,
     topic: String,
-    /// Partitions with something left, and the offset that they end before.
+    /// Partitions with something left, each with the offset that it ends before.
     left: BTreeMap<i32, i64>,
     heard_at: Instant,
 }
 
 impl TopicReader {
-    /// A reader of this cluster; the first call connects.
+    /// Creates a reader of this cluster; the first call connects.
     ///
     /// # Errors
-    /// [`AdminError::Setting`] for a setting that is wrong.
+    /// [`AdminError::Setting`] for an invalid setting.
     pub fn new(config: &Config) -> Result<Self, AdminError> {
         let mut client = config.client()?;
         client
-            // The client demands a name. Partitions are assigned and nothing is committed, so no
-            // group of it comes to be.
+            // The client requires a group's name. Partitions are assigned by hand and nothing is
+            // committed, so no such group comes into being.
             .set("group.id", format!("{}-topic_reader", config.client_id))
             .set("auto.offset.reset", "error")
             .set("enable.auto.commit", "false")
@@ -66,14 +67,15 @@ impl TopicReader {
             .set("enable.partition.eof", "true")
             .set("isolation.level", "read_committed")
             .set("allow.auto.create.topics", "false")
-            // A bound for what waits in memory.
+            // Bounds the records that wait in memory.
             .set("queued.max.messages.kbytes", "16384");
         let consumer = create(&client)?;
         let timeout = config.connect_timeout();
         Ok(Self { consumer, timeout, topic: String::new(), left: BTreeMap::new(), heard_at: Instant::now() })
     }
 
-    /// Begins a topic at a time, or at its beginning. Nothing when there is no such topic.
+    /// Begins a topic at a point in time, or at its beginning. Returns `None` when there is no such
+    /// topic.
     ///
     /// # Errors
     /// [`AdminError::Refused`] when the cluster refuses or does not answer.
@@ -107,7 +109,7 @@ impl TopicReader {
             let from = match start.offset() {
                 Offset::Offset(offset) => offset.max(low),
                 Offset::Beginning => low,
-                // No record is that young.
+                // No record is that recent.
                 _ => high,
             };
             begun.is_cut |= from == low && low > 0;
@@ -122,7 +124,7 @@ impl TopicReader {
         Ok(Some(begun))
     }
 
-    /// The next records, at most so many; none when the topic's end is reached.
+    /// Returns up to `records_max` further records; none when the topic's end is reached.
     ///
     /// # Errors
     /// [`AdminError::Refused`] when the cluster refuses or is silent for long.
@@ -133,15 +135,15 @@ impl TopicReader {
                 Some(Ok(record)) => {
                     self.heard_at = Instant::now();
                     let at_ms = record.timestamp().to_millis();
-                    // Records published meanwhile do not move the end away.
+                    // Records published meanwhile do not move the end.
                     if self.left.get(&record.partition()).is_some_and(|end| record.offset() + 1 >= *end) {
                         self.left.remove(&record.partition());
                     }
                     let position = (record.partition(), record.offset());
                     records.push(ReadTopic { message: wire::read(&record).ok(), at_ms, position });
                 }
-                // The rest was no records: markers of transactions, or records that compaction has
-                // removed.
+                // The remaining offsets hold no records: markers of transactions, or records that
+                // compaction has removed.
                 Some(Err(KafkaError::PartitionEOF(partition))) => {
                     self.heard_at = Instant::now();
                     self.left.remove(&partition);
@@ -158,7 +160,7 @@ impl TopicReader {
                 None if self.heard_at.elapsed() > SILENCE_MAX => {
                     return Err(unread(&self.topic, KafkaError::MessageConsumption(Code::OperationTimedOut)));
                 }
-                // A page that is not full goes out before the next wait.
+                // Records that were read are returned before the next wait.
                 None if !records.is_empty() => break,
                 None => {}
             }
@@ -167,7 +169,7 @@ impl TopicReader {
     }
 }
 
-/// A consumer with these properties.
+/// Creates a consumer with these properties.
 pub(super) fn create(client: &ClientConfig) -> Result<BaseConsumer, AdminError> {
     client.create().map_err(|error: KafkaError| AdminError::Refused {
         reason: fault::creation(&error),

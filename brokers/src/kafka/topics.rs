@@ -1,4 +1,4 @@
-//! Whether a topic exists, and with how many partitions.
+//! Finds out whether a topic exists, and how many partitions it has.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,13 +13,14 @@ use super::config::Config;
 use super::fault;
 use super::outcomes::Outcomes;
 
-/// How long to wait before asking again for a topic that has no leader yet, as a fresh one does.
+/// Pause before asking again for a topic that has no leader yet, as a fresh one.
 const AGAIN: Duration = Duration::from_millis(100);
 
-/// Asks the cluster for the partitions of a topic; waits for one that is being created.
+/// Asks the cluster for the number of partitions of a topic; waits for one that is being created.
 ///
 /// # Errors
-/// [`PublishError`]: the topic is missing or forbidden (operator), or the cluster does not answer.
+/// [`PublishError`] when the topic is missing or forbidden (operator), or the cluster does not
+/// answer.
 pub(super) async fn count_partitions(
     producer: &Arc<BaseProducer<Outcomes>>,
     topic: &Topic,
@@ -46,7 +47,7 @@ pub(super) async fn count_partitions(
     }
 }
 
-/// One question: the number of partitions, or why there is none.
+/// Asks once. Returns the number of partitions, or the reason why there is none.
 async fn ask(
     producer: &Arc<BaseProducer<Outcomes>>,
     topic: &Topic,
@@ -66,7 +67,7 @@ async fn ask(
         Ok(Ok(answer)) => Ok(answer),
         Ok(Err(error)) => Ok(Err(error.rdkafka_error_code().unwrap_or(Code::Unknown))),
         Err(error) => {
-            Err(PublishError::session_lost("asking kafka for a topic broke off").with_source(error))
+            Err(PublishError::session_lost("asking kafka for a topic was interrupted").with_source(error))
         }
     }
 }

@@ -1,19 +1,19 @@
-//! A message as a Kafka record, and back: the CloudEvents Kafka binding in binary mode
+//! Converts messages to Kafka records and back: the CloudEvents Kafka binding in binary mode
 //! (<https://github.com/cloudevents/spec/blob/v1.0.2/cloudevents/bindings/kafka-protocol-binding.md>).
 //!
 //! | record | message |
 //! |---|---|
 //! | key | ordering key; a record without one has its `ce_subject` as ordering key |
 //! | value | payload; a tombstone (no value) is read as an empty payload |
-//! | timestamp | when it was handed to the client library: Kafka's retention counts from it, and a message may have waited for longer than that |
+//! | timestamp | time of the handover to the client library: Kafka's retention counts from it, and a message may have waited longer than that |
 //! | header `ce_id`, `ce_source`, `ce_type`, `ce_time`, `ce_specversion`, `ce_subject` | CloudEvents attributes |
 //! | header `ce_chunkindex`, `ce_chunkcount`, `ce_chunkbytes`, `ce_chunkfingerprint` | which part of a larger message it is |
 //! | header `content-type` | content type |
 //! | header `traceparent`, `tracestate` | trace context |
 //! | any other header | free header |
 //!
-//! An event in structured mode (`content-type: application/cloudevents+json`, as other producers
-//! send it) is read as well.
+//! An event in structured mode (`content-type: application/cloudevents+json`), as other producers
+//! send it, is also read.
 
 use bytes::Bytes;
 use message::cloudevents::{self, Envelope};
@@ -24,7 +24,7 @@ use super::evidence;
 use crate::structured;
 
 const PREFIX: &str = "ce_";
-/// The attributes and their headers: none of the names is put together for each message.
+/// The attributes and their headers, so that no name is built for each message.
 const ATTRIBUTES: [(&str, &str); 6] = [
     ("specversion", "ce_specversion"),
     ("id", "ce_id"),
@@ -35,7 +35,7 @@ const ATTRIBUTES: [(&str, &str); 6] = [
 ];
 const CONTENT_TYPE: &str = "content-type";
 
-/// The record's headers.
+/// Returns the record's headers.
 pub(crate) fn headers(message: &Message) -> OwnedHeaders {
     let plain = cloudevents::trace_headers(message).chain(message.headers.iter());
     let mut headers = OwnedHeaders::new_with_capacity(9 + message.headers.len());
@@ -53,21 +53,21 @@ fn put(headers: OwnedHeaders, key: &str, value: &str) -> OwnedHeaders {
     headers.insert(Header { key, value: Some(value) })
 }
 
-/// The message that a record carries.
+/// Returns the message that a record carries.
 ///
 /// # Errors
-/// [`Malformed`] with everything that arrived, when it is none.
+/// [`Malformed`] with everything that arrived, when the record is not a message.
 pub(crate) fn read(record: &impl rdkafka::Message) -> Result<Message, Box<Malformed>> {
     let mut envelope = Envelope { topic: record.topic().to_owned(), ..Envelope::default() };
     envelope.payload = Bytes::copy_from_slice(record.payload().unwrap_or_default());
     let mut problem = None;
     match record.key().map(std::str::from_utf8) {
         Some(Ok(key)) => envelope.key = Some(key.to_owned()),
-        Some(Err(_)) => problem = Some("the record's key is not UTF-8; use a text as ordering key"),
+        Some(Err(_)) => problem = Some("the record's key is not UTF-8; use text as the ordering key"),
         None => {}
     }
     for header in record.headers().into_iter().flat_map(|headers| headers.iter()) {
-        // A foreign header that is no text carries no identity: it is read as far as it can be.
+        // A foreign header that is not text carries no identity: it is read as far as possible.
         let value = String::from_utf8_lossy(header.value.unwrap_or_default()).into_owned();
         if header.key.eq_ignore_ascii_case(CONTENT_TYPE) && envelope.content_type.is_none() {
             envelope.content_type = Some(value);

@@ -1,4 +1,4 @@
-//! The broker: topics, sessions, held confirmations.
+//! The broker: topics, sessions, withheld confirmations.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
@@ -15,15 +15,15 @@ use super::group::Group;
 use super::subscription::Subscription;
 use crate::pending::Pending;
 
-/// A broker inside the process. Clones share everything.
+/// An in-process broker. Clones share everything.
 #[derive(Clone)]
 pub struct Broker {
     state: Arc<Mutex<State>>,
-    /// Counts changes; whoever waits for one watches it.
+    /// Counts changes; a waiter watches it.
     changes: watch::Sender<u64>,
 }
 
-/// All that the broker knows.
+/// The whole state of the broker.
 #[derive(Debug, Default)]
 pub(super) struct State {
     pub(super) logs: BTreeMap<Topic, Vec<Result<Message, Malformed>>>,
@@ -31,7 +31,7 @@ pub(super) struct State {
     pub(super) script: Script,
     pub(super) duplicates_left: usize,
     pub(super) lost_settlements_left: usize,
-    /// The state of the generator that shuffles; nothing while deliveries keep their order.
+    /// The state of the shuffling generator; `None` while deliveries keep their order.
     pub(super) shuffle: Option<u64>,
     publishers: HashMap<u64, Session>,
     subscriptions: HashSet<u64>,
@@ -49,7 +49,7 @@ struct Session {
     failed: bool,
 }
 
-/// A stored message whose confirmation is held back.
+/// A stored message whose confirmation is withheld.
 #[derive(Debug)]
 struct Held {
     session: u64,
@@ -59,14 +59,14 @@ struct Held {
 }
 
 impl Broker {
-    /// An empty broker that makes a topic when the first message for it arrives.
+    /// Creates an empty broker. A topic is created with its first message.
     #[must_use]
     pub fn new() -> Self {
         Self { state: Arc::default(), changes: watch::Sender::new(0) }
     }
 
-    /// As [`new`](Self::new), but a message for a topic that was not made with
-    /// [`create_topic`](Self::create_topic) is the operator's fault.
+    /// Like [`new`](Self::new), but a message for a topic that was not created with
+    /// [`create_topic`](Self::create_topic) fails as the operator's fault.
     #[must_use]
     pub fn with_strict_topics() -> Self {
         let broker = Self::new();
@@ -74,39 +74,39 @@ impl Broker {
         broker
     }
 
-    /// Makes a topic; does nothing when it exists.
+    /// Creates a topic, unless it exists.
     pub fn create_topic(&self, topic: &Topic) {
         self.lock().logs.entry(topic.clone()).or_default();
     }
 
-    /// The fault switches.
+    /// Returns the fault switches.
     #[must_use]
     pub fn faults(&self) -> Faults<'_> {
         Faults(self)
     }
 
-    /// Everything that was stored in a topic, in order, duplicates included; what
-    /// [`put`](Self::put) stored as malformed is left out.
+    /// Returns everything stored in a topic, in order, including duplicates. Entries that
+    /// [`put`](Self::put) stored as malformed are left out.
     #[must_use]
     pub fn log(&self, topic: &Topic) -> Vec<Message> {
         let state = self.lock();
         state.logs.get(topic).into_iter().flatten().filter_map(|entry| entry.as_ref().ok().cloned()).collect()
     }
 
-    /// The topics that exist.
+    /// Returns the topics that exist.
     #[must_use]
     pub fn topics(&self) -> Vec<Topic> {
         self.lock().logs.keys().cloned().collect()
     }
 
-    /// Stores a message (or something that is none) without a publisher, and makes its topic.
+    /// Stores a message or a malformed entry without a publisher, and creates its topic.
     pub fn put(&self, topic: &Topic, entry: Result<Message, Malformed>) {
         self.lock().logs.entry(topic.clone()).or_default().push(entry);
         self.changed();
     }
 
-    /// Returns in words what callers did against the rules of their session: a second unconfirmed
-    /// message of one key under [`MaxInFlightPerKey::One`].
+    /// Describes how callers broke the rules of their session: a second unconfirmed message of one
+    /// key under [`MaxInFlightPerKey::One`].
     #[must_use]
     pub fn violations(&self) -> Vec<String> {
         self.lock().violations.clone()
@@ -123,21 +123,21 @@ impl Broker {
         }
     }
 
-    /// Makes a group that reads these topics from their beginning, before its first member joins:
-    /// until then its messages wait, and the broker is not drained.
+    /// Creates a group that reads these topics from their beginning, before its first member joins.
+    /// Until then its messages wait, and the broker is not drained.
     pub fn create_group(&self, group: &str, topics: impl IntoIterator<Item = Topic>) {
         let topics: Vec<Topic> = topics.into_iter().collect();
         self.lock().groups.entry(group.to_owned()).or_default().join(&topics);
     }
 
-    /// Delivers everything in a topic again, to every group that reads it: as when an operator sets
-    /// offsets back or restores a backup. What is unsettled now stays where it is.
+    /// Redelivers everything in a topic to every group that reads it, as after an operator resets
+    /// offsets or restores a backup. Unsettled deliveries stay with their members.
     pub fn replay(&self, topic: &Topic) {
         self.lock().groups.values_mut().for_each(|group| group.replay(topic));
         self.changed();
     }
 
-    /// Whether every group has settled everything in its topics.
+    /// Returns whether every group has settled everything in its topics.
     #[must_use]
     pub fn is_drained(&self) -> bool {
         let state = self.lock();
@@ -155,23 +155,24 @@ impl Broker {
         }
     }
 
-    /// Whether deliveries come in the order of the log; see [`Faults::shuffle_deliveries`].
+    /// Returns whether deliveries keep the order of the log; see [`Faults::shuffle_deliveries`].
     #[must_use]
     pub fn keeps_order(&self) -> bool {
         self.lock().shuffle.is_none()
     }
 
-    /// A connector whose sessions have this key window.
+    /// Returns a connector whose sessions have this limit per key.
     #[must_use]
     pub fn connector(&self, max_in_flight_per_key: MaxInFlightPerKey) -> Connector {
         Connector::new(self.clone(), max_in_flight_per_key)
     }
 
-    /// Joins a group that reads `topics` from their beginning; what one member settles, no other
-    /// gets.
+    /// Joins a group that reads `topics` from their beginning. A message that one member settles
+    /// goes to no other.
     ///
     /// # Errors
-    /// [`SubscriptionError`]: unreachable, or with strict topics a topic that does not exist.
+    /// [`SubscriptionError`] when the broker is unreachable or, with strict topics, when a topic
+    /// does not exist.
     pub fn subscribe(
         &self,
         group: &str,
@@ -216,30 +217,30 @@ impl Broker {
         Ok(number)
     }
 
-    /// Takes one message over and answers it, or keeps its answer back.
+    /// Takes over one message and answers it, or withholds the answer.
     pub(super) fn accept(&self, session: u64, message: Message, pending: Pending) {
         self.lock().accept(session, message, pending);
         self.changed();
     }
 
-    /// Ends a session; what is unconfirmed becomes unknown.
+    /// Ends a session; the outcome of its unconfirmed messages becomes unknown.
     pub(super) fn end(&self, session: u64) {
         let mut state = self.lock();
         state.publishers.remove(&session);
         state.held.retain(|held| held.session != session);
     }
 
-    /// How many messages of a session are unconfirmed.
+    /// Returns the number of unconfirmed messages of a session.
     pub(super) fn unconfirmed(&self, session: u64) -> usize {
         self.lock().held.iter().filter(|held| held.session == session).count()
     }
 
-    /// Whether a subscription still stands.
+    /// Returns whether a subscription is still open.
     pub(super) fn is_member(&self, member: u64) -> bool {
         self.lock().subscriptions.contains(&member)
     }
 
-    /// Ends a subscription; what it had unsettled is delivered again.
+    /// Ends a subscription; its unsettled messages are delivered again.
     pub(super) fn leave(&self, member: u64) {
         let mut state = self.lock();
         state.subscriptions.remove(&member);
@@ -330,8 +331,8 @@ impl State {
         self.logs.entry(message.topic.clone()).or_default().push(Ok(message));
     }
 
-    /// A pipelined session ends with its first failure; the other kind only when the failure says
-    /// so.
+    /// Records a failure. A pipelined session ends with its first failure, any other only with a
+    /// failure of the session.
     fn fail(&mut self, number: u64, max_in_flight_per_key: MaxInFlightPerKey, error: &PublishError) {
         if error.scope() == message::FaultScope::Session {
             self.publishers.remove(&number);

@@ -1,4 +1,4 @@
-//! Faults on demand.
+//! Injects faults on request.
 
 use std::collections::HashMap;
 use std::num::NonZeroUsize;
@@ -7,16 +7,16 @@ use message::{Fault, FaultScope, MessageId, PublishError};
 
 use super::broker::Broker;
 
-/// The real fate of a message whose outcome is reported as unknown.
+/// The actual outcome of a message whose outcome is reported as unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Loss {
-    /// It was stored; only the confirmation got lost.
+    /// The message was stored; only the confirmation was lost.
     Confirmation,
-    /// It never arrived.
+    /// The message never arrived.
     Message,
 }
 
-/// The fault switches of a [`Broker`]. Every switch works at once and on all sessions.
+/// The fault switches of a [`Broker`]. Every switch takes effect at once, for all sessions.
 #[derive(Debug)]
 pub struct Faults<'a>(pub(super) &'a Broker);
 
@@ -31,32 +31,33 @@ impl Faults<'_> {
         self.0.lock().script.every = Some((nth, 0, fault, scope));
     }
 
-    /// Refuses this message as often as it comes: a poison message.
+    /// Refuses this message every time: a poison message.
     pub fn refuse_id(&self, id: MessageId, fault: Fault, scope: FaultScope) {
         self.0.lock().script.ids.insert(id, (fault, scope));
     }
 
-    /// Reports the next `count` submissions as lost with their session, after storing them or not.
+    /// Reports the next `count` submissions as lost with their session; `loss` says whether they
+    /// are stored.
     pub fn lose_next(&self, count: usize, loss: Loss) {
         self.0.lock().script.next.extend(std::iter::repeat_n(FaultDecision::Lose(loss), count));
     }
 
-    /// Ends all refusals and losses that were asked for and have not happened yet.
+    /// Cancels all requested refusals and losses that have not happened yet.
     pub fn heal(&self) {
         self.0.lock().script = Script::default();
     }
 
-    /// Breaks every open publishing session: what is unconfirmed becomes unknown.
+    /// Breaks every open publishing session; the outcome of unconfirmed messages becomes unknown.
     pub fn break_publishers(&self) {
         self.0.break_publishers();
     }
 
-    /// Breaks every open subscription: what is unsettled is delivered again.
+    /// Breaks every open subscription; unsettled messages are delivered again.
     pub fn break_subscriptions(&self) {
         self.0.break_subscriptions();
     }
 
-    /// Makes the broker unreachable: open sessions of both kinds break, new ones fail.
+    /// Makes the broker unreachable: open sessions of both kinds break, and new ones fail.
     pub fn unreachable(&self) {
         self.0.set_reachable(false);
         self.0.break_publishers();
@@ -73,31 +74,31 @@ impl Faults<'_> {
         self.0.hold_confirms();
     }
 
-    /// Confirms everything that was held back, in order, and holds back no more.
+    /// Confirms everything that was withheld, in order, and withholds no more.
     pub fn release_confirms(&self) {
         self.0.release_confirms();
     }
 
-    /// Loses the next `count` calls that settle deliveries, with the session of each:
-    /// acknowledgements that never arrive. What they settled is delivered again.
+    /// Loses the next `count` calls that settle deliveries, and breaks the session of each: the
+    /// acknowledgements never arrive. Their messages are delivered again.
     pub fn lose_settlements(&self, count: usize) {
         self.0.lock().lost_settlements_left += count;
     }
 
-    /// From now on hands deliveries that are received together out in another order, also those of
-    /// one key, as a queue without order does. The same seed gives the same orders.
+    /// From now on shuffles deliveries that are received together, even those of one key, like a
+    /// queue without ordering. The same seed gives the same orders.
     pub fn shuffle_deliveries(&self, seed: u64) {
         // A generator that starts at zero stays there.
         self.0.lock().shuffle = Some(seed | 1);
     }
 
-    /// Hands each of the next `count` deliveries out twice in a row.
+    /// Delivers each of the next `count` messages twice in a row.
     pub fn duplicate_next(&self, count: usize) {
         self.0.lock().duplicates_left += count;
     }
 }
 
-/// The fate of one submission.
+/// The outcome planned for one submission.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FaultDecision {
     Store,
@@ -105,7 +106,7 @@ pub(super) enum FaultDecision {
     Lose(Loss),
 }
 
-/// The failures asked for, in the order in which they are looked up.
+/// The requested failures.
 #[derive(Debug, Default)]
 pub(super) struct Script {
     next: std::collections::VecDeque<FaultDecision>,
@@ -132,7 +133,7 @@ impl Script {
     }
 }
 
-/// The error of a refusal that was asked for.
+/// Returns the error of a requested refusal.
 pub(super) fn refusal(fault: Fault, scope: FaultScope) -> PublishError {
     PublishError::new(fault, scope, format!("refused on demand ({fault}, {scope})"))
 }

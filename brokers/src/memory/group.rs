@@ -1,10 +1,10 @@
-//! A group of consumers: the messages that it has read, holds unsettled, and must be given again.
+//! A consumer group: what it has read, what is unsettled, and what must be redelivered.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use message::{DeliveryToken, Disposition, Malformed, Message, OrderingKey, Topic};
 
-/// The place of one message: its topic and its number in the topic's log.
+/// The position of one message: its topic and its index in the topic's log.
 pub(super) type Place = (Topic, usize);
 
 /// One group.
@@ -17,11 +17,11 @@ pub(super) struct Group {
 
 #[derive(Debug, Default)]
 struct Cursor {
-    /// The first message that was never handed out.
+    /// Index of the first message that was never delivered.
     next: usize,
-    /// Messages that were handed out and came back.
+    /// Messages that were delivered and came back.
     returned: BTreeSet<usize>,
-    /// Messages that were passed over because their key was with another member.
+    /// Messages that were skipped because another member held their key.
     skipped: BTreeSet<usize>,
 }
 
@@ -47,7 +47,7 @@ impl Group {
         }
     }
 
-    /// Everything that was handed out and is not in flight comes again.
+    /// Schedules everything that was delivered and is not in flight for redelivery.
     pub(super) fn replay(&mut self, topic: &Topic) {
         let in_flight: HashSet<usize> = self
             .flights
@@ -61,7 +61,8 @@ impl Group {
         }
     }
 
-    /// Whether nothing is in flight and nothing waits; `len_of` is the length of a topic's log.
+    /// Returns whether nothing is in flight or waiting; `len_of` returns the length of a topic's
+    /// log.
     pub(super) fn is_drained(&self, len_of: impl Fn(&Topic) -> usize) -> bool {
         let is_read = |(topic, cursor): (&Topic, &Cursor)| {
             cursor.next >= len_of(topic) && cursor.returned.is_empty() && cursor.skipped.is_empty()
@@ -96,7 +97,7 @@ impl Group {
         Some(Picked { token: self.take_off(member, place.clone(), key_of(at)), place, redelivered })
     }
 
-    /// Hands the same message out once more, under a token of its own.
+    /// Delivers the same message once more, under another token.
     pub(super) fn duplicate(&mut self, picked: &Picked) -> Option<Picked> {
         let flight = self.flights.get(&picked.token)?;
         let (member, key) = (flight.member, flight.key.clone());
@@ -104,7 +105,7 @@ impl Group {
         Some(Picked { token, place: picked.place.clone(), redelivered: true })
     }
 
-    /// Settles one delivery; a token that is not known any more is skipped.
+    /// Settles one delivery; ignores an unknown token.
     pub(super) fn settle(&mut self, token: DeliveryToken, disposition: &Disposition) {
         if let Some(flight) = self.flights.remove(&token)
             && *disposition != Disposition::Done
@@ -113,7 +114,7 @@ impl Group {
         }
     }
 
-    /// Gives everything back that a member holds.
+    /// Returns everything that a member holds to the group.
     pub(super) fn give_back(&mut self, member: u64) {
         let tokens: Vec<DeliveryToken> = self
             .flights
@@ -146,7 +147,7 @@ impl Group {
 }
 
 impl Cursor {
-    /// Goes on to the next free message, remembering those passed over.
+    /// Advances to the next free message and remembers those it skips.
     fn advance(&mut self, len: usize, free: impl Fn(&usize) -> bool) -> Option<usize> {
         while self.next < len {
             let at = self.next;

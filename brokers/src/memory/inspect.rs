@@ -1,17 +1,17 @@
-//! The answers of the broker about its topics.
+//! The broker's answers about its topics.
 
 use crate::inspect::{BrokerFacts, InspectError, Inspected};
 
 use super::broker::Broker;
 
-/// The known facts of a topic.
+/// Facts about a topic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TopicFacts {
-    /// The messages in its log.
+    /// Number of messages in its log.
     pub messages: usize,
 }
 
-/// Looks at topics by their names.
+/// Looks up topics by name.
 #[must_use]
 pub fn inspect(broker: &Broker, topics: &[String]) -> BrokerFacts<TopicFacts> {
     let known = broker.topics();

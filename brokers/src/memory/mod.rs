@@ -1,9 +1,9 @@
-//! A broker inside the process: for tests of relays and consumers, and for users' own test kits.
+//! An in-process broker for tests of relays and consumers, and for users' own test kits.
 //!
-//! It keeps every message in an ordered log per topic ([`Broker::log`]), has groups with
-//! redelivery, and fails on demand ([`Broker::faults`]): refusals, unknown outcomes, broken
-//! sessions, an unreachable broker, late confirmations, duplicate deliveries. Nothing in it sleeps
-//! or reads the clock, so tests that use it are repeatable.
+//! It keeps every message in an ordered log per topic ([`Broker::log`]), redelivers within groups,
+//! and fails on request ([`Broker::faults`]): refusals, unknown outcomes, broken sessions, an
+//! unreachable broker, late confirmations, duplicate deliveries. It never sleeps and never reads
+//! the clock, so tests that use it are repeatable.
 //!
 //! | guarantee | how |
 //! |---|---|
@@ -12,7 +12,7 @@
 //! | [`MaxInFlightPerKey::One`](message::MaxInFlightPerKey::One) | a caller that breaks it is recorded in [`Broker::violations`] |
 //! | order per key in a group | a message waits while an earlier one of its key is with another member |
 //!
-//! It has no settings from a file: a test says in code what it wants. Nothing survives the process.
+//! It has no settings file: a test configures it in code. Nothing survives the process.
 
 mod broker;
 mod connector;

@@ -9,10 +9,10 @@ use message::{Capabilities, MaxInFlightPerKey, Receipts, Submission};
 use super::broker::Broker;
 use crate::pending::Pending;
 
-/// How many messages a caller best hands over at once; the broker itself does not care.
+/// Batch length recommended to callers; the broker itself has no preference.
 const BATCH_LEN: usize = 256;
 
-/// A session with a [`Broker`]. Dropping it makes what is unconfirmed unknown.
+/// A session with a [`Broker`]. Dropping it makes the outcome of unconfirmed messages unknown.
 #[derive(Debug)]
 pub struct Publisher {
     broker: Broker,
@@ -54,7 +54,7 @@ impl message::Publisher for Publisher {
                 }
             }
         };
-        // When the grace is over, dropping the session makes the rest unknown.
+        // After the grace period, dropping the session makes the remaining outcomes unknown.
         let _ = tokio::time::timeout(grace, confirmed).await;
     }
 }

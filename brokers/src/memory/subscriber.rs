@@ -14,7 +14,7 @@ pub struct Subscriber {
 }
 
 impl Broker {
-    /// Returns a subscriber for a group that reads `topics` from their beginning. Joins nothing
+    /// Returns a subscriber for a group that reads `topics` from their beginning. Does not join
     /// yet.
     #[must_use]
     pub fn subscriber(&self, group: &str, topics: impl IntoIterator<Item = Topic>) -> Subscriber {

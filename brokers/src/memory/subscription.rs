@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use super::broker::{Broker, State};
 use super::group::Picked;
 
-/// A member of a group on a [`Broker`]. Dropping it gives back what is unsettled.
+/// A member of a group on a [`Broker`]. Dropping it returns its unsettled messages to the group.
 #[derive(Debug)]
 pub struct Subscription {
     broker: Broker,
@@ -53,7 +53,7 @@ impl Subscription {
                 );
             }
         }
-        // A duplicate can exceed the bound by one: hand that one back.
+        // A duplicate can exceed the bound by one: give that one back.
         for extra in deliveries.split_off(max.get().min(deliveries.len())) {
             state.settle(&self.group, &Settlement::release(extra.token));
         }
@@ -132,7 +132,7 @@ impl State {
         self.groups.get_mut(group)?.duplicate(picked)
     }
 
-    /// Changes the order if that was asked for (Fisher and Yates, with a xorshift generator).
+    /// Shuffles if requested (Fisher-Yates, with a xorshift generator).
     fn shuffle<T>(&mut self, items: &mut [T]) {
         let Some(number) = &mut self.shuffle else { return };
         for last in (1..items.len()).rev() {

@@ -37,7 +37,7 @@ async fn session(
 /// A ticket's number and its outcome: `Ok`, or fault and scope.
 type Answer = (u64, Result<(), (Fault, FaultScope)>);
 
-/// Everything that was answered so far.
+/// Returns everything answered so far.
 fn answers(received: &mut UnboundedReceiver<Receipt>) -> Vec<Answer> {
     std::iter::from_fn(|| received.try_recv().ok())
         .map(|receipt| (receipt.ticket.0, receipt.outcome.map_err(|error| (error.fault(), error.scope()))))
@@ -149,7 +149,7 @@ async fn a_group_delivers_again_what_was_released_and_keeps_keys_apart() {
     let mut two = broker.subscribe("g", [topic()]).unwrap();
     let first = one.receive(NonZeroUsize::MIN, LONG).await.unwrap();
     assert_eq!(first[0].origin, "orders@0");
-    // The second "a" waits while the first is with the other member.
+    // The second "a" waits while another member holds the first.
     let other = two.receive(MANY, LONG).await.unwrap();
     assert_eq!(other.iter().map(|d| d.origin.as_str()).collect::<Vec<_>>(), ["orders@2"]);
     one.settle(vec![Settlement::release(first[0].token)]).await.unwrap();

@@ -1,5 +1,5 @@
-//! Exchanges and queues made by the program itself: for tests, examples and the demo. In production
-//! they belong to whoever operates the broker.
+//! Creates exchanges and queues, for tests, examples and the demo. In production they belong to the
+//! broker's operators.
 
 use std::num::NonZeroU32;
 
@@ -23,7 +23,7 @@ use super::publisher::GOODBYE;
 pub struct QueueOptions {
     /// Replicated (`x-queue-type=quorum`) instead of classic.
     pub quorum: bool,
-    /// The most messages it holds (`x-max-length`). Above it, new ones are rejected
+    /// Maximum number of messages (`x-max-length`). Above it, new ones are rejected
     /// (`x-overflow=reject-publish`): the broker's default would drop old, acknowledged messages.
     pub messages_max: Option<NonZeroU32>,
 }
@@ -37,7 +37,7 @@ impl Admin {
     /// Connects with the settings of publishers and subscribers.
     ///
     /// # Errors
-    /// [`SubscriptionError`]: unreachable, wrong credentials or settings.
+    /// [`SubscriptionError`] when the broker is unreachable, or credentials or settings are wrong.
     pub async fn connect(config: &Config) -> Result<Self, SubscriptionError> {
         let endpoint =
             Endpoint::new(config).map_err(|error| SubscriptionError::operator(error.to_string()))?;
@@ -47,7 +47,7 @@ impl Admin {
     /// Declares a durable queue; does nothing when it exists with the same options.
     ///
     /// # Errors
-    /// [`SubscriptionError`]: it exists with other options, or permission is missing.
+    /// [`SubscriptionError`] when it exists with other options, or permission is missing.
     pub async fn declare_queue(&self, name: &str, options: QueueOptions) -> Result<(), SubscriptionError> {
         let mut arguments = FieldTable::default();
         let text = |text: &str| AMQPValue::LongString(LongString::from(text));
@@ -66,7 +66,7 @@ impl Admin {
     /// Declares a durable topic exchange; does nothing when it exists.
     ///
     /// # Errors
-    /// [`SubscriptionError`]: it exists with another kind, or permission is missing.
+    /// [`SubscriptionError`] when it exists with another kind, or permission is missing.
     pub async fn declare_exchange(&self, name: &str) -> Result<(), SubscriptionError> {
         let durable = ExchangeDeclareOptions { durable: true, ..ExchangeDeclareOptions::default() };
         let channel = self.channel().await?;
@@ -74,10 +74,10 @@ impl Admin {
         self.ask(&channel, channel.exchange_declare(short(name)?, kind, durable, FieldTable::default())).await
     }
 
-    /// Lets an exchange route a routing key (with the wildcards `*` and `#`) to a queue.
+    /// Makes an exchange route a routing key (with the wildcards `*` and `#`) to a queue.
     ///
     /// # Errors
-    /// [`SubscriptionError`]: queue or exchange is missing, or permission.
+    /// [`SubscriptionError`] when the queue, the exchange or permission is missing.
     pub async fn bind(&self, queue: &str, exchange: &str, key: &str) -> Result<(), SubscriptionError> {
         let (queue, exchange, key) = (short(queue)?, short(exchange)?, short(key)?);
         let options = QueueBindOptions::default();
@@ -85,11 +85,11 @@ impl Admin {
         self.ask(&channel, channel.queue_bind(queue, exchange, key, options, FieldTable::default())).await
     }
 
-    /// Lets an exchange route a routing key to another exchange: what is bound to that one goes
-    /// together.
+    /// Makes an exchange route a routing key to another exchange, whose bindings then share the
+    /// messages.
     ///
     /// # Errors
-    /// [`SubscriptionError`]: an exchange is missing, or permission.
+    /// [`SubscriptionError`] when an exchange or permission is missing.
     pub async fn bind_exchange(
         &self,
         destination: &str,
@@ -102,10 +102,10 @@ impl Admin {
             .await
     }
 
-    /// Takes back what [`bind_exchange`](Self::bind_exchange) did; nothing there is fine.
+    /// Reverts [`bind_exchange`](Self::bind_exchange); a missing binding is not an error.
     ///
     /// # Errors
-    /// [`SubscriptionError`]: permission is missing.
+    /// [`SubscriptionError`] when permission is missing.
     pub async fn unbind_exchange(
         &self,
         destination: &str,
@@ -118,10 +118,10 @@ impl Admin {
             .await
     }
 
-    /// How many messages wait in a queue, not counting those that are delivered and unsettled.
+    /// Returns how many messages wait in a queue, without those that are delivered and unsettled.
     ///
     /// # Errors
-    /// [`SubscriptionError`]: the queue is missing, or permission.
+    /// [`SubscriptionError`] when the queue or permission is missing.
     pub async fn count(&self, queue: &str) -> Result<u32, SubscriptionError> {
         let passive = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
         let channel = self.channel().await?;
@@ -130,10 +130,10 @@ impl Admin {
         Ok(found.message_count())
     }
 
-    /// Throws away what waits in a queue; answers how much that was.
+    /// Discards the messages that wait in a queue. Returns their number.
     ///
     /// # Errors
-    /// [`SubscriptionError`]: the queue is missing, or permission.
+    /// [`SubscriptionError`] when the queue or permission is missing.
     pub async fn purge(&self, queue: &str) -> Result<u32, SubscriptionError> {
         let channel = self.channel().await?;
         self.ask(&channel, channel.queue_purge(short(queue)?, QueuePurgeOptions::default())).await
@@ -142,7 +142,7 @@ impl Admin {
     /// Deletes a queue with all its messages; does nothing when it is missing.
     ///
     /// # Errors
-    /// [`SubscriptionError`]: permission is missing.
+    /// [`SubscriptionError`] when permission is missing.
     pub async fn delete_queue(&self, name: &str) -> Result<(), SubscriptionError> {
         let channel = self.channel().await?;
         self.ask(&channel, channel.queue_delete(short(name)?, QueueDeleteOptions::default())).await.map(drop)
@@ -151,7 +151,7 @@ impl Admin {
     /// Deletes an exchange; does nothing when it is missing.
     ///
     /// # Errors
-    /// [`SubscriptionError`]: permission is missing.
+    /// [`SubscriptionError`] when permission is missing.
     pub async fn delete_exchange(&self, name: &str) -> Result<(), SubscriptionError> {
         let channel = self.channel().await?;
         self.ask(&channel, channel.exchange_delete(short(name)?, ExchangeDeleteOptions::default())).await
@@ -162,12 +162,12 @@ impl Admin {
         self.connection.say_goodbye(Instant::now() + GOODBYE).await;
     }
 
-    /// A channel for one command: a refused command closes its channel.
+    /// Opens a channel for one command: a refused command closes its channel.
     async fn channel(&self) -> Result<Channel, SubscriptionError> {
         self.connection.channel().await.map_err(fault::of_subscription)
     }
 
-    /// Waits for the answer of a channel that is used once.
+    /// Waits for the answer on a channel that is used once, and closes the channel.
     async fn ask<T>(
         &self,
         channel: &Channel,

@@ -1,7 +1,7 @@
-//! Messages that wait to be published, by topic, and the choice of the next ones for a lane.
+//! Keeps messages that wait to be published, by topic, and chooses the next ones for a lane.
 //!
-//! A window holds messages of one topic only, on a channel of its own. A topic has a bounded number
-//! of windows under way. So a queue that confirms nothing keeps a few channels busy, and no other
+//! A window holds messages of a single topic, on a channel of its own. A topic has a bounded number
+//! of windows in flight. So a queue that confirms nothing keeps a few channels busy, and no other
 //! topic waits for it.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -24,9 +24,9 @@ pub(super) struct Backlog {
 #[derive(Debug, Default)]
 struct State {
     topics: BTreeMap<Topic, Queue>,
-    /// Topics with a message that may be taken, each once, in turn.
+    /// Topics with a message that may be taken, each once, in order of turn.
     ready: VecDeque<Topic>,
-    /// Windows that lanes have taken and not given back.
+    /// Windows that lanes have taken and not returned.
     busy: usize,
     closed: bool,
 }
@@ -34,7 +34,7 @@ struct State {
 #[derive(Debug, Default)]
 struct Queue {
     waiting: VecDeque<Item>,
-    /// Those of the topic among them.
+    /// Windows of this topic that lanes have taken.
     windows: usize,
     is_ready: bool,
 }
@@ -44,7 +44,7 @@ impl Backlog {
         Self { state: Mutex::default(), changed: Notify::new(), limit, windows_per_topic }
     }
 
-    /// Takes messages in.
+    /// Adds messages.
     pub(super) fn push(&self, items: impl IntoIterator<Item = Item>) {
         let mut state = self.lock();
         for item in items {
@@ -56,14 +56,14 @@ impl Backlog {
         self.changed.notify_waiters();
     }
 
-    /// No more messages come.
+    /// Records that no more messages come.
     pub(super) fn close(&self) {
         self.lock().closed = true;
         self.changed.notify_waiters();
     }
 
-    /// The next window, for a lane; `None` when the backlog is closed and empty. Give its topic
-    /// back with [`done`](Self::done).
+    /// Waits for the next window for a lane. Returns `None` when the backlog is closed and empty.
+    /// Call [`done`](Self::done) with its topic afterwards.
     pub(super) async fn next(&self) -> Option<(Topic, Window)> {
         loop {
             let mut changed = std::pin::pin!(self.changed.notified());
@@ -81,7 +81,7 @@ impl Backlog {
         }
     }
 
-    /// A window is answered.
+    /// Records that a window is answered.
     pub(super) fn done(&self, topic: &Topic) {
         let mut state = self.lock();
         state.busy -= 1;
@@ -96,8 +96,8 @@ impl Backlog {
         self.changed.notify_waiters();
     }
 
-    /// Waits until a topic is ready and none of so many lanes is free for it; `false` when the
-    /// backlog is closed and empty. Cancel-safe.
+    /// Waits until a topic is ready and none of `lanes` lanes is free for it. Returns `false` when
+    /// the backlog is closed and empty. Cancel-safe.
     pub(super) async fn wants_lane(&self, lanes: usize) -> bool {
         loop {
             let mut changed = std::pin::pin!(self.changed.notified());
@@ -121,7 +121,7 @@ impl Backlog {
 }
 
 impl State {
-    /// Puts a topic in line, if one of its messages may be taken.
+    /// Queues a topic for its turn, if one of its messages may be taken.
     fn look_at(&mut self, topic: &Topic, windows_max: usize) {
         if let Some(queue) = self.topics.get_mut(topic)
             && !queue.is_ready

@@ -1,4 +1,4 @@
-//! Settings that an operator writes for RabbitMQ, and their checks.
+//! An operator's settings for RabbitMQ, and their validation.
 
 use std::fmt::Display;
 use std::ops::RangeInclusive;
@@ -12,7 +12,7 @@ use super::management;
 use crate::settings::InvalidSetting;
 use crate::tls::Tls;
 
-/// The longest AMQP short string in bytes: names of exchanges, queues, applications.
+/// Maximum length of an AMQP short string in bytes: names of exchanges, queues, applications.
 pub(super) const SHORT_BYTES_MAX: usize = 255;
 
 /// Settings of a RabbitMQ broker, for publishing and for consuming. Unknown settings are refused.
@@ -31,68 +31,68 @@ pub struct Config {
     /// it may hold a password.
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub url: SecretString,
-    /// The user; instead of the one in `url`. Without any, RabbitMQ's `guest` (loopback only).
+    /// The user, instead of the one in `url`. Without either, RabbitMQ's `guest` (loopback only).
     pub username: Option<String>,
-    /// The password; instead of the one in `url`.
+    /// The password, instead of the one in `url`.
     #[cfg_attr(feature = "schema", schemars(with = "Option<String>"))]
     pub password: Option<SecretString>,
-    /// The file that holds the password, read at every connect.
+    /// The file that holds the password, read on every connect.
     pub password_file: Option<PathBuf>,
-    /// How to log in: `plain` (default), or `external` by the client certificate.
+    /// How to log in: `plain` (default), or `external` with the client certificate.
     pub auth: Auth,
     /// Certificates for `amqps`.
     pub tls: Option<Tls>,
-    /// `http[s]://host[:port]` of the management API, which `relay doctor` asks for the settings of
-    /// queues, with the same user. Without it they are not known.
+    /// `http[s]://host[:port]` of the management API. `relay doctor` asks it for the settings of
+    /// queues, with the same user. Without it those settings are unknown.
     pub management_url: Option<String>,
-    /// Accept `amqp` to another machine. Default no: the password and every message would cross the
-    /// network in the clear. Connections with `amqps` are verified all the same.
+    /// Whether `amqp` to another machine is allowed. Default no: the password and every message
+    /// would cross the network in the clear. `amqps` connections are still verified.
     pub allow_plaintext: bool,
-    /// The name that the broker's management page shows; 1 to 200 bytes.
+    /// The connection's name in the broker's management page, 1 to 200 bytes.
     pub connection_name: String,
-    /// Seconds between heartbeats, 1 to 300 (default 20): a silent peer is given up after about
-    /// twice that.
+    /// Seconds between heartbeats, 1 to 300 (default 20). A silent peer is considered lost after
+    /// about twice this time.
     pub heartbeat_secs: u16,
-    /// Milliseconds for a connection to be ready, and for each step of opening its session,
+    /// Maximum milliseconds to open a connection, and for each step of opening its session,
     /// 100 to 300,000 (default 10,000).
     pub connect_timeout_ms: u64,
-    /// The exchange to publish on (default: the default exchange, where the topic is the queue's
-    /// name). It must exist; the topic is the routing key.
+    /// The exchange to publish on. The default is the default exchange, where the topic is the
+    /// queue's name. It must exist; the topic is the routing key.
     pub exchange: String,
-    /// The end of a message that no queue takes: it waits, or it is dead at once.
+    /// Handling of a message that no queue takes: it waits, or it is dead at once.
     pub unroutable: Unroutable,
-    /// Put into the property `app_id`.
+    /// Value of the property `app_id`.
     pub app_id: Option<String>,
     /// Connections per publishing session, 1 to 16 (default 1), each with two channels and one
     /// thread.
     pub connections: usize,
-    /// Messages of one topic that are confirmed together, 1 to 2,000 (default 200). A confirm for
-    /// many messages makes the client look at all pending ones, so larger windows cost more than
-    /// they save. A queue that takes nothing makes the broker stop reading the whole connection
-    /// after 200 to 400 messages of one channel (its credit flow), so larger windows let one queue
-    /// without a majority delay the others.
+    /// Messages of one topic that are confirmed together, 1 to 2,000 (default 200). For a confirm
+    /// of many messages the client scans all pending ones, so larger windows cost more than they
+    /// save. When a queue takes nothing, the broker stops reading the whole connection after 200 to
+    /// 400 messages of one channel (its credit flow). So with larger windows, one queue without a
+    /// majority delays the others.
     pub window_messages_max: usize,
-    /// The largest payload in bytes, 1 to 512 MiB (default 16 MiB, RabbitMQ 4's own
+    /// Maximum payload in bytes, 1 to 512 MiB (default 16 MiB, RabbitMQ 4's own
     /// `max_message_size`).
     pub payload_bytes_max: usize,
     /// Milliseconds until a window without confirms counts as lost, 100 to 600,000 (default
     /// 30,000). Its messages then have an unknown outcome and are sent again: on the same
     /// connection if other windows were confirmed meanwhile, else on a new one.
     pub confirm_timeout_ms: u64,
-    /// Unsettled deliveries that the broker hands to one subscription, 1 to 65,535 (default 500).
+    /// Maximum unsettled deliveries of one subscription, 1 to 65,535 (default 500).
     pub prefetch: u16,
 }
 
-/// The fate of a message that no queue takes.
+/// Handling of a message that no queue takes.
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Unroutable {
-    /// Its topic waits until a queue is bound: right for commands, which somebody must take.
+    /// Its topic waits until a queue is bound: right for commands, which need a receiver.
     #[default]
     Wait,
-    /// It is dead at once, and its topic goes on: for events that an operator decides about.
+    /// It is dead at once, and its topic continues: for events that an operator decides about.
     Dead,
 }
 
@@ -137,20 +137,20 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Returns the largest message that is configured.
+    /// Returns the configured size limit of messages.
     #[must_use]
     pub fn size_limit(&self) -> SizeLimit {
         SizeLimit { message_bytes_max: self.payload_bytes_max, ..SizeLimit::RABBITMQ }
     }
 
-    /// The defaults, for one broker.
+    /// Returns the defaults for one broker.
     #[must_use]
     pub fn new(url: impl Into<String>) -> Self {
         Self { url: SecretString::from(url.into()), ..Self::default() }
     }
 
     /// Checks every setting except the URL and the credentials, which [`Endpoint`](super::endpoint)
-    /// takes apart.
+    /// parses.
     pub(super) fn check(&self) -> Result<(), InvalidSetting> {
         within("heartbeat_secs", self.heartbeat_secs, 1..=300)?;
         within("connect_timeout_ms", self.connect_timeout_ms, 100..=300_000)?;
@@ -174,7 +174,7 @@ impl Config {
     }
 }
 
-/// A setting of this adapter that cannot be used.
+/// Returns the report of an invalid setting of this adapter.
 pub(super) fn invalid(setting: &str, problem: impl Into<String>) -> InvalidSetting {
     InvalidSetting::new(format!("rabbitmq.{setting}"), problem)
 }

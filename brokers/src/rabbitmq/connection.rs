@@ -1,4 +1,4 @@
-//! A connection whose end is noticed by whoever waits for an answer on it.
+//! A connection whose end is noticed by every caller that waits for an answer on it.
 
 use std::sync::Arc;
 
@@ -13,11 +13,11 @@ use super::renewal::Renewal;
 /// The reply code of a normal end (AMQP 0-9-1 specification, section 1.2).
 const REPLY_SUCCESS: u16 = 200;
 
-/// A connection to the broker. What is asked on its channels goes through [`ask`](Self::ask).
+/// A connection to the broker. Requests on its channels go through [`ask`](Self::ask).
 pub(super) struct Connection {
     client: Arc<lapin::Connection>,
     _renewal: Option<Renewal>,
-    /// Dropped after the client, which says goodbye.
+    /// Dropped after the client, which closes the connection in order.
     end: End,
 }
 
@@ -26,11 +26,11 @@ impl Connection {
         Self { client, _renewal: renewal, end }
     }
 
-    /// Waits for an answer on this connection or one of its channels. As cancel-safe as what it
-    /// waits for.
+    /// Waits for an answer on this connection or one of its channels. As cancel-safe as the future
+    /// it waits for.
     ///
     /// # Errors
-    /// The client's, or that the connection is over.
+    /// The client's error, or an error that the connection is over.
     pub(super) fn ask<T>(
         &self,
         answer: impl Future<Output = Result<T, Error>>,
@@ -38,7 +38,7 @@ impl Connection {
         self.end.bounds(answer)
     }
 
-    /// Waits until nothing can be answered any more. Cancel-safe.
+    /// Waits until no answer can come any more. Cancel-safe.
     pub(super) async fn passed(&self) {
         self.end.passed().await;
     }
@@ -55,7 +55,7 @@ impl Connection {
         Ok(channel)
     }
 
-    /// Closes a channel in order. Dropping it does so, too, but later: beside the end of the
+    /// Closes a channel in order. Dropping it also does so, but later: during the end of the
     /// connection the client takes that for an error, logs it, and skips its own goodbye.
     pub(super) async fn finish(&self, channel: &Channel) {
         if channel.status().connected()
@@ -65,37 +65,37 @@ impl Connection {
         }
     }
 
-    /// Whether it is open, as far as the client knows.
+    /// Returns whether it is open, as far as the client knows.
     pub(super) fn is_open(&self) -> bool {
         self.client.status().connected()
     }
 
-    /// Whether the broker takes no messages for now (memory or disk alarm).
+    /// Returns whether the broker currently accepts no messages (memory or disk alarm).
     pub(super) fn is_blocked(&self) -> bool {
         self.client.status().blocked()
     }
 
-    /// The largest frame in bytes; nothing for no limit.
+    /// Returns the maximum frame size in bytes; `None` for no limit.
     pub(super) fn frame_bytes_max(&self) -> Option<usize> {
         let frame_max = usize::try_from(self.client.configuration().frame_max()).unwrap_or(usize::MAX);
         // Zero means no limit.
         (frame_max > 0).then_some(frame_max)
     }
 
-    /// How many channels it may have; nothing for no limit.
+    /// Returns the maximum number of channels; `None` for no limit.
     pub(super) fn channels_max(&self) -> Option<usize> {
         let channel_max = usize::from(self.client.configuration().channel_max());
         // Zero means no limit.
         (channel_max > 0).then_some(channel_max)
     }
 
-    /// Closes it in order; a failure is only noted, the broker finds out by itself.
+    /// Closes it in order. A failure is only logged: the broker notices by itself.
     pub(super) async fn say_goodbye(&self, deadline: Instant) {
         let closing = self.ask(self.client.close(REPLY_SUCCESS, ShortString::default()));
         match tokio::time::timeout_at(deadline, closing).await {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::debug!(%error, "rabbitmq was gone before the goodbye"),
-            Err(_) => tracing::debug!("rabbitmq did not answer the goodbye"),
+            Ok(Err(error)) => tracing::debug!(%error, "rabbitmq was gone before the connection closed"),
+            Err(_) => tracing::debug!("rabbitmq did not confirm that the connection is closed"),
         }
     }
 }

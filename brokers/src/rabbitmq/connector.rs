@@ -19,14 +19,14 @@ use super::window::WindowLimit;
 use super::wire::Bounds;
 use crate::settings::InvalidSetting;
 
-/// Lanes per connection to begin with; more are opened while topics wait.
+/// Initial lanes per connection; more are opened while topics wait.
 const LANES_PER_CONNECTION: usize = 2;
 
-/// Windows of one topic under way at once, per connection: while one waits for its last confirms,
+/// Maximum windows of one topic in flight, per connection: while one waits for its last confirms,
 /// others are published.
 const WINDOWS_PER_TOPIC: usize = 4;
 
-/// Payload bytes of one window: bounds what the client library copies into frames.
+/// Maximum payload bytes of one window: bounds what the client library copies into frames.
 const WINDOW_BYTES_MAX: usize = 8 << 20;
 
 /// Opens publishing sessions with one RabbitMQ broker or cluster.
@@ -42,10 +42,10 @@ pub struct Connector {
 }
 
 impl Connector {
-    /// A connector with these settings. Connects to nothing yet.
+    /// Creates a connector with these settings. Does not connect yet.
     ///
     /// # Errors
-    /// [`InvalidSetting`] names the setting, its value and what is accepted.
+    /// [`InvalidSetting`] with the setting, its value and the accepted values.
     pub fn new(config: &Config) -> Result<Self, InvalidSetting> {
         let short = |setting: &str, text: &String| {
             ShortString::try_new(text.as_str()).map_err(|error| invalid(setting, error.to_string()))
@@ -64,7 +64,7 @@ impl Connector {
         })
     }
 
-    /// A missing exchange is reported here, before it costs a window.
+    /// Reports a missing exchange here, before it costs a window.
     async fn check_exchange(&self, connection: &Connection) -> Result<(), Error> {
         if self.exchange.as_str().is_empty() {
             return Ok(());

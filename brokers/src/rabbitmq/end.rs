@@ -1,14 +1,13 @@
-//! The end of a connection: noticed, and brought about.
+//! Detects the end of a connection, and brings it about.
 //!
-//! The client has a thread of its own for each connection. It forgets what was asked of it while
-//! its connection broke. Measured with lapin 4.12.3: a broker that is gone between greeting and
-//! opening leaves a future that never resolves (285 of 300 attempts), and so did 3 of some
-//! 5,500 sessions that were cut off while they opened channels. So every wait here ends with that
-//! thread.
+//! The client has its own thread for each connection. It forgets requests that were made while its
+//! connection broke. Measured with lapin 4.12.3: when a broker disappears between greeting and
+//! opening, a future never resolves (285 of 300 attempts). The same happened in 3 of about 5,500
+//! sessions that were cut off while they opened channels. So every wait here ends with that thread.
 //!
-//! Nor does the thread end by itself when nobody needs it any more and the broker neither reads nor
-//! answers: it waits for the answer to its goodbye, for hours if a memory alarm lasts so long. So
-//! its socket is shut down a moment after the connection was given up.
+//! The thread does not end by itself either when it is no longer needed and the broker neither
+//! reads nor answers. It waits for the answer to its goodbye, for hours if a memory alarm lasts
+//! that long. So its socket is shut down a moment after the connection was dropped.
 
 use std::io;
 use std::net::Shutdown;
@@ -22,11 +21,11 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// How long an answer is waited for once the connection is over: the client tells most of those who
-/// wait why it is. So long the client may say goodbye, too.
+/// How long to wait for an answer once the connection is over: the client tells most waiting
+/// callers the cause. It is also the time that the client gets to close in order.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// A handle of the client's socket, until that is closed.
+/// A handle of the client's socket, until the socket is closed.
 #[derive(Clone)]
 struct SocketHandle(Arc<Mutex<Option<Socket>>>);
 
@@ -36,12 +35,12 @@ impl SocketHandle {
     }
 
     fn shut_down(&self) {
-        // It may be closed already by the other side.
+        // The other side may have closed it already.
         let _ = self.lock().take().map(|socket| socket.shutdown(Shutdown::Both));
     }
 }
 
-/// Owned by the client's thread: its end is that thread's.
+/// Owned by the client's thread: it is dropped when that thread ends.
 pub(super) struct Running {
     ended_at: watch::Sender<Option<Instant>>,
     handle: SocketHandle,
@@ -49,25 +48,25 @@ pub(super) struct Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Without this the socket would stay open although the client has closed it.
+        // Otherwise the socket would stay open although the client has closed it.
         self.handle.lock().take();
         self.ended_at.send_replace(Some(Instant::now()));
     }
 }
 
-/// Waits for the end of the client's thread; dropping it brings that about.
+/// Waits for the end of the client's thread; dropping it ends the thread.
 pub(super) struct End {
     ended_at: watch::Receiver<Option<Instant>>,
     handle: SocketHandle,
-    /// Drives the socket.
+    /// The runtime that drives the socket.
     runtime: Handle,
 }
 
 impl End {
-    /// The end of a thread that will use this socket, of the runtime that this is called in.
+    /// Creates the two sides for a thread that will use this socket, on the current runtime.
     ///
     /// # Errors
-    /// The process has too many files open.
+    /// An error when the process has too many open files.
     pub(super) fn of(stream: &TcpStream) -> io::Result<(Running, Self)> {
         let handle = SocketHandle(Arc::new(Mutex::new(Some(SockRef::from(stream).try_clone()?))));
         let (running, ended_at) = watch::channel(None);
@@ -82,11 +81,11 @@ impl End {
         tokio::time::sleep_until(ended_at.unwrap_or_else(Instant::now) + LAST_WORDS).await;
     }
 
-    /// Waits for an answer of the client, as long as one can come. As cancel-safe as what it waits
-    /// for.
+    /// Waits for an answer of the client, as long as one can come. As cancel-safe as the future it
+    /// waits for.
     ///
     /// # Errors
-    /// The client's, or that the connection is over.
+    /// The client's error, or an error that the connection is over.
     pub(super) fn bounds<T>(
         &self,
         answer: impl Future<Output = Result<T, Error>>,
@@ -132,14 +131,14 @@ mod tests {
     };
     use crate::rabbitmq::{Config, Connector};
 
-    /// How far a broker comes before it is gone or frozen.
+    /// How far a broker gets before it disappears or freezes.
     #[derive(Debug, Clone, Copy, PartialEq)]
     enum Progress {
         Accepted,
         Greeted,
         LoggedIn,
         Connected,
-        /// It takes nothing more: a memory alarm.
+        /// It accepts nothing more: a memory alarm.
         Blocked,
         ChannelOpened,
     }
@@ -148,7 +147,7 @@ mod tests {
 
     const ALL: [Progress; 6] = [Accepted, Greeted, LoggedIn, Connected, Blocked, ChannelOpened];
 
-    /// Plays a broker that comes so far.
+    /// Plays a broker that gets as far as `progress`.
     async fn serve(stream: &mut TcpStream, progress: Progress) -> std::io::Result<()> {
         stream.read_exact(&mut [0; 8]).await?;
         if progress == Accepted {
@@ -178,8 +177,8 @@ mod tests {
 
     const ATTEMPTS: usize = 20;
 
-    /// A broker that comes so far with each connection, and then does with it what `then` says. It
-    /// listens until the set is dropped.
+    /// Starts a broker that gets as far as `progress` with each connection and then runs `then` on
+    /// it. It listens until the set is dropped.
     async fn broker<F: Future<Output = ()> + Send + 'static>(
         progress: Progress,
         then: impl Fn(TcpStream) -> F + Clone + Send + 'static,
@@ -192,7 +191,7 @@ mod tests {
                 let (mut stream, _) = listener.accept().await.unwrap();
                 let then = then.clone();
                 tokio::spawn(async move {
-                    // A client may be gone before.
+                    // The client may have disconnected before.
                     _ = serve(&mut stream, progress).await;
                     then(stream).await;
                 });
@@ -201,7 +200,7 @@ mod tests {
         (url, listening)
     }
 
-    /// Attempts to connect, all at once; answers why they failed.
+    /// Makes all connection attempts at once. Returns why they failed.
     async fn attempts(url: &str, connect_timeout_ms: u64) -> Vec<String> {
         let config = Config { connect_timeout_ms, ..Config::new(url) };
         let mut attempts = JoinSet::new();
@@ -215,7 +214,7 @@ mod tests {
         attempts.join_all().await
     }
 
-    /// The client's threads in this process.
+    /// Counts the client's threads in this process.
     #[cfg(target_os = "linux")]
     fn client_threads() -> usize {
         let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
@@ -223,8 +222,8 @@ mod tests {
         names.filter(|name| name.trim() == "lapin-io-loop").count()
     }
 
-    /// Goal: a broker that is gone in the middle of connecting is noticed at once, wherever that
-    /// is. Oracle: no attempt ends by the time that connecting may take.
+    /// Goal: a broker that disappears while a client connects is noticed at once, at every stage.
+    /// Oracle: no attempt ends by the connect timeout.
     #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
     async fn a_broker_that_is_gone_while_connecting_is_noticed() {
         for progress in ALL {
@@ -235,8 +234,8 @@ mod tests {
         }
     }
 
-    /// Goal: a broker that is frozen in the middle of connecting costs no connection and no thread
-    /// for each attempt, wherever that is. Oracle: the broker sees the end of every one; the names
+    /// Goal: a broker that freezes while a client connects costs no connection and no thread for
+    /// each attempt, at every stage. Oracle: the broker sees the end of each connection; the names
     /// of the threads.
     #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
     async fn a_connection_to_a_frozen_broker_is_given_up() {
@@ -264,7 +263,7 @@ mod tests {
         }
         #[cfg(target_os = "linux")]
         tokio::time::timeout(PATIENCE, async {
-            // Those of other tests end, too.
+            // Threads of other tests also end.
             while client_threads() > 0 {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }

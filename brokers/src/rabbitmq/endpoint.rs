@@ -1,4 +1,4 @@
-//! Where the broker is and how to get in: URL, credentials and certificates made into connections.
+//! Turns URL, credentials and certificates into connections to a broker.
 
 use std::borrow::Cow;
 use std::io;
@@ -28,10 +28,10 @@ use crate::unreachable;
 /// The setting of the password.
 pub(super) const PASSWORD: &str = "rabbitmq.password";
 
-/// One broker. Has no `Debug`: the client's URI type prints passwords.
+/// A broker to connect to. Has no `Debug`, because the client's URI type prints passwords.
 #[derive(Clone)]
 pub(super) struct Endpoint {
-    /// Without the password, which is added at every connect.
+    /// Without the password, which is added on every connect.
     uri: AMQPUri,
     password: Option<Secret>,
     tls: Option<Tls>,
@@ -40,13 +40,13 @@ pub(super) struct Endpoint {
     destination: String,
 }
 
-/// Why no connection was made.
+/// The reason why no connection was opened.
 pub(super) enum OpenFailure {
     /// A secret or certificate file cannot be read.
     Setting(InvalidSetting),
     /// It took longer than the configured time.
     Timeout(String),
-    /// The client says why.
+    /// The client's error.
     Client(lapin::Error),
 }
 
@@ -73,7 +73,7 @@ impl From<OpenFailure> for SubscriptionError {
 }
 
 impl Endpoint {
-    /// Takes the URL apart and checks it together with credentials and certificates.
+    /// Parses the URL and checks it together with credentials and certificates.
     pub(super) fn new(config: &Config) -> Result<Self, InvalidSetting> {
         config.check()?;
         let (mut uri, mut password) = parse(config.url.expose_secret())?;
@@ -105,21 +105,21 @@ impl Endpoint {
         })
     }
 
-    /// Tells once what is not protected.
+    /// Logs which protection the connection lacks.
     pub(super) fn warn(&self) {
         if self.tls.is_none() && !is_loopback(&self.uri.authority.host) {
             plaintext::warn(&self.destination);
         }
     }
 
-    /// `rabbitmq host:port vhost`, for logs.
+    /// Returns `rabbitmq host:port vhost`, for logs.
     pub(super) fn destination(&self) -> &str {
         &self.destination
     }
 
-    /// Opens a connection that is shown as `<connection_name> <purpose>`. There is no automatic
-    /// recovery: what is unconfirmed when a connection breaks is unknown, and only the caller knows
-    /// what to send again.
+    /// Opens a connection that the broker shows as `<connection_name> <purpose>`. There is no
+    /// automatic recovery: when a connection breaks, the outcome of unconfirmed messages is
+    /// unknown, and only the caller knows what to send again.
     pub(super) async fn open(&self, purpose: &str) -> Result<Connection, OpenFailure> {
         let (uri, tls) = self.with_secrets().map_err(OpenFailure::Setting)?;
         let used = uri.authority.userinfo.password.clone();
@@ -147,10 +147,10 @@ impl Endpoint {
         let name = format!("{} {purpose}", self.connection_name);
         let properties = ConnectionProperties::default().with_connection_name(name.into());
         let runtime = lapin::runtime::default_runtime().map_err(OpenFailure::Client)?;
-        // Boxed: it is large.
+        // Boxed, because the future is large.
         let opening = Box::pin(async {
-            // Before the client begins: it leaves two tasks behind for each attempt that is
-            // refused. Its own way would trust the system's authorities beside ours, too.
+            // Connects before the client begins, because the client leaves two tasks behind for
+            // each refused attempt. Its own way would also trust the system's authorities.
             let plain = AMQPUri { scheme: AMQPScheme::AMQP, ..uri.clone() };
             let stream = plain.connect_async(&runtime).await?;
             let AsyncTcpStream::Plain(tcp) = &stream else { return Err(not_connected()) };
@@ -160,7 +160,7 @@ impl Endpoint {
                 None => stream,
             };
             let stream = Mutex::new(Some(stream));
-            // The client's thread owns this closure, and drops it at its end.
+            // The client's thread owns this closure, and drops it when it ends.
             let connect = async move |_, _| {
                 let _ = &running;
                 stream.lock().unwrap_or_else(PoisonError::into_inner).take().ok_or_else(not_connected)
@@ -171,12 +171,12 @@ impl Endpoint {
         self.in_time(opening).await
     }
 
-    /// The password, which is read at every connect.
+    /// Returns the password, which is read on every connect.
     pub(super) fn password(&self) -> Option<&Secret> {
         self.password.as_ref()
     }
 
-    /// Does a part of opening a session, in the time that a connection may take to be ready.
+    /// Runs a step of opening a session within the time limit for connecting.
     pub(super) async fn in_time<T>(
         &self,
         opening: impl Future<Output = Result<T, lapin::Error>>,
@@ -200,7 +200,8 @@ impl Endpoint {
         Ok((uri.authority.userinfo.username, password, uri.vhost))
     }
 
-    /// Files are read at every connect, so that a rotated password or certificate is picked up.
+    /// Adds the secrets. Files are read on every connect, so that a rotated password or certificate
+    /// is picked up.
     fn with_secrets(&self) -> Result<(AMQPUri, Option<RustlsConnector>), InvalidSetting> {
         let mut uri = self.uri.clone();
         if let Some(password) = &self.password {
@@ -215,7 +216,7 @@ fn not_connected() -> lapin::Error {
     io::Error::from(io::ErrorKind::NotConnected).into()
 }
 
-/// Trusts the configured authority alone, or without one the system's.
+/// Trusts only the configured authority, or the system's if none is configured.
 fn connector(tls: &Tls) -> Result<RustlsConnector, InvalidSetting> {
     let unusable = |setting: &str| {
         let setting = format!("tls.{setting}");
@@ -231,8 +232,8 @@ fn connector(tls: &Tls) -> Result<RustlsConnector, InvalidSetting> {
     }
 }
 
-/// The URI without its password, and the password. Errors never quote the URL: it may hold the
-/// password.
+/// Returns the URI without its password, and the password. Errors never quote the URL, which may
+/// contain the password.
 fn parse(url: &str) -> Result<(AMQPUri, Option<Secret>), InvalidSetting> {
     let shape = "must be amqp[s]://[user[:password]@]host[:port][/vhost]";
     if url.is_empty() {
@@ -241,7 +242,7 @@ fn parse(url: &str) -> Result<(AMQPUri, Option<Secret>), InvalidSetting> {
     let escapes = "write @ / # ? : in a user, a password or a virtual host as %40 %2F %23 %3F %3A";
     let parsed =
         Url::parse(url).map_err(|error| invalid("url", format!("{error}; it {shape}; {escapes}")))?;
-    // A piece of a password would be taken for the host, which is logged.
+    // Otherwise a piece of a password would be taken for the host, which is logged.
     let is_slip = parsed.fragment().is_some() || parsed.path().contains('@') || url.matches('@').count() > 1;
     if is_slip {
         return Err(invalid("url", format!("has an @ or a # in the wrong place; {escapes}; it {shape}")));
@@ -276,7 +277,7 @@ fn parse(url: &str) -> Result<(AMQPUri, Option<Secret>), InvalidSetting> {
     Ok((uri, password))
 }
 
-/// Explains what to write in place of parameters; their values may be secrets.
+/// Explains which settings replace the URL's parameters, whose values may be secrets.
 fn parameters(names: &[Cow<'_, str>]) -> String {
     let instead = names.iter().find_map(|name| {
         Some(match name.as_ref() {
@@ -291,11 +292,11 @@ fn parameters(names: &[Cow<'_, str>]) -> String {
     });
     match instead {
         Some((name, setting)) => {
-            format!("has the parameter {name:?} behind a ?; leave it out, and set rabbitmq.{setting} instead")
+            format!("has the parameter {name:?} after a ?; leave it out, and set rabbitmq.{setting} instead")
         }
         None => String::from(
-            "has parameters behind a ?, and none is taken; leave them out, and use the settings of this section (a ? in \
-             a password is written as %3F)",
+            "has parameters after a ?, which are not supported; leave them out, and use the settings of this section \
+             (a ? in a password is written as %3F)",
         ),
     }
 }
@@ -305,7 +306,7 @@ fn check_tls(uri: &AMQPUri, config: &Config) -> Result<Option<Tls>, InvalidSetti
     if config.auth == Auth::External && !certificate {
         return Err(invalid(
             "tls.cert_file",
-            "missing; auth = \"external\" logs in by the client certificate",
+            "missing; auth = \"external\" logs in with the client certificate",
         ));
     }
     if uri.scheme == AMQPScheme::AMQP {

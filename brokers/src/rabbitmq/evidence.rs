@@ -1,4 +1,4 @@
-//! The evidence of an AMQP delivery that is no message: all it has besides header texts and body.
+//! Evidence of an AMQP delivery that is not a message: everything besides header texts and body.
 //! Pure.
 
 use lapin::BasicProperties;
@@ -10,12 +10,12 @@ use serde_json::Value;
 use super::wire::{PREFIXES, header_text};
 use crate::evidence::hex;
 
-/// How deep nested tables and arrays are shown: their sender chooses the depth, and each level
-/// takes stack.
+/// Maximum depth at which nested tables and arrays are shown: the sender chooses the depth, and
+/// each level takes stack.
 const DEPTH_MAX: usize = 16;
 
-/// Adds what `malformed` lacks: the protocol's properties, headers without a plain text, and which
-/// headers are the broker's own.
+/// Adds what `malformed` lacks: the protocol's properties, headers without a plain text, and the
+/// broker's own headers as notes.
 pub(super) fn complete(malformed: &mut Malformed, properties: &BasicProperties) {
     malformed.properties.extend(of_protocol(properties));
     malformed.headers.retain(|(name, _)| !is_of_broker(name));
@@ -41,19 +41,20 @@ pub(super) fn complete(malformed: &mut Malformed, properties: &BasicProperties) 
     }
 }
 
-/// Whether the message has a place of its own: in a stream, where nothing is ever redelivered.
+/// Returns whether the message has a position of its own: in a stream, where nothing is ever
+/// redelivered.
 pub(super) fn has_place(properties: &BasicProperties) -> bool {
     properties.headers().as_ref().is_some_and(|headers| headers.contains_key("x-stream-offset"))
 }
 
-/// Headers that RabbitMQ sets and changes when it delivers a message again or moves it to another
-/// queue (rabbitmq.com/docs/dlx, rabbitmq.com/docs/quorum-queues).
+/// Returns whether RabbitMQ sets this header, and changes it when it redelivers a message or moves
+/// it to another queue (rabbitmq.com/docs/dlx, rabbitmq.com/docs/quorum-queues).
 fn is_of_broker(name: &str) -> bool {
     ["x-death", "x-delivery-count", "x-acquired-count"].contains(&name)
         || ["x-first-death-", "x-last-death-"].iter().any(|prefix| name.starts_with(prefix))
 }
 
-/// The properties of AMQP 0-9-1 that are set, under their names in the specification.
+/// Returns the AMQP 0-9-1 properties that are set, under their names in the specification.
 fn of_protocol(properties: &BasicProperties) -> Vec<(String, String)> {
     let text = |property: &Option<ShortString>| property.as_ref().map(ToString::to_string);
     let number = |property: &Option<u8>| property.as_ref().map(ToString::to_string);
@@ -77,7 +78,7 @@ fn of_protocol(properties: &BasicProperties) -> Vec<(String, String)> {
     all.into_iter().filter_map(|(name, value)| Some((format!("amqp.{name}"), value?))).collect()
 }
 
-/// A header value as a person reads it: a plain text, or JSON.
+/// Returns a header value in readable form: plain text, or JSON.
 fn readable(value: &AMQPValue) -> String {
     header_text(value).unwrap_or_else(|| json(value, 0).to_string())
 }
@@ -108,7 +109,7 @@ fn json(value: &AMQPValue, depth: usize) -> Value {
     }
 }
 
-/// The type of a header value.
+/// Returns the type of a header value.
 fn kind(value: &AMQPValue) -> &'static str {
     match value {
         AMQPValue::Boolean(_) => "bool",

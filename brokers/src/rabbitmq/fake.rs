@@ -1,4 +1,4 @@
-//! A broker of the tests' own: as much of AMQP 0-9-1 as it takes to be connected to.
+//! A broker for tests: as much of AMQP 0-9-1 as a client needs to connect.
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -52,8 +52,8 @@ mod tests {
 
     const CONFIRM_TIMEOUT_MS: u64 = 300;
 
-    /// Serves one client. Every first message on a channel is answered by an alarm that lasts for
-    /// several timeouts, and confirmed then. Tells the secrets that it gets, and refuses the login
+    /// Serves one client. Every first message on a channel triggers an alarm that lasts for several
+    /// timeouts, and is then confirmed. Reports the secrets that it receives, and refuses the login
     /// with the password "wrong".
     async fn serve(
         mut stream: TcpStream,
@@ -95,8 +95,8 @@ mod tests {
         }
     }
 
-    /// A broker that takes any number of clients: its URL, how many messages it has had, and the
-    /// secrets that it was given.
+    /// Starts a broker that accepts any number of clients. Returns its URL, the number of messages
+    /// that it received, and the secrets that it received.
     async fn broker() -> (String, Arc<AtomicUsize>, UnboundedReceiver<String>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("amqp://relay@{}", listener.local_addr().unwrap());
@@ -105,15 +105,15 @@ mod tests {
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 let (counter, secrets) = (Arc::clone(&counter), secrets.clone());
-                // It ends when its client is gone.
+                // It ends when its client disconnects.
                 tokio::spawn(async move { _ = serve(stream, &counter, &secrets).await });
             }
         });
         (url, published, told)
     }
 
-    /// Goal: an alarm that lasts for longer than confirms may take costs neither session nor
-    /// copies. Oracle: the receipt; how often the broker had the message.
+    /// Goal: an alarm that lasts longer than the confirm timeout costs neither session nor copies.
+    /// Oracle: the receipt; how often the broker received the message.
     #[tokio::test]
     async fn an_alarm_collects_no_copies() {
         let (url, published, _told) = broker().await;
@@ -127,8 +127,8 @@ mod tests {
         assert_eq!(published.load(Ordering::Relaxed), 1);
     }
 
-    /// Goal: a token that is replaced in its file reaches the broker on the connection that is
-    /// there, and one with which nobody can log in does not. Oracle: what the broker is told.
+    /// Goal: a token that is replaced in its file reaches the broker on the existing connection,
+    /// and one that cannot log in does not. Oracle: the secrets that the broker receives.
     #[tokio::test]
     async fn a_replaced_password_goes_to_the_broker() {
         let (url, _published, mut told) = broker().await;

@@ -1,4 +1,4 @@
-//! The client's errors, classified: whose fault, how far it reaches, what to do.
+//! Classifies the client's errors: party at fault, scope, remedy.
 
 use std::io;
 use std::time::Duration;
@@ -10,19 +10,19 @@ use message::{Fault, FaultScope, PublishError, SubscriptionError, Topic};
 use super::config::Unroutable;
 use crate::unreachable;
 
-/// Whether the broker closed a channel because of one message on it; the connection and its other
-/// messages are fine, and the message can be found by sending smaller groups.
+/// Returns whether the broker closed a channel because of one message on it. The connection and its
+/// other messages are fine, and the message can be found by sending smaller groups.
 pub(super) fn has_culprit(error: &Error) -> bool {
     error.is_amqp_soft_error()
 }
 
-/// Whether the broker closed a channel for want of permission.
+/// Returns whether the broker closed a channel because permission is missing.
 pub(super) fn is_refused_access(error: &Error) -> bool {
     let ErrorKind::ProtocolError(protocol) = error.kind() else { return false };
     *protocol.kind() == AMQPErrorKind::Soft(AMQPSoftError::ACCESSREFUSED)
 }
 
-/// Whether the broker closed a channel because what was asked does not fit what is there.
+/// Returns whether the broker closed a channel because a request contradicts what exists.
 pub(super) fn is_precondition(error: &Error) -> bool {
     let ErrorKind::ProtocolError(protocol) = error.kind() else { return false };
     *protocol.kind() == AMQPErrorKind::Soft(AMQPSoftError::PRECONDITIONFAILED)
@@ -50,7 +50,8 @@ pub(super) fn of_culprit(error: Error, topic: &Topic, exchange: &str) -> Publish
     fault.with_source(error)
 }
 
-/// A message that no queue took: acknowledged by the broker, and lost without this.
+/// Returns the error of a message that no queue took. The broker acknowledges it, so it would be
+/// lost without this error.
 pub(super) fn unroutable(topic: &Topic, exchange: &str, unroutable: Unroutable) -> PublishError {
     let reason =
         format!("no queue is bound for routing key {topic} on exchange {exchange:?}; declare and bind one");
@@ -60,14 +61,15 @@ pub(super) fn unroutable(topic: &Topic, exchange: &str, unroutable: Unroutable) 
     }
 }
 
-/// A message that its queue does not take for now (`basic.nack`).
+/// Returns the error of a message that its queue rejects for now (`basic.nack`).
 pub(super) fn nacked(topic: &Topic) -> PublishError {
     PublishError::topic_busy(format!(
         "a queue for {topic} rejected the message: it is full (overflow=reject-publish), or it has no leader"
     ))
 }
 
-/// A message whose queue confirmed nothing in time, while others did; its outcome is unknown.
+/// Returns the error of a message whose queue confirmed nothing in time, while others did. Its
+/// outcome is unknown.
 pub(super) fn unanswered(topic: &Topic, timeout: Duration) -> PublishError {
     let millis = timeout.as_millis();
     PublishError::topic_busy(format!(
@@ -75,13 +77,13 @@ pub(super) fn unanswered(topic: &Topic, timeout: Duration) -> PublishError {
     ))
 }
 
-/// The connection, or the attempt to make one, failed.
+/// Returns the error of a connection, or of an attempt to open one.
 pub(super) fn of_session(error: Error) -> PublishError {
     let (fault, reason) = classify(&error);
     PublishError::new(fault, FaultScope::Session, reason).with_source(error)
 }
 
-/// A subscription's connection, channel or consumer failed.
+/// Returns the error of a subscription's connection, channel or consumer.
 pub(super) fn of_subscription(error: Error) -> SubscriptionError {
     let (fault, reason) = classify(&error);
     match fault {
@@ -91,7 +93,7 @@ pub(super) fn of_subscription(error: Error) -> SubscriptionError {
     .with_source(error)
 }
 
-/// Whose fault a failed session is, and what to do.
+/// Returns the party at fault for a failed session, and the reason with its remedy.
 fn classify(error: &Error) -> (Fault, String) {
     match error.kind() {
         ErrorKind::ProtocolError(protocol) => {

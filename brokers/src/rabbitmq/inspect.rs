@@ -1,5 +1,5 @@
-//! The answers of the broker about the queues of a topic: all their settings over the management
-//! API where one is configured, else over AMQP that they exist. Reads only.
+//! The broker's answers about the queues of a topic. With a management API they include all
+//! settings; over AMQP alone they only show that the queues exist. Read-only.
 
 use std::time::Duration;
 
@@ -18,56 +18,56 @@ use super::management::Management;
 use super::publisher::GOODBYE;
 use crate::inspect::{BrokerFacts, InspectError, Inspected};
 
-/// The known facts of a topic.
+/// Facts about a topic.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TopicFacts {
-    /// The queues that get its messages; not known for an exchange without the management API.
+    /// The queues that receive its messages; unknown for an exchange without the management API.
     pub queues: Option<Vec<QueueFacts>>,
-    /// Whether the exchange survives a restart; nothing for the default exchange, which does, and
-    /// where it is not known.
+    /// Whether the exchange survives a restart; `None` for the default exchange, which does, and
+    /// where it is unknown.
     pub exchange_durable: Option<bool>,
 }
 
-/// The known facts of a queue.
+/// Facts about a queue.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct QueueFacts {
     /// Its name.
     pub queue: String,
-    /// Its settings; AMQP does not tell them.
+    /// Its settings, which AMQP does not report.
     pub settings: Option<QueueSettings>,
 }
 
-/// How a queue is declared, with the policy that is applied to it.
+/// The declaration of a queue, with the policy that is applied to it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct QueueSettings {
     /// `classic`, `quorum` or `stream`.
     pub kind: String,
     /// Whether it survives a restart.
     pub durable: bool,
-    /// Whether it goes with its last consumer or its connection.
+    /// Whether it is deleted with its last consumer or its connection.
     pub transient: bool,
     /// Whether the number or the bytes of its messages are bounded.
     pub bounded: bool,
-    /// `overflow`; without one the broker takes `drop-head`.
+    /// `overflow`; without it, the broker uses `drop-head`.
     pub overflow: Option<String>,
     /// `delivery-limit` of a quorum queue; -1 for none.
     pub delivery_limit: Option<i64>,
-    /// Where a message goes that the queue gives up.
+    /// The exchange that receives messages which the queue discards.
     pub dead_letter_exchange: Option<String>,
-    /// `message-ttl`: a message that waits longer is given up.
+    /// `message-ttl`: a message that waits longer is discarded.
     pub message_ttl: Option<Duration>,
-    /// `expires`: the queue goes when nobody has used it for so long.
+    /// `expires`: the queue is deleted after this time without use.
     pub expires: Option<Duration>,
-    /// How many servers hold it.
+    /// Number of servers that hold it.
     pub members: Option<usize>,
 }
 
-/// Looks at these topics. Cancel-safe.
+/// Inspects these topics. Cancel-safe.
 ///
 /// # Errors
-/// [`InspectError`]: unreachable, wrong credentials or settings.
+/// [`InspectError`] when the broker is unreachable, or credentials or settings are wrong.
 pub async fn inspect(config: &Config, topics: &[String]) -> Result<BrokerFacts<TopicFacts>, InspectError> {
-    // Also where the management API answers: messages go over AMQP.
+    // Connects even where the management API answers, because messages go over AMQP.
     let endpoint = Endpoint::new(config).map_err(|error| InspectError::operator(error.to_string()))?;
     let connection = endpoint.open("doctor").await.map_err(SubscriptionError::from)?;
     let management = Management::new(config).map_err(|error| InspectError::operator(error.to_string()))?;
@@ -75,12 +75,13 @@ pub async fn inspect(config: &Config, topics: &[String]) -> Result<BrokerFacts<T
         connection.say_goodbye(Instant::now() + GOODBYE).await;
         let (exchange, topics) = (config.exchange.clone(), topics.to_vec());
         let asked = spawn_blocking(move || management.inspect(&exchange, &topics)).await;
-        return asked.map_err(|error| InspectError::broker(format!("asking rabbitmq broke off: {error}")))?;
+        return asked
+            .map_err(|error| InspectError::broker(format!("asking rabbitmq was interrupted: {error}")))?;
     }
     let mut inspected = Vec::new();
     for topic in topics {
         let facts = look(&connection, &config.exchange, topic).await.map_err(|error| InspectError {
-            // A missing queue is for an operator, whatever a subscription makes of it.
+            // A missing queue is the operator's fault, however a subscription would treat it.
             fault: if error.to_string().contains("NOT_FOUND") { Fault::Operator } else { error.fault() },
             reason: error.to_string(),
         });
@@ -90,7 +91,7 @@ pub async fn inspect(config: &Config, topics: &[String]) -> Result<BrokerFacts<T
     Ok(BrokerFacts { version: None, nodes: None, clock: None, topics: inspected })
 }
 
-/// Declares passively: an error closes the channel, so each question has one of its own.
+/// Declares passively. An error closes the channel, so each question has its own.
 async fn look(connection: &Connection, exchange: &str, topic: &str) -> Result<TopicFacts, SubscriptionError> {
     let channel = connection.channel().await.map_err(fault::of_subscription)?;
     let short = |name: &str| {

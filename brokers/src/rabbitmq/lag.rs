@@ -1,4 +1,4 @@
-//! How many messages wait in queues that are consumed.
+//! Counts the messages that wait in consumed queues.
 
 use lapin::Channel;
 use lapin::options::QueueDeclareOptions;
@@ -7,8 +7,8 @@ use message::Lag;
 
 use crate::lag::LagWatch;
 
-/// Looks at the queues by passive declarations, on a channel of their own: one that is refused
-/// closes the channel, and then nothing is known for the rest of the session.
+/// Checks the queues by passive declarations, on a separate channel. A refused declaration closes
+/// the channel, and then the lag is unknown for the rest of the session.
 pub(super) fn watch(channel: Option<Channel>, queues: &[ShortString], origin: &str) -> Option<LagWatch> {
     let (channel, queues) = (channel?, queues.to_vec());
     Some(LagWatch::new(origin.to_owned(), move || {

@@ -1,6 +1,6 @@
 //! A lane: one channel that publishes window after window, each of one topic. Several lanes
-//! overlap, so that the wire is busy while one of them waits for its last confirms, and so that a
-//! queue that confirms nothing delays only its topic.
+//! overlap. So the wire is busy while one of them waits for its last confirms, and a queue that
+//! confirms nothing delays only its topic.
 
 use std::collections::HashSet;
 use std::pin::pin;
@@ -21,18 +21,18 @@ use super::suspects::Suspects;
 use super::window::Item;
 use super::wire::{self, Bounds, Record};
 
-/// How long is waited at a time, to see whether the broker blocks publishers meanwhile.
+/// Maximum time of one wait, before checking whether the broker blocks publishers.
 const SLICE: Duration = Duration::from_secs(1);
 
 /// The state that the lanes of a session share.
 pub(super) struct Session {
-    /// Submitted and not yet taken by a lane.
+    /// Messages that were submitted and not yet taken by a lane.
     pub(super) backlog: Backlog,
     /// When a window was last confirmed.
     pub(super) confirmed_at: Mutex<Option<Instant>>,
     /// The topics of which a message was stored.
     pub(super) published: Mutex<HashSet<Topic>>,
-    /// Why the session is over; then everything that is still submitted is answered with it.
+    /// The reason why the session is over. Messages that are still submitted are answered with it.
     pub(super) broken: OnceLock<Broken>,
     pub(super) exchange: ShortString,
     pub(super) unroutable: Unroutable,
@@ -57,12 +57,12 @@ impl Session {
         *self.confirmed_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
     }
 
-    /// Whether another window was confirmed since.
+    /// Returns whether another window was confirmed since then.
     fn has_confirmed_since(&self, begun_at: Instant) -> bool {
         self.confirmed_at.lock().unwrap_or_else(PoisonError::into_inner).is_some_and(|at| at >= begun_at)
     }
 
-    /// Ends the session for all lanes; the first reason counts.
+    /// Ends the session for all lanes; only the first reason counts.
     pub(super) fn fail(&self, connection: &Connection, cause: Break) -> &Broken {
         let blocked = connection.is_blocked();
         let broken = Broken { cause, blocked, confirm_timeout: self.confirm_timeout };
@@ -70,7 +70,7 @@ impl Session {
     }
 }
 
-/// Why a session ended.
+/// The reason why a session ended.
 #[derive(Debug, Clone)]
 pub(super) struct Broken {
     cause: Break,
@@ -83,8 +83,8 @@ impl Broken {
         match &self.cause {
             Break::Client(error) => fault::of_session(error.clone()),
             Break::Revoked(error) => PublishError::session_lost(format!(
-                "rabbitmq refuses a topic that it took before on this session ({error}): a token expired, or a \
-                 permission was withdrawn; logging in anew"
+                "rabbitmq refuses a topic that it accepted before in this session ({error}): a token expired, or a \
+                 permission was withdrawn; logging in again"
             ))
             .with_source(error.clone()),
             Break::Timeout => {
@@ -139,7 +139,7 @@ impl Lane {
         self.connection.finish(&self.channel).await;
     }
 
-    /// Publishes a group and answers every message of it, or gives them back with the reason.
+    /// Publishes a group and answers all its messages, or returns them with the reason.
     async fn attempt(&self, items: Vec<Item>) -> Result<(), (Vec<Item>, Break)> {
         let (items, records) = self.encode(items);
         let Session { exchange, confirm_timeout, unroutable, .. } = &*self.session;
@@ -166,8 +166,8 @@ impl Lane {
         }
     }
 
-    /// Waits for confirms. The time for them stands still while an alarm blocks publishers: a new
-    /// connection would publish the same messages again, of which the broker has read some.
+    /// Waits for confirms. The timeout starts over while an alarm blocks publishers: a new
+    /// connection would publish the same messages again, some of which the broker has already read.
     async fn in_time<T>(&self, confirms: impl Future<Output = T>, timeout: Duration) -> Option<T> {
         let (mut confirms, mut left, mut is_told) = (pin!(confirms), timeout, false);
         while !left.is_zero() {
@@ -184,7 +184,7 @@ impl Lane {
         None
     }
 
-    /// The records of a group; a message that cannot be one is answered at once.
+    /// Encodes a group. A message that cannot be encoded is answered at once.
     fn encode(&self, items: Vec<Item>) -> (Vec<Item>, Vec<Record>) {
         let mut accepted = Vec::with_capacity(items.len());
         let mut records = Vec::with_capacity(items.len());
@@ -200,8 +200,8 @@ impl Lane {
         (accepted, records)
     }
 
-    /// The topic's queue confirms nothing, but others do: the session goes on without this window,
-    /// on a new channel. What is still confirmed on the old one is not listened to any more.
+    /// Gives up a window whose queue confirms nothing while others do. The session continues
+    /// without it, on a new channel. Later confirms on the old channel are ignored.
     async fn give_up(&mut self, items: Vec<Item>) {
         for item in items {
             let error = fault::unanswered(&item.message.topic, self.session.confirm_timeout);
@@ -213,8 +213,8 @@ impl Lane {
         }
     }
 
-    /// After a window broke off: searches the culprit if one message closed the channel, else ends
-    /// the session.
+    /// Recovers after a window broke off: searches for the culprit if one message closed the
+    /// channel, otherwise ends the session.
     async fn recover(&mut self, mut group: Vec<Item>, mut cause: Break) {
         let mut suspects = Suspects::new();
         loop {
@@ -245,7 +245,7 @@ impl Lane {
         }
     }
 
-    /// Answers a message that alone closed the channel, and with it the rest of its topic if that
+    /// Answers a message that alone closed the channel, and also the rest of its topic if the topic
     /// is closed.
     fn condemn(&self, culprit: Vec<Item>, error: &Error, suspects: &mut Suspects) {
         for item in culprit {

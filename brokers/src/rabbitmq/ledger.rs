@@ -1,8 +1,9 @@
-//! Which delivery tags of a channel are settled, and the fewest acknowledgements that say so.
+//! Tracks which delivery tags of a channel are settled, and computes the fewest acknowledgements
+//! for them.
 //!
-//! A channel numbers its deliveries 1, 2, 3, … over all its consumers. An acknowledgement for many
-//! covers every tag up to it, also deliveries that still wait in the client's buffer; so it is used
-//! only up to the last tag before the first unsettled one.
+//! A channel numbers its deliveries 1, 2, 3, … across all its consumers. A multiple acknowledgement
+//! covers every tag up to its own, even deliveries that still wait in the client's buffer. So it is
+//! used only up to the last tag before the first unsettled one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,10 +12,10 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(super) struct Ledger {
     /// Every tag up to this one is settled.
     floor: u64,
-    /// Settled above the floor: the first and last tags of runs, of which there are no more than
-    /// tags that are not settled.
+    /// Runs of settled tags above the floor: the first and last tag of each. There are no more runs
+    /// than unsettled tags.
     above: BTreeMap<u64, u64>,
-    /// Handed to the caller and not settled.
+    /// Tags handed to the caller and not settled.
     outstanding: BTreeSet<u64>,
 }
 
@@ -28,23 +29,23 @@ pub(super) struct Acks {
 }
 
 impl Ledger {
-    /// A delivery goes to the caller.
+    /// Records that a delivery goes to the caller.
     pub(super) fn hand_out(&mut self, tag: u64) {
         self.outstanding.insert(tag);
     }
 
-    /// Whether the caller still owes a settlement for this tag.
+    /// Returns whether the caller still owes a settlement for this tag.
     pub(super) fn is_outstanding(&self, tag: u64) -> bool {
         self.outstanding.contains(&tag)
     }
 
-    /// A delivery goes back to its queue. To be told to the broker before later
+    /// Records that a delivery goes back to its queue. The broker must be told before later
     /// [`done`](Ledger::done) ones.
     pub(super) fn release(&mut self, tag: u64) {
         self.settle(tag);
     }
 
-    /// Deliveries are done; tags that are not outstanding must have been left out.
+    /// Settles deliveries that are done. The caller must leave out tags that are not outstanding.
     pub(super) fn done(&mut self, tags: &[u64]) -> Acks {
         for tag in tags {
             self.settle(*tag);

@@ -1,5 +1,5 @@
-//! RabbitMQ's management API: it tells the settings of queues, which AMQP does not. Blocking, and
-//! for `relay doctor` alone.
+//! RabbitMQ's management API, which reports the settings of queues; AMQP does not. Blocking, and
+//! only for `relay doctor`.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -19,14 +19,14 @@ use crate::plaintext;
 use crate::settings::InvalidSetting;
 use crate::tls::Tls;
 
-/// The header `Date` has seconds.
+/// Resolution of the header `Date`.
 const DATE_RESOLUTION: Duration = Duration::from_secs(1);
 
-/// A way to ask.
+/// A client of the management API.
 pub(super) struct Management {
     base: Url,
     agent: ureq::Agent,
-    /// The header `Authorization`.
+    /// Value of the header `Authorization`.
     authorization: String,
     vhost: String,
 }
@@ -62,14 +62,14 @@ struct Queue {
     exclusive: bool,
     #[serde(default)]
     arguments: Map<String, Value>,
-    /// An empty list where there is none.
+    /// An empty list if there is none.
     #[serde(default)]
     effective_policy_definition: Value,
     members: Option<Vec<String>>,
 }
 
 impl Management {
-    /// The API that is configured, if one is. Reads passwords and certificates.
+    /// Creates a client of the configured API, if there is one. Reads passwords and certificates.
     pub(super) fn new(config: &Config) -> Result<Option<Self>, InvalidSetting> {
         let Some(text) = &config.management_url else { return Ok(None) };
         let base = check(text, config.allow_plaintext)?;
@@ -87,7 +87,8 @@ impl Management {
         Ok(Some(Self { base, agent, authorization, vhost }))
     }
 
-    /// Asks for the queues of these topics on an exchange; the empty name is the default one.
+    /// Asks about the queues of these topics on an exchange; the empty name is the default
+    /// exchange.
     pub(super) fn inspect(
         &self,
         exchange: &str,
@@ -116,7 +117,7 @@ impl Management {
         let bindings = self.get::<Vec<Binding>>(&path)?.0.unwrap_or_default();
         let matching = bindings.iter().filter(|binding| matches(&found.kind, &binding.routing_key, topic));
         let matching: Vec<&Binding> = matching.collect();
-        // Behind another exchange or a routing of its own kind, anything may be.
+        // Behind another exchange, or with another kind of routing, the queues are unknown.
         let is_known = matches!(found.kind.as_str(), "topic" | "direct" | "fanout")
             && matching.iter().all(|binding| binding.destination_type == "queue");
         let queues = match is_known {
@@ -132,7 +133,7 @@ impl Management {
         Ok(queue.ok_or_else(missing)?.into())
     }
 
-    /// One question; nothing for what does not exist. Also tells the broker's time.
+    /// Sends one request. Returns the object, `None` if it does not exist, and the broker's time.
     fn get<T: DeserializeOwned>(
         &self,
         path: &[&str],
@@ -181,7 +182,7 @@ pub(super) fn check(text: &str, allow_plaintext: bool) -> Result<Url, InvalidSet
         return Err(invalid("management_url", format!("is no address of the management API; {shape}")));
     }
     if !url.username().is_empty() || url.password().is_some() {
-        let problem = "holds credentials; the user of AMQP asks the management API as well";
+        let problem = "holds credentials; remove them: the management API is asked with the user of AMQP";
         return Err(invalid("management_url", problem));
     }
     if url.scheme() == "http" {
@@ -217,16 +218,16 @@ fn tls(tls: &Tls) -> Result<TlsConfig, InvalidSetting> {
         .build())
 }
 
-/// The broker's clock in the middle of a question.
+/// Returns the broker's clock in the middle of a request.
 fn reading(date: SystemTime, before: SystemTime, took: Duration) -> ClockReading {
     let middle = before + took / 2;
-    // The header cuts off fractions.
+    // The header truncates fractions.
     let date = date + DATE_RESOLUTION / 2;
     let skew = date.duration_since(middle).unwrap_or_else(|error| error.duration());
     ClockReading { skew, uncertainty: took / 2 + DATE_RESOLUTION / 2 }
 }
 
-/// Whether an exchange of a kind sends a routing key to a binding.
+/// Returns whether an exchange of a kind routes a routing key to a binding.
 fn matches(kind: &str, binding: &str, key: &str) -> bool {
     match kind {
         "fanout" => true,
@@ -239,10 +240,10 @@ fn matches(kind: &str, binding: &str, key: &str) -> bool {
     }
 }
 
-/// `*` stands for one word, `#` for any number. Quadratic in the words, of which a key has at most
-/// 255 bytes.
+/// Matches words: `*` stands for one word, `#` for any number of them. Quadratic in the number of
+/// words, but a key has at most 255 bytes.
 fn words_match(pattern: &[&str], words: &[&str]) -> bool {
-    // Which lengths of `words` the pattern so far matches.
+    // The lengths of `words` that the pattern so far matches.
     let mut reached = vec![false; words.len() + 1];
     reached[0] = true;
     for part in pattern {
@@ -260,7 +261,7 @@ fn words_match(pattern: &[&str], words: &[&str]) -> bool {
 impl From<Queue> for QueueFacts {
     fn from(queue: Queue) -> Self {
         let policy = queue.effective_policy_definition.as_object();
-        // The lower of two numbers would win; an argument is what the queue was declared with.
+        // Of two numbers RabbitMQ applies the lower; this returns the argument of the declaration.
         let value = |name: &str| {
             let argument = queue.arguments.get(&format!("x-{name}"));
             argument.or_else(|| policy.and_then(|policy| policy.get(name)))
@@ -287,7 +288,7 @@ impl From<Queue> for QueueFacts {
     }
 }
 
-/// Base64 with padding (RFC 4648, section 4).
+/// Encodes in Base64 with padding (RFC 4648, section 4).
 fn base64(text: &str) -> String {
     use base64::Engine as _;
     base64::engine::general_purpose::STANDARD.encode(text)

@@ -2,24 +2,24 @@
 //!
 //! | file | what it holds |
 //! |---|---|
-//! | `config.rs` | [`Config`]: what an operator sets |
-//! | `endpoint.rs` | URL, credentials and certificates made into connections |
+//! | `config.rs` | [`Config`]: the operator's settings |
+//! | `endpoint.rs` | turns URL, credentials and certificates into connections |
 //! | `connection.rs` | a connection whose end ends every wait for an answer on it |
-//! | `end.rs` | the end of a connection: noticed, and brought about |
+//! | `end.rs` | detects the end of a connection, and brings it about |
 //! | `renewal.rs` | a password that is replaced while a connection lasts |
 //! | `connector.rs` | [`Connector`]: opens publishing sessions |
 //! | `publisher.rs` | one session: submissions, and as many lanes as they need |
-//! | `backlog.rs` | what waits to be published, by topic |
+//! | `backlog.rs` | messages that wait to be published, by topic |
 //! | `lane.rs` | one channel that publishes window after window |
-//! | `window.rs` | what is published and believed together |
-//! | `confirm.rs` | publishing one window, and its confirms without the returns |
+//! | `window.rs` | messages that are published and confirmed together |
+//! | `confirm.rs` | publishes one window, and subtracts the returns from its confirms |
 //! | `suspects.rs` | the search for a message that makes the broker close a channel |
 //! | `subscription.rs` | [`Subscriber`]: consumes queues |
 //! | `ledger.rs` | delivery tags and the fewest acknowledgements for them |
 //! | `wire.rs` | message to AMQP record and back (CloudEvents AMQP binding, binary mode) |
-//! | `fault.rs` | the client's errors classified |
-//! | `inspect.rs` | what the broker tells of its queues, for `relay doctor` |
-//! | `management.rs` | the management API: settings of queues, which AMQP does not tell |
+//! | `fault.rs` | classifies the client's errors |
+//! | `inspect.rs` | the broker's answers about its queues, for `relay doctor` |
+//! | `management.rs` | the management API: settings of queues, which AMQP does not report |
 //! | `admin.rs` | [`Admin`]: queues and exchanges for tests, examples and the demo |
 //!
 //! # Publishing
@@ -31,39 +31,39 @@
 //! |---|---|
 //! | no queue is bound | operator's fault, topic stops |
 //! | a full queue rejects (`overflow=reject-publish`) | broker's fault, topic pauses |
-//! | payload or headers too large, here or on the broker | message's fault; nobody else is affected |
+//! | payload or headers too large, here or on the broker | message's fault; no other message is affected |
 //! | exchange missing, no permission | operator's fault, topic stops (at connect: session) |
-//! | no confirm in time, but others got theirs | broker's fault, topic pauses; outcome unknown |
-//! | connection lost, no confirm for anybody in time | broker's fault, session; outcome unknown |
-//! | publishers blocked by an alarm | none until it is over: a new connection would only publish the same again |
-//! | a topic refused for want of permission that was published before on this session (an expired token) | broker's fault, session: the next one logs in anew |
+//! | no confirm in time, while other topics get theirs | broker's fault, topic pauses; outcome unknown |
+//! | connection lost, or no confirm at all in time | broker's fault, session; outcome unknown |
+//! | publishers blocked by an alarm | none until it is over: a new connection would only publish the same messages again |
+//! | a topic that was published before on this session is refused for lack of permission (an expired token) | broker's fault, session: the next one logs in again |
 //! | wrong credentials, unknown virtual host, untrusted certificate | operator's fault, session |
 //!
 //! Order per key holds because the relay keeps one unconfirmed message per key
 //! ([`MaxInFlightPerKey::One`](message::MaxInFlightPerKey)); many keys are in flight at once.
 //!
 //! # Consuming
-//! Manual acknowledgements, bounded by the prefetch. Order per key holds for one subscription per
-//! queue (use single active consumer for hot standbys); a released delivery goes back to its place
-//! as far as the queue can do that.
+//! Acknowledgements are manual, and the prefetch bounds deliveries. Order per key holds for one
+//! subscription per queue (use single active consumer for hot standbys). A released delivery goes
+//! back to its position, as far as the queue can do that.
 //!
 //! # Traps
 //! - `overflow=drop-head`, the default of a bounded queue, drops messages that were acknowledged to
 //!   us.
 //! - A quorum queue drops a message after 20 deliveries (RabbitMQ 4) unless it has a dead-letter
-//!   exchange. Measured on 3.10: the end of a session counts one delivery for everything that is
-//!   unsettled, `basic.nack` with requeue counts one as well (from RabbitMQ 4.3 it does not), and
-//!   what is handed back while its consumer is there comes to it again and counts twice. So a
-//!   graceful stop cancels the consumers first and then hands back: one delivery for what was
-//!   prefetched. AMQP does not show a queue's arguments and policies, so a subscription can only
-//!   warn when a message was delivered ten times (`x-delivery-count`): give such queues a
+//!   exchange. Measured on 3.10: the end of a session counts one delivery for every unsettled
+//!   message, and `basic.nack` with requeue also counts one (from RabbitMQ 4.3 it does not). A
+//!   message that is handed back while its consumer exists comes to it again and counts twice. So a
+//!   graceful stop cancels the consumers first and then hands back, which counts one delivery for
+//!   prefetched messages. AMQP does not show a queue's arguments and policies, so a subscription
+//!   can only warn when a message was delivered ten times (`x-delivery-count`): give such queues a
 //!   dead-letter exchange or a higher `delivery-limit`.
 //! - A delivery that stays unsettled for 30 minutes makes the broker close the channel
 //!   (`consumer_timeout`).
-//! - Each queue of a subscription has a channel with a prefetch of its own: one bound over all of
-//!   them (`global`) is refused by quorum queues always, and by RabbitMQ 4.3 for every queue.
-//! - A stream that is consumed as a queue begins at its end after every pause, and acknowledgements
-//!   change nothing about that: a subscription refuses it at its first delivery.
+//! - Each queue of a subscription has a channel with its own prefetch. Quorum queues always refuse
+//!   a shared bound (`global`), and RabbitMQ 4.3 refuses it for every queue.
+//! - A stream that is consumed as a queue starts at its end after every pause, and acknowledgements
+//!   do not change that: a subscription refuses it at its first delivery.
 //! - The client library writes returned messages to its log, payload included: see
 //!   [`PAYLOAD_LOG_TARGET`].
 

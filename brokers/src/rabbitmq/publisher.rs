@@ -1,4 +1,4 @@
-//! A publishing session: submissions go into a backlog, lanes take windows out of it.
+//! A publishing session: submissions go into a backlog, and lanes take windows out of it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,11 +14,11 @@ use super::lane::{Lane, Session};
 use super::window::Item;
 use crate::pending::Pending;
 
-/// How long the goodbye to the broker may take where the caller names no time.
+/// Maximum time for the goodbye to the broker where the caller sets none.
 pub(super) const GOODBYE: Duration = Duration::from_secs(1);
 
-/// Lanes on one connection at most: each is a channel. So many windows may be silent at once before
-/// others wait for them.
+/// Maximum lanes on one connection; each is a channel. This many windows may be silent at once
+/// before others wait for them.
 const LANES_MAX: usize = 64;
 
 /// A session with RabbitMQ. Dropping it ends its tasks; their messages are answered as unknown.
@@ -38,8 +38,8 @@ impl RabbitmqPublisher {
         connections: Vec<Arc<Connection>>,
         batch_len: usize,
     ) -> Self {
-        // One unconfirmed message per key: windows on different channels are not ordered among each
-        // other.
+        // One unconfirmed message per key: windows on different channels have no order among
+        // themselves.
         let profile = Capabilities { max_in_flight_per_key: MaxInFlightPerKey::One, batch_len };
         let mut tasks = JoinSet::new();
         tasks.spawn(run_lanes(Arc::clone(&session), connections.clone(), lanes));
@@ -80,7 +80,7 @@ async fn run_lanes(session: Arc<Session>, connections: Vec<Arc<Connection>>, ope
     while lanes.join_next().await.is_some() {}
 }
 
-/// Lanes on one connection at most. One channel is left for questions.
+/// Returns the maximum number of lanes on a connection. One channel is left for other requests.
 fn lanes_max(connection: &Connection) -> usize {
     let channels = connection.channels_max().map_or(LANES_MAX, |channels| channels.saturating_sub(1));
     channels.clamp(1, LANES_MAX)
@@ -105,7 +105,7 @@ impl Publisher for RabbitmqPublisher {
         let drained = async { while lanes.join_next().await.is_some() {} };
         if tokio::time::timeout_at(deadline, drained).await.is_err() {
             tracing::warn!(?grace, "rabbitmq did not confirm everything within the grace period");
-            // Dropping the connections closes them, too, without waiting for an answer.
+            // Dropping the connections also closes them, without waiting for an answer.
             return lanes.shutdown().await;
         }
         for connection in connections {

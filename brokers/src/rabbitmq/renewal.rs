@@ -1,9 +1,9 @@
-//! A password that is replaced while a connection lasts, as the access tokens of OAuth 2 are.
+//! Handles a password that is replaced during a connection, like the access tokens of OAuth 2.
 //!
-//! A token that expires ends no connection: the broker refuses every operation on it from then on
-//! (rabbitmq.com/docs/oauth2). So the file is looked at now and again, and the broker gets what is
-//! new. Of users of RabbitMQ's own kind the broker takes any secret there and asks for it nowhere:
-//! a new password is tried in a login of its own first.
+//! A token that expires ends no connection, but from then on the broker refuses every operation on
+//! it (rabbitmq.com/docs/oauth2). So the file is checked at an interval, and the broker receives
+//! the new password. For users in RabbitMQ's own database, the broker accepts any secret there and
+//! never checks it. So a new password is first tried in a login of its own.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -17,19 +17,19 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at};
 use super::endpoint::{Endpoint, PASSWORD};
 use crate::secret::Secret;
 
-/// How often the file is looked at: tokens are replaced a minute or more before they expire.
+/// Interval at which the file is checked: tokens are replaced a minute or more before they expire.
 const LOOK_EVERY: Duration = Duration::from_millis(if cfg!(test) { 20 } else { 15_000 });
-/// How long the broker may take to answer.
+/// Maximum time for the broker's answer.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 
-/// Looks at the password's file for as long as this lives.
+/// Checks the password's file until dropped.
 pub(super) struct Renewal {
     task: JoinHandle<()>,
 }
 
 impl Renewal {
-    /// For a connection that was opened with the password `used`. Nothing for one that is written
-    /// in the configuration.
+    /// Starts for a connection that was opened with the password `used`. Returns `None` if the
+    /// password is written in the configuration.
     pub(super) fn of(client: &Arc<lapin::Connection>, endpoint: &Endpoint, used: &str) -> Option<Self> {
         let password = endpoint.password().filter(|password| matches!(password, Secret::File(_)))?.clone();
         let (client, used) = (Arc::downgrade(client), SecretString::from(used));
@@ -50,19 +50,20 @@ async fn look(client: Weak<lapin::Connection>, endpoint: Endpoint, password: Sec
     loop {
         tick.tick().await;
         let read = password.clone();
-        // A file that is being replaced is looked at again.
+        // A file that is being replaced is checked again later.
         let Ok(Ok(now)) = tokio::task::spawn_blocking(move || read.load(PASSWORD)).await else { continue };
         if now.expose_secret() == used.expose_secret() {
             refused = None;
             continue;
         }
         if let Err(error) = endpoint.try_login(&now).await {
-            // The broker may get the new password after the file: tried again, reported once.
+            // The broker may get the new password after the file: it is tried again, and reported
+            // once.
             if refused.is_none_or(|refused| refused.expose_secret() != now.expose_secret()) {
                 let error = PublishError::from(error);
                 tracing::warn!(
                     %error,
-                    "rabbitmq refuses the new password of a connection, which goes on with the one before; \
+                    "rabbitmq refuses the new password of a connection, which continues with the previous one; \
                      the next connection will be refused"
                 );
             }
@@ -76,9 +77,9 @@ async fn look(client: Weak<lapin::Connection>, endpoint: Endpoint, password: Sec
         match tokio::time::timeout(ANSWER_MAX, answer).await {
             Ok(Ok(())) => tracing::info!("rabbitmq accepts the new password of a connection"),
             Ok(Err(error)) => {
-                tracing::warn!(%error, "rabbitmq does not take the new password of a connection");
+                tracing::warn!(%error, "rabbitmq does not accept the new password of a connection");
             }
-            Err(_) => tracing::warn!("rabbitmq does not answer to the new password of a connection"),
+            Err(_) => tracing::warn!("rabbitmq did not confirm the new password of a connection"),
         }
         used = now;
     }

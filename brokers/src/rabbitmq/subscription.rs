@@ -1,4 +1,4 @@
-//! Consuming queues: for each a channel with a prefetch bound, one consumer, manual
+//! Consumes queues: each has a channel with a prefetch bound, one consumer, and manual
 //! acknowledgements.
 
 use std::num::NonZeroUsize;
@@ -29,19 +29,19 @@ use super::wire;
 use crate::lag::LagWatch;
 use crate::settings::InvalidSetting;
 
-/// The lower bits of a token are the delivery tag, the upper ones the channel, numbered over all
-/// subscriptions: a token of an earlier one is recognised and skipped. At 100,000 deliveries per
-/// second 48 bits last for 89 years.
+/// Number of bits of the delivery tag, the lower part of a token. The upper bits are the channel,
+/// numbered across all subscriptions: a token of an earlier one is recognized and ignored. At
+/// 100,000 deliveries per second, 48 bits last for 89 years.
 const TAG_BITS: u32 = 48;
 
-/// Deliveries of one message before which nobody is warned: half of what RabbitMQ 4 allows by
+/// Deliveries of one message from which on a warning is logged: half of what RabbitMQ 4 allows by
 /// default.
 const DELIVERIES_WARNED: i64 = 10;
 
 /// Counts the consuming channels of this process.
 static GENERATION: AtomicU64 = AtomicU64::new(1);
 
-/// Subscribes to queues, again after every lost session.
+/// Subscribes to queues, and again after every lost session.
 pub struct Subscriber {
     endpoint: Endpoint,
     queues: Vec<ShortString>,
@@ -50,10 +50,10 @@ pub struct Subscriber {
 }
 
 impl Subscriber {
-    /// A subscriber of one or more queues, which must exist. Connects to nothing yet.
+    /// Creates a subscriber of one or more queues, which must exist. Does not connect yet.
     ///
     /// # Errors
-    /// [`InvalidSetting`] names the setting, its value and what is accepted.
+    /// [`InvalidSetting`] with the setting, its value and the accepted values.
     pub fn new<Q: Into<String>>(
         config: &Config,
         queues: impl IntoIterator<Item = Q>,
@@ -74,14 +74,14 @@ impl Subscriber {
         Ok(Self { endpoint, queues, prefetch: config.prefetch, origin })
     }
 
-    /// Opens a session: a connection of its own.
+    /// Opens a session on a connection of its own.
     ///
     /// # Errors
-    /// [`SubscriptionError`]: unreachable, or wrong credentials, a missing or exclusively used
-    /// queue.
+    /// [`SubscriptionError`] when the broker is unreachable, credentials are wrong, or a queue is
+    /// missing or used exclusively.
     pub async fn subscribe(&self) -> Result<Box<dyn Subscription>, SubscriptionError> {
         let connection = self.endpoint.open("subscription").await?;
-        // Before messages come: they would wait for it.
+        // Opened before messages arrive, which would wait for it.
         let spare = self.endpoint.in_time(connection.channel()).await.ok();
         let (lanes, consumers) = self.consume(&connection).await?;
         let lag = lag::watch(spare, &self.queues, &self.origin);
@@ -109,7 +109,8 @@ impl Subscriber {
             let tag = ShortString::default();
             let (options, arguments) = (BasicConsumeOptions::default(), FieldTable::default());
             let consuming = channel.basic_consume(queue.clone(), tag, options, arguments);
-            // Each by itself: those that are consumed already must not pay for many queues.
+            // Each has its own time limit: a long list must not fail the queues that are already
+            // consumed.
             let consumer = self.endpoint.in_time(connection.ask(consuming)).await?;
             let generation = GENERATION.fetch_add(1, Ordering::Relaxed) << TAG_BITS;
             let (queue, tag) = (queue.clone(), consumer.tag());
@@ -127,11 +128,11 @@ impl Subscriber {
 
 type Consumers = SelectAll<BoxStream<'static, Event>>;
 
-/// An event of a consumer, with the place of its lane.
+/// An event of a consumer, with the index of its lane.
 enum Event {
     Delivery(usize, Box<lapin::message::Delivery>),
     Failed(Error),
-    /// The broker cancelled it: its queue is deleted or lost its leader.
+    /// The broker cancelled the consumer: its queue was deleted or lost its leader.
     Ended(usize),
 }
 
@@ -139,37 +140,37 @@ enum Event {
 struct Lane {
     queue: ShortString,
     channel: Channel,
-    /// Of the consumer.
+    /// The consumer's tag.
     tag: ShortString,
     generation: u64,
     ledger: Ledger,
-    /// Whether a delivery has come: the first one shows what is no queue.
+    /// Whether a delivery has arrived: the first one shows whether this is really a queue.
     is_seen: bool,
 }
 
 impl Lane {
-    /// The delivery tag of a token, if it is an unsettled one of this channel.
+    /// Returns the delivery tag of a token, if it is an unsettled one of this channel.
     fn tag(&self, token: DeliveryToken) -> Option<u64> {
         let tag = token.0 & ((1 << TAG_BITS) - 1);
         (token.0 == self.generation | tag && self.ledger.is_outstanding(tag)).then_some(tag)
     }
 }
 
-/// A session that consumes.
+/// A consuming session.
 struct RabbitmqSubscription {
     origin: String,
     connection: Connection,
     lanes: Vec<Lane>,
     consumers: Consumers,
-    /// Received by a call whose future was dropped, or before an error.
+    /// Deliveries received by a call whose future was dropped, or before an error.
     received: Vec<Delivery>,
-    /// The most deliveries of one message that was warned of.
+    /// The highest delivery count of a message that was warned about.
     deliveries_max: i64,
-    /// None where the broker opened no second channel.
+    /// `None` if the broker opened no second channel.
     lag: Option<LagWatch>,
 }
 
-/// How often a quorum queue has delivered a message before this time (`x-delivery-count`); 0 where
+/// Returns how often a quorum queue delivered a message before this time (`x-delivery-count`); 0 if
 /// the queue does not count.
 fn delivery_count(properties: &BasicProperties) -> i64 {
     let headers = properties.headers().as_ref().map(FieldTable::inner);
@@ -206,15 +207,16 @@ impl RabbitmqSubscription {
         }
     }
 
-    /// Ends the subscription when a queue is a stream: it is read from its end after every pause,
-    /// so that what comes meanwhile would be skipped. Looks at the first delivery of a queue.
+    /// Ends the subscription when a queue is a stream. A stream is read from its end after every
+    /// pause, so messages that arrive meanwhile would be skipped. Looks at the first delivery of a
+    /// queue.
     async fn refuse_stream(&mut self, place: usize, has_offset: bool) -> Result<(), SubscriptionError> {
         let Some(lane) = self.lanes.get_mut(place).filter(|lane| !lane.is_seen) else { return Ok(()) };
         if !has_offset {
             lane.is_seen = true;
             return Ok(());
         }
-        // A message that a shovel took out of a stream has the header, too. Only a stream refuses a
+        // A message that a shovel took out of a stream also has the header. Only a stream refuses a
         // consumer without a prefetch.
         let (queue, connection) = (lane.queue.clone(), &self.connection);
         let probe = async {
@@ -227,12 +229,12 @@ impl RabbitmqSubscription {
                 self.consumers.clear();
                 self.received.clear();
                 Err(SubscriptionError::operator(format!(
-                    "{queue} is a stream, not a queue: what comes into it while this consumer is away would be skipped; \
-                     bind a quorum queue to the same exchange, and consume that"
+                    "{queue} is a stream, not a queue: messages that arrive while this consumer is away would \
+                     be skipped; bind a quorum queue to the same exchange, and consume that"
                 )))
             }
             Err(error) => Err(fault::of_subscription(error)),
-            // Dropped with its channel: what it was given comes back.
+            // Dropped with its channel, which hands back the messages it was given.
             Ok(_) => {
                 lane.is_seen = true;
                 Ok(())
@@ -240,7 +242,7 @@ impl RabbitmqSubscription {
         }
     }
 
-    /// Takes a delivery over.
+    /// Takes over a delivery.
     fn open(&mut self, place: usize, delivery: lapin::message::Delivery) {
         let Some(lane) = self.lanes.get_mut(place) else { return };
         let (tag, queue, generation) = (delivery.delivery_tag, lane.queue.clone(), lane.generation);
@@ -250,8 +252,8 @@ impl RabbitmqSubscription {
         let message = wire::decode(topic.as_str(), &delivery.properties, delivery.data);
         let message = message.map_err(|mut malformed| {
             malformed.properties.push((String::from("amqp.exchange"), delivery.exchange.to_string()));
-            // RabbitMQ gives a message neither an id nor a place. One that it hands out for the
-            // first time is another one than all before, whatever it looks like.
+            // RabbitMQ gives a message neither an id nor a position. One that it delivers for the
+            // first time is different from all earlier ones, whatever it looks like.
             if !delivery.redelivered && !evidence::has_place(&delivery.properties) {
                 malformed.first_arrival = Some(Uuid::now_v7());
             }
@@ -261,14 +263,13 @@ impl RabbitmqSubscription {
             token: DeliveryToken(generation | tag),
             message,
             redelivered: delivery.redelivered,
-            // Without the tag: the hash of a malformed delivery must be the same when it comes
-            // again.
+            // Without the tag: a malformed delivery must have the same hash when it is redelivered.
             origin: format!("queue {queue}"),
         });
     }
 
-    /// Quorum queues count deliveries, and drop or dead-letter a message after a number that AMQP
-    /// does not show.
+    /// Warns of a delivery limit. Quorum queues count deliveries, and drop or dead-letter a message
+    /// after a number that AMQP does not show.
     fn warn_of_limit(&mut self, queue: &ShortString, properties: &BasicProperties) {
         let deliveries = delivery_count(properties);
         if deliveries >= DELIVERIES_WARNED && deliveries > self.deliveries_max {
@@ -279,7 +280,7 @@ impl RabbitmqSubscription {
     }
 
     fn lost(&self) -> SubscriptionError {
-        SubscriptionError::lost(format!("the session of {} is closed; subscribe anew", self.origin))
+        SubscriptionError::lost(format!("the session of {} is closed; subscribe again", self.origin))
     }
 }
 
@@ -296,12 +297,12 @@ impl Subscription for RabbitmqSubscription {
     ) -> Result<Vec<Delivery>, SubscriptionError> {
         let deadline = Instant::now() + wait;
         while self.received.len() < max.get() {
-            // Waits for the first one only, then takes what is there.
+            // Waits only for the first one, then takes what is there.
             let next = if self.received.is_empty() {
                 tokio::select! {
                     biased;
                     next = self.consumers.next() => next,
-                    // The client may have told its consumers nothing.
+                    // The client may not have informed its consumers.
                     () = self.connection.passed() => None,
                     () = tokio::time::sleep_until(deadline) => break,
                 }
@@ -320,7 +321,7 @@ impl Subscription for RabbitmqSubscription {
     async fn settle(&mut self, settlements: Vec<Settlement>) -> Result<(), SubscriptionError> {
         let is_done = |one: &Settlement| *one.disposition() == Disposition::Done;
         let mut tokens: Vec<_> = settlements.iter().map(|one| (one.token(), is_done(one))).collect();
-        // In ascending order, because the broker delivers what is released again at once.
+        // In ascending order, because the broker redelivers released messages at once.
         tokens.sort_unstable_by_key(|(token, _)| token.0);
         tokens.dedup_by_key(|(token, _)| token.0);
         for lane in &mut self.lanes {
@@ -329,7 +330,7 @@ impl Subscription for RabbitmqSubscription {
                 of_lane.filter_map(|(token, _)| lane.tag(*token)).collect::<Vec<u64>>()
             };
             let (done, released) = (tags(true), tags(false));
-            // First what goes back, so that no acknowledgement for many covers it.
+            // Released tags first, so that no multiple acknowledgement covers them.
             for tag in released {
                 lane.ledger.release(tag);
                 let requeue = BasicNackOptions { multiple: false, requeue: true };
@@ -359,7 +360,7 @@ impl Subscription for RabbitmqSubscription {
         self.lag.as_ref().map(LagWatch::known).unwrap_or_default()
     }
 
-    /// Cancels the consumers, and hands back what waits in the client.
+    /// Cancels the consumers, and hands back the deliveries that wait in the client.
     async fn stop_receiving(&mut self) -> Result<(), SubscriptionError> {
         let options = BasicCancelOptions::default();
         let cancels = self.lanes.iter().map(|lane| lane.channel.basic_cancel(lane.tag.clone(), options));
@@ -368,7 +369,7 @@ impl Subscription for RabbitmqSubscription {
             Err(_) => {
                 let origin = &self.origin;
                 let reason =
-                    format!("{origin} did not confirm within {GOODBYE:?} that nothing more is delivered");
+                    format!("{origin} did not confirm within {GOODBYE:?} that deliveries have stopped");
                 return Err(SubscriptionError::lost(reason));
             }
         };

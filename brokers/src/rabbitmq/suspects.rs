@@ -1,4 +1,4 @@
-//! The search for the message that makes the broker close a channel, by halves.
+//! Searches, by halving, for the message that makes the broker close a channel.
 //!
 //! One culprit among 1,000 messages is found with about 20 groups; the others are published on the
 //! way.
@@ -18,18 +18,18 @@ impl Suspects {
         Self { groups: Vec::new() }
     }
 
-    /// The next group to publish; never empty.
+    /// Returns the next group to publish; never empty.
     pub(super) fn next(&mut self) -> Option<Vec<Item>> {
         self.groups.pop()
     }
 
-    /// A group of at least two closed the channel: its halves come next, in order.
+    /// Splits a group of at least two that closed the channel: its halves come next, in order.
     pub(super) fn split(&mut self, mut group: Vec<Item>) {
         let second = group.split_off(group.len().div_ceil(2));
         self.groups.extend([second, group].into_iter().filter(|half| !half.is_empty()));
     }
 
-    /// Takes out every message of a topic that was found to be closed to all.
+    /// Takes out every message of a topic that turned out to be closed.
     pub(super) fn take_topic(&mut self, topic: &Topic) -> Vec<Item> {
         let mut taken = Vec::new();
         for group in &mut self.groups {
@@ -39,7 +39,7 @@ impl Suspects {
         taken
     }
 
-    /// Gives up: every message that is left.
+    /// Ends the search. Returns every message that is left.
     pub(super) fn into_rest(self) -> impl Iterator<Item = Item> {
         self.groups.into_iter().flatten()
     }
@@ -50,8 +50,8 @@ mod tests {
     use super::*;
     use crate::rabbitmq::window::tests::item;
 
-    /// Publishes against a broker that closes the channel when `bad` is in a group; answers the
-    /// groups tried.
+    /// Publishes against a broker that closes the channel when a group contains a `bad` message.
+    /// Returns the good messages, the culprits and the number of groups tried.
     fn search(items: Vec<Item>, bad: impl Fn(&Item) -> bool) -> (Vec<Item>, Vec<Item>, usize) {
         let (mut good, mut culprits, mut tried) = (Vec::new(), Vec::new(), 0);
         let mut suspects = Suspects::new();

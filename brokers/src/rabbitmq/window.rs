@@ -1,4 +1,4 @@
-//! A window: the messages that are published together and believed together.
+//! A window: messages that are published and confirmed together.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -14,11 +14,11 @@ pub(super) struct Item {
     pub(super) pending: Pending,
 }
 
-/// How much one window holds.
+/// The limits of one window.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct WindowLimit {
     pub(super) messages_max: usize,
-    /// Payloads are copied into frames, so this bounds the memory of a window; one message may
+    /// Payloads are copied into frames, so this bounds the memory of a window. A single message may
     /// exceed it.
     pub(super) bytes_max: usize,
 }
@@ -32,7 +32,7 @@ pub(super) struct Window {
     bytes: usize,
 }
 
-/// The memory of one header in the client's table besides its bytes, rounded up.
+/// The memory of one header in the client's table, besides its own bytes, rounded up.
 const TABLE_ENTRY_BYTES: usize = 256;
 
 impl Window {
@@ -40,7 +40,7 @@ impl Window {
         Self { limit, items: Vec::new(), ids: HashSet::new(), bytes: 0 }
     }
 
-    /// Takes an item in, or gives it back when it must go into the next window.
+    /// Adds an item, or returns it when it must go into the next window.
     pub(super) fn push(&mut self, item: Item) -> Option<Item> {
         let bytes = item.message.wire_bytes() + item.message.headers.len() * TABLE_ENTRY_BYTES;
         let full = self.is_full() || (!self.items.is_empty() && self.bytes + bytes > self.limit.bytes_max);

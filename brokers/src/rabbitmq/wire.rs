@@ -1,10 +1,11 @@
-//! Message to AMQP 0-9-1 record and back, by the CloudEvents AMQP binding in binary mode.
+//! Converts messages to AMQP 0-9-1 records and back, by the CloudEvents AMQP binding in binary
+//! mode.
 //!
-//! Attributes travel as `cloudEvents_*` headers (`cloudEvents:` is read as well), `datacontenttype`
-//! as the property `content_type`, trace context and free headers under their own names. The id is
+//! Attributes travel as `cloudEvents_*` headers (`cloudEvents:` is also read), `datacontenttype` as
+//! the property `content_type`, trace context and free headers under their own names. The id is
 //! also the property `message_id` and the event type the property `type`, where AMQP tools look for
-//! them. An event in structured mode (content type `application/cloudevents+json`, as other
-//! producers send it) is read as well.
+//! them. An event in structured mode (content type `application/cloudevents+json`), as other
+//! producers send it, is also read.
 
 use bytes::Bytes;
 use lapin::BasicProperties;
@@ -33,9 +34,9 @@ const FRAME_BYTES: usize = 64;
 /// The limits that the connection and the configuration set.
 #[derive(Debug, Clone)]
 pub(crate) struct Bounds {
-    /// The largest payload in bytes.
+    /// Maximum bytes of a payload.
     pub(crate) payload_bytes_max: usize,
-    /// The largest frame in bytes: properties and headers must fit into one.
+    /// Maximum bytes of a frame: properties and headers must fit into one.
     pub(crate) frame_bytes_max: usize,
 }
 
@@ -47,7 +48,7 @@ pub(crate) struct Record {
     pub(crate) payload: Bytes,
 }
 
-/// Makes the record of a message.
+/// Encodes a message as a record.
 ///
 /// # Errors
 /// [`PublishError::refused`] when the payload or the headers exceed the bounds, or a text does not
@@ -79,7 +80,7 @@ pub(crate) fn encode(
     for (name, value) in message.headers.iter().chain(trace_headers(message)) {
         insert(name.to_owned(), value)?;
     }
-    // AMQP cannot split a content header over frames; a longer one costs the whole connection (501
+    // AMQP cannot split a content header over frames: a longer one closes the whole connection (501
     // FRAME_ERROR).
     if size > bounds.frame_bytes_max {
         return Err(PublishError::refused(format!(
@@ -104,13 +105,13 @@ pub(crate) fn encode(
     Ok(Record { routing_key, properties, payload: message.payload.clone() })
 }
 
-/// A text as an AMQP short string; the library's own conversion panics above 255 bytes.
+/// Converts a text to an AMQP short string. The library's own conversion panics above 255 bytes.
 fn short(what: &str, text: impl Into<String>) -> Result<ShortString, PublishError> {
     ShortString::try_new(text)
         .map_err(|error| PublishError::refused(format!("the {what} does not fit AMQP")).with_source(error))
 }
 
-/// Reads a delivery. `topic` is its routing key, or the queue where it has none.
+/// Reads a delivery. `topic` is its routing key, or the queue if it has none.
 ///
 /// # Errors
 /// [`Malformed`] with the evidence, when there is no valid id or an attribute cannot be accepted.
@@ -132,7 +133,7 @@ pub(crate) fn decode(
             envelope.push_header(&PREFIXES, name.as_str(), value);
         }
     }
-    // A foreign producer that says what happened only in the property `type`.
+    // A foreign producer may name the type only in the property `type`.
     if let Some(kind) = text(properties.kind())
         && !envelope.attributes.iter().any(|(name, _)| name == "type")
     {
@@ -144,7 +145,8 @@ pub(crate) fn decode(
     })
 }
 
-/// A header value as text; nested tables, arrays and bytes (the broker's own `x-death`) have none.
+/// Returns a header value as text; `None` for nested tables, arrays and bytes, such as the broker's
+/// own `x-death`.
 pub(super) fn header_text(value: &AMQPValue) -> Option<String> {
     Some(match value {
         AMQPValue::LongString(text) => String::from_utf8_lossy(text.as_bytes()).into_owned(),

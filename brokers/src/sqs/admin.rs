@@ -1,5 +1,5 @@
-//! Queues made by the program itself: for tests, examples and the demo. In production they belong
-//! to whoever operates the account.
+//! Creates queues, for tests, examples and the demo. In production they belong to the account's
+//! operators.
 
 use aws_sdk_sqs::Client;
 use aws_sdk_sqs::types::QueueAttributeName;
@@ -17,10 +17,10 @@ pub struct Admin {
 }
 
 impl Admin {
-    /// Makes a client with the settings of publishers and subscribers.
+    /// Creates a client with the settings of publishers and subscribers.
     ///
     /// # Errors
-    /// [`SubscriptionError`]: wrong settings, no credentials.
+    /// [`SubscriptionError`] when settings are wrong, or there are no credentials.
     pub async fn connect(config: &Config) -> Result<Self, SubscriptionError> {
         let factory =
             ClientFactory::new(config).map_err(|error| SubscriptionError::operator(error.to_string()))?;
@@ -30,7 +30,7 @@ impl Admin {
     /// Creates a queue, a FIFO queue if its name ends in `.fifo`; does nothing when it exists.
     ///
     /// # Errors
-    /// [`SubscriptionError`]: the name is not valid, or permission is missing.
+    /// [`SubscriptionError`] when the name is not valid, or permission is missing.
     pub async fn create_queue(&self, name: &str) -> Result<(), SubscriptionError> {
         let mut create = self.client.create_queue().queue_name(name);
         if is_fifo(name) {
@@ -39,10 +39,10 @@ impl Admin {
         create.send().await.map(drop).map_err(|error| failed(name, &Failure::of_request(&error)))
     }
 
-    /// How many messages wait in a queue; SQS calls this number approximate.
+    /// Returns how many messages wait in a queue; SQS calls this number approximate.
     ///
     /// # Errors
-    /// [`SubscriptionError`]: the queue is missing, or permission.
+    /// [`SubscriptionError`] when the queue or permission is missing.
     pub async fn count(&self, name: &str) -> Result<u64, SubscriptionError> {
         let url = self.url(name).await?;
         let wanted = QueueAttributeName::ApproximateNumberOfMessages;
@@ -53,10 +53,10 @@ impl Admin {
         count.ok_or_else(|| SubscriptionError::lost(format!("queue {name}: the answer has no count")))
     }
 
-    /// Throws away what is in a queue. AWS takes up to 60 seconds for it.
+    /// Discards everything in a queue, which takes AWS up to 60 seconds.
     ///
     /// # Errors
-    /// [`SubscriptionError`]: the queue is missing, permission is, or another purge is running.
+    /// [`SubscriptionError`] when the queue or permission is missing, or another purge is running.
     pub async fn purge(&self, name: &str) -> Result<(), SubscriptionError> {
         let url = self.url(name).await?;
         let purged = self.client.purge_queue().queue_url(url).send().await;
@@ -66,7 +66,7 @@ impl Admin {
     /// Deletes a queue with all its messages; does nothing when it is missing.
     ///
     /// # Errors
-    /// [`SubscriptionError`]: permission is missing.
+    /// [`SubscriptionError`] when permission is missing.
     pub async fn delete_queue(&self, name: &str) -> Result<(), SubscriptionError> {
         let url = match queue_url(&self.client, name).await {
             Ok(url) => url,

@@ -1,7 +1,7 @@
-//! Which queues answer: how far it reaches when one does not.
+//! Tracks which queues answer, to determine the scope of a missing answer.
 //!
-//! HTTP has no sessions. A request without an answer means an outage only where no other request
-//! has an answer either.
+//! HTTP has no sessions. A request without an answer means an outage only if no other request is
+//! answered either.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,12 +9,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use message::FaultScope;
 use tokio::time::Instant;
 
-/// When each queue answered last.
+/// When each queue last answered.
 #[derive(Debug, Default)]
 pub(super) struct Answers(Mutex<HashMap<String, Instant>>);
 
 impl Answers {
-    /// A queue has answered, whatever it said.
+    /// Records that a queue has answered, whatever the answer.
     pub(super) fn note(&self, queue: &str, answered_at: Instant) {
         let mut answers = self.lock();
         match answers.get_mut(queue) {
@@ -23,7 +23,8 @@ impl Answers {
         }
     }
 
-    /// How far it reaches that a request to this queue, begun then, has no answer.
+    /// Returns the scope of a missing answer to a request that was sent to this queue at
+    /// `begun_at`.
     pub(super) fn reach(&self, queue: &str, begun_at: Instant) -> FaultScope {
         let answers = self.lock();
         if answers.get(queue).is_some_and(|at| *at >= begun_at) {
@@ -36,7 +37,7 @@ impl Answers {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Instant>> {
-        // A map of times is whole even if another thread panicked with it.
+        // A map of times is consistent even if another thread panicked while it held the lock.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,4 +1,4 @@
-//! Messages that wait for one queue, and the choice of those that may leave together.
+//! Keeps messages that wait for one queue, and chooses those that may be sent together.
 //!
 //! A batch has at most 10 entries and a bounded size. On a FIFO queue at most one message of a
 //! group is in flight. If two were in one batch and only the first failed, the second would
@@ -12,10 +12,10 @@ use sha2::{Digest, Sha256};
 use super::wire::Record;
 use crate::pending::Pending;
 
-/// The most entries of a batch (SQS quota).
+/// Maximum entries of a batch (SQS quota).
 pub(super) const BATCH_ENTRIES_MAX: usize = 10;
 
-/// The longest group id in characters (SQS quota).
+/// Maximum length of a group id in characters (SQS quota).
 const GROUP_CHARS_MAX: usize = 128;
 
 /// A message on its way.
@@ -23,7 +23,7 @@ const GROUP_CHARS_MAX: usize = 128;
 pub(super) struct Item {
     pub(super) topic: Topic,
     pub(super) record: Record,
-    /// The message group, where the queue gets one.
+    /// The message group, if the queue gets one.
     pub(super) group: Option<String>,
     /// The deduplication id, on FIFO queues.
     pub(super) deduplication: Option<String>,
@@ -53,8 +53,8 @@ impl Backlog {
         self.in_flight
     }
 
-    /// The next batch in the order of submission, at most `bytes_max` large; empty when everything
-    /// that waits has a message of its group in flight.
+    /// Takes the next batch in the order of submission, at most `bytes_max` large. It is empty when
+    /// every waiting message has one of its group in flight.
     pub(super) fn take(&mut self, bytes_max: usize) -> Vec<Item> {
         let (mut batch, mut bytes, mut passed) = (Vec::new(), 0, Vec::new());
         while batch.len() < BATCH_ENTRIES_MAX
@@ -76,14 +76,14 @@ impl Backlog {
             }
             batch.push(item);
         }
-        // Not the other way round: whatever waits behind, a whole window perhaps, stays where it
-        // is.
+        // Puts the skipped items back, instead of taking out all items behind them: there may be a
+        // whole window of those.
         passed.into_iter().rev().for_each(|item| self.waiting.push_front(item));
         self.in_flight += usize::from(!batch.is_empty());
         batch
     }
 
-    /// A batch is answered; its groups may go on.
+    /// Records that a batch is answered; its groups may continue.
     pub(super) fn finish(&mut self, groups: &[String]) {
         self.in_flight -= 1;
         for group in groups {
@@ -92,7 +92,7 @@ impl Backlog {
     }
 }
 
-/// The group of a message on a FIFO queue: its key, or its own id where it has none, so that
+/// Returns the group of a message on a FIFO queue: its key, or its own id if it has none, so that
 /// messages without a key are not ordered.
 pub(super) fn fifo_group(message: &Message) -> String {
     message.key.as_ref().map_or_else(|| message.id.to_string(), |key| group(key.as_str()))
@@ -108,8 +108,8 @@ pub(super) fn deduplication(message: &Message) -> String {
     }
 }
 
-/// A key as a group id: at most 128 characters of printable ASCII (SQS API reference, SendMessage);
-/// other keys are hashed.
+/// Converts a key to a group id: at most 128 characters of printable ASCII (SQS API reference,
+/// SendMessage). Other keys are hashed.
 pub(super) fn group(key: &str) -> String {
     if key.len() <= GROUP_CHARS_MAX && key.bytes().all(|b| b.is_ascii_graphic()) {
         return key.to_owned();

@@ -1,4 +1,4 @@
-//! The SDK's client, made from the settings.
+//! Creates the SDK's client from the settings.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ use crate::secret::Secret;
 use crate::settings::InvalidSetting;
 use crate::tls::Tls;
 
-/// Makes clients with one set of settings.
+/// Creates clients with one set of settings.
 #[derive(Debug, Clone)]
 pub(super) struct ClientFactory {
     config: Config,
@@ -29,7 +29,7 @@ pub(super) struct ClientFactory {
     destination: String,
 }
 
-/// Why no client was made; always for an operator to repair.
+/// The reason why no client was created, which is always for an operator to fix.
 #[derive(Debug)]
 pub(super) struct NoClient(String);
 
@@ -54,12 +54,12 @@ impl ClientFactory {
         Ok(Self { config: config.clone(), key, destination })
     }
 
-    /// `sqs <endpoint or region>`, for logs.
+    /// Returns `sqs <endpoint or region>`, for logs.
     pub(super) fn destination(&self) -> &str {
         &self.destination
     }
 
-    /// A client with credentials at hand.
+    /// Creates a client and makes sure that it has credentials.
     pub(super) async fn client(&self) -> Result<Client, NoClient> {
         let mut builder = match &self.key {
             Some((key, secret)) => self.with_static_key(key, secret)?,
@@ -79,7 +79,7 @@ impl ClientFactory {
         ))
     }
 
-    /// Tells once what is not protected.
+    /// Logs which protection the connection lacks.
     pub(super) fn warn(&self) {
         let host = self.config.endpoint_url.as_deref().and_then(plaintext_host);
         if host.is_some_and(|host| !is_loopback(&host)) {
@@ -87,8 +87,8 @@ impl ClientFactory {
         }
     }
 
-    /// The limits of a request that SQS itself may hold for `poll`: without them the SDK waits for
-    /// ever.
+    /// Returns the timeouts of a request that SQS itself may hold for `poll`. Without them the SDK
+    /// waits forever.
     pub(super) fn timeouts(&self, poll: Duration) -> TimeoutConfig {
         TimeoutConfig::builder()
             .connect_timeout(Duration::from_millis(self.config.connect_timeout_ms))
@@ -96,8 +96,8 @@ impl ClientFactory {
             .build()
     }
 
-    /// Reads nothing from the environment, so that no lookup of an absent instance role delays the
-    /// start.
+    /// Reads nothing from the environment, so that looking up an absent instance role does not
+    /// delay the start.
     fn with_static_key(&self, key: &Secret, secret: &Secret) -> Result<Builder, NoClient> {
         let unreadable = |error: InvalidSetting| NoClient(error.to_string());
         let key = key.load(ACCESS_KEY).map_err(unreadable)?;
@@ -139,7 +139,7 @@ impl ClientFactory {
     }
 }
 
-/// A client that trusts the configured authority alone; none where that is the system's.
+/// Creates an HTTP client that trusts only the configured authority; `None` if none is configured.
 fn http(tls: &Tls) -> Result<Option<SharedHttpClient>, NoClient> {
     let unusable = |error: &dyn std::fmt::Display| NoClient(error.to_string());
     let Some(authorities) = tls.authorities("sqs.tls").map_err(|error| unusable(&error))? else {
@@ -157,7 +157,7 @@ fn http(tls: &Tls) -> Result<Option<SharedHttpClient>, NoClient> {
     Ok(Some(aws_smithy_http_client::Builder::new().tls_provider(provider).tls_context(context).build_https()))
 }
 
-/// The SDK takes PEM only.
+/// Encodes a certificate as PEM, the only format that the SDK accepts.
 fn pem(certificate: &[u8]) -> Vec<u8> {
     let text = base64::engine::general_purpose::STANDARD.encode(certificate);
     format!("-----BEGIN CERTIFICATE-----\n{text}\n-----END CERTIFICATE-----\n").into_bytes()

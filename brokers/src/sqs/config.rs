@@ -1,4 +1,4 @@
-//! Settings that an operator writes for SQS, and their checks.
+//! An operator's settings for SQS, and their validation.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -26,59 +26,59 @@ use crate::tls::Tls;
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// The AWS region; without it, the environment's.
+    /// The AWS region. Default: that of the environment.
     pub region: Option<String>,
     /// The endpoint of an SQS-compatible server or of a VPC endpoint: `http://127.0.0.1:9324`.
     pub endpoint_url: Option<String>,
     /// The certificate authority of an SQS-compatible server or a proxy; only `ca_file` is
     /// supported.
     pub tls: Option<Tls>,
-    /// Accept `http` to another machine. Default no: every message would cross the network in the
-    /// clear.
+    /// Whether `http` to another machine is allowed. Default no: every message would cross the
+    /// network in the clear.
     pub allow_plaintext: bool,
     /// The profile of the AWS configuration files.
     pub profile: Option<String>,
-    /// A static access key; needs `secret_access_key` or its file, and `region`. Nothing is read
-    /// from the environment then.
+    /// A static access key. It needs `secret_access_key` or its file, and `region`. With it,
+    /// nothing is read from the environment.
     pub access_key_id: Option<String>,
-    /// The file that holds the access key, read at every connect: a rotation changes both halves.
+    /// The file that holds the access key, read on every connect: a rotation changes both halves.
     pub access_key_id_file: Option<PathBuf>,
     /// The secret of the access key.
     #[cfg_attr(feature = "schema", schemars(with = "Option<String>"))]
     pub secret_access_key: Option<SecretString>,
-    /// The file that holds the secret of the access key, read at every connect.
+    /// The file that holds the secret of the access key, read on every connect.
     pub secret_access_key_file: Option<PathBuf>,
-    /// The queue of a topic, by name or URL; a topic that is not listed is the name of its queue. A
-    /// name that ends in `.fifo` is a FIFO queue.
+    /// The queue of each topic, by name or URL. A topic that is not listed is the name of its
+    /// queue. A name that ends in `.fifo` is a FIFO queue.
     pub queues: BTreeMap<String, String>,
-    /// Requests in flight at once per publishing session, 1 to 256 (default 16). Each carries up to
-    /// 10 messages. One that is not answered within a second counts for its queue only, so that a
-    /// silent queue leaves the others alone.
+    /// Maximum requests in flight per publishing session, 1 to 256 (default 16). Each carries up to
+    /// 10 messages. A request that is not answered within a second counts only for its queue, so
+    /// that a silent queue leaves the others alone.
     pub concurrency: usize,
     /// Milliseconds that a batch waits for more messages while other requests are in flight, 0 to
     /// 100 (default 2).
     pub linger_ms: u64,
     /// Whether a message to a standard queue carries its ordering key as message group (fair
-    /// queues; default no, because servers other than AWS may refuse it).
+    /// queues). Default no, because servers other than AWS may refuse it.
     pub fair_queues: bool,
-    /// The largest message and batch in bytes, 1,024 to 1,048,576 (default 1 MiB, SQS' limit since
-    /// August 2025).
+    /// Maximum bytes of a message and of a batch, 1,024 to 1,048,576 (default 1 MiB, SQS' limit
+    /// since August 2025).
     pub message_bytes_max: usize,
-    /// Milliseconds for a connection, 100 to 60,000 (default 3,000).
+    /// Maximum milliseconds to open a connection, 100 to 60,000 (default 3,000).
     pub connect_timeout_ms: u64,
-    /// Milliseconds for one attempt of a request, beyond a long poll's own wait, 500 to 300,000
-    /// (default 10,000).
+    /// Maximum milliseconds for one attempt of a request, besides a long poll's own wait, 500 to
+    /// 300,000 (default 10,000).
     pub request_timeout_ms: u64,
-    /// Attempts of one request, 1 to 5 (default 2). The relay sends again anyway, this only bridges
-    /// hiccups.
+    /// Attempts of one request, 1 to 5 (default 2). The relay sends again anyway; this only bridges
+    /// short failures.
     pub attempts: u32,
-    /// Seconds until an unsettled delivery comes again, 1 to 43,200 (default 60).
+    /// Seconds until an unsettled delivery is redelivered, 1 to 43,200 (default 60).
     pub visibility_timeout_secs: u32,
     /// Seconds that SQS holds a receive request while the queue is empty, 1 to 20 (default 5).
-    /// Closing a subscription waits for requests on their way, because SQS would hide what it hands
-    /// to a dead one.
+    /// Closing a subscription waits for requests in flight, because SQS would hide the messages
+    /// that it hands to a dead one.
     pub poll_wait_secs: u32,
-    /// Receive requests at once while the queue is busy, 1 to 32 (default 4).
+    /// Receive requests in flight while the queue is busy, 1 to 32 (default 4).
     pub receive_concurrency: usize,
 }
 
@@ -110,13 +110,13 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Returns the largest message that is configured.
+    /// Returns the configured size limit of messages.
     #[must_use]
     pub fn size_limit(&self) -> SizeLimit {
         SizeLimit { message_bytes_max: self.message_bytes_max, ..SizeLimit::SQS }
     }
 
-    /// Checks every setting; answers the access key with its secret, if one is configured.
+    /// Checks every setting. Returns the access key with its secret, if one is configured.
     pub(super) fn check(&self) -> Result<Option<(Secret, Secret)>, InvalidSetting> {
         within("concurrency", self.concurrency, 1..=256)?;
         within("linger_ms", self.linger_ms, 0..=100)?;
@@ -167,7 +167,7 @@ impl Config {
         if tls.cert_file.is_some() || tls.key_file.is_some() {
             return Err(invalid(
                 "tls.cert_file",
-                "is not supported: SQS knows its clients by their access keys",
+                "is not supported: SQS identifies its clients by their access keys",
             ));
         }
         if !tls.verify {
@@ -204,15 +204,15 @@ impl Config {
 pub(super) const ACCESS_KEY: &str = "sqs.access_key_id";
 pub(super) const SECRET_KEY: &str = "sqs.secret_access_key";
 
-/// The problem of a setting that should name a queue and does not.
+/// The problem of a setting that should name a queue but does not.
 const NOT_A_QUEUE: &str = "is neither a URL nor a queue name: 1 to 80 letters, digits, - and _, with .fifo at the end for a FIFO queue";
 
-/// Whether this is a queue's URL rather than its name.
+/// Returns whether this is a queue's URL rather than its name.
 pub(super) fn is_url(queue: &str) -> bool {
     queue.starts_with("http://") || queue.starts_with("https://")
 }
 
-/// Whether SQS accepts this as a queue's name.
+/// Returns whether SQS accepts this as a queue's name.
 pub(super) fn is_queue_name(name: &str) -> bool {
     let stem = name.strip_suffix(".fifo").unwrap_or(name);
     !stem.is_empty()
@@ -220,7 +220,7 @@ pub(super) fn is_queue_name(name: &str) -> bool {
         && stem.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_'))
 }
 
-/// A setting of this adapter that cannot be used.
+/// Returns the report of an invalid setting of this adapter.
 pub(super) fn invalid(setting: &str, problem: impl Into<String>) -> InvalidSetting {
     InvalidSetting::new(format!("sqs.{setting}"), problem)
 }

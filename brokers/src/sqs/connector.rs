@@ -16,7 +16,7 @@ use super::queues::Queues;
 use super::send::Sender;
 use crate::settings::InvalidSetting;
 
-/// A name to ask for when connecting; nobody needs to have a queue of this name.
+/// A queue name to ask for when connecting; the queue need not exist.
 const PROBE: &str = "outbox-probe";
 
 /// Opens publishing sessions with SQS.
@@ -27,10 +27,10 @@ pub struct Connector {
 }
 
 impl Connector {
-    /// A connector with these settings. Connects to nothing yet.
+    /// Creates a connector with these settings. Does not connect yet.
     ///
     /// # Errors
-    /// [`InvalidSetting`] names the setting, its value and what is accepted.
+    /// [`InvalidSetting`] with the setting, its value and the accepted values.
     pub fn new(config: &Config) -> Result<Self, InvalidSetting> {
         let factory = ClientFactory::new(config)?;
         factory.warn();
@@ -58,8 +58,8 @@ impl message::Connector for Connector {
     }
 }
 
-/// HTTP has no sessions, so one request finds out whether SQS answers and knows us. "No such queue"
-/// and "not allowed to ask" are good answers.
+/// Sends one request to find out whether SQS answers and accepts the credentials, because HTTP has
+/// no sessions. "No such queue" and "not allowed to ask" are good answers.
 async fn probe(client: &Client) -> Result<(), PublishError> {
     match client.get_queue_url().queue_name(PROBE).send().await.map_err(|error| Failure::of_request(&error)) {
         Err(failure) if !matches!(failure.kind, Kind::Missing | Kind::Forbidden) => {

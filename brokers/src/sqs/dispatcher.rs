@@ -13,10 +13,10 @@ use super::backlog::{BATCH_ENTRIES_MAX, Backlog, Item};
 use super::send::Sender;
 
 /// How long a request counts among those in flight. One that waits longer for its answer has a
-/// queue that is silent: others must not pay for it. Its queue alone keeps to the bound.
+/// silent queue, which must not slow down others. The bound then applies only to its own queue.
 const COUNTED: Duration = Duration::from_secs(1);
 
-/// Submissions that are sorted in one go.
+/// Maximum submissions that are sorted at once.
 const SORT_MAX: usize = 1_024;
 
 /// A submission and the queue it goes to.
@@ -37,7 +37,7 @@ pub(super) struct Dispatcher {
     pace: Pace,
     backlogs: BTreeMap<String, Lane>,
     requests: JoinSet<()>,
-    /// Which queue and groups a request occupies.
+    /// The queue and groups that each request occupies.
     occupied: BTreeMap<Id, Occupied>,
 }
 
@@ -72,8 +72,8 @@ impl Dispatcher {
         }
     }
 
-    /// Works until no more can be submitted and everything is answered. Dropping the future cancels
-    /// all requests; their messages are answered as unknown.
+    /// Works until nothing more can be submitted and everything is answered. Dropping the future
+    /// cancels all requests; their messages are answered as unknown.
     pub(super) async fn run(mut self) {
         let mut open = true;
         let mut arrived = Vec::with_capacity(SORT_MAX);
@@ -98,8 +98,8 @@ impl Dispatcher {
         }
     }
 
-    /// Starts requests as far as the bound allows, each queue in turn; answers when the next batch
-    /// that is not full has waited long enough.
+    /// Starts requests as far as the bound allows, each queue in turn. Returns when the next batch
+    /// that is not full will have waited long enough.
     fn dispatch(&mut self, open: bool) -> Option<Instant> {
         let now = Instant::now();
         let (mut counted, uncounted_at) = self.counted(now);
@@ -114,8 +114,8 @@ impl Dispatcher {
                 if lane.backlog.len() == 0 || lane.backlog.in_flight() >= self.pace.concurrency {
                     continue;
                 }
-                // A batch that is not full waits a little, but only while others of its queue are
-                // on the way.
+                // A batch that is not full waits briefly, but only while others of its queue are in
+                // flight.
                 let patient = open && lane.backlog.len() < BATCH_ENTRIES_MAX && lane.backlog.in_flight() > 0;
                 let until = lane.since.unwrap_or(now) + self.pace.linger;
                 if patient && now < until {
@@ -137,7 +137,7 @@ impl Dispatcher {
         due
     }
 
-    /// How many requests count, and when the next one of them does not any more.
+    /// Returns how many requests count, and when the next one of them no longer does.
     fn counted(&self, now: Instant) -> (usize, Option<Instant>) {
         let counted =
             self.occupied.values().map(|occupied| occupied.since + COUNTED).filter(|until| *until > now);
@@ -150,7 +150,7 @@ impl Dispatcher {
         let id = match finished {
             Ok((id, ())) => id,
             Err(error) => {
-                tracing::error!(%error, "a request to sqs ended in a bug; its messages are answered as unknown");
+                tracing::error!(%error, "a request to sqs failed because of a bug; its messages are answered as unknown");
                 error.id()
             }
         };

@@ -1,15 +1,15 @@
-//! The last look before a request leaves: an endpoint can also come from the AWS environment.
+//! A last check before a request is sent: an endpoint can also come from the AWS environment.
 
 use aws_sdk_sqs::config::interceptors::BeforeTransmitInterceptorContextRef;
 use aws_sdk_sqs::config::{ConfigBag, Intercept, RuntimeComponents};
 use aws_sdk_sqs::error::BoxError;
 use message::loopback::is_loopback;
 
-/// Lets no request to another machine leave unencrypted.
+/// Refuses to send unencrypted requests to another machine.
 #[derive(Debug)]
 pub(super) struct EncryptedOnly;
 
-/// A request that would have left unencrypted. The operator's fault.
+/// A request that would have been sent unencrypted. The operator's fault.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "{host} is another machine, and messages would cross the network unencrypted; use an https endpoint \
@@ -37,7 +37,7 @@ impl Intercept for EncryptedOnly {
     }
 }
 
-/// The host of an `http` URL.
+/// Returns the host of a URL that is not `https`.
 pub(super) fn plaintext_host(url: &str) -> Option<String> {
     let url = url::Url::parse(url).ok().filter(|url| url.scheme() != "https")?;
     Some(url.host_str().unwrap_or_default().to_owned())

@@ -1,5 +1,5 @@
-//! The evidence of an SQS message that is none of ours: all it has besides body and attribute
-//! texts. Pure.
+//! Evidence of an SQS message that is not one of ours: everything besides body and attribute texts.
+//! Pure.
 
 use aws_sdk_sqs::types::{Message as Received, MessageSystemAttributeName as SystemAttribute};
 use message::cloudevents::format_unix_ms;
@@ -12,12 +12,12 @@ use crate::evidence::hex;
 pub(super) struct Evidence {
     /// The same in every delivery of the message.
     pub(super) properties: Vec<(String, String)>,
-    /// Counted by SQS anew with each delivery.
+    /// Counted by SQS with each delivery.
     pub(super) notes: Vec<(String, String)>,
 }
 
 impl Evidence {
-    /// The evidence of a message, as `docs/wire.md` names it.
+    /// Collects the evidence of a message, named as in `docs/wire.md`.
     pub(super) fn of(message: &Received) -> Self {
         let mut evidence = Self::default();
         let id = message.message_id().map(|id| (String::from("sqs.MessageId"), id.to_owned()));
@@ -45,7 +45,7 @@ impl Evidence {
     }
 }
 
-/// The value of a system attribute, times as RFC 3339.
+/// Returns the value of a system attribute, with times as RFC 3339.
 fn text(name: &SystemAttribute, value: &str) -> String {
     let at_ms = match name {
         SystemAttribute::SentTimestamp | SystemAttribute::ApproximateFirstReceiveTimestamp => {

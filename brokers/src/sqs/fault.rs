@@ -1,4 +1,4 @@
-//! The SDK's errors, classified: whose fault, how far it reaches, what to do.
+//! Classifies the SDK's errors: party at fault, scope, remedy.
 
 use std::error::Error;
 use std::io;
@@ -9,7 +9,7 @@ use message::{Fault, FaultScope, PublishError, SubscriptionError, Topic};
 use super::encrypted::Unencrypted;
 use crate::unreachable;
 
-/// Why a request, or one entry of a batch, failed.
+/// The reason why a request, or one entry of a batch, failed.
 #[derive(Debug, Clone)]
 pub(super) struct Failure {
     pub(super) kind: Kind,
@@ -23,31 +23,31 @@ pub(super) enum Kind {
     Missing,
     /// The queue, its key, or the operation on it is forbidden.
     Forbidden,
-    /// Who we are is not accepted, anywhere.
+    /// SQS does not accept our credentials anywhere.
     Credentials,
-    /// SQS does not take it for now.
+    /// SQS does not accept it for now.
     Busy,
-    /// Too many requests: the same one is taken a little later.
+    /// Too many requests: the same one is accepted a little later.
     Throttled,
-    /// An error that this version does not know: nobody says that a message is to blame.
+    /// An error that this version does not know: nothing says that a message is to blame.
     Unknown,
     /// No answer: unreachable, or too late. The outcome is unknown.
     Lost,
-    /// Nobody listens at the address any more: no queue there is merely silent. The outcome is
-    /// unknown, because an earlier try may have arrived.
+    /// Nothing listens at the address any more, so this is not a silent queue. The outcome is
+    /// unknown, because an earlier attempt may have arrived.
     Away,
     /// SQS will never take it.
     Refused,
-    /// Somebody between us and SQS refused the request.
+    /// A proxy, a gateway or a firewall refused the request.
     Intercepted,
-    /// The client could not even make the request.
+    /// The client could not even build the request.
     Local,
-    /// The server did not prove who it is.
+    /// The server did not prove its identity.
     Unverified,
 }
 
 impl Failure {
-    /// Makes a failure of the SDK's error for a whole request.
+    /// Converts the SDK's error for a whole request.
     pub(super) fn of_request<E>(error: &SdkError<E>) -> Self
     where
         E: ProvideErrorMetadata + Error + 'static,
@@ -71,13 +71,13 @@ impl Failure {
         }
     }
 
-    /// Makes a failure of an error code of SQS, for a request or for one entry of it.
+    /// Converts an error code of SQS, for a request or for one of its entries.
     pub(super) fn of_code(code: &str, message: &str, client_fault: bool) -> Self {
         Self { kind: kind(code, client_fault), text: format!("{code} {message}").trim().to_owned() }
     }
 
-    /// An answer without an error code is not SQS' own: a proxy, a gateway or a firewall speaks.
-    /// Only its word that a request is too large can be about a message.
+    /// Converts the status of an answer without an error code. Such an answer is not from SQS but
+    /// from a proxy, a gateway or a firewall. Only "request too large" can then concern a message.
     fn of_status(status: u16) -> Self {
         let kind = match status {
             413 => Kind::Refused,
@@ -88,14 +88,14 @@ impl Failure {
         Self { kind, text: format!("status {status} without an error code of sqs") }
     }
 
-    /// An entry that the answer does not mention.
+    /// Returns the failure of an entry that the answer does not mention.
     pub(super) fn unanswered() -> Self {
         Self { kind: Kind::Busy, text: String::from("the answer does not mention this message") }
     }
 
-    /// A request whose task panicked.
+    /// Returns the failure of a request whose task panicked.
     pub(super) fn of_task(error: &tokio::task::JoinError) -> Self {
-        Self { kind: Kind::Lost, text: format!("the request ended in a bug: {error}") }
+        Self { kind: Kind::Lost, text: format!("the request failed because of a bug: {error}") }
     }
 
     /// Returns the error for the message.
@@ -114,7 +114,7 @@ impl Failure {
                  means for this account and queue"
             )),
             Kind::Busy | Kind::Throttled => {
-                PublishError::topic_busy(format!("sqs does not take messages for queue {queue} now: {text}"))
+                PublishError::topic_busy(format!("sqs accepts no messages for queue {queue} now: {text}"))
             }
             Kind::Intercepted => PublishError::topic_unavailable(format!(
                 "a request for queue {queue} did not reach sqs: {text}; let the proxy or gateway in between pass it"
@@ -182,7 +182,7 @@ impl Failure {
     }
 }
 
-/// Whether TLS failed: the server's certificate was refused, or it does not speak TLS.
+/// Returns whether TLS failed: the server's certificate was refused, or it does not speak TLS.
 fn is_unverified(error: &(dyn Error + 'static)) -> bool {
     has_cause(error, &|cause| {
         cause.is::<rustls::Error>()
@@ -190,13 +190,13 @@ fn is_unverified(error: &(dyn Error + 'static)) -> bool {
     })
 }
 
-/// Whether nobody listened.
+/// Returns whether the connection was refused.
 fn is_connection_refused(cause: &(dyn Error + 'static)) -> bool {
     cause.downcast_ref::<io::Error>().is_some_and(|io| io.kind() == io::ErrorKind::ConnectionRefused)
 }
 
-/// Whether an error or any of its causes is such a one. An I/O error hides the error that it wraps
-/// from its sources.
+/// Returns whether `is` holds for an error or any of its causes. An I/O error hides the error that
+/// it wraps from its sources.
 fn has_cause(error: &(dyn Error + 'static), is: &dyn Fn(&(dyn Error + 'static)) -> bool) -> bool {
     let wrapped = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
     is(error)
@@ -204,7 +204,7 @@ fn has_cause(error: &(dyn Error + 'static), is: &dyn Fn(&(dyn Error + 'static)) 
         || error.source().is_some_and(|source| has_cause(source, is))
 }
 
-/// The whole chain of causes: the SDK's own text says only that something failed.
+/// Returns the whole chain of causes: the SDK's own text says only that something failed.
 pub(super) fn chain(error: &dyn Error) -> String {
     let mut texts: Vec<String> = Vec::new();
     let mut next = Some(error);
@@ -219,11 +219,11 @@ pub(super) fn chain(error: &dyn Error) -> String {
     texts.join(": ")
 }
 
-/// The meaning of an error code (SQS API reference, "Common Errors" and the operations' own); codes
-/// come with and without the prefix `AWS.SimpleQueueService.` or `com.amazonaws.sqs#`, and those of
-/// the queue's key as `KmsDisabled` or `KMS.DisabledException`.
+/// Returns the kind of an error code (SQS API reference, "Common Errors" and those of the
+/// operations). Codes come with and without the prefix `AWS.SimpleQueueService.` or
+/// `com.amazonaws.sqs#`. Those of the queue's key come as `KmsDisabled` or `KMS.DisabledException`.
 fn kind(code: &str, client_fault: bool) -> Kind {
-    // The queue's key is nobody's message, whatever is wrong with it.
+    // A problem with the queue's key is never a message's fault.
     if let Some(problem) = code.strip_prefix("KMS.") {
         return if problem.starts_with("Throttl") { Kind::Throttled } else { Kind::Forbidden };
     }
@@ -282,7 +282,7 @@ fn kind(code: &str, client_fault: bool) -> Kind {
         | "InvalidIdFormat"
         | "MessageNotInflight"
         | "Incomplete" => Kind::Refused,
-        // A policy, a quota, a suspended account: every message would be blamed for it.
+        // A policy, a quota, a suspended account: every message would otherwise be blamed for it.
         _ if client_fault => Kind::Unknown,
         _ => Kind::Busy,
     }

@@ -1,4 +1,4 @@
-//! The attributes of queues. Reads only.
+//! The attributes of queues. Read-only.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -14,18 +14,18 @@ use super::fault::{Failure, Kind};
 use super::queues::{Queues, is_fifo, queue_url};
 use crate::inspect::{BrokerFacts, InspectError, Inspected};
 
-/// The known facts of a topic's queue. An attribute is missing when the server does not tell it.
+/// Facts about a topic's queue. An attribute is missing when the server does not report it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct QueueFacts {
     /// Its name or URL, as configured.
     pub queue: String,
     /// Whether it is a FIFO queue.
     pub fifo: bool,
-    /// Whether SQS makes deduplication ids of contents (FIFO). The toolkit sends its own.
+    /// Whether SQS derives deduplication ids from contents (FIFO). The toolkit sends its own.
     pub content_based_deduplication: Option<bool>,
-    /// Within which ids are deduplicated: `queue` or `messageGroup` (FIFO).
+    /// Scope of deduplication: `queue` or `messageGroup` (FIFO).
     pub deduplication_scope: Option<String>,
-    /// `VisibilityTimeout`: of receives that name none of their own.
+    /// `VisibilityTimeout`: the default for receive requests that set none.
     pub visibility_timeout: Option<Duration>,
     /// `MessageRetentionPeriod`.
     pub retention: Option<Duration>,
@@ -33,7 +33,7 @@ pub struct QueueFacts {
     pub message_bytes_max: Option<u64>,
     /// `DelaySeconds`.
     pub delay: Option<Duration>,
-    /// Where messages go that nobody settles.
+    /// The redrive policy for messages that stay unsettled.
     pub redrive: Option<Redrive>,
 }
 
@@ -42,14 +42,14 @@ pub struct QueueFacts {
 pub struct Redrive {
     /// The dead-letter queue's name.
     pub queue: String,
-    /// After so many receives a message goes there.
+    /// Number of receives after which a message goes there.
     pub receives_max: u32,
-    /// How long it is kept there, counted from when it was first sent; not known where the queue
-    /// cannot be looked at.
+    /// How long it is kept there, counted from when it was first sent; unknown if the queue cannot
+    /// be inspected.
     pub retention: Option<Duration>,
 }
 
-/// As SQS writes it.
+/// The policy as SQS writes it.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Policy {
@@ -57,7 +57,7 @@ struct Policy {
     max_receive_count: Count,
 }
 
-/// A number, or a text that is one: servers do both.
+/// A number, or a text that holds one: servers send both.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Count {
@@ -65,10 +65,10 @@ enum Count {
     Text(String),
 }
 
-/// Asks for the queues of these topics. Cancel-safe.
+/// Asks about the queues of these topics. Cancel-safe.
 ///
 /// # Errors
-/// [`InspectError`]: wrong settings, or no credentials.
+/// [`InspectError`] when settings are wrong, or there are no credentials.
 pub async fn inspect(config: &Config, topics: &[String]) -> Result<BrokerFacts<QueueFacts>, InspectError> {
     let factory = ClientFactory::new(config).map_err(|error| InspectError::operator(error.to_string()))?;
     let client = factory.client().await.map_err(message::SubscriptionError::from)?;
@@ -136,7 +136,7 @@ impl QueueFacts {
 
 fn failed(queue: &str, failure: &Failure) -> InspectError {
     let error = failure.to_subscription_error(queue);
-    // A missing queue is for an operator, whatever a subscription makes of it.
+    // A missing queue is the operator's fault, however a subscription would treat it.
     let fault = if failure.kind == Kind::Missing { Fault::Operator } else { error.fault() };
     InspectError { fault, reason: error.to_string() }
 }

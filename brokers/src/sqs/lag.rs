@@ -1,4 +1,4 @@
-//! How many messages wait in the queue that is consumed.
+//! Counts the messages that wait in the consumed queue.
 
 use aws_sdk_sqs::Client;
 use aws_sdk_sqs::types::QueueAttributeName;
@@ -7,7 +7,7 @@ use message::Lag;
 use super::fault::Failure;
 use crate::lag::LagWatch;
 
-/// Asks for `ApproximateNumberOfMessages`; needs the right `sqs:GetQueueAttributes`.
+/// Reads `ApproximateNumberOfMessages`, which needs the permission `sqs:GetQueueAttributes`.
 pub(super) fn watch(client: Client, url: String, name: &str, origin: &str) -> LagWatch {
     let name = name.to_owned();
     LagWatch::new(origin.to_owned(), move || {

@@ -1,4 +1,4 @@
-//! Which queue a topic goes to, and the queue's URL.
+//! Maps topics to queues, and looks up the queues' URLs.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Mutex;
@@ -8,7 +8,7 @@ use aws_sdk_sqs::Client;
 use super::config::{is_queue_name, is_url};
 use super::fault::Failure;
 
-/// The queues of a session; URLs are asked for once.
+/// The queues of a session; each URL is looked up once.
 #[derive(Debug)]
 pub(super) struct Queues {
     by_topic: BTreeMap<String, String>,
@@ -20,12 +20,12 @@ impl Queues {
         Self { by_topic, urls: Mutex::new(HashMap::new()) }
     }
 
-    /// The name or URL of the queue of a topic.
+    /// Returns the name or URL of the queue of a topic.
     pub(super) fn of<'a>(&'a self, topic: &'a str) -> &'a str {
         self.by_topic.get(topic).map_or(topic, String::as_str)
     }
 
-    /// The URL of a queue.
+    /// Returns the URL of a queue.
     pub(super) async fn url(&self, client: &Client, queue: &str) -> Result<String, Failure> {
         if is_url(queue) {
             return Ok(queue.to_owned());
@@ -38,13 +38,13 @@ impl Queues {
         Ok(url)
     }
 
-    /// Asks anew the next time: the queue was deleted, and may come back under another URL.
+    /// Makes the next call ask again: the queue was deleted, and may come back under another URL.
     pub(super) fn forget(&self, queue: &str) {
         self.lock().remove(queue);
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, String>> {
-        // A map of texts is whole even if another thread panicked with it.
+        // A map of texts is consistent even if another thread panicked while it held the lock.
         self.urls.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }
@@ -60,12 +60,12 @@ pub(super) async fn queue_url(client: &Client, queue: &str) -> Result<String, Fa
     found.queue_url.ok_or_else(|| Failure::of_code("InternalError", "the answer has no queue URL", false))
 }
 
-/// Whether a queue, by name or URL, is a FIFO queue.
+/// Returns whether a queue, given by name or URL, is a FIFO queue.
 pub(super) fn is_fifo(queue: &str) -> bool {
     queue.ends_with(".fifo")
 }
 
-/// The name of a queue that is given by name or URL.
+/// Returns the name of a queue that is given by name or URL.
 pub(super) fn queue_name(queue: &str) -> &str {
     if is_url(queue) { queue.rsplit('/').next().unwrap_or(queue) } else { queue }
 }

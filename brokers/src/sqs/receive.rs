@@ -1,5 +1,5 @@
-//! One receive request, as a task of its own: dropping the caller's future loses nothing that SQS
-//! has already handed over and hidden from everybody else.
+//! One receive request, as a task of its own: dropping the caller's future loses no message that
+//! SQS has already handed over and hidden from other consumers.
 
 use std::time::Duration;
 
@@ -11,12 +11,12 @@ use tokio::time::Instant;
 
 use super::fault::Failure;
 
-/// The most messages of one receive request (SQS quota).
+/// Maximum messages of one receive request (SQS quota).
 pub(super) const RECEIVE_MAX: usize = 10;
 
-/// The messages that one request brought.
+/// The messages of one answer.
 pub(super) struct Page {
-    /// When the answer came: since then the messages are hidden from everybody else.
+    /// When the answer arrived: from then on the messages are hidden from other consumers.
     pub(super) arrived_at: Instant,
     pub(super) messages: Vec<Received>,
 }
@@ -30,7 +30,7 @@ pub(super) struct ReceiveRequest {
 }
 
 impl ReceiveRequest {
-    /// Asks for messages; SQS answers at once when there are some, else after `wait`.
+    /// Asks for messages. SQS answers at once when there are some, otherwise after `wait`.
     pub(super) async fn run(self, wait: Duration, timeouts: TimeoutConfig) -> Result<Page, Failure> {
         let seconds = i32::try_from(wait.as_secs()).unwrap_or(i32::MAX);
         let asked = self

@@ -1,4 +1,4 @@
-//! One batch to one queue, and an answer for each of its messages.
+//! Sends one batch to one queue, and answers each of its messages.
 
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::sync::Arc;
@@ -25,14 +25,14 @@ pub(super) struct Sender {
 
 type Outcome = Result<(), Failure>;
 
-/// How long a batch that SQS throttles is sent again, and the pauses between: at first, at most.
-/// The client has tried a few times itself by then.
+/// How long a batch that SQS throttles is sent again, and the first and maximum pause in between.
+/// The client has retried a few times by itself by then.
 const THROTTLED_MAX: Duration = Duration::from_secs(30);
 const PAUSE_MIN: Duration = Duration::from_millis(200);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
-/// Half of a pause to all of it, so that requests that were refused together do not come back
-/// together.
+/// Returns a random part of a pause, between half and all of it, so that requests that were refused
+/// together do not come back together.
 fn jittered(pause: Duration) -> Duration {
     let random = RandomState::new().build_hasher().finish();
     pause / 2 + pause.mul_f64((random % 1_000) as f64 / 2_000.0)
@@ -67,8 +67,9 @@ impl Sender {
         failure.to_publish_error(&item.topic, queue)
     }
 
-    /// Sends what SQS throttles again, each time a little later. Meanwhile its groups are busy, the
-    /// request keeps its place among those in flight, and the queue stays open to others.
+    /// Sends a batch, and sends throttled messages again, each time a little later. Meanwhile their
+    /// groups are busy, the request keeps its place among those in flight, and the queue stays open
+    /// to others.
     async fn outcomes_in_time(&self, queue: &str, batch: &[Item]) -> Vec<Outcome> {
         let deadline = Instant::now() + THROTTLED_MAX;
         let mut outcomes = self.outcomes(queue, &batch.iter().collect::<Vec<_>>()).await;
@@ -100,8 +101,8 @@ impl Sender {
         };
         match self.request(&url, batch).await {
             Ok(outcomes) => outcomes,
-            // A whole request is refused for one message in it, or for its size: alone, each gets
-            // its own answer.
+            // SQS refuses a whole request for one message in it, or for its size. Sent alone, each
+            // message gets its own answer.
             Err(failure) if failure.kind == Kind::Refused && batch.len() > 1 => {
                 let mut outcomes = Vec::with_capacity(batch.len());
                 for item in batch {
@@ -114,8 +115,8 @@ impl Sender {
         }
     }
 
-    /// One request: an outcome for each entry, or why the whole of it failed. The status 200 means
-    /// only that SQS has looked at every entry.
+    /// Sends one request. Returns an outcome for each entry, or the reason why the whole request
+    /// failed. The status 200 means only that SQS has looked at every entry.
     async fn request(&self, url: &str, batch: &[&Item]) -> Result<Vec<Outcome>, Failure> {
         let entries =
             batch.iter().enumerate().map(|(index, item)| entry(index, item)).collect::<Result<_, _>>()?;
@@ -164,7 +165,7 @@ mod tests {
     use super::*;
     use crate::sqs::{Config, Connector};
 
-    /// Reads a request of HTTP 1.1. Returns what it asks for, in lower case.
+    /// Reads an HTTP 1.1 request. Returns its text in lower case.
     async fn read(stream: &mut TcpStream) -> std::io::Result<String> {
         let (mut request, mut some) = (Vec::new(), [0; 4_096]);
         loop {
@@ -187,8 +188,8 @@ mod tests {
         stream.write_all(text.as_bytes()).await
     }
 
-    /// Goal: what SQS throttles for longer than the client tries is stored all the same, with one
-    /// receipt and no failure. Oracle: the receipt; how often a server of the test's own was asked.
+    /// Goal: messages that SQS throttles for longer than the client retries are still stored, with
+    /// one receipt and no failure. Oracle: the receipt; how often the test's own server was asked.
     #[tokio::test]
     async fn what_is_throttled_is_sent_again_a_little_later() {
         const THROTTLED: usize = 3;

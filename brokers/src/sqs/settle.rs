@@ -1,4 +1,4 @@
-//! Deleting, releasing and extending deliveries: batches of 10, with an answer for each entry.
+//! Deletes, releases and extends deliveries, in batches of 10 with an answer for each entry.
 
 use aws_sdk_sqs::Client;
 use aws_sdk_sqs::error::BuildError;
@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 use super::backlog::BATCH_ENTRIES_MAX;
 use super::fault::{Failure, Kind};
 
-/// Where deliveries are settled.
+/// A queue in which deliveries are settled.
 #[derive(Debug, Clone)]
 pub(super) struct Settler {
     pub(super) client: Client,
@@ -19,17 +19,17 @@ pub(super) struct Settler {
 }
 
 impl Settler {
-    /// Tells SQS to forget these deliveries.
+    /// Deletes these deliveries from the queue.
     pub(super) async fn delete(&self, receipts: Vec<String>) -> Result<(), Failure> {
         self.in_batches(receipts, Self::delete_batch).await
     }
 
-    /// Sets the time until these deliveries come again; zero hands them back.
+    /// Sets the time until these deliveries are redelivered; zero hands them back.
     pub(super) async fn hide(&self, receipts: Vec<String>, seconds: i32) -> Result<(), Failure> {
         self.in_batches(receipts, move |settler, batch| settler.hide_batch(batch, seconds)).await
     }
 
-    /// All batches at once: 500 deliveries are 50 requests, each a round trip. Every batch is
+    /// Sends all batches at once: 500 deliveries are 50 requests, each a round trip. Every batch is
     /// tried, then the first failure is reported.
     async fn in_batches<F, R>(&self, receipts: Vec<String>, settle: F) -> Result<(), Failure>
     where
@@ -72,8 +72,8 @@ impl Settler {
     }
 }
 
-/// A delivery that SQS has taken back (its visibility ran out) comes again; everything else is an
-/// error.
+/// Checks failed entries. A delivery that SQS has taken back (its visibility timeout expired) is
+/// redelivered; everything else is an error.
 fn check(failed: &[BatchResultErrorEntry]) -> Result<(), Failure> {
     for entry in failed {
         let message = entry.message().unwrap_or_default();
@@ -81,7 +81,11 @@ fn check(failed: &[BatchResultErrorEntry]) -> Result<(), Failure> {
         if failure.kind != Kind::Refused {
             return Err(failure);
         }
-        tracing::debug!(code = entry.code(), message, "sqs has taken a delivery back; it comes again");
+        tracing::debug!(
+            code = entry.code(),
+            message,
+            "sqs has taken a delivery back; it will be redelivered"
+        );
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Consuming a queue by long polls.
+//! Consumes a queue by long polls.
 
 use std::collections::{HashMap, VecDeque};
 use std::num::NonZeroUsize;
@@ -24,10 +24,10 @@ use crate::lag::LagWatch;
 use crate::settings::InvalidSetting;
 
 /// Numbers the deliveries of this process, so that a token of an earlier subscription is
-/// recognised.
+/// recognized.
 static TOKENS: AtomicU64 = AtomicU64::new(1);
 
-/// Subscribes to a queue, again after every lost session.
+/// Subscribes to a queue, and again after every lost session.
 #[derive(Debug)]
 pub struct Subscriber {
     factory: ClientFactory,
@@ -39,10 +39,10 @@ pub struct Subscriber {
 }
 
 impl Subscriber {
-    /// A subscriber of one queue, by name or URL, which must exist. Connects to nothing yet.
+    /// Creates a subscriber of one queue, by name or URL, which must exist. Does not connect yet.
     ///
     /// # Errors
-    /// [`InvalidSetting`] names the setting, its value and what is accepted.
+    /// [`InvalidSetting`] with the setting, its value and the accepted values.
     pub fn new(config: &Config, queue: impl Into<String>) -> Result<Self, InvalidSetting> {
         let queue = queue.into();
         if !is_url(&queue) && !is_queue_name(&queue) {
@@ -65,7 +65,8 @@ impl Subscriber {
     /// Opens a session.
     ///
     /// # Errors
-    /// [`SubscriptionError`]: unreachable, or wrong credentials, a missing or forbidden queue.
+    /// [`SubscriptionError`] when SQS is unreachable, credentials are wrong, or the queue is
+    /// missing or forbidden.
     pub async fn subscribe(&self) -> Result<Box<dyn Subscription>, SubscriptionError> {
         let client = self.factory.client().await?;
         let name = queue_name(&self.queue).to_owned();
@@ -96,19 +97,19 @@ impl Subscriber {
     }
 }
 
-/// A session that consumes.
+/// A consuming session.
 struct SqsSubscription {
     factory: ClientFactory,
     request: ReceiveRequest,
     visibility_timeout: Duration,
-    /// How long SQS may hold a receive request.
+    /// Maximum time that SQS may hold a receive request.
     poll_wait: Duration,
     concurrency: usize,
     origin: String,
     name: String,
-    /// Requests on their way, also between two calls.
+    /// Requests in flight, even between two calls.
     polls: JoinSet<Result<Page, Failure>>,
-    /// Whether the last request came back full: then several at once pay.
+    /// Whether the last request came back full: then several at once pay off.
     busy: bool,
     /// Received and not yet handed out.
     pages: VecDeque<Page>,
@@ -121,7 +122,7 @@ impl SqsSubscription {
         Settler { client: self.request.client.clone(), url: self.request.url.clone() }
     }
 
-    /// Keeps as many requests on their way as `max` messages need: one while the queue is quiet.
+    /// Keeps as many requests in flight as `max` messages need: one while the queue is quiet.
     fn poll(&mut self, max: NonZeroUsize, wait: Duration) {
         let wanted = if self.busy { max.get().div_ceil(RECEIVE_MAX).min(self.concurrency) } else { 1 };
         // SQS counts in seconds; a request outlives a shorter call and serves the next one.
@@ -137,7 +138,7 @@ impl SqsSubscription {
         finished: Result<Result<Page, Failure>, JoinError>,
     ) -> Result<(), SubscriptionError> {
         let page = finished.map_err(|error| {
-            let reason = format!("a receive request of {} ended in a bug", self.origin);
+            let reason = format!("a receive request of {} failed because of a bug", self.origin);
             SubscriptionError::lost(reason).with_source(error)
         })?;
         let page = page.map_err(|failure| self.failed(&failure))?;
@@ -148,8 +149,8 @@ impl SqsSubscription {
         Ok(())
     }
 
-    /// Hands out at most `max` messages. A page that was left lying for half its visibility timeout
-    /// is dropped: SQS would deliver its messages again before they are handled.
+    /// Hands out up to `max` messages. Drops a page that has waited for half its visibility
+    /// timeout: SQS would redeliver its messages before they are handled.
     fn hand_out(&mut self, max: NonZeroUsize) -> Vec<Delivery> {
         let stale = self.visibility_timeout / 2;
         self.pages.retain(|page| page.arrived_at.elapsed() < stale);
@@ -223,7 +224,7 @@ impl Subscription for SqsSubscription {
                 Ok(None) => {}
                 Ok(Some(finished)) => self.accept(finished)?,
             }
-            // Accept other answers that have come in meanwhile.
+            // Accepts other answers that have arrived meanwhile.
             while let Some(finished) = self.polls.try_join_next() {
                 self.accept(finished)?;
             }
@@ -261,13 +262,14 @@ impl Subscription for SqsSubscription {
 
     async fn close(mut self: Box<Self>) -> Result<(), SubscriptionError> {
         // A request that is cut off would still take messages, and hide them until their visibility
-        // runs out. Each ends by itself within the poll's wait and the request's timeout.
+        // timeout expires. Each ends by itself within the poll's wait and the request's timeout.
         while let Some(finished) = self.polls.join_next().await {
             if let Err(error) = self.accept(finished) {
                 tracing::debug!(%error, origin = self.origin, "a last receive request failed while closing");
             }
         }
-        // Nobody works on these any more: others need not wait for their visibility to run out.
+        // These are no longer handled: other consumers need not wait for their visibility timeout
+        // to expire.
         let unseen = self.pages.drain(..).flat_map(|page| page.messages);
         let mut receipts: Vec<String> = unseen.filter_map(|message| message.receipt_handle).collect();
         receipts.extend(self.receipts.drain().map(|(_, receipt)| receipt));

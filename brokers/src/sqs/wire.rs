@@ -1,15 +1,14 @@
-//! Message to SQS record and back.
+//! Converts messages to SQS records and back.
 //!
 //! CloudEvents has no SQS binding and SQS allows 10 attributes, so the body is one CloudEvent in
-//! the JSON event format (structured mode): `specversion`, `id`, `source`, `type`, `time`,
+//! the JSON event format (structured mode). It has `specversion`, `id`, `source`, `type`, `time`,
 //! `subject` (the ordering key), `datacontenttype`, `traceparent` and `tracestate` at the top
-//! level. Free headers are one more attribute, `headers`, whose value is a JSON object *as text*,
-//! because the format knows no objects as attribute values and no upper case or punctuation in
-//! names.
+//! level. Free headers are one more attribute, `headers`. Its value is a JSON object *as text*,
+//! because the format has no objects as attribute values and no upper case or punctuation in names.
 //!
-//! A JSON payload stands in `data` byte for byte, everything else in `data_base64`. The message
-//! attributes `ce_id`, `ce_type`, `ce_source`, `traceparent`, `content-type` and, of a chunk,
-//! `ce_chunkindex` and `ce_chunkcount` repeat what filters and tools want to see.
+//! A JSON payload is in `data` byte for byte, everything else in `data_base64`. The message
+//! attributes `ce_id`, `ce_type`, `ce_source`, `traceparent`, `content-type` and, for a chunk,
+//! `ce_chunkindex` and `ce_chunkcount` repeat what filters and tools need to see.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -45,7 +44,7 @@ impl Record {
     }
 }
 
-/// Makes the record of a message.
+/// Encodes a message as a record.
 ///
 /// # Errors
 /// [`PublishError::refused`] when it has more than `bytes_max` bytes.
@@ -84,13 +83,13 @@ fn body(message: &Message) -> Result<String, serde_json::Error> {
     Ok(format!("{{{}}}", members.join(",")))
 }
 
-/// A JSON string without characters that SQS refuses; JSON escapes the others itself.
+/// Returns a JSON string without characters that SQS refuses. JSON itself escapes the others.
 fn quoted(text: &str) -> Result<String, serde_json::Error> {
     Ok(serde_json::to_string(text)?.replace('\u{FFFE}', "\\ufffe").replace('\u{FFFF}', "\\uffff"))
 }
 
-/// The payload's own text, if it is JSON that comes back byte for byte: no white space around it (a
-/// parser would drop it), and no character that SQS refuses.
+/// Returns the payload's own text, if it is JSON that comes back byte for byte: no white space
+/// around it (a parser would drop it), and no character that SQS refuses.
 fn embeddable(message: &Message) -> Option<&str> {
     if !message.content_type.is_json() {
         return None;
@@ -100,7 +99,8 @@ fn embeddable(message: &Message) -> Option<&str> {
     (value.get().len() == text.len() && text.chars().all(is_accepted)).then_some(text)
 }
 
-/// Whether SQS accepts this character: the characters of XML 1.0 (W3C XML 1.0, section 2.2).
+/// Returns whether SQS accepts this character: the characters of XML 1.0 (W3C XML 1.0, section
+/// 2.2).
 fn is_accepted(c: char) -> bool {
     matches!(c, '\t' | '\n' | '\r' | '\u{20}'..='\u{D7FF}' | '\u{E000}'..='\u{FFFD}' | '\u{10000}'..)
 }
@@ -120,7 +120,7 @@ fn message_attributes(message: &Message) -> Vec<(&'static str, String)> {
     .into_iter()
     .chain(trace)
     .chain(chunk.into_iter().flatten())
-    // A type may hold a character that an attribute cannot; the body has it escaped.
+    // A type may contain a character that an attribute cannot; the body has it escaped.
     .filter(|(_, value)| value.chars().all(is_accepted))
     .collect()
 }
@@ -167,7 +167,7 @@ pub(crate) fn decode(
     }
 }
 
-/// Message attributes beside an event, which has headers of its own.
+/// Returns message attributes beside an event, which has headers of its own.
 fn beside(attributes: Vec<(String, String)>) -> impl Iterator<Item = (String, String)> {
     attributes.into_iter().map(|(name, value)| (format!("sqs.attribute.{name}"), value))
 }

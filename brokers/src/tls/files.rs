@@ -1,4 +1,4 @@
-//! The files of a TLS section: certificates and keys, each of them usable.
+//! Reads and validates the files of a TLS section: certificates and keys.
 
 use std::path::Path;
 
@@ -10,8 +10,8 @@ use super::Tls;
 use crate::settings::InvalidSetting;
 
 impl Tls {
-    /// Checks that certificate and key come as a pair, that every file can be read and that it
-    /// holds what it should; `prefix` is the path of this section (`kafka.tls`).
+    /// Checks that certificate and key come as a pair and that every file can be read and has the
+    /// right content. `prefix` is the path of this section (`kafka.tls`).
     ///
     /// # Errors
     /// [`InvalidSetting`] naming the setting and the file.
@@ -22,7 +22,7 @@ impl Tls {
         Ok(())
     }
 
-    /// Checks what the settings alone decide: the files may be mounted later.
+    /// Checks only the settings: the files may be mounted later.
     pub(crate) fn check_settings(&self, prefix: &str) -> Result<(), InvalidSetting> {
         if self.cert_file.is_some() != self.key_file.is_some() {
             let (given, missing) =
@@ -33,8 +33,8 @@ impl Tls {
         Ok(())
     }
 
-    /// The configured authorities, each of them usable; `None` stands for the system's. Reads the
-    /// file.
+    /// Returns the configured authorities, each checked to be usable; `None` stands for the
+    /// system's. Reads the file.
     pub(crate) fn authorities(
         &self,
         prefix: &str,
@@ -42,7 +42,7 @@ impl Tls {
         let Some(path) = &self.ca_file else { return Ok(None) };
         let wrong = |problem: String| InvalidSetting::new(format!("{prefix}.ca_file"), problem);
         let certificates = certificates(path).map_err(wrong)?;
-        // A client library may skip what it cannot use, or panic.
+        // A client library may skip or panic on a certificate that it cannot use.
         let mut roots = RootCertStore::empty();
         for certificate in &certificates {
             roots.add(certificate.clone()).map_err(|error| wrong(named(path, error)))?;
@@ -50,7 +50,7 @@ impl Tls {
         Ok(Some(certificates))
     }
 
-    /// The client's chain and key, if configured. Reads the files.
+    /// Returns the client's chain and key, if configured. Reads the files.
     pub(crate) fn identity(&self, prefix: &str) -> Result<Option<Identity>, InvalidSetting> {
         let (Some(cert), Some(key)) = (&self.cert_file, &self.key_file) else { return Ok(None) };
         let wrong =

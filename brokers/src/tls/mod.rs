@@ -1,4 +1,4 @@
-//! TLS towards a broker.
+//! TLS for connections to a broker.
 
 #[cfg(any(feature = "kafka-tls", feature = "rabbitmq", feature = "sqs"))]
 mod files;
@@ -19,7 +19,7 @@ pub struct Tls {
     /// The client's private key; needs `cert_file`.
     pub key_file: Option<PathBuf>,
     /// Whether the broker's certificate and host name are verified (default: yes). `false` lets
-    /// anybody on the path read and change everything: for tests on one machine only.
+    /// anyone on the network path read and change everything: for tests on one machine only.
     pub verify: bool,
 }
 

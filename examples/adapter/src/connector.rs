@@ -1,4 +1,4 @@
-//! Publishing sessions are opened here.
+//! Opening of publishing sessions.
 
 use std::path::PathBuf;
 
@@ -15,7 +15,7 @@ pub struct DirectoryConnector {
 }
 
 impl DirectoryConnector {
-    /// A connector for a directory, which is looked for when a session is opened.
+    /// Makes a connector for a directory. The directory is checked when a session is opened.
     #[must_use]
     pub fn new(directory: impl Into<PathBuf>) -> Self {
         let directory = directory.into();

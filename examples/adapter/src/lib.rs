@@ -6,17 +6,18 @@
 //! * `Ok` for a message means that it is in the topic's file and that the file was synced to disk.
 //! * Messages of a topic are in the file in the order in which they were submitted, whatever their
 //!   keys.
-//! * A topic must exist: a missing file is the operator's to repair, and stops nobody else.
-//! * A group knows one place in the file up to which everything is settled. What is settled behind
-//!   an unsettled message may come again after the member is gone; the inbox knows it.
-//! * A group has one member at a time; others are told to come again. So work is not shared.
-//! * Several processes of one machine may use a directory; locks of the operating system keep them
-//!   apart. Network file systems are not supported. Nothing is ever removed from a topic.
+//! * A topic must exist: an operator has to create a missing file; other topics go on.
+//! * A group has one position in the file, up to which everything is settled. Messages settled
+//!   after an unsettled one may come again after the member is gone; the inbox recognises them.
+//! * A group has one member at a time; others are refused and try again. So members do not share
+//!   work.
+//! * Several processes on one machine may use a directory; locks of the operating system keep them
+//!   apart. Network file systems are not supported. Messages are never removed from a topic.
 //!
 //! | file | what it holds |
 //! |---|---|
-//! | `topic.rs` | which names are topics, and their files |
-//! | `record.rs` | a message as a line of JSON, and back; pure |
+//! | `topic.rs` | valid names of topics, and their files |
+//! | `record.rs` | conversion between a message and a line of JSON; pure |
 //! | `connector.rs`, `publisher.rs` | publishing sessions |
 //! | `subscriber.rs`, `subscription.rs` | consuming sessions |
 //! | `tail.rs` | a thread that reads a topic's file as it grows |

@@ -17,10 +17,10 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::{record, topic};
 
-/// Batches that wait for the disk; the next `submit` waits for room.
+/// The maximum number of batches that wait for the disk; the next `submit` waits for room.
 const BATCHES_MAX: usize = 16;
 
-/// A session that appends to the files of one directory. Dropping it answers what is not written as
+/// A session that appends to the files of one directory. Dropping it reports unwritten messages as
 /// lost.
 pub(crate) struct DirectoryPublisher {
     /// None once the session is closed.
@@ -51,8 +51,8 @@ impl DirectoryPublisher {
 #[async_trait]
 impl Publisher for DirectoryPublisher {
     fn profile(&self) -> Capabilities {
-        // After a failure the file may take the next message of a key: one at a time keeps their
-        // order.
+        // After a failure the file may still accept the next message of a key. One at a time keeps
+        // their order.
         Capabilities { max_in_flight_per_key: MaxInFlightPerKey::One, batch_len: 500 }
     }
 
@@ -65,7 +65,7 @@ impl Publisher for DirectoryPublisher {
 
     async fn close(mut self: Box<Self>, grace: Duration) {
         self.batches = None;
-        // Dropping answers the rest as lost.
+        // Dropping it reports the rest as lost.
         let _ = tokio::time::timeout(grace, &mut self.ended).await;
     }
 }
@@ -83,7 +83,8 @@ struct Worker {
 }
 
 impl Worker {
-    /// Writes batch after batch; ends when the session is gone and every submission is answered.
+    /// Writes batch after batch. Ends when the session is gone and every submission has its
+    /// receipt.
     fn run(self, mut waiting: mpsc::Receiver<Vec<Submission>>) {
         while let Some(batch) = waiting.blocking_recv() {
             let mut topics: HashMap<&Topic, Vec<&Submission>> = HashMap::new();
@@ -127,7 +128,7 @@ impl Worker {
 enum Failure {
     /// The session was closed or dropped before the batch had its turn.
     Over,
-    /// The name is none for a topic.
+    /// The name is not valid for a topic.
     Name(String),
     /// The operating system's answer.
     Io(io::Error),
@@ -145,15 +146,15 @@ impl Failure {
                 ErrorKind::PermissionDenied => PublishError::topic_unavailable(format!(
                     "the file of the topic {topic} cannot be written: grant the right to it"
                 )),
-                // Perhaps written, perhaps not: never success.
+                // It may or may not have been written: never a success.
                 _ => PublishError::session_lost(format!("cannot append to the topic {topic}: {error}")),
             },
         }
     }
 }
 
-/// Appends whole lines and syncs them. What a crash left of a line without its end was never
-/// confirmed: it goes.
+/// Appends whole lines and syncs them. First cuts off an incomplete line that a crash left: it was
+/// never confirmed.
 fn append(path: &Path, lines: &[u8]) -> io::Result<()> {
     let mut file = OpenOptions::new().read(true).append(true).open(path)?;
     file.lock()?;
@@ -165,7 +166,7 @@ fn append(path: &Path, lines: &[u8]) -> io::Result<()> {
     file.sync_data()
 }
 
-/// The place behind the last whole line.
+/// Returns the position after the last whole line.
 fn end_of_lines(file: &mut File) -> io::Result<u64> {
     const STEP: u64 = 4096;
     let mut end = file.metadata()?.len();

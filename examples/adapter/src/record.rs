@@ -1,5 +1,5 @@
-//! A message as a line of JSON, and back: CloudEvents attributes under their own names, like
-//! `{"attributes":{"id":"…"},"key":"order-7","headers":{},"payload":"base64"}`.
+//! Conversion between a message and a line of JSON, with CloudEvents attributes under their own
+//! names, like `{"attributes":{"id":"…"},"key":"order-7","headers":{},"payload":"base64"}`.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -7,7 +7,7 @@ use message::cloudevents::{Envelope, attributes, trace_headers};
 use message::{Malformed, Message};
 use serde::{Deserialize, Serialize};
 
-/// Bytes of a payload, at most.
+/// The maximum size of a payload, in bytes.
 pub const MAX_PAYLOAD: usize = 1 << 20;
 
 #[derive(Serialize, Deserialize)]
@@ -19,7 +19,7 @@ struct Record {
     payload: String,
 }
 
-/// The line of a message, with its end.
+/// Returns the line of a message, with its line end.
 pub(crate) fn write(message: &Message) -> Result<Vec<u8>, String> {
     let size = message.payload.len();
     if size > MAX_PAYLOAD {
@@ -42,7 +42,7 @@ pub(crate) fn write(message: &Message) -> Result<Vec<u8>, String> {
     Ok(line)
 }
 
-/// The message of a line.
+/// Reads a message from a line.
 ///
 /// # Errors
 /// [`Malformed`] with everything that could be read.

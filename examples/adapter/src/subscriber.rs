@@ -1,4 +1,4 @@
-//! Consuming sessions are opened here.
+//! Opening of consuming sessions.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind, Read as _};
@@ -10,7 +10,7 @@ use message::{Subscriber, Subscription, SubscriptionError};
 use crate::subscription::DirectorySubscription;
 use crate::{tail, topic};
 
-/// Subscribes to one topic of a directory as the one member of a group.
+/// Subscribes to one topic of a directory, as the only member of a group.
 #[derive(Debug, Clone)]
 pub struct DirectorySubscriber {
     directory: PathBuf,
@@ -19,7 +19,7 @@ pub struct DirectorySubscriber {
 }
 
 impl DirectorySubscriber {
-    /// A subscriber; topic and group are looked at when a session is opened. A new group begins
+    /// Makes a subscriber. Topic and group are checked when a session is opened. A new group begins
     /// with the oldest message.
     #[must_use]
     pub fn new(directory: impl Into<PathBuf>, group: impl Into<String>, topic: impl Into<String>) -> Self {
@@ -57,7 +57,7 @@ impl Subscriber for DirectorySubscriber {
     }
 }
 
-/// The place up to which everything is settled; the beginning for a new group.
+/// Reads the position up to which everything is settled; 0 for a new group.
 fn settled(mut file: &File) -> io::Result<u64> {
     let mut text = String::new();
     file.read_to_string(&mut text)?;

@@ -14,11 +14,11 @@ use tokio::sync::mpsc;
 use crate::record;
 use crate::tail::Line;
 
-/// The last token that any session of this process gave out: a token of one that is over is none of
-/// the next one.
+/// The last token that any session of this process assigned. A token is never reused, so one of an
+/// ended session means nothing to the next.
 static LAST_TOKEN: AtomicU64 = AtomicU64::new(0);
 
-/// The one member of a group. Dropping it lets the next one in; what is unsettled comes again.
+/// The only member of a group. Dropping it admits the next member; unsettled messages come again.
 pub(crate) struct DirectorySubscription {
     topic: String,
     log: File,
@@ -29,11 +29,11 @@ pub(crate) struct DirectorySubscription {
     released: VecDeque<Line>,
     /// Unsettled deliveries.
     in_hand: BTreeMap<DeliveryToken, Line>,
-    /// Where the lines begin that are not settled, in hand or released; and where those end.
+    /// Lines that are not settled, in hand or released: their beginning, and their end.
     unsettled: BTreeMap<u64, u64>,
-    /// Where the next line begins that was never delivered.
+    /// The beginning of the first line that was never delivered.
     next: u64,
-    /// The state in the group's file.
+    /// The position in the group's file.
     settled: u64,
 }
 
@@ -72,15 +72,15 @@ impl DirectorySubscription {
         delivery
     }
 
-    /// Writes how far everything is settled, if that has changed.
+    /// Stores the position up to which everything is settled, if it has changed.
     fn checkpoint(&mut self) -> io::Result<()> {
         let settled = self.unsettled.keys().next().copied().unwrap_or(self.next);
         if settled == self.settled {
             return Ok(());
         }
-        // The place must never be ahead of what a power cut leaves of the topic.
+        // The position must never be ahead of what a power cut leaves of the topic.
         self.log.sync_data()?;
-        // Always as long, so that a shorter number leaves nothing of a longer one.
+        // A fixed width, so that a shorter number leaves no digits of a longer one.
         self.place.seek(SeekFrom::Start(0))?;
         self.place.write_all(format!("{settled:020}\n").as_bytes())?;
         self.place.sync_data()?;
@@ -133,7 +133,7 @@ impl Subscription for DirectorySubscription {
                 Disposition::Done => {
                     self.unsettled.remove(&line.begin);
                 }
-                // Released, and whatever else hands a delivery back.
+                // `Release`, and any later disposition that hands a delivery back.
                 _ => self.released.push_back(line),
             }
         }

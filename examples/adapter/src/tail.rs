@@ -7,24 +7,24 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 
-/// Lines that are read ahead.
+/// The maximum number of lines that are read ahead.
 const AHEAD: usize = 64;
-/// How often a file that has not grown is looked at again.
+/// The pause before a file that has not grown is read again.
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// A whole line of a topic's file.
 #[derive(Debug)]
 pub(crate) struct Line {
-    /// Where it begins, in bytes.
+    /// Its beginning, in bytes.
     pub(crate) begin: u64,
-    /// Where the next one begins.
+    /// The beginning of the next line, in bytes.
     pub(crate) end: u64,
     /// Its bytes, without the end of the line.
     pub(crate) bytes: Vec<u8>,
 }
 
-/// Reads whole lines from `begin` on, without end; a failure of the disk is the last thing that
-/// comes. The thread ends soon after the receiver is gone.
+/// Reads whole lines from `begin` on, without end. A failure of the disk is the last item. The
+/// thread ends soon after the receiver is gone.
 pub(crate) fn follow(file: File, begin: u64) -> io::Result<mpsc::Receiver<io::Result<Line>>> {
     let (sender, lines) = mpsc::channel(AHEAD);
     thread::Builder::new().name("directory-tail".to_owned()).spawn(move || {
@@ -42,7 +42,7 @@ fn read(file: File, mut begin: u64, lines: &mpsc::Sender<io::Result<Line>>) -> i
         let mut bytes = Vec::new();
         let read = reader.read_until(b'\n', &mut bytes)?;
         if bytes.pop() != Some(b'\n') {
-            // Its writer has not finished it.
+            // The writer has not finished this line.
             reader.seek(SeekFrom::Start(begin))?;
             thread::sleep(PAUSE);
             continue;

@@ -1,35 +1,35 @@
-//! Which names are topics, and their files.
+//! Valid names of topics, and their files.
 
 use std::fs::OpenOptions;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Bytes of a topic's name, at most; file systems take 255 with what is added to it.
+/// The maximum length of a topic's name, in bytes. File systems take 255, with what is added to it.
 const MAX_NAME: usize = 200;
 
-/// Makes the file of a topic; one that exists stays as it is. Blocks for one access of the disk.
+/// Makes the file of a topic; an existing file stays as it is. Blocks for one access to the disk.
 ///
 /// # Errors
-/// The name is none for a topic, or the file cannot be made.
+/// The name is not valid for a topic, or the file cannot be made.
 pub fn create_topic(directory: &Path, topic: &str) -> io::Result<()> {
     let path = path(directory, topic).map_err(io::Error::other)?;
     OpenOptions::new().create(true).append(true).open(path).map(drop)
 }
 
-/// The file of a topic.
+/// Returns the file of a topic.
 pub(crate) fn path(directory: &Path, topic: &str) -> Result<PathBuf, String> {
     check(topic)?;
     Ok(directory.join(format!("{topic}.log")))
 }
 
-/// The file of a group that reads a topic.
+/// Returns the file of a group that reads a topic.
 pub(crate) fn group_path(directory: &Path, topic: &str, group: &str) -> Result<PathBuf, String> {
     check(topic)?;
     check(group)?;
     Ok(directory.join(format!("{topic}@{group}.place")))
 }
 
-/// A name is a name and nothing else: it leads to no other folder and to no other kind of file.
+/// Checks a name: it must not lead to another folder or to another kind of file.
 fn check(name: &str) -> Result<(), String> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
     if name.is_empty() || name.len() > MAX_NAME || name.starts_with('.') || !name.chars().all(is_plain) {

@@ -13,7 +13,7 @@ use directory_broker::{DirectoryConnector, DirectorySubscriber, MAX_PAYLOAD, cre
 use message::{Connector, Subscriber as _, Subscription};
 use tempfile::TempDir;
 
-/// One place for each group, and one member at a time: see the limits of the broker.
+/// One position for each group, and one member at a time: see the limits of the broker.
 const CAPABILITIES: Capabilities =
     Capabilities { settles_singly: false, shares_work: false, ..Capabilities::ALL };
 
@@ -25,7 +25,7 @@ async fn open() -> Result<Arc<dyn Broker>, Failure> {
     Ok(Arc::new(Directory(tempfile::tempdir()?)))
 }
 
-/// A directory of the case's own.
+/// A directory for one case.
 struct Directory(TempDir);
 
 #[async_trait]

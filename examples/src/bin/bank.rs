@@ -1,5 +1,5 @@
-//! A bank that honours keys: under one key it charges once, refunds once, and does not charge what
-//! was refunded before, even if it had never heard of it.
+//! A bank that honours keys. Under one key it charges once and refunds once. After a refund it
+//! refuses a charge with that key, even if it had not seen the key before.
 //!
 //! `DATABASE_URL=postgres://… LISTEN=127.0.0.1:8090 cargo run -p examples --bin bank`
 
@@ -14,7 +14,7 @@ use examples::setting::{Failure, optional};
 use sqlx::PgPool;
 use tokio::net::TcpListener;
 
-/// Every movement of money is a row: nothing but the keys keeps one from being made twice.
+/// Every movement of money is a row: only the keys prevent a second one.
 const TABLES: &str = "
     CREATE TABLE IF NOT EXISTS charge (key text PRIMARY KEY, cents bigint NOT NULL, state text NOT NULL);
     CREATE TABLE IF NOT EXISTS movement (
@@ -33,7 +33,7 @@ async fn charge(State(pool): State<PgPool>, headers: HeaderMap, body: String) ->
         return Ok((StatusCode::PAYMENT_REQUIRED, "over the customer's limit\n").into_response());
     }
     let mut tx = pool.begin().await?;
-    // Waits for whoever asks with the same key at this moment.
+    // Waits for a concurrent request with the same key.
     let new = "INSERT INTO charge (key, cents, state) VALUES ($1, $2, 'charged') ON CONFLICT DO NOTHING";
     if sqlx::query(new).bind(&key).bind(cents).execute(&mut *tx).await?.rows_affected() > 0 {
         book(&mut tx, &key, cents).await?;
@@ -53,7 +53,7 @@ async fn charge(State(pool): State<PgPool>, headers: HeaderMap, body: String) ->
 async fn refund(State(pool): State<PgPool>, headers: HeaderMap) -> Result<StatusCode, Broken> {
     let key = key(&headers)?;
     let mut tx = pool.begin().await?;
-    // A charge that comes after this is too late.
+    // A charge that comes later is refused.
     let bar = "INSERT INTO charge (key, cents, state) VALUES ($1, 0, 'refunded') ON CONFLICT DO NOTHING";
     sqlx::query(bar).bind(&key).execute(&mut *tx).await?;
     let refund = "UPDATE charge SET state = 'refunded' WHERE key = $1 AND state = 'charged' RETURNING cents";

@@ -1,5 +1,5 @@
-//! The shop: takes orders over HTTP and runs a saga for each, with a relay of its own for requests
-//! to shipping and a consumer for the replies. `docs/sagas.md` has the whole with its services.
+//! The shop: takes orders over HTTP and runs a saga for each. It has its own relay for requests to
+//! shipping, and a consumer for the replies. `docs/sagas.md` describes the whole with its services.
 //!
 //! `DATABASE_URL=postgres://… RABBITMQ_URL=amqp://localhost PROVIDER=localhost:8090 cargo run -p examples --bin checkout`
 
@@ -39,8 +39,8 @@ struct Goods {
     grams: i64,
 }
 
-/// The order and its saga commit together. The client chooses the number, and sends the order again
-/// when it got no answer.
+/// Places an order, which commits together with its saga. The client chooses the number, and sends
+/// the order again when it gets no answer.
 async fn place_order(
     State(shop): State<Shop>,
     Path(order): Path<i64>,
@@ -54,7 +54,7 @@ async fn place_order(
     let is_new = new.bind(order).bind(cents).execute(&mut *tx).await?.rows_affected() > 0;
     let input = PlaceOrder { order, item, cents, grams };
     Ok(match shop.sagas.start(&mut tx, CHECKOUT, &order.to_string(), &input).await? {
-        // A saga is forgotten after a while, an order is not. Nothing is committed.
+        // A saga is forgotten after a while, an order is not. Here nothing is committed.
         Started::Started if !is_new => (StatusCode::OK, format!("order {order}: placed before\n")),
         Started::Started => {
             tx.commit().await?;
@@ -87,18 +87,18 @@ async fn main() -> Result<(), Failure> {
     let pool = prepared(&[Line::Outbox, Line::Inbox, Line::Saga], TABLES).await?;
     let rabbitmq = Config::new(required("RABBITMQ_URL")?);
     let (ship, replies) = (optional("SHIP", "ship"), optional("SHIPPED", "shipped"));
-    // A deployment does this otherwise.
+    // Normally the deployment does this.
     let admin = Admin::connect(&rabbitmq).await?;
     for queue in [&ship, &replies] {
         admin.declare_queue(queue, QueueOptions::default()).await?;
     }
     admin.close().await;
 
-    // How long others wait for a process that died.
+    // How long other processes wait for one that died.
     let lease = Duration::from_secs(optional("LEASE_SECONDS", "15").parse()?);
     let mut options = WorkerOptions::default();
     options.lease = lease;
-    // Nobody else does what an undo has to do.
+    // An undo must succeed in the end, so it gets many attempts.
     options.attempts_max = 1_000;
     options.backoff = Backoff { first: Duration::from_millis(200), max: Duration::from_secs(10) };
     let services = Services {

@@ -26,7 +26,7 @@ async fn place(
                 .execute(&mut **tx)
                 .await?;
             tx.stage(NewMessage::event(&event).topic(topic))?;
-            // Any error from here on takes the order and the message back.
+            // Any error from here on rolls back the order and the message.
             if event.cents > 100_000 { Err(Rollback::because("over the customer's limit")) } else { Ok(()) }
         })
         .await

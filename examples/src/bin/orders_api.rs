@@ -1,8 +1,9 @@
-//! A web service whose requests may be sent again. An order, its message, its idempotency key and
-//! the stored response commit together; a charge is made elsewhere, and its key goes with it.
+//! A web service whose clients may repeat their requests. An order, its message, its idempotency
+//! key and the stored response commit together. A charge is made by another service, which gets the
+//! key as well.
 //!
 //! `DATABASE_URL=postgres://… LISTEN=127.0.0.1:8080 cargo run -p examples --bin orders_api`, then see
-//! `docs/idempotency-keys.md` for what to ask it.
+//! `docs/idempotency-keys.md` for requests to try.
 
 use std::time::Duration;
 
@@ -48,20 +49,19 @@ struct Placed {
     cents: i64,
 }
 
-/// A [`Broken`] is a 5xx and is not stored: a transaction is rolled back, and a lease is given
-/// back, because the provider honours its key. If it did not, the route would need
-/// `OnExpired::Refuse`.
+/// Places an order. Everything written through `held` commits together with the key and the
+/// response of this handler.
 ///
-/// Everything that is written through `held` commits together with the key and this handler's
-/// answer.
+/// A [`Broken`] is a 5xx and is not stored. A transaction is rolled back. A lease is released,
+/// because the provider honours its key; if it did not, the route would need `OnExpired::Refuse`.
 async fn place_order(
     State(shop): State<Shop>,
     Extension(held): Extension<HeldTransaction<Postgres>>,
     Json(Amount { cents }): Json<Amount>,
 ) -> Result<Response, Broken> {
     if cents > 100_000 {
-        // A 4xx is stored as well: the same request gets the same refusal. Whatever was written
-        // before would be rolled back.
+        // A 4xx is stored as well: the same request gets the same refusal. Earlier writes would be
+        // rolled back.
         return Ok((StatusCode::UNPROCESSABLE_ENTITY, "over the customer's limit\n").into_response());
     }
     let mut tx = held.lock().await?;
@@ -74,7 +74,8 @@ async fn place_order(
     Ok((StatusCode::CREATED, place, Json(Placed { order, cents })).into_response())
 }
 
-/// The provider is asked once more with the same key when this service dies in the middle.
+/// Makes a charge at the provider. If this service dies halfway, the provider is asked once more
+/// with the same key.
 async fn charge(
     State(shop): State<Shop>,
     Extension(held): Extension<LeasedKey>,
@@ -91,8 +92,8 @@ async fn count_orders(State(shop): State<Shop>) -> Result<String, Broken> {
     Ok(format!("{orders} orders, {messages} messages\n"))
 }
 
-/// Whose request it is. A real service takes it from what authentication has left in the request's
-/// extensions.
+/// Returns the tenant of a request. A real service takes it from what authentication has left in
+/// the request's extensions.
 fn tenant(request: &Parts) -> Option<Tenant> {
     let token = request.headers.get(header::AUTHORIZATION)?.to_str().ok()?.strip_prefix("Bearer ")?;
     Tenant::new(token).ok()

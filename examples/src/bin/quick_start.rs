@@ -20,7 +20,7 @@ impl Event for OrderPlaced {
     const TOPIC: &'static str = "orders";
     const KIND: &'static str = "order.placed";
 
-    /// Messages of one order leave in their order.
+    /// Keeps the messages of one order in sequence.
     fn key(&self) -> Option<String> {
         Some(format!("order-{}", self.order))
     }
@@ -55,11 +55,11 @@ const TABLES: &str = "
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
-    // Relay and consumer log what they wait for, and what to do about it.
+    // The logs of relay and consumer say what they wait for, and what to do about it.
     tracing_subscriber::fmt().init();
     let kafka = Config::new([std::env::var("KAFKA").context("KAFKA is not set")?]);
     let database = std::env::var("DATABASE_URL").context("DATABASE_URL is not set")?;
-    // The tables, and the topic: otherwise a matter of the deployment.
+    // Tables and topic: normally a matter of the deployment.
     let pool = outbox_toolkit::pool::<Postgres>(&database).await?;
     migrate(&pool).await?;
     sqlx::raw_sql(TABLES).execute(&pool).await?;
@@ -78,7 +78,7 @@ async fn main() -> anyhow::Result<()> {
         .subscribe(Subscriber::new(kafka, GroupConfig::new("billing", ["orders"]))?)
         .run(shutdown_signal())
         .await?;
-    // It gives its lease back, so that the next start goes on at once.
+    // The relay releases its lease, so that the next start proceeds at once.
     relay.await?;
     Ok(())
 }

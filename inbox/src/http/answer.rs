@@ -1,4 +1,4 @@
-//! Which problem is answered when. Pure.
+//! Chooses the problem to answer with. Pure.
 
 use std::error::Error;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use migrations::SqlErrorKind;
 use crate::error::CommitError;
 use crate::keys::{ClaimError, Claimed};
 
-/// When to ask again for what only an operator, or the return of a service, changes.
+/// When to ask again, if only an operator or the return of a service can change the answer.
 const STUCK_RETRY_AFTER: Duration = Duration::from_secs(60);
 const UNAVAILABLE_RETRY_AFTER: Duration = Duration::from_secs(1);
 
@@ -77,7 +77,7 @@ pub(super) fn unreadable(error: &dyn Error) -> Problem {
     )
 }
 
-/// Returns the problem to answer with when a key was not acquired; nothing for a replay.
+/// Returns the problem to answer with when a key was not acquired; `None` for a replay.
 pub(super) fn not_acquired<T>(claimed: &Claimed<T>) -> Option<Problem> {
     let conflict = StatusCode::CONFLICT;
     Some(match claimed {
@@ -114,7 +114,7 @@ pub(super) fn not_acquired<T>(claimed: &Claimed<T>) -> Option<Problem> {
     })
 }
 
-/// A response that cannot be stored: the service's bug.
+/// Returns the problem for a response that cannot be stored: a bug of the service.
 pub(super) fn not_storable(limit: usize, took_effect: bool) -> Problem {
     let effect = if took_effect { "The request took effect" } else { "Nothing was done" };
     Problem::new(
@@ -156,7 +156,7 @@ fn not_a_token(invalid: &InvalidId) -> Problem {
     )
 }
 
-/// A key whose time is not accepted.
+/// Returns the problem for a key whose time is not accepted.
 fn drifted(drift: &Drift) -> Problem {
     let (code, title) = match drift {
         Drift::TooOld { .. } => {
@@ -169,7 +169,7 @@ fn drifted(drift: &Drift) -> Problem {
     Problem::new(StatusCode::BAD_REQUEST, code, title, format!("{drift}. Nothing was done now."))
 }
 
-/// A database that did not let the key be claimed.
+/// Returns the problem to answer with when the database could not claim the key.
 pub(super) fn not_claimed(error: &ClaimError) -> Problem {
     match error {
         ClaimError::NotAToken(invalid) => return not_a_token(invalid),
@@ -188,7 +188,7 @@ pub(super) fn not_claimed(error: &ClaimError) -> Problem {
     }
 }
 
-/// A transaction that was not committed, or nobody knows.
+/// Returns the problem for a transaction that was not committed, or whose outcome is unknown.
 pub(super) fn not_committed(error: &CommitError) -> Problem {
     let CommitError::RolledBack { source, .. } = error else {
         tracing::warn!(error = %Chain(error), "it is unknown whether a request was committed");
@@ -208,7 +208,7 @@ pub(super) fn not_committed(error: &CommitError) -> Problem {
     }
 }
 
-/// The handler still works with its transaction after it has answered.
+/// Returns the problem to answer with when the handler has answered but still uses its transaction.
 pub(super) fn still_in_use() -> Problem {
     tracing::error!(
         "a handler has answered while its transaction was still in use; the request is rolled back"
@@ -216,8 +216,8 @@ pub(super) fn still_in_use() -> Problem {
     failed()
 }
 
-/// Returns the answer for a key whose stored outcome is not a response: something other than this
-/// layer used the key.
+/// Returns the problem for a key whose stored outcome is not a response, because something other
+/// than this layer used the key.
 pub(super) fn not_a_response() -> Problem {
     tracing::error!("what is stored under an idempotency key is not a response");
     failed()

@@ -1,4 +1,4 @@
-//! The effect of a request, as its handler's answer reports it.
+//! The effect of a request, as its handler reports it.
 
 use http::StatusCode;
 
@@ -6,41 +6,41 @@ use super::layer::LayerOptions;
 use crate::keys::KeyStore;
 use crate::keys::OnExpired;
 
-/// The effect of a request, for answers whose status does not tell it. A handler adds it to the
-/// response as an extension. In axum:
-/// `(Extension(Effect::Unknown), StatusCode::BAD_GATEWAY).into_response()`.
+/// The effect of a request, for responses whose status does not show it. A handler adds it to the
+/// response as an extension. In axum: `(Extension(Effect::Unknown),
+/// StatusCode::BAD_GATEWAY).into_response()`.
 ///
-/// | | held by a transaction | on lease |
+/// | | key held by a transaction | key held on lease |
 /// |---|---|---|
-/// | `Happened` | what the handler wrote is kept, also with a 4xx | a key whose answer is not stored is not given back |
-/// | `None` | what the handler wrote is rolled back, also with a 2xx | a key whose answer is not stored is given back, also under [`OnExpired::Refuse`] |
-/// | `Unknown` | as without it: a transaction knows | the answer is not stored, and the key not given back |
-/// | without it | a 4xx is rolled back ([`IdempotencyLayer::keep_when`](super::IdempotencyLayer::keep_when)) | a key whose answer is not stored is given back under [`OnExpired::TakeOver`] only |
+/// | `Happened` | the handler's writes are kept, even with a 4xx | if the response is not stored, the key is not released |
+/// | `None` | the handler's writes are rolled back, even with a 2xx | if the response is not stored, the key is released, even under [`OnExpired::Refuse`] |
+/// | `Unknown` | same as without an `Effect`: a transaction knows its effect | the response is not stored, and the key is not released |
+/// | without it | a 4xx is rolled back ([`IdempotencyLayer::keep_when`](super::IdempotencyLayer::keep_when)) | if the response is not stored, the key is released only under [`OnExpired::TakeOver`] |
 ///
-/// A key on lease that is not given back waits for an operator under `Refuse` and for the end of
-/// its lease under `TakeOver`.
+/// A key on lease that is not released waits: under `Refuse` for an operator, under `TakeOver` for
+/// the end of its lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Effect {
     /// The request took effect.
     Happened,
     /// The request had no effect, and will have none.
     None,
-    /// It is not known whether it took effect: the other service did not answer.
+    /// It is unknown whether the request took effect: the other service did not answer.
     Unknown,
 }
 
-/// The end of a key on lease.
+/// How a key on lease ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum End {
-    /// The answer is stored.
+    /// The response is stored.
     Complete,
-    /// The next one who asks runs the request.
+    /// The key is released; the next caller runs the request.
     Release,
-    /// It stays in progress.
+    /// The key stays in progress.
     LeaveUnknown,
 }
 
-/// Decides about a key on lease.
+/// Decides how a key on lease ends.
 pub(super) fn end_of_lease(effect: Option<Effect>, is_stored: bool, on_expired: OnExpired) -> End {
     match (effect, is_stored) {
         (Some(Effect::Unknown), _) | (Some(Effect::Happened), false) => End::LeaveUnknown,
@@ -54,7 +54,7 @@ pub(super) fn end_of_lease(effect: Option<Effect>, is_stored: bool, on_expired: 
 }
 
 impl<DB: KeyStore> LayerOptions<DB> {
-    /// Whether what a handler wrote in its transaction stays.
+    /// Returns whether the handler's writes in its transaction are kept.
     pub(super) fn keeps(&self, effect: Option<Effect>, status: StatusCode) -> bool {
         match effect {
             Some(Effect::Happened) => true,

@@ -1,14 +1,15 @@
-//! The fingerprint that tells two requests under one key apart: of method, path, query and body.
+//! Fingerprints of requests, from method, path, query and body. They distinguish requests with one
+//! key.
 
 use http::{HeaderMap, Method, Uri, header};
 use message::Fingerprint;
 
 use crate::canonical_json::canonical;
 
-/// The fingerprint of a request. A JSON body counts without its white space and without the order
-/// of its members; numbers count as they are written, because a second look at them as floating
-/// point would make different amounts alike. Any other body, and JSON that names a member twice,
-/// counts byte by byte.
+/// Returns the fingerprint of a request. A JSON body is compared without its white space and
+/// without the order of its members. Numbers are compared as they are written: as floating point,
+/// different amounts would become equal. Any other body, and JSON with duplicate members, is
+/// compared byte by byte.
 #[must_use]
 pub fn fingerprint(method: &Method, uri: &Uri, headers: &HeaderMap, body: &[u8]) -> Fingerprint {
     let path = uri.path_and_query().map_or("/", |path| path.as_str());

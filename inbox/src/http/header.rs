@@ -4,18 +4,18 @@ use http::HeaderMap;
 
 use crate::keys::IdempotencyKey;
 
-/// Its name.
+/// Name of the header.
 pub const IDEMPOTENCY_KEY: &str = "idempotency-key";
-/// Marks a response that was stored before.
+/// Name of the response header that marks a stored response.
 pub const IDEMPOTENCY_REPLAYED: &str = "idempotency-replayed";
-/// The longest key in bytes.
+/// Maximum length of a key, in bytes.
 pub const KEY_BYTES_MAX: usize = 255;
 
-/// A header that cannot be used. The client's fault; not retryable.
+/// A header that cannot be used. It is the client's fault and not retryable.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidKey {
-    /// More than one: it cannot be told which one names the request.
+    /// Several headers: it is unclear which one identifies the request.
     #[error("the request has {0} Idempotency-Key headers; send one")]
     Several(usize),
     /// Not a quoted string.
@@ -34,11 +34,11 @@ pub enum InvalidKey {
     NotPrintable(usize),
 }
 
-/// Reads the key of a request; nothing when there is none. `lenient` accepts a key without quotes
-/// as well, as many clients send it; it means the same as with quotes.
+/// Reads the key of a request; `None` without a key. `lenient` also accepts a key without quotes,
+/// as many clients send it; it is the same key as with quotes.
 ///
 /// # Errors
-/// [`InvalidKey`] says what is wrong with it.
+/// [`InvalidKey`] describes what is wrong with it.
 pub fn read(headers: &HeaderMap, lenient: bool) -> Result<Option<IdempotencyKey>, InvalidKey> {
     let mut values = headers.get_all(IDEMPOTENCY_KEY).iter();
     let Some(value) = values.next() else { return Ok(None) };
@@ -69,12 +69,12 @@ pub fn parse(value: &[u8], lenient: bool) -> Result<IdempotencyKey, InvalidKey> 
     if text.is_empty() {
         return Err(InvalidKey::Empty);
     }
-    // A tab in quotes is the only control character that is left.
+    // A tab in quotes is the only control character left.
     IdempotencyKey::new(text).map_err(|_| InvalidKey::NotAString)
 }
 
-/// Parses the text after the first quote, up to the closing one, and undoes its escapes. Parameters
-/// are ignored: RFC 9651 wants unknown ones to be.
+/// Parses the text after the first quote, up to the closing one, and decodes its escapes. Ignores
+/// parameters, because RFC 9651 requires ignoring unknown ones.
 fn quoted(rest: &[u8]) -> Result<String, InvalidKey> {
     let mut text = String::with_capacity(rest.len());
     let mut bytes = rest.iter();
@@ -95,8 +95,8 @@ fn quoted(rest: &[u8]) -> Result<String, InvalidKey> {
     }
 }
 
-/// Without quotes: nothing that could be meant as more than one key, or as a string that lost a
-/// quote.
+/// Parses a key without quotes. Refuses anything that could be several keys, or a string that lost
+/// a quote.
 fn bare(text: &[u8]) -> Result<String, InvalidKey> {
     let is_plain = |byte: &u8| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\\' | b',' | b';');
     if !text.iter().all(is_plain) {

@@ -1,4 +1,4 @@
-//! Extensions of the request that the layer hands to the handler.
+//! Extensions of the request that the layer passes to the handler.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -10,13 +10,13 @@ use tokio_util::sync::CancellationToken;
 use crate::keys::KeyStore;
 use crate::keys::{KeyId, KeyTransaction};
 
-/// The open transaction in which key, business rows, outbox rows and the stored response commit
+/// The open transaction in which the key, business rows, outbox rows and the stored response commit
 /// together. In axum: `Extension(held): Extension<HeldTransaction<Postgres>>`, then `let mut tx =
 /// held.lock().await?;`.
 ///
-/// The layer commits after the handler has answered, and only when it has given every guard back. A
-/// request without a key, where the route does not require one, gets a transaction of the same kind
-/// that holds no key.
+/// The layer commits after the handler has answered, and only if the handler has dropped every
+/// guard. When the route does not require a key, a request without one gets the same kind of
+/// transaction without a key.
 #[derive(Debug)]
 pub struct HeldTransaction<DB: KeyStore>(Arc<Mutex<Option<Held<DB>>>>);
 
@@ -27,7 +27,7 @@ pub(super) enum Held<DB: KeyStore> {
     Plain(Transaction<'static, DB>),
 }
 
-/// The handler was too late: it has answered, and the transaction has ended.
+/// The error of a handler that was too late: it has answered, and the transaction has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the transaction has ended, because the handler had answered; finish its work before answering")]
 pub struct TransactionGone;
@@ -37,7 +37,7 @@ impl<DB: KeyStore> HeldTransaction<DB> {
         Self(Arc::new(Mutex::new(Some(held))))
     }
 
-    /// The transaction, for one piece of work at a time. Give it back before answering.
+    /// Locks the transaction for one piece of work. Drop the guard before answering.
     ///
     /// # Errors
     /// [`TransactionGone`] in work that outlives its handler.
@@ -46,7 +46,7 @@ impl<DB: KeyStore> HeldTransaction<DB> {
         if guard.is_some() { Ok(HeldGuard(guard)) } else { Err(TransactionGone) }
     }
 
-    /// Takes it away from the handler; nothing while somebody still works with it.
+    /// Takes the transaction away from the handler; `None` while it is still in use.
     pub(super) fn take(&self) -> Option<Held<DB>> {
         self.0.try_lock().ok()?.take()
     }
@@ -58,7 +58,7 @@ impl<DB: KeyStore> Clone for HeldTransaction<DB> {
     }
 }
 
-/// Derefs to the sqlx transaction.
+/// A guard of the transaction. It derefs to the sqlx transaction.
 #[derive(Debug)]
 pub struct HeldGuard<'a, DB: KeyStore>(MutexGuard<'a, Option<Held<DB>>>);
 
@@ -92,30 +92,29 @@ impl<DB: KeyStore> DerefMut for HeldGuard<'_, DB> {
     }
 }
 
-/// The key that the layer holds on lease while the handler runs. Pass [`KeyId::downstream`] on to
-/// the services that make the effect: the handler may run again with the same key.
+/// The key that the layer holds on lease while the handler runs. Pass [`KeyId::downstream`] to the
+/// services that have the effect, because the handler may run again with the same key.
 ///
-/// Where keys are optional, ask for `Extension<Option<LeasedKey>>`: `None` is a request without a
-/// key.
+/// If keys are optional, use `Extension<Option<LeasedKey>>`: `None` is a request without a key.
 #[derive(Debug, Clone)]
 pub struct LeasedKey {
-    /// Which.
+    /// The key.
     pub id: KeyId,
-    /// Which attempt, from 1; greater than that of every earlier holder.
+    /// The number of this attempt, from 1; greater than that of every earlier holder.
     pub attempt: u32,
     pub(super) lost: CancellationToken,
 }
 
 impl LeasedKey {
-    /// Whether somebody else has the key, or may have it because the lease could not be renewed in
-    /// time. Then begin nothing that a second holder may have begun as well.
+    /// Returns whether another caller has the key, or may have it because the lease was not renewed
+    /// in time. Then begin nothing that a second holder may have begun as well.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.lost.is_cancelled()
     }
 
-    /// Waits until the lease is [lost](Self::is_lost): for `select!` beside the work. Never ends
-    /// otherwise. Cancel-safe.
+    /// Waits until the lease is [lost](Self::is_lost): for `select!` beside the work. Otherwise it
+    /// never completes. Cancel-safe.
     pub async fn lost(&self) {
         self.lost.cancelled().await;
     }

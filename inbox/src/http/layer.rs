@@ -16,20 +16,20 @@ use crate::keys::KeyStore;
 use crate::keys::{ClaimOptions, IdempotencyKeys, Operation};
 use crate::name::Tenant;
 
-/// The largest body of a request, and of a response that is stored, by default.
+/// Default maximum size of a request body, and of a stored response body, in bytes.
 pub const BODY_BYTES_MAX_DEFAULT: usize = 1_048_576;
-/// How long the body of a request may take to arrive by default.
+/// Default maximum time for the body of a request to arrive.
 pub const BODY_TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
 
-/// The longest method that is handled, with the space after it.
+/// Length of the longest handled method, with the space after it.
 const METHOD_BYTES_MAX: usize = "DELETE ".len();
 
-/// Makes a route idempotent: one layer for each route.
+/// A layer that makes a route idempotent. Each route needs its own layer.
 ///
-/// POST, PUT, PATCH and DELETE are handled; other methods pass through, without any extension.
+/// It handles POST, PUT, PATCH and DELETE; other methods pass through without any extension.
 pub struct IdempotencyLayer<DB: KeyStore>(Arc<LayerOptions<DB>>);
 
-/// How a key is held while the handler runs.
+/// The way a key is held while the handler runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mode {
     /// By the handler's own transaction.
@@ -57,21 +57,22 @@ pub(super) struct LayerOptions<DB: KeyStore> {
     route: Arc<str>,
 }
 
-/// A text that cannot name a route. The program's fault.
+/// An invalid name for a route. The program's fault.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the route cannot be named so: {0}")]
+#[error("invalid route name: {0}")]
 pub struct InvalidRoute(#[from] InvalidText);
 
 impl<DB: KeyStore> IdempotencyLayer<DB> {
-    /// For handlers whose effects are in the database of the keys: they get a
+    /// Makes a layer for handlers whose effects are in the database of the keys. They get a
     /// [`HeldTransaction`](super::HeldTransaction).
     ///
-    /// `route` names the route, with its method a part of the key's identity: the pattern, not the
-    /// path of one request. `scope` says whose request it is, from what authentication has left in
-    /// the request; there is no scope for nobody in particular.
+    /// `route` is the name of the route: the pattern, not the path of one request. With the method
+    /// it is part of the key's identity. `scope` returns the tenant of a request, from what
+    /// authentication has added to the request. Every request needs a tenant.
     ///
     /// # Errors
-    /// [`InvalidRoute`] when the name is empty, longer than 248 bytes or holds a control character.
+    /// [`InvalidRoute`] when the name is empty, longer than 248 bytes or contains a control
+    /// character.
     pub fn transactional(
         keys: IdempotencyKeys<DB>,
         route: &str,
@@ -80,10 +81,10 @@ impl<DB: KeyStore> IdempotencyLayer<DB> {
         Self::new(keys, Mode::Transactional, route, Arc::new(scope))
     }
 
-    /// For handlers whose effects are elsewhere: they get a [`LeasedKey`](super::LeasedKey) to pass
-    /// on. The lease is renewed while the handler runs. Where keys are [optional](Self::optional),
-    /// handlers ask for an `Option<LeasedKey>`, which is there with each request. Otherwise as
-    /// [`transactional`](Self::transactional).
+    /// Makes a layer for handlers whose effects are elsewhere. They get a
+    /// [`LeasedKey`](super::LeasedKey) to pass on. The lease is renewed while the handler runs. If
+    /// keys are [optional](Self::optional), handlers use an `Option<LeasedKey>`, which every
+    /// request has. Otherwise the same as [`transactional`](Self::transactional).
     ///
     /// # Errors
     /// [`InvalidRoute`].
@@ -125,13 +126,13 @@ impl<DB: KeyStore> IdempotencyLayer<DB> {
         })))
     }
 
-    /// Lease, retention, and what becomes of a key whose lease has expired.
+    /// Sets lease, retention, and the policy for a key whose lease has expired.
     #[must_use]
     pub fn claim(self, claim: ClaimOptions) -> Self {
         self.with(|settings| settings.claim = claim)
     }
 
-    /// Lets requests without a key through; they run each time. In the leased mode their
+    /// Accepts requests without a key; they run each time. In the leased mode their
     /// `Option<LeasedKey>` is `None`. Default: they are answered with 400.
     #[must_use]
     pub fn optional(self) -> Self {
@@ -144,46 +145,47 @@ impl<DB: KeyStore> IdempotencyLayer<DB> {
         self.with(|settings| settings.is_lenient = false)
     }
 
-    /// The largest body of a request in bytes. Default: [`BODY_BYTES_MAX_DEFAULT`].
+    /// Sets the maximum size of a request body, in bytes. Default: [`BODY_BYTES_MAX_DEFAULT`].
     #[must_use]
     pub fn request_bytes_max(self, bytes: usize) -> Self {
         self.with(|settings| settings.request_bytes_max = bytes)
     }
 
-    /// The largest body of a response in bytes. Default: [`BODY_BYTES_MAX_DEFAULT`]. A larger one,
-    /// and a stream whose length is not known beforehand, is answered with 500; in the
-    /// transactional mode nothing of it is stored.
+    /// Sets the maximum size of a response body, in bytes. Default: [`BODY_BYTES_MAX_DEFAULT`]. A
+    /// larger body, or a stream of unknown length, is answered with 500; in the transactional mode
+    /// nothing of the request is stored.
     #[must_use]
     pub fn response_bytes_max(self, bytes: usize) -> Self {
         self.with(|settings| settings.response_bytes_max = bytes)
     }
 
-    /// How long the body of a request may take to arrive; nothing is held until it has. Default:
-    /// [`BODY_TIMEOUT_DEFAULT`].
+    /// Sets the maximum time for the body of a request to arrive. Nothing is held until it has
+    /// arrived. Default: [`BODY_TIMEOUT_DEFAULT`].
     #[must_use]
     pub fn body_timeout(self, timeout: Duration) -> Self {
         self.with(|settings| settings.body_timeout = timeout)
     }
 
-    /// Lets a request wait so long for another one with its key, instead of being answered with 409
-    /// at once. It holds no connection while it waits. Default: zero.
+    /// Sets how long a request waits while another one with its key runs, before it is answered
+    /// with 409. It holds no connection while it waits. Default: zero.
     #[must_use]
     pub fn wait_max(self, wait: Duration) -> Self {
         self.with(|settings| settings.wait_max = wait)
     }
 
-    /// With which stored statuses what the handler wrote in its transaction is kept; with all
-    /// others it is rolled back, and only the answer stored. One answer says otherwise by its
-    /// [`Effect`](super::Effect). Default: all but 4xx.
+    /// Sets for which stored statuses the handler's writes in its transaction are kept. For all
+    /// others they are rolled back, and only the response is stored. A response can override this
+    /// with an [`Effect`](super::Effect). Default: all but 4xx.
     #[must_use]
     pub fn keep_when(self, is_kept: impl Fn(StatusCode) -> bool + Send + Sync + 'static) -> Self {
         self.with(|settings| settings.is_kept = Arc::new(is_kept))
     }
 
-    /// Which statuses are stored. Whatever it says, 5xx never is. A response that is not stored is
-    /// rolled back in the transactional mode. In the leased mode it gives the key back under
-    /// [`OnExpired::TakeOver`](crate::keys::OnExpired); under `Refuse` only if the answer says that
-    /// nothing happened ([`Effect::None`](super::Effect::None)). Default: [`is_stored_by_default`].
+    /// Sets which statuses are stored; 5xx never are. For a response that is not stored, the
+    /// transactional mode rolls back. The leased mode releases the key under
+    /// [`OnExpired::TakeOver`](crate::keys::OnExpired). Under `Refuse` it releases the key only if
+    /// the response reports that nothing happened ([`Effect::None`](super::Effect::None)). Default:
+    /// [`is_stored_by_default`].
     #[must_use]
     pub fn store_when(self, is_stored: impl Fn(StatusCode) -> bool + Send + Sync + 'static) -> Self {
         self.with(|settings| settings.is_stored = Arc::new(is_stored))
@@ -196,7 +198,7 @@ impl<DB: KeyStore> IdempotencyLayer<DB> {
 }
 
 impl<DB: KeyStore> LayerOptions<DB> {
-    /// The operation of a request; nothing for methods that are not handled.
+    /// Returns the operation of a request; `None` for methods that are not handled.
     pub(super) fn operation(&self, method: &Method) -> Option<Operation> {
         let is_handled = [Method::POST, Method::PUT, Method::PATCH, Method::DELETE].contains(method);
         is_handled.then(|| Operation::new(format!("{method} {}", self.route)).ok()).flatten()

@@ -1,21 +1,22 @@
-//! Idempotency keys at the HTTP edge: a [`tower`](https://docs.rs/tower) layer for axum and anything tower.
+//! Idempotency keys at the HTTP edge: a [`tower`](https://docs.rs/tower) layer for axum and other
+//! tower services.
 //!
-//! A request with the header `Idempotency-Key` runs once; whoever sends it again gets the stored
+//! A request with the header `Idempotency-Key` runs once. A repeated request gets the stored
 //! response, marked with `Idempotency-Replayed: true`. The rules are those of the IETF draft *The
 //! Idempotency-Key HTTP Header Field*, revision 7.
 //!
-//! | module | what it holds |
+//! | item | contents |
 //! |---|---|
 //! | [`IdempotencyLayer`] | the layer, one for each route, and its settings |
 //! | [`Idempotent`] | the service that it makes |
-//! | [`HeldTransaction`], [`LeasedKey`] | what the handler gets |
-//! | [`Effect`] | what its answer says about the effect |
+//! | [`HeldTransaction`], [`LeasedKey`] | extensions for the handler |
+//! | [`Effect`] | the effect that a response reports |
 //! | [`header`] | the header, read strictly or leniently |
-//! | [`fingerprint`](mod@fingerprint) | what tells two requests under one key apart |
-//! | [`stored`] | what of a response is stored, and how |
-//! | [`problem`] | what is answered instead of the handler |
+//! | [`fingerprint`](mod@fingerprint) | distinguishes requests with one key |
+//! | [`stored`] | which part of a response is stored, and how |
+//! | [`problem`] | answers in place of the handler's |
 //!
-//! The three lines of a service whose effects are in the database of the keys:
+//! A service whose effects are in the database of the keys needs three lines:
 //!
 //! ```no_run
 //! # use axum::{Extension, Router, http::StatusCode, routing::post};

@@ -1,35 +1,36 @@
 //! Answers in place of the handler's: problem details (RFC 9457).
 //!
 //! | status | `code` | when | what the client does |
+//! | status | `code` | when | what the client does |
 //! |---|---|---|---|
 //! | 400 | `idempotency_key_missing` | the route requires a key | makes a key for each new request |
 //! | 400 | `idempotency_key_malformed` | the header cannot be read | corrects it |
 //! | 400 | `request_body_unreadable` | the body broke off | sends the request again, with the same key |
 //! | 403 | `idempotency_key_of_nobody` | no tenant or account is known | authenticates |
 //! | 408 | `request_body_too_slow` | the body did not arrive in time | sends the request again, with the same key |
-//! | 409 | `idempotency_key_in_flight` | the request runs at this moment | waits for `Retry-After`, then sends it again |
-//! | 409 | `idempotency_key_stuck` | its outcome is unknown, and an operator decides | waits for `Retry-After`, then sends it again |
-//! | 409 | `idempotency_key_discarded` | an operator has given it up | gives up too, or makes a new key |
-//! | 413 | `request_body_too_large` | the body is over the route's limit | sends less |
+//! | 409 | `idempotency_key_in_flight` | a request with the key is running | waits for `Retry-After`, then sends it again |
+//! | 409 | `idempotency_key_stuck` | its outcome is unknown, and an operator must decide | waits for `Retry-After`, then sends it again |
+//! | 409 | `idempotency_key_discarded` | an operator has discarded it | gives up too, or makes a new key |
+//! | 413 | `request_body_too_large` | the body exceeds the route's limit | sends less |
 //! | 422 | `idempotency_key_reused` | the key was used for another request | makes a key for each new request |
-//! | 500 | `response_not_storable` | the handler's response is a stream or too large | – (the service's bug) |
+//! | 500 | `response_not_storable` | the handler's response is a stream or too large | – (a bug of the service) |
 //! | 500 | `idempotency_failed` | the service or its set-up is wrong | – |
-//! | 503 | `idempotency_unavailable` | the database is away; the request may have run or not | waits for `Retry-After`, then sends it again, with the same key |
+//! | 503 | `idempotency_unavailable` | the database is unavailable; the request may or may not have run | waits for `Retry-After`, then sends it again, with the same key |
 
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
 
-/// The `type` of every problem; `code` tells them apart.
+/// The `type` of every problem; `code` distinguishes them.
 pub const TYPE: &str = "https://datatracker.ietf.org/doc/html/draft-ietf-httpapi-idempotency-key-header-07";
 
-/// An answer instead of the handler's.
+/// An answer in place of the handler's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
     /// The status.
     pub status: StatusCode,
-    /// The word for machines.
+    /// The machine-readable word.
     pub code: &'static str,
     /// The sentence for people, the same for every occurrence.
     pub title: &'static str,
@@ -54,7 +55,7 @@ impl Problem {
         self
     }
 
-    /// As a response, with `application/problem+json`.
+    /// Returns a response with `application/problem+json`.
     #[must_use]
     pub fn response<B: From<Bytes>>(&self) -> Response<B> {
         let body = serde_json::json!({
@@ -69,7 +70,7 @@ impl Problem {
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         if let Some(after) = self.retry_after {
-            // Whole seconds, rounded up: who comes too early only hears the same again.
+            // Whole seconds, rounded up: a client that comes too early only gets the same answer.
             let seconds = after.as_secs() + u64::from(after.subsec_nanos() > 0);
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds.max(1)));
         }

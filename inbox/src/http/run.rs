@@ -28,10 +28,10 @@ use crate::keys::{Claim, ClaimError, Claimed, CompleteError, Ending, KeyId, Repl
 use crate::transaction::classify_commit;
 use crate::within::Bounded;
 
-/// How often is asked for a key that somebody else holds.
+/// Pause between claims of a key that another request holds.
 const WAIT_PAUSE: Backoff = Backoff { first: Duration::from_millis(10), max: Duration::from_millis(250) };
 
-/// A request that was read, and whom it is for.
+/// A request that was read, and the service that will handle it.
 pub(super) struct Call<S> {
     pub(super) service: S,
     pub(super) parts: Parts,
@@ -41,19 +41,19 @@ pub(super) struct Call<S> {
 
 /// A handler's response.
 struct Answered<R> {
-    /// As it goes to the client.
+    /// The response that the client gets.
     response: Response<R>,
-    /// The effect that it reports, if it reports one.
+    /// The effect that it reports, if any.
     effect: Option<Effect>,
-    /// The part of it that is stored; nothing where its status is not.
+    /// The part of it that is stored; `None` when its status is not stored.
     storable: Option<Storable>,
 }
 
-/// A response that can be stored, or why not.
+/// The storable form of a response, or the problem with it.
 type Storable = Result<(Ending, StoredResponse), Problem>;
 
 impl<S> Call<S> {
-    /// Lets the handler answer.
+    /// Calls the handler.
     async fn answer<DB, B, R>(
         mut self,
         settings: &LayerOptions<DB>,
@@ -73,10 +73,10 @@ impl<S> Call<S> {
         }
         let (parts, body) = response.into_parts();
         let limit = settings.response_bytes_max;
-        // A body whose end is not known may never end.
+        // A body of unknown length may never end.
         let fits = body.size_hint().exact().is_some_and(|bytes| bytes <= limit as u64);
         let whole = if fits { body.collect().await.ok() } else { None };
-        // They would be missing from this answer, and from every later one.
+        // Trailers would be missing from this answer, and from every later one.
         let whole = whole.filter(|whole| whole.trailers().is_none());
         let Some(whole) = whole else {
             let problem = answer::not_storable(limit, took_effect);
@@ -90,8 +90,8 @@ impl<S> Call<S> {
     }
 }
 
-/// Key, effects and response commit together, or nothing does. The service runs each call to its
-/// end.
+/// Runs a request whose key, effects and response commit together or not at all. The service runs
+/// each call to its end.
 pub(super) async fn transactional<S, DB, B, R>(
     settings: &LayerOptions<DB>,
     id: KeyId,
@@ -133,7 +133,7 @@ where
     }
 }
 
-/// The key is held on lease while the handler makes its effects elsewhere.
+/// Runs a request while its key is held on lease and the handler has its effects elsewhere.
 pub(super) async fn leased<S, DB, B, R>(
     settings: &LayerOptions<DB>,
     id: KeyId,
@@ -163,7 +163,7 @@ where
         (End::LeaveUnknown, _) => claim.leave_unknown().await,
         (_, None) => claim.release().await,
         (_, Some(Ok((ending, stored)))) => claim.complete(ending, &stored.encode()).await.map(drop),
-        // The effect has happened: whoever asks again gets the same refusal.
+        // The effect has happened, so every repeated request must get the same refusal.
         (_, Some(Err(problem))) => {
             let refusal: Response<Bytes> = problem.response();
             let (parts, body) = refusal.into_parts();
@@ -172,14 +172,14 @@ where
         }
     };
     if let Err(error) = completed {
-        // The handler's answer is the truth about what it has done; only whoever asks again may
-        // make it run once more.
+        // The handler's answer correctly describes what it did. Only a repeated request may make it
+        // run again.
         tracing::warn!(%error, key = %id, "the outcome of a request was not stored");
     }
     Ok(response)
 }
 
-/// A request without a key: its handler gets the same, and it runs each time.
+/// Runs a request without a key. Its handler gets the same extension, and it runs each time.
 pub(super) async fn unkeyed<S, DB, B, R>(
     settings: &LayerOptions<DB>,
     mode: Mode,
@@ -225,7 +225,8 @@ async fn commit<DB: KeyStore>(
     db: &Bounded<DB>,
     mut tx: sqlx::Transaction<'static, DB>,
 ) -> Result<(), CommitError> {
-    // One that is aborted would be rolled back in silence, one that is over would be no error.
+    // COMMIT would silently roll back an aborted transaction, and would succeed after one that has
+    // ended.
     let is_own = DB::is_open(&mut tx).await.is_ok_and(|is_open| is_open);
     let is_own = is_own
         && db.call(DB::is_marked(&mut tx)).await.map_err(|error| CommitError::RolledBack {
@@ -238,7 +239,7 @@ async fn commit<DB: KeyStore>(
     db.call(tx.commit()).await.map_err(classify_commit)
 }
 
-/// Asks again while somebody else holds the key, for as long as the route allows.
+/// Claims again while another request holds the key, up to the route's limit.
 async fn waiting<DB, T, F>(
     settings: &LayerOptions<DB>,
     mut claim: impl FnMut() -> F,
@@ -260,7 +261,7 @@ where
     }
 }
 
-/// The key, or what is answered instead.
+/// Returns the acquired key, or the response to answer with instead.
 fn acquired<T, R: From<Bytes>>(claimed: Result<Claimed<T>, ClaimError>) -> Result<T, Box<Response<R>>> {
     let problem = match claimed {
         Ok(Claimed::Acquired(it)) => return Ok(it),
@@ -284,7 +285,7 @@ fn replayed<R: From<Bytes>>(replay: Replay) -> Result<Response<R>, Problem> {
     Ok(response)
 }
 
-/// Keeps a lease alive for as long as the handler takes, and says when that has failed.
+/// Renews a lease while the handler runs, and cancels `lost` when that fails.
 async fn renewing<DB: KeyStore>(claim: Claim<DB>, lost: CancellationToken) {
     let mut until = Instant::now() + claim.lease();
     loop {

@@ -23,11 +23,11 @@ use crate::keys::KeyStore;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// A service whose requests run once for each key. Made by
+/// A service that runs a request once for each key. Made by
 /// [`IdempotencyLayer`](super::IdempotencyLayer).
 ///
-/// A request that has begun to run does so to its end, whatever becomes of the client's connection:
-/// its outcome is there when the client asks again.
+/// A request that has begun runs to its end, even when the client's connection is lost. So its
+/// outcome is there when the client sends the request again.
 pub struct Idempotent<S, DB: KeyStore> {
     inner: S,
     settings: Arc<LayerOptions<DB>>,
@@ -73,7 +73,7 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        // The one that is ready is called, not its clone.
+        // Call the service that is ready, not its clone.
         let clone = self.inner.clone();
         let inner = std::mem::replace(&mut self.inner, clone);
         let settings = Arc::clone(&self.settings);
@@ -93,13 +93,13 @@ where
                     (None, mode) => unkeyed(&settings, mode, call).await,
                 }
             };
-            // Also when the client hangs up.
+            // Continue even when the client disconnects.
             shield(running.in_current_span()).await
         })
     }
 }
 
-/// Reads everything of a request that its key depends on. Nothing is held until it is there.
+/// Reads everything that the key of a request depends on. Nothing is held until then.
 async fn read<S, DB, B>(
     settings: &LayerOptions<DB>,
     request: Request<B>,

@@ -1,15 +1,15 @@
-//! The stored part of a response, and its form in the database.
+//! The stored part of a response, and its encoding in the database.
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 
-/// How a stored response begins: the version of its form.
+/// First byte of a stored response: the version of its encoding.
 const VERSION: u8 = 1;
 
-/// Headers that are never stored: they hold for one exchange, for one connection, or for the caller
-/// who is logged in at the moment.
+/// Headers that are never stored: they apply to one exchange, to one connection, or to the caller
+/// that is currently logged in.
 const NEVER: [&str; 22] = [
-    // hop-by-hop (RFC 9110, 7.6.1), and what the server says anew about each message
+    // Hop-by-hop headers (RFC 9110, 7.6.1), and those that the server sets for each message.
     "connection",
     "keep-alive",
     "proxy-connection",
@@ -20,7 +20,7 @@ const NEVER: [&str; 22] = [
     "content-length",
     "date",
     "age",
-    // the replay may go to another caller than the one who was given these
+    // The replay may go to another caller than the one that received these.
     "set-cookie",
     "authorization",
     "www-authenticate",
@@ -28,7 +28,7 @@ const NEVER: [&str; 22] = [
     "proxy-authenticate",
     "proxy-authorization",
     "proxy-authentication-info",
-    // these tell limits of one moment
+    // These describe momentary limits, or this exchange.
     "retry-after",
     "ratelimit",
     "ratelimit-policy",
@@ -36,34 +36,34 @@ const NEVER: [&str; 22] = [
     "idempotency-key",
 ];
 
-/// How the headers begin that tell about limits, in the forms before RateLimit was written down.
+/// Prefixes of headers about limits, in forms older than the RateLimit draft.
 const NEVER_PREFIXES: [&str; 2] = ["ratelimit-", "x-ratelimit-"];
 
-/// A response without its extensions: what is stored and comes back byte for byte.
+/// A response without its extensions, as it is stored and replayed byte for byte.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredResponse {
     /// The status.
     pub status: StatusCode,
-    /// The headers that are stored, in their order.
+    /// The stored headers, in their order.
     pub headers: HeaderMap,
     /// The body.
     pub body: Bytes,
 }
 
-/// The stored bytes are not a response of this program, or a newer version wrote them.
+/// The error for bytes that are not a stored response, or that a newer version wrote.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("what is stored under an idempotency key is not a response that this build knows")]
 pub struct NotAResponse;
 
-/// Whether a status is stored unless the route says otherwise: 2xx to 4xx, except those that
-/// another try may get past without a new key (401, 403, 408, 409, 425, 429). Never 5xx.
+/// Returns whether a status is stored by default: 2xx to 4xx, except those that another try may get
+/// past without a new key (401, 403, 408, 409, 425, 429). 5xx is never stored.
 #[must_use]
 pub fn is_stored_by_default(status: StatusCode) -> bool {
     (200..500).contains(&status.as_u16()) && !matches!(status.as_u16(), 401 | 403 | 408 | 409 | 425 | 429)
 }
 
 impl StoredResponse {
-    /// Keeps the part of a response that is stored.
+    /// Extracts the part of a response that is stored.
     #[must_use]
     pub fn of(status: StatusCode, headers: &HeaderMap, body: Bytes) -> Self {
         let named: Vec<String> = headers
@@ -85,7 +85,7 @@ impl StoredResponse {
         Self { status, headers: headers.collect(), body }
     }
 
-    /// As bytes.
+    /// Encodes the response as bytes.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = vec![VERSION];
@@ -101,10 +101,10 @@ impl StoredResponse {
         bytes
     }
 
-    /// From bytes.
+    /// Decodes a response from bytes.
     ///
     /// # Errors
-    /// [`NotAResponse`] for any others than those of [`encode`](Self::encode).
+    /// [`NotAResponse`] for bytes that [`encode`](Self::encode) did not make.
     pub fn decode(mut bytes: Bytes) -> Result<Self, NotAResponse> {
         if bytes.first() != Some(&VERSION) {
             return Err(NotAResponse);
@@ -119,7 +119,7 @@ impl StoredResponse {
             let value = take_part(&mut bytes)?;
             let name = HeaderName::from_bytes(&name).map_err(|_| NotAResponse)?;
             let value = HeaderValue::from_maybe_shared(value).map_err(|_| NotAResponse)?;
-            // There is a limit to how many a map holds.
+            // The number of headers in a map is limited.
             headers.try_append(name, value).map_err(|_| NotAResponse)?;
         }
         Ok(Self { status, headers, body: bytes })

@@ -1,4 +1,4 @@
-//! The operator's side of keys: list the stuck ones and decide about them.
+//! The operator's interface to keys: lists stuck keys and decides about them.
 
 use std::num::NonZeroU32;
 
@@ -13,35 +13,35 @@ use super::store::KeyStore;
 use crate::decision::Signature;
 use crate::store_error::StoreError;
 
-/// A key whose holder has let its lease expire.
+/// A key whose lease has expired.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StuckKey {
-    /// Which.
+    /// The key.
     pub id: KeyId,
-    /// How often it was held.
+    /// Number of times it was held.
     pub attempt: u32,
-    /// Its last holder's number, as logs have it.
+    /// Id of its last holder, as logs show it.
     pub holder: Uuid,
-    /// When its holder claimed it, or was heard of last.
+    /// When its holder claimed it or last renewed the lease.
     pub claimed_at: OffsetDateTime,
     /// When its lease expired.
     pub lease_until: OffsetDateTime,
     /// The policy for it: [`OnExpired::Refuse`] waits for an operator, anything else for the next
-    /// caller who asks.
+    /// caller.
     pub on_expired: OnExpired,
 }
 
 /// The operator's decision about a stuck key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Decision {
-    /// The next one who asks runs the request again.
+    /// The next caller runs the request again.
     Release,
-    /// It is given up: it never runs, and whoever asks is told so.
+    /// It is discarded: it never runs, and every caller is told so.
     Discard,
 }
 
 impl Decision {
-    /// The lower-case word for tables and logs.
+    /// Returns the lower-case word for tables and logs.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -50,57 +50,56 @@ impl Decision {
         }
     }
 
-    /// The value of a word.
+    /// Parses such a word.
     #[must_use]
     pub fn from_word(word: &str) -> Option<Self> {
         [Self::Release, Self::Discard].into_iter().find(|decision| decision.as_str() == word)
     }
 }
 
-/// Why a decision about a key was not taken.
+/// Why a decision about a key was not made.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DecideError {
-    /// The actor or the note is not one that the audit keeps: empty, too long, or with a NUL
+    /// The audit cannot store the actor or the note: it is empty, too long, or contains a NUL
     /// character.
     #[error(transparent)]
     Signature(#[from] InvalidText),
-    /// The database refused or is away.
+    /// The database refused or is unavailable.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
-/// A decision that was taken.
+/// A decision about a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Decided {
     /// When, by the database's clock.
     pub at: OffsetDateTime,
-    /// Who took it.
+    /// The person or program that decided.
     pub actor: String,
-    /// Why.
+    /// The reason.
     pub note: String,
     /// The choice.
     pub decision: Decision,
-    /// About which key.
+    /// The key.
     pub id: KeyId,
 }
 
 impl<DB: KeyStore> IdempotencyKeys<DB> {
-    /// The keys whose lease has expired and which nobody has taken over, the longest first.
-    /// Cancel-safe.
+    /// Returns the keys whose lease has expired and that no caller has taken over, the oldest
+    /// expiry first. Cancel-safe.
     ///
     /// # Errors
-    /// [`StoreError`] when the database refused or is away.
+    /// [`StoreError`] when the database refused or is unavailable.
     pub async fn stuck(&self, limit: NonZeroU32) -> Result<Vec<StuckKey>, StoreError> {
         let stuck = DB::stuck(self.pool(), self.statements(), limit.get());
         self.db().call(stuck).await.map_err(StoreError::during("list stuck idempotency keys"))
     }
 
-    /// Decides about a stuck key; false when it is not stuck (any more), or, where a holder is
-    /// named, when somebody else has held it since. The audit keeps who decided and why, the key
-    /// who did. On PostgreSQL it takes the owner of the tables, or a role that may write
-    /// `decided_by` and insert into `idempotency_audit`.
-    ///
+    /// Decides about a stuck key. Returns false when it is not stuck (any more), or, if `holder` is
+    /// given, when another holder has had it since. The audit stores who decided and why; the key
+    /// stores who decided. On PostgreSQL the role must own the tables, or have the right to write
+    /// `decided_by` and to insert into `idempotency_audit`.
     /// # Errors
     /// [`DecideError`]. Run it to its end.
     pub async fn decide(
@@ -121,10 +120,10 @@ impl<DB: KeyStore> IdempotencyKeys<DB> {
         Ok(shield(work).await?)
     }
 
-    /// The decisions that were taken, the latest first. Cancel-safe.
+    /// Returns the decisions, the latest first. Cancel-safe.
     ///
     /// # Errors
-    /// [`StoreError`] when the database refused or is away.
+    /// [`StoreError`] when the database refused or is unavailable.
     pub async fn decisions(&self, limit: NonZeroU32) -> Result<Vec<Decided>, StoreError> {
         let decisions = DB::decisions(self.pool(), self.statements(), limit.get());
         self.db().call(decisions).await.map_err(StoreError::during("list decisions about idempotency keys"))

@@ -20,9 +20,9 @@ use crate::store_error::StoreError;
 
 /// A key held on lease: the right to run one request.
 ///
-/// Dropped without an ending it stays held until its lease expires, because it is not known whether
-/// the request had an effect. A holder whose lease has expired may still complete as long as nobody
-/// has taken over.
+/// When it is dropped without an ending, it stays held until its lease expires, because it is
+/// unknown whether the request had an effect. A holder whose lease has expired may still complete
+/// while no other caller has taken over.
 #[derive(Debug)]
 #[must_use = "a key that is not completed stays held until its lease expires"]
 pub struct Claim<DB: KeyStore> {
@@ -40,7 +40,7 @@ impl<DB: KeyStore> Claim<DB> {
         Self { keys, id, holder: asked.holder, attempt, lease, on_expired: asked.on_expired }
     }
 
-    /// The same claim, to be renewed elsewhere while this one is in use.
+    /// Returns the same claim, so that another task can renew it while this one is in use.
     #[cfg(feature = "http")]
     pub(crate) fn share(&self) -> Self {
         let Self { keys, id, holder, attempt, lease, on_expired } = self;
@@ -48,37 +48,36 @@ impl<DB: KeyStore> Claim<DB> {
         Self { keys, id, holder: *holder, attempt: *attempt, lease: *lease, on_expired: *on_expired }
     }
 
-    /// Returns the key that is held. Pass [`KeyId::downstream`] on to the service that makes the
-    /// effect.
+    /// Returns the key that is held. Pass [`KeyId::downstream`] to the service that has the effect.
     #[must_use]
     pub fn id(&self) -> &KeyId {
         &self.id
     }
 
-    /// Who holds it, as operators and logs name the holder.
+    /// Returns the id of the holder, as operators and logs show it.
     #[cfg(feature = "http")]
     pub(crate) fn holder(&self) -> Uuid {
         self.holder
     }
 
-    /// Which attempt this is, from 1: greater than that of every earlier holder of the key, so that
-    /// a service which compares them can turn late ones away.
+    /// Returns the number of this attempt, from 1. It is greater than that of every earlier holder
+    /// of the key, so a service that compares the numbers can reject late holders.
     #[must_use]
     pub fn attempt(&self) -> u32 {
         self.attempt
     }
 
-    /// How long the lease lasts without a sign of life.
+    /// Returns how long the lease lasts without renewal.
     #[must_use]
     pub fn lease(&self) -> Duration {
         self.lease
     }
 
-    /// Ends the request: everybody who asks again gets this outcome. When, by the database's clock.
-    /// Runs to its end even if this call is dropped.
+    /// Ends the request: every repeated request gets this outcome. Returns the time, by the
+    /// database's clock. Runs to its end even if this call is dropped.
     ///
     /// # Errors
-    /// [`CompleteError`]; a late holder changes nothing and is told so.
+    /// [`CompleteError`]; a late holder changes nothing and gets the reason.
     pub async fn complete(self, ending: Ending, outcome: &[u8]) -> Result<OffsetDateTime, CompleteError> {
         let outcome = outcome.to_vec();
         let (holder, operation) = (self.holder, self.id.operation().clone());
@@ -98,12 +97,12 @@ impl<DB: KeyStore> Claim<DB> {
         self.on_expired
     }
 
-    /// Leaves it open what came of the request. Under [`OnExpired::Refuse`] the key waits for an
-    /// operator from now on; under [`OnExpired::TakeOver`] the next one may run the request when
+    /// Ends the claim with an unknown outcome. Under [`OnExpired::Refuse`] the key waits for an
+    /// operator from now on. Under [`OnExpired::TakeOver`] the next caller may run the request when
     /// the lease has expired, as when the claim is dropped.
     ///
     /// # Errors
-    /// [`CompleteError`] as for [`complete`](Self::complete); the lease expires by itself then.
+    /// [`CompleteError`] as for [`complete`](Self::complete); then the lease expires by itself.
     pub async fn leave_unknown(self) -> Result<(), CompleteError> {
         tracing::info!(key = %self.id, holder = %self.holder, "the outcome of a request is unknown");
         if self.on_expired == OnExpired::TakeOver {
@@ -116,7 +115,7 @@ impl<DB: KeyStore> Claim<DB> {
         }
     }
 
-    /// Gives the key back: nothing has happened, and anybody may run the request.
+    /// Releases the key: nothing has happened, and any caller may run the request.
     ///
     /// # Errors
     /// [`CompleteError`] as for [`complete`](Self::complete).
@@ -128,10 +127,10 @@ impl<DB: KeyStore> Claim<DB> {
         }
     }
 
-    /// Makes the lease last as long as at first, from now on. Cancel-safe.
+    /// Extends the lease to its original duration from now. Cancel-safe.
     ///
     /// # Errors
-    /// [`CompleteError`]: somebody else has the key. Stop what is under way if that is possible.
+    /// [`CompleteError`]: another holder has the key. Stop the work if possible.
     pub async fn renew(&self) -> Result<(), CompleteError> {
         match self.change(Change::Renew(self.lease)).await? {
             Some(Record { holder, state: State::InProgress { .. }, .. }) if holder == self.holder => Ok(()),
@@ -147,7 +146,8 @@ impl<DB: KeyStore> Claim<DB> {
     }
 }
 
-/// An ending by the same holder is this one: an earlier try of it, whose answer got lost.
+/// Interprets an ending by the same holder as this one: an earlier try of it, whose answer was
+/// lost.
 fn decide_end(found: Option<Record>, holder: Uuid) -> Result<OffsetDateTime, CompleteError> {
     match found {
         Some(Record {
@@ -157,7 +157,7 @@ fn decide_end(found: Option<Record>, holder: Uuid) -> Result<OffsetDateTime, Com
     }
 }
 
-/// Returns the error for a holder that does not have the key any more.
+/// Returns the error for a holder that no longer has the key.
 fn late(found: Option<Record>) -> CompleteError {
     match found {
         Some(Record { state: State::Ended(ending), processed_at: Some(processed_at), .. }) => {

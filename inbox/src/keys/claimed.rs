@@ -15,25 +15,26 @@ use super::record::Ending;
 pub enum Claimed<T> {
     /// Run the request, and store its outcome.
     Acquired(T),
-    /// Somebody runs it at this moment: ask again later.
+    /// Another caller is running it: ask again later.
     InFlight {
-        /// When: the rest of its holder's lease, or a second for a key that a transaction holds.
+        /// How long to wait: the rest of its holder's lease, or a second for a key held by a
+        /// transaction.
         retry_after: Duration,
     },
-    /// Its holder is gone, it is unknown whether it took effect, and the policy leaves it to an
+    /// Its lease has expired, it is unknown whether it took effect, and the policy requires an
     /// operator.
     Stuck {
         /// When the lease expired, by the database's clock.
         since: OffsetDateTime,
     },
-    /// It has run: this came of it.
+    /// It has run, with this outcome.
     Replay(Replay),
-    /// An operator has given it up: it never runs. A new request needs a new key.
+    /// An operator has discarded it: it never runs. A new request needs a new key.
     Discarded {
         /// When.
         decided_at: OffsetDateTime,
     },
-    /// The key names another request: the caller's bug. Nothing was run.
+    /// The key belongs to another request: the caller's bug. Nothing was run.
     Conflict {
         /// The fingerprint of the request that the key belongs to.
         stored: Fingerprint,
@@ -52,7 +53,7 @@ pub struct Replay {
 }
 
 impl<T> Claimed<T> {
-    /// The acquired key; nothing otherwise.
+    /// Returns the acquired key; `None` otherwise.
     #[must_use]
     pub fn acquired(self) -> Option<T> {
         match self {
@@ -61,7 +62,7 @@ impl<T> Claimed<T> {
         }
     }
 
-    /// The word in metrics and logs.
+    /// Returns the word for metrics and logs.
     #[must_use]
     pub fn as_str(&self) -> &'static str {
         match self {
@@ -74,7 +75,7 @@ impl<T> Claimed<T> {
         }
     }
 
-    /// The attempt that is granted, or what is answered instead.
+    /// Returns the granted attempt, or the outcome to answer with instead.
     pub(crate) fn of(decision: Decision) -> Result<u32, Self> {
         Err(match decision {
             Decision::Take { attempt } | Decision::Held { attempt } => return Ok(attempt),

@@ -1,4 +1,4 @@
-//! Where a test ends a service that holds a key: see [`message::crash_points`].
+//! Places where a test ends a service that holds a key: see [`message::crash_points`].
 //!
 //! | place | the key | the effect in the database | the answer |
 //! |---|---|---|---|
@@ -12,11 +12,11 @@ pub const AFTER_CLAIM: &str = "keys::after_claim";
 /// The handler has answered; its outcome is not written.
 #[cfg(any(feature = "http", feature = "testing"))]
 pub const AFTER_EFFECT: &str = "keys::after_effect";
-/// The outcome is written, not committed. Only of keys that a transaction holds.
+/// The outcome is written but not committed. Only for keys held by a transaction.
 pub const AFTER_OUTCOME: &str = "keys::after_outcome";
-/// The outcome is committed; the caller has heard nothing.
+/// The outcome is committed; the caller has no answer yet.
 pub const AFTER_COMPLETE: &str = "keys::after_complete";
 
-/// All of them. The second is a place of the HTTP layer.
+/// All of them. The second one is in the HTTP layer.
 #[cfg(feature = "testing")]
 pub const ALL: [&str; 4] = [AFTER_CLAIM, AFTER_EFFECT, AFTER_OUTCOME, AFTER_COMPLETE];

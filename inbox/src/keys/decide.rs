@@ -9,38 +9,39 @@ use uuid::Uuid;
 use super::options::OnExpired;
 use super::record::{Ending, Found, Record, State};
 
-/// When to ask again for a key that a transaction holds: nothing tells how long it takes.
+/// When to ask again for a key held by a transaction: it is unknown how long it takes.
 pub(crate) const BUSY_RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// Who asks, and for what.
+/// The caller's side of a claim.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Asked {
     pub(crate) fingerprint: Fingerprint,
     pub(crate) holder: Uuid,
     pub(crate) on_expired: OnExpired,
-    /// The time up to which keys have expired, if the database's clock says so too.
+    /// Time limit for expiry: a key has expired only if its time is before this and before the
+    /// database's clock.
     pub(crate) expires_until: OffsetDateTime,
 }
 
 /// The decision about a claim.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Decision {
-    /// It is free: the asker may have it, as this attempt.
+    /// It is free: the caller may have it, as this attempt.
     Take { attempt: u32 },
-    /// The asker has it already, as this attempt: an earlier claim of its own, whose answer got
-    /// lost.
+    /// The caller already has it, as this attempt: from an earlier claim of its own, whose answer
+    /// was lost.
     Held { attempt: u32 },
-    /// A transaction has its lock.
+    /// Another transaction holds its lock.
     Busy,
-    /// Somebody else has it on lease.
+    /// Another caller holds it on lease.
     InFlight { retry_after: Duration },
-    /// Its holder is gone, and an operator has to decide.
+    /// Its lease has expired, and an operator must decide.
     Stuck { since: OffsetDateTime },
     /// It ended, with this outcome.
     Replay { ending: Ending, outcome: Vec<u8>, processed_at: OffsetDateTime },
-    /// An operator has given it up.
+    /// An operator has discarded it.
     Discarded { decided_at: OffsetDateTime },
-    /// It names another request.
+    /// It belongs to another request.
     Conflict { stored: Fingerprint },
 }
 
@@ -67,7 +68,7 @@ pub(crate) fn decide(found: Found, asked: &Asked) -> Decision {
             let left = lease_until - now;
             Decision::InFlight { retry_after: left.try_into().unwrap_or(BUSY_RETRY_AFTER) }
         }
-        // The last holder may have left the key to an operator, whatever this caller would do.
+        // The last holder may require an operator, whatever this caller's policy is.
         State::InProgress { lease_until } if record.refuses || asked.on_expired == OnExpired::Refuse => {
             Decision::Stuck { since: lease_until }
         }

@@ -14,27 +14,27 @@ use crate::store_error::StoreError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClaimError {
-    /// An option is out of its bounds.
+    /// An option is out of bounds.
     #[error(transparent)]
     Option(#[from] OptionOutOfBounds),
-    /// The operation takes only tokens as keys, and this is none. The caller's fault.
+    /// The operation accepts only tokens as keys, and this is not one. The caller's fault.
     #[error(transparent)]
     NotAToken(InvalidId),
-    /// The key has no record, and its time says that it may have had one, or lies ahead. The
-    /// caller's fault.
+    /// The key has no record, and its time is in the future or so old that its record may have
+    /// expired. The caller's fault.
     #[error(transparent)]
     Drift(Drift),
-    /// The tables are missing or do not fit this build.
+    /// The tables are missing or do not match this build.
     #[error(transparent)]
     Schema(#[from] MigrateError),
-    /// The database refused or was away.
+    /// The database refused or was unavailable.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
 impl ClaimError {
-    /// Whose fault it is: the caller's ([`Fault::Message`]), the infrastructure's
-    /// ([`Fault::Broker`]: try again) or the operator's.
+    /// Returns the party at fault: the caller ([`Fault::Message`]), the infrastructure
+    /// ([`Fault::Broker`]: try again) or the operator.
     #[must_use]
     pub fn fault(&self) -> Fault {
         match self {
@@ -50,14 +50,14 @@ impl ClaimError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CompleteError {
-    /// The holder was too late: its lease had expired, and somebody else has the key by now.
-    /// Nothing was changed.
+    /// The holder was too late: its lease had expired, and another holder has the key. Nothing was
+    /// changed.
     #[error("the key was taken over as attempt {attempt}; this holder's outcome is not stored")]
     TakenOver {
         /// The attempt that has it.
         attempt: u32,
     },
-    /// The holder was too late: the key has an outcome already, or an operator has decided about
+    /// The holder was too late: the key already has an outcome, or an operator has decided about
     /// it. Nothing was changed.
     #[error("the key has ended already, at {processed_at}; this holder's outcome is not stored")]
     Ended {
@@ -66,18 +66,17 @@ pub enum CompleteError {
         /// When, by the database's clock.
         processed_at: OffsetDateTime,
     },
-    /// The holder was too late: the key was given back, or is not known any more. Nothing was
-    /// changed.
+    /// The holder was too late: the key was released, or is no longer known. Nothing was changed.
     #[error("the key is not held any more; this holder's outcome is not stored")]
     NotHeld,
-    /// The database refused or was away. It is unknown whether the outcome is stored; the lease
-    /// expires by itself.
+    /// The database refused or was unavailable. It is unknown whether the outcome is stored; the
+    /// lease expires by itself.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
 impl CompleteError {
-    /// Whether somebody else has, or had, the key meanwhile.
+    /// Returns whether another holder has, or had, the key meanwhile.
     #[must_use]
     pub fn is_late(&self) -> bool {
         !matches!(self, Self::Store(_))

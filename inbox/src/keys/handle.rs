@@ -36,18 +36,18 @@ use crate::day::back;
 use crate::store_error::StoreError;
 use crate::within::Bounded;
 
-/// How often a step is done again that lost against another one, or whose answer got lost. Every
-/// step may be: the holder's number tells whether an earlier try of it was carried out.
+/// Maximum tries of a step that lost against another one, or whose answer was lost. Every step may
+/// be repeated: the holder's id shows whether an earlier try was carried out.
 const TRIES: u32 = 5;
 const PAUSE: Backoff = Backoff { first: Duration::from_millis(10), max: Duration::from_millis(250) };
 
-/// The table in one database that remembers which requests have run. Cheap to clone. While one is
-/// there, it [maintains](Self::maintain) the table in the background.
+/// The handle to the table in one database that remembers which requests have run. Cheap to clone.
+/// While a handle exists, it [maintains](Self::maintain) the table in the background.
 pub struct IdempotencyKeys<DB: KeyStore>(Arc<Inner<DB>>);
 
 pub(super) struct Inner<DB: KeyStore> {
     db: Bounded<DB>,
-    /// The second clock that must say that a key has expired.
+    /// The second clock, by which a key must also have expired.
     clock: SteadyClock,
     statements: DB::KeyStatements,
     retention: Duration,
@@ -56,16 +56,16 @@ pub(super) struct Inner<DB: KeyStore> {
 }
 
 impl<DB: KeyStore> IdempotencyKeys<DB> {
-    /// Opens a table that exists.
+    /// Opens an existing table.
     ///
     /// # Errors
-    /// [`ClaimError`]: an option out of its bounds, a schema that does not fit (says which command
-    /// to run), or a database that is away. Run it to its end.
+    /// [`ClaimError`]: an option is out of bounds, the schema does not match (the error names the
+    /// command to run), or the database is unavailable. Run it to its end.
     pub async fn open(pool: Pool<DB>, options: KeyOptions) -> Result<Self, ClaimError> {
         options.check()?;
         let KeyOptions { retention, audit_retention, schema, maintain_every, call_timeout } = options;
         let db = Bounded::new(pool, call_timeout);
-        // Boxed, or every caller's future would hold it twice.
+        // Boxed, otherwise every caller's future would contain it twice.
         let look = Box::pin(async {
             let mut connection = db.acquire().await.map_err(StoreError::during("give a connection"))?;
             let lines = Migrator::<DB>::new(Line::Idempotency).schema(schema.clone());
@@ -86,7 +86,7 @@ impl<DB: KeyStore> IdempotencyKeys<DB> {
         Self(inner)
     }
 
-    /// Where its table is.
+    /// Returns the pool of the database that has its table.
     #[must_use]
     pub fn pool(&self) -> &Pool<DB> {
         self.0.db.pool()
@@ -96,21 +96,22 @@ impl<DB: KeyStore> IdempotencyKeys<DB> {
         &self.0.db
     }
 
-    /// The time up to which a key may be forgotten, if the database's clock says so too.
+    /// Returns the time up to which keys may be forgotten, if they have also expired by the
+    /// database's clock.
     pub(super) fn forgets_until(&self) -> OffsetDateTime {
         self.0.clock.now()
     }
 
-    /// The time before which decisions are forgotten.
+    /// Returns the time before which decisions are forgotten.
     pub(super) fn forgets_decisions_before(&self) -> OffsetDateTime {
         back(self.0.clock.now(), self.0.audit_retention)
     }
 
     /// Claims a key on lease: for effects outside this database. Cancel-safe: a claim whose caller
-    /// is gone by the time it is granted is given back.
+    /// is gone when it is granted is released.
     ///
     /// # Errors
-    /// [`ClaimError`]; the key is not claimed, or its claim lapses with the lease.
+    /// [`ClaimError`]; the key is not claimed, or its claim ends with the lease.
     pub async fn claim(
         &self,
         id: &KeyId,
@@ -121,7 +122,7 @@ impl<DB: KeyStore> IdempotencyKeys<DB> {
         let keys = self.clone();
         let (done, outcome) = oneshot::channel();
         tokio::spawn(async move {
-            // Nobody hears of it where the caller is gone.
+            // The send fails when the caller is gone; then nobody uses the claim.
             if let Err(Ok(Claimed::Acquired(claim))) = done.send(keys.claim_now(ask, dated).await) {
                 give_back(claim).await;
             }
@@ -147,7 +148,8 @@ impl<DB: KeyStore> IdempotencyKeys<DB> {
         shield(async move { keys.begin_here(&id, fingerprint, &options).await }).await
     }
 
-    /// As [`begin`](Self::begin), for a caller that runs to its end anyway. Not cancel-safe.
+    /// Does the same as [`begin`](Self::begin), for a caller that runs to its end anyway. Not
+    /// cancel-safe.
     pub(crate) async fn begin_here(
         &self,
         id: &KeyId,
@@ -175,14 +177,13 @@ impl<DB: KeyStore> IdempotencyKeys<DB> {
                 Claimed::Acquired(KeyTransaction::new(self.clone(), tx, ask, attempt))
             }
             Err(replay @ Claimed::Replay(_)) => {
-                // It rolls back while the answer is on its way: who reads a stored outcome waits
-                // for no lock.
+                // Rolls back in the background: reading a stored outcome waits for no lock.
                 drop(tx);
                 replay
             }
             Err(refused) => {
-                // The key may be locked: whoever asks next would find it in flight, although nobody
-                // works on it.
+                // The key may be locked. Without the rollback, the next caller would find it in
+                // flight although no request is running.
                 self.0.db.call(tx.rollback()).await.map_err(StoreError::during("roll back"))?;
                 refused
             }
@@ -232,8 +233,8 @@ impl<DB: KeyStore> IdempotencyKeys<DB> {
         Ok(claimed)
     }
 
-    /// Claims a key on lease, again as long as it may. An answer that got lost is found out: until
-    /// the session of the lost try has ended, it holds the lock of the key, and may have it yet.
+    /// Claims a key on lease, with retries. After a lost answer, the outcome is unknown until the
+    /// session of that try has ended: until then it holds the lock of the key and may still commit.
     async fn lease(&self, ask: &Ask) -> Result<(Decision, OffsetDateTime), sqlx::Error> {
         let until = Instant::now() + self.0.db.limit();
         let (mut attempt, mut lost) = (1, None);
@@ -264,8 +265,8 @@ impl<DB: KeyStore> IdempotencyKeys<DB> {
     }
 }
 
-/// Whether a key may run by its time, which is asked only of who would run: a record that is still
-/// there answers whatever the key's time.
+/// Validates the time of a key, for a request that is about to run. When a record exists, it
+/// answers whatever the key's time is.
 fn validate_time(dated: Option<Dated>, read_at: OffsetDateTime) -> Result<(), Drift> {
     dated.map_or(Ok(()), |dated| dated.validate(read_at))
 }
@@ -276,8 +277,8 @@ fn refused(id: &KeyId, drift: Drift) -> ClaimError {
     ClaimError::Drift(drift)
 }
 
-/// Counts a claim, and logs it: refusals and takeovers so that an operator finds them by the key
-/// that a client names.
+/// Counts a claim and logs it. Refusals and takeovers are logged at info level, so that an operator
+/// finds them by the key that a client reports.
 fn tell<T>(id: &KeyId, claimed: &Claimed<T>, attempt: u32) {
     let result = claimed.as_str();
     match claimed {
@@ -292,15 +293,15 @@ fn tell<T>(id: &KeyId, claimed: &Claimed<T>, attempt: u32) {
     telemetry::claimed(id.operation(), result);
 }
 
-/// Gives a claim back that nobody uses.
+/// Releases an unused claim.
 async fn give_back<DB: KeyStore>(claim: Claim<DB>) {
     if let Err(error) = claim.release().await {
-        tracing::debug!(%error, "a claim that nobody waits for is left to its lease");
+        tracing::debug!(%error, "an unused claim was not released; its lease will expire");
     }
 }
 
-/// Does a step that may be done again, until it neither lost against another one nor lost its
-/// answer. All tries together take no longer than one call may.
+/// Repeats a step until it neither conflicts with another one nor loses its answer. All tries
+/// together take at most as long as one call may.
 pub(super) async fn again<DB: KeyStore, T, F>(
     db: &Bounded<DB>,
     what: &'static str,

@@ -1,13 +1,13 @@
-//! How a transaction comes to hold a key.
+//! Claiming a key in a transaction.
 //!
-//! Two claims of one key are kept apart by the primary key of the table. (1) A key without a row is
-//! claimed by an INSERT that does nothing on a conflict: the index decides, whatever either
-//! transaction sees. (2) A row that is there is taken over only if it still is what was looked at,
-//! in one statement; so is one that has expired, whether or not it was deleted meanwhile:
-//! forgetting deletes, and a deleted row is a key without a row. (3) The lock of the key, taken
-//! before anything is read, adds what an index cannot: a second request is told that the first one
-//! runs, instead of waiting for it, and whoever has the lock reads what its earlier owners have
-//! committed. Two keys with one lock, or one key with two, harm nobody.
+//! The primary key of the table separates two claims of one key. (1) A key without a row is claimed
+//! by an INSERT that does nothing on a conflict: the index decides, whatever either transaction
+//! sees. (2) An existing row is taken over, in one statement, only if it is unchanged since it was
+//! read. The same holds for a row that has expired, deleted meanwhile or not: forgetting deletes
+//! it, and then it is a key without a row. (3) The lock of the key, taken before anything is read,
+//! adds what an index cannot. A second request learns that the first one is running instead of
+//! waiting for it, and the owner of the lock reads what earlier owners have committed. Two keys
+//! with one lock, or one key with two locks, do no harm.
 
 use sqlx::Pool;
 use time::OffsetDateTime;
@@ -16,10 +16,10 @@ use super::decide::{Decision, decide};
 use super::store::Ask;
 use super::store::KeyStore;
 
-/// How often a row may change between the look and the takeover.
+/// Maximum number of times that a row may change between reading it and taking it over.
 const LOOKS_MAX: u32 = 5;
 
-/// Claims a key in a transaction that was begun for it. What the claim comes to, and when, by the
+/// Claims a key in a transaction that was begun for it. Returns the decision and its time, by the
 /// database's clock.
 pub(super) async fn hold<DB: KeyStore>(
     connection: &mut DB::Connection,
@@ -39,7 +39,7 @@ pub(super) async fn hold<DB: KeyStore>(
         let Decision::Take { attempt } = decision else { return Ok((decision, read_at)) };
         let is_taken = match &known {
             Some(known) => DB::replace(connection, statements, ask, is_lease, (attempt, known)).await?,
-            // It was deleted meanwhile.
+            // The row was deleted meanwhile.
             None => DB::insert_key(connection, statements, ask, is_lease).await?.is_some(),
         };
         if is_taken {

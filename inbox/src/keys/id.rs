@@ -1,4 +1,4 @@
-//! The name of a request, and its parts.
+//! The identity of a request, and its parts.
 
 use std::fmt;
 
@@ -9,19 +9,18 @@ use uuid::Uuid;
 use crate::name::Tenant;
 
 message::name! {
-    /// The operation that is asked for: `POST /orders`, `charge`. It is part of the key's identity,
-    /// so that one key used for two operations names two requests. 1 to 255 bytes, no control
-    /// characters.
+    /// The requested operation: `POST /orders`, `charge`. It is part of the key's identity, so one
+    /// key used for two operations identifies two requests. 1 to 255 bytes, no control characters.
     Operation, "operation", TEXT_BYTES_MAX, "control characters are not allowed", |c| !c.is_control()
 }
 
 message::name! {
-    /// The key that a caller has made for one request, and sends again with each retry. 1 to 255
-    /// bytes, no control characters.
+    /// The key that a caller made for one request and sends again with each retry. 1 to 255 bytes,
+    /// no control characters.
     IdempotencyKey, "idempotency key", TEXT_BYTES_MAX, "control characters are not allowed", |c| !c.is_control()
 }
 
-/// The name of a request: its scope (for whom), its operation, and the caller's key.
+/// The identity of a request: its tenant, its operation, and the caller's key.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KeyId {
     scope: Tenant,
@@ -30,11 +29,12 @@ pub struct KeyId {
 }
 
 impl KeyId {
-    /// Puts the parts together.
+    /// Makes the identity from its parts.
     ///
     /// # Errors
-    /// [`InvalidText::Empty`] when the scope is: keys of nobody in particular would be everybody's,
-    /// and one caller would get another one's answer. Name the scope also where there is only one.
+    /// [`InvalidText::Empty`] when the tenant is empty. Keys without a tenant would be shared by
+    /// all callers, and one caller would get another's answer. Use a name even when there is only
+    /// one tenant.
     pub fn new(scope: Tenant, operation: Operation, key: IdempotencyKey) -> Result<Self, InvalidText> {
         if scope.as_str().is_empty() {
             return Err(InvalidText::Empty {
@@ -45,44 +45,44 @@ impl KeyId {
         Ok(Self { scope, operation, key })
     }
 
-    /// As [`new`](Self::new), of three texts.
+    /// Does the same as [`new`](Self::new), from three texts.
     ///
     /// # Errors
-    /// [`InvalidText`] of the first text that is none.
+    /// [`InvalidText`] for the first invalid text.
     pub fn of_texts(scope: &str, operation: &str, key: &str) -> Result<Self, InvalidText> {
         Self::new(Tenant::new(scope)?, Operation::new(operation)?, IdempotencyKey::new(key)?)
     }
 
-    /// For whom: tenant or account.
+    /// Returns the tenant or account.
     #[must_use]
     pub fn scope(&self) -> &Tenant {
         &self.scope
     }
 
-    /// Returns the operation that is asked for.
+    /// Returns the requested operation.
     #[must_use]
     pub fn operation(&self) -> &Operation {
         &self.operation
     }
 
-    /// The caller's key. Another tenant may send the same one.
+    /// Returns the caller's key. Another tenant may send the same one.
     #[must_use]
     pub fn key(&self) -> &IdempotencyKey {
         &self.key
     }
 
-    /// The key to pass on to a service that makes the effect and honours keys: the same one at
-    /// every attempt, and another one for every other tenant and operation, which that service
-    /// cannot tell apart by the caller's key alone.
+    /// Returns the key to pass to a service that has the effect and honours keys. It is the same at
+    /// every attempt, and different for every other tenant and operation, which that service cannot
+    /// distinguish by the caller's key alone.
     #[must_use]
     pub fn downstream(&self) -> Uuid {
         let mut bytes = [0; 16];
         bytes.copy_from_slice(&self.hash().as_bytes()[..16]);
-        // Version 8: made by a rule of its own.
+        // Version 8: a custom layout.
         uuid::Builder::from_custom_bytes(bytes).into_uuid()
     }
 
-    /// The same for nothing else.
+    /// Returns a hash that is unique to this identity.
     pub(crate) fn hash(&self) -> Fingerprint {
         Fingerprint::of_parts(self.scope.as_str(), self.operation.as_str(), self.key.as_str().as_bytes())
     }
@@ -114,7 +114,7 @@ mod tests {
         {
             assert!(all.insert(of(scope, operation, key)), "{scope} {operation} {key}");
         }
-        // Part of the contract: a service of another version passes the same key on.
+        // Part of the contract: a service of another version passes on the same key.
         assert_eq!(of("t1", "POST /charges", "k").to_string(), "4c9c2b63-4940-8764-8fa1-c7b33694f2a9");
     }
 

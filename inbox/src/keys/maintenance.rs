@@ -1,5 +1,4 @@
-//! Forgetting what has expired, and reporting holders that are gone: without waiting for the next
-//! claim.
+//! Forgets expired keys and reports expired leases, without waiting for the next claim.
 
 use std::sync::Weak;
 use std::time::Duration;
@@ -14,7 +13,7 @@ use super::store::KeyStore;
 use super::telemetry;
 use crate::store_error::StoreError;
 
-/// Rows of one statement: a few milliseconds, for which it holds nothing but the rows it deletes.
+/// Rows per statement. It takes a few milliseconds and locks only the rows that it deletes.
 const BATCH: u32 = 1_000;
 
 /// Counts of what [`IdempotencyKeys::maintain`] did.
@@ -28,15 +27,16 @@ pub struct Maintained {
 }
 
 impl<DB: KeyStore> IdempotencyKeys<DB> {
-    /// Deletes expired keys, a thousand rows at a time, and reports every lease that has expired
-    /// since the last time: a log line with key, holder and policy, and a count. A key in progress
-    /// is deleted when its lease is over, too, unless it waits for an operator. An open handle does
-    /// it by itself ([`KeyOptions::maintain_every`](super::KeyOptions::maintain_every)). Any number
-    /// of processes may at once. Nobody waits for it, except a request that takes over an expired
-    /// key of the very batch.
+    /// Deletes expired keys, a thousand rows at a time. Reports every lease that has expired since
+    /// the last call: a log line with key, holder and policy, and a count. A key in progress is
+    /// also deleted when its lease has expired, unless it waits for an operator. An open handle
+    /// calls this automatically
+    /// ([`KeyOptions::maintain_every`](super::KeyOptions::maintain_every)). Any number of processes
+    /// may run it at once. It blocks only a request that takes over an expired key of the current
+    /// batch.
     ///
     /// # Errors
-    /// [`StoreError`]; what was done until then stays done.
+    /// [`StoreError`]; the work done before it stays done.
     pub async fn maintain(&self) -> Result<Maintained, StoreError> {
         let keys = self.clone();
         shield(async move { keys.maintain_now().await }).await
@@ -84,7 +84,8 @@ impl<DB: KeyStore> IdempotencyKeys<DB> {
         Ok(done)
     }
 
-    /// One batch: the next maintenance goes on. A role that may not do it yet does everything else.
+    /// Forgets one batch of decisions; the next maintenance continues. Ignores failures, because a
+    /// role may lack the right to do it.
     async fn forget_decisions(&self) {
         let before = self.forgets_decisions_before();
         let forgetting = DB::forget_decisions(self.pool(), self.statements(), before, BATCH);
@@ -94,8 +95,8 @@ impl<DB: KeyStore> IdempotencyKeys<DB> {
     }
 }
 
-/// Maintains the table until the last handle is gone. Processes that were started together do not
-/// stay in step.
+/// Maintains the table until the last handle is dropped. The interval has jitter, so that processes
+/// that were started together do not run in step.
 pub(super) fn spawn<DB: KeyStore>(keys: Weak<Inner<DB>>, every: Duration) -> AbortOnDropHandle<()> {
     AbortOnDropHandle::new(tokio::spawn(async move {
         loop {

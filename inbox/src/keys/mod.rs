@@ -1,27 +1,27 @@
-//! Idempotency keys: a request that is sent again runs once.
+//! Idempotency keys: a repeated request runs once.
 //!
-//! A caller names its request by a key. Whoever claims the key runs the request and stores its
-//! outcome; everybody who comes later with the same key gets that outcome. There are two ways to
-//! hold a key:
+//! A caller identifies its request by a key. The request that claims the key runs and stores its
+//! outcome; every later request with the same key gets that outcome. There are two ways to hold a
+//! key:
 //!
 //! * **In a transaction** ([`IdempotencyKeys::begin`]): the effect is in the same database. Key,
 //!   effect and outcome commit together, or nothing does. A crash leaves nothing behind.
-//! * **On lease** ([`IdempotencyKeys::claim`]): the effect is elsewhere. The key is claimed, the
-//!   effect is asked for with the key passed on, the outcome is stored. A holder that dies is
-//!   succeeded by another one when its lease has expired; the service that is asked must honour the
-//!   key, because it may be asked twice.
+//! * **On lease** ([`IdempotencyKeys::claim`]): the effect is elsewhere. The holder claims the key,
+//!   requests the effect with the key passed on, and stores the outcome. If a holder dies, another
+//!   one takes over when its lease has expired. The service that has the effect must honour the
+//!   key, because it may be called twice.
 //!
-//! | module | what it holds |
+//! | item | contents |
 //! |---|---|
 //! | [`IdempotencyKeys`], [`KeyOptions`], [`ClaimOptions`] | the handle to the table, and the policies |
-//! | [`KeyId`], [`Operation`], [`IdempotencyKey`] | what names a request |
-//! | [`Claimed`], [`Replay`] | what a claim comes to |
+//! | [`KeyId`], [`Operation`], [`IdempotencyKey`] | the identity of a request |
+//! | [`Claimed`], [`Replay`] | the outcome of a claim |
 //! | [`Claim`] | a key held on lease |
 //! | [`KeyTransaction`] | a key held by a transaction |
-//! | [`ClaimError`], [`CompleteError`] | what can go wrong |
-//! | [`StuckKey`], [`Decided`] | what an operator has to decide about, and has decided |
-//! | [`Maintained`] | what is done in the background |
-//! | `crash_points` (feature `testing`) | places at which a test ends the process |
+//! | [`ClaimError`], [`CompleteError`] | errors |
+//! | [`StuckKey`], [`Decided`] | keys that wait for an operator, and decisions about them |
+//! | [`Maintained`] | counts of background maintenance |
+//! | `crash_points` (feature `testing`) | places where a test ends the process |
 //!
 //! ```no_run
 //! # async fn example(pool: sqlx::PgPool) -> Result<(), Box<dyn std::error::Error>> {

@@ -8,50 +8,49 @@ use migrations::Identifier;
 use crate::inbox::{AUDIT_RETENTION_DEFAULT, AUDIT_RETENTION_MAX, AUDIT_RETENTION_MIN};
 use crate::within::{CALL_TIMEOUT_MAX, CALL_TIMEOUT_MIN};
 
-/// How long outcomes are kept by default.
+/// Default retention of outcomes.
 pub const KEY_RETENTION_DEFAULT: Duration = Duration::from_secs(86_400);
-/// The shortest retention.
+/// Minimum retention.
 pub const KEY_RETENTION_MIN: Duration = Duration::from_secs(60);
-/// The longest retention.
+/// Maximum retention.
 pub const KEY_RETENTION_MAX: Duration = Duration::from_secs(366 * 86_400);
-/// How long a key is held by default before somebody else may have it.
+/// Default time that a key is held before another caller may have it.
 pub const LEASE_DEFAULT: Duration = Duration::from_secs(60);
-/// The shortest lease.
+/// Minimum lease.
 pub const LEASE_MIN: Duration = Duration::from_secs(1);
-/// The longest lease.
+/// Maximum lease.
 pub const LEASE_MAX: Duration = Duration::from_secs(86_400);
 
-/// How often keys are maintained by default.
+/// Default interval of maintenance.
 pub const MAINTAIN_EVERY_DEFAULT: Duration = Duration::from_secs(30);
 const MAINTAIN_EVERY_MIN: Duration = Duration::from_secs(1);
 const MAINTAIN_EVERY_MAX: Duration = Duration::from_secs(3_600);
 
-/// How long a request waits for an answer of the database by default.
+/// Default time that a request waits for an answer of the database.
 pub const KEY_CALL_TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
 
-/// Options with which the handle is opened.
+/// Options of the handle.
 #[derive(Debug, Clone)]
 pub struct KeyOptions {
-    /// The longest retention that any operation asks for, and the default of each:
-    /// [`KEY_RETENTION_MIN`] to [`KEY_RETENTION_MAX`], 24 hours by default. Each key carries its
-    /// own.
+    /// Maximum retention of any operation, and the default of each: [`KEY_RETENTION_MIN`] to
+    /// [`KEY_RETENTION_MAX`], 24 hours by default. Each key stores its own.
     pub retention: Duration,
     /// How long decisions of operators are kept:
     /// [`AUDIT_RETENTION_MIN`](crate::AUDIT_RETENTION_MIN) to
     /// [`AUDIT_RETENTION_MAX`](crate::AUDIT_RETENTION_MAX),
     /// [three years](crate::AUDIT_RETENTION_DEFAULT) by default.
     pub audit_retention: Duration,
-    /// The PostgreSQL schema of the table; without one the `search_path` finds it. SQLite has none.
+    /// The PostgreSQL schema of the table; `None` uses the `search_path`. SQLite has no schemas.
     pub schema: Option<Identifier>,
-    /// How often this process forgets what has expired and reports expired leases, in the
+    /// Interval at which this process forgets expired keys and reports expired leases, in the
     /// background: 1 s to 1 h, 30 s by default. See
     /// [`IdempotencyKeys::maintain`](super::IdempotencyKeys::maintain).
     pub maintain_every: Duration,
-    /// How long a call to the database may take, the wait for a connection included:
+    /// How long a call to the database may take, including the wait for a connection:
     /// [`CALL_TIMEOUT_MIN`](crate::CALL_TIMEOUT_MIN) to
-    /// [`CALL_TIMEOUT_MAX`](crate::CALL_TIMEOUT_MAX), 30 s by default. Then the connection is given
-    /// up, and the caller gets an error: over HTTP 503. It does not bound the statements of the
-    /// caller's own.
+    /// [`CALL_TIMEOUT_MAX`](crate::CALL_TIMEOUT_MAX), 30 s by default. Then the connection is
+    /// dropped, and the caller gets an error: over HTTP 503. It does not apply to the caller's own
+    /// statements.
     pub call_timeout: Duration,
 }
 
@@ -67,33 +66,32 @@ impl Default for KeyOptions {
     }
 }
 
-/// The policy for a key whose holder let its lease expire.
+/// The policy for a key whose lease has expired.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum OnExpired {
-    /// The next one who asks runs the request again. Right where running it twice does no harm,
-    /// because everything it calls honours the key.
+    /// The next caller runs the request again. Use it when running twice does no harm, because
+    /// everything that the request calls honours the key.
     #[default]
     TakeOver,
-    /// It waits for an operator (`relay keys list`, `release`, `discard`). Right where running it
-    /// twice does harm, because something that it calls does not honour the key.
+    /// The key waits for an operator (`relay keys list`, `release`, `discard`). Use it when running
+    /// twice does harm, because something that the request calls does not honour the key.
     Refuse,
 }
 
-/// How one operation uses its keys.
+/// Options of one operation for its keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ClaimOptions {
-    /// How long the key is held without a sign of life: [`LEASE_MIN`] to [`LEASE_MAX`], 60 s by
-    /// default. Of a key that a transaction holds: how long the transaction may be idle
-    /// (PostgreSQL).
+    /// How long the key is held without renewal: [`LEASE_MIN`] to [`LEASE_MAX`], 60 s by default.
+    /// For a key held by a transaction: how long the transaction may be idle (PostgreSQL).
     pub lease: Duration,
-    /// How long the outcome is kept; not more than [`KeyOptions::retention`], which is the default.
+    /// How long the outcome is kept; at most [`KeyOptions::retention`], which is the default.
     pub retention: Option<Duration>,
     /// The policy for a key whose lease has expired.
     pub on_expired: OnExpired,
-    /// Keys have to be tokens (version 7 UUIDs), made at most so far ahead of the database's clock:
-    /// up to a day. Then a request whose record may have expired is refused, and not run again. By
-    /// default any key will do.
+    /// Requires keys to be tokens (version 7 UUIDs), made at most this far ahead of the database's
+    /// clock: up to a day. Then a request whose record may have expired is refused instead of
+    /// running again. `None`, the default, accepts any key.
     pub token_skew_max: Option<Duration>,
 }
 
@@ -105,7 +103,7 @@ impl Default for ClaimOptions {
 }
 
 impl OnExpired {
-    /// The word in metrics and logs.
+    /// Returns the word for metrics and logs.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -130,22 +128,22 @@ impl ClaimOptions {
         self
     }
 
-    /// Sets what becomes of a key whose lease has expired.
+    /// Sets the policy for a key whose lease has expired.
     #[must_use]
     pub fn on_expired(mut self, on_expired: OnExpired) -> Self {
         self.on_expired = on_expired;
         self
     }
 
-    /// Takes only tokens as keys, made at most so far ahead of the database's clock.
+    /// Accepts only tokens as keys, made at most `skew_max` ahead of the database's clock.
     #[must_use]
     pub fn tokens(mut self, skew_max: Duration) -> Self {
         self.token_skew_max = Some(skew_max);
         self
     }
 
-    /// The times of tokens that may run without a record; nothing where any key will do. Of the
-    /// options in force, so with a retention.
+    /// Returns the times of tokens that may run without a record; `None` when any key is accepted.
+    /// Call it on the options in force, which have a retention.
     pub(crate) fn window(&self) -> Result<Option<DriftWindow>, OptionOutOfBounds> {
         let Some(skew_max) = self.token_skew_max else { return Ok(None) };
         let retention = self.retention.unwrap_or(KEY_RETENTION_DEFAULT);
@@ -158,7 +156,7 @@ impl ClaimOptions {
         })
     }
 
-    /// The retention in force, after a look at the bounds.
+    /// Checks the bounds and returns the retention in force.
     pub(crate) fn check(&self, longest: Duration) -> Result<Duration, OptionOutOfBounds> {
         bounded("lease", self.lease, LEASE_MIN, LEASE_MAX)?;
         let retention = self.retention.unwrap_or(longest);
@@ -176,11 +174,11 @@ impl KeyOptions {
     }
 }
 
-/// An option is out of its bounds. The program's fault.
+/// An option is out of bounds. The program's fault.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the {what} of {value:?} is out of bounds; choose {min:?} to {max:?}")]
 pub struct OptionOutOfBounds {
-    /// Which.
+    /// The option.
     pub what: &'static str,
     /// Its value.
     pub value: Duration,

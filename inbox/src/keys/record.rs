@@ -1,34 +1,34 @@
-//! The row of a key, and the states that it can have.
+//! The row of a key, and its states.
 
 use message::Fingerprint;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-/// How a request ended. Both are final: the outcome is given to everybody who asks again.
+/// How a request ended. Both endings are final: every repeated request gets the outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Ending {
-    /// It did what was asked for.
+    /// It did what was requested.
     Succeeded,
     /// It was refused for good.
     Failed,
 }
 
-/// Where a key stands.
+/// State of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum State {
-    /// Somebody holds it on lease.
+    /// A holder has it on lease.
     InProgress {
-        /// Until then nobody else may.
+        /// Until then no other caller may have it.
         lease_until: OffsetDateTime,
     },
-    /// Its holder, or an operator, has given it back: anybody may run it.
+    /// Its holder, or an operator, has released it: any caller may run it.
     Released,
     /// It ended.
     Ended(Ending),
 }
 
 impl State {
-    /// The word in the table; the lease is a column of its own.
+    /// Returns the word in the table; the lease has its own column.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::InProgress { .. } => "in_progress",
@@ -38,7 +38,7 @@ impl State {
         }
     }
 
-    /// Until when it is held on lease.
+    /// Returns until when it is held on lease.
     pub(crate) fn lease_until(self) -> Option<OffsetDateTime> {
         match self {
             Self::InProgress { lease_until } => Some(lease_until),
@@ -46,7 +46,7 @@ impl State {
         }
     }
 
-    /// The state of the two columns.
+    /// Returns the state that the two columns describe.
     pub(crate) fn of_columns(word: &str, lease_until: Option<OffsetDateTime>) -> Result<Self, sqlx::Error> {
         match (word, lease_until) {
             ("in_progress", Some(lease_until)) => Ok(Self::InProgress { lease_until }),
@@ -67,17 +67,17 @@ pub struct Record {
     pub(crate) state: State,
     pub(crate) attempt: u32,
     pub(crate) holder: Uuid,
-    /// Nothing for a key that an operator has given up.
+    /// `None` for a key that an operator has discarded.
     pub(crate) outcome: Option<Vec<u8>>,
     pub(crate) processed_at: Option<OffsetDateTime>,
     pub(crate) expires_at: OffsetDateTime,
-    /// Whether a key whose lease has expired waits for an operator, as its holder had it.
+    /// Whether the key waits for an operator when its lease has expired: the policy of its holder.
     pub(crate) refuses: bool,
 }
 
 impl Record {
-    /// Whether it is as if it were not there. A key in progress never is, as long as its row is
-    /// there: whether its effect happened is not known.
+    /// Returns whether the row counts as missing. A key in progress never does while its row
+    /// exists, because it is unknown whether its effect happened.
     pub(crate) fn has_expired(&self, now: OffsetDateTime) -> bool {
         !matches!(self.state, State::InProgress { .. }) && self.expires_at <= now
     }
@@ -86,8 +86,8 @@ impl Record {
 /// The row, lock and clock that a claim has read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
-    /// The transaction that looks has the lock of the key. Without it only an outcome counts:
-    /// anything else is the owner's at this moment.
+    /// Whether the reading transaction holds the lock of the key. Without the lock only a stored
+    /// outcome counts; anything else belongs to the current owner.
     pub(crate) is_held: bool,
     /// The database's clock.
     pub(crate) read_at: OffsetDateTime,

@@ -1,6 +1,6 @@
-//! The differences between the databases for keys. These functions read and write.
-//! [`decide`](super::decide::decide) decides what follows. Every call that takes a pool is run to
-//! its end.
+//! Differences between the databases for keys. These functions read and write;
+//! [`decide`](super::decide::decide) decides what follows. Run every call that takes a pool to its
+//! end.
 
 use std::future::Future;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::decision::Signature;
 
 type Result<T> = std::result::Result<T, sqlx::Error>;
 
-/// A claim, as the database needs it.
+/// A claim, in the form that the database needs.
 #[derive(Debug, Clone)]
 pub struct Ask {
     pub(crate) id: KeyId,
@@ -28,20 +28,20 @@ pub struct Ask {
     pub(crate) retention: Duration,
 }
 
-/// A change that a holder makes to its key.
+/// A change by the holder of a key.
 #[derive(Debug, Clone, Copy)]
 pub enum Change<'a> {
     /// The request ended.
     End(Ending, &'a [u8]),
-    /// It may be run by anybody.
+    /// Any caller may run it.
     Release,
-    /// The lease is to last so long from now.
+    /// The lease is extended to this duration from now.
     Renew(Duration),
-    /// The lease is over now.
+    /// The lease expires now.
     Lapse,
 }
 
-/// A database that keys can be kept in: PostgreSQL or SQLite. Sealed.
+/// A database that can store keys: PostgreSQL or SQLite. Sealed.
 pub trait KeyStore: Backend {
     /// The rendered SQL.
     type KeyStatements: Send + Sync + 'static;
@@ -49,7 +49,7 @@ pub trait KeyStore: Backend {
     /// Renders the SQL.
     fn key_statements(schema: Option<&Identifier>) -> Self::KeyStatements;
 
-    /// Begins a transaction that tries to lock a key until it ends, with a savepoint behind the
+    /// Begins a transaction that tries to lock a key until it ends, with a savepoint after the
     /// lock. Every later statement sees what an earlier owner of the lock has committed.
     fn begin_holding(
         pool: &Pool<Self>,
@@ -57,11 +57,12 @@ pub trait KeyStore: Backend {
         ask: &Ask,
     ) -> impl Future<Output = Result<Transaction<'static, Self>>> + Send;
 
-    /// Begins a transaction of the same kind that holds no key, with the mark of
+    /// Begins a transaction of the same kind without a key, with the mark of
     /// [`own_transaction`](migrations::own_transaction).
     fn begin_plain(pool: &Pool<Self>) -> impl Future<Output = Result<Transaction<'static, Self>>> + Send;
 
-    /// Claims a key that has no row, if the transaction has its lock. When it was claimed.
+    /// Claims a key that has no row, if the transaction holds its lock. Returns when it was
+    /// claimed.
     fn insert_key(
         connection: &mut Self::Connection,
         statements: &Self::KeyStatements,
@@ -76,8 +77,8 @@ pub trait KeyStore: Backend {
         ask: &Ask,
     ) -> impl Future<Output = Result<Found>> + Send;
 
-    /// Takes a key over as that attempt, if its row is still the one that was looked at; whether it
-    /// was.
+    /// Takes over a key as attempt `known.0`, if its row is still the one that was read. Returns
+    /// whether it was.
     fn replace(
         connection: &mut Self::Connection,
         statements: &Self::KeyStatements,
@@ -86,12 +87,12 @@ pub trait KeyStore: Backend {
         known: (u32, &Record),
     ) -> impl Future<Output = Result<bool>> + Send;
 
-    /// Rolls back what was written since the transaction has the lock. Works in a transaction that
-    /// has failed.
+    /// Rolls back what was written since the transaction locked the key. Works in a transaction
+    /// that has failed.
     fn undo(connection: &mut Self::Connection) -> impl Future<Output = Result<()>> + Send;
 
-    /// Stores the outcome of a key that this very transaction holds as that attempt; whether it
-    /// holds it still.
+    /// Stores the outcome of a key that this very transaction holds as that attempt. Returns
+    /// whether it still holds it.
     fn finish(
         connection: &mut Self::Connection,
         statements: &Self::KeyStatements,
@@ -100,8 +101,8 @@ pub trait KeyStore: Backend {
         end: (Ending, &[u8]),
     ) -> impl Future<Output = Result<bool>> + Send;
 
-    /// Changes a key on lease if the holder still has it. The row as it stands afterwards, whoever
-    /// has it.
+    /// Changes a key on lease if the holder still has it. Returns the row after that, whoever holds
+    /// it.
     fn change(
         pool: &Pool<Self>,
         statements: &Self::KeyStatements,
@@ -110,8 +111,8 @@ pub trait KeyStore: Backend {
         change: Change<'_>,
     ) -> impl Future<Output = Result<Option<Record>>> + Send;
 
-    /// Decides about a key whose lease has expired, where a holder is named one that it was the
-    /// last to hold, and notes the decision; whether there was one.
+    /// Decides about a key whose lease has expired and stores the decision. If a holder is given,
+    /// it must be the last one. Returns whether there was such a key.
     fn decide(
         pool: &Pool<Self>,
         statements: &Self::KeyStatements,
@@ -120,29 +121,30 @@ pub trait KeyStore: Backend {
         signature: &Signature,
     ) -> impl Future<Output = Result<bool>> + Send;
 
-    /// The decisions, the latest first.
+    /// Returns the decisions, the latest first.
     fn decisions(
         pool: &Pool<Self>,
         statements: &Self::KeyStatements,
         limit: u32,
     ) -> impl Future<Output = Result<Vec<Decided>>> + Send;
 
-    /// The keys whose lease has expired, the longest first.
+    /// Returns the keys whose lease has expired, the oldest expiry first.
     fn stuck(
         pool: &Pool<Self>,
         statements: &Self::KeyStatements,
         limit: u32,
     ) -> impl Future<Output = Result<Vec<StuckKey>>> + Send;
 
-    /// Those of them that nobody has reported, at most so many; they are reported from now on.
+    /// Returns those of them that were not reported yet, at most `limit`, and marks them as
+    /// reported.
     fn report(
         pool: &Pool<Self>,
         statements: &Self::KeyStatements,
         limit: u32,
     ) -> impl Future<Output = Result<Vec<StuckKey>>> + Send;
 
-    /// Deletes keys that have expired by the database's clock, and before `until`, at most `limit`;
-    /// how many.
+    /// Deletes keys that have expired by the database's clock and before `until`, at most `limit`.
+    /// Returns the number deleted.
     fn forget(
         pool: &Pool<Self>,
         statements: &Self::KeyStatements,
@@ -150,7 +152,8 @@ pub trait KeyStore: Backend {
         limit: u32,
     ) -> impl Future<Output = Result<u64>> + Send;
 
-    /// Deletes decisions from before a moment, of the oldest `limit` ones; how many.
+    /// Deletes decisions from before a moment, from the oldest `limit` ones. Returns the number
+    /// deleted.
     fn forget_decisions(
         pool: &Pool<Self>,
         statements: &Self::KeyStatements,
@@ -159,7 +162,7 @@ pub trait KeyStore: Backend {
     ) -> impl Future<Output = Result<u64>> + Send;
 }
 
-/// The stuck key of a row.
+/// Makes a stuck key from a row.
 pub(crate) fn stuck_key(
     (scope, operation, key): (String, String, String),
     (attempt, holder): (u32, Uuid),
@@ -174,7 +177,7 @@ pub(crate) fn stuck_key(
 /// A row of the audit without its time: actor, note, action, scope, operation, key.
 pub(crate) type DecidedRow = (String, String, String, String, String, String);
 
-/// The decision of a row.
+/// Makes a decision from a row.
 pub(crate) fn decided(
     at: OffsetDateTime,
     (actor, note, action, scope, operation, key): DecidedRow,

@@ -1,4 +1,4 @@
-//! The metrics of keys; their table is the one of the inbox, `crate::telemetry::METRICS`.
+//! Metrics of keys. Their descriptions are in the table of the inbox, `crate::telemetry::METRICS`.
 
 use metrics::counter;
 

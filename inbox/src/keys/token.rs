@@ -1,9 +1,8 @@
 //! Keys that are tokens. Pure: no clock, no database.
 //!
-//! A record is kept for the retention from its claim on at least. A token that was accepted was
-//! made at most the skew after its claim. So the record of a token is kept at least until the
-//! retention, less the skew, after the token's own time: whoever is younger and has no record has
-//! never run.
+//! A record is kept for at least the retention after its claim. When a token is claimed, its time
+//! is at most the skew ahead. So its record is kept at least until the token's own time plus the
+//! retention, less the skew. A younger token without a record has never run.
 
 use message::token::{Drift, DriftWindow};
 use message::{MessageId, Token};
@@ -14,7 +13,8 @@ use super::id::{IdempotencyKey, KeyId};
 use super::options::ClaimOptions;
 
 impl IdempotencyKey {
-    /// The key as a token, for operations that take no other ([`ClaimOptions::tokens`]).
+    /// Returns the key as a token, for operations that accept only tokens
+    /// ([`ClaimOptions::tokens`]).
     ///
     /// # Errors
     /// [`InvalidId`](message::id::InvalidId) when the key is not a version 7 UUID.
@@ -23,7 +23,7 @@ impl IdempotencyKey {
     }
 }
 
-/// The time of a key, where the operation looks at it.
+/// The time of a key, for operations that check it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Dated {
     token: Token,
@@ -31,14 +31,14 @@ pub(super) struct Dated {
 }
 
 impl Dated {
-    /// Nothing where any key will do.
+    /// Returns `None` when the operation accepts any key.
     pub(super) fn of(id: &KeyId, options: &ClaimOptions) -> Result<Option<Self>, ClaimError> {
         let Some(window) = options.window()? else { return Ok(None) };
         let token = id.key().token().map_err(ClaimError::NotAToken)?;
         Ok(Some(Self { token, window }))
     }
 
-    /// Whether a request that has no record may run.
+    /// Checks that a request without a record may run.
     pub(super) fn validate(&self, now: OffsetDateTime) -> Result<(), Drift> {
         self.window.at(now).validate(self.token)
     }
@@ -61,7 +61,7 @@ mod tests {
         for (now, verdict) in [
             (datetime!(2026-03-15 11:54:59.999 UTC), "too_far_ahead"),
             (datetime!(2026-03-15 11:55 UTC), "accepted"),
-            // Claimed at 11:55 its record may be gone at 12:55, an hour later.
+            // Claimed at 11:55, its record may be gone at 12:55, an hour later.
             (datetime!(2026-03-15 12:55 UTC), "accepted"),
             (datetime!(2026-03-15 12:55:00.001 UTC), "too_old"),
         ] {

@@ -20,14 +20,15 @@ use crate::error::CommitError;
 use crate::store_error::StoreError;
 use crate::transaction::classify_commit;
 
-/// How long is asked what became of a commit whose answer got lost.
+/// Maximum time spent on finding out the outcome of a commit whose answer was lost.
 const RESOLVE_MAX: Duration = Duration::from_secs(30);
 const RESOLVE_PAUSE: Backoff = Backoff { first: Duration::from_millis(20), max: Duration::from_secs(1) };
 
-/// A transaction that holds a key. It derefs to the sqlx transaction: whatever is written through
-/// it, business rows and outbox rows, commits together with the key and its outcome. Dropped
+/// A transaction that holds a key. It derefs to the sqlx transaction: everything written through
+/// it, business rows and outbox rows, commits together with the key and its outcome. When dropped
 /// without [`commit`](Self::commit), it rolls back, and the key is free. Await every `begin()` (a
-/// savepoint) in it: one that is dropped before its answer, or refused, ends the whole transaction.
+/// savepoint) in it. A `begin()` that is refused, or dropped before its answer, ends the whole
+/// transaction.
 #[derive(Debug)]
 #[must_use = "dropping it rolls it back"]
 pub struct KeyTransaction<DB: KeyStore> {
@@ -53,32 +54,32 @@ impl<DB: KeyStore> KeyTransaction<DB> {
         &self.ask.id
     }
 
-    /// Which attempt this is, from 1. Attempts that were rolled back left no trace and are not
-    /// counted.
+    /// Returns the number of this attempt, from 1. Attempts that were rolled back left no trace and
+    /// are not counted.
     #[must_use]
     pub fn attempt(&self) -> u32 {
         self.attempt
     }
 
-    /// Stores the outcome and commits: everybody who asks again gets it. Runs to its end even if
-    /// this call is dropped. A commit whose answer got lost is looked up by the key.
+    /// Stores the outcome and commits: every repeated request gets it. Runs to its end even if this
+    /// call is dropped. When the answer to the commit is lost, the key shows the outcome.
     ///
     /// # Errors
     /// [`CommitError::RolledBack`] when nothing was committed: a statement had failed (even if its
-    /// error was swallowed), or the transaction was ended by a statement of the caller's own.
-    /// [`CommitError::Unknown`] when the database did not answer for half a minute: the next
-    /// request with the key finds out.
+    /// error was swallowed), or a statement of the caller's own ended the transaction.
+    /// [`CommitError::Unknown`] when the database did not answer for half a minute; the next
+    /// request with the key shows the outcome.
     pub async fn commit(self, ending: Ending, outcome: &[u8]) -> Result<(), CommitError> {
         let outcome = outcome.to_vec();
         shield(async move { self.commit_here(ending, &outcome).await }).await
     }
 
     /// Rolls back everything that was written through it, and keeps the key: for a request that is
-    /// refused after all, whose refusal is then [committed](Self::commit). Works after a statement
-    /// has failed, too. Not cancel-safe.
+    /// refused after all, whose refusal is then [committed](Self::commit). Also works after a
+    /// failed statement. Not cancel-safe.
     ///
     /// # Errors
-    /// [`StoreError`]; roll back then.
+    /// [`StoreError`]; then roll back.
     pub async fn undo(&mut self) -> Result<(), StoreError> {
         self.keys
             .db()
@@ -87,11 +88,11 @@ impl<DB: KeyStore> KeyTransaction<DB> {
             .map_err(StoreError::during("roll back to the claim of the key"))
     }
 
-    /// Rolls back, and frees the key. Dropping does the same, later.
+    /// Rolls back now, and frees the key. Dropping does the same, later.
     ///
     /// # Errors
-    /// [`StoreError`] when the database did not answer; it rolls back when it notices the lost
-    /// connection.
+    /// [`StoreError`] when the database did not answer. The database rolls back when it notices the
+    /// lost connection.
     pub async fn rollback(self) -> Result<(), StoreError> {
         let Self { keys, tx, .. } = self;
         let work =
@@ -99,7 +100,8 @@ impl<DB: KeyStore> KeyTransaction<DB> {
         shield(work).await
     }
 
-    /// As [`commit`](Self::commit), for a caller that runs to its end anyway. Not cancel-safe.
+    /// Does the same as [`commit`](Self::commit), for a caller that runs to its end anyway. Not
+    /// cancel-safe.
     pub(crate) async fn commit_here(mut self, ending: Ending, outcome: &[u8]) -> Result<(), CommitError> {
         let rolled_back = |reason, source| Err(CommitError::RolledBack { reason, source });
         if !matches!(DB::is_open(&mut self.tx).await, Ok(true)) {
@@ -132,8 +134,8 @@ impl<DB: KeyStore> KeyTransaction<DB> {
     }
 }
 
-/// Finds out what became of a commit: as long as the lost transaction runs, it holds the key; once
-/// it does not, the outcome is there or not.
+/// Finds out the outcome of a commit. While the lost transaction runs, it holds the key. After that
+/// the outcome is stored or not.
 async fn resolve<DB: KeyStore>(
     keys: &IdempotencyKeys<DB>,
     ask: &Ask,

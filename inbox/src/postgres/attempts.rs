@@ -1,4 +1,4 @@
-//! Counting failures on PostgreSQL.
+//! Counts failures on PostgreSQL.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use super::statements::Statements;
 use crate::attempts::{Attempt, InHand};
 use crate::dialect::{Content, Key, Mark, parts};
 
-/// The error of a wait that its limit has ended.
+/// SQLSTATE of a lock wait that reached its timeout.
 const LOCK_NOT_AVAILABLE: &str = "55P03";
 
 impl parts::Attempts for Postgres {
@@ -117,9 +117,9 @@ impl parts::Attempts for Postgres {
         keys.iter().map(|key| place(key).ok_or(sqlx::Error::RowNotFound)).collect()
     }
 
-    /// Tries to insert the row. The process that handles the message has inserted it and not
-    /// committed: another insert waits for that, and nothing else shows it. The answer is the same
-    /// behind a pooler, and for a process of any version.
+    /// Tries to insert the row. The process that handles the message has inserted it without
+    /// committing, so another insert waits; nothing else shows that. The answer is the same behind
+    /// a pooler, and for a process of any version.
     async fn is_being_handled(
         mut tx: Transaction<'static, Self>,
         statements: &Statements,

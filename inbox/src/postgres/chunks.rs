@@ -12,7 +12,7 @@ use super::statements::Statements;
 use crate::chunks::{Incomplete, Split};
 use crate::dialect::{ChunkSet, Key, group_splits, parts};
 
-/// A statement with the key of a set as its first four parameters.
+/// Binds the key of a set as the first four parameters of a statement.
 macro_rules! of_set {
     ($query:expr, $set:expr) => {
         $query
@@ -23,7 +23,7 @@ macro_rules! of_set {
     };
 }
 
-/// A small number as PostgreSQL's integer.
+/// Converts a small number to PostgreSQL's integer.
 fn integer(number: u32) -> i32 {
     i32::try_from(number).unwrap_or(i32::MAX)
 }
@@ -149,7 +149,7 @@ impl parts::Chunks for Postgres {
     }
 }
 
-/// A set and the numbers of its chunks.
+/// Reads a set and the numbers of its chunks.
 async fn with_splits(
     connection: &mut PgConnection,
     statements: &Statements,

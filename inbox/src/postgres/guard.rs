@@ -1,4 +1,4 @@
-//! Admitting messages on PostgreSQL.
+//! Admits messages on PostgreSQL.
 
 use std::collections::HashMap;
 
@@ -51,8 +51,8 @@ impl parts::Guards for Postgres {
         mark: Mark,
     ) -> Result<Vec<Inserted>, sqlx::Error> {
         let keys: Vec<_> = rows.iter().map(|(key, _)| *key).collect();
-        // In one order over all statements, so that two racing batches wait for each other and do
-        // not deadlock.
+        // One order across all statements, so that two racing batches wait for each other instead
+        // of deadlocking.
         let mut ordered: Vec<_> = rows.iter().collect();
         ordered.sort_unstable_by_key(|(key, _)| (key.id, key.scope));
         let mut inserted = Vec::with_capacity(rows.len());
@@ -108,15 +108,16 @@ impl parts::Guards for Postgres {
             .transpose()
     }
 
-    /// The look at the marks and COMMIT are one message, since whoever commits one message at a
-    /// time waits for each. A mark that is missing is a text of ours that is no number, and a
-    /// statement that failed before fails the look (25P02); either way COMMIT is not reached.
-    /// sqlx's own `commit()` returns `Ok` for a transaction that PostgreSQL rolls back. A deferred
-    /// trigger may fail the commit with any code: the text tells its errors from the look's.
+    /// Sends the check of the marks and COMMIT as one message, because a loop that commits one
+    /// message at a time waits for each round trip. If a mark is missing, the check casts a text
+    /// that is not a number and fails. If an earlier statement failed, the check fails too (25P02).
+    /// Either way COMMIT is not reached. sqlx's own `commit()` returns `Ok` for a transaction that
+    /// PostgreSQL rolls back. A deferred trigger may fail the commit with any code, so the text
+    /// distinguishes its errors from those of the check.
     ///
-    /// AND CHAIN, because sqlx believes the transaction to be open until it is dropped, and sends a
-    /// ROLLBACK with the next message then: one outside a transaction would be a warning in the
-    /// server's log each time.
+    /// AND CHAIN, because sqlx believes that the transaction is open until it is dropped, and then
+    /// sends a ROLLBACK with the next message. Outside a transaction, each ROLLBACK would log a
+    /// warning on the server.
     async fn commit(
         mut tx: Transaction<'static, Self>,
         marked: &[Key<'_>],
@@ -142,8 +143,8 @@ impl parts::Guards for Postgres {
         Ok(Some(Session { process, transaction }))
     }
 
-    /// Only while the session is in that very transaction: it may serve another one by now. The
-    /// server shows the low 32 bits of the transaction's number there.
+    /// Cancels only while the session is in that very transaction, because it may serve another one
+    /// by now. `pg_stat_activity` shows the low 32 bits of the transaction's number.
     async fn interrupt(connection: &mut PgConnection, session: Session) -> Result<(), sqlx::Error> {
         sqlx::query(
             "SELECT pg_cancel_backend(pid) FROM pg_stat_activity \
@@ -174,17 +175,17 @@ impl parts::Guards for Postgres {
     }
 }
 
-/// Whether PostgreSQL keeps the plan of a statement that reads or changes rows which are there. A
-/// plan for all calls cannot leave a day out: it locks every one until the transaction ends, which
-/// keeps the sweep from days that are over and fills the server's lock table. The sixth call of a
-/// prepared statement makes such a plan, if only to compare it. So these statements cost a round
-/// trip more; inserts, which lock the day of their row alone, do not.
+/// Whether PostgreSQL keeps the plan of a statement that reads or changes existing rows. A plan for
+/// all calls cannot skip a day: it locks every day until the transaction ends. That blocks the
+/// sweep of expired days and fills the server's lock table. PostgreSQL makes such a plan at the
+/// sixth call of a prepared statement, if only to compare costs. So these plans are not kept, which
+/// costs one more round trip. Inserts lock only the day of their row, so their plans are kept.
 pub(super) const KEEPS_PLANS: bool = false;
 
-/// Rows per statement, some 12 kB. One of 500 rows waits 40 ms longer than it works: sqlx 0.9.0
-/// leaves Nagle's algorithm on, so what does not fit into the first packets waits for an
-/// acknowledgement, which the server delays. Batches of 500 made 0.37 of the bare handler's
-/// messages a second in one statement, and 0.80 in three.
+/// Rows per statement, about 12 kB. A statement of 500 rows waits 40 ms longer than it works: sqlx
+/// 0.9.0 leaves Nagle's algorithm on, so data beyond the first packets waits for an
+/// acknowledgement, which the server delays. Batches of 500 reached 0.37 of the bare handler's
+/// messages per second in one statement, and 0.80 in three.
 const INSERTED_MAX: usize = 200;
 
 async fn insert_some(
@@ -199,7 +200,7 @@ async fn insert_some(
     let fingerprints: Vec<_> = rows.iter().map(|(_, content)| &content.fingerprint.as_bytes()[..]).collect();
     let sources: Vec<_> = rows.iter().map(|(_, content)| content.source).collect();
     let mut canonicals: Vec<_> = rows.iter().map(|(_, content)| content.canonical_bytes()).collect();
-    // Where bytes are compared, nothing is sent.
+    // When bytes are compared, there are no canonical fingerprints to send.
     if canonicals.iter().all(Option::is_none) {
         canonicals.clear();
     }
@@ -215,8 +216,8 @@ async fn insert_some(
         .await
 }
 
-/// Reports the outcome of an insert that returned its time and its session, or nothing because of a
-/// conflict.
+/// Converts the result of an insert. Looks up the existing row when the insert returned no row
+/// because of a conflict.
 pub(super) async fn inserted_or_found(
     connection: &mut PgConnection,
     statements: &Statements,
@@ -229,7 +230,7 @@ pub(super) async fn inserted_or_found(
         }
         Ok(None) => match <Postgres as parts::Guards>::find(connection, statements, key).await? {
             Some(stored) => Ok(Inserted::Exists(stored)),
-            // Only a row that was removed by hand between the two statements.
+            // Only when the row was removed by hand between the two statements.
             None => Err(sqlx::Error::RowNotFound),
         },
         Err(error) if has_no_partition(&error) => Ok(Inserted::Forgotten),
@@ -286,7 +287,8 @@ fn stored(row: &PgRow) -> Result<Stored, sqlx::Error> {
     })
 }
 
-/// The server repeats it in the error of the cast that it fails, in any language.
+/// Text that a missing mark appends before the cast. The server repeats it in the cast's error, in
+/// any language.
 const MARKS_ARE_GONE: &str = " inbox marks: the transaction that admitted the messages has ended";
 
 fn says_that_marks_are_gone(error: &sqlx::Error) -> bool {
@@ -294,8 +296,9 @@ fn says_that_marks_are_gone(error: &sqlx::Error) -> bool {
         && error.as_database_error().is_some_and(|answer| answer.message().contains(MARKS_ARE_GONE))
 }
 
-/// A row for which there is no partition is a check violation that names no constraint; one whose
-/// day is forgotten and not dropped yet names the check of such days.
+/// Returns whether an insert failed because its day is gone. A missing partition is a check
+/// violation without a constraint name. A day that is forgotten but not dropped yet has a named
+/// check.
 fn has_no_partition(error: &sqlx::Error) -> bool {
     let is_of_day = |constraint: Option<&str>| constraint.is_none_or(|name| name == FORGOTTEN);
     has_code(error, "23514") && error.as_database_error().is_some_and(|answer| is_of_day(answer.constraint()))

@@ -51,7 +51,7 @@ impl HeldKeys for Postgres {
         after: Option<&HeldKey>,
         limit: u32,
     ) -> Result<Vec<HeldFirst>, sqlx::Error> {
-        // No topic is empty, so nothing comes before three empty texts.
+        // No topic is empty, so every key comes after three empty texts.
         let text = |text: fn(&HeldKey) -> &str| after.map_or("", text);
         let rows = sqlx::query(&statements.held_firsts)
             .bind(consumer)

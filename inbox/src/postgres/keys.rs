@@ -19,7 +19,7 @@ use crate::keys::{Decided, Decision, Ending, KeyId, OnExpired, StuckKey};
 type Result<T> = std::result::Result<T, sqlx::Error>;
 type Query<'q> = sqlx::query::Query<'q, Postgres, sqlx::postgres::PgArguments>;
 
-/// The rendered SQL, and the number that sets the locks of one schema's keys apart from those of
+/// The rendered SQL, and a number that separates the locks of one schema's keys from those of
 /// another schema.
 #[derive(Debug)]
 pub struct KeyStatements {
@@ -27,42 +27,42 @@ pub struct KeyStatements {
     sql: Statements,
 }
 
-/// Begins a transaction that tries to lock one key, in one message: whatever is asked next reads
-/// what every earlier owner of the lock has committed.
+/// Begins a transaction that tries to lock one key, in one message. Later statements read what
+/// every earlier owner of the lock has committed.
 ///
 /// BEGIN comes last. A statement that fails before it ends the message's own transaction, so no
-/// failed one goes back to the pool with its connection; what succeeded before belongs to the
-/// transaction (PostgreSQL, "Multiple Statements in a Simple Query"). The savepoint comes after the
-/// lock, so going back to it keeps the key. The server ends a transaction whose service hangs. The
-/// only values are numbers of ours.
+/// failed transaction returns to the pool with its connection. Earlier statements that succeeded
+/// belong to the new transaction (PostgreSQL, "Multiple Statements in a Simple Query"). The
+/// savepoint comes after the lock, so rolling back to it keeps the key. The server ends a
+/// transaction whose service hangs. The only values are our own numbers.
 const BEGIN: &str = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED; \
     SELECT set_config('idle_in_transaction_session_timeout', '{idle_ms}', true), set_config('idempotency.holder', \
         CASE WHEN pg_try_advisory_xact_lock('{lock}'::bigint # hashtextextended(coalesce(current_schema(), ''), 0)) \
             THEN {holder} ELSE '' END, true); \
     BEGIN; SAVEPOINT idempotency_claim";
-/// Begins the transaction of a look for stuck keys: by both of their indexes, whatever the planner
-/// believes of the table.
+/// Begins the transaction that looks for stuck keys. It forces both of their indexes, whatever the
+/// planner assumes about the table.
 const BY_INDEXES: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL enable_seqscan = off";
 const UNDO: &str = "ROLLBACK TO SAVEPOINT idempotency_claim";
 
 migrations::statements! {
     parts {
-        // The columns of a record. Only a handler that has committed by itself leaves a key in
-        // progress without a lease.
+        // The columns of a record. A key in progress has no lease only if a handler committed by
+        // itself.
         record_columns = "k.fingerprint, k.state, k.attempt, k.holder,
             CASE WHEN k.state = 'in_progress' THEN coalesce(k.lease_until, k.claimed_at) END AS lease_until,
             k.outcome, k.processed_at, k.expires_at, k.refuses";
         stuck_columns = "k.scope, k.operation, k.key, k.attempt, k.holder, k.claimed_at,
             coalesce(k.lease_until, k.claimed_at) AS lease_until, k.refuses";
-        // Keys in progress whose lease has expired, by its index. One without a lease is found when
-        // it has outlived the retention, by the index on that: looking earlier would be a look at
-        // every row.
+        // Keys in progress whose lease has expired, found by the index on it. A key without a lease
+        // is found after its retention, by the index on that: finding it earlier would need a scan
+        // of every row.
         is_stuck = "k.state = 'in_progress' AND (k.lease_until <= statement_timestamp()
             OR (k.lease_until IS NULL AND k.expires_at <= statement_timestamp()))";
     }
 
     /// Claims a key that has no row. The primary key decides, by its index and not by a snapshot,
-    /// and needs no plan.
+    /// so the plan does not matter.
     insert = "
         INSERT INTO {schema}idempotency_key (scope, operation, key, fingerprint, holder, state, attempt,
             lease_until, claimed_at, expires_at, refuses)
@@ -78,7 +78,7 @@ migrations::statements! {
     find = "
         SELECT {record_columns} FROM {schema}idempotency_key AS k WHERE k.scope = $1 AND k.operation = $2
             AND k.key = $3";
-    /// Takes a key over whose row is still the one that was looked at, or is gone.
+    /// Takes over a key whose row is unchanged since it was read, or is gone.
     replace = "
         INSERT INTO {schema}idempotency_key AS k (scope, operation, key, fingerprint, holder, state,
             attempt, lease_until, claimed_at, expires_at, refuses)
@@ -93,9 +93,9 @@ migrations::statements! {
             WHERE k.holder = $10 AND k.state = $11 AND CASE
             WHEN k.state = 'in_progress' THEN coalesce(k.lease_until, k.claimed_at) END IS NOT DISTINCT
             FROM $12";
-    /// Stores the outcome in the transaction that holds the key: in its own row, or, when that went
-    /// with the effects, in a new one or in the row that it had taken over. `expires_at` of its own
-    /// row stays, so no index changes.
+    /// Stores the outcome in the transaction that holds the key. It uses the holder's own row. If
+    /// that was rolled back with the effects, it inserts a new row or updates the row that it had
+    /// taken over. `expires_at` of the holder's own row stays, so no index changes.
     finish = "
         INSERT INTO {schema}idempotency_key AS k (scope, operation, key, fingerprint, holder, state,
             attempt, outcome, claimed_at, processed_at, expires_at, refuses)
@@ -145,9 +145,9 @@ migrations::statements! {
             WHERE k.ctid = ANY (ARRAY(SELECT k.ctid FROM {schema}idempotency_key AS k WHERE {is_stuck}
             AND k.reported_at IS NULL ORDER BY coalesce(k.lease_until, k.claimed_at)
             LIMIT $1 FOR UPDATE SKIP LOCKED)) RETURNING {stuck_columns}";
-    /// The database's own function, which runs with the owner's rights.
+    /// Calls the database's own function, which runs with the owner's rights.
     forget_decisions = "SELECT {schema}idempotency_purge_audit($1, $2)";
-    /// Of keys in progress those that the next request may take over anyway.
+    /// Deletes keys in progress only if the next request may take them over anyway.
     forget = "
         DELETE FROM {schema}idempotency_key AS k WHERE k.ctid = ANY (ARRAY(SELECT f.ctid
             FROM {schema}idempotency_key AS f WHERE f.expires_at <= least(statement_timestamp(), $2)
@@ -176,8 +176,8 @@ impl KeyStore for Postgres {
         pool.begin_with(&begin.render()).await
     }
 
-    /// Sets the isolation itself, as a transaction that holds a key does: the role's default may
-    /// differ.
+    /// Sets the isolation level itself, as a transaction that holds a key does, because the role's
+    /// default may differ.
     async fn begin_plain(pool: &PgPool) -> Result<Transaction<'static, Self>> {
         let begin = format!("SET TRANSACTION ISOLATION LEVEL READ COMMITTED; {MARK}; BEGIN");
         pool.begin_with(AssertSqlSafe(begin)).await
@@ -194,8 +194,8 @@ impl KeyStore for Postgres {
         row.map(|row| row.try_get("claimed_at")).transpose()
     }
 
-    /// Planned anew each time, as everything that looks for a row: a plan that was kept from the
-    /// time when the table was small would read all of it when it is large.
+    /// Planned again each time, like everything that looks for a row. A plan from the time when the
+    /// table was small would read all of it when it is large.
     async fn look(connection: &mut PgConnection, statements: &KeyStatements, ask: &Ask) -> Result<Found> {
         let look = bind_id(sqlx::query(&statements.sql.look), &ask.id).bind(ask.asked.holder);
         let row = look.persistent(false).fetch_one(connection).await?;
@@ -360,7 +360,7 @@ async fn stuck_keys(statement: &migrations::Statement, pool: &PgPool, limit: u32
         .collect()
 }
 
-/// The lock of a key: two keys with one number hold each other up while both run, and nothing else.
+/// Returns the lock number of a key. Two keys with the same number only wait for each other.
 fn number(hash: &Fingerprint) -> i64 {
     let mut bytes = [0; 8];
     bytes.copy_from_slice(&hash.as_bytes()[..8]);

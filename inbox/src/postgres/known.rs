@@ -1,4 +1,4 @@
-//! Everything that is known of one message, on PostgreSQL.
+//! Everything that is known about one message, on PostgreSQL.
 
 use sqlx::{PgConnection, Postgres};
 use time::OffsetDateTime;

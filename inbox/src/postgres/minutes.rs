@@ -1,4 +1,4 @@
-//! Counts of consumers by the minute, on PostgreSQL.
+//! Counts of consumers per minute, on PostgreSQL.
 
 use sqlx::{PgConnection, Postgres};
 use time::OffsetDateTime;

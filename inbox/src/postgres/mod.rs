@@ -1,4 +1,4 @@
-//! PostgreSQL: a partition per day of the message id's own time, so that forgetting is a DROP.
+//! PostgreSQL: one partition per day of the message id's own time, so that forgetting is a DROP.
 
 mod attempts;
 mod chunks;

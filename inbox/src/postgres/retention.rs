@@ -15,13 +15,13 @@ use crate::store_error::StoreError;
 
 const PREFIX: &str = "inbox_message_";
 
-/// How often days are created or dropped in vain, because others hold the locks, before it is left
-/// for the next time.
+/// Maximum tries to create or drop days while others hold the locks, before the next maintenance
+/// tries again.
 const TRIES: u32 = 8;
 const BACKOFF: Backoff = Backoff { first: Duration::from_millis(100), max: Duration::from_secs(2) };
 
-/// Whether a statement is worth another attempt, because it has given way to others: its function
-/// waits for locks no longer than a moment. Answers when it is time for it.
+/// Returns whether to try a statement again because it gave way to others: its function waits for
+/// locks only briefly. Sleeps until the next try is due.
 async fn is_to_be_tried_again(error: &sqlx::Error, attempt: u32) -> bool {
     let is_due = SqlErrorKind::of(error) == SqlErrorKind::Conflict && attempt < TRIES;
     if is_due {

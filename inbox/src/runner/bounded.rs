@@ -1,4 +1,4 @@
-//! A handler's call with its two bounds: its time, and its panics.
+//! Calls a handler with its two bounds: a timeout, and a guard against panics.
 
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
@@ -11,22 +11,20 @@ use crate::attempts::error_text;
 use crate::handler::HandlerError;
 use crate::store_error::StoreError;
 
-/// How long a statement may take to be interrupted, and a transaction to be rolled back, before
-/// nobody waits any more.
+/// Maximum wait for a statement to be interrupted, and for a transaction to be rolled back.
 pub(super) const INTERRUPT_MAX: Duration = Duration::from_secs(5);
 
 type Handled = Result<Option<Vec<u8>>, HandlerError>;
 
 /// The outcome of a call.
 pub(super) enum Called {
-    /// It ended; a panic is a failure like any other.
+    /// It ended. A panic is an ordinary failure.
     Ended(Handled),
     /// It did not end in time and was dropped.
     TimedOut(HandlerError),
 }
 
-/// Runs a handler for as long as it may take. A handler that blocks its thread is not ended by
-/// this.
+/// Runs a handler up to its timeout. This does not stop a handler that blocks its thread.
 pub(super) async fn call(timeout: Duration, handling: impl Future<Output = Handled>) -> Called {
     match tokio::time::timeout(timeout, AssertUnwindSafe(handling).catch_unwind()).await {
         Ok(Ok(result)) => Called::Ended(result),
@@ -35,11 +33,12 @@ pub(super) async fn call(timeout: Duration, handling: impl Future<Output = Handl
     }
 }
 
-/// How long a statement that was interrupted may take to end before it is interrupted once more.
+/// How long an interrupted statement may take to end before it is interrupted again.
 const INTERRUPT_AGAIN: Duration = Duration::from_millis(100);
 
-/// Interrupts the statement of a handler that timed out until it has ended, or says why it goes on.
-/// More than once: a statement may be on its way to the database when the first one comes.
+/// Interrupts the statement of a handler that timed out until it has ended, or logs why it
+/// continues. Repeats the interrupt, because the statement may still be on its way to the database
+/// at first.
 pub(super) async fn interrupt<F>(interrupt: impl Fn() -> F, ended: impl Future<Output = ()>)
 where
     F: Future<Output = Result<(), StoreError>>,
@@ -56,6 +55,6 @@ where
         }
     };
     if tokio::time::timeout(INTERRUPT_MAX, interrupted).await.is_err() {
-        tracing::warn!("the database did not answer: the statement goes on");
+        tracing::warn!("the database did not answer: the statement continues");
     }
 }

@@ -1,4 +1,4 @@
-//! The subscription, made anew after every loss.
+//! The subscription, made again after every loss.
 
 use std::num::NonZeroUsize;
 use std::panic::AssertUnwindSafe;
@@ -12,17 +12,17 @@ use tokio::time::Instant;
 
 use crate::attempts::error_text;
 
-/// How long one `receive` waits; it is cancelled when something else is to be done.
+/// Maximum wait of one `receive`; it is cancelled when something else is due.
 const RECEIVE_WAIT: Duration = Duration::from_secs(10);
 
 type Made = Result<Box<dyn Subscription>, SubscriptionError>;
 
-/// The subscriber of a consumer; asked again after each loss.
+/// The subscriber of a consumer. It is called again after each loss.
 #[derive(Clone)]
 pub struct SubscriptionFactory(Arc<dyn Subscriber>);
 
 impl SubscriptionFactory {
-    /// A factory of a subscriber; a panic in it is an error like any other.
+    /// Makes a factory from a subscriber. A panic in the subscriber becomes an error.
     pub fn new(subscriber: impl Subscriber) -> Self {
         Self(Arc::new(subscriber))
     }
@@ -45,7 +45,7 @@ impl std::fmt::Debug for SubscriptionFactory {
     }
 }
 
-/// A report of the session.
+/// An event that the session reports.
 pub(super) enum Event {
     Deliveries(Vec<Delivery>),
     Up,
@@ -66,13 +66,13 @@ impl BrokerSession {
         Self { factory, subscription: None, making: None, failures: 0, retry_at: Instant::now(), host }
     }
 
-    /// The subscription while there is one.
+    /// Returns the subscription, if there is one.
     pub(super) fn subscription(&mut self) -> Option<&mut Box<dyn Subscription>> {
         self.subscription.as_mut()
     }
 
-    /// Subscribes if need be, or waits for deliveries; without `max`, waits for nothing.
-    /// Cancel-safe.
+    /// Subscribes if necessary, or waits for deliveries. Without `max`, a subscribed session never
+    /// returns. Cancel-safe.
     pub(super) async fn next(&mut self, max: Option<NonZeroUsize>) -> Event {
         match (self.subscription.as_mut(), max) {
             (Some(subscription), Some(max)) => match subscription.receive(max, RECEIVE_WAIT).await {
@@ -109,7 +109,7 @@ impl BrokerSession {
         }
     }
 
-    /// The session is gone: subscribe anew after a backoff.
+    /// Drops the lost session and schedules the next attempt after a backoff.
     pub(super) fn lost(&mut self, error: &SubscriptionError) {
         self.subscription = None;
         self.failures = self.failures.saturating_add(1);
@@ -123,12 +123,12 @@ impl BrokerSession {
                 error = text,
                 failures = self.failures,
                 ?delay,
-                "subscription lost; subscribing anew"
+                "subscription lost; subscribing again"
             );
         }
     }
 
-    /// Says goodbye.
+    /// Closes the subscription.
     pub(super) async fn close(self) -> Result<(), SubscriptionError> {
         match self.subscription {
             Some(subscription) => subscription.close().await,

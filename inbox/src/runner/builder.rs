@@ -1,4 +1,4 @@
-//! Describing a consumer.
+//! The builder of a consumer.
 
 use std::convert::Infallible;
 use std::num::NonZeroUsize;
@@ -27,7 +27,7 @@ use crate::held_keys::AfterDeadLetter;
 use crate::inbox::Inbox;
 use crate::name::{ConsumerName, Tenant};
 
-/// Describes a [`Consumer`]; made by [`Consumer::builder`].
+/// A builder of a [`Consumer`]; made by [`Consumer::builder`].
 pub struct ConsumerBuilder<DB: Dialect> {
     inbox: Inbox<DB>,
     consumer: Result<ConsumerName, InvalidText>,
@@ -43,7 +43,7 @@ pub struct ConsumerBuilder<DB: Dialect> {
     traces: Option<Arc<dyn JoinTraces>>,
 }
 
-/// A reason why a consumer cannot be built. The program's fault.
+/// Why a consumer cannot be built. The program's fault.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BuildError {
@@ -53,7 +53,7 @@ pub enum BuildError {
     /// No handler was given.
     #[error("the consumer has no handler; call .on(..), .on_message(..) or .handler(..)")]
     NoHandler,
-    /// The name of the consumer cannot be used.
+    /// The name of the consumer is invalid.
     #[error("the consumer cannot have this name")]
     Name(#[from] InvalidText),
     /// Two handlers for one kind: one of them would never be called.
@@ -62,7 +62,7 @@ pub enum BuildError {
         /// The kind.
         kind: String,
     },
-    /// A function for many events, and no batches.
+    /// A function for many events is registered, but the consumer has no batches.
     #[error(
         "the function for kind {kind:?} takes many events, and the consumer gathers no batches; call .batch(n)"
     )]
@@ -78,13 +78,14 @@ pub enum BuildError {
         /// The rule that it breaks.
         problem: String,
     },
-    /// A handler for everything beside handlers for kinds: it is not clear which one is called.
+    /// A handler for all messages is registered beside handlers for kinds: it is unclear which one
+    /// to call.
     #[error("the consumer has a .handler(..) for all messages and handlers for kinds; use one of the two")]
     HandlerAndKinds,
-    /// Zero attempts would dead-letter nothing and everything.
+    /// The limit of attempts is zero.
     #[error("the bound of attempts is 0; choose at least 1")]
     NoAttempts,
-    /// A handler that may take no time fails always.
+    /// The handler timeout is zero, so every call would fail.
     #[error("handler_timeout is 0; choose longer than the slowest handler takes")]
     NoHandlerTimeout,
 }
@@ -94,7 +95,7 @@ pub enum BuildError {
 pub struct Consumer<DB: Dialect>(Runner<InboxStore<DB>>);
 
 impl<DB: Dialect> Consumer<DB> {
-    /// Begins to describe a consumer. Its name is a [`ConsumerName`] or a text, which is checked
+    /// Returns a builder of a consumer. Its name is a [`ConsumerName`] or a text, which is checked
     /// when the consumer is built.
     ///
     /// ```no_run
@@ -158,15 +159,15 @@ impl<DB: Dialect> Consumer<DB> {
         }
     }
 
-    /// Returns how this consumer is doing, for health probes: ask it while the consumer runs.
+    /// Returns the consumer's status, for health probes: ask it while the consumer runs.
     #[must_use]
     pub fn status(&self) -> ConsumerStatus {
         self.0.status()
     }
 
-    /// Runs until it is told to stop: by any future, whose end stops it gracefully, or by a
-    /// [`Shutdown`](super::Shutdown). Outages of the database and the broker are waited out,
-    /// without end.
+    /// Runs until it is stopped: gracefully when any future completes, or by a
+    /// [`Shutdown`](super::Shutdown). It waits out outages of the database and the broker
+    /// indefinitely.
     ///
     /// # Errors
     /// [`RunError`] when it was aborted. Dropping the future is an abort.
@@ -187,7 +188,7 @@ impl<DB: Dialect> Consumer<DB> {
 
 impl<DB: Dialect> ConsumerBuilder<DB> {
     /// Subscribes through an adapter's `Subscriber`, or through a closure that returns the future
-    /// of a subscription; called again after each loss.
+    /// of a subscription. It is called again after each loss.
     #[must_use]
     pub fn subscribe(mut self, subscriber: impl Subscriber) -> Self {
         self.factory = Some(SubscriptionFactory::new(subscriber));
@@ -195,10 +196,11 @@ impl<DB: Dialect> ConsumerBuilder<DB> {
     }
 
     /// Handles the events of one type, by their [`KIND`](Event::KIND), with a function `async
-    /// fn(&mut Tx, E) -> Result<R, HandlerError>`, which can take the facts of the delivery as its
-    /// third argument: [`&Received`](crate::Received). `R` is `()` or the bytes of a result
-    /// ([`IntoResult`](crate::IntoResult)). The payload is read as JSON; one that does not fit the
-    /// type is dead-lettered at once. For closures and state use [`handler`](Self::handler).
+    /// fn(&mut Tx, E) -> Result<R, HandlerError>`. The function can take the facts of the delivery
+    /// as a third argument: [`&Received`](crate::Received). `R` is `()` or the bytes of a result
+    /// ([`IntoResult`](crate::IntoResult)). The payload is parsed as JSON; a payload that does not
+    /// match the type is dead-lettered at once. For closures and state use
+    /// [`handler`](Self::handler).
     #[must_use]
     pub fn on<E, Form>(mut self, function: impl EventFunction<DB, E, Form>) -> Self
     where
@@ -210,11 +212,11 @@ impl<DB: Dialect> ConsumerBuilder<DB> {
     }
 
     /// Handles the events of one type, by their [`KIND`](Event::KIND), many in one call, with a
-    /// function `async fn(&mut Tx, Vec<E>) -> Result<(), HandlerError>`, which can take the facts
-    /// of each delivery as its third argument: `&[Received]`. It gets those that follow each other
-    /// in one [batch](Self::batch), in their order, each of them fresh; stored results there are
-    /// none. When it fails, all is rolled back and tried again in halves, until the event that
-    /// fails is alone; that one is retried and dead-lettered as any other.
+    /// function `async fn(&mut Tx, Vec<E>) -> Result<(), HandlerError>`. The function can take the
+    /// facts of each delivery as a third argument: `&[Received]`. It gets consecutive events of one
+    /// [batch](Self::batch), in their order, all of them fresh. It stores no results. When it
+    /// fails, the whole batch is rolled back and tried again in halves, until the failing event is
+    /// alone; that event is retried and dead-lettered like any other.
     #[must_use]
     pub fn on_batch<E, Form>(mut self, function: impl BatchFunction<DB, E, Form>) -> Self
     where
@@ -225,9 +227,9 @@ impl<DB: Dialect> ConsumerBuilder<DB> {
         self
     }
 
-    /// Handles the messages of one kind as they are, with a function
-    /// `async fn(&mut Tx, &Message) -> Result<R, HandlerError>`, optionally with
-    /// [`&Received`](crate::Received) as well.
+    /// Handles the messages of one kind unchanged, with a function `async fn(&mut Tx, &Message) ->
+    /// Result<R, HandlerError>`, optionally with [`&Received`](crate::Received) as a third
+    /// argument.
     #[must_use]
     pub fn on_message<Form: 'static>(
         mut self,
@@ -238,28 +240,28 @@ impl<DB: Dialect> ConsumerBuilder<DB> {
         self
     }
 
-    /// Decides about kinds without a handler; they are refused by default. Without effect beside
-    /// [`handler`](Self::handler).
+    /// Sets what happens to kinds without a handler; they are refused by default. It has no effect
+    /// together with [`handler`](Self::handler).
     #[must_use]
     pub fn unknown_kinds(mut self, decision: UnknownKinds) -> Self {
         self.unknown = decision;
         self
     }
 
-    /// Reads messages of foreign producers: called for a delivery without a usable envelope or id,
-    /// before it is dead-lettered. `Some` is consumed as that message; `None`, or a panic, leaves
-    /// the delivery malformed.
+    /// Reads messages of foreign producers. The function is called for a delivery without a usable
+    /// envelope or id, before it is dead-lettered. `Some` is consumed as that message; `None`, or a
+    /// panic, leaves the delivery malformed.
     ///
-    /// A redelivery must yield the same id: derive it with
-    /// [`MessageId::derived`](message::MessageId::derived) from the event's own
-    /// time and id, never from the clock. That time decides whether the inbox still accepts the
-    /// message: one older than its retention is refused, as is one from the future.
+    /// A redelivery must yield the same id. Derive it with
+    /// [`MessageId::derived`](message::MessageId::derived) from the event's own time and id, never
+    /// from the clock. That time decides whether the inbox still accepts the message: it refuses
+    /// one that is older than its retention or from the future.
     ///
     /// ```
     /// use message::{EventType, Malformed, Message, MessageId, Topic};
     /// use time::{OffsetDateTime, format_description::well_known::Rfc3339};
     ///
-    /// /// A CloudEvent with an id of another form.
+    /// /// A CloudEvent with an id in another format.
     /// fn webhook(malformed: &Malformed) -> Option<Message> {
     ///     let (id, source) = (malformed.find("ce_id")?, malformed.find("ce_source")?);
     ///     let at = OffsetDateTime::parse(malformed.find("ce_time")?, &Rfc3339).ok()?;
@@ -281,27 +283,28 @@ impl<DB: Dialect> ConsumerBuilder<DB> {
         self
     }
 
-    /// Applies the effects of all messages, whatever their kind.
+    /// Handles all messages, whatever their kind.
     #[must_use]
     pub fn handler(mut self, handler: impl Handler<DB> + 'static) -> Self {
         self.handler = Some(Arc::new(handler));
         self
     }
 
-    /// Which tenant or account a message belongs to; nobody's by default. When the function panics,
-    /// the message is dead-lettered with the reason [`Reason::NoTenant`](crate::Reason::NoTenant).
+    /// Sets the function that returns the tenant or account of a message; by default there is none.
+    /// When the function panics, the message is dead-lettered with the reason
+    /// [`Reason::NoTenant`](crate::Reason::NoTenant).
     ///
     /// The tenant is part of a message's identity: a copy for which the function returns another
-    /// one takes effect again. Drain the consumer before a release that changes the function.
+    /// tenant takes effect again. Drain the consumer before a release that changes the function.
     #[must_use]
     pub fn tenant(self, tenant_of: impl Fn(&Message) -> Tenant + Send + Sync + 'static) -> Self {
         self.try_tenant(move |message| Ok::<_, Infallible>(tenant_of(message)))
     }
 
-    /// As [`tenant`](Self::tenant), for a function that can refuse a message: one without a tenant,
-    /// or with an invalid name. A refused message is dead-lettered with the reason
-    /// [`Reason::NoTenant`](crate::Reason::NoTenant) and the error. Every copy of a message needs
-    /// the same answer, as [there](Self::tenant).
+    /// Does the same as [`tenant`](Self::tenant), for a function that can refuse a message without
+    /// a tenant or with an invalid name. A refused message is dead-lettered with the reason
+    /// [`Reason::NoTenant`](crate::Reason::NoTenant) and the error. As with
+    /// [`tenant`](Self::tenant), every copy of a message needs the same answer.
     #[must_use]
     pub fn try_tenant<E: std::fmt::Display>(
         mut self,
@@ -311,114 +314,116 @@ impl<DB: Dialect> ConsumerBuilder<DB> {
         self
     }
 
-    /// How many transactions work at once, each on another ordering key; 8 by default. Give the
-    /// pool one connection more. SQLite writes one transaction at a time whatever this says.
+    /// Sets the maximum number of concurrent transactions, each for another ordering key; 8 by
+    /// default. Give the pool one connection more. SQLite always writes one transaction at a time.
     #[must_use]
     pub fn concurrency(mut self, concurrency: NonZeroUsize) -> Self {
         self.settings.concurrency = concurrency;
         self
     }
 
-    /// How many deliveries are in hand at most, working and waiting; 256 by default. A key that
-    /// waits for its backoff holds what came behind it: when they fill this bound, the consumer
-    /// receives nothing until the key goes on.
+    /// Sets the maximum number of unsettled deliveries, working and waiting; 256 by default. A key
+    /// that waits for its backoff holds the deliveries behind it. When they reach this limit, the
+    /// consumer receives nothing until the key continues.
     #[must_use]
     pub fn prefetch(mut self, deliveries_max: NonZeroUsize) -> Self {
         self.settings.prefetch = deliveries_max;
         self
     }
 
-    /// Handles up to so many messages in one transaction, one batch at a time; by default each has
-    /// its own. Raise [`prefetch`](Self::prefetch) to at least twice as many.
+    /// Handles up to `messages_max` messages in one transaction, one batch at a time; by default
+    /// each message has its own transaction. Raise [`prefetch`](Self::prefetch) to at least twice
+    /// as many.
     #[must_use]
     pub fn batch(mut self, messages_max: NonZeroUsize) -> Self {
         self.settings.batch = Some(messages_max);
         self
     }
 
-    /// How long one call of the handler may take; 60 s by default. After that its transaction is
-    /// rolled back, on PostgreSQL also the statement that the server is working on, and the call
-    /// counts as a failure. The commit is not part of it. Code that blocks its thread instead of
-    /// waiting cannot be ended; it is logged and counted (`inbox_handlers_blocked`).
+    /// Sets how long one call of the handler may take; 60 s by default. After that its transaction
+    /// is rolled back, on PostgreSQL including the statement that the server is running, and the
+    /// call counts as a failure. The commit is not included. Code that blocks its thread instead of
+    /// awaiting cannot be cancelled; it is logged and counted (`inbox_handlers_blocked`).
     ///
     /// Deliveries are kept alive meanwhile, so this may be longer than the broker's visibility
-    /// timeout or poll interval. In a [batch](Self::batch) it holds for each call, and with
-    /// `on_batch` for the call of the whole batch: choose smaller batches, or more time. On
-    /// PostgreSQL a handler that waits for something else than its transaction needs a pool with a
-    /// longer `idle_in_transaction_session_timeout` too (`outbox::pool_options`: 60 s).
+    /// timeout or poll interval. In a [batch](Self::batch) it applies to each call, and with
+    /// `on_batch` to the call for the whole batch: choose smaller batches, or more time. On
+    /// PostgreSQL, a handler that waits for something other than its transaction also needs a pool
+    /// with a longer `idle_in_transaction_session_timeout` (`outbox::pool_options`: 60 s).
     #[must_use]
     pub fn handler_timeout(mut self, timeout: Duration) -> Self {
         self.settings.handler_timeout = timeout;
         self
     }
 
-    /// How often a handler may fail before its message is dead-lettered; 10 by default. What the
-    /// database did not do (a statement that took too long, a deadlock, a lost session) counts only
-    /// if another message has succeeded since the failure before: otherwise
-    /// [`failing_max`](Self::failing_max) ends it.
+    /// Sets how often a handler may fail before its message is dead-lettered; 10 by default. A
+    /// failure of the database (a statement timeout, a deadlock, a lost session) counts only if
+    /// another message has succeeded since the previous failure. Otherwise
+    /// [`failing_max`](Self::failing_max) is the limit.
     #[must_use]
     pub fn attempts_max(mut self, attempts_max: u32) -> Self {
         self.settings.attempts_max = attempts_max;
         self
     }
 
-    /// How long a message may fail, from its first failure, without one that is counted; 24 hours
-    /// by default. Then it is dead-lettered: longer than any outage that is to be waited for.
+    /// Sets how long a message may fail, from its first failure, while no failure counts; 24 hours
+    /// by default. Then it is dead-lettered. Choose longer than any outage that should be waited
+    /// out.
     #[must_use]
     pub fn failing_max(mut self, age_max: Duration) -> Self {
         self.settings.failing_max = age_max;
         self
     }
 
-    /// How long a failed message waits; [`Backoff::MESSAGES`] by default.
+    /// Sets how long a failed message waits; [`Backoff::MESSAGES`] by default.
     #[must_use]
     pub fn backoff(mut self, backoff: Backoff) -> Self {
         self.settings.backoff = backoff;
         self
     }
 
-    /// How often the broker is told that deliveries are still being worked on; by default 10 s, or
-    /// a third of the subscription's visibility timeout where that is less. More than half of it is
-    /// refused when the consumer runs: [`RunError::KeepAliveTooSeldom`].
+    /// Sets how often the broker is told that deliveries are still being worked on; by default 10
+    /// s, or a third of the subscription's visibility timeout if that is less. An interval above
+    /// half of that timeout is refused when the consumer runs: [`RunError::KeepAliveTooSeldom`].
     #[must_use]
     pub fn keep_alive_interval(mut self, interval: Duration) -> Self {
         self.settings.keep_alive_interval = Some(interval);
         self
     }
 
-    /// How often the inbox is maintained; hourly by default, never with `None`: then something else
-    /// has to. Choose `None` for a PostgreSQL role that may not create and drop partitions.
+    /// Sets how often the inbox is maintained; hourly by default. With `None` something else has to
+    /// do it. Choose `None` for a PostgreSQL role that may not create and drop partitions.
     #[must_use]
     pub fn maintain_interval(mut self, interval: Option<Duration>) -> Self {
         self.settings.maintain_interval = interval;
         self
     }
 
-    /// How the spans of this consumer join the traces of producers; not at all by default. The
-    /// module `otel` of the crate `outbox-toolkit` has an adapter for OpenTelemetry.
+    /// Sets how the spans of this consumer join the traces of producers; by default they do not.
+    /// The module `otel` of the crate `outbox-toolkit` has an adapter for OpenTelemetry.
     #[must_use]
     pub fn join_traces(mut self, join: impl JoinTraces) -> Self {
         self.traces = Some(Arc::new(join));
         self
     }
 
-    /// Whether later messages of a key wait for its dead letter; by default the key goes on.
+    /// Sets whether later messages of a key wait for its dead letter; by default the key goes on.
     #[must_use]
     pub fn after_dead_letter(mut self, choice: AfterDeadLetter) -> Self {
         self.settings.after_dead_letter = choice;
         self
     }
 
-    /// How often it is looked whether an operator asks for a dead letter to be redriven (`relay
-    /// dead redrive`), and whether a held message has its turn; 10 s by default, never with `None`:
-    /// then another process of the consumer has to.
+    /// Sets how often the consumer checks whether an operator requested a redrive (`relay dead
+    /// redrive`) and whether a held message is due; 10 s by default. With `None` another process of
+    /// the consumer has to do it.
     #[must_use]
     pub fn redrive_interval(mut self, interval: Option<Duration>) -> Self {
         self.settings.redrive_interval = interval;
         self
     }
 
-    /// The consumer.
+    /// Builds the consumer.
     ///
     /// # Errors
     /// [`BuildError`] names what is missing.

@@ -28,31 +28,31 @@ use crate::attempts::error_text;
 use crate::crash_points;
 use crate::minutes;
 
-/// How often the broker is told that deliveries are being worked on, where its patience does not
-/// demand more.
+/// Default interval at which the broker is told that deliveries are being worked on. It is shorter
+/// if the subscription requires that.
 const KEEP_ALIVE_DEFAULT: Duration = Duration::from_secs(10);
 
-/// How long operators' redrives, and then held messages, are worked on before the other has its
-/// turn.
+/// Maximum time spent on operators' redrives, and then on held messages, before switching to the
+/// other.
 const REDRIVING_MAX: Duration = Duration::from_secs(10);
 
-/// For storing what was counted when a consumer stops.
+/// Time limit for storing the counts when a consumer stops.
 const LAST_COUNTS_MAX: Duration = Duration::from_secs(1);
 
-/// Why a consumer ended otherwise than by a graceful shutdown. Nothing is lost: what is unsettled
-/// comes again.
+/// Why a consumer ended other than by a graceful shutdown. Nothing is lost: unsettled deliveries
+/// come again.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RunError {
-    /// It was told to stop at once.
+    /// It was aborted.
     #[error("the consumer was aborted with {unsettled} deliveries unsettled")]
     Aborted {
-        /// How many deliveries were in hand.
+        /// Number of unsettled deliveries.
         unsettled: usize,
     },
-    /// The broker would deliver again what is still being worked on.
+    /// The broker would redeliver messages that are still being worked on.
     #[error(
-        "{origin} delivers again what is unsettled for {redelivers_after:?}, but hears only every {keep_alive_interval:?} that \
+        "{origin} redelivers what is unsettled for {redelivers_after:?}, but is told only every {keep_alive_interval:?} that \
          deliveries are being worked on; set keep_alive_interval to at most {:?}, or raise the broker's visibility timeout",
         .redelivers_after.div_f32(2.0)
     )]
@@ -68,11 +68,11 @@ pub enum RunError {
     #[error(transparent)]
     Build(#[from] BuildError),
     /// A worker ended without a result: a defect of this crate.
-    #[error("a worker of the consumer broke down")]
+    #[error("a worker of the consumer failed")]
     Worker(#[from] JoinError),
 }
 
-/// The result that a worker hands back.
+/// The result of a worker.
 enum Finished {
     One(Box<Held>, Option<Committed>),
     Many(Sorted),
@@ -97,12 +97,12 @@ pub(super) struct Drive<S> {
     batchable: VecDeque<Held>,
     is_batch_running: bool,
     running: JoinSet<Finished>,
-    /// Deliveries of the present session that are not settled yet.
+    /// Deliveries of the current session that are not settled yet.
     unsettled: BTreeSet<DeliveryToken>,
     session: u64,
-    /// How many deliveries of each place (a partition, a queue) the present session has brought.
+    /// Number of deliveries received in the current session, by place (a partition, a queue).
     seen: HashMap<String, usize>,
-    /// Given up when the present session is lost: its waiting work comes again by itself.
+    /// Cancelled when the current session is lost, because its waiting deliveries come again.
     give_up: CancellationToken,
     lag: LagGauges,
 }
@@ -140,7 +140,8 @@ impl<S: Store> Drive<S> {
         self.worker.meter.held(0);
         self.worker.status.ended();
         self.lag.clear();
-        // Nothing waits long for figures. Boxed: this future is a part of every caller's.
+        // Counts are not worth a long wait. Boxed, because this future is part of every caller's
+        // future.
         _ = tokio::time::timeout(LAST_COUNTS_MAX, Box::pin(self.worker.store_counts())).await;
         result?;
         if let Err(error) = self.broker_session.close().await {
@@ -191,7 +192,7 @@ impl<S: Store> Drive<S> {
     async fn next(&mut self, ticks: &mut Interval, lag: &mut Interval, is_stopping: bool) -> Step {
         let room = self.settings.prefetch.get().saturating_sub(self.unsettled.len());
         let Self { shutdown, running, broker_session, .. } = self;
-        // In this order: an abort settles nothing more, and finished work goes before new work.
+        // In this order: after an abort nothing is settled, and finished work goes before new work.
         tokio::select! {
             biased;
             () = shutdown.abort.cancelled() => Step::Abort,
@@ -203,8 +204,9 @@ impl<S: Store> Drive<S> {
         }
     }
 
-    /// How often the broker of this session is told. A delivery can have waited for half of its
-    /// time before it is handed out, so the other half must do.
+    /// Returns the keep-alive interval for this session's broker. A delivery may have waited for
+    /// half of its visibility timeout before it is handed out, so the interval must fit into the
+    /// other half.
     fn keep_alive_interval(&mut self) -> Result<Duration, RunError> {
         let chosen = self.settings.keep_alive_interval;
         let Some(subscription) = self.broker_session.subscription() else { return Ok(KEEP_ALIVE_DEFAULT) };
@@ -241,9 +243,9 @@ impl<S: Store> Drive<S> {
         }
     }
 
-    /// Whether another process may have had a delivery in hand when it ended: the broker says that
-    /// it delivers again, or it is among the first of its place. Kafka says nothing, and hands out
-    /// again what a process of this prefetch had in hand at most.
+    /// Returns whether another process may have had a delivery in hand when it ended: the broker
+    /// flags a redelivery, or the delivery is among the first of its place. Kafka flags nothing; it
+    /// redelivers at most as many messages as a process with this prefetch had in hand.
     fn is_suspect(&mut self, delivery: &Delivery) -> bool {
         let place = delivery.origin.split('@').next().unwrap_or_default();
         let seen = match self.seen.get_mut(place) {
@@ -254,7 +256,7 @@ impl<S: Store> Drive<S> {
         delivery.redelivered || *seen <= self.settings.prefetch.get()
     }
 
-    /// Gives work to as many workers as may run.
+    /// Starts workers, up to the limits.
     fn dispatch(&mut self) {
         while let Some(held) = self.key_queues.next() {
             let (worker, give_up) = (Arc::clone(&self.worker), self.give_up.clone());
@@ -275,7 +277,7 @@ impl<S: Store> Drive<S> {
         self.running.spawn(host.run(async move { Finished::Many(worker.run_many(batch, &give_up).await) }));
     }
 
-    /// Takes back what has ended, and settles all of it in one call.
+    /// Collects all finished work and settles it in one call.
     async fn finished(&mut self, first: Result<Finished, JoinError>) -> Result<(), RunError> {
         let mut settlements = Vec::new();
         let mut next = Some(first);
@@ -303,7 +305,7 @@ impl<S: Store> Drive<S> {
         }
         let is_present = |held: &Held| held.session == self.session;
         sorted.singles.into_iter().filter(is_present).for_each(|held| self.key_queues.push(held));
-        // A delivery received meanwhile that belongs behind a single goes into its lane.
+        // A delivery received meanwhile goes into the lane of a single delivery that it follows.
         let (behind, batchable) = std::mem::take(&mut self.batchable)
             .into_iter()
             .partition::<VecDeque<_>, _>(|held| self.key_queues.is_busy(held.lane.as_ref()));
@@ -311,8 +313,8 @@ impl<S: Store> Drive<S> {
         behind.into_iter().for_each(|held| self.key_queues.push(held));
     }
 
-    /// Nothing for what came from a lost session: its token means nothing any more, and the message
-    /// comes again.
+    /// Returns `None` for a delivery of a lost session: its token is no longer valid, and the
+    /// message comes again.
     fn settlement(&self, held: &Held, proof: Option<Committed>) -> Option<Settlement> {
         let token = held.delivery.token;
         if held.session != self.session || !self.unsettled.contains(&token) {
@@ -354,7 +356,8 @@ impl<S: Store> Drive<S> {
         }
     }
 
-    /// Before anything is handed back: a broker that pushes would deliver it here again.
+    /// Stops receiving before anything is released: a broker that pushes would deliver it here
+    /// again.
     async fn stop_receiving(&mut self) {
         let Some(subscription) = self.broker_session.subscription() else { return };
         if let Err(error) = subscription.stop_receiving().await {
@@ -400,8 +403,8 @@ impl<S: Store> Drive<S> {
         self.session_changed();
     }
 
-    /// Forgets what only the old session knew. Work in hand goes on and keeps its lane; work that
-    /// only waits ends.
+    /// Forgets the state of the old session. Running work continues and keeps its lane; waiting
+    /// work ends.
     fn session_changed(&mut self) {
         self.session += 1;
         self.seen.clear();
@@ -424,9 +427,9 @@ impl<S: Store> Drive<S> {
                 if !is_more {
                     tokio::time::sleep(period).await;
                 }
-                // Each half has its time, and neither keeps the other waiting.
-                // A handler has the permit of one that works on a delivery: never more run at once
-                // than were asked for, and none runs beside a message that must be alone.
+                // Redrives and held messages each have their own time limit, so neither blocks the
+                // other. The permit is one of those for deliveries. So no more handlers run at once
+                // than configured, and none runs beside a message that must be alone.
                 let Ok(_permit) = worker.permits.acquire().await else { return };
                 let ends_at = Instant::now() + REDRIVING_MAX;
                 let requested = worker.store.redrive_requested(after.unwrap_or_default(), ends_at);
@@ -462,8 +465,8 @@ impl<S: Store> Drive<S> {
     }
 }
 
-/// Work beside the deliveries, to its end. One that fails, or panics, is tried again with the next
-/// turn: a task that ended in silence would be missed only when it is needed.
+/// Runs background work and logs its failure. Work that fails or panics is tried again at the next
+/// interval: if the task ended silently, that would go unnoticed until its work is needed.
 async fn watched<T, E: std::error::Error + 'static>(
     what: &'static str,
     work: impl Future<Output = Result<T, E>>,

@@ -1,34 +1,33 @@
-//! The consequences of a failure. Pure.
+//! Classification of failures. Pure.
 //!
-//! Failures are counted while other messages succeed, and capped by age otherwise. A failure that
-//! is the message's own always counts. One that could be everybody's (the database ended a
-//! statement, a deadlock, a lost session) counts if another message has succeeded since this one
-//! failed last: then it is not everybody's. A failure to keep a chunk never counts: no handler has
-//! seen it, messages without chunks say nothing about its tables, and a chunk that is dead-lettered
-//! alone cannot be redriven. Nor does one of the session alone, which the next attempt gets another
-//! one for.
+//! Failures are counted while other messages succeed, and limited by age otherwise. A failure that
+//! is the message's own always counts. A failure that may affect every message (a statement ended
+//! by the database, a deadlock, a lost session) counts only if another message has succeeded since
+//! this one last failed: then it does not affect every message. A failure to keep a chunk never
+//! counts. No handler has seen the chunk, messages without chunks show nothing about its tables,
+//! and a chunk that is dead-lettered alone cannot be redriven. A failure of the session alone does
+//! not count either, because the next attempt gets another session.
 
 use std::error::Error;
 use std::time::Duration;
 
 use migrations::SqlErrorKind;
 
-/// Whose failure it may be.
+/// Party at fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FailureKind {
-    /// The message's own: its handler failed, panicked or did not end in time, or a statement was
-    /// refused.
+    /// The message: its handler failed, panicked or timed out, or a statement was refused.
     Own,
-    /// The database did not do it: everybody's, or this message's alone.
+    /// The database failed, for every message or for this one alone.
     Database,
-    /// The handler says that something it needs is away.
+    /// The handler reports that something it depends on is unavailable.
     Unavailable,
-    /// The database did not keep a chunk, whose message is not whole yet.
+    /// The database did not store a chunk of a message that is not whole yet.
     Chunk,
 }
 
 impl FailureKind {
-    /// Whether a failure is counted against the message.
+    /// Returns whether the failure counts against the message.
     pub(super) fn is_counted(self, others_succeeded: bool) -> bool {
         match self {
             Self::Own => true,
@@ -38,7 +37,7 @@ impl FailureKind {
     }
 }
 
-/// Whether a failure, or what caused it, is of its session alone: see
+/// Returns whether an error, or one of its sources, concerns its session alone: see
 /// [`SqlErrorKind::is_of_session`].
 pub(super) fn is_of_session(error: &(dyn Error + 'static)) -> bool {
     let mut next = Some(error);
@@ -56,27 +55,27 @@ pub(super) fn is_of_session(error: &(dyn Error + 'static)) -> bool {
 pub(super) struct Failure {
     /// Whether it was counted.
     pub(super) is_counted: bool,
-    /// How many were counted until now, this one included.
+    /// Number of counted failures, including this one.
     pub(super) attempts: u32,
-    /// The time since the first was noted.
+    /// Time since the first failure was noted.
     pub(super) age: Duration,
-    /// How many that were not counted have been noted in a row by a database that answered.
+    /// Number of consecutive uncounted failures that the database was able to note.
     pub(super) uncounted: u32,
 }
 
-/// When a message is given up.
+/// Limits after which a message is given up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Limits {
-    /// After so many failures that were counted.
+    /// Maximum number of counted failures.
     pub(super) attempts_max: u32,
-    /// After failing for so long without one that was counted.
+    /// Maximum time of failing while no failure counts.
     pub(super) failing_max: Duration,
 }
 
 impl Limits {
-    /// Whether a message is to be dead-lettered. One whose failures are not counted is given up by
-    /// its age, and only after as many failures that a database which answers has noted: the end of
-    /// a long outage is no reason.
+    /// Returns whether to dead-letter the message. A message whose failures do not count is given
+    /// up by its age, and only after `attempts_max` consecutive failures that an available database
+    /// has noted. So the end of a long outage alone is no reason.
     pub(super) fn are_exceeded_by(self, failure: Failure) -> bool {
         if failure.is_counted {
             return failure.attempts >= self.attempts_max;

@@ -1,6 +1,6 @@
-//! Keys that a dead letter holds: which messages wait, and redriving them in their turn.
+//! Keys that a dead letter holds: which messages wait, and redriving them in order.
 //!
-//! Why that keeps the order stands in [`crate::held_keys`].
+//! [`crate::held_keys`] explains why that keeps the order.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::error::Error;
@@ -29,35 +29,36 @@ use crate::name::Tenant;
 use crate::store_error::StoreError;
 use crate::within::within;
 
-/// Keys that are looked at together.
+/// Maximum number of keys per read.
 const BATCH: u32 = 500;
 
-/// How often every held key is looked at, whatever was closed.
+/// Interval at which every held key is checked, even if nothing was closed.
 const WALK_EVERY: Duration = Duration::from_secs(300);
 
-/// Dead letters closed since the last look, up to which only their keys are looked at.
+/// Maximum number of dead letters closed since the last check for which only their keys are
+/// checked.
 const CLOSED_MAX: u32 = 1_000;
 
-/// How long closing a dead letter, or holding a message behind it, takes at most until others see
+/// Maximum time until others see that a dead letter was closed, or that a message is held behind
 /// it.
 const CLOSING_MAX: Duration = Duration::from_secs(30);
 
-/// The memory of a process from one look for held messages to the next.
+/// State of a process between checks for held messages.
 #[derive(Debug, Default)]
 pub(super) struct HeldLook {
-    /// Of those that fail.
+    /// The attempts of held messages that fail.
     courses: HashMap<DeadLetterId, (HeldKey, Course)>,
-    /// Those of the present walk over all keys.
+    /// Held messages seen by the current walk over all keys.
     seen: HashSet<DeadLetterId>,
-    /// The key behind which the walk goes on.
+    /// The key after which the walk continues.
     after: Option<HeldKey>,
     /// When the last walk began.
     walked: Option<Instant>,
-    /// Up to when it is known what was closed, by the database's clock.
+    /// Time up to which closed dead letters have been checked, by the database's clock.
     looked: Option<OffsetDateTime>,
 }
 
-/// Held messages that are given their turn, and those behind them.
+/// Held messages to redrive now, and those behind them.
 struct Turns {
     queue: VecDeque<InTurn>,
     /// How many more may be closed before other keys and operators have their turn.
@@ -68,7 +69,7 @@ struct Turns {
 struct InTurn {
     letter: DeadLetterId,
     key: HeldKey,
-    /// Whether the walk has come to its key.
+    /// Whether the walk has reached its key.
     is_of_walk: bool,
 }
 
@@ -80,12 +81,14 @@ impl Turns {
     }
 }
 
-/// Messages of one key that are redriven before other keys and operators have their turn.
+/// Maximum number of messages of one key that are redriven before other keys and operators have
+/// their turn.
 const ROUNDS: usize = 10;
 
-/// The operations of the runner on held messages. A store without any holds nothing.
+/// The operations of the runner on held messages. By default a store holds no messages.
 pub trait HeldMessages: Send + Sync + 'static {
-    /// The first held message of each of the next keys behind `after`, in the order of the keys.
+    /// Returns the first held message of each of the next keys after `after`, in the order of the
+    /// keys.
     fn held_firsts(
         &self,
         _after: Option<&HeldKey>,
@@ -94,8 +97,8 @@ pub trait HeldMessages: Send + Sync + 'static {
         std::future::ready(Ok(Vec::new()))
     }
 
-    /// The keys that had a dead letter closed since a moment of the database's clock; nothing when
-    /// `limit` dead letters or more were closed.
+    /// Returns the keys that had a dead letter closed since a moment of the database's clock;
+    /// `None` when `limit` or more dead letters were closed.
     fn keys_closed_since(
         &self,
         _since: OffsetDateTime,
@@ -104,7 +107,7 @@ pub trait HeldMessages: Send + Sync + 'static {
         std::future::ready(Ok(Some(HashSet::new())))
     }
 
-    /// The first open dead letter that holds each of these keys, in their order.
+    /// Returns the first open dead letter that holds each of these keys, in their order.
     fn firsts_of(
         &self,
         keys: &[HeldKey],
@@ -112,8 +115,8 @@ pub trait HeldMessages: Send + Sync + 'static {
         std::future::ready(Ok(vec![None; keys.len()]))
     }
 
-    /// Redrives a held message if it is its turn. An error says that nothing was begun; a message
-    /// that was begun and not applied has [failed](Turn::Failed), whatever the reason.
+    /// Redrives a held message if it is due. After an error, nothing was begun. A message that was
+    /// begun and not applied has [failed](Turn::Failed), whatever the reason.
     fn redrive_in_turn(
         &self,
         _letter: DeadLetterId,
@@ -121,7 +124,7 @@ pub trait HeldMessages: Send + Sync + 'static {
         std::future::ready(Ok(Turn::NotNow))
     }
 
-    /// Makes a held message an ordinary dead letter. Whether it was held still.
+    /// Turns a held message into an ordinary dead letter. Returns whether it was still held.
     fn fail_held(
         &self,
         _letter: DeadLetterId,
@@ -160,7 +163,7 @@ impl<DB: Dialect> HeldMessages for InboxStore<DB> {
         if let Some(failed) = given_up {
             return Ok(Turn::Failed(Box::new(failed)));
         }
-        // Another process may have had its turn in between.
+        // Another process may have redriven it in between.
         let turn = match lock().await? {
             Some(turn) => {
                 let failing = turn.failing();
@@ -187,13 +190,13 @@ impl<DB: Dialect> HeldMessages for InboxStore<DB> {
     }
 }
 
-/// The consequence of a redrive that failed.
+/// The consequence of a failed redrive.
 enum Consequence {
-    /// Nothing was learned about the message: the next look tries again.
+    /// The failure says nothing about the message: the next check tries again.
     Later,
     /// It becomes an ordinary dead letter.
     Dead(Reason, String),
-    /// It is tried again, within the bounds of any message.
+    /// It is tried again, within the limits of any message.
     Failed(Failing, Box<dyn Error + Send + Sync>),
 }
 
@@ -220,7 +223,8 @@ impl From<RedriveError> for Consequence {
 }
 
 impl<S: Store> Worker<S> {
-    /// The open dead letter that holds the key of an admitted message, where keys are held.
+    /// Returns the open dead letter that holds the key of an admitted message, if the consumer
+    /// holds keys.
     pub(super) async fn holder(
         &self,
         tx: &mut S::Tx,
@@ -234,9 +238,9 @@ impl<S: Store> Worker<S> {
         Ok(self.store.holders(tx, &[candidate]).await?.into_iter().next().flatten())
     }
 
-    /// The places of those fresh messages of an admitted batch that must not be handled in it: a
-    /// dead letter holds their key, or something of their key before them was refused and becomes
-    /// one.
+    /// Returns the places of those fresh messages in an admitted batch that must not be handled
+    /// with it. A dead letter holds their key, or an earlier message of their key was refused and
+    /// will become a dead letter.
     pub(super) async fn held_places(
         &self,
         tx: &mut S::Tx,
@@ -276,11 +280,11 @@ impl<S: Store> Worker<S> {
         Ok(held)
     }
 
-    /// Redrives held messages whose turn it is, and those behind them, until `ends_at`; the next
-    /// look goes on from there. Returns whether there may be more.
+    /// Redrives held messages that are due, and those behind them, until `ends_at`; the next call
+    /// continues from there. Returns whether there may be more.
     ///
-    /// One that fails in any way leaves the others their turn: only a database that is away before
-    /// anything is begun ends the look.
+    /// A message that fails in any way does not block the others. Only a database that is
+    /// unavailable before anything has begun ends the call.
     pub(super) async fn redrive_held(
         &self,
         look: &mut HeldLook,
@@ -322,16 +326,16 @@ impl<S: Store> Worker<S> {
         }
     }
 
-    /// The held messages that may have their turn since the last look: the first ones of keys that
-    /// had something closed, and those that are tried again. Nothing when all keys are to be looked
-    /// at, which reads each of them.
+    /// Returns the held messages that may be due since the last check: the first ones of keys that
+    /// had a dead letter closed, and those that are being retried. Returns `None` when all keys
+    /// must be checked, which reads each of them.
     async fn freed(&self, look: &HeldLook) -> Result<Option<Vec<(DeadLetterId, HeldKey)>>, StoreError> {
         let (Some(walked), Some(looked)) = (look.walked, look.looked) else { return Ok(None) };
         if walked.elapsed() >= WALK_EVERY {
             return Ok(None);
         }
-        // A dead letter closed at that moment may have been committed after it, and a message may
-        // have seen it open and be held since.
+        // A dead letter closed at that moment may have been committed later, and a message may have
+        // seen it open and been held since.
         let closed = self.store.keys_closed_since(back(looked, CLOSING_MAX), CLOSED_MAX).await?;
         let Some(keys) = closed.map(Vec::from_iter) else { return Ok(None) };
         let mut freed: Vec<_> =
@@ -345,8 +349,7 @@ impl<S: Store> Worker<S> {
         Ok(Some(freed))
     }
 
-    /// Gives held messages their turn, and those behind them. Returns whether that came to its end
-    /// before `ends_at`.
+    /// Redrives held messages, and those behind them. Returns whether it finished before `ends_at`.
     async fn take_turns(
         &self,
         turns: &mut Turns,
@@ -363,7 +366,7 @@ impl<S: Store> Worker<S> {
             look.seen.insert(letter);
             let span = tracing::info_span!("redrive", consumer = %self.consumer, dead_letter = %letter);
             let turn = self.take_turn(letter, &key, &mut look.courses).instrument(span).await;
-            // The next look walks: there the others have their turn whatever is the matter here.
+            // After an error the next check walks over all keys, so the others get their turn.
             if !turn.inspect_err(|_| look.walked = None)? {
                 continue;
             }
@@ -378,7 +381,7 @@ impl<S: Store> Worker<S> {
         Ok(true)
     }
 
-    /// Redrives a held message if it is its turn. Whether it is closed now.
+    /// Redrives a held message if it is due. Returns whether it is closed now.
     async fn take_turn(
         &self,
         letter: DeadLetterId,
@@ -398,7 +401,7 @@ impl<S: Store> Worker<S> {
             Ok(Turn::NotNow) => return Ok(false),
             Ok(Turn::Failed(failed)) => *failed,
             Err(error) if error.is_transient() => return Err(error),
-            // Of this one only: others have their turn.
+            // The error concerns this message only; continue with the others.
             Err(error) => {
                 tracing::error!(error = error_text(&error), "a held message was not redriven");
                 return Ok(false);

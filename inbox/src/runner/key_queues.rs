@@ -1,4 +1,4 @@
-//! Which deliveries may be worked on. Pure.
+//! Queues of deliveries by ordering key, which decide what may be worked on. Pure.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -6,8 +6,8 @@ use message::{Delivery, Message, OrderingKey};
 
 use crate::name::Tenant;
 
-/// The deliveries that keep their order: of one tenant and key, whatever their topics. A queue can
-/// bring several topics in one order; tenants may use the same keys.
+/// Deliveries that must keep their order: those of one tenant and key, whatever their topics. A
+/// queue can bring several topics in one order, and tenants may use the same keys.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Lane {
     tenant: Tenant,
@@ -15,39 +15,39 @@ pub(super) struct Lane {
 }
 
 impl Lane {
-    /// Of a message with a key; one whose tenant is unknown is nobody's.
+    /// Returns the lane of a message with a key. An unknown tenant counts as no tenant.
     pub(super) fn of(message: &Message, tenant: Option<Tenant>) -> Option<Self> {
         Some(Self { tenant: tenant.unwrap_or_else(Tenant::none), key: message.key.clone()? })
     }
 }
 
-/// A delivery in hand, and the session that it came from: its token means nothing to another one.
+/// A delivery in hand, with its session: its token is valid only in that session.
 #[derive(Debug)]
 pub(super) struct Held {
     pub(super) delivery: Delivery,
     pub(super) session: u64,
     pub(super) lane: Option<Lane>,
-    /// Whether another process may have had it in hand, and ended with it.
+    /// Whether another process may have ended with it in hand.
     pub(super) is_suspect: bool,
 }
 
-/// Deliveries in queues by lane: of each lane one is ready or being worked on, and the others wait
-/// behind it. Deliveries without a key wait for nobody.
+/// Deliveries in queues by lane. Of each lane one delivery is ready or being worked on, and the
+/// others wait behind it. Deliveries without a key do not wait.
 #[derive(Debug, Default)]
 pub(super) struct KeyQueues {
-    /// A lane is here while one of its deliveries is ready or being worked on; its queue is what
-    /// waits behind.
+    /// The lanes that have a delivery that is ready or being worked on, each with the deliveries
+    /// that wait behind it.
     waiting: HashMap<Lane, VecDeque<Held>>,
     ready: VecDeque<Held>,
 }
 
 impl KeyQueues {
-    /// Whether a lane has a delivery that is ready or being worked on.
+    /// Returns whether a lane has a delivery that is ready or being worked on.
     pub(super) fn is_busy(&self, lane: Option<&Lane>) -> bool {
         lane.is_some_and(|lane| self.waiting.contains_key(lane))
     }
 
-    /// Takes a delivery in.
+    /// Adds a delivery.
     pub(super) fn push(&mut self, held: Held) {
         if let Some(queue) = held.lane.as_ref().and_then(|lane| self.waiting.get_mut(lane)) {
             queue.push_back(held);
@@ -59,12 +59,12 @@ impl KeyQueues {
         self.ready.push_back(held);
     }
 
-    /// The next delivery to work on.
+    /// Returns the next delivery to work on.
     pub(super) fn next(&mut self) -> Option<Held> {
         self.ready.pop_front()
     }
 
-    /// The work on a delivery has ended, whatever came of it.
+    /// Releases the lane of a delivery whose work has ended, whatever the outcome.
     pub(super) fn finished(&mut self, held: &Held) {
         let Some(lane) = &held.lane else { return };
         match self.waiting.get_mut(lane).map(VecDeque::pop_front) {
@@ -76,10 +76,10 @@ impl KeyQueues {
         }
     }
 
-    /// Takes out everything that is not being worked on, in the order in which it came.
+    /// Removes everything that is not being worked on, in the order of arrival.
     pub(super) fn drain(&mut self) -> Vec<Held> {
         let mut drained: Vec<_> = self.ready.drain(..).collect();
-        // KeyQueues whose first delivery was only ready are free; the others stay busy until their
+        // Lanes whose first delivery was only ready become free; the others stay busy until their
         // work has ended.
         let mut freed: Vec<_> =
             drained.iter().filter_map(|held| self.waiting.remove(held.lane.as_ref()?)).flatten().collect();

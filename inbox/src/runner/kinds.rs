@@ -13,30 +13,29 @@ use crate::name::{ConsumerName, Tenant};
 use crate::received::Received;
 use crate::telemetry::Meter;
 
-/// The decision about messages of a kind that no handler was registered for.
+/// How a consumer treats messages of a kind without a handler.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum UnknownKinds {
-    /// Dead-letters them at once, with a reason that names the kind and the registered ones. The
+    /// Dead-letters them at once, with an error that names the kind and the registered kinds. The
     /// default.
     #[default]
     Refuse,
     /// Admits and acknowledges them without an effect, and counts them in `inbox_skipped_total`. A
     /// later version that knows the kind does not get them again. Dead letters of such a kind wait
-    /// for a process that knows it. One that
-    /// comes behind a dead letter of its key is skipped at once, and not
-    /// [held](crate::AfterDeadLetter::HoldKey).
+    /// for a process that knows it. A message of such a kind behind a dead letter of its key is
+    /// skipped at once, and not [held](crate::AfterDeadLetter::HoldKey).
     Skip,
     /// Retries them without counting an attempt, until the process is replaced by one that knows
     /// the kind; after [`failing_max`](crate::ConsumerBuilder::failing_max) they are dead-lettered.
-    /// For the minutes of a deployment: their keys wait, and once they fill
+    /// This is for the minutes of a deployment: their keys wait, and once they fill
     /// [`prefetch`](crate::ConsumerBuilder::prefetch) nothing else is received. RabbitMQ ends a
     /// session that leaves a delivery unsettled for 30 minutes (`consumer_timeout`), and a quorum
     /// queue drops or dead-letters what it has delivered too often; lower `failing_max` there.
     Hold,
 }
 
-/// Handlers by kind, as a builder collects them.
+/// The handlers by kind that a builder collects.
 pub(super) struct Kinds<DB: Dialect>(pub(super) Vec<(String, Box<dyn Route<DB>>)>);
 
 impl<DB: Dialect> Kinds<DB> {

@@ -1,4 +1,4 @@
-//! The gauges of how far a consumer lags behind.
+//! Gauges for the lag of a consumer.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,10 +9,10 @@ use metrics::{Gauge, gauge};
 
 use crate::name::ConsumerName;
 
-/// How often the subscription is asked, which answers from memory.
+/// Interval at which the subscription is asked. It answers from memory.
 pub(super) const ASK_EVERY: Duration = Duration::from_secs(5);
 
-/// So many topics get a gauge of their own; the others share one.
+/// Maximum number of topics with a gauge of their own; the others share one.
 const TOPICS_MAX: usize = 100;
 const OTHER: &str = "other";
 
@@ -27,7 +27,7 @@ impl LagGauges {
         Self { consumer: consumer.as_str().into(), gauges: BTreeMap::new() }
     }
 
-    /// Tells what is known now. A topic that is not known any more has no value.
+    /// Sets the gauges to the known values. A topic that is no longer known gets `NaN`.
     #[expect(clippy::cast_precision_loss, reason = "gauges are floating point; counts stay far below 2^52")]
     pub(super) fn set(&mut self, known: &[Lag]) {
         let mut sums: BTreeMap<&str, u64> = BTreeMap::new();
@@ -47,7 +47,7 @@ impl LagGauges {
         }
     }
 
-    /// Nothing is known without a session.
+    /// Clears the gauges: without a session nothing is known.
     pub(super) fn clear(&mut self) {
         self.set(&[]);
     }

@@ -1,10 +1,10 @@
 //! Many deliveries in one transaction.
 //!
 //! They are admitted in one round trip and handled in their order. When one fails, everything is
-//! rolled back; what came before the culprit is done again without it, the culprit and what is
-//! behind it on its key go the way of single deliveries, and the rest goes on as a batch. A failure
-//! that names no culprit (at the commit, or one that could be everybody's and repeats) halves the
-//! batch. Where a dead letter holds its key, the messages of the key are taken out in the same way.
+//! rolled back. The deliveries before it are done again without it; the failed one and those behind
+//! it on its key are handled one by one; and the rest goes on as a batch. A failure of unknown
+//! cause (at the commit, or one that may affect every message and repeats) halves the batch.
+//! Messages whose key is held by a dead letter are taken out in the same way.
 
 use std::collections::{HashSet, VecDeque};
 use std::error::Error;
@@ -28,13 +28,13 @@ use crate::received::Received;
 pub(super) struct Sorted {
     /// Committed.
     pub(super) settled: Vec<(Held, Committed)>,
-    /// To be worked on one by one, in this order.
+    /// To be handled one by one, in this order.
     pub(super) singles: Vec<Held>,
-    /// Not worked on, because it is to give up.
+    /// Not handled, because the worker was told to give up.
     pub(super) released: Vec<Held>,
 }
 
-/// A delivery, its place in the batch and whose it is.
+/// A delivery, its place in the batch and its tenant.
 #[derive(Debug)]
 struct Placed {
     at: usize,
@@ -48,14 +48,14 @@ impl Placed {
     }
 }
 
-/// A delivery that goes the way of single ones, and its place.
+/// A delivery that is handled alone, and its place.
 type Single = (usize, Held);
 
-/// How often in a row a batch is tried again as it is; then it is halved, until the one that cannot
-/// succeed is alone.
+/// Number of consecutive outages after which a batch is still tried whole. Then it is halved, until
+/// the message that cannot succeed is alone.
 const OUTAGES_WHOLE: u32 = 2;
 
-/// Takes out what is behind the culprit on its key: `parts` are all later than it.
+/// Moves what follows the culprit on its key to `singles`: all `parts` are later than the culprit.
 fn take_behind(culprit: &Held, parts: &mut VecDeque<Vec<Placed>>, singles: &mut Vec<Single>) {
     let Some(lane) = &culprit.lane else { return };
     for part in parts {
@@ -66,7 +66,7 @@ fn take_behind(culprit: &Held, parts: &mut VecDeque<Vec<Placed>>, singles: &mut 
     }
 }
 
-/// These places of a part, and those that are behind one of them on its lane.
+/// Adds to these places of a part those that follow one of them on its lane.
 fn with_those_behind(part: &[Placed], mut places: HashSet<usize>) -> HashSet<usize> {
     let mut lanes: HashSet<&Lane> = HashSet::new();
     for (at, placed) in part.iter().enumerate() {
@@ -80,33 +80,33 @@ fn with_those_behind(part: &[Placed], mut places: HashSet<usize>) -> HashSet<usi
     places
 }
 
-/// A message whose effect is to be applied, and its place in the part.
+/// A message whose effect will be applied, and its place in the part.
 struct Fresh<'a, G> {
     at: usize,
     guard: G,
     candidate: &'a Candidate<'a>,
-    /// The failures that were counted before.
+    /// Number of failures counted before.
     failures: u32,
 }
 
 enum Attempt {
-    /// A proof per delivery; none for those that were refused.
+    /// Committed: a proof per delivery, `None` for those that were refused.
     Done(Vec<Option<Committed>>),
     /// The handler failed on this one.
     Culprit(usize),
-    /// These go alone: they wait behind a dead letter of their key or behind what becomes one, or
-    /// another process has or had them in hand.
+    /// These are handled alone. They wait behind a dead letter of their key or a message that
+    /// becomes one, or another process has or had them in hand.
     Apart(HashSet<usize>),
     /// Rolled back at the commit.
     RolledBack,
-    /// The database did not do it.
+    /// The database failed.
     Outage(Box<dyn Error + Send + Sync>),
-    /// The database could not even begin: nothing that this batch has done.
+    /// The database could not even begin, so this batch did not cause it.
     Away(Box<dyn Error + Send + Sync>),
 }
 
 impl<S: Store> Worker<S> {
-    /// Works on a batch of readable deliveries.
+    /// Handles a batch of readable deliveries.
     pub(super) async fn run_many(&self, batch: Vec<Held>, give_up: &CancellationToken) -> Sorted {
         let mut sorted = Sorted::default();
         let (batch, mut singles) = self.set_apart(batch);
@@ -139,7 +139,8 @@ impl<S: Store> Worker<S> {
                         match proof {
                             Some(proof) => sorted.settled.push((held, proof)),
                             None => {
-                                // Its dead letter holds its key, and is not stored yet.
+                                // It will become a dead letter that holds its key, but is not
+                                // stored yet.
                                 if self.holds_keys {
                                     take_behind(&held, &mut parts, &mut singles);
                                 }
@@ -171,14 +172,14 @@ impl<S: Store> Worker<S> {
         }
         let unhandled = sorted.released.iter().chain(singles.iter().map(|(_, held)| held));
         self.put_down(unhandled).await;
-        // A second culprit can stand before the first.
+        // A later culprit can have an earlier place.
         singles.sort_unstable_by_key(|(at, _)| *at);
         sorted.singles = singles.into_iter().map(|(_, held)| held).collect();
         sorted
     }
 
-    /// Takes out chunks and what nobody can tell the tenant of, which go the way of single
-    /// deliveries, and what is behind them on their keys.
+    /// Splits off deliveries that are handled one by one: chunks, messages without a known tenant,
+    /// and whatever follows one of these on its key.
     fn set_apart(&self, batch: Vec<Held>) -> (Vec<Placed>, Vec<Single>) {
         let mut lanes: HashSet<Lane> = HashSet::new();
         let (mut placed, mut singles) = (Vec::with_capacity(batch.len()), Vec::new());
@@ -196,7 +197,7 @@ impl<S: Store> Worker<S> {
         (placed, singles)
     }
 
-    /// Takes one out with what is behind it on its key; the others go on.
+    /// Takes out one delivery and what follows it on its key; the others go on.
     fn set_culprit_apart(
         &self,
         at: usize,
@@ -248,7 +249,7 @@ impl<S: Store> Worker<S> {
             Some(Candidate { tenant: tenant.clone(), message: held.delivery.message.as_ref().ok()? })
         });
         let candidates: Vec<_> = readable.collect();
-        // Nothing for what is refused; the way of single deliveries dead-letters it.
+        // `None` for a refused message, which is then handled alone and dead-lettered.
         let admissions: Vec<Option<Admitted<S::Guard>>> =
             match self.store.admit_batch(&mut tx, &candidates).await {
                 Ok(admissions) => admissions.into_iter().map(Result::ok).collect(),
@@ -312,8 +313,8 @@ impl<S: Store> Worker<S> {
         }
     }
 
-    /// Takes back that deliveries are in hand which go on alone, or back to the broker. Where that
-    /// fails, it may look as if their process had ended with them.
+    /// Notes that deliveries that go on alone, or back to the broker, are no longer in hand. If
+    /// that fails, it may look as if this process had ended with them in hand.
     async fn put_down<'a>(&self, unhandled: impl Iterator<Item = &'a Held>) {
         let named = unhandled.filter(|held| held.is_suspect).filter_map(|held| {
             let message = held.delivery.message.as_ref().ok()?;
@@ -325,12 +326,12 @@ impl<S: Store> Worker<S> {
             && let Err(error) = self.store.put_down(&names).await
         {
             let error = error_text(&error);
-            tracing::debug!(consumer = %self.consumer, error, "not noted that messages are in hand no longer");
+            tracing::debug!(consumer = %self.consumer, error, "messages could not be noted as no longer in hand");
         }
     }
 
-    /// Applies fresh messages that belong together: one, or as many of one kind as follow each
-    /// other where the handler takes many.
+    /// Applies fresh messages that belong together: a single one, or consecutive ones of one kind
+    /// when the handler takes many.
     async fn apply_run(&self, tx: &mut S::Tx, run: &mut Vec<Fresh<'_, S::Guard>>) -> Result<(), Attempt> {
         let mut run = std::mem::take(run);
         let Some(last) = run.pop() else { return Ok(()) };
@@ -351,13 +352,13 @@ impl<S: Store> Worker<S> {
         if let Err(error) = self.handle_many(tx, &run[0].guard, &messages, &received).await {
             let (error, messages) = (error_text(&error), messages.len());
             tracing::warn!(consumer = %self.consumer, messages, error, "failed as a batch; splitting");
-            // Nobody knows whose failure it is.
+            // It is unknown which message failed.
             return Err(Attempt::RolledBack);
         }
         Ok(())
     }
 
-    /// An error without a cause is the message's own.
+    /// Applies one message. An error without a cause is the message's own.
     async fn apply(
         &self,
         tx: &mut S::Tx,
@@ -366,8 +367,8 @@ impl<S: Store> Worker<S> {
         let Candidate { tenant, message } = candidate;
         let result = match self.handle(tx, &guard, message, (tenant, failures)).await {
             Ok(result) => result,
-            // Also when something is away: it may be so for this message only, and the others go
-            // on.
+            // Also when a dependency is unavailable: that may concern only this message, and the
+            // others go on.
             Err(error) => {
                 let error = error_text(&error);
                 tracing::warn!(consumer = %self.consumer, message_id = %message.id, error, "failed in a batch");

@@ -1,18 +1,18 @@
 //! A ready consumer loop: receive, admit, handle, commit, settle.
 //!
-//! One task drives the subscription; each ordering key that has work is a lane with one worker at a
-//! time, so a failing message holds its own key while it waits for its next attempt, and the others
-//! go on. A delivery is settled only with the proof that its effect, or its dead letter, is
+//! One task drives the subscription. Each ordering key that has work is a lane with one worker at a
+//! time. So a failing message holds its own key while it waits for its next attempt, and the others
+//! continue. A delivery is settled only with the proof that its effect, or its dead letter, is
 //! committed.
 //!
 //! | failure | what happens |
 //! |---|---|
-//! | the handler fails, panics or does not end in time | rolled back, counted in the database, tried again after a backoff, dead-lettered at the bound |
-//! | a fresh message whose key has an open dead letter, where the consumer holds keys | kept as a dead letter and settled; redriven in its turn |
-//! | the message is refused or malformed, or nobody can tell whose it is | dead-lettered at once, then settled |
-//! | the database is away, a commit's outcome is unknown | nothing settled; tried again after a backoff; counted only while other messages succeed |
-//! | the broker's session is lost | subscribed anew; work in hand is finished, its tokens are forgotten |
-//! | shutdown | nothing more received; work in hand finished and settled, the rest handed back |
+//! | the handler fails, panics or times out | rolled back, counted in the database, retried after a backoff, dead-lettered at the limit |
+//! | a fresh message has a key with an open dead letter, and the consumer holds keys | kept as a dead letter and settled; redriven in order |
+//! | the message is refused or malformed, or its tenant is unknown | dead-lettered at once, then settled |
+//! | the database is unavailable, or a commit's outcome is unknown | nothing settled; retried after a backoff; counted only while other messages succeed |
+//! | the broker's session is lost | subscribed again; running work is finished, its tokens are forgotten |
+//! | shutdown | nothing more received; running work finished and settled, the rest released |
 
 mod bounded;
 mod broker_session;

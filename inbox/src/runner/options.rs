@@ -1,4 +1,4 @@
-//! RunnerOptions of the runner, which it takes besides its parts.
+//! Options of the runner, beside its parts.
 
 use std::num::NonZeroUsize;
 use std::time::Duration;
@@ -7,31 +7,31 @@ use message::Backoff;
 
 use crate::held_keys::AfterDeadLetter;
 
-/// How a consumer behaves; [`ConsumerBuilder`](super::ConsumerBuilder) explains each.
+/// Options of a consumer; [`ConsumerBuilder`](super::ConsumerBuilder) explains each.
 #[derive(Debug, Clone, Copy)]
 pub struct RunnerOptions {
-    /// Deliveries in hand at most.
+    /// Maximum number of unsettled deliveries.
     pub prefetch: NonZeroUsize,
-    /// Messages per transaction at most; each has its own without.
+    /// Maximum number of messages per transaction; with `None` each message has its own.
     pub batch: Option<NonZeroUsize>,
-    /// Transactions at once at most.
+    /// Maximum number of concurrent transactions.
     pub concurrency: NonZeroUsize,
-    /// Failures after which a message is dead-lettered.
+    /// Number of failures after which a message is dead-lettered.
     pub attempts_max: u32,
     /// How long a failed message waits.
     pub backoff: Backoff,
-    /// How often the broker hears that deliveries are being worked on, if that was chosen.
+    /// How often the broker is told that deliveries are being worked on; `None` for the default.
     pub keep_alive_interval: Option<Duration>,
-    /// How often the inbox is maintained, if at all.
+    /// How often the inbox is maintained; `None` for never.
     pub maintain_interval: Option<Duration>,
     /// How long one call of the handler may take.
     pub handler_timeout: Duration,
-    /// How long a message may fail without a failure that is counted.
+    /// How long a message may fail while no failure counts.
     pub failing_max: Duration,
     /// Whether a dead letter holds its key.
     pub after_dead_letter: AfterDeadLetter,
-    /// How often it is looked whether an operator asks for a redrive and whether held messages have
-    /// their turn, if at all.
+    /// How often to check for requested redrives and for held messages that are due; `None` for
+    /// never.
     pub redrive_interval: Option<Duration>,
 }
 

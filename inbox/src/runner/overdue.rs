@@ -1,4 +1,4 @@
-//! Handlers that are still running after they should have been ended: they block their thread.
+//! Detects handlers that still run after their timeout, because they block their thread.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,13 +9,13 @@ use message::MessageId;
 use crate::name::ConsumerName;
 use crate::telemetry::Meter;
 
-/// How long after its timeout a handler counts as one that blocks.
+/// How long after its timeout a running handler counts as blocking.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// How often it is looked.
+/// Interval between checks.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// Looks from a thread of its own for as long as the consumer is there.
+/// Checks from a thread of its own while the consumer exists.
 pub(super) fn watch(running: &Arc<Running>, consumer: ConsumerName, meter: Meter, timeout: Duration) {
     let running = Arc::downgrade(running);
     let look = move || {
@@ -31,7 +31,7 @@ pub(super) fn watch(running: &Arc<Running>, consumer: ConsumerName, meter: Meter
         }
     };
     if let Err(error) = std::thread::Builder::new().name(String::from("inbox-watch")).spawn(look) {
-        tracing::warn!(%error, "handlers that block their threads will not be told: no thread to look for them");
+        tracing::warn!(%error, "handlers that block their threads will not be reported: the checking thread could not start");
     }
 }
 
@@ -52,7 +52,7 @@ struct Call {
     is_told: bool,
 }
 
-/// One call; ends with its drop.
+/// One running call; dropping it ends it.
 #[derive(Debug)]
 pub(super) struct Entry<'a> {
     running: &'a Running,
@@ -60,7 +60,7 @@ pub(super) struct Entry<'a> {
 }
 
 impl Running {
-    /// A handler begins.
+    /// Registers a call of a handler.
     pub(super) fn enter(&self, id: MessageId) -> Entry<'_> {
         let mut calls = self.lock();
         calls.last += 1;
@@ -69,7 +69,7 @@ impl Running {
         Entry { running: self, number }
     }
 
-    /// How many block, and those of them that were not told yet.
+    /// Returns the number of blocking handlers, and those that were not reported yet.
     fn overdue(&self, now: Instant, timeout: Duration) -> (usize, Vec<(MessageId, Duration)>) {
         let (mut blocked, mut new) = (0, Vec::new());
         for call in self.lock().running.values_mut() {

@@ -23,20 +23,20 @@ use crate::name::{ConsumerName, Tenant};
 use crate::telemetry::Meter;
 
 /// A consumer that is ready to run, over any [`Store`]. [`Consumer`](super::Consumer) is the one
-/// over an inbox.
+/// for an inbox.
 pub struct Runner<S> {
     worker: Arc<Worker<S>>,
     factory: SubscriptionFactory,
     settings: RunnerOptions,
 }
 
-/// The parts of a runner besides its store.
+/// The parts of a runner other than its store.
 pub struct Parts {
-    /// Who consumes.
+    /// The name of the consumer.
     pub consumer: ConsumerName,
     /// Makes the subscription.
     pub factory: SubscriptionFactory,
-    /// How it behaves.
+    /// Its options.
     pub settings: RunnerOptions,
     pub(super) tenant_of: TenantOf,
     pub(super) foreign: Option<Foreign>,
@@ -47,7 +47,7 @@ pub struct Parts {
 }
 
 impl Parts {
-    /// Parts with the default settings: every message is nobody's in particular.
+    /// Returns parts with the default settings and without tenants.
     #[must_use]
     pub fn new(consumer: ConsumerName, factory: SubscriptionFactory) -> Self {
         let tenant_of: TenantOf = Arc::new(|_: &Message| Ok(Tenant::none()));
@@ -66,7 +66,7 @@ impl Parts {
 }
 
 impl<S: Store> Runner<S> {
-    /// A runner over a store.
+    /// Makes a runner for a store.
     #[must_use]
     pub fn new(store: S, parts: Parts) -> Self {
         let Parts { consumer, factory, settings, tenant_of, foreign, crash, traces, host } = parts;
@@ -94,18 +94,19 @@ impl<S: Store> Runner<S> {
         Self { worker: Arc::new(worker), factory, settings }
     }
 
-    /// How it is doing.
+    /// Returns its status.
     pub(super) fn status(&self) -> ConsumerStatus {
         self.worker.status.clone()
     }
 
-    /// Has a thread of its own tell of handlers that block theirs: a blocked runtime cannot.
+    /// Starts a thread that reports handlers that block their threads: a blocked runtime cannot do
+    /// so.
     pub(super) fn watch(&self) {
         let Worker { handling, consumer, meter, handler_timeout, .. } = &*self.worker;
         overdue::watch(handling, consumer.clone(), meter.clone(), *handler_timeout);
     }
 
-    /// Runs until it is told to stop; see [`Consumer::run`](super::Consumer::run).
+    /// Runs until it is stopped; see [`Consumer::run`](super::Consumer::run).
     ///
     /// # Errors
     /// [`RunError`] when it was aborted.

@@ -1,4 +1,4 @@
-//! The handler as a redrive runs it.
+//! The handler as a redrive calls it.
 
 use std::time::Duration;
 
@@ -14,8 +14,8 @@ use crate::handler::{Handler, HandlerError};
 use crate::name::Tenant;
 use crate::received::Received;
 
-/// The handler of a consumer, with the bounds that it has for a delivery: it ends in time, with the
-/// statement that it waits for, it does not panic, and it leaves its transaction intact.
+/// The handler of a consumer, with the same bounds as for a delivery: it ends in time together with
+/// its running statement, a panic is caught, and its transaction is left intact.
 pub(super) struct BoundedHandler<'a, DB: Dialect>(pub(super) &'a InboxStore<DB>);
 
 #[async_trait]
@@ -46,20 +46,21 @@ impl<DB: Dialect> Handler<DB> for BoundedHandler<'_, DB> {
                 Called::Ended(result) => result?,
                 Called::TimedOut(error) => {
                     if let Some(session) = session {
-                        // Answered once the statement before it has ended, by whatever.
+                        // It answers only after the interrupted statement has ended, for whatever
+                        // reason.
                         let ended = async { drop(DB::session(tx).await) };
                         bounded::interrupt(|| inbox.interrupt(session), ended).await;
                     }
                     return Err(error);
                 }
             };
-        // Fails where the handler went on after a statement that failed.
+        // It fails if the handler ignored a failed statement.
         DB::session(tx).await.map_err(broken)?;
         Ok(result)
     }
 }
 
-/// The first error after a handler: its own, unless the database did not do it.
+/// Classifies the first error after a handler: the handler's own, unless the database failed.
 fn broken(error: sqlx::Error) -> HandlerError {
     match SqlErrorKind::of(&error) {
         SqlErrorKind::Refused => HandlerError::of_broken_transaction(error),
@@ -68,7 +69,7 @@ fn broken(error: sqlx::Error) -> HandlerError {
 }
 
 impl<DB: Dialect> InboxStore<DB> {
-    /// How long a redrive may take as a whole.
+    /// Returns the maximum duration of a whole redrive.
     pub(super) fn redrive_max(&self) -> Duration {
         self.handler_timeout + INTERRUPT_MAX + self.inbox.options().call_timeout
     }

@@ -1,32 +1,33 @@
-//! How to stop a consumer.
+//! Stopping a consumer.
 
 use std::future::{Future, pending};
 
 use tokio_util::sync::CancellationToken;
 
-/// Two signals: stop gracefully, and stop now. Connect the first to SIGTERM, the second to a second
-/// SIGTERM or to the end of the grace period.
+/// Two signals: stop gracefully, and stop now. Connect the first one to SIGTERM, and the second one
+/// to a second SIGTERM or to the end of the grace period.
 #[derive(Debug, Clone, Default)]
 pub struct Shutdown {
     /// Receive nothing more; finish, settle and close.
     pub graceful: CancellationToken,
-    /// Stop at once. Transactions in hand end by themselves, nothing more is settled, and what was
-    /// unsettled is delivered again.
+    /// Stop at once. Running transactions end by themselves, nothing more is settled, and unsettled
+    /// deliveries come again.
     pub abort: CancellationToken,
 }
 
 impl Shutdown {
-    /// Neither signal given yet.
+    /// Returns a pair of signals, neither of them given.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 }
 
-/// A signal that stops a consumer: any future, whose end asks for a graceful stop, or a
+/// A signal that stops a consumer: any future, whose completion asks for a graceful stop, or a
 /// [`Shutdown`], which can also abort.
 pub trait StopSignal: Send {
-    /// Returns the signals that the consumer obeys, and a future whose end gives the graceful one.
+    /// Returns the signals that the consumer obeys, and a future whose completion gives the
+    /// graceful one.
     #[doc(hidden)]
     fn split(self) -> (Shutdown, impl Future<Output = ()> + Send);
 }

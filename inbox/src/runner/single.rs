@@ -1,4 +1,4 @@
-//! One delivery, to its end.
+//! Handles one delivery to its end.
 
 use std::error::Error;
 use std::sync::atomic::Ordering;
@@ -29,31 +29,32 @@ use crate::store_error::StoreError;
 
 /// The outcome of one attempt.
 enum Step {
-    /// Its effect is committed, now or before.
+    /// Its effect is committed, now or earlier.
     Settle(Committed),
-    /// It is to be dead-lettered.
+    /// It must be dead-lettered.
     Bury(NewDeadLetter),
-    /// It failed; with the whole message, where it is the chunk that completed it.
+    /// It failed. Contains the whole message if the delivery is the chunk that completed it.
     Failed(Failing, Cause, Option<Box<Message>>),
-    /// The database could not even begin: nothing that this message has done.
+    /// The database could not even begin, so this message did not cause it.
     Away(Cause),
-    /// It failed in another process, whose backoff ends after this time, or another one handles it.
+    /// It failed in another process, whose backoff ends after this time, or another process handles
+    /// it.
     Later(Duration),
 }
 
-/// How far ahead a message is that waits for its time: the next one that the database's clock
-/// reaches by itself, or when it is corrected.
+/// Maximum distance into the future of a message that waits for its time. The database's clock will
+/// reach that time, or will be corrected.
 const FUTURE_NEAR: Duration = Duration::from_secs(86_400);
 
-/// Processes that may end with a message and others in hand: from then on nothing runs beside it,
-/// so that it takes no other message along.
+/// Number of processes that may end with a message and others in hand. After that nothing runs
+/// beside it, so that it affects no other message.
 const ENDS_BESIDE_MAX: u32 = 2;
 
-/// How often a process asks for a message that another one handles.
+/// How often a process asks for a message that another process handles.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 
 impl Step {
-    /// Tells a failure to keep a chunk from one of the message that it belongs to.
+    /// Marks a failure to keep a chunk, as distinct from a failure of the whole message.
     fn of_chunk(self) -> Self {
         match self {
             Self::Failed(_, error, whole) => Self::Failed((FailureKind::Chunk, None), error, whole),
@@ -62,7 +63,7 @@ impl Step {
     }
 }
 
-/// Whose failure it may be, and how long its handler wants to wait.
+/// The party at fault, and the wait that the handler asked for.
 pub(super) type Failing = (FailureKind, Option<Duration>);
 
 type Cause = Box<dyn Error + Send + Sync>;
@@ -72,30 +73,30 @@ type Cause = Box<dyn Error + Send + Sync>;
 pub(super) struct Course {
     /// Whether another process may have had it in hand.
     is_suspect: bool,
-    /// Whether the backoff of another process is over.
+    /// Whether the backoff set by another process is over.
     is_resumed: bool,
-    /// The counted failures, where any failure is noted in the database.
+    /// Number of counted failures, if any failure is noted in the database.
     failed_before: Option<u32>,
-    /// Failures in a row that were not counted.
+    /// Number of consecutive uncounted failures.
     outages: u32,
-    /// Those of them that a database which answered has noted.
+    /// Those of them that an available database has noted.
     uncounted: u32,
-    /// How many messages had taken effect when it failed last.
+    /// Number of messages that had taken effect when it last failed.
     applied_then: Option<u64>,
 }
 
-/// The consequence of a failure.
+/// The consequence of a noted failure.
 pub(super) enum Noted {
-    /// It is to be dead-lettered.
+    /// It must be dead-lettered.
     Dead(NewDeadLetter),
-    /// It was counted; the next attempt waits so long.
+    /// It was counted; contains the wait until the next attempt.
     Counted(Duration),
     /// It was not counted.
     Uncounted,
 }
 
 impl<S: Store> Worker<S> {
-    /// Works on a delivery until it can be settled, or until it is to give up while waiting.
+    /// Works on a delivery until it can be settled, or until it must give up while waiting.
     pub(super) async fn run_one(
         &self,
         held: &Held,
@@ -174,9 +175,9 @@ impl<S: Store> Worker<S> {
         }
     }
 
-    /// Notes that this process has a message in hand, and keeps to the backoff of another one that
-    /// it failed in. Where another one handles it at this moment, it waits for that one, beside all
-    /// other work. Returns the failures that were counted.
+    /// Notes that this process has a message in hand, and respects the backoff of another process
+    /// in which it failed. If another process handles it now, waits for that one without a permit.
+    /// Returns the number of counted failures.
     async fn take_in_hand<'a>(
         &'a self,
         tenant: &Tenant,
@@ -193,8 +194,8 @@ impl<S: Store> Worker<S> {
             };
             let InHand { failures, ends, owner, next_at } = in_hand;
             if let Some(owner) = owner {
-                // A broker also delivers again what a living process works on: after a rebalance, a
-                // lost session, a visibility timeout.
+                // A broker also redelivers messages that a live process works on: after a
+                // rebalance, a lost session, or a visibility timeout.
                 if self.store.is_being_handled(tenant, message.id).await.map_err(away)? {
                     return Err(Step::Later(ASK_AGAIN));
                 }
@@ -212,7 +213,7 @@ impl<S: Store> Worker<S> {
             if !must_wait && (ends < ENDS_BESIDE_MAX || is_alone) {
                 return Ok(failures);
             }
-            // A message that waits is not in hand.
+            // A waiting message is not in hand.
             self.store.put_down(&this).await.map_err(away)?;
             if must_wait {
                 return Err(Step::Later(left.min(self.backoff.max.max(RETRY_AFTER_MAX))));
@@ -223,7 +224,7 @@ impl<S: Store> Worker<S> {
         }
     }
 
-    /// Keeps a chunk; the last missing one goes on as the whole message.
+    /// Keeps a chunk. The last missing one continues as the whole message.
     async fn gather(
         &self,
         mut tx: S::Tx,
@@ -241,7 +242,7 @@ impl<S: Store> Worker<S> {
                 }
             }
             Ok(Gathered::Kept { held, count }) => {
-                // A set with a failure on record is one that is tried again, and does not expire.
+                // A set with a noted failure counts as being retried, and does not expire.
                 if failed_before.is_some()
                     && let Err(error) =
                         self.store.forget_attempts(&mut tx, &[(tenant, chunk.id)], false).await
@@ -314,8 +315,8 @@ impl<S: Store> Worker<S> {
         step
     }
 
-    /// Gives a message up that its key's dead letter holds. Its row goes first: the dead letter has
-    /// one of its own.
+    /// Turns a message whose key is held into a held dead letter. Rolls back its inbox row first,
+    /// because the dead letter inserts its own.
     async fn hold(&self, tx: S::Tx, holder: DeadLetterId) -> Step {
         match self.store.rollback(tx).await {
             Ok(()) => Step::Bury(NewDeadLetter::new(Reason::Held, held_behind(holder), 0)),
@@ -323,7 +324,7 @@ impl<S: Store> Worker<S> {
         }
     }
 
-    /// Settles what took effect before, or is a dead letter.
+    /// Settles a message that took effect before, or became a dead letter.
     async fn suppress(
         &self,
         mut tx: S::Tx,
@@ -331,7 +332,7 @@ impl<S: Store> Worker<S> {
         failed_before: Option<u32>,
         duplicate: &Duplicate,
     ) -> Step {
-        // A dead letter that is held counts them on.
+        // A held dead letter continues their count.
         let took_effect = duplicate.dead_letter.is_none();
         if failed_before.is_some()
             && let Err(error) = self.store.forget_attempts(&mut tx, &[message], took_effect).await
@@ -347,8 +348,8 @@ impl<S: Store> Worker<S> {
 
     /// Returns the step for a message that was not admitted.
     ///
-    /// One from the near future waits, and counts only while others succeed: where all are refused,
-    /// it is the database's clock that is wrong.
+    /// A message from the near future waits. Its failures count only while others succeed: when all
+    /// are refused, the database's clock is wrong.
     async fn refuse(&self, tx: S::Tx, error: AdmitError) -> Step {
         let AdmitError::Refused(refusal) = error else {
             if is_of_session(&error)
@@ -385,13 +386,13 @@ impl<S: Store> Worker<S> {
         };
         match tokio::time::timeout(INTERRUPT_MAX, rollback).await {
             Ok(Ok(())) => {}
-            // Of an interrupted statement its own error comes with the rollback.
+            // For an interrupted statement, its own error arrives with the rollback.
             Ok(Err(_)) if error.is_timeout() => {}
             Ok(Err(rollback)) => {
                 tracing::warn!(error = error_text(&error), "the handler failed");
                 return Step::Failed((FailureKind::Database, None), rollback.into(), None);
             }
-            // It is rolled back all the same, by a task of its own.
+            // The rollback continues in a task of its own.
             Err(_) => tracing::warn!("the transaction of a failed handler is slow to roll back"),
         }
         match error.next() {
@@ -413,7 +414,7 @@ impl<S: Store> Worker<S> {
         self.failed(tx, HandlerError::of_broken_transaction(error)).await
     }
 
-    /// Notes a failure, and waits for the next attempt unless the message is to be given up.
+    /// Notes a failure, and waits for the next attempt unless the message must be given up.
     async fn note_failure(
         &self,
         tenant: &Tenant,

@@ -1,19 +1,20 @@
-//! How a consumer is doing, for health probes.
+//! Status of a consumer, for health probes.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// The loop of a consumer turns every few seconds, however long its handlers take.
+/// Maximum age of the last turn of a live loop. It turns every few seconds, however long its
+/// handlers take.
 const ALIVE_MAX: Duration = Duration::from_secs(60);
 
-/// How a consumer is doing; made by [`Consumer::status`](super::Consumer::status). Cheap to clone and
+/// Status of a consumer; made by [`Consumer::status`](super::Consumer::status). Cheap to clone and
 /// to ask.
 ///
-/// For a liveness probe [`is_alive`](Self::is_alive): a restart helps only there. For a readiness
-/// probe and alerts [`stalled_for`](Self::stalled_for), which also grows while the broker or the
-/// database is away.
+/// Use [`is_alive`](Self::is_alive) for a liveness probe: only then does a restart help. Use
+/// [`stalled_for`](Self::stalled_for) for a readiness probe and alerts; it also grows while the
+/// broker or the database is unavailable.
 #[derive(Debug, Clone)]
 pub struct ConsumerStatus(Arc<Mutex<State>>);
 
@@ -23,7 +24,7 @@ struct State {
     is_connected: bool,
     in_hand: usize,
     lag: Option<u64>,
-    /// When it last settled something, or had nothing to do.
+    /// When it last settled something or had nothing to do.
     progressed_at: Instant,
 }
 
@@ -38,8 +39,8 @@ impl ConsumerStatus {
         })))
     }
 
-    /// Returns whether the consumer runs and its loop goes on; false when the loop has stood still
-    /// for a minute, because a handler blocks the only thread of its runtime.
+    /// Returns whether the consumer runs and its loop turns. Returns false when the loop has stood
+    /// still for a minute, because a handler blocks the only thread of its runtime.
     #[must_use]
     pub fn is_alive(&self) -> bool {
         self.state().is_alive(Instant::now())
@@ -51,41 +52,41 @@ impl ConsumerStatus {
         self.state().is_connected
     }
 
-    /// Returns how many deliveries it has received and not settled.
+    /// Returns the number of unsettled deliveries.
     #[must_use]
     pub fn in_hand(&self) -> usize {
         self.state().in_hand
     }
 
-    /// Returns how many messages wait for it at the broker, where the broker tells.
+    /// Returns the number of messages that wait for it at the broker, if the broker reports it.
     #[must_use]
     pub fn lag(&self) -> Option<u64> {
         self.state().lag
     }
 
-    /// Returns how long it has settled nothing although it had something to do, or no session;
-    /// some seconds at most while all is well.
+    /// Returns how long it has settled nothing although it had work, or had no session. It is a few
+    /// seconds at most while all is well.
     #[must_use]
     pub fn stalled_for(&self) -> Duration {
         self.state().progressed_at.elapsed()
     }
 
-    /// The loop turned.
+    /// Notes that the loop turned.
     pub(super) fn turned(&self, is_connected: bool, in_hand: usize) {
         self.state().turned(Instant::now(), is_connected, in_hand);
     }
 
-    /// Deliveries were settled.
+    /// Notes that deliveries were settled.
     pub(super) fn settled(&self) {
         self.state().progressed_at = Instant::now();
     }
 
-    /// Takes note of the messages at the broker; nothing where that is not known.
+    /// Notes the number of messages at the broker; `None` when unknown.
     pub(super) fn lags(&self, lag: Option<u64>) {
         self.state().lag = lag;
     }
 
-    /// The loop ended.
+    /// Notes that the loop ended.
     pub(super) fn ended(&self) {
         let mut state = self.state();
         state.turned_at = None;

@@ -1,7 +1,7 @@
 //! The runner's view of a database: an inbox and the handler that works in its transactions.
 //!
-//! The runner decides when to try again, what to give up and what to settle; everything that
-//! touches a transaction is behind [`Store`]. [`InboxStore`] is the real one. A simulation brings
+//! The runner decides when to try again, what to give up and what to settle. Everything that
+//! touches a transaction is behind [`Store`]. [`InboxStore`] is the real store. A simulation brings
 //! its own, to fail at every step.
 
 use std::future::Future;
@@ -35,10 +35,10 @@ use crate::store_error::StoreError;
 use crate::transaction::InboxTransaction;
 use crate::within::{MAINTENANCE_MAX, within};
 
-/// Whether a message that was not refused is fresh, with the right to apply it, or a duplicate.
+/// The admission of a message that was not refused: the right to apply it, or a duplicate.
 pub type Admitted<G> = Result<G, Duplicate>;
 
-/// The same of each message of a batch, or why it was refused.
+/// The admission of each message of a batch, or its refusal.
 pub type AdmittedBatch<G> = Vec<Result<Admitted<G>, Refusal>>;
 
 /// The operations of the runner on a database, for one consumer. A transaction that is dropped
@@ -49,7 +49,7 @@ pub trait Store: HeldMessages {
     /// The right to apply one message's effect in the transaction that admitted it.
     type Guard: Send + Sync;
 
-    /// The database's time.
+    /// Returns the database's time.
     fn now(&self) -> OffsetDateTime;
 
     /// Begins a transaction.
@@ -63,8 +63,8 @@ pub trait Store: HeldMessages {
         message: &Message,
     ) -> impl Future<Output = Result<Admitted<Self::Guard>, AdmitError>> + Send;
 
-    /// Puts a message in chunks together; called for chunks only. A store that keeps none refuses
-    /// them.
+    /// Gathers the chunks of a message; called for chunks only. A store that keeps no chunks
+    /// refuses them.
     fn gather(
         &self,
         _tx: &mut Self::Tx,
@@ -78,15 +78,15 @@ pub trait Store: HeldMessages {
         std::future::ready(gathered)
     }
 
-    /// Admits many messages: results per message, in their order.
+    /// Admits many messages. Returns a result per message, in their order.
     fn admit_batch(
         &self,
         tx: &mut Self::Tx,
         candidates: &[Candidate<'_>],
     ) -> impl Future<Output = Result<AdmittedBatch<Self::Guard>, AdmitError>> + Send;
 
-    /// The open dead letter that holds the key of each of these messages, in their order; asked
-    /// after they were admitted, where keys are held.
+    /// Returns the open dead letter that holds the key of each of these messages, in their order.
+    /// Called after they were admitted, if the consumer holds keys.
     fn holders(
         &self,
         _tx: &mut Self::Tx,
@@ -103,12 +103,12 @@ pub trait Store: HeldMessages {
         received: &Received,
     ) -> impl Future<Output = Result<Option<Vec<u8>>, HandlerError>> + Send;
 
-    /// Whether messages like this one have an effect here; one without is never held.
+    /// Returns whether messages like this one have an effect here; one without is never held.
     fn has_effect(&self, _message: &Message) -> bool {
         true
     }
 
-    /// Whether the effects of many messages like this one are applied in one call.
+    /// Returns whether the effects of many messages like this one are applied in one call.
     fn takes_many(&self, _message: &Message) -> bool {
         false
     }
@@ -128,7 +128,7 @@ pub trait Store: HeldMessages {
         }
     }
 
-    /// Stores what the handler returned.
+    /// Stores the result that the handler returned.
     fn complete(
         &self,
         tx: &mut Self::Tx,
@@ -136,10 +136,10 @@ pub trait Store: HeldMessages {
         result: &[u8],
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Notes that this process has messages in hand, before their handlers run: of one that ends
-    /// its process the next one learns. Those that another process has noted stay its own until
-    /// they are [taken over](Self::take_over). In the order of `messages`. A store without such a
-    /// note knows failures only.
+    /// Notes that this process has messages in hand, before their handlers run: if a handler ends
+    /// the process, the next process finds the note. Messages noted by another process stay its own
+    /// until they are [taken over](Self::take_over). Returns results in the order of `messages`. By
+    /// default a store keeps no such notes and returns failures only.
     fn take_in_hand(
         &self,
         messages: &[(&Tenant, MessageId)],
@@ -156,7 +156,7 @@ pub trait Store: HeldMessages {
         }
     }
 
-    /// Whether the handler of a message runs at this moment, in whatever process.
+    /// Returns whether the handler of a message runs now, in any process.
     fn is_being_handled(
         &self,
         _scope: &Tenant,
@@ -165,8 +165,8 @@ pub trait Store: HeldMessages {
         std::future::ready(Ok(false))
     }
 
-    /// Counts that a message's owner has ended, and notes that this process has it in hand, unless
-    /// a third one was faster.
+    /// Counts that a message's owner has ended, and notes that this process has it in hand. Does
+    /// nothing when a third process did so before.
     fn take_over(
         &self,
         _scope: &Tenant,
@@ -176,7 +176,7 @@ pub trait Store: HeldMessages {
         std::future::ready(Ok(()))
     }
 
-    /// Takes the notes of [`take_in_hand`](Self::take_in_hand) back for messages that were not
+    /// Removes the notes of [`take_in_hand`](Self::take_in_hand) for messages that were not
     /// handled.
     fn put_down(
         &self,
@@ -185,8 +185,9 @@ pub trait Store: HeldMessages {
         std::future::ready(Ok(()))
     }
 
-    /// Forgets the failures of messages that succeed in this transaction, or, without those that
-    /// were counted, of chunks, which say nothing about their handler.
+    /// Forgets the failures of messages that succeed in this transaction. Without `also_counted`,
+    /// forgets only failures that were not counted: for chunks, which show nothing about their
+    /// handler.
     fn forget_attempts(
         &self,
         tx: &mut Self::Tx,
@@ -194,25 +195,25 @@ pub trait Store: HeldMessages {
         also_counted: bool,
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Commits: one proof per admitted message, in the order of admission.
+    /// Commits. Returns one proof per admitted message, in the order of admission.
     fn commit(&self, tx: Self::Tx) -> impl Future<Output = Result<Vec<Committed>, CommitError>> + Send;
 
-    /// Rolls back, and waits for it.
+    /// Rolls back, and waits until that is done.
     fn rollback(&self, tx: Self::Tx) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// As [`rollback`](Self::rollback), after an error of the session alone, which is not to meet
-    /// the next transaction.
+    /// Does the same as [`rollback`](Self::rollback), after an error of the session alone, which
+    /// must not affect the next transaction.
     fn discard(&self, tx: Self::Tx) -> impl Future<Output = Result<(), StoreError>> + Send {
         self.rollback(tx)
     }
 
-    /// Ends what the transaction of a guard is doing at this moment; it can only be rolled back
-    /// then.
+    /// Interrupts the running statement of a guard's transaction, which can only be rolled back
+    /// after that.
     fn interrupt(&self, _guard: &Self::Guard) -> impl Future<Output = Result<(), StoreError>> + Send {
         std::future::ready(Ok(()))
     }
 
-    /// Notes a failure, and counts it if there is a pause.
+    /// Notes a failure; counts it if there is a pause.
     fn record_failure(
         &self,
         scope: &Tenant,
@@ -221,14 +222,14 @@ pub trait Store: HeldMessages {
         pause: Option<Pause>,
     ) -> impl Future<Output = Result<Failures, StoreError>> + Send;
 
-    /// The failures of a message so far.
+    /// Returns the failures of a message so far.
     fn attempt(
         &self,
         scope: &Tenant,
         id: MessageId,
     ) -> impl Future<Output = Result<Option<Attempt>, StoreError>> + Send;
 
-    /// Dead-letters a delivery: the proof that settles it.
+    /// Dead-letters a delivery. Returns the proof that settles it.
     fn dead_letter(
         &self,
         scope: &Tenant,
@@ -248,8 +249,8 @@ pub trait Store: HeldMessages {
         self.dead_letter(scope, delivery, cause)
     }
 
-    /// Carries out what operators have asked for, from the request behind `after` until `ends_at`.
-    /// Returns the last request where there may be more.
+    /// Carries out redrives that operators requested, from the request after `after` until
+    /// `ends_at`. Returns the last request handled if there may be more.
     fn redrive_requested(
         &self,
         _after: i64,
@@ -258,13 +259,12 @@ pub trait Store: HeldMessages {
         std::future::ready(Ok(None))
     }
 
-    /// Stores what was counted; a store without such a table does not.
+    /// Stores counts; by default a store drops them.
     fn add_counts(&self, _counts: Counts) -> impl Future<Output = Result<(), StoreError>> + Send {
         std::future::ready(Ok(()))
     }
 
-    /// Makes room for days to come and forgets days that are over. Runs to its end even if it is
-    /// dropped.
+    /// Creates coming days and forgets expired ones. Runs to its end even if it is dropped.
     fn maintain(&self) -> impl Future<Output = Result<(), OpenError>> + Send;
 }
 
@@ -276,7 +276,7 @@ pub(super) struct InboxStore<DB: Dialect> {
     pub(super) handler_timeout: Duration,
     pub(super) after_dead_letter: AfterDeadLetter,
     pub(super) guarded: bool,
-    /// The name of this process in notes of what it has in hand.
+    /// The id of this process in notes of what it has in hand.
     pub(super) process: Uuid,
 }
 
@@ -290,8 +290,8 @@ impl<DB: Dialect> InboxStore<DB> {
         messages.iter().map(key).collect()
     }
 
-    /// Waits for a call as long as the inbox's options say. A transaction in which one did not
-    /// answer is to be dropped.
+    /// Waits for a call up to the limit in the inbox's options. Drop a transaction in which a call
+    /// did not answer.
     pub(super) async fn within<T, E: From<StoreError>>(
         &self,
         what: &'static str,
@@ -300,7 +300,7 @@ impl<DB: Dialect> InboxStore<DB> {
         within(self.inbox.options().call_timeout, what, call).await
     }
 
-    /// Carries out a redrive that was requested, with a note of it for the next process.
+    /// Carries out a requested redrive, and leaves a note for the next process meanwhile.
     async fn carry_out(&self, request: &Decision) -> Result<(), StoreError> {
         let call = self.inbox.take_request(request, self.process);
         let noted = match self.within("note what is redriven", call).await? {
@@ -325,14 +325,14 @@ impl<DB: Dialect> InboxStore<DB> {
 
     pub(super) async fn put_letter_down(&self, key: Key<'_>, is_given_up: bool) -> Result<(), StoreError> {
         let call = self.inbox.put_letter_down(key, is_given_up);
-        self.within("note what is redriven no longer", call).await
+        self.within("note that a redrive has ended", call).await
     }
 }
 
-/// Requests that may fail in a row before the database is taken to be away.
+/// Number of consecutive requests that may fail before the database counts as unavailable.
 const REDRIVES_FAILED_MAX: u32 = 3;
 
-/// Requests for redrives that are read at once.
+/// Maximum number of requests for redrives per read.
 const REDRIVES: u32 = 100;
 
 fn admitted<DB: Dialect>(admission: Admission<DB>) -> Admitted<Guard<DB>> {
@@ -366,7 +366,7 @@ impl<DB: Dialect> Store for InboxStore<DB> {
         self.within("admit a message", tx.admit(&self.consumer, scope, message)).await.map(admitted)
     }
 
-    /// Also without the guard: a fragment is not what a handler expects.
+    /// Gathers even without the guard: a handler does not expect a fragment.
     async fn gather(
         &self,
         tx: &mut Self::Tx,
@@ -466,7 +466,7 @@ impl<DB: Dialect> Store for InboxStore<DB> {
     }
 
     async fn put_down(&self, messages: &[(&Tenant, MessageId)]) -> Result<(), StoreError> {
-        let (what, keys) = ("note what is in hand no longer", self.keys(messages));
+        let (what, keys) = ("note that messages are no longer in hand", self.keys(messages));
         let call = async {
             let mut connection = self.inbox.acquire(what).await?;
             DB::put_down(&mut connection, self.inbox.statements(), &keys, self.process)
@@ -517,7 +517,7 @@ impl<DB: Dialect> Store for InboxStore<DB> {
     }
 
     async fn attempt(&self, scope: &Tenant, id: MessageId) -> Result<Option<Attempt>, StoreError> {
-        self.within("tell how often a message failed", self.inbox.attempt(&self.consumer, scope, id)).await
+        self.within("look up how often a message failed", self.inbox.attempt(&self.consumer, scope, id)).await
     }
 
     async fn dead_letter(
@@ -551,7 +551,7 @@ impl<DB: Dialect> Store for InboxStore<DB> {
                 }
                 match self.carry_out(request).await {
                     Ok(()) => failures = 0,
-                    // One alone does not keep those behind it back.
+                    // A single failure does not block the requests behind it.
                     Err(error) if failures < REDRIVES_FAILED_MAX => {
                         failures += 1;
                         let (dead_letter, error) = (request.dead_letter, error_text(&error));
@@ -559,7 +559,7 @@ impl<DB: Dialect> Store for InboxStore<DB> {
                     }
                     Err(error) => return Err(error),
                 }
-                // Past those that wait for another process as well.
+                // Also moves past requests that wait for another process.
                 after = request.number;
             }
             if requests.len() < REDRIVES as usize {
@@ -574,7 +574,7 @@ impl<DB: Dialect> Store for InboxStore<DB> {
 
     async fn maintain(&self) -> Result<(), OpenError> {
         let inbox = self.inbox.clone();
-        // Aborting the caller must not cut a transaction in half.
+        // An aborted caller must not interrupt a transaction.
         let work = async move { within(MAINTENANCE_MAX, "maintain the inbox", inbox.maintain()).await };
         let maintained = shield(work).await?;
         tracing::debug!(?maintained, "inbox maintained");

@@ -6,25 +6,25 @@ use tracing::Span;
 use super::store::Store;
 use super::worker::Worker;
 
-/// Joins the spans of a consumer to the traces of producers; set it with
-/// [`ConsumerBuilder::join_traces`](super::ConsumerBuilder::join_traces). An adapter of a tracing
-/// library implements it, as the module `otel` of the crate `outbox-toolkit` does: this crate knows
+/// An adapter that joins the spans of a consumer to the traces of producers; set it with
+/// [`ConsumerBuilder::join_traces`](super::ConsumerBuilder::join_traces). It is implemented for a
+/// tracing library, as in the module `otel` of the crate `outbox-toolkit`: this crate depends on
 /// none.
 ///
 /// It is called before the span is entered. It must not panic.
 pub trait JoinTraces: Send + Sync + 'static {
-    /// The span processes this message alone: it becomes a child of the span in which the message
+    /// Makes the span, which processes this message alone, a child of the span in which the message
     /// was enqueued ([`Message::trace`]).
     fn child(&self, span: &Span, message: &Message);
 
-    /// The span processes this message with others: it is linked to the span in which the message
+    /// Links the span, which processes this message with others, to the span in which the message
     /// was enqueued.
     fn link(&self, span: &Span, message: &Message);
 }
 
 impl<S: Store> Worker<S> {
-    /// The span in which one message is processed. Names of OpenTelemetry are on it only where an
-    /// adapter reads them: lines of the log carry the fields, too.
+    /// Returns the span in which one message is processed. It has OpenTelemetry names only when an
+    /// adapter reads them, because log lines show the fields too.
     pub(super) fn process_span(&self, message: &Message, origin: &str) -> Span {
         let key = message.key.as_ref().map(message::OrderingKey::as_str);
         let trace_id = message.trace.as_ref().map(message::TraceContext::trace_id);
@@ -39,7 +39,7 @@ impl<S: Store> Worker<S> {
         span
     }
 
-    /// The span in which many messages are processed in one transaction.
+    /// Returns the span in which many messages are processed in one transaction.
     pub(super) fn batch_span(&self, messages: &[&Message]) -> Span {
         let Some(join) = &self.traces else { return Span::none() };
         let span = tracing::info_span!("process_batch", consumer = %self.consumer, messages = messages.len(),

@@ -1,4 +1,4 @@
-//! The state that all workers of a consumer share.
+//! The state shared by all workers of a consumer.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -29,10 +29,10 @@ use crate::received::Received;
 use crate::store_error::StoreError;
 use crate::telemetry::Meter;
 
-/// Which tenant a message belongs to.
+/// A function that returns the tenant of a message.
 pub(super) type TenantOf = Arc<dyn Fn(&Message) -> Result<Tenant, String> + Send + Sync>;
 
-/// Reads a message of a foreign producer.
+/// A function that reads a message of a foreign producer.
 pub(super) type Foreign = Arc<dyn Fn(&Malformed) -> Option<Message> + Send + Sync>;
 
 pub(super) struct Worker<S> {
@@ -47,11 +47,11 @@ pub(super) struct Worker<S> {
     pub(super) handler_timeout: Duration,
     /// The handlers that are running.
     pub(super) handling: Arc<Running>,
-    /// How many messages took effect in this process.
+    /// Number of messages that took effect in this process.
     pub(super) applied: AtomicU64,
-    /// Bounds the transactions at work; waiting for the next attempt takes none.
+    /// Limits the running transactions; waiting for the next attempt takes no permit.
     pub(super) permits: Semaphore,
-    /// How many permits there are.
+    /// Total number of permits.
     pub(super) permits_max: u32,
     pub(super) crash: Option<CrashHook>,
     pub(super) meter: Meter,
@@ -60,13 +60,13 @@ pub(super) struct Worker<S> {
     pub(super) host: Runtime,
 }
 
-/// A dead letter that is yet to be stored: its reason and its error.
+/// A dead letter that is not stored yet: its reason and its error.
 pub(super) struct NewDeadLetter {
     pub(super) reason: Reason,
     pub(super) error: String,
-    /// How often the handler failed.
+    /// Number of times the handler failed.
     pub(super) attempts: u32,
-    /// The whole message, where the delivery is the chunk that completed it.
+    /// The whole message, if the delivery is the chunk that completed it.
     pub(super) whole: Option<Box<Message>>,
 }
 
@@ -80,12 +80,13 @@ impl NewDeadLetter {
     }
 }
 
-/// The session is over, or the consumer is to stop: hand back what waits.
+/// The signal that the session is over or the consumer is stopping: waiting deliveries are
+/// released.
 #[derive(Debug)]
 pub(super) struct GivenUp;
 
 impl<S: Store> Worker<S> {
-    /// Waits, unless it is to give up.
+    /// Waits for `delay`, or until it must give up.
     pub(super) async fn wait(&self, delay: Duration, give_up: &CancellationToken) -> Result<(), GivenUp> {
         tokio::select! {
             biased;
@@ -94,13 +95,13 @@ impl<S: Store> Worker<S> {
         }
     }
 
-    /// Which tenant a message belongs to, or why that cannot be told.
+    /// Returns the tenant of a message, or why it is unknown.
     pub(super) fn tenant(&self, message: &Message) -> Result<Tenant, String> {
         catch_unwind(AssertUnwindSafe(|| (self.tenant_of)(message)))
             .unwrap_or_else(|_| Err(String::from("the function for tenants panicked")))
     }
 
-    /// Reads a malformed delivery as a foreign producer's message, where the consumer can.
+    /// Reads a malformed delivery as a foreign producer's message, if the consumer can.
     pub(super) fn adopt(&self, delivery: &mut Delivery) {
         let (Err(malformed), Some(foreign)) = (&mut delivery.message, &self.foreign) else { return };
         match catch_unwind(AssertUnwindSafe(|| foreign(malformed))) {
@@ -110,8 +111,8 @@ impl<S: Store> Worker<S> {
         }
     }
 
-    /// Runs the handler. One that does not end in time is dropped, and what its database is doing
-    /// at the moment is ended.
+    /// Runs the handler. A handler that times out is dropped, and its running statement is
+    /// interrupted.
     pub(super) async fn handle(
         &self,
         tx: &mut S::Tx,
@@ -126,8 +127,8 @@ impl<S: Store> Worker<S> {
         self.ended(called, guard).await
     }
 
-    /// As [`handle`](Self::handle), many messages of one kind in one call, which may take as long as
-    /// any other.
+    /// Does the same as [`handle`](Self::handle) for many messages of one kind in one call, with
+    /// the same timeout.
     pub(super) async fn handle_many(
         &self,
         tx: &mut S::Tx,
@@ -153,7 +154,7 @@ impl<S: Store> Worker<S> {
         Err(error)
     }
 
-    /// Stores what was counted since the last time, or keeps it for the next.
+    /// Stores the counts since the last call, or keeps them for the next call.
     pub(super) async fn store_counts(&self) {
         let Some(counts) = self.meter.tally().take() else { return };
         if let Err(error) = self.store.add_counts(counts).await {
@@ -168,7 +169,7 @@ impl<S: Store> Worker<S> {
         self.applied.fetch_add(messages as u64, Ordering::Relaxed);
     }
 
-    /// Waits while the database is away, or until an operator has repaired it.
+    /// Waits while the database is unavailable, or until an operator has repaired it.
     pub(super) async fn wait_out(
         &self,
         outages: &mut u32,
@@ -183,7 +184,7 @@ impl<S: Store> Worker<S> {
         self.wait(delay, give_up).await
     }
 
-    /// Dead-letters a delivery, however long the database is away.
+    /// Dead-letters a delivery, however long the database is unavailable.
     pub(super) async fn store_dead_letter(
         &self,
         delivery: &Delivery,
@@ -215,8 +216,8 @@ impl<S: Store> Worker<S> {
         }
     }
 
-    /// A moment at which a crash must do no harm: to the named places of the process and to this
-    /// consumer's own hook.
+    /// Reports a moment when a crash must do no harm, to the named places of the process and to
+    /// this consumer's own hook.
     pub(super) fn crash(&self, point: CrashPoint, id: MessageId) {
         reached(match point {
             CrashPoint::AfterEffect => crash_points::AFTER_EFFECT,
@@ -228,8 +229,8 @@ impl<S: Store> Worker<S> {
     }
 }
 
-/// Whether a commit failed through nobody's fault: an outage, a lost conflict, or an answer that
-/// got lost.
+/// Returns whether a commit failed without anyone's fault: an outage, a lost conflict, or a lost
+/// answer.
 pub(super) fn is_innocent(error: &CommitError) -> bool {
     match error {
         CommitError::RolledBack { source: Some(source), .. } => source
@@ -240,7 +241,7 @@ pub(super) fn is_innocent(error: &CommitError) -> bool {
     }
 }
 
-/// A closed semaphore: nobody closes it.
+/// Makes the error of a closed semaphore, although nothing closes it.
 pub(super) fn closed(error: tokio::sync::AcquireError) -> StoreError {
     StoreError::new("be asked: the consumer is ending", SqlErrorKind::Unavailable, error)
 }

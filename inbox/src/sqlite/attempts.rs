@@ -1,4 +1,4 @@
-//! Counting failures on SQLite.
+//! Counts failures on SQLite.
 
 use std::time::Duration;
 
@@ -111,7 +111,8 @@ impl parts::Attempts for Sqlite {
         Ok(taken)
     }
 
-    /// Never: the transaction that asks is the only one that writes, and a handler's writes.
+    /// Returns false: the asking transaction is the only writer, and a handler's transaction writes
+    /// too.
     async fn is_being_handled(
         tx: Transaction<'static, Self>,
         _statements: &Statements,
@@ -163,7 +164,7 @@ impl parts::Attempts for Sqlite {
     }
 }
 
-/// Of a process, or of whichever has it in hand.
+/// Removes the note of one process, or of any process when `process` is `None`.
 async fn put_down_one(
     connection: &mut SqliteConnection,
     key: Key<'_>,

@@ -16,7 +16,7 @@ use super::values;
 use crate::chunks::{Incomplete, Split};
 use crate::dialect::{ChunkSet, Key, group_splits, parts};
 
-/// A statement with the key of a set as its first four parameters.
+/// Binds the key of a set as the first four parameters of a statement.
 macro_rules! of_set {
     ($query:expr, $set:expr) => {
         $query
@@ -145,7 +145,7 @@ impl parts::Chunks for Sqlite {
     }
 }
 
-/// A set and the numbers of its chunks.
+/// Reads a set and the numbers of its chunks.
 async fn with_splits(connection: &mut SqliteConnection, row: &SqliteRow) -> Result<Incomplete, sqlx::Error> {
     let mut incomplete = decode(row)?;
     let key = Key { consumer: &incomplete.consumer, scope: &incomplete.scope, id: incomplete.id.as_uuid() };

@@ -1,4 +1,4 @@
-//! Admitting messages on SQLite.
+//! Admits messages on SQLite.
 
 use message::Fingerprint;
 use migrations::Identifier;
@@ -10,7 +10,7 @@ use super::values;
 use crate::dead_letter::DeadLetterId;
 use crate::dialect::{Content, Inserted, Key, Mark, Outcome, Session, Stored, parts};
 
-/// Fingerprint, source, result, when, and the dead letter that it ended as.
+/// Fingerprint, source, result, time, and the dead letter that the message became.
 type StoredTuple = (Vec<u8>, Option<String>, Option<Vec<u8>>, i64, Option<Hyphenated>);
 
 impl parts::Guards for Sqlite {
@@ -20,8 +20,8 @@ impl parts::Guards for Sqlite {
         Statements
     }
 
-    /// IMMEDIATE waits for the write lock within the busy timeout; upgrading later fails at once
-    /// with BUSY.
+    /// Uses IMMEDIATE, which waits for the write lock within the busy timeout; a later upgrade
+    /// fails at once with BUSY.
     async fn begin_writing(pool: &SqlitePool) -> Result<Transaction<'static, Self>, sqlx::Error> {
         pool.begin_with("BEGIN IMMEDIATE").await
     }
@@ -45,7 +45,7 @@ impl parts::Guards for Sqlite {
         inserted_or_found(connection, statements, key, inserted).await
     }
 
-    /// One by one: SQLite runs in this process, there are no round trips to save.
+    /// Inserts one by one: SQLite runs in this process, so there are no round trips to save.
     async fn insert_batch(
         connection: &mut SqliteConnection,
         statements: &Statements,
@@ -92,7 +92,7 @@ impl parts::Guards for Sqlite {
         .transpose()
     }
 
-    /// Sees every row in the transaction that is about to commit: looking costs nothing in process,
+    /// Checks every row in the transaction that is about to commit. A lookup in process is cheap,
     /// so there are no marks.
     async fn commit(
         mut tx: Transaction<'static, Self>,
@@ -113,12 +113,13 @@ impl parts::Guards for Sqlite {
         Ok(Outcome::Done(None))
     }
 
-    /// None: a session is a thread of this process. A statement that fails aborts no transaction.
+    /// Returns `None`: a session is a thread of this process. A failed statement aborts no
+    /// transaction.
     async fn session(_connection: &mut SqliteConnection) -> Result<Option<Session>, sqlx::Error> {
         Ok(None)
     }
 
-    /// Nothing: a session is a thread of this process, and its statements are short.
+    /// Does nothing: a session is a thread of this process, and its statements are short.
     async fn interrupt(_connection: &mut SqliteConnection, _session: Session) -> Result<(), sqlx::Error> {
         Ok(())
     }
@@ -140,7 +141,7 @@ impl parts::Guards for Sqlite {
     }
 }
 
-/// Reports the outcome of an insert that returned its time, or nothing because of a conflict or of
+/// Converts the result of an insert that returned its time, or nothing because of a conflict or of
 /// the floor.
 pub(super) async fn inserted_or_found(
     connection: &mut SqliteConnection,

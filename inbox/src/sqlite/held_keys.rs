@@ -16,7 +16,7 @@ fn letter_id(id: Hyphenated) -> DeadLetterId {
 }
 
 impl HeldKeys for Sqlite {
-    /// One by one: SQLite runs in this process, there are no round trips to save.
+    /// Looks up one by one: SQLite runs in this process, so there are no round trips to save.
     async fn holders(
         connection: &mut SqliteConnection,
         _statements: &Statements,
@@ -54,7 +54,7 @@ impl HeldKeys for Sqlite {
         after: Option<&HeldKey>,
         limit: u32,
     ) -> Result<Vec<HeldFirst>, sqlx::Error> {
-        // No topic is empty, so nothing comes before three empty texts.
+        // No topic is empty, so every key comes after three empty texts.
         let text = |text: fn(&HeldKey) -> &str| after.map_or("", text);
         let rows = sqlx::query(HELD_FIRSTS)
             .bind(consumer)
@@ -79,7 +79,7 @@ impl HeldKeys for Sqlite {
         closed.iter().map(Closed::of_row).collect()
     }
 
-    /// A writing transaction excludes all others.
+    /// Needs no lock: a writing transaction excludes all others.
     async fn lock_held(
         connection: &mut SqliteConnection,
         _statements: &Statements,

@@ -1,4 +1,4 @@
-//! Idempotency keys on SQLite: the one writer there is makes every step atomic.
+//! Idempotency keys on SQLite: its single writer makes every step atomic.
 
 use sqlx::sqlite::SqliteRow;
 use sqlx::{FromRow, Row, Sqlite, SqliteConnection, SqlitePool, Transaction};
@@ -16,8 +16,8 @@ use crate::keys::{Decided, Decision, Ending, KeyId, OnExpired, StuckKey};
 type Result<T> = std::result::Result<T, sqlx::Error>;
 type Query<'q> = sqlx::query::Query<'q, Sqlite, <Sqlite as sqlx::Database>::Arguments>;
 
-/// A connection that is older than a migration learns of it by reading the table; an INSERT alone
-/// would fail.
+/// The SELECT makes a connection that is older than a migration load the new schema; an INSERT
+/// alone would fail.
 const HOLD: &str = "SAVEPOINT idempotency_claim; SELECT 1 FROM idempotency_key LIMIT 0";
 const UNDO: &str = "ROLLBACK TO SAVEPOINT idempotency_claim";
 const NOW: &str = "SELECT CAST(unixepoch('subsec') * 1000000 AS INTEGER)";
@@ -26,11 +26,12 @@ const FIND: &str = "SELECT * FROM idempotency_key WHERE scope = $1 AND operation
 const INSERT: &str = "INSERT INTO idempotency_key (scope, operation, key, fingerprint, holder, lease_until, claimed_at, \
         expires_at, refuses, attempt, state) \
     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, 1, 'in_progress') ON CONFLICT DO NOTHING";
-/// Takes over a key that the same transaction has looked at.
+/// Takes over a key that the same transaction has read.
 const REPLACE: &str = "INSERT OR REPLACE INTO idempotency_key (scope, operation, key, fingerprint, holder, lease_until, \
         claimed_at, expires_at, refuses, attempt, state) \
     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, 'in_progress')";
-/// Ends the request of this very transaction, whether or not its row went with the effects.
+/// Ends the request of this very transaction, whether or not its row was rolled back with the
+/// effects.
 const FINISH: &str = "INSERT OR REPLACE INTO idempotency_key (scope, operation, key, fingerprint, holder, state, attempt, \
         outcome, claimed_at, processed_at, expires_at, refuses) \
     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $9, $10, $11)";
@@ -103,7 +104,7 @@ impl KeyStore for Sqlite {
         sqlx::raw_sql(UNDO).execute(connection).await.map(drop)
     }
 
-    /// The savepoint is there only in the transaction that has claimed the key.
+    /// Uses the savepoint, which exists only in the transaction that claimed the key.
     async fn finish(
         connection: &mut SqliteConnection,
         _statements: &(),

@@ -1,4 +1,4 @@
-//! Everything that is known of one message, on SQLite.
+//! Everything that is known about one message, on SQLite.
 
 use sqlx::{Sqlite, SqliteConnection};
 use uuid::Uuid;

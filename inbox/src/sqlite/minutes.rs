@@ -1,4 +1,4 @@
-//! Counts of consumers by the minute, on SQLite.
+//! Counts of consumers per minute, on SQLite.
 
 use sqlx::{Sqlite, SqliteConnection};
 use time::OffsetDateTime;

@@ -1,4 +1,4 @@
-//! The messages that a consumer remembers, in the order of their ids, read from SQLite.
+//! Reads the messages that a consumer remembers from SQLite, in the order of their ids.
 
 use async_trait::async_trait;
 use migrations::{Line, MigrateError, Migrator};
@@ -23,7 +23,7 @@ const UNFINISHED: &str = "SELECT message_id, NULL FROM inbox_attempt \
     WHERE consumer = ?1 AND (?2 IS NULL OR scope = ?2) AND subject IN (SELECT value FROM json_each(?3))";
 const RETAINED: &str = "SELECT retained_from FROM inbox_retention";
 
-/// See [`AppliedIds`].
+/// The [`AppliedIds`] of SQLite.
 pub(crate) struct SqliteMemory {
     connection: SqliteConnection,
     whose: Whose,

@@ -8,7 +8,7 @@ use crate::day::{Day, floor};
 use crate::dialect::{Reading, parts};
 use crate::store_error::StoreError;
 
-/// Rows per statement when forgetting.
+/// Maximum rows per statement when forgetting.
 const EXPIRE_ROWS_MAX: i64 = 5_000;
 
 impl parts::Retention for Sqlite {
@@ -52,8 +52,8 @@ impl parts::Retention for Sqlite {
         Ok(0)
     }
 
-    /// The refusal first; then the rows go, a bounded number at a time, each chunk committed by
-    /// itself. A run that breaks off is finished by the next one.
+    /// Stores the refusal first, then deletes a limited number of rows per transaction. If a run is
+    /// interrupted, the next one finishes it.
     async fn expire(pool: &SqlitePool, _statements: &Statements, keep_from: Day) -> Result<u64, StoreError> {
         let start = keep_from.start();
         let failed = StoreError::during;

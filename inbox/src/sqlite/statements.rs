@@ -1,11 +1,11 @@
 //! The SQL of the inbox on SQLite. There are no schemas, so nothing has to be rendered.
 
-/// SQLite has nothing to render.
+/// An empty type: SQLite has no SQL to render.
 #[derive(Debug)]
 pub struct Statements;
 
-/// The guard. The comparison makes the refusal of forgotten ids part of the insert: the one writer
-/// there is sees the newest floor.
+/// The guard. The comparison makes the refusal of forgotten ids part of the insert: SQLite's single
+/// writer sees the newest floor.
 pub(super) const INSERT: &str = "INSERT INTO inbox_message (message_id, consumer, scope, fingerprint, source, canonical_fingerprint) \
     SELECT $1, $2, $3, $4, $5, $6 WHERE $1 >= (SELECT id_floor FROM inbox_retention) \
     ON CONFLICT (message_id, consumer, scope) DO NOTHING RETURNING processed_at";
@@ -37,8 +37,8 @@ pub(super) const COUNTS: &str = "SELECT consumer, sum(applied), sum(duplicates) 
     WHERE minute >= $1 GROUP BY consumer ORDER BY consumer LIMIT 1000";
 pub(super) const PURGE_MINUTES: &str = "DELETE FROM inbox_minute WHERE minute < $1";
 
-/// Makes the set, or locks it: whoever holds it is the only one that looks whether its chunks are
-/// all there. What the first chunk said about the whole stays.
+/// Inserts the set, or locks it: only the holder checks whether all chunks are there. The values of
+/// the first chunk for the whole stay.
 pub(super) const HOLD_SET: &str = "INSERT INTO inbox_chunk_set AS s (message_id, consumer, scope, fingerprint, bytes, topic, key, kind, source, \
     time, content_type) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) ON CONFLICT (message_id, consumer, \
     scope, fingerprint) DO UPDATE SET bytes = s.bytes RETURNING bytes";
@@ -56,12 +56,13 @@ pub(super) const REMOVE_CHUNKS: &str =
     "DELETE FROM inbox_chunk WHERE message_id = $1 AND consumer = $2 AND scope = $3 AND fingerprint = $4";
 pub(super) const REMOVE_SET: &str =
     "DELETE FROM inbox_chunk_set WHERE message_id = $1 AND consumer = $2 AND scope = $3 AND fingerprint = $4";
-/// All, or those that are to expire, as on PostgreSQL.
+/// Selects all sets, or those that must expire, as on PostgreSQL.
 pub(super) const INCOMPLETE: &str = "SELECT message_id, consumer, scope, fingerprint, topic, key, kind, source, \
     time, content_type, bytes, begun_at FROM inbox_chunk_set AS s WHERE $1 IS NULL OR (begun_at < $1 AND NOT EXISTS \
     (SELECT 1 FROM inbox_attempt AS a WHERE a.consumer = s.consumer AND a.scope = s.scope AND \
     a.message_id = s.message_id AND a.next_at >= $1)) ORDER BY begun_at LIMIT $2";
-/// For its expiry, unless it is tried again: a writing transaction excludes all others.
+/// Selects a set for its expiry, unless it is being retried. A writing transaction excludes all
+/// others.
 pub(super) const LOCK_SET: &str = "SELECT message_id, consumer, scope, fingerprint, topic, key, kind, source, \
     time, content_type, bytes, begun_at FROM inbox_chunk_set AS s WHERE message_id = $1 AND consumer = $2 AND scope = $3 \
     AND fingerprint = $4 AND NOT EXISTS (SELECT 1 FROM inbox_attempt AS a WHERE a.consumer = s.consumer AND \
@@ -70,11 +71,11 @@ pub(super) const LOCK_SET: &str = "SELECT message_id, consumer, scope, fingerpri
 pub(super) const CLOCK: &str = "SELECT CAST(unixepoch('subsec') * 1000000 AS INTEGER), \
     (SELECT retained_from FROM inbox_retention)";
 pub(super) const BEGIN_MEMORY: &str = "INSERT INTO inbox_retention (only_row, retained_from, id_floor) VALUES (1, $1, $2) ON CONFLICT DO NOTHING";
-/// Only ever forward.
+/// Moves only forward.
 pub(super) const RETAIN_FROM: &str =
     "UPDATE inbox_retention SET retained_from = $1, id_floor = $2 WHERE retained_from < $1";
-/// A chunk, so that the write lock is held for milliseconds; the ids refused already cannot come
-/// back.
+/// Deletes a limited number of rows, so that the write lock is held for milliseconds. Ids that are
+/// already refused cannot come back.
 pub(super) const EXPIRE: &str = "DELETE FROM inbox_message WHERE (message_id, consumer, scope) IN \
     (SELECT message_id, consumer, scope FROM inbox_message WHERE message_id < $1 ORDER BY message_id LIMIT $2)";
 
@@ -97,7 +98,7 @@ pub(super) const TAKE_IN_HAND: &str = "INSERT INTO inbox_attempt \
     in_hand = coalesce(in_hand, $4) RETURNING attempts, ends, next_at, nullif(in_hand, $4)";
 pub(super) const TAKE_OVER: &str = "UPDATE inbox_attempt SET ends = ends + 1, in_hand = $5 \
     WHERE message_id = $1 AND consumer = $2 AND scope = $3 AND in_hand = $4";
-/// Of one process, or of whichever.
+/// Removes the note of one process, or of any process.
 pub(super) const PUT_DOWN: &str = "UPDATE inbox_attempt SET in_hand = NULL \
     WHERE message_id = $1 AND consumer = $2 AND scope = $3 AND ($4 IS NULL OR in_hand = $4)";
 pub(super) const CANONICAL: &str =
@@ -109,7 +110,7 @@ pub(super) const PURGE_ATTEMPTS: &str = "DELETE FROM inbox_attempt WHERE (consum
     SELECT 1 FROM inbox_message AS m WHERE m.message_id = a.message_id AND m.consumer = a.consumer \
     AND m.scope = a.scope AND m.dead_letter IS NULL) LIMIT $2)";
 
-/// Whether a dead letter tells the newest failure of its delivery, as on PostgreSQL.
+/// Whether a dead letter takes over the newest failure of its delivery, as on PostgreSQL.
 macro_rules! tells_anew {
     () => {
         "d.resolution IS NULL AND d.reason <> 'held' \
@@ -135,7 +136,7 @@ pub(super) const STORE_DEAD_LETTER: &str = concat!(
 pub(super) const FINGERPRINT_OF_DEAD_LETTER: &str = "SELECT fingerprint FROM inbox_dead_letter \
     WHERE consumer = $1 AND scope = $2 AND subject = $3 AND resolution IS NOT 'discarded' \
     ORDER BY deliveries, seq LIMIT 1";
-/// Columns by name: a star would read other ones once a migration adds a column.
+/// Lists columns by name: a star would also read columns that a later migration adds.
 pub(super) const DEAD_LETTER: &str = "SELECT id, consumer, scope, subject, fingerprint, message_id, topic, key, \
     kind, source, time, content_type, headers, traceparent, tracestate, payload, octet_length(payload) AS payload_bytes, \
     reason, error, attempts, deliveries, origin, dead_at, resolution, resolved_at, seq FROM inbox_dead_letter WHERE id = $1";
@@ -165,7 +166,7 @@ pub(super) const REQUESTS: &str = "SELECT seq, at, actor, note, selection, dead_
     ORDER BY seq LIMIT $3";
 pub(super) const DECISIONS: &str = "SELECT seq, at, actor, note, selection, dead_letter, consumer, action, \
     accept_late, outcome, done_at FROM inbox_audit ORDER BY seq DESC LIMIT $1";
-/// A dead letter that holds its key, as on PostgreSQL.
+/// The condition for a dead letter that holds its key, as on PostgreSQL.
 macro_rules! holds {
     () => {
         "d.resolution IS NULL AND d.key IS NOT NULL AND d.message_id IS NOT NULL \
@@ -186,9 +187,10 @@ pub(super) const HOLDER_BEFORE: &str = concat!(
 );
 pub(super) const PURGE_DECISIONS: &str = "DELETE FROM inbox_audit WHERE seq IN (SELECT seq FROM ( \
     SELECT seq, at, done_at FROM inbox_audit ORDER BY seq LIMIT $2) WHERE at < $1 AND done_at IS NOT NULL)";
-/// The first held message of each of the next keys behind a key, and whether nothing holds it. From
-/// key to key by the index, however many are held behind the first ones: three looks, because
-/// SQLite searches by the first column only where rows of columns are compared.
+/// The first held message of each of the next keys after a key, and whether no earlier dead letter
+/// holds that key. It goes from key to key by the index, however many messages are held behind the
+/// first ones. It needs three lookups, because SQLite uses only the first column of the index for a
+/// comparison of rows.
 pub(super) const HELD_FIRSTS: &str = concat!(
     "WITH RECURSIVE first_held (place, seq) AS ( \
     SELECT 1, (SELECT n.seq FROM inbox_dead_letter AS n WHERE n.consumer = $1 AND n.resolution IS NULL AND n.reason = 'held' \

@@ -1,4 +1,4 @@
-//! How SQLite's columns hold ids and times.
+//! Encoding of ids and times in SQLite's columns.
 
 use std::time::Duration;
 
@@ -7,12 +7,12 @@ use time::OffsetDateTime;
 use uuid::Uuid;
 use uuid::fmt::Hyphenated;
 
-/// A UUID as lower-case text.
+/// Returns a UUID as lower-case text.
 pub(super) fn text(id: Uuid) -> Hyphenated {
     id.hyphenated()
 }
 
-/// A time as microseconds since 1970.
+/// Returns a time as microseconds since 1970.
 pub(super) fn micros(at: OffsetDateTime) -> i64 {
     i64::try_from(at.unix_timestamp_nanos() / 1_000).unwrap_or(if at < OffsetDateTime::UNIX_EPOCH {
         i64::MIN
@@ -21,18 +21,18 @@ pub(super) fn micros(at: OffsetDateTime) -> i64 {
     })
 }
 
-/// A length of time in microseconds.
+/// Returns a duration in microseconds.
 pub(super) fn span(duration: Duration) -> i64 {
     i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)
 }
 
-/// The time of a column.
+/// Decodes the time of a column.
 pub(super) fn time(micros: i64) -> Result<OffsetDateTime, sqlx::Error> {
     OffsetDateTime::from_unix_timestamp_nanos(i128::from(micros) * 1_000)
         .map_err(|error| sqlx::Error::Decode(error.into()))
 }
 
-/// The fingerprint of a column.
+/// Decodes the fingerprint of a column.
 pub(super) fn fingerprint(bytes: &[u8]) -> Result<Fingerprint, sqlx::Error> {
     let bytes: [u8; 32] = bytes.try_into().map_err(|error| {
         sqlx::Error::Decode(Box::<dyn std::error::Error + Send + Sync>::from(format!(

@@ -132,7 +132,7 @@ pub enum Drift {
 }
 
 impl Drift {
-    /// The refused token.
+    /// Returns the refused token.
     #[must_use]
     pub fn token(&self) -> Token {
         match self {

@@ -1,5 +1,5 @@
-//! A schema as text, from the database's own catalogs: what a migration really made, not what its
-//! file says. Partitions are left out: they come and go with time.
+//! A schema as text, read from the database's own catalogs: it shows what a migration really made.
+//! Partitions are left out, because they come and go with time.
 
 #[cfg(feature = "postgres")]
 pub(crate) mod postgres;

@@ -7,7 +7,7 @@ use crate::line::Line;
 
 pub(crate) async fn describe(connection: &mut SqliteConnection, line: Line) -> Result<String, MigrateError> {
     // The catalog keeps the text of each CREATE statement, with all defaults and constraints.
-    // Indexes that constraints make have no text.
+    // Indexes of constraints have no text.
     let objects: Vec<(String, String, Option<String>)> = sqlx::query_as(
         "SELECT type, name, sql FROM sqlite_schema WHERE tbl_name LIKE ?1 ESCAPE '\\' \
          ORDER BY tbl_name, type DESC, name",
@@ -26,7 +26,7 @@ pub(crate) async fn describe(connection: &mut SqliteConnection, line: Line) -> R
     Ok(text)
 }
 
-/// Drops comments and the columns' alignment: they are no part of the schema.
+/// Drops comments and the alignment of columns, which are not part of the schema.
 fn without_comments(sql: &str) -> String {
     let line = |line: &str| {
         let code = line.split("--").next().unwrap_or_default();

@@ -176,7 +176,7 @@ pub enum DecideError {
     Signature(#[from] InvalidText),
     /// There are more entries than one transaction may decide. Nothing was changed.
     #[error(
-        "{entries} entries are decided about at once; at most {DECIDED_MAX} are taken: decide about them in parts"
+        "{entries} entries are too many for one decision, at most {DECIDED_MAX} are accepted: decide in several parts"
     )]
     TooMany {
         /// The number of entries.

@@ -42,7 +42,7 @@ impl<T> Held<T> {
     }
 }
 
-/// What to do about another holder's lease.
+/// The next step about another holder's lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Wait {
     /// Try again after this time, when it can have ended.

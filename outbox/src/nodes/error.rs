@@ -30,7 +30,7 @@ pub enum NodeError {
     AllTaken,
     /// The database returned a number or an epoch that does not fit.
     #[error(
-        "the database gave number {number} with epoch {epoch}, which do not fit an id; repair outbox_node"
+        "the database returned number {number} with epoch {epoch}, which do not fit into an id; repair outbox_node"
     )]
     Corrupt {
         /// The number.

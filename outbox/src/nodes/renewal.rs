@@ -45,7 +45,7 @@ impl<DB: Dialect> Renewal<DB> {
                 Ok(Some(Command::Close(done))) => return drop(done.send(self.give_back().await)),
                 Ok(None) => {
                     if let Err(error) = self.give_back().await {
-                        tracing::debug!(%error, "the number of this node is left to its lease");
+                        tracing::debug!(%error, "the number of this node stays taken until its lease ends");
                     }
                     return;
                 }
@@ -73,7 +73,7 @@ impl<DB: Dialect> Renewal<DB> {
         tracing::error!(
             number = term.number,
             epoch = term.epoch,
-            "another node has the number of this one, which was not renewed in time; another number is taken"
+            "another node has taken the number of this node, which was not renewed in time; taking another number"
         );
         self.take().await
     }
@@ -92,7 +92,7 @@ impl<DB: Dialect> Renewal<DB> {
         let until = asked_at + self.options.relied_on();
         self.shared.mint().hold(NodeTerm { number: small, epoch: short, salt: rand::random(), until });
         telemetry::number_taken();
-        tracing::info!(number, epoch, "this node has a number");
+        tracing::info!(number, epoch, "this node has leased a number");
         Ok(())
     }
 

@@ -1,4 +1,4 @@
-//! Questions and decisions of operators, in PostgreSQL.
+//! Operators' questions and decisions, in PostgreSQL.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,8 +26,8 @@ use crate::postgres::row::text;
 use crate::postgres::statements::{GIVEN_UP, SAME_SEGMENT, UNBOUNDED};
 use crate::postgres::store::{ONE_PLAN_HERE, PostgresLog};
 
-// $1 relay, or null for all. A session that waits for the lease has this name, which everybody
-// sees; the server cuts it at 63 bytes.
+// $1 relay, or null for all. A session that waits for the lease has this application name, which
+// every role can see. The server cuts it at 63 bytes.
 pub(super) const RELAYS: &str = "
 SELECT relay, epoch, holder, extract(epoch FROM lease_until - clock_timestamp())::float8 AS expires_in,
     extract(epoch FROM clock_timestamp() - checkpoint_at)::float8 AS age, cursor,
@@ -35,7 +35,7 @@ SELECT relay, epoch, holder, extract(epoch FROM lease_until - clock_timestamp())
         WHERE datname = current_database() AND application_name = left('relay standby ' || relay, 63)) AS standbys
 FROM {schema}outbox_relay WHERE shard = 0 AND ($1::text IS NULL OR relay = $1) ORDER BY relay";
 
-/// The server that answers, and its timeline, which is 0 where it is not told.
+/// The answering server and its timeline, which is 0 where the server hides it.
 pub(super) const PRESENT: &str = "
 SELECT (SELECT system_identifier::text FROM pg_control_system()), {schema}outbox_timeline()";
 
@@ -48,7 +48,7 @@ FROM (SELECT state, fault, id, coalesce(due_at <= clock_timestamp(), false) AS i
     FROM {schema}outbox_exception WHERE relay = $1 AND shard = 0 ORDER BY id LIMIT $2) AS parked
 GROUP BY state, fault, is_due";
 
-// One without a copy was enqueued shortly before it was parked. As `lag` counts.
+// An entry without a copy was enqueued shortly before it was parked. `lag` counts in the same way.
 pub(super) const PARKED_AGE: &str = "
 SELECT extract(epoch FROM clock_timestamp() - coalesce(
     (SELECT p.enqueued_at FROM {schema}outbox_parked AS p
@@ -56,8 +56,8 @@ SELECT extract(epoch FROM clock_timestamp() - coalesce(
     e.created_at))::float8
 FROM {schema}outbox_exception AS e WHERE e.relay = $1 AND e.shard = 0 AND e.id = $2";
 
-// $1 settled up to here, but for transactions that were in flight: $5; $2 base, $3 head or null, $4
-// after. The first part has the smaller ids.
+// $1: settled up to this id, except for transactions that were in flight, $5. $2 base, $3 head or
+// null, $4 after. The first part has the smaller ids.
 pub(super) const BACKLOG: &str = "
 SELECT (SELECT CASE WHEN is_called THEN last_value ELSE last_value - 1 END FROM {schema}outbox_message_id_seq)
         - $1,
@@ -78,9 +78,9 @@ FROM (SELECT) AS always LEFT JOIN LATERAL (
     ORDER BY m.id LIMIT 1)
     ORDER BY id LIMIT 1) AS oldest ON true";
 
-// Who has written to the outbox and is still open holds a row-exclusive lock on it. The oldest by
-// its transaction id, which everybody sees: state and start of other roles' sessions are null
-// without pg_read_all_stats.
+// A transaction that has written to the outbox and is still open holds a row-exclusive lock on it.
+// The oldest is found by its transaction id, which every role can see: state and start of other
+// roles' sessions are null without pg_read_all_stats.
 pub(super) const BLOCKER: &str = "
 SELECT a.pid, a.backend_xid::text, coalesce(a.application_name, ''), a.state,
     extract(epoch FROM clock_timestamp() - a.xact_start)::float8
@@ -112,15 +112,15 @@ migrations::statements! {
         unbounded = UNBOUNDED;
     }
 
-    /// $1 relay, $2 state, $3 above this id, $4 rows. Walks all that is parked.
+    /// $1 relay, $2 state, $3 above this id, $4 rows. Walks all parked entries.
     list(is_indexed = "true", message_id = "e.message_id") = "{listed}";
-    /// As `list`, for one of the states that have an index of their own: the literals let the
-    /// server use it, whatever $2 is.
+    /// Like `list`, for the states that have an index of their own. The literals let the server use
+    /// that index, whatever $2 is.
     list_stuck(is_indexed = "state IN ('retrying', 'dead')", message_id = "e.message_id") = "{listed}";
-    /// Those whose decision the relay has yet to take up, and those that it has taken up, as long
-    /// as the log has them. $1 relay, $2 above this id, $3 rows. No index leads to what was
-    /// discarded: all decisions are read, each message whose last one is to discard is looked up by
-    /// itself, and what stands beside it is looked up for the page only.
+    /// Discarded entries: those whose decision the relay has not followed yet, and those whose
+    /// decision it has, as long as the log has them. $1 relay, $2 above this id, $3 rows. No index
+    /// covers discarded entries. So all decisions are read, each message whose last decision is a
+    /// discard is looked up separately, and further columns are looked up for this page only.
     list_discarded(message_id = "d.message_id") = "
         WITH given_up AS MATERIALIZED (
             SELECT max(a.seq) FILTER (WHERE a.action = 'discard') AS discarded {given_up}),
@@ -148,8 +148,8 @@ migrations::statements! {
             SELECT kind, octet_length(payload)::bigint AS payload_bytes FROM {schema}outbox_parked
             WHERE relay = $1 AND shard = 0 AND id = c.parked LIMIT 1) AS p ON true
         ORDER BY c.id";
-    /// $1 relay, $2 id. As `Content::digest` makes it, in the server: a content of any size stays
-    /// there. Of the largest ones the server cannot make it.
+    /// $1 relay, $2 id. Computes the same as `Content::digest`, in the server, so that no content
+    /// leaves it. The server cannot compute it for the largest contents.
     digest(of = "p") = "
         SELECT encode(sha256(int8send(octet_length(c.payload)::bigint) || c.payload
                 || int8send(octet_length(c.headers)::bigint) || c.headers), 'hex')
@@ -159,17 +159,17 @@ migrations::statements! {
                 AND octet_length(payload) <= 536870912 AND NOT {unbounded} OFFSET 0) AS c";
 }
 
-// $1 relay, $2 ids, ascending, so that two operators never wait for each other; the relay's own
-// rows are those that are not dead, unless they were taken from it until $3. Each is looked up by
-// itself, here and below.
+// $1 relay, $2 ids, ascending, so that two operators never deadlock. Entries that are not dead
+// belong to the relay, unless they were taken from it until $3. Each is looked up separately, here
+// and below.
 pub(super) const LOCK_ENTRIES: &str = "
 SELECT e.id, e.state, e.message_id::text FROM unnest($2::bigint[]) AS chosen(id) CROSS JOIN LATERAL (
     SELECT id, state, message_id FROM {schema}outbox_exception
     WHERE relay = $1 AND shard = 0 AND id = chosen.id
         AND (state = 'dead' OR state = 'retrying' AND due_at = $3::text::timestamptz) LIMIT 1 FOR UPDATE) AS e";
 
-// $1 relay, $2 ids, $3 seconds: those that wait for a retry and for an operator, when each is due,
-// and until when it is taken.
+// $1 relay, $2 ids, $3 seconds: the entries that wait for a retry and for an operator, when each is
+// due, and until when it is taken.
 pub(super) const LOCK_WAITING: &str = "
 SELECT e.id, e.due_at::text, (clock_timestamp() + make_interval(secs => $3))::text
 FROM unnest($2::bigint[]) AS chosen(id) CROSS JOIN LATERAL (
@@ -177,7 +177,7 @@ FROM unnest($2::bigint[]) AS chosen(id) CROSS JOIN LATERAL (
     WHERE relay = $1 AND shard = 0 AND id = chosen.id AND state = 'retrying' AND fault = 'operator'
         AND due_at > clock_timestamp() LIMIT 1 FOR UPDATE) AS e";
 
-// $1 relay, $2 ids, $3 when the retrying ones of them are due; now without one.
+// $1 relay, $2 ids, $3 the new due time of the retrying ones among them; null means now.
 pub(super) const SET_DUE: &str = "
 UPDATE {schema}outbox_exception SET due_at = coalesce($3::text::timestamptz, clock_timestamp())
 WHERE ctid = ANY(ARRAY(
@@ -185,7 +185,7 @@ WHERE ctid = ANY(ARRAY(
         SELECT ctid AS place FROM {schema}outbox_exception
         WHERE relay = $1 AND shard = 0 AND id = chosen.id AND state = 'retrying' LIMIT 1 FOR UPDATE) AS e))";
 
-// $1 ids, $2 times: which of them are over.
+// $1 ids, $2 times: the ids whose time has passed.
 pub(super) const OVERDUE: &str = "
 SELECT taken.id FROM unnest($1::bigint[], $2::text[]) AS taken(id, due_at)
 WHERE taken.due_at::timestamptz <= clock_timestamp()";
@@ -195,7 +195,7 @@ SELECT e.id, e.state, e.message_id::text FROM unnest($2::bigint[]) AS chosen(id)
     SELECT id, state, message_id FROM {schema}outbox_exception
     WHERE relay = $1 AND shard = 0 AND id = chosen.id LIMIT 1) AS e";
 
-// They are locked: their places do not change.
+// The rows are locked, so their `ctid` does not change.
 pub(super) const REQUEUE: &str = "
 UPDATE {schema}outbox_exception
 SET state = 'retrying', attempts = 0, due_at = clock_timestamp(), updated_at = clock_timestamp()
@@ -212,7 +212,7 @@ WHERE ctid = ANY(ARRAY(
         SELECT ctid AS place FROM {schema}outbox_exception
         WHERE relay = $1 AND shard = 0 AND id = chosen.id LIMIT 1) AS e))";
 
-// A part that stays of what was too large to be copied is read from the log.
+// Content that was too large to be copied is read from the log, where the edit keeps it.
 pub(super) const EDIT: &str = "
 UPDATE {schema}outbox_parked
 SET payload = coalesce($3, c.payload), headers = coalesce($4::jsonb, c.headers), edited_at = clock_timestamp()
@@ -245,7 +245,7 @@ FROM {schema}outbox_audit WHERE relay = $1 ORDER BY seq DESC LIMIT $2";
 
 impl PostgresLog {
     pub(super) async fn admin(&self) -> Result<Brief, LogError> {
-        // Boxed: opening a connection takes a large future, and every question begins with it.
+        // Boxed: the future that opens a connection is large, and every question begins with it.
         Box::pin(self.connect("relay admin")).await.map(Brief::new)
     }
 
@@ -277,13 +277,13 @@ impl PostgresLog {
             .await
             .map_err(LogError::during("measure the backlog"))?;
         let oldest = id.zip(age).map(|(id, age)| (EntryId(id), row::wait(age).unwrap_or_default()));
-        // A long transaction may have left its rows behind the floor.
+        // A long transaction may have left rows below the floor.
         let at_least = u64::from(oldest.is_some());
         let entries_max = if oldest.is_none() { 0 } else { u64::try_from(ahead).unwrap_or_default() };
         Ok(Backlog { entries_max: entries_max.max(at_least), oldest, parked: 0, oldest_parked: None })
     }
 
-    /// The parked entries, and the age of the oldest that is held or retrying.
+    /// Returns the parked entries, and the age of the oldest one that is held or retrying.
     async fn parked(
         &self,
         connection: &mut PgConnection,
@@ -298,7 +298,7 @@ impl PostgresLog {
             .map_err(failed())?;
         let summary = ParkedSummary::of(rows);
         let Some(EntryId(id)) = summary.oldest else { return Ok((summary, None)) };
-        // It may have left meanwhile.
+        // The entry may have left in the meantime.
         let age: Option<f64> = sqlx::query_scalar(&self.render(PARKED_AGE))
             .bind(relay)
             .bind(id)
@@ -308,7 +308,7 @@ impl PostgresLog {
         Ok((summary, age.and_then(row::wait)))
     }
 
-    /// All relays, or one.
+    /// Returns all relays, or one.
     async fn status(&self, only: Option<&RelayName>) -> Result<Vec<RelayStatus>, LogError> {
         let failed = || LogError::during("describe the relays");
         let mut connection = self.look().await?;
@@ -347,7 +347,7 @@ impl PostgresLog {
         Ok(relays)
     }
 
-    /// The digest of the copy of an entry.
+    /// Returns the digest of an entry's copy.
     async fn digest(
         &self,
         connection: &mut PgConnection,
@@ -363,8 +363,8 @@ impl PostgresLog {
             .map_err(LogError::during("look at the entry"))
     }
 
-    /// Takes the entries from the relay that wait for a retry and for an operator (see
-    /// [`crate::admin::decision`]). Returns until when.
+    /// Takes the entries that wait for a retry and for an operator from the relay (see
+    /// [`crate::admin::decision`]). Returns until when they are taken.
     async fn take_waiting(
         &self,
         connection: &mut PgConnection,
@@ -400,7 +400,7 @@ impl PostgresLog {
         Ok(Some(until))
     }
 
-    /// Sets when retrying entries are due: now, without a time.
+    /// Sets the due time of retrying entries; `None` means now.
     async fn set_due(
         &self,
         connection: &mut PgConnection,
@@ -413,8 +413,8 @@ impl PostgresLog {
         Ok(())
     }
 
-    /// The chosen entries as they are; those that are dead are locked, and those that were taken
-    /// from the relay until then.
+    /// Returns the current state of the chosen entries. Locks those that are dead, and those that
+    /// were taken from the relay until `taken_until`.
     async fn lock(
         &self,
         connection: &mut PgConnection,
@@ -443,8 +443,8 @@ impl PostgresLog {
         Ok(found)
     }
 
-    /// `is_committing` is set before the commit is asked for: until then, whatever ends this ends
-    /// the transaction.
+    /// Carries out a decision. Sets `is_committing` before it sends the commit: until then, an end
+    /// of this future also ends the transaction.
     async fn carry_out(
         &self,
         relay: &RelayName,
@@ -491,7 +491,7 @@ impl PostgresLog {
                     }
                     digests.1[place] = self.digest(&mut tx, relay, entry.id).await?;
                 }
-                // With its new content, one that was taken from the relay is tried again.
+                // An entry that was taken from the relay is retried with its new content.
                 self.set_due(&mut tx, relay, &ids, None).await.map_err(failed())?;
             }
         }

@@ -1,4 +1,4 @@
-//! Sessions that end after a question.
+//! Sessions that end after one question.
 
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
@@ -6,11 +6,11 @@ use std::time::Duration;
 use sqlx::{Connection as _, PgConnection};
 use tokio::runtime::Handle;
 
-/// How long the goodbye may take.
+/// Maximum duration of closing.
 const GOODBYE_MAX: Duration = Duration::from_secs(1);
 
-/// A session for one question or decision. It says goodbye when it is dropped: a server that finds
-/// an encrypted connection just gone logs `Connection reset by peer`, once for each.
+/// A session for one question or decision. It is closed properly when it is dropped: otherwise the
+/// server logs `Connection reset by peer` for each encrypted connection that disappears.
 pub(super) struct Brief(Option<PgConnection>);
 
 impl Brief {
@@ -18,13 +18,13 @@ impl Brief {
         Self(Some(connection))
     }
 
-    /// The connection, for longer.
+    /// Returns the connection, for longer use.
     pub(super) fn keep(mut self) -> PgConnection {
         present(self.0.take())
     }
 }
 
-/// Only [`Brief::keep`] and drop take it, and nothing comes after these.
+/// Only [`Brief::keep`] and drop take the connection, and both consume the value.
 #[track_caller]
 fn present<T>(connection: Option<T>) -> T {
     match connection {
@@ -49,7 +49,8 @@ impl DerefMut for Brief {
 
 impl Drop for Brief {
     fn drop(&mut self) {
-        // Nobody waits for it: a server that is away would hold up whoever has its answer.
+        // Closed in the background: an unavailable server must not delay a caller that already has
+        // its answer.
         if let (Some(connection), Ok(runtime)) = (self.0.take(), Handle::try_current()) {
             runtime.spawn(tokio::time::timeout(GOODBYE_MAX, connection.close()));
         }

@@ -51,8 +51,7 @@ impl PgCheckpointStore {
     /// Takes the lease. Returns the cursor only when it belongs to this server's history.
     async fn grant(&mut self, ttl: Duration) -> Result<Acquired, LogError> {
         for _ in 0..GRANT_ATTEMPTS {
-            // Rows that get new ids end a run. Until the cursor is compared, the epoch alone
-            // fences.
+            // Rows that get new ids end a run. Until the cursor is compared, the epoch fences.
             self.run = None;
             let acquired = within(self.call_timeout, self.take_lease(ttl)).await?;
             let Acquired::Granted { lease, cursor, taken_over_from } = acquired else { return Ok(acquired) };
@@ -147,7 +146,7 @@ impl PgCheckpointStore {
                 .bind(self.relay.as_str())
                 .fetch_optional(&mut self.connection)
                 .await
-                .map_err(LogError::during("tell who holds the lease"))?;
+                .map_err(LogError::during("find out who holds the lease"))?;
             let over = match self.watch.claim(&self.relay, &self.holder, found) {
                 ControlFlow::Continue(over) => over,
                 ControlFlow::Break(busy) => return Ok(busy),
@@ -284,7 +283,7 @@ impl CheckpointStore for PgCheckpointStore {
             .bind(epoch)
             .bind(stored::trouble(self.trouble.as_ref())?)
             .execute(&mut self.connection);
-        let during = LogError::during("note how the broker is");
+        let during = LogError::during("note the state of the broker");
         within(self.call_timeout, async { query.await.map(drop).map_err(during) }).await
     }
 

@@ -1,8 +1,8 @@
 //! Databases whose encoding is not UTF-8.
 //!
-//! The server converts texts on their way out and in, and refuses a whole answer for one text that
-//! has no equivalent. A database without an encoding (`SQL_ASCII`) takes any bytes: there nothing
-//! is converted, and each text is looked at by itself.
+//! The server converts texts in both directions, and refuses a whole answer for one text without an
+//! equivalent. A database without an encoding (`SQL_ASCII`) accepts any bytes: nothing is converted
+//! there, and each text is checked by itself.
 
 use std::borrow::Cow;
 
@@ -10,7 +10,7 @@ use sqlx::PgConnection;
 
 use crate::log::LogError;
 
-/// Makes texts come as bytes where the database has no encoding. Returns whether the database can
+/// Makes texts arrive as bytes where the database has no encoding. Returns whether the database can
 /// store every text.
 pub(super) async fn take_bytes(connection: &mut PgConnection) -> Result<bool, LogError> {
     sqlx::query_scalar(
@@ -22,8 +22,8 @@ pub(super) async fn take_bytes(connection: &mut PgConnection) -> Result<bool, Lo
     .map_err(LogError::during("choose an encoding"))
 }
 
-/// Returns a text as a database can store it: without NUL characters, which PostgreSQL takes
-/// nowhere, and escaped where the encoding lacks characters.
+/// Returns a text that a database can store: without NUL characters, which PostgreSQL never
+/// accepts, and with escapes for characters that the encoding lacks.
 pub(super) fn storable(text: &str, takes_any_text: bool) -> Cow<'_, str> {
     let is_taken = |c: char| c != '\0' && (takes_any_text || c.is_ascii());
     if text.chars().all(is_taken) {

@@ -1,4 +1,4 @@
-//! Statements that producers run, in PostgreSQL.
+//! The statements of producers, in PostgreSQL.
 
 use std::time::Duration;
 
@@ -16,9 +16,9 @@ use crate::new_message::Prepared;
 use crate::postgres::nodes;
 use crate::transaction::UnknownCommit;
 
-/// How long a connection that was returned intact is lent again without asking whether it still is.
+/// How long a returned connection is lent again without a check that it is still alive.
 const TRUSTED_FOR: Duration = Duration::from_millis(250);
-/// How long cleaning a connection that comes back may take.
+/// Maximum duration of cleaning a returned connection.
 const RELEASE_MAX: Duration = Duration::from_secs(10);
 
 migrations::statements! {
@@ -34,19 +34,19 @@ migrations::statements! {
                 tracestate, payload, deliver_at)";
     }
 
-    /// Ids that nobody else has. Looking for conflicts beforehand, and confirming each row
-    /// afterwards, is 7 % of the server's time for ten messages and a row of business, and arrays
-    /// are as much for one message.
+    /// For generated ids, which do not conflict. Checking for conflicts, and returning each row,
+    /// costs 7 % of the server's time for ten messages and one business row; arrays cost as much
+    /// for one message.
     append = "{into} {arrays} RETURNING xid::text";
     append_one = "{into} VALUES ($1, $2, $3, $4, $5, $6::text::jsonb, $7, $8, $9, $10) RETURNING xid::text";
-    /// Without a column to conflict on, because each segment of the log has a key of its own; no
-    /// other key can be violated.
+    /// Names no conflict column, because each segment of the log has its own key. No other key can
+    /// be violated.
     insert = "{into} {arrays} ON CONFLICT DO NOTHING RETURNING message_id, xid::text";
-    /// Fingerprints, because a producer may append and not read what others have written.
+    /// Returns fingerprints, because a producer may append but not read what others have written.
     stored = "SELECT message_id, fingerprint FROM {schema}outbox_stored($1)";
-    /// With the xid: the same id may have been enqueued by somebody else since. pg_xact_status
-    /// refuses an xid that is not given out (again) after a crash: then the transaction is gone. Of
-    /// one whose status the server has removed it says null.
+    /// Compares the xid too: another transaction may have enqueued the same id since.
+    /// pg_xact_status refuses an xid that has not been given out (again) since a crash; that
+    /// transaction is gone. It returns null for an xid whose status the server has removed.
     fate = "
         SELECT EXISTS (SELECT FROM {schema}outbox_message WHERE message_id = ANY($1) AND xid = $2::text::xid8),
             CASE WHEN $2::text::xid8 < pg_snapshot_xmax(pg_current_snapshot())
@@ -56,8 +56,8 @@ migrations::statements! {
     release_node = "SELECT {schema}outbox_release_node($1::integer, $2)";
 }
 
-// Each transaction holds the lock on its own xid until its effects are visible. Not a snapshot: its
-// upper bound is the last *finished* xid, so one that runs may lie above it.
+// Each transaction holds a lock on its own xid until its effects are visible. A snapshot would not
+// be enough: its upper bound is the last *finished* xid, so a running transaction may lie above it.
 pub(super) const RUNNING: &str = "
 SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'transactionid' AND mode = 'ExclusiveLock'
     AND transactionid = $1::text::xid8::xid)";
@@ -66,7 +66,7 @@ fn id(uuid: Uuid) -> Result<MessageId, sqlx::Error> {
     MessageId::try_from(uuid).map_err(|error| sqlx::Error::Decode(Box::new(error)))
 }
 
-/// The columns of messages, as arrays.
+/// Returns the columns of messages, as arrays.
 fn columns(messages: &[&Prepared]) -> Result<PgArguments, BoxDynError> {
     let each = || messages.iter().map(|prepared| &prepared.message);
     let mut arguments = PgArguments::default();
@@ -83,7 +83,7 @@ fn columns(messages: &[&Prepared]) -> Result<PgArguments, BoxDynError> {
     Ok(arguments)
 }
 
-/// The same columns of one message, as they are.
+/// Returns the same columns of one message, as scalars.
 fn columns_of_one(Prepared { message, deliver_at, .. }: &Prepared) -> Result<PgArguments, BoxDynError> {
     let trace = message.trace.as_ref();
     let mut arguments = PgArguments::default();
@@ -171,8 +171,9 @@ impl Dialect for Postgres {
             _ if commit.transaction.is_none() => TransactionStatus::Unclear,
             "aborted" => TransactionStatus::RolledBack,
             "in progress" => TransactionStatus::Running,
-            // After a crash another transaction may have got its xid: "committed" alone proves
-            // nothing. Nor does a status that is gone, since retention may have removed the rows.
+            // After a crash another transaction may have got the same xid, so "committed" alone
+            // proves nothing. A removed status proves nothing either, because retention may have
+            // removed the rows.
             _ => TransactionStatus::Unclear,
         })
     }
@@ -216,13 +217,13 @@ impl Dialect for Postgres {
     }
 }
 
-/// A pool whose connections are clean when they are lent again. `is_own` for a program that does
-/// the toolkit's work only.
+/// Returns pool options whose connections carry no transaction over to the next user. `is_own` for
+/// a program that does only the toolkit's work.
 fn clean_pool(idle_in_transaction_max: Duration, is_own: bool) -> PgPoolOptions {
     let limit = idle_in_transaction_max.as_millis().to_string();
     PgPoolOptions::new()
-        // On return a connection has shown that it lives. Asking it again a moment later is one
-        // of seven round trips of a small transaction, and the one that its caller waits for.
+        // A connection has shown on its return that it is alive. A ping a moment later is one of
+        // seven round trips of a small transaction, and one that its caller waits for.
         .test_before_acquire(false)
         .before_acquire(|connection, metadata| {
             Box::pin(async move {
@@ -247,15 +248,15 @@ fn clean_pool(idle_in_transaction_max: Duration, is_own: bool) -> PgPoolOptions 
         })
         .after_release(|connection, _| {
             Box::pin(async move {
-                // A begin() that was cancelled leaves the session inside a transaction, in
-                // which the next borrower's autocommit statements would vanish. BEGIN before
-                // ROLLBACK: a ROLLBACK outside a transaction is a warning in the server's log
-                // each time. In a failed transaction BEGIN fails, and the pool closes the
-                // connection, which is as good. A host that is gone does not answer: then the
-                // pool would wait for ever, and have one connection less.
+                // A cancelled begin() leaves the session inside a transaction, in which the next
+                // borrower's autocommit statements would be lost. BEGIN comes before ROLLBACK,
+                // because a ROLLBACK outside a transaction logs a warning on the server each time.
+                // In a failed transaction BEGIN fails and the pool closes the connection, which is
+                // just as good. A server that is gone does not answer: without the limit, the pool
+                // would wait forever and have one connection less.
                 //
-                // A server that became a reader keeps its sessions (Aurora), and the new writer
-                // is behind the same name: a session that cannot write is not lent again.
+                // A server that became a replica keeps its sessions (Aurora), while the new writer
+                // has the same name. So a session that cannot write is not lent again.
                 let clean = connection
                     .fetch_all("BEGIN; ROLLBACK; SELECT current_setting('transaction_read_only') = 'off'");
                 let cleaned = tokio::time::timeout(RELEASE_MAX, clean);

@@ -25,7 +25,7 @@ use crate::postgres::statements::{
 };
 use crate::postgres::store::PostgresLog;
 
-// One look at the index for each of the ids $1.
+// One index lookup for each of the ids $1.
 pub(super) const FIRSTS: &str = "
 SELECT (SELECT m.id FROM {schema}outbox_message AS m WHERE m.message_id >= moment.floor
     ORDER BY m.message_id LIMIT 1)
@@ -33,12 +33,12 @@ FROM unnest($1::uuid[]) WITH ORDINALITY AS moment(floor, number) ORDER BY moment
 
 migrations::statements! {
     parts {
-        // The columns of an entry that are shown, and its place.
+        // The columns of an entry that are shown, and its position.
         shown = "m.id, m.message_id, m.topic, m.key, m.kind, m.headers, octet_length(m.payload)::bigint AS payload_bytes,
             m.enqueued_at, m.xid";
-        // The entries that were `chosen`, with what stands beside the log; $1 is the relay, $2 to
-        // $5 the cursor. They are chosen first, and each is then looked up by itself: as a join,
-        // 100 entries beside 50,000 exceptions took 5,000,000 comparisons.
+        // The `chosen` entries with their exceptions and decisions. $1 is the relay, $2 to $5 the
+        // cursor. Entries are chosen first, and each is then looked up separately: as a join, 100
+        // entries and 50,000 exceptions took 5,000,000 comparisons.
         selected = "
             SELECT m.id, m.message_id, m.topic, m.key, coalesce(m.kind, m.topic) AS kind, {labels} AS headers,
                 m.payload_bytes, m.enqueued_at, e.state, {passed} AS passed,
@@ -50,7 +50,7 @@ migrations::statements! {
             LEFT JOIN LATERAL (SELECT state FROM {schema}outbox_exception
                 WHERE relay = $1 AND shard = 0 AND id = m.id AND message_id = m.message_id LIMIT 1) AS e ON true
             ORDER BY m.id";
-        // Cuts the entries of a call where their headers are many bytes, behind the first.
+        // Ends a call early where the headers are too large, but after the first entry.
         cut = "SELECT * FROM (
                 SELECT run.*, count(*) OVER () AS found, row_number() OVER place AS nth,
                     sum(coalesce(octet_length(run.headers), 0)) OVER place AS bytes
@@ -76,10 +76,10 @@ migrations::statements! {
         LEFT JOIN LATERAL (SELECT id, enqueued_at FROM {schema}outbox_message ORDER BY id LIMIT 1) AS oldest ON true
         LEFT JOIN LATERAL (SELECT id FROM {schema}outbox_message ORDER BY id DESC LIMIT 1) AS newest ON true";
     /// $1 relay, $2 to $5 the cursor, $6 id or null, $7 message id or null. A parked entry has a
-    /// copy of its content, which an operator may have edited. A message id is looked for among all
-    /// that is parked; whatever is found is then looked up by itself. An id can stand once in each
-    /// of the eight segments. Decisions are found by the order of their index: believing the audit
-    /// empty, PostgreSQL 18 reads all of it for an EXISTS.
+    /// copy of its content, which an operator may have edited. A message id is searched among all
+    /// parked entries; each row that is found is then looked up separately. An id can exist once in
+    /// each of the eight segments. Decisions are read in the order of their index: PostgreSQL 18
+    /// reads the whole audit for an EXISTS when it believes it to be empty.
     find(of = "c", message_id = "n.message_id") = "
         WITH named AS MATERIALIZED (
             (SELECT id, message_id FROM {schema}outbox_message WHERE id >= $6 AND id <= $6 ORDER BY id LIMIT 8)
@@ -125,8 +125,8 @@ migrations::statements! {
                 AND (o.key = e.key AND o.id < e.id OR o.topic = e.topic AND o.state = 'retrying')
             ORDER BY o.id LIMIT 1) AS b ON true
         ORDER BY n.id";
-    /// $6 above this id, $7 up to this one, $8 ids or null, $9 topic, $10 key, $11 and $12 when
-    /// enqueued, $13 rows.
+    /// $6 above this id, $7 up to this id, $8 ids or null, $9 topic, $10 key, $11 and $12 bounds of
+    /// the time of enqueueing, $13 rows.
     select(
         of = "m",
         wanted = "m.id > $6 AND m.id <= $7
@@ -142,8 +142,8 @@ migrations::statements! {
                 WHERE m.id >= asked.id AND m.id <= asked.id AND {wanted} ORDER BY m.id LIMIT 8) AS named
             ORDER BY id LIMIT $13::bigint",
     ) = "{cut}";
-    /// $6 to $10 an earlier cursor, $11 above this id, $12 rows. What that one had not passed
-    /// stands above its floor, or belongs to a transaction that was in flight.
+    /// $6 to $10 an earlier cursor, $11 above this id, $12 rows. Entries that the earlier cursor
+    /// had not passed lie above its floor, or belong to a transaction that was in flight.
     passed_between(
         of = "m",
         since = "{passed}
@@ -160,7 +160,7 @@ migrations::statements! {
                 ORDER BY m.xid, m.id LIMIT $12::bigint) AS late
             ORDER BY id LIMIT $12::bigint",
     ) = "{cut}";
-    /// $1 ids, $2 their message ids, $3 bytes of a payload and $4 of headers that are read.
+    /// $1 ids, $2 their message ids, $3 maximum bytes of a payload and $4 of headers to read.
     contents(
         of = "m",
         message_id = "wanted.message_id",
@@ -173,8 +173,8 @@ migrations::statements! {
                 ORDER BY id LIMIT 1) AS m
             OFFSET 0) AS run
         ORDER BY run.id";
-    /// $1 relay, $2 id, $3 message id, $4 the largest payload that is read. A copy that an operator
-    /// has edited goes before the row, and the row before any other.
+    /// $1 relay, $2 id, $3 message id, $4 maximum bytes of a payload to read. A copy that an
+    /// operator has edited comes before the row, and the row before any other copy.
     payload(message_id = "$3::text::uuid") = "
         SELECT content_type, octet_length(payload)::bigint, CASE WHEN octet_length(payload) <= $4 THEN payload END
         FROM (
@@ -187,9 +187,9 @@ migrations::statements! {
             CROSS JOIN LATERAL (SELECT content_type, payload, edited_at FROM {schema}outbox_parked
                 WHERE relay = $1 AND shard = 0 AND id = e.id LIMIT 1) AS p) AS stored
         ORDER BY nth LIMIT 1";
-    /// $1 relay, $2 to $5 the cursor, $6 what was in flight at its base, $7 unread and $8 parked
-    /// entries that are counted. What is not passed stands above the floor, or belongs to a
-    /// transaction that was in flight.
+    /// $1 relay, $2 to $5 the cursor, $6 transactions in flight at its base, $7 and $8 maximum
+    /// unread and parked entries to count. Entries that are not passed lie above the floor, or
+    /// belong to a transaction that was in flight.
     lag = "
         SELECT topic, NULL::text, false, count(*), coalesce(max(extract(epoch FROM clock_timestamp() - enqueued_at)), 0)::float8
         FROM (
@@ -214,8 +214,8 @@ migrations::statements! {
             GROUP BY topic, state, is_due) AS counted";
 }
 
-/// The headers of `of` as an operator's question reads them: none where they are longer than those
-/// of any message that a broker takes.
+/// The headers of `of` for an operator's question; null where they are longer than those of any
+/// message that a broker accepts.
 pub(super) const LABELS: &str =
     "CASE WHEN {unbounded} OR octet_length({of}.headers::text) > 4194304 THEN 'null'
     ELSE {of}.headers::text END";
@@ -240,16 +240,16 @@ impl PostgresLog {
             .bind(i64::from(COUNTED_MAX))
             .fetch_all(&mut *self.look().await?)
             .await
-            .map_err(LogError::during("count what has not left"))?;
+            .map_err(LogError::during("count the entries that have not left"))?;
         let row = |row: &PgRow| {
             Ok((text(row, 0)?, row.try_get(1)?, row.try_get(2)?, row.try_get(3)?, row.try_get(4)?))
         };
         let rows: Result<Vec<LagRow>, sqlx::Error> = rows.iter().map(row).collect();
-        Ok(by_topic(rows.map_err(LogError::during("count what has not left"))?))
+        Ok(by_topic(rows.map_err(LogError::during("count the entries that have not left"))?))
     }
 
     async fn read_extent(&self, relay: &RelayName) -> Result<Extent, LogError> {
-        let failed = || LogError::during("tell how far the log reaches");
+        let failed = || LogError::during("find out how far the log reaches");
         let mut connection = self.look().await?;
         let statement = self.sql().extent;
         let row = sqlx::query(&statement)
@@ -282,7 +282,7 @@ impl PostgresLog {
     }
 
     async fn read_found(&self, relay: &RelayName, which: EntryRef) -> Result<Vec<FoundEntry>, LogError> {
-        let failed = || LogError::during("look the entry up");
+        let failed = || LogError::during("look up the entry");
         let cursor = self.read_extent(relay).await?.cursor;
         let passed = Passed::read(cursor.as_deref())?;
         let (id, message_id) = match which {
@@ -477,7 +477,8 @@ impl LogEntries for PostgresLog {
     }
 }
 
-/// The outer error is the client library's, the inner one is about the content.
+/// Reads a found entry. The outer error is the client library's; the inner one concerns the
+/// content.
 fn found(row: &PgRow) -> Result<Result<FoundEntry, LogError>, sqlx::Error> {
     let bytes: Option<i64> = row.try_get("payload_bytes")?;
     let state: Option<String> = row.try_get("state")?;
@@ -536,7 +537,7 @@ fn stored_payload(row: &PgRow) -> Result<StoredPayload, sqlx::Error> {
     })
 }
 
-/// The entries of a call; `found` is the number before they were cut.
+/// Returns the entries of a call. `found` is the number before some were cut off.
 fn page<E: FnOnce(sqlx::Error) -> LogError>(
     rows: &[PgRow],
     range: (i64, i64, bool),

@@ -107,7 +107,7 @@ impl Statements {
     /// Reads what the server reports about itself and the log. Begins a run of the server when none
     /// has begun.
     pub(super) async fn server(&self, connection: &mut PgConnection) -> Result<ServerFacts, LogError> {
-        let failed = || LogError::during("tell its history");
+        let failed = || LogError::during("report its history");
         sqlx::query(&self.begin_run).execute(&mut *connection).await.map_err(failed())?;
         let unlogged: bool =
             sqlx::query_scalar(&self.unlogged).fetch_one(&mut *connection).await.map_err(failed())?;

@@ -1,4 +1,4 @@
-//! Every statement of the outbox on PostgreSQL, for the test that counts what each of them touches.
+//! Every statement of the outbox on PostgreSQL, for the test that counts what each of them reads.
 
 use migrations::{Statement, Template};
 
@@ -8,19 +8,19 @@ use crate::postgres::{
     admin, enqueue, entries, facts, operations, pause, reconcile, retention, statements, transaction_ids,
 };
 
-/// A statement under the name that it has in the program.
+/// A statement with its name in the program.
 #[derive(Debug, Clone)]
 pub struct Listed {
     /// `module.name`.
     pub name: String,
-    /// The SQL; the `search_path` finds its tables.
+    /// The SQL. The `search_path` finds its tables.
     pub sql: String,
 }
 
 /// The planner settings of the relay's sessions, for one transaction.
 pub const ONE_PLAN: &str = ONE_PLAN_HERE;
 
-/// Texts that are constants of their modules.
+/// Statements that are constants of their modules.
 const CONSTANTS: [(&str, &str); 28] = [
     ("admin.RELAYS", admin::RELAYS),
     ("admin.PRESENT", admin::PRESENT),
@@ -52,8 +52,8 @@ const CONSTANTS: [(&str, &str); 28] = [
     ("transaction_ids.TAKE", transaction_ids::TAKE),
 ];
 
-/// Returns every statement but those that `store` runs once when it connects, which read catalogs
-/// of the server.
+/// Returns every statement, except those that `store` runs once when it connects: they read the
+/// server's catalogs.
 #[must_use]
 pub fn statements() -> Vec<Listed> {
     fn listed(module: &str, each: Vec<(&'static str, &Statement)>) -> Vec<Listed> {
@@ -84,7 +84,7 @@ pub fn statements() -> Vec<Listed> {
 mod tests {
     use super::*;
 
-    /// A constant that is missing in the list would be measured by nobody.
+    /// A constant that is missing in the list would never be measured.
     #[test]
     fn every_statement_that_is_a_constant_is_listed() {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/postgres");
@@ -92,7 +92,8 @@ mod tests {
             let path = entry.unwrap().path();
             let module = path.file_stem().unwrap().to_str().unwrap().to_owned();
             let text = std::fs::read_to_string(&path).unwrap();
-            // Questions of `store` to the catalogs, and parts of statements that are listed whole.
+            // `store` has queries of the catalogs, and `statements` parts of statements that are
+            // listed whole.
             if ["inventory", "store", "statements"].contains(&module.as_str()) {
                 continue;
             }

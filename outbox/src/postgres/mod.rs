@@ -6,7 +6,7 @@
 //! | `mark` | marks: a snapshot and a position of the sequence |
 //! | `reader` | differences and pages |
 //! | `page` | where a page ends, and which payloads are read with it |
-//! | `row` | the columns of a row |
+//! | `row`, `encoding` | the columns of a row; texts of databases that do not use UTF-8 |
 //! | `checkpoint_store` | lease, cursor, exceptions |
 //! | `history` | the history that a mark belongs to, and whether a cursor can be trusted |
 //! | `facts` | reads from the server what `history` decides on |
@@ -22,6 +22,7 @@
 //! | `brief` | sessions that end after one question |
 //! | `statements` | all statements of reader and checkpoint store |
 //! | `inventory` | all statements, for the test that counts what each of them reads |
+//! | `options`, `url`, `session`, `unconnected` | connections: from a URL to options, session defaults, errors of connecting |
 //!
 //! # Why the reader misses nothing
 //!

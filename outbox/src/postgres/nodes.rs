@@ -1,4 +1,4 @@
-//! Numbers of nodes. Functions with the owner's rights change them, so that no producer can turn an
+//! Numbers of nodes. Functions with the owner's rights change them, so that no producer can set an
 //! epoch back.
 
 use std::time::Duration;

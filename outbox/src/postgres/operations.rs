@@ -14,7 +14,7 @@ pub(super) const OPERATIONS: &str = "
 SELECT at, actor, action, selection, note FROM {schema}outbox_operation WHERE relay = $1 ORDER BY seq DESC LIMIT $2";
 
 impl PostgresLog {
-    /// Notes an operation in the connection's transaction, if there is one.
+    /// Records an operation, in the connection's transaction if there is one.
     pub(super) async fn note(
         &self,
         connection: &mut PgConnection,

@@ -1,4 +1,4 @@
-//! From a URL to connection options.
+//! Turns a URL into connection options.
 
 use std::str::FromStr;
 
@@ -9,20 +9,20 @@ use sqlx::postgres::{PgConnectOptions, PgSslMode};
 use crate::connect::{InvalidUrl, dialect_of};
 use crate::postgres::url::accepted;
 
-/// The protection that is missing on the way to a server.
+/// The protection that a connection to a server lacks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exposure {
-    /// Everything: nothing is encrypted.
+    /// All of it: nothing is encrypted.
     Plaintext,
-    /// Anybody on the path can pose as the server.
+    /// Anyone on the path can pose as the server.
     Unverified,
 }
 
-/// PostgreSQL options from a URL. `sslmode` in the URL is honoured; without one, a server on
-/// another machine must prove its identity (`verify-full`), also where plaintext is allowed. Beyond
-/// loopback addresses and Unix sockets plaintext has to be asked for twice, with `sslmode=disable`
-/// and `allow_plaintext`; modes that may fall back to it are refused. So are parameters that cannot
-/// be honoured, by their names, and lists of hosts.
+/// Returns PostgreSQL options from a URL. `sslmode` in the URL is honoured. Without it, a server on
+/// another machine must prove its identity (`verify-full`), even where plaintext is allowed. Beyond
+/// loopback addresses and Unix sockets, plaintext must be requested twice, with `sslmode=disable`
+/// and `allow_plaintext`; modes that may fall back to it are refused. Parameters that cannot be
+/// honoured are refused by name, and so are lists of hosts.
 ///
 /// # Errors
 /// [`InvalidUrl`].
@@ -33,8 +33,8 @@ pub fn postgres_options(url: &str, allow_plaintext: bool) -> Result<PgConnectOpt
     let url = accepted(url)?;
     let options = PgConnectOptions::from_str(&url)
         .map_err(|error| unread(&error))?
-        // A pooler as it is shipped knows no such parameter at the start, and the server's default
-        // has been exact since version 12.
+        // A pooler with default settings does not know this startup parameter, and the server's
+        // default has been exact since version 12.
         .extra_float_digits(None);
     let host = options.get_host().to_owned();
     if is_local(&options) {
@@ -52,17 +52,17 @@ pub fn postgres_options(url: &str, allow_plaintext: bool) -> Result<PgConnectOpt
     }
 }
 
-/// The refusal of a URL that the client library cannot read.
+/// Returns the refusal of a URL that the client library cannot parse.
 fn unread(error: &sqlx::Error) -> InvalidUrl {
     let problem = error.to_string();
     match problem.contains("invalid port number") {
-        // A password with a `/` in it ends up here.
+        // A password that contains a `/` ends up here.
         true => InvalidUrl::Form { problem: "the port is no number" },
         false => InvalidUrl::Malformed { dialect: Dialect::Postgres, problem },
     }
 }
 
-/// Returns the protection that is missing on the way to the server of these options, if any.
+/// Returns the protection that a connection with these options lacks, if any.
 #[must_use]
 pub fn exposure(options: &PgConnectOptions) -> Option<Exposure> {
     match options.get_ssl_mode() {

@@ -1,9 +1,9 @@
-//! One page: how many rows to ask for, which contents come with them, and where it is cut.
+//! One page: how many rows to request, which contents are read with them, and where it ends.
 //!
-//! The server bounds the rows and leaves contents out that are large; where the page ends is
-//! decided here, by the lengths of all of them. The contents that were left out and belong to the
-//! page follow in a second statement, but for those that are larger than the relay takes: of these
-//! the lengths are all that is ever read.
+//! The server limits the number of rows and leaves out large contents. The end of the page is
+//! decided here, by the lengths of all contents. A second statement reads the contents that were
+//! left out and belong to the page. Contents larger than the relay accepts are never read, only
+//! their lengths.
 
 use std::collections::HashMap;
 
@@ -16,22 +16,22 @@ use crate::log::lease::RelayName;
 use crate::postgres::row::{self, Column};
 use crate::postgres::statements::Statements;
 
-/// How many rows the next page is asked for: as many as fit, going by the page before.
+/// The number of rows to request for the next page: as many as fit by the previous page's sizes.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Pace {
-    /// The mean length of a content.
+    /// The mean length of a content in bytes.
     mean_bytes: usize,
 }
 
 impl Pace {
-    /// Rows to ask for, at least one; a quarter more than should fit, so that a page is full
-    /// although lengths differ.
+    /// Returns the rows to request, at least one. A quarter more than should fit, so that a page is
+    /// full although lengths differ.
     pub(super) fn rows(&self, limit: PageLimit) -> usize {
         let fit = limit.bytes_max / self.mean_bytes.max(1);
         fit.saturating_add(fit / 4).saturating_add(1).min(limit.entries_max).max(1)
     }
 
-    /// Rows have come, and their contents are so long in all.
+    /// Notes the number of rows in a page and the total length of their contents.
     pub(super) fn note(&mut self, rows: usize, bytes: usize) {
         if let Some(mean) = bytes.checked_div(rows) {
             self.mean_bytes = mean;
@@ -39,37 +39,37 @@ impl Pace {
     }
 }
 
-/// The bytes up to which a content comes with its row: all together at most twice a page, and none
-/// that is larger than the relay takes.
+/// Returns the maximum bytes of a content that is read with its row. All together take at most
+/// twice a page, and none is larger than the relay accepts.
 pub(super) fn short_max(limit: PageLimit, rows: usize) -> i64 {
     let each = limit.bytes_max.saturating_mul(2) / rows.max(1);
     i64::try_from(each.min(limit.row.payload.message_bytes_max)).unwrap_or(i64::MAX)
 }
 
-/// Where the contents of rows stand.
+/// Where the contents of rows are stored.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Place<'a> {
     /// In the log.
     Log,
-    /// Among the copies of a relay.
+    /// In the copies of a relay.
     Parked(&'a RelayName),
 }
 
 /// The rows of a page.
 pub(super) struct Cut {
     pub(super) rows: Vec<PgRow>,
-    /// Whether nothing follows.
+    /// Whether no row follows.
     pub(super) exhausted: bool,
-    /// Whether rows that have come are left out.
+    /// Whether rows that were read are left out.
     pub(super) is_cut: bool,
-    /// Contents that have not come with their rows, by message id.
+    /// Contents that were not read with their rows, by message id.
     contents: HashMap<Uuid, PgRow>,
 }
 
 impl Cut {
-    /// Keeps the rows that fit; the first one always, unless it stands `beside_others`. `asked` is
-    /// one less than what the statement was limited to, so that it is seen where two rows of one id
-    /// would be parted: the next page begins behind the id of the last row.
+    /// Keeps the rows that fit; always the first one, unless it stands `beside_others`. `asked` is
+    /// one less than the statement's limit. The extra row shows whether two rows with the same id
+    /// would be separated: the next page begins after the id of the last row.
     pub(super) fn of(
         mut rows: Vec<PgRow>,
         limit: PageLimit,
@@ -81,8 +81,8 @@ impl Cut {
         let (mut fit, mut bytes, mut is_over) = (0, 0_usize, false);
         for row in &rows {
             let lengths = row::lengths(row)?;
-            // Also of a row that is too large to be read: when it is parked, the server copies it,
-            // and one checkpoint must not copy hundreds of them.
+            // Counts also for a row that is too large to be read: when it is parked, the server
+            // copies it, and one checkpoint must not copy hundreds of them.
             bytes = bytes.saturating_add(lengths.payload).saturating_add(lengths.headers);
             let is_full = fit >= limit.entries_max.min(asked) || bytes > limit.bytes_max;
             is_over |= is_full && (fit > 0 || beside_others);
@@ -98,8 +98,8 @@ impl Cut {
         Ok(Self { rows, exhausted: !is_cut && found <= asked, is_cut, contents: HashMap::new() })
     }
 
-    /// Brings the contents that have not come with their rows. One that is gone meanwhile stays
-    /// out.
+    /// Reads the contents that were not read with their rows. A content that is gone by now stays
+    /// missing.
     pub(super) async fn complete(
         &mut self,
         place: Place<'_>,
@@ -130,7 +130,7 @@ impl Cut {
         Ok(())
     }
 
-    /// The content of a row that came without it: payload and headers.
+    /// Returns the content, payload and headers, of a row that was read without it.
     pub(super) fn content(&self, row: &PgRow) -> Option<row::Content<'_>> {
         let message_id: Uuid = row.try_get(Column::MESSAGE_ID).ok()?;
         let content = self.contents.get(&message_id)?;
@@ -156,7 +156,7 @@ mod tests {
         assert_eq!(pace.rows(LIMIT), 1_000);
         pace.note(1_001, 1_001 * 16_384);
         assert_eq!(pace.rows(LIMIT), 161);
-        // All of them come with their rows then.
+        // All of them are then read with their rows.
         assert!(short_max(LIMIT, pace.rows(LIMIT)) > 16_384);
         pace.note(0, 0);
         assert_eq!(pace.rows(LIMIT), 161, "an empty page tells nothing");

@@ -67,7 +67,7 @@ impl PostgresLog {
         self.decide("resume", query.bind(since), relay, scope, signature).await
     }
 
-    /// Changes a pause and notes who did, or does neither: whether it did.
+    /// Changes a pause and records who did it, or does neither. Returns whether it did.
     async fn decide(
         &self,
         action: &'static str,

@@ -1,4 +1,4 @@
-//! Differences and pages. The module's proof stands in `postgres/mod.rs`.
+//! Reads differences and pages. The proof is in `postgres/mod.rs`.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -23,17 +23,17 @@ use crate::postgres::page::{Cut, Pace, Place, short_max};
 use crate::postgres::row::{self, Column};
 use crate::postgres::statements::{Statements, YOUNG_LOOKED_AT};
 
-/// How far the sequence may have moved since a mark's floor before the mark counts as stale. A poll
-/// walks at most this many ids (about 30 buffers) that it knows already or that are not committed:
-/// what stands above them is found by pages, which walk in steps.
+/// How far the sequence may have moved since a mark's floor before the mark is stale. A poll walks
+/// at most this many ids (about 30 buffers) that it already knows or that are not committed. Rows
+/// above them are found by pages, which walk in steps.
 const STALE_AFTER_IDS: i64 = 1_000;
 
-/// How many ids one statement walks in search of a page: one second, if each has a row that is left
-/// out, and those come from a disk. After a sequence was set back a difference may hold few rows
-/// among many millions.
+/// Maximum ids that one statement walks in search of a page: one second, if each id has a row that
+/// is left out and is read from a disk. After a sequence was set back, a difference may hold few
+/// rows among many millions.
 const WALKED_IDS: i64 = 1_000_000;
 
-/// How often a mark is taken anew when many commits fall between its two halves.
+/// How often a mark is taken again when many commits fall between its two halves.
 const MARK_ATTEMPTS: usize = 4;
 
 pub(super) struct PgReader {
@@ -43,26 +43,26 @@ pub(super) struct PgReader {
     statements: Statements,
     questions: facts::Statements,
     call_timeout: Duration,
-    /// The run of the server in which this reader was opened: of another one it reads nothing.
+    /// The run of the server in which this reader was opened. It reads nothing of another run.
     run: Option<String>,
-    /// A base that was asked for, and a later mark with nothing between the two.
+    /// A requested base, and a later mark with no row between the two.
     advanced: Option<(Mark, PgMark)>,
     pace: Pace,
-    /// That of exceptions.
+    /// The pace of exceptions.
     parked_pace: Pace,
 }
 
-/// The answer of a poll.
+/// The answer to a poll.
 struct Polled {
     position: i64,
     found: bool,
     ended: bool,
-    /// The server is the one in which the mark was taken.
+    /// Whether the server is still in the run in which the mark was taken.
     same_run: bool,
 }
 
-/// The answer belongs to another history than the mark: the term ends, and the cursor is compared
-/// anew.
+/// Makes the error for an answer from another history than the mark's. It ends the term, and the
+/// cursor is compared again.
 fn other_history(why: String) -> LogError {
     LogError::Unavailable { reason: why, source: None }
 }
@@ -100,7 +100,7 @@ impl PgReader {
         })
     }
 
-    /// Fails when a mark was taken in another run of the server than the one that is read.
+    /// Fails when a mark was taken in another run of the server than the reader's.
     fn check_mark(&mut self, mark: &PgMark) -> Result<(), LogError> {
         let Some(history) = &mark.history else { return Ok(()) };
         match self.run.get_or_insert_with(|| history.run.clone()) == &history.run {
@@ -109,9 +109,8 @@ impl PgReader {
         }
     }
 
-    /// A statement that found nothing may have asked another run of the server, in which it finds
-    /// nothing: then this fails. No run returns, so the present one was there when the statement
-    /// ran.
+    /// Fails when a statement found nothing because the server is in another run. No run returns,
+    /// so if the run is still the same now, it was also the same when the statement ran.
     async fn check_run(&mut self, found: usize) -> Result<(), LogError> {
         if found > 0 || self.run.is_none() || run(&mut self.connection, &self.statements).await? == self.run {
             return Ok(());
@@ -134,14 +133,15 @@ impl PgReader {
         if !polled.same_run {
             return Err(other_run());
         }
-        // The position may be ahead of the last id given out, and never behind it.
+        // The position may be ahead of the last id that was given out, but never behind it.
         if polled.position < base.floor {
             return Err(set_back(polled.position, base.floor));
         }
         Ok(polled)
     }
 
-    /// A mark of now for the difference from `base`, and the largest id that is visible in it.
+    /// Takes a mark now, for the difference from `base`. Returns it with the largest id that is
+    /// visible in it.
     async fn take_mark(&mut self, base: &PgMark) -> Result<(PgMark, i64), LogError> {
         // A snapshot that sees nothing says nothing about the rows below its floor.
         let xmax = (!base.sees_nothing()).then(|| base.xmax.to_string());
@@ -154,7 +154,7 @@ impl PgReader {
             }
             attempt += 1;
         };
-        // Of the mark that is kept: a look at a backlog of days takes its time.
+        // Only for the mark that is kept: checking a backlog of days takes time.
         let astray = match astray {
             None if ceiling - base.floor >= YOUNG_LOOKED_AT => {
                 let rows = YoungRows::of(base);
@@ -172,8 +172,8 @@ impl PgReader {
         }
     }
 
-    /// Both halves of a mark: its floor and its snapshot, the largest id that is visible in it, and
-    /// a row, if one was met, that shows that the sequence was set back.
+    /// Takes both halves of a mark. Returns its floor and its snapshot, the largest id that is
+    /// visible in it, and a row, if one was met, that shows that the sequence was set back.
     async fn halves(
         &mut self,
         xmax: &Option<String>,
@@ -198,7 +198,7 @@ impl PgReader {
             Some((known, mark)) if known == *base => mark,
             _ => PgMark::read(base)?,
         };
-        // Each call has its own time: only one of them knows how much there is to look at.
+        // Each call has its own time limit: only one of them depends on how much there is to check.
         let limit = self.call_timeout;
         let polled = within(limit, self.poll(&mark)).await?;
         if !polled.found && !polled.ended && polled.position - mark.floor <= STALE_AFTER_IDS {
@@ -223,14 +223,14 @@ impl PgReader {
         let limit = PageLimit { entries_max: 1, bytes_max: 0, row: RowLimit::of(nothing) };
         let pace = self.pace;
         let page = self.page(difference, EntryId::default(), limit).await?;
-        // No content was read: that says nothing of the next page.
+        // No content was read, so this says nothing about the next page.
         self.pace = pace;
         Ok(page.entries.is_empty())
     }
 
-    /// First the rows of transactions that were in flight at the base: they have the smaller ids.
-    /// Each statement asks for the run of the server, so what it brings is of the difference's
-    /// history. Each has its own time, and none walks more than [`WALKED_IDS`].
+    /// Reads a page. The rows of transactions that were in flight at the base come first: they have
+    /// the smaller ids. Each statement checks the run of the server, so its rows belong to the
+    /// difference's history. Each has its own time limit, and none walks more than [`WALKED_IDS`].
     async fn page(
         &mut self,
         difference: &Difference,
@@ -267,7 +267,7 @@ impl PgReader {
                 first.exhausted &= is_last;
                 return Ok(first);
             }
-            // The ids of a sequence may make a leap.
+            // The ids of a sequence may skip ahead.
             let next = within(call_timeout, self.next_id(until, difference.ceiling)).await?;
             let Some(next) = next else { return Ok(first) };
             from = next - 1;
@@ -298,7 +298,7 @@ impl PgReader {
         read().await.map_err(LogError::during("read entries"))
     }
 
-    /// The rows of a difference above one id and up to another.
+    /// Reads the rows of a difference above one id and up to another.
     async fn walk(
         &mut self,
         base: &PgMark,
@@ -350,7 +350,7 @@ impl PgReader {
         Ok(())
     }
 
-    /// As `page`, without what was parked when the base was rebased.
+    /// Like `page`, without entries that were parked when the base was rebased.
     async fn page_without(
         &mut self,
         difference: &Difference,
@@ -365,7 +365,7 @@ impl PgReader {
                 .bind(self.relay.as_str())
                 .bind(message_ids)
                 .fetch_all(&mut self.connection);
-            let failed = LogError::during("tell what was parked");
+            let failed = LogError::during("find out what was parked");
             let left_out: Vec<String> =
                 within(self.call_timeout, async { asked.await.map_err(failed) }).await?;
             let left_out: HashSet<String> = left_out.into_iter().collect();
@@ -415,7 +415,7 @@ impl PgReader {
                 .bind(place.id.0)
                 .fetch_optional(&mut self.connection)
                 .await
-                .map_err(LogError::during("tell what is due next"))?;
+                .map_err(LogError::during("find out what is due next"))?;
             page.next_in = seconds.map(|seconds| wait(seconds).unwrap_or_default());
         }
         Ok(page)
@@ -451,7 +451,7 @@ impl PgReader {
             }
         }
         for (place, page) in pages.iter_mut().enumerate() {
-            // Behind the place of the cut nothing is known.
+            // Nothing is known after the position of the cut.
             page.exhausted = page.exceptions.len() < each && !(cut.is_cut && place >= last);
         }
         Ok(pages)
@@ -499,15 +499,15 @@ impl PgReader {
     }
 }
 
-/// The run of the server that lasts, if one has begun.
+/// Returns the server's current run, if one has begun.
 async fn run(connection: &mut PgConnection, statements: &Statements) -> Result<Option<String>, LogError> {
     sqlx::query_scalar(&statements.run)
         .fetch_optional(connection)
         .await
-        .map_err(LogError::during("tell which run of the server this is"))
+        .map_err(LogError::during("find out which run of the server this is"))
 }
 
-/// A place among what is due, for the database.
+/// Converts a due time for the database.
 fn at_micros(micros: i64) -> OffsetDateTime {
     crate::admin::entry::at_micros(micros)
 }

@@ -657,7 +657,7 @@ impl Rebase {
         let is_own = match cause {
             Cause::CursorOfOtherServer { .. } | Cause::CursorAhead { .. } => true,
             Cause::RowAhead { .. } => facts.other_server(&server.history).is_some(),
-            // It is unknown since when rows have been written here.
+            // It is unknown when rows were first written here.
             _ => false,
         };
         if is_own {

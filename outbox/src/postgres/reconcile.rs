@@ -21,9 +21,9 @@ use crate::reconcile::{Row, Rows, stage};
 
 migrations::statements! {
     parts {
-        // The fingerprint is made here, so that no payload travels: of texts in UTF-8; where the
-        // database has no encoding, of the bytes. The rows are chosen first, and each is then
-        // looked up beside the log by itself.
+        // The fingerprint is computed here, so that no payload travels: over texts in UTF-8, or
+        // over the bytes where the database has no encoding. The rows are chosen first; the
+        // exception of each is then looked up separately.
         rows = "SELECT m.message_id, m.topic, {kind} AS kind, {labels} AS headers, sha256(
                 int8send(octet_length({kind})::bigint) || convert_to({kind}, {encoding}) ||
                 int8send(octet_length(m.content_type)::bigint) || convert_to(m.content_type, {encoding}) ||
@@ -59,7 +59,7 @@ migrations::statements! {
         ORDER BY message_id LIMIT 1";
 }
 
-/// See [`Rows`].
+/// Implements [`Rows`] for PostgreSQL.
 pub(crate) struct PostgresRows {
     connection: PgConnection,
     statement_timeout: Duration,
@@ -67,7 +67,7 @@ pub(crate) struct PostgresRows {
     statements: Statements,
 }
 
-/// The extent of the rows that the stored cursor has passed.
+/// The rows that the stored cursor has passed.
 pub(super) struct Passed {
     pub(super) base: PgMark,
     pub(super) head: Option<String>,
@@ -76,7 +76,7 @@ pub(super) struct Passed {
 
 impl Passed {
     pub(super) fn read(cursor: Option<&str>) -> Result<Self, LogError> {
-        // A relay that never led has passed nothing.
+        // A relay that has never led has passed nothing.
         let Some(cursor) = cursor else { return Ok(Self { base: PgMark::origin(), head: None, after: 0 }) };
         let cursor = stored::read(cursor)?;
         let head = cursor.progress.as_ref().map(|progress| PgMark::read(&progress.head)).transpose()?;
@@ -99,7 +99,7 @@ impl PostgresRows {
         Ok(Self { connection, statement_timeout, relay: relay.clone(), statements: Statements::new(schema) })
     }
 
-    /// Which rows, bound behind what the cursor says.
+    /// Reads the chosen rows, in one transaction with the cursor.
     async fn read(&mut self, which: Which<'_>) -> Result<Vec<Row>, LogError> {
         let failed = || LogError::during("read the outbox");
         let mut tx = begin(&mut self.connection, self.statement_timeout).await.map_err(failed())?;

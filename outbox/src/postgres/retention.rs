@@ -1,5 +1,5 @@
 //! Segments of the log in PostgreSQL. The database's own functions decide about them, under the
-//! lock that makes the decision hold: `migrations/sql/postgres/outbox/0003_segments.sql`.
+//! lock that keeps the decision valid: `migrations/sql/postgres/outbox/0003_segments.sql`.
 
 use std::time::Duration;
 
@@ -14,11 +14,11 @@ use crate::postgres::brief::Brief;
 use crate::postgres::store::PostgresLog;
 use crate::retention::{Expired, ForgetError, HeldBack, LogRetention, Segment};
 
-/// A lock that is not granted within 25 ms is given up and asked for again, so that nobody waits
-/// behind it for longer.
+/// A lock that is not granted within 25 ms is given up and tried again, so that no other session
+/// waits behind it for longer.
 const TRIES: u32 = 6;
 const PAUSE: Duration = Duration::from_millis(100);
-/// Decisions, and operations, that are looked at in one call: the oldest.
+/// Maximum decisions, and operations, that one call looks at: the oldest.
 const DECISIONS_AT_ONCE: i32 = 1_000;
 
 pub(super) const LIST: &str = "
@@ -49,7 +49,7 @@ impl PostgresLog {
         rows.iter().map(|row| segment(row).map_err(LogError::during("read a segment"))).collect()
     }
 
-    /// Empties a segment, or says why not.
+    /// Empties a segment, or returns why not.
     async fn empty(
         &self,
         connection: &mut PgConnection,
@@ -75,7 +75,7 @@ impl PostgresLog {
     }
 }
 
-/// `lock_not_available`, `deadlock_detected`.
+/// Returns whether the error is `lock_not_available` or `deadlock_detected`.
 pub(super) fn is_in_use(error: &sqlx::Error) -> bool {
     let code = error.as_database_error().and_then(|error| error.code());
     matches!(code.as_deref(), Some("55P03" | "40P01"))
@@ -117,8 +117,8 @@ impl LogRetention for PostgresLog {
         let mut connection = self.retention().await?;
         let mut expired = Expired { bytes: Some(0), ..Expired::default() };
         let mut segments = self.list(&mut connection, keep).await?;
-        // The oldest first: a row that was written later may tell the age of one whose time lies
-        // ahead.
+        // The oldest first: a row that was written later may show the age of one whose time lies in
+        // the future.
         segments.sort_by_key(|segment| segment.newest);
         for segment in segments {
             if segment.held_back.is_some() {
@@ -143,7 +143,7 @@ impl LogRetention for PostgresLog {
             within(self.options.call_timeout, async { Ok(query.await) }).await?;
         match gone {
             Ok(gone) => Ok(gone.unsigned_abs()),
-            // The next time is soon enough.
+            // It is retried on the next call.
             Err(error) if is_in_use(&error) => Ok(0),
             Err(error) => Err(LogError::during("remove old decisions")(error)),
         }

@@ -1,5 +1,4 @@
-//! The columns of a row, by their places: looking a name up costs more than reading most of the
-//! columns.
+//! The columns of a row, by index: looking up a name costs more than reading most of the columns.
 
 use sqlx::postgres::PgRow;
 use sqlx::{ColumnIndex, Row as _};
@@ -9,7 +8,7 @@ use crate::log::entry::Lengths;
 use crate::log::row::{Row, RowId};
 use crate::log::text;
 
-/// Where the columns stand in `statements::BOUNDED`, and what follows them.
+/// The indexes of the columns in `statements::BOUNDED`, and of those that follow them.
 pub(super) struct Column;
 
 impl Column {
@@ -27,28 +26,28 @@ impl Column {
     const DELIVER_IN: usize = 11;
     const PAYLOAD_BYTES: usize = 12;
     const HEADERS_BYTES: usize = 13;
-    /// Of an exception.
+    /// Only for an exception.
     pub(super) const STATE: usize = 14;
     pub(super) const ATTEMPTS: usize = 15;
-    /// Of an exception: when it is due, or which ask it answers.
+    /// Only for an exception: its due time, or the number of the request that it answers.
     pub(super) const PLACE: usize = 16;
 }
 
-/// A content that has not come with its row.
+/// A content that was not read with its row.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Content<'r> {
     pub(super) payload: &'r [u8],
     pub(super) headers: Option<&'r [u8]>,
 }
 
-/// The lengths that stand behind the columns of a message.
+/// Reads the lengths, which follow the columns of a message.
 pub(super) fn lengths(row: &PgRow) -> Result<Lengths, sqlx::Error> {
     let length =
         |place| Ok::<_, sqlx::Error>(usize::try_from(row.try_get::<i32, _>(place)?).unwrap_or_default());
     Ok(Lengths { payload: length(Column::PAYLOAD_BYTES)?, headers: length(Column::HEADERS_BYTES)? })
 }
 
-/// Borrows a row's columns. `content` stands in for one that has not come with its row. Texts are
+/// Borrows a row's columns. `content` replaces a content that was not read with its row. Texts are
 /// taken as bytes: the log knows which of them must be UTF-8.
 pub(super) fn read<'r>(row: &'r PgRow, content: Option<Content<'r>>) -> Result<Row<'r>, LogError> {
     let bytes = |place| row.try_get_unchecked::<Option<&[u8]>, _>(place);
@@ -71,7 +70,7 @@ pub(super) fn read<'r>(row: &'r PgRow, content: Option<Content<'r>>) -> Result<R
             tracestate: bytes(Column::TRACESTATE)?,
             payload: content.map_or(&[], |content| content.payload),
             lengths,
-            // A row whose content is gone is gone.
+            // A row without its content counts as gone.
             enqueued_at: match content {
                 Some(_) => row.try_get(Column::ENQUEUED_AT)?,
                 None => None,
@@ -82,12 +81,12 @@ pub(super) fn read<'r>(row: &'r PgRow, content: Option<Content<'r>>) -> Result<R
     read().map_err(LogError::during("read an entry"))
 }
 
-/// Reads a text that may not be UTF-8, for an operator's eyes.
+/// Reads a text that may not be UTF-8, for display to an operator.
 pub(super) fn text(row: &PgRow, column: impl ColumnIndex<PgRow>) -> Result<String, sqlx::Error> {
     row.try_get_unchecked::<&[u8], _>(column).map(text::shown)
 }
 
-/// As [`text`], of a column that may be null.
+/// Like [`text`], for a column that may be null.
 pub(super) fn optional_text(
     row: &PgRow,
     column: impl ColumnIndex<PgRow>,

@@ -1,4 +1,4 @@
-//! Servers that speak PostgreSQL's protocol and do not keep what the relay's proof rests on. Pure
+//! Servers that speak PostgreSQL's protocol but do not keep what the relay's proof rests on. Pure
 //! decisions.
 
 use crate::failure::SHARED_SESSIONS;
@@ -8,9 +8,9 @@ use crate::failure::SHARED_SESSIONS;
 pub(super) struct ServerKind {
     /// `version()`.
     pub(super) version: String,
-    /// Whether the catalog of Aurora DSQL is there.
+    /// Whether the catalog of Aurora DSQL exists.
     pub(super) is_dsql: bool,
-    /// A new connection finds statements that another client has prepared.
+    /// Whether a new connection finds statements that another client has prepared.
     pub(super) hands_on_statements: bool,
     /// A table of the outbox that Citus distributes.
     pub(super) distributed: Option<String>,
@@ -19,20 +19,20 @@ pub(super) struct ServerKind {
 }
 
 impl ServerKind {
-    /// Whether the server is a product on which the relay does not work. Everything else that is
-    /// refused can be repaired while a relay waits.
+    /// Returns whether the relay does not support the server's product. Every other refusal can be
+    /// repaired while a relay waits.
     pub(super) fn is_wrong_product(&self) -> bool {
         self.is_dsql || self.product().is_some()
     }
 
-    /// The product and why the relay does not work on it.
+    /// Returns the product, and why the relay does not support it.
     fn product(&self) -> Option<(&'static str, &'static str)> {
         PRODUCTS
             .iter()
             .find_map(|(sign, product, why)| self.version.contains(sign).then_some((*product, *why)))
     }
 
-    /// Why the relay does not work here, and what to do.
+    /// Returns why the relay does not work here, with the remedy.
     pub(super) fn refusal(&self) -> Option<String> {
         if let Some((product, why)) = self.product() {
             return Some(format!(
@@ -65,7 +65,7 @@ impl ServerKind {
     }
 }
 
-/// Products that do not fit: a part of their `version()`, their name, and the reason.
+/// Unsupported products: a part of their `version()`, their name, and the reason.
 const PRODUCTS: [(&str, &str, &str); 4] = [
     ("CockroachDB", "CockroachDB", "ids of a sequence and transaction ids do not ascend with time there"),
     ("-YB-", "YugabyteDB", "its nodes cache ids of a sequence and have transaction ids of their own"),
@@ -77,7 +77,7 @@ const PRODUCTS: [(&str, &str, &str); 4] = [
 mod tests {
     use super::*;
 
-    /// As the servers answer `SELECT version()`.
+    /// The answers of real servers to `SELECT version()`.
     #[test]
     fn each_kind_of_server_is_known_by_its_own_words() {
         let table = [
@@ -139,7 +139,7 @@ mod tests {
         assert!(shared.contains("session mode") && shared.contains("max_prepared_statements"), "{shared}");
         let dsql = ServerKind { is_dsql: true, ..plain.clone() }.refusal().unwrap();
         assert!(dsql.contains("Aurora DSQL"), "{dsql}");
-        // Repaired by an operator while the relay waits.
+        // An operator can repair these while the relay waits.
         let repaired = [
             ServerKind { distributed: table(), ..plain.clone() },
             ServerKind { subscribed: table(), ..plain.clone() },

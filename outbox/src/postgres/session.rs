@@ -1,21 +1,22 @@
-//! The settings of every session that the toolkit opens for itself, in one place.
+//! The settings of every session that the toolkit opens for itself.
 //!
-//! A role or a database can have defaults that are meant for its services. At `serializable` each
-//! read of the log would take part in the order of the business' transactions, and the server would
-//! abort those; read-only sessions could not keep a lease. So a session of the toolkit takes its
-//! own. Sessions of a service's pool are the service's: nothing is set there.
+//! A role or a database can have defaults that are meant for its services. At `serializable`, each
+//! read of the log would take part in conflicts with the business transactions, and the server
+//! would abort those. Read-only sessions could not keep a lease. So a session of the toolkit
+//! overrides these defaults. Sessions of a service's pool belong to the service: nothing is set
+//! there.
 
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{ConnectOptions as _, PgConnection};
 
-/// In the simple protocol: nothing is prepared, so that a pooler in between does not mind.
+/// Sent in the simple protocol, so that nothing is prepared and any pooler accepts it.
 const SETTINGS: &str =
     "SET default_transaction_isolation = 'read committed'; SET default_transaction_read_only = off";
 
 /// Opens a session that does not depend on the defaults of its role and database.
 ///
 /// # Errors
-/// The client library's.
+/// The client library's error.
 pub async fn connect_own(options: &PgConnectOptions) -> Result<PgConnection, sqlx::Error> {
     let mut connection = options.connect().await?;
     set_own_defaults(&mut connection).await?;
@@ -25,7 +26,7 @@ pub async fn connect_own(options: &PgConnectOptions) -> Result<PgConnection, sql
 /// Gives a session the defaults of the toolkit's own sessions.
 ///
 /// # Errors
-/// The client library's.
+/// The client library's error.
 pub async fn set_own_defaults(connection: &mut PgConnection) -> Result<(), sqlx::Error> {
     sqlx::raw_sql(SETTINGS).execute(connection).await.map(drop)
 }

@@ -1,12 +1,12 @@
-//! The SQL of reader and checkpoint store, rendered once per log.
+//! The SQL of the reader and the checkpoint store, rendered once per log.
 
-/// Young rows that are looked at with a mark: in a difference in which fewer ids were given out,
-/// which has no others.
+/// Maximum young rows that are checked with a mark. Checks only a difference in which fewer ids
+/// were given out, and so all of its young rows.
 pub(super) const YOUNG_LOOKED_AT: i64 = 10_000;
 
-/// The messages whose last decision by an operator of the relay $1 is to discard them, by their
-/// message ids: ids of entries are given out again after a sequence was set back. An edit decides
-/// nothing. What is asked of them goes before it.
+/// The messages, by message id, that an operator of relay $1 has discarded as the last decision.
+/// Entry ids would not do, because they are given out again after a sequence was set back. An edit
+/// is not a decision here. The caller's SELECT list goes in front.
 pub(super) const GIVEN_UP: &str = "
     FROM {schema}outbox_audit AS a WHERE a.relay = $1 GROUP BY a.message_id
     HAVING max(a.seq) FILTER (WHERE a.action = 'discard') > coalesce(max(a.seq) FILTER (WHERE a.action = 'requeue'), 0)";
@@ -16,8 +16,8 @@ migrations::statements! {
         columns = COLUMNS;
         same_segment = SAME_SEGMENT;
         present_run = PRESENT_RUN;
-        // The server has neither crashed nor been replaced since this run began; null asks for no
-        // run.
+        // The server has neither crashed nor been replaced since this run began. Null skips the
+        // check.
         same_run = "({run}::text IS NULL OR EXISTS (SELECT FROM {schema}outbox_server_run
             WHERE run_id = {run}::text::uuid AND started_at = pg_postmaster_start_time()))";
         headers = HEADERS;
@@ -27,10 +27,10 @@ migrations::statements! {
         is_short = "octet_length(run.payload)::bigint + {headers_bytes} <= $2::bigint";
         headers_bytes = HEADERS_BYTES;
         given_out = GIVEN_OUT;
-        // The exceptions that a `chosen` list of ids and places names, with their copies. LIMIT 1
-        // keeps the planner from turning the lookups into a join that reads whole tables (measured
-        // without statistics, 2 of 100,000 exceptions due: 1,836 buffers against about 20). A LEFT
-        // JOIN: an exception without a copy must be seen, not skipped.
+        // The exceptions in a `chosen` list of ids and positions, with their copies. LIMIT 1 keeps
+        // the planner from turning the lookups into a join that reads whole tables (measured
+        // without statistics, 2 of 100,000 exceptions due: 1,836 buffers against about 20). It is a
+        // LEFT JOIN because an exception without a copy must be seen, not skipped.
         exceptions = "WITH chosen AS MATERIALIZED ({chosen}),
             run AS (SELECT e.id, e.message_id, e.topic, e.key, p.kind, coalesce(p.content_type, '') AS content_type,
                 {headers} AS headers, {unbounded} AS unbounded, {trace}, coalesce(p.payload, '') AS payload,
@@ -40,29 +40,30 @@ migrations::statements! {
                 LEFT JOIN LATERAL ({copy}) AS p ON true OFFSET 0)
             SELECT {bounded}, run.state, run.attempts, run.place FROM run ORDER BY {order}";
         copy = COPY;
-        // A single content, and all of a checkpoint: 16 MiB and 64 MiB.
+        // Maximum bytes of one copied content, and of all in one checkpoint: 16 MiB and 64 MiB.
         copy_max = "16777216";
         copies_max = "67108864";
-        // The queue of a held entry, as the index on it has it.
+        // The queue of a held entry, in the form of its index.
         queue = "(coalesce('k' || key, 't' || topic) COLLATE \"C\")";
-        // The first held entry of the first queue behind a name.
+        // The first held entry of the first queue after a name.
         behind = "SELECT {queue} AS queue, id, topic FROM {schema}outbox_exception
             WHERE relay = $1 AND shard = 0 AND state = 'held' AND {queue} >";
     }
 
-    /// Mark, first half: the floor is read before the transaction id is taken (see the module's
+    /// First half of a mark: the floor is read before the transaction id is taken (see the module's
     /// proof).
     mark_floor = "WITH position AS MATERIALIZED (SELECT {given_out} AS floor)
         SELECT floor, pg_current_xact_id()::text FROM position";
-    /// $1 xmax of the base, unless it sees nothing, $2 its floor, $3 young rows at most. Mark,
-    /// second half: the snapshot is taken before the ceiling is read; with a row, if any, that
-    /// shows that the sequence was set back.
+    /// $1 xmax of the base, unless it sees nothing, $2 its floor, $3 maximum young rows. Second
+    /// half of a mark: the snapshot is taken before the ceiling is read. Also returns a row, if
+    /// any, that shows that the sequence was set back.
     ///
-    /// A ceiling, as a position, may be too high and never too low: so it is what a SELECT says. A
-    /// row that is visible above it, or below the base's floor although it is younger than the
-    /// base, has an id from before or after the sequence was set back. They are looked at here
-    /// where fewer ids than $3 were given out, which bounds the walk whoever sees the rows: a relay
-    /// that keeps up has no more to read. Otherwise `facts::Statements::young` looks at all.
+    /// Like a position, the ceiling may be too high but never too low, so a SELECT from the
+    /// sequence is good enough. A visible row above it got its id before the sequence was set back.
+    /// A row below the base's floor that is younger than the base got its id after that. Young rows
+    /// are checked here only where fewer ids than $3 were given out. This bounds the walk, visible
+    /// rows or not, and a relay that keeps up has no more to read. Otherwise
+    /// `facts::Statements::young` checks all of them.
     mark_snapshot = "
         WITH sequence AS MATERIALIZED (
             SELECT CASE WHEN is_called THEN last_value ELSE last_value - 1 END AS ceiling
@@ -73,11 +74,11 @@ migrations::statements! {
                 SELECT id FROM {schema}outbox_message WHERE (xid, id) > ($1::text::xid8, 0::bigint)
                 ORDER BY xid, id LIMIT $3) AS young
             WHERE id <= $2) END)";
-    /// $1 floor, $2 snapshot, $3 in flight, $4 run of the server, $5 ids above the floor that are
-    /// looked at, whoever sees their rows: the position, whether there is anything new in them,
-    /// whether anything in flight has ended, whether the run lasts. A scalar subquery parses the
-    /// snapshot once and not for each row. While the sequence stands at the floor there is no id
-    /// above it to look for: an idle poll looks into no segment.
+    /// $1 floor, $2 snapshot, $3 in flight, $4 run of the server, $5 number of ids above the floor
+    /// to check, visible or not. Returns the position, whether there is anything new, whether any
+    /// transaction in flight has ended, and whether the run lasts. A scalar subquery parses the
+    /// snapshot once instead of once per row. While the sequence stands at the floor, there is no
+    /// id above it: an idle poll reads no segment.
     poll(run = "$4") = "
         WITH sequence AS MATERIALIZED (
             SELECT CASE WHEN is_called THEN last_value ELSE last_value - 1 END AS position
@@ -99,12 +100,13 @@ migrations::statements! {
                 SELECT FROM unnest($3::text::xid8[]) AS flight(xid)
                 WHERE pg_visible_in_snapshot(flight.xid, pg_current_snapshot())),
             {same_run}";
-    /// The run of the server that lasts now.
+    /// The server's current run.
     run = "{present_run}";
-    /// $1 rows, $2 bytes of a content that comes with its row, $3 above this id, $4 ceiling, $5
-    /// base, $6 head, $7 run of the server: walks the primary key. Of a larger content only the
-    /// lengths come. So a page is bounded without a window function, which copies every row twice:
-    /// 3.3 µs of the server's time per row of 256 bytes instead of 7.2 (the bare columns: 2.8).
+    /// $1 rows, $2 maximum bytes of a content that is read with its row, $3 above this id, $4
+    /// ceiling, $5 base, $6 head, $7 run of the server. Walks the primary key. For a larger content
+    /// only the lengths are read. This bounds a page without a window function, which copies every
+    /// row twice: 3.3 µs of the server's time per row of 256 bytes instead of 7.2 (the bare
+    /// columns: 2.8).
     page(of = "m", run = "$7") = "
         SELECT {bounded} FROM (
             SELECT {columns} FROM {schema}outbox_message AS m
@@ -113,26 +115,26 @@ migrations::statements! {
                 AND pg_visible_in_snapshot(m.xid, (SELECT $6::text::pg_snapshot)) AND {same_run}
             ORDER BY m.id LIMIT $1::bigint + 1) AS run
         ORDER BY run.id";
-    /// $1 above this id, $2 ceiling: where the next row stands.
+    /// $1 above this id, $2 ceiling: the id of the next row.
     next_id = "SELECT id FROM {schema}outbox_message WHERE id > $1 AND id <= $2 ORDER BY id LIMIT 1";
-    /// $1 ids, $2 their message ids, which tell the segment: the contents that did not come with
-    /// their rows.
+    /// $1 ids, $2 their message ids, which determine the segment: the contents that were not read
+    /// with their rows.
     contents(of = "m", message_id = "wanted.message_id") = "
         SELECT m.message_id, m.payload, {headers} AS headers
         FROM unnest($1::bigint[], $2::uuid[]) AS wanted(id, message_id)
         CROSS JOIN LATERAL (SELECT message_id, payload, headers FROM {schema}outbox_message
             WHERE id >= wanted.id AND id <= wanted.id AND message_id = wanted.message_id AND {same_segment}
             ORDER BY id LIMIT 1) AS m";
-    /// As `contents`, for copies of the relay $3.
+    /// Like `contents`, for copies of the relay $3.
     copies(of = "p", message_id = "wanted.message_id", copied = "wanted.id") = "
         SELECT wanted.message_id, p.payload, {headers} AS headers
         FROM unnest($1::bigint[], $2::uuid[]) AS wanted(id, message_id)
         CROSS JOIN LATERAL ({copy}) AS p";
-    /// $1 rows, $2 bytes of a content that comes with its row, $3 above this id, $4 floor, $5
-    /// transactions, $6 run of the server: a huge one still costs a page only. Pairs are compared,
-    /// and not `xid = …`, because then only the index on both can serve the order: with statistics
-    /// of few large transactions the planner walked the primary key (1,609 buffers for one row of
-    /// 100,000 against 4).
+    /// $1 rows, $2 maximum bytes of a content that is read with its row, $3 above this id, $4
+    /// floor, $5 transactions, $6 run of the server. Even a huge transaction costs only one page.
+    /// Compares pairs instead of `xid = …`, so that only the index on both columns can give the
+    /// order: with statistics of few large transactions the planner walked the primary key (1,609
+    /// buffers for one row of 100,000 against 4).
     stragglers(of = "m", run = "$6") = "
         WITH run AS (SELECT m.* FROM unnest($5::text::xid8[]) AS flight(xid) CROSS JOIN LATERAL (
                 SELECT {columns} FROM {schema}outbox_message AS m
@@ -141,9 +143,9 @@ migrations::statements! {
                 ORDER BY m.xid, m.id LIMIT $1::bigint + 1) AS m
             ORDER BY m.id LIMIT $1::bigint + 1)
         SELECT {bounded} FROM run ORDER BY run.id";
-    /// $1 rows, $2 bytes of a content that comes with its row, $3 relay, $4 and $5 behind this time
-    /// and id, $6 run of the server. `statement_timestamp()` is constant, so the index on due_at
-    /// serves.
+    /// $1 rows, $2 maximum bytes of a content that is read with its row, $3 relay, $4 and $5 after
+    /// this time and id, $6 run of the server. `statement_timestamp()` is constant, so the index on
+    /// due_at can be used.
     due(
         of = "p",
         message_id = "e.message_id",
@@ -155,15 +157,15 @@ migrations::statements! {
         run = "$6",
         order = "place, id",
     ) = "{exceptions}";
-    /// $1 relay, $2 and $3 behind this time and id: how long until the next one is due.
+    /// $1 relay, $2 and $3 after this time and id: seconds until the next one is due.
     next_due = "
         SELECT extract(epoch FROM due_at - statement_timestamp())::float8 FROM {schema}outbox_exception
         WHERE relay = $1 AND shard = 0 AND state IN ('scheduled', 'retrying', 'discarded')
             AND (due_at, id) > ($2::timestamptz, $3::bigint) ORDER BY due_at, id LIMIT 1";
-    /// $1 rows of each, $2 bytes of a content that comes with its row, $3 relay, $4 names of
-    /// queues, $5 the first id of each, $6 run of the server. Pairs are compared, and not the name
-    /// alone, because then only the index on both can serve the order: for a name alone the planner
-    /// also walked the primary key (53,000 rows for 1,000).
+    /// $1 rows of each, $2 maximum bytes of a content that is read with its row, $3 relay, $4 names
+    /// of queues, $5 the first id of each, $6 run of the server. Compares pairs instead of the name
+    /// alone, so that only the index on both columns can give the order: for a name alone the
+    /// planner also walked the primary key (53,000 rows for 1,000).
     held(
         of = "p",
         message_id = "e.message_id",
@@ -177,8 +179,8 @@ migrations::statements! {
         run = "$6",
         order = "place, id",
     ) = "{exceptions}";
-    /// $1 relay, $2 behind this name, $3 queues, $4 run of the server. From queue to queue through
-    /// the index, however many entries each of them holds.
+    /// $1 relay, $2 after this name, $3 queues, $4 run of the server. Steps from queue to queue
+    /// through the index, however many entries each of them holds.
     held_queues(run = "$4") = "
         WITH RECURSIVE found AS (
             SELECT first.*, 1 AS nth FROM ({behind} $2::text ORDER BY {queue}, id LIMIT 1) AS first
@@ -197,9 +199,9 @@ migrations::statements! {
     pauses = super::pause::PAUSES;
 
     /// $1 relay, $2 holder, $3 ttl in seconds, $4 the first cursor; $5 epoch and $6 end of a lease
-    /// that is over although it ends in the future, or null; $7 the name of a session that holds
-    /// it. The database's clock only. The same holder gets a new epoch too: what it sent before is
-    /// fenced off.
+    /// that is over although its end lies in the future, or null; $7 the application name of the
+    /// session that holds it. Uses the database's clock only. Even the same holder gets a new
+    /// epoch, which fences off its earlier writes.
     acquire = "
         INSERT INTO {schema}outbox_relay AS r (relay, epoch, holder, lease_until, lease_seconds, cursor)
         VALUES ($1, 1, $2, clock_timestamp() + make_interval(secs => $3), $3, $4)
@@ -212,52 +214,54 @@ migrations::statements! {
         WHERE r.holder IS NULL OR r.holder = EXCLUDED.holder OR r.lease_until <= clock_timestamp()
             OR (r.epoch = $5 AND r.lease_until = $6::text::timestamptz)
         RETURNING epoch, cursor, taken_from, set_config('application_name', $7, false)";
-    /// $1 relay: who holds it, for how long, and for how long it was asked for.
+    /// $1 relay: the holder, the time left, the epoch, the end, and the requested length.
     holder = "
         SELECT holder, extract(epoch FROM lease_until - clock_timestamp())::float8, epoch, lease_until::text,
             lease_seconds
         FROM {schema}outbox_relay WHERE relay = $1 AND shard = 0 AND holder IS NOT NULL";
-    /// $1 relay, $2 epoch, $3 ttl in seconds, $4 run of the server. Its commit waits for the disk.
+    /// $1 relay, $2 epoch, $3 ttl in seconds, $4 run of the server. The commit waits for the disk.
     renew(run = "$4") = "
         UPDATE {schema}outbox_relay
         SET lease_until = clock_timestamp() + make_interval(secs => $3), lease_seconds = $3
         WHERE relay = $1 AND shard = 0 AND epoch = $2 AND holder IS NOT NULL AND {same_run}
             AND (current_setting('synchronous_commit') <> 'off'
                 OR set_config('synchronous_commit', 'local', true) = 'local')";
-    /// $1 message id: whether the entry is in the log or parked, also under a new id.
+    /// $1 message id: whether the entry is in the log or parked, even under a new id.
     is_here = "
         SELECT EXISTS (SELECT FROM {schema}outbox_message WHERE message_id = $1)
             OR EXISTS (SELECT FROM {schema}outbox_exception WHERE message_id = $1)";
-    /// $1 relay, $2 epoch, $3 cursor, $4 run of the server: marks of a server that has crashed
-    /// since mean nothing, and a pooler keeps the client through it. With a transaction of the
-    /// broker its commit waits for the disk: the next mark is not to be two ahead of it.
+    /// $1 relay, $2 epoch, $3 cursor, $4 run of the server. Marks from before a crash mean nothing,
+    /// and a pooler keeps the client connected through a crash. With a broker transaction the
+    /// commit waits for the disk: the next mark must not be two ahead of the stored one.
     checkpoint(run = "$4") = "
         UPDATE {schema}outbox_relay SET cursor = $3, checkpoint_at = clock_timestamp()
         WHERE relay = $1 AND shard = 0 AND epoch = $2 AND holder IS NOT NULL AND {same_run}
             AND (position('\"transaction\":' in $3) = 0 OR current_setting('synchronous_commit') <> 'off'
                 OR set_config('synchronous_commit', 'local', true) = 'local')";
-    /// $1 relay, $2 epoch, $3 what is to stand beside the cursor. Writes nothing where it does.
+    /// $1 relay, $2 epoch, $3 the JSON to store beside the cursor. Writes nothing when it is
+    /// already there.
     note = "
         UPDATE {schema}outbox_relay SET cursor = ((cursor::jsonb - 'broker') || $3::text::jsonb)::text
         WHERE relay = $1 AND shard = 0 AND epoch = $2 AND holder IS NOT NULL
             AND cursor::jsonb -> 'broker' IS DISTINCT FROM $3::text::jsonb -> 'broker'";
-    /// As `checkpoint`, then the changes as arrays. One statement is one transaction.
+    /// Like `checkpoint`, with the changes as arrays. One statement is one transaction.
     ///
-    /// The content is copied aside with the first change of an entry; afterwards its segment does
-    /// not wait for it. What is too large to be copied in a moment, by itself or beside the others,
-    /// gets a row without a payload: its content stays in the log, which keeps its segment. So a
-    /// checkpoint takes no longer than a lease. A scheduled entry is due at its message's own time,
-    /// so that it does not become later by as long as the cursor had to wait.
+    /// The first change of an entry copies its content; afterwards its segment need not wait for
+    /// it. Content that is too large to be copied quickly, by itself or together with the rest,
+    /// gets a row without a payload: it stays in the log, and so its segment stays. So a checkpoint
+    /// takes no longer than a lease. A scheduled entry is due at its message's own time, so that it
+    /// is not delayed by the time that the cursor had to wait.
     ///
-    /// Null, which the table refuses, in place of the message id of another message: that one would
-    /// be lost under an id that was given out twice. A rebase gives it another id.
+    /// The table refuses null, which replaces the message id of a different message with the same
+    /// id. Otherwise that message would be lost under an id that was given out twice. A rebase
+    /// gives it another id.
     ///
-    /// Each change is looked up by itself: no plan can make it a pass over everything that is
-    /// parked, whatever the statistics say (ADR 35). OFFSET 0 keeps NOT EXISTS from becoming a
-    /// join, which LIMIT 1 does not, and rows are deleted by their places, because `id = ANY` may
-    /// be a filter over all rows of the relay instead of a condition of the index. A row of the log
-    /// is looked for in the order of ids, which the primary key alone has: for an equal id the
-    /// index on transactions would do as well, and is walked as a whole.
+    /// Each change is looked up separately: no plan can turn this into a scan of all parked
+    /// entries, whatever the statistics say (ADR 35). OFFSET 0 keeps NOT EXISTS from becoming a
+    /// join, which LIMIT 1 does not. Rows are deleted by `ctid`, because `id = ANY` may become a
+    /// filter over all rows of the relay instead of a condition of the index. A row of the log is
+    /// searched in the order of ids, which only the primary key has: for an equal id the index on
+    /// transactions would also do, and would be walked as a whole.
     checkpoint_with_changes(
         message_id = "changed.message_id",
         run = "$14",
@@ -329,17 +333,18 @@ migrations::statements! {
     release = "
         UPDATE {schema}outbox_relay SET holder = NULL, lease_until = NULL, lease_seconds = NULL
         WHERE relay = $1 AND shard = 0 AND epoch = $2 AND holder IS NOT NULL";
-    /// $1 relay, $2 message ids: which of them a rebased cursor leaves out. Their ids may be others
-    /// since. One step into the index on message ids for each: only that one has this order, and
-    /// for equal values the primary key would do as well, with a walk over all that are left out.
+    /// $1 relay, $2 message ids: those that a rebased cursor leaves out. Their entry ids may have
+    /// changed since. One step into the index on message ids for each: only this index has the
+    /// order. For equal values the primary key would also do, with a walk over everything that is
+    /// left out.
     left_out = "
         SELECT found.message_id::text FROM unnest($2::text[]::uuid[]) AS asked(message_id) CROSS JOIN LATERAL (
             SELECT message_id FROM {schema}outbox_rebased
             WHERE relay = $1 AND shard = 0 AND message_id >= asked.message_id AND message_id <= asked.message_id
             ORDER BY message_id LIMIT 1) AS found";
-    /// $1 relay, $2 epoch: they are passed. The relay's row is locked: a rebase keeps everybody off
-    /// it from before it writes the list until it has raised the epoch, so this is over before, or
-    /// finds another epoch.
+    /// $1 relay, $2 epoch. Removes the list when the cursor has passed its entries. Locks the
+    /// relay's row: a rebase blocks it from before it writes the list until it has raised the
+    /// epoch. So this statement ends before the rebase, or finds another epoch.
     forget_left_out = "
         WITH held AS MATERIALIZED (
             SELECT relay FROM {schema}outbox_relay
@@ -353,36 +358,36 @@ pub(super) const COLUMNS: &str = "m.id, m.message_id, m.topic, m.key, m.kind, m.
     {headers} AS headers, {unbounded} AS unbounded, {trace}, m.payload, m.enqueued_at,
     extract(epoch FROM m.deliver_at - clock_timestamp())::float8 AS deliver_in";
 
-/// The columns of rows `run` in the order in which `row::read` takes them, then the lengths. A
-/// payload and headers come when `is_short` holds: this is the place that keeps a row of any size
-/// out of the relay. The length of a payload is known without fetching it from its TOAST table.
+/// The columns of rows `run` in the order in which `row::read` takes them, then the lengths.
+/// Payload and headers are included only when `is_short` holds: this keeps rows of any size out of
+/// the relay's memory. The length of a payload is known without fetching it from its TOAST table.
 pub(super) const BOUNDED: &str = "run.id, run.message_id, run.topic, run.key, run.kind, run.content_type,
     CASE WHEN {is_short} THEN run.headers END AS headers, run.traceparent, run.tracestate,
     CASE WHEN {is_short} THEN run.payload END AS payload, run.enqueued_at, run.deliver_in,
     octet_length(run.payload) AS payload_bytes, {headers_bytes} AS headers_bytes";
 
 /// The headers of `of` as text, unless [`UNBOUNDED`]. A subquery with LIMIT or OFFSET around it
-/// keeps the server from writing the text more than once.
+/// keeps the server from producing the text more than once.
 pub(super) const HEADERS: &str = "CASE WHEN NOT {unbounded} THEN {of}.headers::text END";
 
-/// Whether headers may be longer as text than the server can write (1 GiB): escapes make six bytes
-/// of one. What is stored is compressed by less than 256 to 1, and its size is known without
-/// reading it.
+/// Whether headers as text may be longer than the server can write (1 GiB): an escape makes six
+/// bytes of one. Stored headers are compressed by less than 256 to 1, and their stored size is
+/// known without reading them.
 pub(super) const UNBOUNDED: &str = "(coalesce(pg_column_size({of}.headers), 0) > 262144
     AND pg_column_size({of}.headers || '{}'::jsonb) > 134217728)";
 
-/// The bytes of headers as text and of the trace state; more than `HEADERS_BYTES_MAX` where they
-/// are not written.
+/// The bytes of headers as text and of the trace state; more than `HEADERS_BYTES_MAX` where the
+/// text is not produced.
 pub(super) const HEADERS_BYTES: &str = "(CASE WHEN run.unbounded THEN 1073741824 ELSE
     coalesce(octet_length(run.headers), 0) + coalesce(octet_length(run.tracestate), 0) END)";
 
-/// The trace context of `of`, if its length is that of one: an invalid one is left out.
+/// The trace context of `of`, if its length is valid: an invalid one is left out.
 pub(super) const TRACE: &str = "CASE WHEN octet_length({of}.traceparent) <= 64
         AND coalesce(octet_length({of}.tracestate), 0) <= 8192 THEN {of}.traceparent END AS traceparent,
     CASE WHEN octet_length({of}.tracestate) <= 8192 THEN {of}.tracestate END AS tracestate";
 
-/// The content of the relay $3 that is `copied` under this id: its copy, or the row of the log that
-/// was too large to be copied.
+/// The content of the entry with the id `copied` that relay $3 has parked: its copy, or the row of
+/// the log if that was too large to be copied.
 pub(super) const COPY: &str = "
     (SELECT kind, content_type, headers, traceparent, tracestate, payload, enqueued_at FROM {schema}outbox_parked
     WHERE relay = $3 AND shard = 0 AND id = {copied} AND payload IS NOT NULL LIMIT 1)
@@ -391,31 +396,31 @@ pub(super) const COPY: &str = "
     WHERE id >= {copied} AND id <= {copied} AND message_id = {message_id} AND {same_segment} ORDER BY id LIMIT 1)
     LIMIT 1";
 
-/// The row lies where this message id puts it: the expression that the log is partitioned by, on
-/// both sides, so that one segment is looked into.
+/// Whether the row lies in the segment of this message id. Both sides are the expression that the
+/// log is partitioned by, so only one segment is read.
 pub(super) const SAME_SEGMENT: &str =
     "(get_byte(uuid_send(message_id), 2) >> 2) & 7 = (get_byte(uuid_send({message_id}), 2) >> 2) & 7";
 
-/// The cursor has passed the row `m`: what is visible at its base ($2), which a sound one says of
-/// all rows up to its floor but for those in flight; where the base sees nothing, what stands up to
-/// its floor ($3); and of the difference that is open what is visible at its head ($4) up to the
-/// settled id ($5). A row with a low id that the base does not see was written after the sequence
-/// was set back.
+/// Whether the cursor has passed the row `m`. A row that is visible at its base ($2) is passed; for
+/// a sound base these are all rows up to its floor, except those in flight. Where the base sees
+/// nothing, the rows up to its floor ($3) are passed. In the open difference, a row that is visible
+/// at its head ($4) is passed up to the settled id ($5). A row with a low id that the base does not
+/// see was written after the sequence was set back.
 pub(super) const PASSED: &str =
     "(coalesce(pg_visible_in_snapshot(m.xid, (SELECT $2::text::pg_snapshot)), false)
     OR (m.id <= $3 AND (SELECT pg_snapshot_xmax($2::text::pg_snapshot) <= '1'))
     OR (m.id <= $5 AND coalesce(pg_visible_in_snapshot(m.xid, (SELECT $4::text::pg_snapshot)), false)))";
 
-/// The run of the server that lasts now; no row before the first one has begun.
+/// The server's current run; no row before the first one has begun.
 pub(super) const PRESENT_RUN: &str =
     "SELECT run_id::text FROM {schema}outbox_server_run WHERE started_at = pg_postmaster_start_time()";
 
-/// An id that was given out, or 0: read by the server's own function, under the lock of the
+/// The id that was given out last, or 0: read by the server's own function, under the lock of the
 /// sequence's page.
 ///
-/// A SELECT from the sequence reads the page without that lock, and once in 32 calls `nextval` puts
-/// a value there that is 32 ahead, for as long as it writes its WAL record: 450 of 1.5 million
-/// reads beside three busy sessions went backwards afterwards. With such a floor the rows in
-/// between are looked for nowhere (ADR 18).
+/// A SELECT from the sequence reads the page without that lock. Once in 32 calls `nextval` puts a
+/// value there that is 32 ahead, while it writes its WAL record: 450 of 1.5 million reads beside
+/// three busy sessions later went backwards. With such a floor the rows in between would never be
+/// read (ADR 18).
 pub(super) const GIVEN_OUT: &str =
     "coalesce(pg_sequence_last_value('{schema}outbox_message_id_seq'::regclass), 0)";

@@ -1,4 +1,4 @@
-//! Opens connections that are fit for reading and keeping the log.
+//! Opens connections that are fit for reading and writing the log.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,25 +27,25 @@ use crate::postgres::session::set_own_defaults;
 use crate::postgres::statements::Statements;
 use crate::postgres::unconnected::unconnected;
 
-/// Planner settings that are off in a session of the relay. Segments are merged by their indexes: a
+/// Planner settings that are off in a session of the relay. Segments are merged by their indexes; a
 /// sort would read all of them first.
 const SWITCHED_OFF: [&str; 5] =
     ["enable_seqscan", "enable_bitmapscan", "enable_sort", "enable_incremental_sort", "jit"];
 
-/// Switches the same off until the transaction ends. For sessions that ask a few questions: a
-/// pooler that hands sessions on after each transaction would give what is set for a session to a
-/// service.
+/// Switches the same settings off until the transaction ends, for sessions that ask a few
+/// questions. A pooler that passes the session on after each transaction would pass settings of the
+/// session to a service.
 pub(super) const ONE_PLAN_HERE: &str = "SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off; \
     SET LOCAL enable_sort = off; SET LOCAL enable_incremental_sort = off; SET LOCAL jit = off";
 
-/// How often a pooler is asked for its sessions.
+/// How often a pooler's sessions are checked.
 const POOLER_ROUNDS: usize = 3;
 
 /// The first version with `xid8` and `pg_current_snapshot()`.
 const SERVER_VERSION_MIN: i32 = 130_000;
 
-/// The log of a PostgreSQL database. Cheap: connects when a reader or checkpoint store is asked
-/// for.
+/// The log of a PostgreSQL database. Cheap: connects only when a reader or checkpoint store is
+/// requested.
 #[derive(Debug, Clone)]
 pub struct PostgresLog {
     address: Address,
@@ -53,13 +53,13 @@ pub struct PostgresLog {
     pub(super) source: Source,
     origin: String,
     statements: Statements,
-    /// Found once: a pooler does not change its ways while a service runs.
+    /// Checked once: a pooler does not change its mode while a service runs.
     has_sessions_of_its_own: Arc<AtomicBool>,
 }
 
 impl PostgresLog {
-    /// A log at an address such as `postgres://relay@db.internal/orders`. Messages carry `source`
-    /// as their CloudEvents source.
+    /// Makes a log at an address such as `postgres://relay@db.internal/orders`. Messages carry
+    /// `source` as their CloudEvents source.
     ///
     /// # Errors
     /// [`LogError::Operator`] when the URL cannot be used or would send secrets in the clear.
@@ -78,10 +78,10 @@ impl PostgresLog {
         Ok(Self { address, options, source, origin, statements, has_sessions_of_its_own })
     }
 
-    /// A connection to a primary of a version and with a schema that fit, with the settings of the
-    /// toolkit's own sessions. No statement takes longer than a call may.
+    /// Connects to a primary whose version and schema fit, with the settings of the toolkit's own
+    /// sessions. No statement takes longer than a call may.
     pub(super) async fn connect(&self, application_name: &str) -> Result<PgConnection, LogError> {
-        // The address may be another one than at the last connect.
+        // The address may differ from that of the last connect.
         let connect = self.address.postgres(self.options.allow_plaintext)?;
         let connect = connect.application_name(application_name);
         let connection = async {
@@ -94,7 +94,7 @@ impl PostgresLog {
             encoding::take_bytes(&mut connection).await?;
             Ok(connection.keep())
         };
-        // Boxed: every question of an operator begins with it, and would be as large.
+        // Boxed: every operator's question begins with this future and would be as large.
         within(self.options.connect_timeout, Box::pin(connection)).await
     }
 
@@ -108,7 +108,7 @@ impl PostgresLog {
         .bind(millis(self.options.call_timeout))
         .fetch_one(&mut *connection)
         .await
-        .map_err(LogError::during("tell its version"))?;
+        .map_err(LogError::during("report its version"))?;
         if version < SERVER_VERSION_MIN {
             return Err(LogError::operator(format!(
                 "{} is PostgreSQL {}; the relay needs version 13 or newer",
@@ -129,8 +129,8 @@ impl PostgresLog {
         self.check_sequence(connection).await
     }
 
-    /// Before anything else is asked that another product may not know, and before anything is
-    /// prepared: in messages of the simple protocol.
+    /// Checks the product before any query that another product may not know, and before anything
+    /// is prepared. Uses messages of the simple protocol.
     async fn check_product(&self, connection: &mut PgConnection) -> Result<(), LogError> {
         let failed = || LogError::during("tell what it is");
         let product = sqlx::raw_sql(
@@ -141,7 +141,8 @@ impl PostgresLog {
         let version = row.try_get(0).map_err(failed())?;
         let is_dsql = row.try_get(1).map_err(failed())?;
         self.refuse(&ServerKind { version, is_dsql, ..ServerKind::default() })?;
-        // By their names in the server: a pooler that keeps them apart gives them others.
+        // Checked by the names in the server: a pooler that keeps clients' statements apart renames
+        // them.
         let prepared = sqlx::raw_sql(
             "SELECT EXISTS (SELECT FROM pg_prepared_statements WHERE NOT from_sql AND name LIKE 'sqlx\\_s\\_%')",
         );
@@ -150,9 +151,9 @@ impl PostgresLog {
         self.refuse(&ServerKind { hands_on_statements, ..ServerKind::default() })
     }
 
-    /// Refuses a pooler that hands sessions on after each transaction: the service, which has the
+    /// Refuses a pooler that passes sessions on after each transaction: the service, which has the
     /// same user, would get the relay's settings (isolation level, planner, time limits). Such a
-    /// pooler gives the session of an idle connection to a transaction of another one.
+    /// pooler gives the session of an idle connection to another connection's transaction.
     async fn check_pooler(
         &self,
         connect: &PgConnectOptions,
@@ -161,10 +162,10 @@ impl PostgresLog {
         if self.has_sessions_of_its_own.load(Ordering::Relaxed) {
             return Ok(());
         }
-        let failed = || LogError::during("tell whose session it is");
+        let failed = || LogError::during("find out whose session it is");
         let mut second = Brief::new(connect.connect().await.map_err(|error| unconnected(connect, error))?);
         let mut is_shared = false;
-        // Other clients may take the session that was free: it is asked more than once.
+        // Checked more than once, because other clients may take the session that was free.
         for _ in 0..POOLER_ROUNDS {
             let before = backend(connection).await.map_err(failed())?;
             second.execute("BEGIN").await.map_err(failed())?;
@@ -185,9 +186,9 @@ impl PostgresLog {
         Ok(())
     }
 
-    /// Who else writes the tables.
+    /// Refuses tables that another party writes.
     async fn check_tables(&self, connection: &mut PgConnection) -> Result<(), LogError> {
-        let failed = || LogError::during("tell who writes its tables");
+        let failed = || LogError::during("report who writes its tables");
         let subscribed = sqlx::query_scalar(&self.render(
             "SELECT c.relname::text FROM pg_subscription_rel AS s JOIN pg_class AS c ON c.oid = s.srrelid
              WHERE c.relnamespace = (SELECT relnamespace FROM pg_class WHERE oid = '{schema}outbox_message'::regclass)
@@ -221,7 +222,8 @@ impl PostgresLog {
         Err(LogError::Operator { reason: format!("{} {why}", self.origin), source })
     }
 
-    /// An id that a session keeps in reserve could be used behind the reader.
+    /// Refuses a sequence with a cache. An id that a session keeps in reserve could be used behind
+    /// the reader.
     async fn check_sequence(&self, connection: &mut PgConnection) -> Result<(), LogError> {
         let cache: i64 = sqlx::query_scalar(&self.render(
             "SELECT seqcache FROM pg_sequence WHERE seqrelid = '{schema}outbox_message_id_seq'::regclass",
@@ -243,7 +245,8 @@ impl PostgresLog {
     }
 }
 
-/// The server's process behind a connection; in the simple protocol, so that nothing is prepared.
+/// Returns the server process behind a connection. Uses the simple protocol, so that nothing is
+/// prepared.
 async fn backend(connection: &mut PgConnection) -> Result<i32, sqlx::Error> {
     sqlx::raw_sql("SELECT pg_backend_pid()").fetch_one(connection).await?.try_get(0)
 }
@@ -263,7 +266,7 @@ fn warn_if_exposed(connect: &PgConnectOptions, origin: &str) {
     }
 }
 
-/// Sets parameters of the session; each is a value, none is part of a statement's text.
+/// Sets parameters of the session. Each is bound as a value, never part of a statement's text.
 async fn configure(connection: &mut PgConnection, parameters: &[(&str, String)]) -> Result<(), LogError> {
     let names: Vec<&str> = parameters.iter().map(|(name, _)| *name).collect();
     let values: Vec<&str> = parameters.iter().map(|(_, value)| value.as_str()).collect();
@@ -278,11 +281,12 @@ async fn configure(connection: &mut PgConnection, parameters: &[(&str, String)])
     Ok(())
 }
 
-/// Parameters of the planner that the statements of reader and checkpoint_store rest on.
+/// Returns the planner parameters that the statements of the reader and the checkpoint store rely
+/// on.
 ///
-/// Every statement has one right plan, a walk along an index; statistics of a log that was empty a
-/// minute ago must not choose another (ADR 35). Each of these switches something off that could
-/// stand in for the walk: a scan of the table, or a sort of what another index brings.
+/// Every statement has one right plan, a walk along an index. Statistics of a log that was empty a
+/// minute ago must not choose another one (ADR 35). Each parameter switches off something that
+/// could replace the walk: a scan of the table, or a sort of another index's rows.
 fn one_plan() -> Vec<(&'static str, String)> {
     let off = SWITCHED_OFF.iter().map(|name| (*name, String::from("off")));
     off.chain([("plan_cache_mode", String::from("force_generic_plan"))]).collect()
@@ -312,7 +316,8 @@ impl LogStore for PostgresLog {
         relay: &RelayName,
         holder: &str,
     ) -> Result<Box<dyn CheckpointStore>, LogError> {
-        // Until it takes the lease: `admin` counts them. In front, because a long name is cut.
+        // The application name until it takes the lease, so that `admin` can count it. `standby`
+        // comes before the name because a long name is cut.
         let mut connection = self.connect(&format!("relay standby {relay}")).await?;
         let mut parameters = one_plan();
         parameters.extend([

@@ -51,10 +51,10 @@ pub enum TransactionIdError {
     #[error(transparent)]
     Time(#[from] InvalidId),
     /// The database's answer is not a transaction number.
-    #[error("the database calls its transaction {0:?}, which is no number")]
+    #[error("the database returned the transaction id {0:?}, which is not a number")]
     Number(String),
     /// The database refused or became unavailable. Roll back.
-    #[error("the database could not tell which transaction this is")]
+    #[error("the database did not return the id of the transaction")]
     Database(#[from] sqlx::Error),
 }
 

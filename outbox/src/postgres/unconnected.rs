@@ -1,7 +1,8 @@
-//! Why no session with a server was opened, and what to do: for relay, commands and checks alike.
+//! Explains why no session with a server was opened, with the remedy, for relay, commands and
+//! checks.
 //!
-//! The client library's errors name neither the parameter nor the file, and for a server that
-//! cannot prove who it is there is one kind of error for every cause.
+//! The client library's errors name neither the parameter nor the file, and have only one kind of
+//! error for every server that cannot prove its identity.
 
 use std::io;
 use std::path::Path;
@@ -13,8 +14,8 @@ use sqlx::postgres::{PgConnectOptions, PgSslMode};
 use crate::log::LogError;
 
 /// Returns the error for a session that was not opened. It names parameters, paths and the server,
-/// and no secret. What follows the last semicolon is what to do, and names none of them: `/readyz`
-/// shows it to everybody.
+/// but no secret. The text after the last semicolon is the remedy and names none of these:
+/// `/readyz` shows it to anyone.
 #[must_use]
 pub fn unconnected(options: &PgConnectOptions, error: sqlx::Error) -> LogError {
     let may_be_files =
@@ -47,7 +48,7 @@ pub fn unconnected(options: &PgConnectOptions, error: sqlx::Error) -> LogError {
     }
 }
 
-/// By SQLSTATE.
+/// Returns the remedy for a SQLSTATE.
 fn of_code(code: &str) -> Option<&'static str> {
     Some(match code {
         "28P01" => {
@@ -140,23 +141,23 @@ fn mode(mode: PgSslMode) -> &'static str {
     }
 }
 
-/// The files that the options name, by their parameters. The certificate itself may stand in place
-/// of a path.
+/// Returns the files in the options, by parameter. The certificate itself may take the place of a
+/// path.
 fn files(options: &PgConnectOptions) -> Vec<(&'static str, String)> {
-    // Names and places that are none of a URL would make the client library panic.
+    // A host or user that is not valid in a URL would make the client library panic.
     let url = options.clone().host("localhost").username("relay").to_url_lossy();
     let named = url.query_pairs().filter_map(|(name, value)| {
         let name = ["sslrootcert", "sslcert", "sslkey"].into_iter().find(|known| *known == name)?;
-        // As the client library writes a path.
+        // The client library writes a path in this form.
         value.strip_prefix("file: ").map(|path| (name, path.to_owned()))
     });
     named.collect()
 }
 
-/// The largest file of certificates that is looked at.
+/// Maximum size of a certificate file that is read.
 const FILE_BYTES_MAX: u64 = 16 << 20;
 
-/// Explains what is wrong with a file of the options, if anything is.
+/// Explains the problem with a file in the options, if there is one.
 fn unusable_file(options: &PgConnectOptions) -> Option<String> {
     files(options).into_iter().find_map(|(name, path)| {
         let (problem, remedy) = match read(Path::new(&path)) {

@@ -1,5 +1,5 @@
 //! Parameters of a PostgreSQL URL. The client library ignores those that it does not know and logs
-//! them with their values, and some are secrets: nothing reaches it that it does not honour.
+//! them with their values, some of which are secrets. So only parameters that it honours reach it.
 
 use crate::connect::InvalidUrl;
 
@@ -7,21 +7,21 @@ use crate::connect::InvalidUrl;
 enum Verdict {
     /// The client library honours it.
     Honoured,
-    /// Nothing needs to be done to keep its meaning.
+    /// Its meaning holds without it.
     Kept,
-    /// It cannot be honoured; what to do instead.
+    /// It cannot be honoured. Contains the remedy.
     Refused(&'static str),
 }
 
-/// The longest name that is repeated in an error; a longer text is more likely a slip than a name.
+/// Maximum length of a name that an error repeats. A longer text is more likely a slip than a name.
 const NAME_BYTES_MAX: usize = 64;
 
-/// Returns the URL without the parameters that need nothing to be done.
+/// Returns the URL without the parameters whose meaning holds anyway.
 ///
 /// # Errors
-/// [`InvalidUrl::Form`] where a piece of a password would be taken for something else,
+/// [`InvalidUrl::Form`] where part of a password would be read as something else,
 /// [`InvalidUrl::Hosts`] for a list of hosts, [`InvalidUrl::Parameter`] for a parameter that cannot
-/// be honoured. None holds a value.
+/// be honoured. None contains a value.
 pub(super) fn accepted(url: &str) -> Result<String, InvalidUrl> {
     if let Some(problem) = slip(url) {
         return Err(InvalidUrl::Form { problem });
@@ -32,8 +32,8 @@ pub(super) fn accepted(url: &str) -> Result<String, InvalidUrl> {
     }
     let pairs: Vec<Pair<'_>> = query.split('&').filter(|text| !text.is_empty()).map(Pair::read).collect();
     let is_mode = |pair: &&Pair<'_>| matches!(pair.name.as_str(), "sslmode" | "ssl-mode");
-    // As the client library decides: the last one, or the environment's. Without any, a server on
-    // another machine has to prove who it is.
+    // The client library takes the last one, or the environment's. Without any, a server on another
+    // machine must prove its identity.
     let mode = pairs.iter().rev().find(is_mode).map(|pair| pair.value.clone());
     let mode = mode.or_else(|| std::env::var("PGSSLMODE").ok());
     let is_verified = mode.is_none_or(|mode| mode == "verify-full");
@@ -46,7 +46,7 @@ pub(super) fn accepted(url: &str) -> Result<String, InvalidUrl> {
             Verdict::Honoured => left.push(pair.text),
             Verdict::Kept => {}
             Verdict::Refused(remedy) => {
-                // Behind the host's `@` there is no query: this is a piece of a password.
+                // An `@` after the `?` ends a password: this is part of that password, not a name.
                 let name = match query.contains('@') {
                     true => shown(""),
                     false => format!("{}{}", shown(&pair.name), shown_mode(pair)),
@@ -63,7 +63,7 @@ pub(super) fn accepted(url: &str) -> Result<String, InvalidUrl> {
     Ok(accepted)
 }
 
-/// A slip by which a piece of a password would be a host or a database name, which are logged.
+/// Returns a slip that would make part of a password a host or a database name, which are logged.
 fn slip(url: &str) -> Option<&'static str> {
     let (_, rest) = url.split_once(':')?;
     let place = rest.split('?').next().unwrap_or_default();
@@ -81,7 +81,7 @@ fn slip(url: &str) -> Option<&'static str> {
     }
 }
 
-/// The hosts of a URL, without user and password.
+/// Returns the hosts of a URL, without user and password.
 fn authority(place: &str) -> &str {
     let (_, rest) = place.split_once("://").unwrap_or(("", ""));
     let authority = rest.split('/').next().unwrap_or_default();
@@ -106,7 +106,7 @@ impl<'a> Pair<'a> {
     }
 }
 
-/// As forms are encoded.
+/// Decodes form encoding.
 fn decoded(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -129,7 +129,7 @@ fn hex(digit: u8) -> Option<u8> {
     char::from(digit).to_digit(16).and_then(|digit| u8::try_from(digit).ok())
 }
 
-/// A text that is no name may be a part of a password with a `?` or `&` in it.
+/// Quotes a name. A text that is not a name may be part of a password that contains `?` or `&`.
 fn shown(name: &str) -> String {
     let is_name = name.len() <= NAME_BYTES_MAX
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.[]".contains(&byte));
@@ -139,7 +139,7 @@ fn shown(name: &str) -> String {
     }
 }
 
-/// The value of an `sslmode` that is none, where it is a mode in another form: anything else may be
+/// Returns the value of an invalid `sslmode` if it is a mode in another form. Anything else may be
 /// a secret in the wrong place.
 fn shown_mode(pair: &Pair<'_>) -> String {
     let letters: String = pair.value.chars().filter(char::is_ascii_alphanumeric).collect();
@@ -158,7 +158,7 @@ fn verdict(pair: &Pair<'_>, is_verified: bool) -> Verdict {
     use Verdict::{Honoured, Kept, Refused};
     let value = pair.value.as_str();
     match pair.name.as_str() {
-        // The client library would quote another word, and it may be a secret in the wrong place.
+        // The client library would quote any other word, which may be a secret in the wrong place.
         "sslmode" | "ssl-mode" => match value.to_ascii_lowercase().as_str() {
             "disable" | "allow" | "prefer" | "require" | "verify-ca" | "verify-full" => Honoured,
             _ => Refused("use verify-full (disable, allow, prefer, require and verify-ca are known as well)"),
@@ -181,7 +181,7 @@ fn verdict(pair: &Pair<'_>, is_verified: bool) -> Verdict {
         | "options" => Honoured,
         name if name.starts_with("options[") && name.ends_with(']') => Honoured,
 
-        // One server is asked, and what the toolkit does there is write.
+        // There is only one server, and the toolkit writes to it.
         "target_session_attrs" => match value {
             "any" | "read-write" | "primary" => Kept,
             _ => Refused("the toolkit writes, so it needs the primary: leave it out, or use read-write"),
@@ -190,8 +190,8 @@ fn verdict(pair: &Pair<'_>, is_verified: bool) -> Verdict {
             "disable" => Kept,
             _ => Refused("only one host is used: leave it out"),
         },
-        // Both bind the session to the server that holds the key of its certificate; that the
-        // certificate is the right one is checked by verify-full only.
+        // Both bind the session to the server that holds the key of its certificate. Only
+        // verify-full checks that the certificate is the right one.
         "channel_binding" => match value {
             "disable" | "prefer" => Kept,
             "require" if is_verified => Kept,
@@ -221,7 +221,7 @@ fn verdict(pair: &Pair<'_>, is_verified: bool) -> Verdict {
             "utf8" | "utf-8" | "auto" => Kept,
             _ => Refused("texts are sent as UTF-8: leave it out"),
         },
-        // The toolkit has time limits of its own for each connect and each call.
+        // The toolkit has its own time limits for each connect and each call.
         "connect_timeout"
         | "keepalives"
         | "keepalives_idle"

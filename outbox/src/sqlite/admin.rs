@@ -1,4 +1,4 @@
-//! Questions and decisions of operators, in SQLite.
+//! Operators' questions and decisions, in SQLite.
 
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -34,8 +34,8 @@ migrations::statements! {
             END) / 1e6 AS longest
             FROM outbox_exception WHERE relay = ?1 AND shard = 0 ORDER BY id LIMIT ?2)
             GROUP BY state, fault, is_due";
-    /// A large entry has no copy. One that history has lost was enqueued shortly before it was
-    /// parked. As `lag` counts.
+    /// A large entry has no copy. An entry whose row is also gone was enqueued shortly before it
+    /// was parked. `lag` counts in the same way.
     parked_age = "
         SELECT ({now} - coalesce((SELECT p.enqueued_at FROM outbox_parked AS p
             WHERE p.relay = e.relay AND p.shard = 0 AND p.id = e.id),
@@ -53,8 +53,8 @@ migrations::statements! {
                 ON p.relay = e.relay AND p.shard = e.shard AND p.id = e.id
             LEFT JOIN outbox_message AS m ON p.id IS NULL AND m.id = e.id AND m.message_id = e.message_id
             WHERE e.relay = ?1 AND e.shard = 0 AND e.state = ?2 AND e.id > ?3 ORDER BY e.id LIMIT ?4";
-    /// Those whose decision the relay has yet to take up, and those that it has taken up, as long
-    /// as the log has them. ?1 relay, ?2 above this id, ?3 rows.
+    /// Discarded entries: those whose decision the relay has not followed yet, and those whose
+    /// decision it has, as long as the log has them. ?1 relay, ?2 above this id, ?3 rows.
     list_discarded = "
         SELECT * FROM (
             SELECT coalesce(e.id, m.id) AS id, d.message_id, coalesce(e.topic, m.topic) AS topic,
@@ -76,16 +76,17 @@ migrations::statements! {
         WHERE id > ?2 ORDER BY id LIMIT ?3";
     found = "
         SELECT state, message_id, due_at FROM outbox_exception WHERE relay = ?1 AND shard = 0 AND id = ?2";
-    /// One that waits for a retry and for an operator: when it is due.
+    /// Finds an entry that waits for a retry and for an operator, with its due time.
     waiting = "
         SELECT due_at FROM outbox_exception WHERE relay = ?1 AND shard = 0 AND id = ?2
             AND state = 'retrying' AND fault = 'operator' AND due_at > {now}";
-    /// ?1 relay, ?2 id, ?3 when it is due, if it is retrying; now without a time.
+    /// ?1 relay, ?2 id, ?3 the new due time of an entry that is retrying; null means now.
     set_due = "
         UPDATE outbox_exception SET due_at = coalesce(?3, {now})
             WHERE relay = ?1 AND shard = 0 AND id = ?2 AND state = 'retrying'";
     present = "SELECT {now}";
-    /// The content of an entry from its copy or its row, unless it is too large to be read: 64 MiB.
+    /// The content of an entry from its copy or its row, unless it is too large to be read (64
+    /// MiB).
     content = "
         SELECT coalesce(p.payload, m.payload), coalesce(p.headers, m.headers) FROM outbox_exception AS e
             LEFT JOIN outbox_parked AS p ON p.relay = e.relay AND p.shard = e.shard AND p.id = e.id
@@ -99,8 +100,8 @@ migrations::statements! {
     discard = "
         UPDATE outbox_exception SET state = 'discarded', due_at = {now}, updated_at = {now}
             WHERE relay = ?1 AND shard = 0 AND id = ?2";
-    /// ?1 relay, ?2 id, ?3 payload, ?4 headers: the copy of what was too large to be copied, with
-    /// its new content. A part that stays is read.
+    /// ?1 relay, ?2 id, ?3 payload, ?4 headers: copies an entry that was too large to be copied,
+    /// with its new content. What the edit keeps is read from the log.
     copy_edited = "
         INSERT INTO outbox_parked
             (relay, id, kind, content_type, headers, traceparent, tracestate, payload, enqueued_at)
@@ -126,7 +127,7 @@ migrations::statements! {
 /// Without a schema.
 static SQL: LazyLock<Statements> = LazyLock::new(|| Statements::new(None));
 
-/// The digest of the content of an entry, if it can be read.
+/// Returns the digest of an entry's content, if it can be read.
 async fn digest(
     connection: &mut SqliteConnection,
     relay: &RelayName,
@@ -141,7 +142,7 @@ async fn digest(
     Ok(content.map(|(payload, headers)| Content { payload, headers }.digest()))
 }
 
-/// Sets when a retrying entry is due: now, without a time.
+/// Sets the due time of a retrying entry; `None` means now.
 async fn set_due(
     connection: &mut SqliteConnection,
     relay: &RelayName,
@@ -170,7 +171,7 @@ async fn backlog(connection: &mut SqliteConnection, cursor: &Cursor) -> Result<B
     })
 }
 
-/// The parked entries, and the age of the oldest that is held or retrying.
+/// Returns the parked entries, and the age of the oldest one that is held or retrying.
 async fn parked(
     connection: &mut SqliteConnection,
     relay: &str,
@@ -184,7 +185,7 @@ async fn parked(
         .map_err(failed())?;
     let summary = ParkedSummary::of(rows);
     let Some(EntryId(id)) = summary.oldest else { return Ok((summary, None)) };
-    // It may have left meanwhile.
+    // The entry may have left in the meantime.
     let age: Option<f64> = sqlx::query_scalar(&SQL.parked_age)
         .bind(relay)
         .bind(id)
@@ -195,7 +196,7 @@ async fn parked(
 }
 
 impl SqliteLog {
-    /// All relays, or one.
+    /// Returns all relays, or one.
     async fn status(&self, only: Option<&RelayName>) -> Result<Vec<RelayStatus>, LogError> {
         let failed = || LogError::during("describe the relays");
         let mut connection = self.connect().await?;
@@ -227,8 +228,8 @@ impl SqliteLog {
         Ok(relays)
     }
 
-    /// Takes the entries from the relay that wait for a retry and for an operator (see
-    /// [`crate::admin::decision`]). Returns until when.
+    /// Takes the entries that wait for a retry and for an operator from the relay (see
+    /// [`crate::admin::decision`]). Returns until when they are taken.
     async fn take_waiting(
         &self,
         connection: &mut SqliteConnection,
@@ -306,7 +307,7 @@ impl SqliteLog {
                     update.execute(&mut *connection).await.map_err(failed())?;
                 }
                 digests.1 = digest(&mut *connection, relay, id).await?;
-                // With its new content, one that was taken from the relay is tried again.
+                // An entry that was taken from the relay is retried with its new content.
                 set_due(&mut *connection, relay, id, None).await.map_err(failed())?;
             }
         }

@@ -17,7 +17,7 @@ use crate::log::{BrokerTrouble, CheckpointStore, Cursor, LogError, Mark, stored}
 use crate::sqlite::reader::id_of;
 use crate::sqlite::statements::SQL;
 
-/// How often to ask again when the lease became free between two questions.
+/// Maximum attempts when the lease became free between the two statements.
 const ACQUIRE_ATTEMPTS: usize = 3;
 
 pub(super) struct SqliteCheckpointStore {
@@ -25,7 +25,7 @@ pub(super) struct SqliteCheckpointStore {
     pub(super) relay: RelayName,
     pub(super) holder: String,
     pub(super) watch: Watch<i64>,
-    /// As it was noted last.
+    /// As it was last noted.
     pub(super) trouble: Option<BrokerTrouble>,
 }
 
@@ -33,8 +33,8 @@ fn micros(duration: Duration) -> i64 {
     i64::try_from(duration.as_micros()).unwrap_or(i64::MAX / 2)
 }
 
-/// Why a cursor is not of this file's history: ids count on for ever, unless somebody sets them
-/// back.
+/// Returns why a cursor does not belong to this file's history: ids always ascend, unless they were
+/// set back by hand.
 fn refusal(cursor: &Cursor, position: i64) -> Result<Option<String>, LogError> {
     let head = cursor.progress.as_ref().map(|progress| id_of(&progress.head)).transpose()?;
     let reached = id_of(&cursor.base)?.max(head.unwrap_or_default());
@@ -73,7 +73,7 @@ async fn park(connection: &mut SqliteConnection, relay: &str, parked: &Parked) -
     Ok(())
 }
 
-/// Why a message was not parked.
+/// Explains why a message was not parked.
 fn unparked(parked: &Parked, error: sqlx::Error) -> LogError {
     const NOT_NULL_VIOLATION: &str = "1299";
     let code = error.as_database_error().and_then(|error| error.code().map(|code| code.into_owned()));
@@ -102,12 +102,12 @@ impl CheckpointStore for SqliteCheckpointStore {
             return Err(LogError::operator(why));
         }
         for _ in 0..ACQUIRE_ATTEMPTS {
-            // Asks first: that writes nothing, so a standby may ask often.
+            // Reads the lease first: this writes nothing, so a standby may try often.
             let found = sqlx::query_as(&SQL.holder)
                 .bind(self.relay.as_str())
                 .fetch_optional(&mut self.connection)
                 .await
-                .map_err(LogError::during("tell who holds the lease"))?;
+                .map_err(LogError::during("find out who holds the lease"))?;
             let over = match self.watch.claim(&self.relay, &self.holder, found) {
                 ControlFlow::Continue(over) => over,
                 ControlFlow::Break(busy) => return Ok(busy),
@@ -185,7 +185,7 @@ impl CheckpointStore for SqliteCheckpointStore {
             .bind(stored::trouble(self.trouble.as_ref())?)
             .execute(&mut self.connection)
             .await
-            .map_err(LogError::during("note how the broker is"))?;
+            .map_err(LogError::during("note the state of the broker"))?;
         Ok(())
     }
 

@@ -1,4 +1,4 @@
-//! Statements that producers run, in SQLite.
+//! The statements of producers, in SQLite.
 
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -30,8 +30,8 @@ migrations::statements! {
     insert = "{into} ON CONFLICT (message_id) DO NOTHING";
     stored = "SELECT coalesce(kind, topic), content_type, payload FROM outbox_message WHERE message_id = ?1";
     is_stored = "SELECT EXISTS (SELECT 1 FROM outbox_message WHERE message_id = ?1)";
-    /// Whether retention may have removed the message ?1. An id that is ahead of the clock is above
-    /// all that it notes.
+    /// Whether retention may have removed the message ?1. Retention never notes an id that is ahead
+    /// of the clock.
     may_be_removed = "
         SELECT EXISTS (SELECT 1 FROM outbox_retention WHERE expired_through IS NOT NULL
             AND (?1 <= expired_through OR ?1 > {id_of_now}))";
@@ -41,7 +41,7 @@ migrations::statements! {
 /// Without a schema.
 static SQL: LazyLock<Statements> = LazyLock::new(|| Statements::new(None));
 
-/// Microseconds since 1970; the databases know no time that does not fit.
+/// Converts a time into microseconds since 1970. The databases have no time that does not fit.
 pub(super) fn micros(at: OffsetDateTime) -> i64 {
     i64::try_from(at.unix_timestamp_nanos() / 1_000).unwrap_or(i64::MAX)
 }
@@ -75,7 +75,7 @@ impl Dialect for Sqlite {
 
     fn statements(_: Option<&Identifier>) {}
 
-    /// In process, a round trip costs nothing: one statement per message.
+    /// Runs one statement per message: in process, a round trip costs nothing.
     async fn insert(
         connection: &mut SqliteConnection,
         (): &(),
@@ -112,7 +112,7 @@ impl Dialect for Sqlite {
         Ok(OffsetDateTime::UNIX_EPOCH + time::Duration::microseconds(micros))
     }
 
-    /// A transaction that still runs holds the write lock, for which this waits.
+    /// Waits for the write lock, which a running transaction would hold.
     async fn fate(
         connection: &mut SqliteConnection,
         (): &(),
@@ -176,11 +176,11 @@ impl Dialect for Sqlite {
     fn pool_options(_: Duration) -> SqlitePoolOptions {
         SqlitePoolOptions::new().after_release(|connection, _| {
             Box::pin(async move {
-                // Fails inside a transaction that a cancelled begin() has left, and the pool closes
-                // the connection.
+                // Fails inside a transaction that a cancelled begin() has left open, and the pool
+                // then closes the connection.
                 connection.execute("BEGIN; ROLLBACK").await?;
-                // SQLite ends a transaction by itself when the disk is full; the client, which does
-                // not know, could never begin one again.
+                // SQLite ends a transaction by itself when the disk is full. The client does not
+                // know and could never begin one again.
                 Ok(!connection.is_in_transaction())
             })
         })

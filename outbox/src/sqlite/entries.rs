@@ -32,7 +32,7 @@ migrations::statements! {
     parts {
         now = NOW;
         trace = TRACE;
-        // None where they are longer than those of any message that a broker takes.
+        // Null where they are longer than those of any message that a broker accepts.
         labels = "CASE WHEN octet_length(m.headers) > 4194304 THEN 'null' ELSE m.headers END";
     }
 
@@ -43,8 +43,8 @@ migrations::statements! {
             (SELECT min(id) FROM outbox_message) AS oldest_id,
             (SELECT enqueued_at FROM outbox_message ORDER BY id LIMIT 1) AS oldest_at,
             (SELECT max(id) FROM outbox_message) AS newest_id";
-    /// ?1 relay, ?2 passed up to here, ?3 id or null, ?4 message id or null. A parked entry has a
-    /// copy of its content, which an operator may have edited.
+    /// ?1 relay, ?2 passed up to this id, ?3 id or null, ?4 message id or null. A parked entry has
+    /// a copy of its content, which an operator may have edited.
     find = "
         WITH named AS (
                 SELECT id, message_id FROM outbox_message
@@ -79,8 +79,8 @@ migrations::statements! {
                 LEFT JOIN outbox_parked AS p ON p.relay = e.relay AND p.shard = e.shard AND p.id = e.id)
         SELECT w.*, b.state AS behind_state, b.error AS behind_error FROM whole AS w
         LEFT JOIN outbox_exception AS b ON b.relay = ?1 AND b.shard = 0 AND b.id = w.behind_id ORDER BY w.id";
-    /// ?1 relay, ?2 passed up to here, ?3 above this id, ?4 up to this one, ?5 ids or null, ?6
-    /// topic, ?7 key, ?8 and ?9 when enqueued, ?10 rows.
+    /// ?1 relay, ?2 passed up to this id, ?3 above this id, ?4 up to this id, ?5 ids or null, ?6
+    /// topic, ?7 key, ?8 and ?9 bounds of the time of enqueueing, ?10 rows.
     select = "
         SELECT m.id, m.message_id, m.topic, m.key, coalesce(m.kind, m.topic) AS kind, {labels} AS headers,
                 octet_length(m.payload) AS payload_bytes, m.enqueued_at, e.state, m.id <= ?2 AS passed,
@@ -94,7 +94,7 @@ migrations::statements! {
                 AND (?6 IS NULL OR m.topic = ?6) AND (?7 IS NULL OR m.key = ?7)
                 AND (?8 IS NULL OR m.enqueued_at >= ?8) AND (?9 IS NULL OR m.enqueued_at <= ?9)
         ORDER BY m.id LIMIT ?10";
-    /// ?1 ids, ?2 message ids, ?3 bytes of a payload and ?4 of headers that are read.
+    /// ?1 ids, ?2 message ids, ?3 maximum bytes of a payload and ?4 of headers to read.
     contents = "
         SELECT id, message_id, topic, key, kind, content_type,
             CASE WHEN octet_length(headers) <= ?4 THEN headers END AS headers,
@@ -103,8 +103,8 @@ migrations::statements! {
             octet_length(payload) AS payload_bytes, coalesce(octet_length(headers), 0) AS headers_bytes, enqueued_at,
             (deliver_at - {now}) / 1e6 AS deliver_in FROM outbox_message WHERE id IN (SELECT value FROM json_each(?1))
             AND message_id IN (SELECT value FROM json_each(?2)) ORDER BY id";
-    /// ?1 relay, ?2 id, ?3 message id, ?4 the largest payload that is read. A copy that an operator
-    /// has edited goes before the row, and the row before any other.
+    /// ?1 relay, ?2 id, ?3 message id, ?4 maximum bytes of a payload to read. A copy that an
+    /// operator has edited comes before the row, and the row before any other copy.
     payload = "
         SELECT content_type, octet_length(payload) AS bytes,
             CASE WHEN octet_length(payload) <= ?4 THEN payload END AS payload FROM (
@@ -114,7 +114,7 @@ migrations::statements! {
             FROM outbox_exception AS e JOIN outbox_parked AS p USING (relay, shard, id)
             WHERE e.relay = ?1 AND e.shard = 0 AND e.id = ?2 AND e.message_id = ?3)
         ORDER BY nth LIMIT 1";
-    /// ?1 relay, ?2 passed up to here, ?3 unread and ?4 parked entries that are counted.
+    /// ?1 relay, ?2 passed up to this id, ?3 and ?4 maximum unread and parked entries to count.
     lag = "
         SELECT topic, NULL, 0, count(*), coalesce(max(({now} - enqueued_at) / 1e6), 0.0)
         FROM (SELECT topic, enqueued_at FROM outbox_message WHERE id > ?2 ORDER BY id LIMIT ?3) GROUP BY topic
@@ -131,7 +131,7 @@ migrations::statements! {
 /// Without a schema.
 static SQL: LazyLock<Statements> = LazyLock::new(|| Statements::new(None));
 
-/// The id up to which the relay has passed.
+/// Returns the id up to which the relay has passed.
 fn passed_to(extent: &Extent) -> Result<i64, LogError> {
     extent.cursor.as_deref().map_or(Ok(0), passed)
 }
@@ -139,7 +139,7 @@ fn passed_to(extent: &Extent) -> Result<i64, LogError> {
 #[async_trait]
 impl LogEntries for SqliteLog {
     async fn find(&self, relay: &RelayName, which: EntryRef) -> Result<Vec<FoundEntry>, LogError> {
-        let failed = || LogError::during("look the entry up");
+        let failed = || LogError::during("look up the entry");
         let passed = passed_to(&self.extent(relay).await?)?;
         let (id, message_id) = match which {
             EntryRef::Id(id) => (Some(id.0), None),
@@ -157,7 +157,7 @@ impl LogEntries for SqliteLog {
     }
 
     async fn extent(&self, relay: &RelayName) -> Result<Extent, LogError> {
-        let failed = || LogError::during("tell how far the log reaches");
+        let failed = || LogError::during("find out how far the log reaches");
         let row = sqlx::query(&SQL.extent)
             .bind(relay.as_str())
             .fetch_one(&mut self.connect().await?)
@@ -278,12 +278,12 @@ impl LogEntries for SqliteLog {
             .bind(COUNTED_MAX)
             .fetch_all(&mut self.connect().await?)
             .await
-            .map_err(LogError::during("count what has not left"))?;
+            .map_err(LogError::during("count the entries that have not left"))?;
         let row = |row: &SqliteRow| {
             Ok((text(row, "topic")?, row.try_get(1)?, row.try_get(2)?, row.try_get(3)?, row.try_get(4)?))
         };
         let rows: Result<Vec<LagRow>, sqlx::Error> = rows.iter().map(row).collect();
-        Ok(by_topic(rows.map_err(LogError::during("count what has not left"))?))
+        Ok(by_topic(rows.map_err(LogError::during("count the entries that have not left"))?))
     }
 
     async fn firsts(&self, moments: &[OffsetDateTime]) -> Result<Vec<Option<EntryId>>, LogError> {
@@ -313,7 +313,6 @@ impl LogEntries for SqliteLog {
     }
 }
 
-/// The outer error is the client library's, the inner one is about the content.
 fn stored_payload(row: &SqliteRow) -> Result<StoredPayload, sqlx::Error> {
     Ok(StoredPayload {
         content_type: text(row, "content_type")?,
@@ -322,6 +321,8 @@ fn stored_payload(row: &SqliteRow) -> Result<StoredPayload, sqlx::Error> {
     })
 }
 
+/// Reads a found entry. The outer error is the client library's; the inner one concerns the
+/// content.
 fn found(row: &SqliteRow) -> Result<Result<FoundEntry, LogError>, sqlx::Error> {
     let time = |name| Ok::<_, sqlx::Error>(row.try_get::<Option<i64>, _>(name)?.map(at_micros));
     let state: Option<String> = row.try_get("state")?;
@@ -379,7 +380,7 @@ fn selected(row: &SqliteRow) -> Result<Result<SelectedEntry, LogError>, sqlx::Er
         Ok(state) => state,
         Err(error) => return Ok(Err(error)),
     };
-    // A row without an id was never published; it is found by its place.
+    // A row without an id was never published. It is identified by its position.
     let message_id = uuid(&text(row, "message_id")?).unwrap_or_default();
     let (is_passed, is_discarded, is_edited) =
         (row.try_get("passed")?, row.try_get("discarded")?, row.try_get("edited")?);

@@ -1,8 +1,8 @@
 //! The outbox in SQLite.
 //!
-//! There is one writer at a time, so ids ascend in the order of commits and "everything above the
-//! last id" loses nothing: a mark is an id. The files are those of `postgres/`, without what only
-//! PostgreSQL needs.
+//! There is one writer at a time, so ids ascend in the order of commits, and reading "everything
+//! above the last id" misses nothing: a mark is an id. The files correspond to those of
+//! `postgres/`, without what only PostgreSQL needs.
 
 mod admin;
 mod checkpoint_store;

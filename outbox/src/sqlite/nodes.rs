@@ -10,9 +10,9 @@ use crate::sqlite::statements::NOW;
 migrations::statements! {
     parts { now = NOW; }
 
-    /// ?1 holder, ?2 lease in microseconds. The lowest free number, or else a new one. There is one
-    /// writer at a time, so nobody comes in between; the second look at the lease only says so once
-    /// more.
+    /// ?1 holder, ?2 lease in microseconds. Takes the lowest free number, otherwise a new one.
+    /// There is one writer at a time, so no other process comes in between; the second check of the
+    /// lease is redundant.
     take = "
         INSERT INTO outbox_node AS n (number, epoch, holder, lease_until)
         SELECT free.number, 1, ?1, {now} + ?2 FROM (SELECT coalesce( (SELECT min(number) FROM outbox_node
@@ -22,8 +22,8 @@ migrations::statements! {
         SET epoch = n.epoch + 1, holder = excluded.holder, lease_until = excluded.lease_until, taken_at =
             {now}
             WHERE n.lease_until IS NULL OR n.lease_until <= {now} RETURNING number, epoch";
-    /// ?1 number, ?2 epoch, ?3 lease in microseconds. Also after the lease has ended, as long as
-    /// nobody has taken the number.
+    /// ?1 number, ?2 epoch, ?3 lease in microseconds. Also succeeds after the lease has ended, as
+    /// long as no other node has taken the number.
     renew = "
         UPDATE outbox_node SET lease_until = {now} + ?3 WHERE number = ?1 AND epoch = ?2
             AND holder IS NOT NULL";

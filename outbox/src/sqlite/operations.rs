@@ -14,7 +14,7 @@ const NOTE: &str =
 const OPERATIONS: &str = "SELECT at, actor, action, selection, note FROM outbox_operation WHERE relay = ?1 \
      ORDER BY seq DESC LIMIT ?2";
 
-/// Notes an operation in the connection's transaction, if there is one.
+/// Records an operation, in the connection's transaction if there is one.
 pub(super) async fn note(
     connection: &mut SqliteConnection,
     relay: &RelayName,

@@ -1,4 +1,4 @@
-//! From a URL, or from a pool, to connection options.
+//! Turns a URL or a pool into connection options.
 
 use std::str::FromStr;
 use std::time::{Duration, Instant};
@@ -9,15 +9,15 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
 use crate::connect::{InvalidUrl, dialect_of};
 use crate::log::LogError;
 
-/// How long a connection waits for the write lock.
+/// Maximum wait of a connection for the write lock.
 pub(crate) const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Between two attempts to open a file that is busy.
+/// The pause between two attempts to open a busy file.
 const BUSY_PAUSE: Duration = Duration::from_millis(20);
 
-/// SQLite options from a URL: write-ahead log (readers and the writer do not block each other), a
-/// commit is on disk when it returns, and a wait of ten seconds for the write lock. The file must
-/// exist or `mode=rwc` be in the URL.
+/// Returns SQLite options from a URL: a write-ahead log (readers and the writer do not block each
+/// other), a commit that is on disk when it returns, and a wait of ten seconds for the write lock.
+/// The file must exist, or the URL must contain `mode=rwc`.
 ///
 /// # Errors
 /// [`InvalidUrl`].
@@ -33,10 +33,10 @@ pub fn sqlite_options(url: &str) -> Result<SqliteConnectOptions, InvalidUrl> {
         .busy_timeout(BUSY_TIMEOUT))
 }
 
-/// Opens a connection or a pool, and again while the file is busy. The first connections of a new
-/// file all switch it to the write-ahead log; SQLite refuses some of them without asking the busy
-/// handler, because waiting could end in a deadlock (<https://sqlite.org/c3ref/busy_handler.html>).
-/// For ten seconds; then the last error stands.
+/// Opens a connection or a pool, and tries again for ten seconds while the file is busy. The first
+/// connections of a new file all switch it to the write-ahead log. SQLite refuses some of them
+/// without asking the busy handler, because waiting could end in a deadlock
+/// (<https://sqlite.org/c3ref/busy_handler.html>). After ten seconds the last error is returned.
 ///
 /// # Errors
 /// The errors of `open`. Cancel-safe if `open` is.
@@ -55,22 +55,22 @@ where
     }
 }
 
-/// `SQLITE_BUSY`, alone or with an extension in the upper bits
+/// Returns whether the error is `SQLITE_BUSY`, alone or with an extension in the upper bits
 /// (<https://sqlite.org/rescode.html>).
 fn is_busy(error: &sqlx::Error) -> bool {
     let code = error.as_database_error().and_then(|error| error.code());
     code.and_then(|code| code.parse::<u32>().ok()).is_some_and(|code| code & 0xff == 5)
 }
 
-/// The refusal of a database that lives in one process' memory.
+/// Makes the refusal of a database that lives in the memory of one process.
 pub(crate) fn in_memory() -> LogError {
     LogError::operator(
         "a database in memory cannot be shared by producers and relay; use a file, sqlite:orders.db",
     )
 }
 
-/// Returns options of somebody's pool as the relay needs them: a commit is on disk when it returns,
-/// and the write lock is waited for. The journal mode stays the pool's.
+/// Returns a pool's options as the relay needs them: a commit is on disk when it returns, and
+/// connections wait for the write lock. The journal mode stays the pool's.
 pub(crate) fn of_pool(options: SqliteConnectOptions) -> SqliteConnectOptions {
     options.synchronous(SqliteSynchronous::Full).busy_timeout(BUSY_TIMEOUT)
 }

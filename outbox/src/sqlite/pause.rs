@@ -64,7 +64,7 @@ impl SqliteLog {
         self.decide("resume", query.bind(since.map(micros)), relay, scope, signature).await
     }
 
-    /// Changes a pause and notes who did, or does neither: whether it did.
+    /// Changes a pause and records who did it, or does neither. Returns whether it did.
     async fn decide(
         &self,
         action: &'static str,

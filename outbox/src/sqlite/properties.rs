@@ -1,5 +1,5 @@
-//! The cursor over a real file format: whatever is committed, rolled back and removed, in pages of
-//! any size and with restarts between them, every committed row is read once and in order.
+//! The cursor on a real file format. Whatever is committed, rolled back and removed, with pages of
+//! any size and restarts between them, every committed row is read once and in order.
 
 use message::Source;
 use migrations::{Line, Migrator};
@@ -16,7 +16,7 @@ enum Step {
     Write { payloads: Vec<usize>, is_committed: bool },
     /// The relay reads a page.
     Read(PageLimit),
-    /// The relay stores its cursor and starts again from what is stored.
+    /// The relay stores its cursor and starts again from the stored one.
     Restart,
     /// The rows that the cursor has passed are removed.
     Remove,
@@ -40,7 +40,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 const ROW: RowLimit = RowLimit::of(message::SizeLimit::SQS);
 
-/// A relay over a database, and what it should have read.
+/// A relay on a database, and the rows that it should have read.
 struct Course {
     reader: SqliteReader,
     base: Mark,

@@ -1,4 +1,4 @@
-//! Differences and pages. A mark is the last id.
+//! Reads differences and pages. A mark is the last id.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ pub(super) struct SqliteReader {
     pub(super) source: Source,
 }
 
-/// The id that a mark is.
+/// Returns the id in a mark.
 pub(super) fn id_of(mark: &Mark) -> Result<i64, LogError> {
     mark.as_str().parse().map_err(|_| LogError::Corrupt {
         what: "mark",
@@ -35,7 +35,7 @@ pub(super) fn id_of(mark: &Mark) -> Result<i64, LogError> {
     })
 }
 
-/// Takes rows until the limit is reached, at least one; `exhausted` when the stream had no more.
+/// Takes rows until the limit is reached, at least one. Returns whether the stream had no more.
 async fn take(
     mut rows: BoxStream<'_, Result<SqliteRow, sqlx::Error>>,
     limit: PageLimit,
@@ -44,7 +44,7 @@ async fn take(
     let (mut count, mut bytes) = (0, 0);
     while let Some(row) = rows.try_next().await.map_err(LogError::during("read entries"))? {
         let columns = columns(&row)?;
-        // A content that is too large has not been read.
+        // Content that is too large was not read and counts as empty.
         bytes += columns.payload.len() + columns.headers.map_or(0, <[u8]>::len);
         bytes += columns.tracestate.map_or(0, <[u8]>::len);
         if count > 0 && (count >= limit.entries_max || bytes > limit.bytes_max) {
@@ -84,23 +84,23 @@ pub(super) fn columns(row: &SqliteRow) -> Result<Row<'_>, LogError> {
     read().map_err(LogError::during("read an entry"))
 }
 
-/// The longest payload and the longest headers that are read.
+/// Returns the longest payload and the longest headers that are read, in bytes.
 pub(super) fn row_max(limit: &RowLimit) -> (i64, i64) {
     let max = |bytes| i64::try_from(bytes).unwrap_or(i64::MAX);
     (max(limit.payload.message_bytes_max), max(limit.headers_bytes_max()))
 }
 
-/// Reads a text that may not be UTF-8, for an operator's eyes.
+/// Reads a text that may not be UTF-8, for display to an operator.
 pub(super) fn text(row: &SqliteRow, column: &str) -> Result<String, sqlx::Error> {
     row.try_get::<&[u8], _>(column).map(text::shown)
 }
 
-/// As [`text`], of a column that may be null.
+/// Like [`text`], for a column that may be null.
 pub(super) fn optional_text(row: &SqliteRow, column: &str) -> Result<Option<String>, sqlx::Error> {
     Ok(row.try_get::<Option<&[u8]>, _>(column)?.map(text::shown))
 }
 
-/// One more than the limit tells whether something follows.
+/// Returns one more than the limit, which shows whether a row follows.
 fn rows_max(limit: PageLimit) -> i64 {
     i64::try_from(limit.entries_max).unwrap_or(i64::MAX - 1).clamp(1, i64::MAX - 1) + 1
 }
@@ -129,7 +129,7 @@ impl SqliteReader {
             .bind(place.id.0)
             .fetch_optional(&mut self.connection)
             .await
-            .map_err(LogError::during("tell what is due next"))?;
+            .map_err(LogError::during("find out what is due next"))?;
         Ok(seconds.map(|seconds| wait(seconds).unwrap_or_default()))
     }
 

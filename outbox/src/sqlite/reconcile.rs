@@ -18,8 +18,8 @@ use crate::sqlite::reader::{id_of, text};
 migrations::statements! {
     parts {
         // ?1 relay, ?2 the id up to which the cursor has passed.
-        // A large payload that stands beside the log was not published, nor was one above 64 MiB,
-        // which no broker takes even in chunks: neither is read.
+        // A large payload of a parked entry was not published. Neither was one above 64 MiB, which
+        // no broker accepts even in chunks. Neither is read.
         rows = "SELECT m.message_id, m.topic, coalesce(m.kind, m.topic) AS kind,
                 CASE WHEN octet_length(m.headers) > 4194304 THEN 'null' ELSE m.headers END AS headers, m.content_type,
                 CASE WHEN octet_length(m.payload) > 67108864
@@ -34,7 +34,7 @@ migrations::statements! {
             FROM outbox_message AS m LEFT JOIN outbox_exception AS e
                 ON e.relay = ?1 AND e.shard = 0 AND e.id = m.id
             WHERE {is_id}";
-        // A row whose id is no UUID is no message.
+        // A row whose id is not a UUID is not a message.
         is_id = "octet_length(m.message_id) = 36 AND length(replace(m.message_id, '-', '')) = 32
             AND m.message_id NOT GLOB '*[^0-9a-f-]*' AND substr(m.message_id, 9, 1) = '-'
             AND substr(m.message_id, 14, 1) = '-' AND substr(m.message_id, 19, 1) = '-' AND substr(m.message_id, 24, 1) = '-'";
@@ -52,7 +52,7 @@ migrations::statements! {
 /// Without a schema.
 static SQL: LazyLock<Statements> = LazyLock::new(|| Statements::new(None));
 
-/// See [`Rows`].
+/// Implements [`Rows`] for SQLite.
 pub(crate) struct SqliteRows {
     connection: SqliteConnection,
     relay: RelayName,
@@ -69,7 +69,7 @@ impl SqliteRows {
         Ok(Self { connection, relay: relay.clone() })
     }
 
-    /// One payload at a time is in memory.
+    /// Reads the chosen rows, with one payload in memory at a time.
     async fn read(&mut self, which: Which<'_>) -> Result<Vec<Row>, LogError> {
         let failed = || LogError::during("read the outbox");
         let mut tx = self.connection.begin().await.map_err(failed())?;
@@ -104,7 +104,7 @@ impl SqliteRows {
     }
 }
 
-/// The id up to which a stored cursor has passed.
+/// Returns the id up to which a stored cursor has passed.
 pub(super) fn passed(cursor: &str) -> Result<i64, LogError> {
     let cursor = stored::read(cursor)?;
     let after = cursor.progress.as_ref().map_or(0, |progress| progress.after);
@@ -129,7 +129,7 @@ fn row(row: &SqliteRow) -> Result<Row, LogError> {
     })
 }
 
-/// The id that a column holds as text.
+/// Parses the id in a text column.
 pub(super) fn uuid(text: &str) -> Result<Uuid, LogError> {
     Uuid::parse_str(text)
         .map_err(|error| LogError::Corrupt { what: "message id", problem: format!("{text:?}: {error}") })

@@ -1,5 +1,5 @@
-//! History in SQLite. The database has one writer, so rows go in short transactions with pauses
-//! between them, in which producers have their turn.
+//! Retention in SQLite. The database has one writer, so rows are removed in short transactions,
+//! with pauses in which producers can write.
 
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -13,11 +13,11 @@ use crate::sqlite::reader::id_of;
 use crate::sqlite::statements::{ID_OF_NOW, IS_LARGE, NOW};
 use crate::sqlite::store::SqliteLog;
 
-/// Rows of one transaction: a few milliseconds.
+/// Rows that one transaction removes: a few milliseconds.
 const RUN_ROWS: i64 = 500;
-/// As long as a run takes about, so that producers have half of the time.
+/// About as long as one transaction takes, so that producers have half of the time.
 const PAUSE: Duration = Duration::from_millis(5);
-/// Decisions, and operations, that are looked at in one call: the oldest.
+/// Maximum decisions, and operations, that one call looks at: the oldest.
 const DECISIONS_AT_ONCE: i64 = 1_000;
 
 migrations::statements! {
@@ -28,7 +28,7 @@ migrations::statements! {
         kept_since = "max(CAST(unixepoch('subsec') * 1000 AS INTEGER) - ?1 / 1000, 0)";
         id_of_keep = "printf('%08x-%04x-7fff-bfff-ffffffffffff', {kept_since} >> 16, {kept_since} & 65535)";
         is_large = IS_LARGE;
-        // Up to the id ?1, but for what is parked without a copy because it is large.
+        // Rows up to the id ?1, except those of parked entries that are too large to have a copy.
         removable = "id <= ?1 AND NOT ({is_large} AND EXISTS (
             SELECT 1 FROM outbox_relay AS r CROSS JOIN outbox_exception AS e
             WHERE e.relay = r.relay AND e.shard = r.shard AND e.id = outbox_message.id
@@ -41,9 +41,10 @@ migrations::statements! {
         SELECT o.enqueued_at, n.id, n.enqueued_at, {now} FROM (SELECT enqueued_at FROM outbox_message
             ORDER BY id LIMIT 1) AS o, (SELECT id, enqueued_at FROM outbox_message ORDER BY id DESC
             LIMIT 1) AS n";
-    /// ?1 microseconds to keep: the last entry that is older. Ids ascend in time, so all before the
-    /// first younger one are old. A time that lies ahead is not when an entry was written: the time
-    /// in its id tells its age, and where that lies ahead too, the next entry does.
+    /// ?1 microseconds to keep: the last entry that is older. Ids ascend in time, so all entries
+    /// before the first younger one are old. A time in the future is not the time of writing: the
+    /// time in the message id then tells the age, and where that also lies in the future, the next
+    /// entry does.
     last_old = "
         SELECT id FROM outbox_message WHERE (enqueued_at <= {now} OR message_id <= {id_of_now})
             AND id < coalesce((SELECT id FROM outbox_message
@@ -57,13 +58,13 @@ migrations::statements! {
     run = "
         DELETE FROM outbox_message WHERE id IN (SELECT id FROM outbox_message WHERE {removable} ORDER BY id
             LIMIT ?2) RETURNING CAST(message_id AS BLOB)";
-    /// ?1 the largest message id that went. Not above this moment: one id of a clock that is ahead
-    /// would hide for years what is older than it.
+    /// ?1 the largest message id that was removed. Capped at the present: otherwise one id of a
+    /// clock that is ahead would hide for years what is older than it.
     expired = "
         UPDATE outbox_retention
             SET expired_through = min(max(coalesce(expired_through, ''), ?1), {id_of_now}), expired_at = {now}";
-    /// ?1 microseconds to keep, ?2 lines that are looked at. A decision stays as long as its
-    /// message could leave by it: while the log has the row, or a relay has it parked.
+    /// ?1 microseconds to keep, ?2 maximum rows to look at. A decision stays as long as its message
+    /// could still leave because of it: while the log has the row, or a relay has parked it.
     forget_decisions = "
         DELETE FROM outbox_audit WHERE seq IN (SELECT old.seq FROM
             (SELECT seq, relay, id, message_id, at FROM outbox_audit ORDER BY seq LIMIT ?2) AS old
@@ -83,8 +84,8 @@ migrations::statements! {
 /// Without a schema.
 static SQL: LazyLock<Statements> = LazyLock::new(|| Statements::new(None));
 
-/// The last one takes decisions to discard back: the next relay of this name publishes the
-/// messages.
+/// Statements that forget a relay. The last one withdraws decisions to discard: the next relay of
+/// this name publishes the messages.
 const FORGET: [&str; 4] = [
     "DELETE FROM outbox_exception WHERE relay = ?1 AND shard = 0",
     "DELETE FROM outbox_parked WHERE relay = ?1 AND shard = 0",
@@ -95,7 +96,7 @@ const FORGET: [&str; 4] = [
      HAVING max(a.seq) FILTER (WHERE a.action = 'discard') > coalesce(max(a.seq) FILTER (WHERE a.action = 'requeue'), 0)",
 ];
 
-/// Up to where every relay has passed, and which one is the furthest behind.
+/// Returns the id that every relay has passed, and the relay that is furthest behind.
 async fn passed(connection: &mut SqliteConnection) -> Result<Option<(i64, String)>, LogError> {
     let relays: Vec<(String, String)> = sqlx::query_as(&SQL.relays)
         .fetch_all(connection)
@@ -111,7 +112,7 @@ async fn passed(connection: &mut SqliteConnection) -> Result<Option<(i64, String
     Ok(behind)
 }
 
-/// The last entry that is old enough; 0 when none is.
+/// Returns the last entry that is old enough; 0 when there is none.
 async fn last_old(connection: &mut SqliteConnection, keep: Duration) -> Result<i64, LogError> {
     let last: Option<i64> = sqlx::query_scalar(&SQL.last_old)
         .bind(i64::try_from(keep.as_micros()).unwrap_or(i64::MAX))
@@ -158,13 +159,13 @@ fn segment(
     Segment { number: 0, newest: newest.map(EntryId), newest_age, oldest_age, bytes: None, held_back }
 }
 
-/// One short transaction; returns how many entries went.
+/// Runs one short transaction. Returns how many entries it removed.
 async fn run(connection: &mut SqliteConnection, up_to: i64) -> Result<u64, LogError> {
     let failed = || LogError::during("remove old entries");
     let mut tx = connection.begin_with("BEGIN IMMEDIATE").await.map_err(failed())?;
     let gone: Vec<Vec<u8>> =
         sqlx::query_scalar(&SQL.run).bind(up_to).bind(RUN_ROWS).fetch_all(&mut *tx).await.map_err(failed())?;
-    // One that is no text is no id of a message.
+    // A value that is not text is not the id of a message.
     if let Some(largest) = gone.iter().filter_map(|id| str::from_utf8(id).ok()).max() {
         sqlx::query(&SQL.expired).bind(largest).execute(&mut *tx).await.map_err(failed())?;
     }

@@ -1,26 +1,27 @@
-//! The SQL of reader and checkpoint store. Times are microseconds since 1970.
+//! The SQL of the reader and the checkpoint store. Times are microseconds since 1970.
 
 use std::sync::LazyLock;
 
-/// This moment in microseconds. The clock is that of the machine: a SQLite file has no server.
+/// The present in microseconds. The clock is the machine's: a SQLite file has no server.
 pub(super) const NOW: &str = "CAST(unixepoch('subsec') * 1000000 AS INTEGER)";
 
-/// The largest message id of this moment.
+/// The largest message id of the present.
 pub(super) const ID_OF_NOW: &str = "printf('%08x-%04x-7fff-bfff-ffffffffffff',
     CAST(unixepoch('subsec') * 1000 AS INTEGER) >> 16, CAST(unixepoch('subsec') * 1000 AS INTEGER) & 65535)";
 
-/// Whether the content of a row of the log is too large to be copied when it is parked (1 MiB).
+/// Whether the content of a row of the log is too large to be copied when it is parked (above 1
+/// MiB).
 pub(super) const IS_LARGE: &str =
     "(octet_length(payload) + coalesce(octet_length(headers), 0) + coalesce(octet_length(tracestate), 0)
         + coalesce(octet_length(traceparent), 0) > 1048576)";
 
-/// The trace context of a row of the log, if its length is that of one: an invalid one is left out.
+/// The trace context of a row of the log, if its length is valid: an invalid one is left out.
 pub(super) const TRACE: &str = "CASE WHEN octet_length(traceparent) <= 64
         AND coalesce(octet_length(tracestate), 0) <= 8192 THEN traceparent END AS traceparent,
     CASE WHEN octet_length(tracestate) <= 8192 THEN tracestate END AS tracestate";
 
-// The same of a parked entry, from its copy `p` or its row `m`. The length is asked of a column:
-// that of an expression would read it.
+// The same for a parked entry, from its copy `p` or its row `m`. The length is taken of a column:
+// taking that of an expression would read the value.
 const PARKED_HEADERS: &str = "coalesce(p.headers, m.headers)";
 const PARKED_HEADERS_BYTES: &str = "coalesce(octet_length(p.headers), octet_length(m.headers), 0)";
 const PARKED_TRACE: &str =
@@ -41,8 +42,8 @@ migrations::statements! {
         trace = TRACE;
         payload = "payload";
         payload_bytes = "octet_length(payload)";
-        // An exception with its copy, or with its row of the log, where that was too large to be
-        // copied. LEFT JOINs: one without either must be seen.
+        // An exception with its copy, or with its row of the log if that was too large to be
+        // copied. These are LEFT JOINs because an exception without either must be seen.
         exceptions = "SELECT e.id, e.message_id, e.topic, e.key, coalesce(p.kind, m.kind) AS kind,
                 coalesce(p.content_type, m.content_type, '') AS content_type, {bounded},
                 coalesce(p.enqueued_at, m.enqueued_at) AS enqueued_at, NULL AS deliver_in, e.state, e.attempts, e.due_at
@@ -50,28 +51,29 @@ migrations::statements! {
                 ON p.relay = e.relay AND p.shard = e.shard AND p.id = e.id
             LEFT JOIN outbox_message AS m ON p.id IS NULL AND m.id = e.id AND m.message_id = e.message_id
             WHERE e.relay = ?1 AND e.shard = 0";
-        // Contents and lengths. A payload and headers come when they are not longer than the relay
-        // takes: this is the place that keeps a row of any size out of its memory. SQLite knows the
-        // length of a column without reading it.
-        // Behind the parts that it names: a statement's own ones come first then.
+        // Contents and lengths. Payload and headers are included only when they are not longer than
+        // the relay accepts: this keeps rows of any size out of its memory. SQLite knows the length
+        // of a column without reading it.
+        // Comes after the parts that it names, so that a statement's own parts take precedence.
         bounded = "CASE WHEN {headers_bytes} <= {headers_max} THEN {headers} END AS headers, {trace},
             CASE WHEN {payload_bytes} <= {payload_max} THEN {payload} END AS payload,
             {payload_bytes} AS payload_bytes, {headers_bytes} AS headers_bytes";
         is_large = IS_LARGE;
-        // The queue of a held entry, as the index on it has it.
+        // The queue of a held entry, in the form of its index.
         queue = "coalesce('k' || key, 't' || topic)";
-        // The held entries of the queues behind a name.
+        // The held entries of the queues after a name.
         behind = "FROM outbox_exception WHERE relay = ?1 AND shard = 0 AND state = 'held' AND {queue} >";
     }
 
     head = "SELECT coalesce(max(id), 0) FROM outbox_message";
-    /// ?1 above this id, ?2 ceiling, ?3 rows, ?4 bytes of a payload and ?5 of headers to read.
+    /// ?1 above this id, ?2 ceiling, ?3 rows, ?4 maximum bytes of a payload and ?5 of headers to
+    /// read.
     page(payload_max = "?4", headers_max = "?5") = "
         SELECT id, message_id, topic, key, kind, content_type, {bounded}, enqueued_at,
             (deliver_at - {now}) / 1e6 AS deliver_in
         FROM outbox_message WHERE id > ?1 AND id <= ?2 ORDER BY id LIMIT ?3";
-    /// ?1 relay, ?2 and ?3 behind this time and id, ?4 rows, ?5 bytes of a payload and ?6 of
-    /// headers that are read.
+    /// ?1 relay, ?2 and ?3 after this time and id, ?4 rows, ?5 maximum bytes of a payload and ?6 of
+    /// headers to read.
     due(
         payload_max = "?5",
         headers_max = "?6",
@@ -84,13 +86,13 @@ migrations::statements! {
         {exceptions} AND e.state IN ('scheduled', 'retrying', 'discarded') AND e.due_at <= {now}
             AND (e.due_at, e.id) > (?2, ?3)
         ORDER BY e.due_at, e.id LIMIT ?4";
-    /// ?1 relay, ?2 and ?3 behind this time and id.
+    /// ?1 relay, ?2 and ?3 after this time and id.
     next_due = "
         SELECT (due_at - {now}) / 1e6 FROM outbox_exception WHERE relay = ?1 AND shard = 0
             AND state IN ('scheduled', 'retrying', 'discarded') AND (due_at, id) > (?2, ?3)
         ORDER BY due_at, id LIMIT 1";
-    /// ?1 relay, ?2 queue, ?3 from this id, ?4 rows, ?5 bytes of a payload and ?6 of headers that
-    /// are read.
+    /// ?1 relay, ?2 queue, ?3 from this id, ?4 rows, ?5 maximum bytes of a payload and ?6 of
+    /// headers to read.
     held(
         payload_max = "?5",
         headers_max = "?6",
@@ -102,8 +104,8 @@ migrations::statements! {
     ) = "
         {exceptions} AND e.state = 'held' AND coalesce('k' || e.key, 't' || e.topic) = ?2 AND e.id >= ?3
         ORDER BY e.id LIMIT ?4";
-    /// ?1 relay, ?2 behind this name, ?3 queues. From queue to queue through the index, however
-    /// many entries each holds.
+    /// ?1 relay, ?2 after this name, ?3 queues. Steps from queue to queue through the index,
+    /// however many entries each of them holds.
     held_queues = "
         WITH RECURSIVE found (name, entry, about, nth) AS (
             SELECT * FROM (SELECT {queue}, id, topic, 1 {behind} ?2 ORDER BY {queue}, id LIMIT 1)
@@ -122,8 +124,8 @@ migrations::statements! {
         SELECT cursor, coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'outbox_message'), 0)
         FROM outbox_relay WHERE relay = ?1 AND shard = 0";
     /// ?1 relay, ?2 holder, ?3 ttl in microseconds, ?4 the first cursor; ?5 epoch and ?6 end of a
-    /// lease that is over although it ends in the future, or null. The same holder gets a new epoch
-    /// too: what it sent before is fenced off.
+    /// lease that is over although its end lies in the future, or null. Even the same holder gets a
+    /// new epoch, which fences off its earlier writes.
     acquire = "
         INSERT INTO outbox_relay AS r (relay, epoch, holder, lease_until, lease_seconds, cursor)
         VALUES (?1, 1, ?2, {now} + ?3, ?3 / 1e6, ?4)
@@ -133,7 +135,7 @@ migrations::statements! {
         WHERE r.holder IS NULL OR r.holder = excluded.holder OR r.lease_until <= {now}
             OR (r.epoch = ?5 AND r.lease_until = ?6)
         RETURNING epoch, cursor, taken_from";
-    /// ?1 relay: who holds it, for how long, and for how long it was asked for.
+    /// ?1 relay: the holder, the time left, the epoch, the end, and the requested length.
     holder = "
         SELECT holder, (lease_until - {now}) / 1e6, epoch, lease_until, lease_seconds FROM outbox_relay
         WHERE relay = ?1 AND shard = 0 AND holder IS NOT NULL";
@@ -149,21 +151,22 @@ migrations::statements! {
     checkpoint = "
         UPDATE outbox_relay SET cursor = ?3, checkpoint_at = {now}
         WHERE relay = ?1 AND shard = 0 AND epoch = ?2 AND holder IS NOT NULL";
-    /// ?1 relay, ?2 epoch, ?3 what is to stand beside the cursor. Writes nothing where it does.
+    /// ?1 relay, ?2 epoch, ?3 the JSON to store beside the cursor. Writes nothing when it is
+    /// already there.
     note = "
         UPDATE outbox_relay SET cursor = json_patch(json_remove(cursor, '$.broker'), ?3)
         WHERE relay = ?1 AND shard = 0 AND epoch = ?2 AND holder IS NOT NULL
             AND json_extract(cursor, '$.broker') IS NOT json_extract(?3, '$.broker')";
-    /// ?1 relay, ?2 id: the content is copied aside with the first change of an entry, unless it is
-    /// large: SQLite copies in the memory of this process. Then its row stays in the log, where
-    /// retention leaves it.
+    /// ?1 relay, ?2 id. The first change of an entry copies its content, unless it is large: SQLite
+    /// copies in the memory of this process. The row of a large entry stays in the log, and
+    /// retention keeps it.
     copy = "
         INSERT INTO outbox_parked
             (relay, id, kind, content_type, headers, traceparent, tracestate, payload, enqueued_at)
         SELECT ?1, id, kind, content_type, headers, traceparent, tracestate, payload, enqueued_at
         FROM outbox_message WHERE id = ?2 AND NOT {is_large} ON CONFLICT (relay, shard, id) DO NOTHING";
-    /// ?1 relay, then the columns of one exception; ?8 due in microseconds. A scheduled one is due
-    /// at its message's own time.
+    /// ?1 relay, then the columns of one exception; ?8 due in microseconds. A scheduled entry is
+    /// due at its message's own time.
     park = "
         INSERT INTO outbox_exception (relay, id, message_id, topic, key, state, attempts, due_at, fault, error)
         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7,
@@ -175,7 +178,7 @@ migrations::statements! {
             fault = excluded.fault, error = excluded.error, updated_at = {now}";
     /// ?1 relay, ?2 id.
     resolve = "DELETE FROM outbox_exception WHERE relay = ?1 AND shard = 0 AND id = ?2";
-    /// ?1 relay, ?2 id: the copy of an entry that is resolved.
+    /// ?1 relay, ?2 id: the copy of a resolved entry.
     remove_copy = "DELETE FROM outbox_parked WHERE relay = ?1 AND shard = 0 AND id = ?2";
     /// ?1 relay, ?2 epoch.
     release = "

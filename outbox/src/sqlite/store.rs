@@ -1,4 +1,4 @@
-//! Opens connections that are fit for reading and keeping the log.
+//! Opens connections that are fit for reading and writing the log.
 
 use async_trait::async_trait;
 use message::Source;
@@ -14,10 +14,10 @@ use crate::sqlite::checkpoint_store::SqliteCheckpointStore;
 use crate::sqlite::options::{in_memory, opened_when_free};
 use crate::sqlite::reader::SqliteReader;
 
-/// Rows that the client library reads ahead: each may be as large as a message.
+/// Maximum rows that the client library reads ahead: each may be as large as a message.
 pub(crate) const ROWS_AHEAD: usize = 2;
 
-/// The log of a SQLite file. Cheap: connects when a reader or checkpoint store is asked for.
+/// The log of a SQLite file. Cheap: connects only when a reader or checkpoint store is requested.
 #[derive(Debug, Clone)]
 pub struct SqliteLog {
     connect: SqliteConnectOptions,
@@ -27,8 +27,8 @@ pub struct SqliteLog {
 }
 
 impl SqliteLog {
-    /// A log at a URL such as `sqlite:orders.db`. Messages carry `source` as their CloudEvents
-    /// source.
+    /// Makes a log at a URL such as `sqlite:orders.db`. Messages carry `source` as their
+    /// CloudEvents source.
     ///
     /// # Errors
     /// [`LogError::Operator`] when the URL cannot be used or names a database in memory, which a
@@ -55,13 +55,13 @@ impl SqliteLog {
     }
 }
 
-/// Only the connection tells of a pool whether its database is in memory.
+/// Refuses a database in memory. For a pool, only the connection shows whether it is one.
 async fn check_file(connection: &mut SqliteConnection) -> Result<(), LogError> {
     let file: Option<String> =
         sqlx::query_scalar("SELECT file FROM pragma_database_list WHERE name = 'main'")
             .fetch_one(connection)
             .await
-            .map_err(LogError::during("tell its file"))?;
+            .map_err(LogError::during("report its file"))?;
     match file.is_none_or(|file| file.is_empty()) {
         true => Err(in_memory()),
         false => Ok(()),

@@ -28,7 +28,7 @@ pub enum CommitOutcome {
 
 /// The outcome could not be found out in time and stays unknown.
 #[derive(Debug, thiserror::Error)]
-#[error("it could not be found out within {waited:?} whether the transaction committed: {reason}")]
+#[error("the outcome of the commit could not be found out within {waited:?}: {reason}")]
 pub struct ResolveError {
     /// How long the database was queried.
     pub waited: Duration,
@@ -61,7 +61,7 @@ impl<DB: Dialect> Outbox<DB> {
             let asked = tokio::time::timeout_at(until, self.ask(pool, commit)).await;
             let (reason, source): (_, Option<Box<dyn Error + Send + Sync>>) = match asked {
                 Ok(Ok(Some(outcome))) => return Ok(outcome),
-                Ok(Ok(None)) => (String::from("it is still running"), None),
+                Ok(Ok(None)) => (String::from("the transaction is still running"), None),
                 Ok(Err(error)) => (error.to_string(), Some(Box::new(error))),
                 Err(_) => (String::from("the database does not answer"), None),
             };

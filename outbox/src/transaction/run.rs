@@ -24,10 +24,10 @@ pub enum TransactionError<E: Error + 'static> {
     #[error("the work failed and is rolled back")]
     Work(#[source] E),
     /// No transaction could be begun. Nothing was done.
-    #[error("no transaction could be begun")]
+    #[error("the transaction could not be begun")]
     Begin(#[source] EnqueueError),
     /// The transaction was not committed. Everything is rolled back.
-    #[error("it was not committed")]
+    #[error("the transaction was not committed")]
     Commit(#[source] CommitError),
     /// The outcome of the commit is unknown, neither success nor failure. Check the business rows,
     /// or [resolve](Outbox::resolve) it later.

@@ -1,7 +1,7 @@
-//! Submissions that were given up waiting for, and whose receipts are still welcome. Pure.
+//! Unanswered submissions: their entries are parked, and their receipts may still come. Pure.
 //!
 //! A publisher owes exactly one receipt for each submission. As long as its session lives, a silent
-//! message is not submitted again: it is parked, and the submission itself finds out when its
+//! message is not submitted again: it is parked, and the submission itself shows when its
 //! destination answers. So a silence of any length costs no copies within a session.
 
 use std::collections::HashMap;
@@ -19,22 +19,22 @@ pub struct Unanswered {
     pub id: EntryId,
     /// The message that was submitted.
     pub message: Arc<Message>,
-    /// When.
+    /// When it was submitted.
     pub submitted: Submitted,
 }
 
-/// All of them in one session.
+/// All unanswered submissions of one session.
 #[derive(Debug, Default)]
 pub struct Awaited {
     tickets: HashMap<Ticket, Unanswered>,
     ids: HashMap<EntryId, Submitted>,
-    /// How many of each topic.
+    /// The number of submissions of each topic.
     topics: HashMap<String, usize>,
     bytes: usize,
 }
 
 impl Awaited {
-    /// Waits for a receipt from now on.
+    /// Adds a submission whose receipt may still come.
     pub fn insert(&mut self, ticket: Ticket, unanswered: Unanswered) {
         self.bytes += unanswered.message.wire_bytes();
         self.ids.insert(unanswered.id, unanswered.submitted);
@@ -42,7 +42,7 @@ impl Awaited {
         self.tickets.insert(ticket, unanswered);
     }
 
-    /// The receipt is there.
+    /// Removes a submission whose receipt has come.
     pub fn take(&mut self, ticket: Ticket) -> Option<Unanswered> {
         let unanswered = self.tickets.remove(&ticket)?;
         self.bytes -= unanswered.message.wire_bytes();
@@ -57,43 +57,44 @@ impl Awaited {
         Some(unanswered)
     }
 
-    /// The receipts of this session will not come. Returns what was waited for.
+    /// Removes all submissions, because their receipts will not come. Returns them.
     pub fn clear(&mut self) -> impl Iterator<Item = Unanswered> + use<> {
         std::mem::take(self).tickets.into_values()
     }
 
-    /// Whether the entry must not be submitted, because an earlier submission of it may still be
-    /// answered.
+    /// Returns whether the entry must not be submitted, because an earlier submission of it may
+    /// still be answered.
     #[must_use]
     pub fn contains(&self, id: EntryId) -> bool {
         self.ids.contains_key(&id)
     }
 
-    /// When an entry was submitted that is waited for.
+    /// Returns when an unanswered entry was submitted.
     #[must_use]
     pub fn submitted(&self, id: EntryId) -> Option<Submitted> {
         self.ids.get(&id).copied()
     }
 
-    /// Whether any message of the topic is waited for.
+    /// Returns whether any message of the topic is unanswered.
     #[must_use]
     pub fn has_topic(&self, topic: &str) -> bool {
         self.topics.contains_key(topic)
     }
 
-    /// How many are waited for.
+    /// Returns the number of unanswered submissions.
     #[must_use]
     pub fn len(&self) -> usize {
         self.tickets.len()
     }
 
-    /// Whether none is.
+    /// Returns whether there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.tickets.is_empty()
     }
 
-    /// Whether as many entries or bytes are waited for, or more: publishers keep them in memory.
+    /// Returns whether at least this many entries or bytes are unanswered: publishers keep them in
+    /// memory.
     #[must_use]
     pub fn reaches(&self, entries: usize, bytes: usize) -> bool {
         self.tickets.len() >= entries || self.bytes >= bytes

@@ -1,10 +1,10 @@
-//! Which keys and topics wait. Pure; rebuilt from the exceptions after a takeover.
+//! Tracks which keys and topics wait. Pure; rebuilt from the exceptions after a takeover.
 //!
 //! Order is kept per ordering key across topics: two topics can lead to one queue (RabbitMQ
 //! bindings), so an entry of a blocked key waits whatever its topic.
 //!
-//! The state of a key is small, whatever is held behind it: the ids of its entries that are stuck,
-//! and where its held ones begin ([`Held`]).
+//! The state of a key is small, however much is held behind it: the ids of its stuck entries, and
+//! the id at which its held ones begin ([`Held`]).
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ use crate::stuck::Stuck;
 pub enum Place {
     /// It may leave.
     Free,
-    /// It waits in the window until what is held before it has been read back.
+    /// It waits in the window until the entries held before it have been read back.
     Wait,
     /// It is held.
     Hold,
@@ -31,8 +31,8 @@ pub enum Place {
 pub struct Blocks {
     /// Stuck entries and open submissions, which stop keys.
     stuck: Stuck,
-    /// Topics that do not take messages, each with its probe: the entry whose retry finds out when
-    /// it does again.
+    /// Topics that do not take messages, each with its probe: the entry whose retry shows when it
+    /// does again.
     topics: BTreeMap<String, EntryId>,
     /// The pauses that operators have set.
     paused: Paused,
@@ -57,44 +57,44 @@ impl Blocks {
         self.held.load(QueueHash::of_name(&queue.name), queue.first);
     }
 
-    /// Whether nothing at all is blocked: the fast path.
+    /// Returns whether nothing at all is blocked: the fast path.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.stuck.is_empty() && self.held.is_empty() && self.topics.is_empty() && self.paused.is_empty()
     }
 
-    /// How many keys wait, at least: some can be stuck and have entries held as well.
+    /// Returns how many keys wait, at least: a key can be stuck and have held entries as well.
     #[must_use]
     pub fn keys_len(&self) -> usize {
         self.stuck.keys_len().max(self.held.len())
     }
 
-    /// How many topics wait.
+    /// Returns how many topics wait.
     #[must_use]
     pub fn topics_len(&self) -> usize {
         self.topics.len()
     }
 
-    /// Whether the topic takes no messages, or is paused.
+    /// Returns whether the topic takes no messages, or is paused.
     #[must_use]
     pub fn is_blocked(&self, topic: &str) -> bool {
         self.topics.contains_key(topic) || self.paused.has_topic(topic)
     }
 
-    /// Whether an operator has paused everything: nothing is submitted.
+    /// Returns whether an operator has paused everything: nothing is submitted.
     #[must_use]
     pub fn is_pipeline_paused(&self) -> bool {
         self.paused.has_pipeline()
     }
 
-    /// Whether an operator has paused the topic or key of an entry.
+    /// Returns whether an operator has paused the topic or key of an entry.
     #[must_use]
     pub fn is_paused(&self, topic: &str, key: Option<&str>) -> bool {
         self.paused.has_topic(topic) || key.is_some() && self.paused.has_queue(QueueHash::of(topic, key))
     }
 
-    /// Takes over what operators have paused. Returns whether anything has changed: entries that
-    /// are queued must be looked at again then.
+    /// Takes over the pauses that operators have set. Returns whether anything has changed: then
+    /// queued entries must be checked again.
     pub fn set_paused(&mut self, paused: Paused) -> bool {
         if self.paused == paused {
             return false;
@@ -104,13 +104,14 @@ impl Blocks {
             self.held.rest(queue);
         }
         if before.has_more_than(&self.paused) {
-            // As when a topic takes messages again.
+            // The same as when a topic takes messages again.
             self.held.release_all();
         }
         true
     }
 
-    /// Whether held entries of a queue from this place on can leave, as far as its key goes.
+    /// Returns whether held entries of a queue from this id on can leave, as far as its key is
+    /// concerned.
     fn lets_read(&self, queue: QueueHash, from: EntryId) -> bool {
         !self.paused.has_queue(queue) && self.stuck.lets_read(queue, from)
     }
@@ -136,9 +137,9 @@ impl Blocks {
         }
     }
 
-    /// Decides about an entry of the log that is in the window already. It waits for entries that
-    /// were blocked since and stand before it. An entry that was blocked behind it lets it pass, or
-    /// the blocked one could leave first.
+    /// Decides about an entry of the log that is already in the window. It waits for entries before
+    /// it that were blocked since. It does not wait for blocked entries behind it, or those could
+    /// leave first.
     #[must_use]
     pub fn place_queued(&self, topic: &str, key: Option<&str>, id: EntryId, waits: bool) -> Place {
         let queue = QueueHash::of(topic, key);
@@ -152,9 +153,9 @@ impl Blocks {
         }
     }
 
-    /// Whether an entry of the key is parked before this one. A retrying entry waits for it,
-    /// although it is due: an operator can have requeued it while an earlier one is still being
-    /// retried.
+    /// Returns whether an entry of the key is parked before this one. A due retrying entry waits
+    /// for that one: an operator may have requeued the later one while the earlier one is still
+    /// being retried.
     #[must_use]
     pub fn has_before(&self, key: Option<&str>, id: EntryId) -> bool {
         let Some(key) = key else { return false };
@@ -162,14 +163,14 @@ impl Blocks {
         self.stuck.stops_entry(queue, id) || self.held.unread(queue).is_some_and(|unread| unread < id)
     }
 
-    /// Whether a held entry that was read must go on waiting.
+    /// Returns whether a held entry that was read must keep waiting.
     #[must_use]
     pub fn keeps(&self, topic: &str, key: Option<&str>, id: EntryId) -> bool {
         let queue = QueueHash::of(topic, key);
         self.is_blocked(topic) || self.paused.has_queue(queue) || self.stuck.stops_entry(queue, id)
     }
 
-    /// An entry is stuck: its key waits for it.
+    /// Notes that an entry is stuck: its key waits for it.
     pub fn block(&mut self, key: Option<&str>, id: EntryId) {
         let Some(key) = key else { return };
         let queue = QueueHash::of("", Some(key));
@@ -179,8 +180,8 @@ impl Blocks {
         }
     }
 
-    /// A submission was given up waiting for: nothing of its key may leave until it is answered or
-    /// its session ends.
+    /// Notes that a submission is parked as unanswered: nothing of its key may leave until it is
+    /// answered or its session ends.
     pub fn give_up(&mut self, key: Option<&str>) {
         let Some(key) = key else { return };
         let queue = QueueHash::of("", Some(key));
@@ -188,7 +189,7 @@ impl Blocks {
         self.held.rest(queue);
     }
 
-    /// A submission that was given up was answered after all.
+    /// Notes that such a submission was answered after all.
     pub fn answered(&mut self, key: Option<&str>) {
         let Some(key) = key else { return };
         if self.stuck.answered(QueueHash::of("", Some(key))) {
@@ -196,34 +197,35 @@ impl Blocks {
         }
     }
 
-    /// An entry without a key was left out while it was waited for: it is read again.
+    /// Makes sure that an entry without a key is read again: it was left out while it was
+    /// unanswered.
     pub fn read_again(&mut self, topic: &str, id: EntryId) {
         self.held.read_again(QueueName::of(topic, None), id);
     }
 
-    /// Submissions of this session will not be answered any more.
+    /// Notes that submissions of this session will no longer be answered.
     pub fn session_ended(&mut self) {
         self.stuck.session_ended();
         self.held.release_all();
     }
 
-    /// An entry waits behind its key or topic.
+    /// Notes that an entry waits behind its key or topic.
     pub fn hold(&mut self, topic: &str, key: Option<&str>, id: EntryId) {
         let queue = QueueHash::of(topic, key);
-        // One that was tried again and fell silent behind another is stuck no longer: it would wait
-        // for itself.
+        // An entry that was retried and fell silent behind another is no longer stuck: it would
+        // wait for itself.
         self.stuck.remove(queue, id);
         self.held.hold(queue, id);
         // The cursor must pass it, so nothing of its queue may wait in the window before it.
         self.held.stop(queue);
-        // The first of its queue now, and nothing stops it: what the queue waited for may be
-        // waiting for it.
+        // It is now the first of its queue, and nothing stops it: the entry that the queue waited
+        // for may be waiting for this one.
         if self.held.unread(queue) == Some(id) && !self.keeps(topic, key, id) {
             self.held.recheck(queue);
         }
     }
 
-    /// An entry has left, or was discarded, or is dead and lets its key pass.
+    /// Notes that an entry has left, was discarded, or is dead and lets its key pass.
     pub fn resolve(&mut self, key: Option<&str>, id: EntryId) {
         let Some(key) = key else { return };
         let queue = QueueHash::of("", Some(key));
@@ -232,14 +234,15 @@ impl Blocks {
         }
     }
 
-    /// An entry was discarded, or confirmed while it was held: the next one of its queue may leave.
+    /// Notes that an entry was discarded, or confirmed while it was held: the next one of its queue
+    /// may leave.
     pub fn take_out(&mut self, topic: &str, key: Option<&str>, id: EntryId) {
         self.resolve(key, id);
         self.held.release(QueueName::of(topic, key));
     }
 
-    /// A topic does not take messages; `id` is going to find out when it does, if that is news.
-    /// Returns whether it is.
+    /// Notes that a topic does not take messages. If it was not blocked, `id` becomes its probe.
+    /// Returns whether it did.
     pub fn block_topic(&mut self, topic: &str, id: EntryId) -> bool {
         let is_news = !self.topics.contains_key(topic);
         if is_news {
@@ -248,26 +251,26 @@ impl Blocks {
         is_news
     }
 
-    /// Whether a blocked topic waits for the retry of this entry.
+    /// Returns whether a blocked topic waits for the retry of this entry.
     #[must_use]
     pub fn is_probe(&self, topic: &str, id: EntryId) -> bool {
         self.topics.get(topic) == Some(&id)
     }
 
-    /// Whether the topic is blocked, and another entry than this one finds out when it is no more.
+    /// Returns whether the topic is blocked and another entry than this one is its probe.
     #[must_use]
     pub fn waits_for_probe(&self, topic: &str, id: EntryId) -> bool {
         self.topics.get(topic).is_some_and(|probe| *probe != id)
     }
 
-    /// The blocked topics and their probes.
+    /// Returns the blocked topics and their probes.
     #[cfg(test)]
     pub fn probes(&self) -> impl Iterator<Item = (&str, &EntryId)> {
         self.topics.iter().map(|(topic, probe)| (topic.as_str(), probe))
     }
 
-    /// A message of the topic was confirmed, or nobody is left to find out. Returns whether the
-    /// topic was blocked until now.
+    /// Unblocks a topic, because a message of it was confirmed or it has no probe any more. Returns
+    /// whether it was blocked.
     pub fn unblock_topic(&mut self, topic: &str) -> bool {
         let was_blocked = self.topics.remove(topic).is_some();
         if was_blocked {
@@ -282,15 +285,15 @@ impl Blocks {
         held.asks(|queue, from| !paused.has_queue(queue) && stuck.lets_read(queue, from))
     }
 
-    /// Queues that rest although no key stops them, and from where on they have not been read: only
-    /// their topics can.
+    /// Returns queues that rest although no key stops them, and the ids from which on they have not
+    /// been read. Only their topics can stop them.
     #[cfg(test)]
     pub fn idle(&self) -> Vec<(QueueHash, EntryId)> {
         let idle = self.held.idle().into_iter();
         idle.filter(|(queue, from)| self.lets_read(*queue, *from)).collect()
     }
 
-    /// Names of queues were read: those whose first entry can leave are read back.
+    /// Takes in names of queues: those whose first entry can leave are read back.
     pub fn walked(&mut self, names: HeldQueues) {
         let last = names.queues.last().map(|queue| queue.name.clone());
         for HeldQueue { name, topic, first } in names.queues {
@@ -317,7 +320,7 @@ mod tests {
         QueueHash::of("t", K)
     }
 
-    /// Everything that is held is stored.
+    /// Stores the changes that hold these entries.
     fn store(blocks: &mut Blocks, ids: &[i64]) {
         ids.iter().for_each(|id| blocks.held.stored(&QueueName::of("t", K), EntryId(*id)));
     }

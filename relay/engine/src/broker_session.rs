@@ -1,4 +1,4 @@
-//! One session with the broker after another: connect, submit, break, close, wait, connect anew.
+//! One session with the broker after another: connect, submit, break, close, wait, connect again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,12 +16,12 @@ use crate::crash_points;
 
 /// How long connecting may take: DNS, TCP, TLS, authentication.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long a broken session is listened to for its last receipts: among them can be the one that
-/// names the message which broke it.
+/// How long to listen to a broken session for its last receipts. One of them may name the message
+/// that broke it.
 const LAST_WORDS: Duration = Duration::from_secs(5);
-/// Receipts taken at once.
+/// Maximum receipts taken at once.
 const RECEIPTS_MAX: usize = 4_096;
-/// Batches between the driver and the publisher: enough that the publisher never waits for the
+/// Batches between the driver and the publisher: enough to keep the publisher from waiting for the
 /// driver.
 const BATCHES: usize = 4;
 
@@ -36,9 +36,9 @@ pub(crate) enum BrokerEvent {
     Ended,
     /// Connecting failed; it is tried again after the pause.
     Refused {
-        /// Why.
+        /// The reason.
         error: PublishError,
-        /// Until the next attempt.
+        /// Time until the next attempt.
         pause: Duration,
     },
 }
@@ -48,7 +48,7 @@ struct Session {
     receipts: mpsc::UnboundedReceiver<Receipt>,
     closing: CancellationToken,
     listen_until: Option<Instant>,
-    /// The publisher ends with its session.
+    /// Aborts the publisher when the session is dropped.
     _task: AbortOnDropHandle<()>,
 }
 
@@ -82,7 +82,7 @@ impl BrokerSession {
         Self { connector, state, retry, failures: 0, trusted_until, host }
     }
 
-    /// Room for another batch, when a session is open.
+    /// Returns room for another batch, if a session is open and has some.
     pub(crate) fn permit(&self) -> Option<mpsc::Permit<'_, Vec<Submission>>> {
         match &self.state {
             State::Open(session) if session.listen_until.is_none() => session.batches.try_reserve().ok(),
@@ -100,7 +100,7 @@ impl BrokerSession {
         }
     }
 
-    /// Whether a session is open and not closing.
+    /// Returns whether a session is open and not closing.
     pub(crate) fn is_up(&self) -> bool {
         matches!(&self.state, State::Open(session) if session.listen_until.is_none())
     }
@@ -138,8 +138,8 @@ impl BrokerSession {
         }
     }
 
-    /// The broker answers for a message, whatever it says: the next broken session is followed by a
-    /// short pause again.
+    /// Notes that the broker answered for a message, whatever the answer. After the next broken
+    /// session the pause is short again.
     pub(crate) fn answered(&mut self) {
         self.failures = 0;
     }
@@ -193,7 +193,7 @@ fn connecting(connector: &Arc<dyn Connector>, host: &Runtime) -> State {
 }
 
 /// Owns the publisher. The lease is checked here, at the last moment before a message leaves: a
-/// process that was stopped past its lease finds out before it sends.
+/// process that was suspended past its lease notices before it sends.
 async fn run(
     mut publisher: Box<dyn Publisher>,
     mut queue: mpsc::Receiver<Vec<Submission>>,

@@ -17,9 +17,9 @@ use crate::options::EngineOptions;
 pub(crate) enum Command {
     /// Store this.
     Store(Checkpoint),
-    /// Make sure that a crash of the database takes nothing back that was read so far.
+    /// Make sure that everything read so far survives a crash of the database.
     Flush,
-    /// Give the lease back and end.
+    /// Release the lease and end.
     Release,
 }
 
@@ -28,14 +28,14 @@ pub(crate) enum Command {
 pub(crate) enum Report {
     /// The checkpoint is stored.
     Stored,
-    /// A crash of the database takes nothing back that was read before this was asked for.
+    /// Everything that was read before the request survives a crash of the database.
     Flushed,
 }
 
-/// How keeping the lease ended.
+/// The reason why the checkpointer ended.
 #[derive(Debug)]
 pub(crate) enum CheckpointerEnd {
-    /// Given back on request, or the driver went away.
+    /// Released on request, or because the driver is gone.
     Released,
     /// Another process has taken over.
     Lost,
@@ -49,7 +49,7 @@ pub(crate) struct Checkpointer {
     pub(crate) reports: mpsc::UnboundedSender<Report>,
     /// The error that keeps the relay from its broker, for operators.
     pub(crate) trouble: watch::Receiver<Option<BrokerTrouble>>,
-    /// Until when this process may publish; pushed on by every renewal.
+    /// The time until which this process may publish; extended by every renewal.
     pub(crate) trusted_until: watch::Sender<Instant>,
     pub(crate) trust: Duration,
     pub(crate) renew_interval: Duration,
@@ -60,8 +60,8 @@ impl Checkpointer {
         (settings.lease_trust(), settings.renew_interval())
     }
 
-    /// Runs until the lease is lost or given back, or the database fails. Checkpoints are bounded,
-    /// so that a renewal waits for one of them at most. A connection of its own would not help it:
+    /// Runs until the lease is lost or released, or the database fails. Checkpoints are bounded, so
+    /// a renewal waits for at most one of them. A connection of its own would not help the renewal:
     /// both write the relay's row.
     pub(crate) async fn run(mut self) -> Result<CheckpointerEnd, LogError> {
         let mut renewal = tokio::time::interval_at(Instant::now() + self.renew_interval, self.renew_interval);
@@ -74,7 +74,7 @@ impl Checkpointer {
                         return Ok(CheckpointerEnd::Lost);
                     }
                 }
-                // At most as often as the broker is connected to.
+                // At most as often as the relay connects to the broker.
                 Ok(()) = self.trouble.changed() => {
                     let trouble = self.trouble.borrow_and_update().clone();
                     self.log.note_trouble(self.lease.epoch, trouble).await?;

@@ -1,8 +1,9 @@
-//! Splits what is larger than the destination takes, between the engine and the publisher.
+//! Splits messages that are larger than the destination takes, between the engine and the
+//! publisher.
 //!
-//! The engine hands over one message and gets one receipt: its window, its queues by key and the
+//! The engine hands over one message and gets one receipt: its window, its queues by key and its
 //! cursor know nothing of chunks. The receipt says `Ok` when the broker has confirmed every chunk.
-//! After anything else the whole message is sent again, split in the same way: consumers keep each
+//! After anything else the whole message is sent again, split in the same way. Consumers keep each
 //! chunk once.
 
 use std::collections::HashMap;
@@ -19,17 +20,17 @@ use message::{
 
 use crate::crash_points;
 
-/// Set in the tickets of chunks. Those of the engine count from zero and never come near.
+/// Set in the tickets of chunks. Tickets of the engine count from zero and never reach it.
 const OF_CHUNK: u64 = 1 << 63;
 
-/// Opens sessions that split messages which are larger than the destination takes.
+/// Opens sessions that split messages larger than the destination takes.
 pub struct Chunking {
     inner: Arc<dyn Connector>,
     splitter: Splitter,
 }
 
 impl Chunking {
-    /// Sessions of `inner` that split as `splitter` says.
+    /// Opens sessions of `inner` that split as `splitter` says.
     #[must_use]
     pub fn new(inner: Arc<dyn Connector>, splitter: Splitter) -> Self {
         Self { inner, splitter }
@@ -50,7 +51,7 @@ impl Connector for Chunking {
     }
 }
 
-/// A session that splits.
+/// A session that splits messages.
 struct ChunkingPublisher {
     inner: Box<dyn Publisher>,
     splitter: Splitter,
@@ -68,7 +69,7 @@ impl Publisher for ChunkingPublisher {
         for submission in batch {
             match self.splitter.split(&submission.message) {
                 Ok(Some(chunks)) => submissions.extend(self.split.open(submission.ticket, chunks)),
-                // The publisher refuses a message that cannot be split, in its own words.
+                // The publisher refuses a message that cannot be split, with its own error.
                 Ok(None) | Err(_) => submissions.push(submission),
             }
         }
@@ -80,14 +81,14 @@ impl Publisher for ChunkingPublisher {
     }
 }
 
-/// The messages of a session of which chunks are under way.
+/// The messages of a session whose chunks are under way.
 #[derive(Debug, Default)]
 struct Split(Mutex<Open>);
 
 #[derive(Debug, Default)]
 struct Open {
     last: u64,
-    /// Which message a chunk belongs to.
+    /// The message of each chunk, by their tickets.
     whole_of: HashMap<Ticket, Ticket>,
     wholes: HashMap<Ticket, Waiting>,
 }
@@ -100,7 +101,7 @@ struct Waiting {
 }
 
 impl Split {
-    /// The submissions of a message's chunks, in their order.
+    /// Returns the submissions of a message's chunks, in their order.
     fn open(&self, whole: Ticket, chunks: Vec<Message>) -> Vec<Submission> {
         let mut open = self.lock();
         open.wholes.insert(whole, Waiting { chunks_left: chunks.len(), failure: None });
@@ -114,8 +115,8 @@ impl Split {
         submissions
     }
 
-    /// The receipt of a message when the last of its chunks has one; that of a message that was not
-    /// split at once.
+    /// Returns the receipt of a message once its last chunk has one. A receipt of a message that
+    /// was not split is returned at once.
     fn gather(&self, receipt: Receipt) -> Option<Receipt> {
         if receipt.ticket.0 & OF_CHUNK == 0 {
             return Some(receipt);
@@ -144,7 +145,7 @@ impl Split {
 
 impl Waiting {
     /// Keeps the failure that says the most about this message: after one chunk is refused, the
-    /// others are often told only that the session is over.
+    /// others often learn only that the session is over.
     fn note(&mut self, outcome: Result<(), PublishError>) {
         let Err(error) = outcome else { return };
         let says = |error: &PublishError| match error.scope() {
@@ -175,7 +176,7 @@ mod tests {
         Message::new(topic, EventType::new("order.placed").unwrap(), vec![7; bytes])
     }
 
-    /// A broker that keeps the submissions it was given, and the end to answer them.
+    /// A broker that keeps its submissions, and the sender to answer them.
     struct Fake {
         submitted: Arc<Mutex<Vec<Submission>>>,
         receipts: Arc<Mutex<Option<Receipts>>>,
@@ -208,7 +209,7 @@ mod tests {
         async fn close(self: Box<Self>, _grace: Duration) {}
     }
 
-    /// Submits a small, a large and a small message; answers the chunks with these outcomes, the
+    /// Submits a small, a large and a small message. Answers the chunks with these outcomes and the
     /// others with `Ok`.
     async fn run(outcomes: Vec<Result<(), PublishError>>) -> Vec<(u64, Result<(), PublishError>)> {
         let fake = Fake { submitted: Arc::default(), receipts: Arc::default() };

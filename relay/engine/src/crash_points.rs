@@ -1,4 +1,4 @@
-//! Where a test ends a relay: see [`message::crash_points`].
+//! Places at which a test ends a relay: see [`message::crash_points`].
 //!
 //! | place | the broker | the cursor |
 //! |---|---|---|
@@ -18,14 +18,14 @@ pub const BEFORE_PUBLISH: &str = "relay::before_publish";
 pub const AFTER_PUBLISH: &str = "relay::after_publish";
 /// The broker has confirmed a chunk of a message, and not all of them.
 pub const AFTER_CHUNK: &str = "relay::after_chunk";
-/// The broker has confirmed messages, and nothing is done about it yet.
+/// The broker has confirmed messages, and the relay has not handled the receipts.
 pub const AFTER_CONFIRM: &str = "relay::after_confirm";
-/// They are settled in memory, and the checkpoint is about to be stored.
+/// Messages are settled in memory, and the checkpoint is about to be stored.
 pub const BEFORE_CHECKPOINT: &str = "relay::before_checkpoint";
 /// The checkpoint is stored.
 pub const AFTER_CHECKPOINT: &str = "relay::after_checkpoint";
 
-/// All of them. [`AFTER_CHUNK`] takes messages in chunks.
+/// All of them. [`AFTER_CHUNK`] is reached only with messages in chunks.
 #[cfg(feature = "testing")]
 pub const ALL: [&str; 7] = [
     AFTER_READ,

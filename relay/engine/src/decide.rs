@@ -1,31 +1,31 @@
-//! Decides about an entry after a failure. Pure.
+//! Decides what happens to an entry after a failure. Pure.
 
 use message::{Fault, FaultScope};
 
-/// The decision about an entry whose publishing was not confirmed.
+/// The next step for an entry whose publishing was not confirmed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NextStep {
     /// Send it again on the next session; nothing is recorded.
     Resend,
-    /// Park it and try again later; its key waits. `attempts` is the new count.
+    /// Park it and retry later; its key waits. `attempts` is the new count.
     Retry {
         /// Attempts that counted so far, this one included if it counts.
         attempts: u32,
         /// Whether the whole topic waits with it.
         block_topic: bool,
     },
-    /// An operator decides.
+    /// Park it as dead: an operator decides.
     Dead {
         /// Attempts that counted, this one included.
         attempts: u32,
     },
 }
 
-/// Judges one failure.
+/// Decides the next step after one failure.
 ///
-/// * a lost session: resend, whosever fault it was (wrong credentials stop the session, not the
+/// * a lost session: resend, whoever is at fault (wrong credentials stop the session, not the
 ///   message);
-/// * the topic's trouble: wait with the whole topic, without counting;
+/// * a problem of the topic: wait with the whole topic, without counting;
 /// * the broker's or the operator's fault with one message: wait, without counting;
 /// * the message's own fault: count, and after `attempts_max` it is dead.
 #[must_use]

@@ -1,47 +1,49 @@
-//! When to look for exceptions that are due, and from where on. Pure.
+//! Decides when to look for exceptions that are due, and from which position on. Pure.
 //!
-//! They come in pages by their time. What is in the window already stays due in the database, so a
-//! pass goes on behind the page before, and begins at the first one only now and then: for what an
-//! operator requeued or discarded, what was left because it waited for others of its key, and what
-//! was stored late.
+//! They come in pages, ordered by time. Exceptions in the window stay due in the database, so a
+//! pass continues after the previous page. It starts over at the first exception only from time to
+//! time. This finds exceptions that an operator requeued or discarded, that were left because they
+//! wait for others of their key, or that were stored late.
 
 use std::time::Duration;
 
 use outbox::log::{DuePage, DuePosition};
 use tokio::time::Instant;
 
-/// How often to begin at the first one: an operator's decision is noticed within this time.
+/// Interval at which a pass starts at the first exception: an operator's decision is noticed within
+/// this time.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Where looking stands.
+/// The progress of looking for due exceptions.
 #[derive(Debug)]
 pub(crate) struct Due {
     position: Option<DuePosition>,
-    /// A pass is under way: read the next page as soon as there is room.
+    /// Whether a pass is under way: then read the next page as soon as there is room.
     is_reading: bool,
     /// When the next pass begins.
     at: Instant,
-    /// When the last one began at the first exception.
+    /// When the last pass from the first exception began.
     began_at: Option<Instant>,
 }
 
 impl Due {
-    /// Looks at once.
+    /// Starts with a look at once.
     pub(crate) fn new(now: Instant) -> Self {
         Self { position: None, is_reading: false, at: now, began_at: None }
     }
 
-    /// When there is something to do; not while a pass is under way.
+    /// Returns when the next pass begins; `None` while a pass is under way.
     pub(crate) fn at(&self) -> Option<Instant> {
         (!self.is_reading).then_some(self.at)
     }
 
-    /// Behind which place to read now, if anything is to be read.
+    /// Returns the position after which to read now, if anything is to be read.
     pub(crate) fn wanted(&self) -> Option<Option<DuePosition>> {
         self.is_reading.then_some(self.position)
     }
 
-    /// A pass begins, at the first exception if that costs little or if it is time to.
+    /// Begins a pass. It starts at the first exception if that costs little, or if the last pass
+    /// from there was long enough ago.
     pub(crate) fn begin(&mut self, now: Instant, is_cheap: bool) {
         let is_time = self.began_at.is_none_or(|began_at| now.duration_since(began_at) >= LOOK_INTERVAL);
         if is_cheap || is_time {
@@ -51,19 +53,19 @@ impl Due {
         self.is_reading = true;
     }
 
-    /// Something was stored that becomes due.
+    /// Notes that something was stored that becomes due.
     pub(crate) fn look(&mut self, now: Instant) {
         self.at = now;
     }
 
-    /// Something was left that is due.
+    /// Notes that a due exception was left in the database.
     pub(crate) fn look_anew(&mut self, now: Instant) {
         if !self.is_reading {
             (self.at, self.began_at) = (now, None);
         }
     }
 
-    /// A page was read.
+    /// Notes that a page was read.
     pub(crate) fn read(&mut self, page: &DuePage, now: Instant) {
         self.position = page.position;
         if page.exhausted {

@@ -1,4 +1,4 @@
-//! The reports of the engine, as plain data: telemetry reads them, and decides nothing.
+//! The reports of the engine as plain data. Telemetry reads them and decides nothing.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,11 +14,11 @@ pub enum Event {
     Published {
         /// The message.
         message: Arc<Message>,
-        /// When it was handed to the publisher, since the lease was taken; `None` when it was not
-        /// in flight any more.
+        /// When it was handed to the publisher, since the lease was taken; `None` when it was no
+        /// longer in flight.
         submitted_at: Option<Duration>,
-        /// The number of this attempt, from 1, of those that counted; `None` when the confirmation
-        /// came after the message had been given up waiting for.
+        /// The number of this attempt, from 1, among those that count; `None` when the confirmation
+        /// came after the message had been parked as unanswered.
         attempt: Option<u32>,
     },
     /// A receipt was not a confirmation.
@@ -27,14 +27,14 @@ pub enum Event {
         message: Arc<Message>,
         /// When it was handed to the publisher, since the lease was taken.
         submitted_at: Option<Duration>,
-        /// The number of this attempt, from 1, of those that counted.
+        /// The number of this attempt, from 1, among those that count.
         attempt: u32,
-        /// Whose fault.
+        /// Party at fault.
         fault: Fault,
-        /// How far it reaches.
+        /// How far the failure reaches.
         scope: FaultScope,
     },
-    /// So many entries of a page are not this relay's to publish.
+    /// This many entries of a page are left to other relays.
     LeftOut(u64),
     /// An entry was parked.
     Parked(Box<Parked>),
@@ -42,7 +42,7 @@ pub enum Event {
     TopicBlocked {
         /// The topic.
         topic: String,
-        /// Whose fault.
+        /// Party at fault.
         fault: Fault,
         /// The problem, and what to do about it.
         reason: String,
@@ -56,16 +56,16 @@ pub enum Event {
     Session(News),
 }
 
-/// A change of the session as a whole that is worth a word.
+/// A change of the whole session that is worth a log line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum News {
-    /// Nothing was confirmed for so long, although messages wait for it.
+    /// Nothing was confirmed for this time, although messages wait for confirmation.
     Silent(Duration),
-    /// Something was, at last.
+    /// Something was confirmed again.
     Answers,
 }
 
-/// How much a lease has in hand at one moment.
+/// The load of a term at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Load {
     /// Messages that the publisher has, without a receipt.
@@ -78,6 +78,6 @@ pub struct Load {
     pub blocked_keys: usize,
     /// Topics that wait.
     pub blocked_topics: usize,
-    /// Messages that are no longer waited for, and may still be answered.
+    /// Messages that were parked as unanswered and may still be answered.
     pub unanswered: usize,
 }

@@ -1,10 +1,10 @@
-//! Failures that count as no attempt: they space the retries of an entry. Pure.
+//! Failures that do not count as attempts: they space the retries of an entry. Pure.
 
 use std::collections::HashMap;
 
 use outbox::log::EntryId;
 
-/// Entries whose failures are remembered, at most.
+/// Maximum entries whose failures are remembered.
 pub const REMEMBERED_MAX: usize = 10_000;
 
 /// Failures of parked entries since the takeover.
@@ -12,9 +12,9 @@ pub const REMEMBERED_MAX: usize = 10_000;
 pub struct Failures(HashMap<EntryId, u32>);
 
 impl Failures {
-    /// Counts a failure. Returns how many there were of the entry, or more than any retry waits for
-    /// when too many entries fail to remember all of them: then nothing is gained by trying one of
-    /// them soon.
+    /// Counts a failure. Returns how many failures the entry has had. When too many entries fail to
+    /// remember all of them, returns a number above that of any retry: an early retry of one of
+    /// them would gain nothing.
     pub fn count(&mut self, id: EntryId) -> u32 {
         if self.0.len() >= REMEMBERED_MAX && !self.0.contains_key(&id) {
             return u32::MAX;
@@ -24,7 +24,7 @@ impl Failures {
         *failures
     }
 
-    /// The entry has left, or is not tried again by itself.
+    /// Forgets an entry that has left or is no longer retried automatically.
     pub fn forget(&mut self, id: EntryId) {
         self.0.remove(&id);
     }

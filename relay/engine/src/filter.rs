@@ -1,8 +1,8 @@
-//! Which entries of the log a relay publishes; all others count as passed. Pure.
+//! Selects the entries of the log that a relay publishes; all others count as passed. Pure.
 //!
-//! Several relays can share one outbox, each with its own name, cursor and filter. What a filter
-//! decides depends on the entry alone, so every process of a relay decides alike, and a successor
-//! leaves out what its predecessor left out.
+//! Several relays can share one outbox, each with its own name, cursor and filter. A filter decides
+//! by the entry alone. So every process of a relay decides alike, and a successor leaves out the
+//! entries that its predecessor left out.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,9 +10,9 @@ use std::fmt;
 use outbox::entries::Labels;
 use outbox::log::Entry;
 
-/// Rules of a filter at most, and patterns or headers of a rule.
+/// Maximum rules of a filter, and maximum patterns or headers of a rule.
 pub const RULES_MAX: usize = 64;
-/// Bytes of a pattern or of a header's name or value at most: as long as topics and kinds may be.
+/// Maximum bytes of a pattern or of a header's name or value: as long as topics and kinds may be.
 pub const PATTERN_BYTES_MAX: usize = 255;
 
 /// A filter: an entry is taken when one of its rules takes it. Without rules it takes all.
@@ -21,9 +21,10 @@ pub struct Filter {
     rules: Vec<Conditions>,
 }
 
-/// A rule of a filter: it takes messages that meet all of its conditions, at least one. Patterns
-/// are names with `*` for any characters, also none; one that begins with `!` excludes. A name is
-/// taken when no pattern excludes it and one takes it; excluding ones alone take everything else.
+/// A rule of a filter. It takes messages that meet all of its conditions; it has at least one.
+/// Patterns are names in which `*` stands for any characters, or none. A pattern that begins with
+/// `!` excludes. A name is taken when no pattern excludes it and one takes it; if all patterns
+/// exclude, everything else is taken.
 ///
 /// ```
 /// use relay_engine::{Filter, Rule};
@@ -92,15 +93,15 @@ pub enum InvalidRule {
         "{count} {what} are more than {RULES_MAX}: use patterns with *, or a header that the producer sets"
     )]
     TooMany {
-        /// Of what.
+        /// The things of which there are too many.
         what: &'static str,
-        /// How many.
+        /// Their number.
         count: usize,
     },
     /// A pattern is empty or too long.
     #[error("the pattern {pattern:?} must have 1 to {PATTERN_BYTES_MAX} bytes, besides a ! in front of it")]
     Pattern {
-        /// Its beginning.
+        /// The beginning of the pattern.
         pattern: String,
     },
     /// A header's name is empty, or name or value is too long.
@@ -113,15 +114,15 @@ pub enum InvalidRule {
     },
 }
 
-/// The parts of an entry that a filter looks at.
+/// The parts of an entry that a filter needs.
 pub trait Filtered {
-    /// Its topic.
+    /// Returns its topic.
     fn topic(&self) -> &str;
-    /// Its kind; `None` when that cannot be read.
+    /// Returns its kind, or `None` when the kind cannot be read.
     fn kind(&self) -> Option<&str>;
-    /// Whether its headers could be read.
+    /// Returns whether its headers could be read.
     fn has_readable_headers(&self) -> bool;
-    /// The value of a header.
+    /// Returns the value of a header.
     fn header(&self, name: &str) -> Option<&str>;
 }
 
@@ -166,7 +167,7 @@ impl Filtered for (&str, &Labels) {
 }
 
 impl Filter {
-    /// Takes what one of these rules takes; everything, when there is none.
+    /// Creates a filter that takes what one of these rules takes, or everything if there is none.
     ///
     /// # Errors
     /// [`InvalidFilter`]: more than [`RULES_MAX`] rules, or one that cannot be used. The producer's
@@ -180,21 +181,21 @@ impl Filter {
         Ok(Self { rules: rules.into_iter().enumerate().map(validated).collect::<Result<_, _>>()? })
     }
 
-    /// Whether it takes everything.
+    /// Returns whether it takes everything.
     #[must_use]
     pub fn takes_all(&self) -> bool {
         self.rules.is_empty()
     }
 
-    /// Whether it takes an entry. A part that cannot be read meets every condition about it: so the
-    /// entry is parked where an operator sees it, and not passed in silence.
+    /// Returns whether it takes an entry. A part that cannot be read meets every condition about
+    /// it. So the entry is parked where an operator sees it, and not passed silently.
     #[must_use]
     pub fn takes(&self, entry: &impl Filtered) -> bool {
         self.takes_all() || self.rules.iter().any(|rule| rule.takes(entry))
     }
 
-    /// Whether it takes a message to this topic, as far as the topic decides: some of them may be
-    /// left out for their kind or their headers.
+    /// Returns whether it takes messages to this topic, as far as the topic decides. Some of them
+    /// may be left out for their kind or their headers.
     #[must_use]
     pub fn can_take_topic(&self, topic: &str) -> bool {
         self.takes_all() || self.rules.iter().any(|rule| rule.topics.take(topic))
@@ -257,8 +258,8 @@ impl Patterns {
 }
 
 impl fmt::Display for Filter {
-    /// As people read it: `topic orders.*, !orders.audit and kind order.placed, or header
-    /// region=eu`.
+    /// Writes the filter for people: `topic orders.*, !orders.audit and kind order.placed, or
+    /// header region=eu`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.takes_all() {
             return f.write_str("everything");
@@ -286,11 +287,11 @@ fn beginning(text: &str) -> String {
     text.chars().take(40).collect()
 }
 
-/// Whether a pattern with `*` matches a whole text. Goes back to the last `*` only, so it takes at
-/// most the product of both lengths.
+/// Returns whether a pattern with `*` matches a whole text. It backtracks only to the last `*`, so
+/// it takes at most as many steps as the product of both lengths.
 fn matches(pattern: &[u8], text: &[u8]) -> bool {
     let (mut at, mut place) = (0, 0);
-    // Behind the last star, and where the text that it stands for ends.
+    // The place behind the last star, and the end of the text that the star stands for.
     let mut star = None;
     while place < text.len() {
         match pattern.get(at) {
@@ -348,7 +349,7 @@ mod tests {
         Rule { topics: texts(topics), kinds: texts(kinds), headers: headers.collect() }
     }
 
-    /// Of a row that is too large the kind is known, and the headers are not.
+    /// The kind of a row that is too large is known; its headers are not.
     #[test]
     fn a_row_that_was_not_read_belongs_to_the_relay_of_its_kind() {
         let entry = |kind: Option<&str>| Entry {

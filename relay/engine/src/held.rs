@@ -1,36 +1,38 @@
-//! Queues of held entries: which may have entries that have not been read back, and from which id
-//! on. Pure.
+//! Queues of held entries: which of them may have entries that have not been read back, and from
+//! which id on. Pure.
 //!
-//! A queue is a key, or the entries of a topic that have no key. At rest a queue is a hash and an
-//! id, whatever it holds: the entries are in the database only. A bounded number of queues is read
-//! back at once.
+//! A queue is a key, or the entries of a topic that have no key. A resting queue is a hash and an
+//! id, however much it holds: the entries are only in the database. A bounded number of queues is
+//! read back at once.
 //!
 //! | state | what it means for a new entry of the log |
 //! |---|---|
 //! | resting | held |
-//! | active | held: what was stored before it is being read |
-//! | active, closing | waits in the window: all that was held before it is stored soon, and then read |
-//! | unknown | leaves directly: nothing of the queue is held, or all of it is in the window before it |
+//! | active | held: the entries stored before it are being read |
+//! | active, closing | waits in the window: all entries held before it are stored soon, and then read |
+//! | unknown | leaves directly: nothing of the queue is held, or all of it is in the window before this entry |
 //!
 //! # Why nothing is passed over
 //! `from` is never above an entry that is held and has not been read back. Holding an entry lowers
-//! it; an answer raises it to behind its last entry, but not above those that were not stored when
-//! the question was asked (`unstored`, `missed`). An answer to a question from a higher place than
-//! `from` is now does not count. An answer ends before the first entry that was not stored when it
-//! was asked: it can show what was held behind that one long ago (`shown`).
+//! it. An answer raises it to behind the answer's last entry, but not above entries that were not
+//! stored when the question was asked (`unstored`, `missed`). An answer does not count if its
+//! question began at a higher id than `from` is now. Taking in an answer ends before the first
+//! entry that was not stored when the question was asked: the answer can show entries behind it
+//! that were held long ago (`shown`).
 //!
 //! # Why nothing rests for ever
-//! A queue rests only while something stops its first entry, and whatever ends that releases it:
+//! A queue rests only while something stops its first entry, and the end of that releases the
+//! queue:
 //!
 //! | what stops the first entry | what releases the queue |
 //! |---|---|
-//! | a stuck entry before it, or a submission of its key that may still be answered | the end of that |
-//! | its topic | the unblocking of the topic: all queues are walked through |
-//! | a pause of its topic or key | the resume: all queues are walked through |
-//! | nothing, but there were too many names to remember | a walk: what it does not find has nothing stored |
+//! | a stuck entry before it, or a submission of its key that may still be answered | the end of either |
+//! | its topic | the unblocking of the topic, by a walk over all queues |
+//! | a pause of its topic or key | the resume, by a walk over all queues |
+//! | nothing, but there were too many names to remember | a walk: a queue that it does not find has nothing stored |
 //! | its change is not stored | the checkpoint (`recheck`) |
 //!
-//! So whatever gives a queue another first entry must ask whether that one is stopped:
+//! So code that gives a queue another first entry must check whether that one is stopped:
 //! `Held::read`, `Blocks::hold`, `Blocks::take_out`.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
@@ -39,19 +41,19 @@ use std::hash::{DefaultHasher, Hasher};
 use message::Ticket;
 use outbox::log::{EntryId, HeldAsk, QueueName};
 
-/// Queues that are read back at once.
+/// Maximum queues that are read back at once.
 const ACTIVE_MAX: usize = if cfg!(test) { 2 } else { 100 };
 
-/// Names of queues that wait for their turn. More of them are found by a walk over the database.
+/// Maximum names of queues that wait for their turn. A walk over the database finds the others.
 const READY_MAX: usize = if cfg!(test) { 4 } else { 2_000 };
 
-/// Stands for the name of a queue: 96 bits, so that two of a million have the same once in 10^17
-/// times.
+/// A hash of a queue's name, of 96 bits: among a million names, two have the same hash once in
+/// 10^17 times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QueueHash([u32; 3]);
 
 impl QueueHash {
-    /// The queue of entries with this topic and key.
+    /// Returns the queue of entries with this topic and key.
     #[must_use]
     pub fn of(topic: &str, key: Option<&str>) -> Self {
         match key {
@@ -60,7 +62,7 @@ impl QueueHash {
         }
     }
 
-    /// The queue of a name.
+    /// Returns the queue of a name.
     #[must_use]
     pub fn of_name(name: &QueueName) -> Self {
         let (kind, rest) = name.as_str().split_at_checked(1).unwrap_or_default();
@@ -86,9 +88,9 @@ impl QueueHash {
 struct Resting {
     /// No held entry that has not been read back has a smaller id.
     from: EntryId,
-    /// It was released, and waits for a walk to find its name.
+    /// Whether it was released and waits for a walk to find its name.
     is_owed: bool,
-    /// An entry of it was held or stored since.
+    /// Whether an entry of it was held or stored since.
     is_touched: bool,
 }
 
@@ -96,22 +98,22 @@ struct Resting {
 #[derive(Debug)]
 struct Active {
     name: QueueName,
-    /// No held entry that has not been read back has a smaller id; nothing is left to read without
-    /// one.
+    /// No held entry that has not been read back has a smaller id. `None` when nothing is left to
+    /// read.
     from: Option<EntryId>,
-    /// From where on it was asked for.
+    /// The id from which on it was asked for.
     asked: Option<EntryId>,
-    /// Entries that were stored since it was asked for: the answer need not show them.
+    /// Entries that were stored since the question: the answer need not show them.
     missed: BTreeSet<EntryId>,
-    /// Everything that was stored has been read: new entries wait in the window.
+    /// Whether everything that was stored has been read: then new entries wait in the window.
     is_closing: bool,
     /// Tickets of log entries that wait in the window until this queue has been read back.
     waiting: Vec<Ticket>,
 }
 
 impl Active {
-    /// Whether it cannot be read before a checkpoint: its first entry is not stored, or nothing
-    /// else is left of it.
+    /// Returns whether it cannot be read before a checkpoint, because its first entry is not stored
+    /// or only unstored entries are left.
     fn waits_for_store(&self, unstored: Option<&BTreeSet<EntryId>>) -> bool {
         let unstored = unstored.and_then(BTreeSet::first);
         unstored.is_some_and(|unstored| self.is_closing || self.from.is_some_and(|from| *unstored <= from))
@@ -123,7 +125,7 @@ impl Active {
 struct Walk {
     is_going: bool,
     after: Option<QueueName>,
-    /// Something was released meanwhile: begin anew at the end.
+    /// Whether something was released meanwhile: then the walk starts again at its end.
     again: bool,
 }
 
@@ -132,9 +134,9 @@ struct Walk {
 pub enum Read {
     /// Up to here, and more may follow.
     UpTo(EntryId),
-    /// An entry must go on waiting, and all behind it.
+    /// Up to this entry, which must keep waiting, like all behind it.
     StoppedAt(EntryId),
-    /// To this entry, which was not stored when the question was asked.
+    /// Up to this entry, which was not stored when the question was asked.
     Unstored(EntryId),
     /// Everything that is stored.
     All,
@@ -145,7 +147,7 @@ pub enum Read {
 pub struct Held {
     resting: BTreeMap<QueueHash, Resting>,
     active: BTreeMap<QueueHash, Active>,
-    /// Released queues, whose turn comes, each once.
+    /// Released queues that wait for their turn, each once.
     ready: VecDeque<QueueName>,
     queued: HashSet<QueueHash>,
     /// Held entries whose change is not stored.
@@ -153,26 +155,26 @@ pub struct Held {
     /// Queues that were released while their first entry was not stored.
     recheck: HashSet<QueueHash>,
     walk: Walk,
-    /// Entries that waited for their queue must be looked at again.
+    /// Whether entries that waited for their queue must be checked again.
     requeue: bool,
     /// Entries that waited for their queue and may leave now.
     freed: Vec<Ticket>,
 }
 
 impl Held {
-    /// Whether nothing is held.
+    /// Returns whether nothing is held.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.resting.is_empty() && self.active.is_empty()
     }
 
-    /// How many queues have entries that were not read back.
+    /// Returns how many queues have entries that were not read back.
     #[must_use]
     pub fn len(&self) -> usize {
         self.resting.len() + self.active.len()
     }
 
-    /// Whether queues are being read back or are about to be.
+    /// Returns whether queues are being read back or are about to be.
     #[must_use]
     pub fn is_reading(&self) -> bool {
         !self.active.is_empty() || !self.ready.is_empty() || self.walk.is_going
@@ -183,7 +185,8 @@ impl Held {
         self.resting.insert(queue, Resting { from: first, is_owed: false, is_touched: false });
     }
 
-    /// The smallest id that a held entry of the queue can have that was not read back.
+    /// Returns the smallest id that a held entry of the queue can have without having been read
+    /// back.
     #[must_use]
     pub fn unread(&self, queue: QueueHash) -> Option<EntryId> {
         match self.resting.get(&queue) {
@@ -192,21 +195,21 @@ impl Held {
         }
     }
 
-    /// Whether the queue has entries that were not read back.
+    /// Returns whether the queue has entries that were not read back.
     #[must_use]
     pub fn contains(&self, queue: QueueHash) -> bool {
         self.resting.contains_key(&queue) || self.active.contains_key(&queue)
     }
 
-    /// Whether new entries of the queue wait in the window.
+    /// Returns whether new entries of the queue wait in the window.
     #[must_use]
     pub fn is_closing(&self, queue: QueueHash) -> bool {
         self.active.get(&queue).is_some_and(|active| active.is_closing)
     }
 
-    /// An answer shows this entry. Returns the first one before it that was not stored when it was
-    /// asked and that the answer has not shown: nothing may pass it. Or the entry itself, if memory
-    /// has held it anew.
+    /// Notes that an answer shows this entry. Returns the first entry before it that was not stored
+    /// when the question was asked and that the answer has not shown: nothing may pass that one.
+    /// Returns the entry itself if memory has held it again.
     pub fn shown(&mut self, queue: QueueHash, id: EntryId) -> Option<EntryId> {
         let unstored = self.unstored.get(&queue).and_then(BTreeSet::first).copied();
         let missed = self.active.get_mut(&queue).and_then(|active| {
@@ -216,13 +219,13 @@ impl Held {
         unstored.into_iter().chain(missed).min().filter(|first| *first <= id)
     }
 
-    /// An entry is held; its change is not stored yet.
+    /// Notes that an entry is held. Its change is not stored yet.
     pub fn hold(&mut self, queue: QueueHash, id: EntryId) {
         self.unstored.entry(queue).or_default().insert(id);
         self.lower(queue, id);
     }
 
-    /// The change that holds an entry is stored, or another one has taken its place.
+    /// Notes that the change that holds an entry is stored, or was replaced by another change.
     pub fn stored(&mut self, name: &QueueName, id: EntryId) {
         let queue = QueueHash::of_name(name);
         let Some(ids) = self.unstored.get_mut(&queue) else { return };
@@ -245,7 +248,7 @@ impl Held {
         }
     }
 
-    /// An entry that was passed over is to be read after all.
+    /// Notes that an entry that was passed over has to be read after all.
     pub fn read_again(&mut self, name: QueueName, id: EntryId) {
         let queue = QueueHash::of_name(&name);
         self.lower(queue, id);
@@ -263,7 +266,7 @@ impl Held {
         }
     }
 
-    /// A queue may be able to go on.
+    /// Notes that a queue may be able to continue.
     pub fn release(&mut self, name: QueueName) {
         let queue = QueueHash::of_name(&name);
         let Some(resting) = self.resting.get_mut(&queue).filter(|_| !self.queued.contains(&queue)) else {
@@ -278,14 +281,14 @@ impl Held {
         }
     }
 
-    /// The queue is released when its first entry is stored.
+    /// Marks the queue to be released when its first entry is stored.
     pub fn recheck(&mut self, queue: QueueHash) {
         if self.unstored.contains_key(&queue) {
             self.recheck.insert(queue);
         }
     }
 
-    /// All queues may be able to go on.
+    /// Notes that all queues may be able to continue.
     pub fn release_all(&mut self) {
         let resting = &self.resting;
         self.recheck.extend(self.unstored.keys().filter(|queue| resting.contains_key(queue)));
@@ -302,13 +305,13 @@ impl Held {
         self.walk.is_going = true;
     }
 
-    /// From where on the names of queues are to be read, if they are.
+    /// Returns the queue after which to read names of queues, if names are wanted.
     #[must_use]
     pub fn wanted_names(&self) -> Option<Option<QueueName>> {
         (self.walk.is_going && self.ready.len() < READY_MAX / 2).then(|| self.walk.after.clone())
     }
 
-    /// Names were read up to the last one here, or to the end; those that are released join the
+    /// Notes that names were read up to `last`, or to the end. Those that are released join the
     /// ready ones.
     pub fn walked(&mut self, last: Option<QueueName>, exhausted: bool) {
         if exhausted || last.is_none() {
@@ -319,15 +322,15 @@ impl Held {
         }
     }
 
-    /// A walk has found a queue.
+    /// Notes that a walk has found a queue.
     pub fn found(&mut self, queue: QueueHash) {
         if let Some(resting) = self.resting.get_mut(&queue) {
             resting.is_owed = false;
         }
     }
 
-    /// A walk is over: what was released and not found has nothing stored. Returns whether another
-    /// walk must tell.
+    /// Ends a walk: released queues that it has not found have nothing stored. Returns whether
+    /// another walk is needed.
     fn settle_owed(&mut self) -> bool {
         let Self { resting, unstored, recheck, .. } = self;
         let mut again = false;
@@ -346,7 +349,7 @@ impl Held {
         again
     }
 
-    /// Returns the pages to ask for now. `may_leave` says, given a queue and the place of its first
+    /// Returns the pages to ask for now. `may_leave` returns, for a queue and the id of its first
     /// entry, whether that entry can leave.
     pub fn asks(&mut self, may_leave: impl Fn(QueueHash, EntryId) -> bool) -> Vec<HeldAsk> {
         while self.active.len() < ACTIVE_MAX
@@ -375,7 +378,7 @@ impl Held {
         asks
     }
 
-    /// Whether anything would be asked for.
+    /// Returns whether there is anything to ask for.
     #[must_use]
     pub fn wants_asks(&self) -> bool {
         let is_askable = |(queue, active): (&QueueHash, &Active)| {
@@ -384,13 +387,14 @@ impl Held {
         (self.active.len() < ACTIVE_MAX && !self.ready.is_empty()) || self.active.iter().any(is_askable)
     }
 
-    /// Whether a checkpoint is all that queues wait for.
+    /// Returns whether any queue only waits for a checkpoint.
     #[must_use]
     pub fn wants_store(&self) -> bool {
         self.active.iter().any(|(queue, active)| active.waits_for_store(self.unstored.get(queue)))
     }
 
-    /// An answer has come. Whether it counts: nothing before its place was held since.
+    /// Notes that an answer has come. Returns whether it counts: nothing before the id of its
+    /// question was held since.
     pub fn answered(&mut self, queue: QueueHash, asked_from: EntryId) -> bool {
         let Some(active) = self.active.get_mut(&queue) else { return false };
         if active.asked != Some(asked_from) {
@@ -408,17 +412,16 @@ impl Held {
             Read::All => None,
         };
         let unstored = self.unstored.get(&queue).and_then(|ids| ids.first().copied());
-        // Without it, something of it got stuck while it was taken in.
+        // If it is gone, an entry of the queue got stuck while the answer was taken in.
         let Some(active) = self.active.get_mut(&queue) else { return };
         let missed = std::mem::take(&mut active.missed).first().copied();
         active.from = [next, unstored, missed].into_iter().flatten().min();
         active.is_closing |= matches!(read, Read::All);
         match read {
-            // It is the first one: what was not stored before it would have ended the answer
-            // sooner.
+            // It is the first one: an unstored entry before it would have ended the answer sooner.
             Read::StoppedAt(_) => self.rest(queue),
             Read::UpTo(_) if !active.is_closing && !self.ready.is_empty() => {
-                // A page each.
+                // Queues take turns, one page each.
                 let name = active.name.clone();
                 self.rest(queue);
                 self.release(name);
@@ -428,14 +431,14 @@ impl Held {
         }
     }
 
-    /// Nothing of the queue is left to read.
+    /// Ends a queue of which nothing is left to read.
     fn end(&mut self, queue: QueueHash) {
         if let Some(active) = self.active.remove(&queue) {
             self.freed.extend(active.waiting);
         }
     }
 
-    /// The queue is not read any further.
+    /// Stops reading the queue.
     pub fn rest(&mut self, queue: QueueHash) {
         let Some(active) = self.active.remove(&queue) else { return };
         self.requeue |= !active.waiting.is_empty();
@@ -444,15 +447,15 @@ impl Held {
         }
     }
 
-    /// An entry of the log waits in the window for a closing queue.
+    /// Notes that an entry of the log waits in the window for a closing queue.
     pub fn wait(&mut self, queue: QueueHash, ticket: Ticket) {
         if let Some(active) = self.active.get_mut(&queue) {
             active.waiting.push(ticket);
         }
     }
 
-    /// Entries wait in the window for queues that cannot be read for want of room: they are held
-    /// after all. Returns whether there were any.
+    /// Gives up on queues that cannot be read for want of room while entries wait for them in the
+    /// window: those entries are held after all. Returns whether there were any.
     pub fn give_way(&mut self) -> bool {
         let waiting = |(queue, active): (&QueueHash, &Active)| {
             (!active.waiting.is_empty()).then(|| (*queue, active.name.clone()))
@@ -466,7 +469,7 @@ impl Held {
         !all.is_empty()
     }
 
-    /// Entries wait no longer for the queue: they are held, and it is read again later.
+    /// Ends the wait of entries for the queue: they are held, and the queue is read again later.
     pub fn stop(&mut self, queue: QueueHash) {
         let waited_for = self.active.get(&queue).filter(|active| !active.waiting.is_empty());
         let Some(name) = waited_for.map(|active| active.name.clone()) else { return };
@@ -475,7 +478,8 @@ impl Held {
         self.release(name);
     }
 
-    /// Queues that rest and that nothing but the end of what stops their first entry will release.
+    /// Returns the resting queues that nothing releases before the obstacle of their first entry is
+    /// gone.
     #[cfg(test)]
     pub fn idle(&self) -> Vec<(QueueHash, EntryId)> {
         let is_due = |queue| self.recheck.contains(queue) && self.unstored.contains_key(queue);
@@ -483,12 +487,12 @@ impl Held {
         idle.filter(|_| !self.walk.is_going).map(|(queue, resting)| (*queue, resting.from)).collect()
     }
 
-    /// Whether entries that waited must be looked at again.
+    /// Returns whether entries that waited must be checked again.
     pub fn take_requeue(&mut self) -> bool {
         std::mem::take(&mut self.requeue)
     }
 
-    /// The entries that waited and may leave now, in the order of the log.
+    /// Takes the entries that waited and may leave now, in the order of the log.
     pub fn take_freed(&mut self) -> Vec<Ticket> {
         std::mem::take(&mut self.freed)
     }

@@ -1,7 +1,7 @@
-//! Which queued entries may be submitted now. Pure.
+//! Decides which queued entries may be submitted now. Pure.
 //!
-//! With a pipelined publisher that is simply the reading order. With one message per key in flight,
-//! each key is a lane: its next entry becomes ready when the one before is settled. Keys do not
+//! A pipelined publisher simply takes them in reading order. With one message per key in flight,
+//! each key has a queue: its next entry becomes ready when the previous one is settled. Keys do not
 //! wait for each other.
 
 use std::collections::{HashMap, VecDeque};
@@ -13,12 +13,12 @@ use message::{MaxInFlightPerKey, OrderingKey, Ticket};
 pub struct KeyQueues {
     window: MaxInFlightPerKey,
     ready: VecDeque<Ticket>,
-    /// Keys with an entry that is ready or in flight, and those waiting behind it.
+    /// Keys with an entry that is ready or in flight, and the entries that wait behind it.
     key_queues: HashMap<OrderingKey, VecDeque<Ticket>>,
 }
 
 impl KeyQueues {
-    /// No queues.
+    /// Creates empty queues.
     #[must_use]
     pub fn new(window: MaxInFlightPerKey) -> Self {
         Self { window, ready: VecDeque::new(), key_queues: HashMap::new() }
@@ -46,7 +46,8 @@ impl KeyQueues {
         }
     }
 
-    /// The entry at the head of its key is settled: the next one of the key becomes ready.
+    /// Notes that the entry at the head of its key is settled: the next one of the key becomes
+    /// ready.
     pub fn settled(&mut self, key: Option<&OrderingKey>) {
         if self.window == MaxInFlightPerKey::Pipelined {
             return;
@@ -61,24 +62,24 @@ impl KeyQueues {
         }
     }
 
-    /// The next entry to submit.
+    /// Takes the next entry to submit.
     pub fn pop(&mut self) -> Option<Ticket> {
         self.ready.pop_front()
     }
 
-    /// The first entry that `may` leave, past others that may not.
+    /// Takes the first ready entry that `may` leave, past others that may not.
     pub fn pop_where(&mut self, mut may: impl FnMut(Ticket) -> bool) -> Option<Ticket> {
         let place = self.ready.iter().position(|ticket| may(*ticket))?;
         self.ready.remove(place)
     }
 
-    /// How many messages of one key may be in flight.
+    /// Returns how many messages of one key may be in flight.
     #[must_use]
     pub fn window(&self) -> MaxInFlightPerKey {
         self.window
     }
 
-    /// How many could be submitted now.
+    /// Returns how many entries could be submitted now.
     #[must_use]
     pub fn ready_len(&self) -> usize {
         self.ready.len()

@@ -1,6 +1,7 @@
-//! The engine of a relay: one log of an outbox, read in order, published, settled, checkpointed.
+//! The engine of a relay: it reads the log of one outbox in order, publishes, settles and
+//! checkpoints.
 //!
-//! [`Pipeline`] is all of it: standby, takeover, lead, start again, until it is stopped. A service
+//! [`Pipeline`] is the whole: standby, takeover, leading, and again, until it is stopped. A service
 //! embeds it through `outbox-toolkit`; the program `relay` runs several.
 //!
 //! Decisions are pure and live apart from I/O:
@@ -12,14 +13,14 @@
 //! | [`key_queues`] | which entries may be submitted without endangering the order of their key |
 //! | [`blocks`] | which keys and topics wait, and for what |
 //! | [`stuck`] | what stops a key |
-//! | [`held`] | from where on held entries of a key are read back |
+//! | [`held`] | from which entry on the held entries of a key are read back |
 //! | [`paused`] | which topics and keys an operator has paused |
 //! | [`filter`] | which entries the relay publishes |
-//! | `due` | when to look for what is due, and from where on |
-//! | [`silence`] | which destinations have stopped answering, and how far that reaches |
-//! | [`awaited`] | which submissions were given up waiting for, and may still be answered |
-//! | [`decide`](mod@decide) | whose fault a failure is and what follows |
-//! | [`failures`] | after how many failures an entry waits how long |
+//! | `due` | when to look for due exceptions, and from which position on |
+//! | [`silence`] | which destinations have stopped answering, and how far the silence reaches |
+//! | [`awaited`] | which submissions may still be answered although their places in the window are free |
+//! | [`decide`](mod@decide) | the next step after a failure |
+//! | [`failures`] | how long an entry waits after repeated failures |
 //! | [`wake`] | how often to poll |
 //!
 //! and around them, each its own task with its own connection:
@@ -28,23 +29,23 @@
 //! |---|---|
 //! | [`reader`] | reads pages ahead, and exceptions when asked |
 //! | [`checkpointer`] | renews the lease, stores checkpoints |
-//! | `chunking` | splits what is larger than the destination takes, on its way to the publisher |
+//! | `chunking` | splits messages that are larger than the destination takes, on their way to the publisher |
 //! | [`broker_session`] | one session with the broker after another |
 //! | [`driver`] | moves everything between them while the lease is held |
-//! | `transactions` | the same with transactions of the broker: commits, and what a successor makes of the last mark |
-//! | `takeover` | everything that a new holder of the lease has to know, and the lease kept meanwhile |
-//! | `publishing` | [`Publishing`]: each message by itself, or in transactions of the broker |
-//! | [`pipeline`] | standby, takeover, lead, start again: from start to shutdown |
+//! | `transactions` | the same with broker transactions: commits, and how a successor continues from the last mark |
+//! | `takeover` | loads the state that a new lease holder needs, and renews the lease meanwhile |
+//! | `publishing` | [`Publishing`]: each message by itself, or in broker transactions |
+//! | [`pipeline`] | standby, takeover, leading, and again: from start to shutdown |
 //!
-//! Beside the lease, and reported by all:
+//! Independent of the lease, and shared by all:
 //!
 //! | module | what it does |
 //! |---|---|
 //! | [`event`] | what the engine reports, as data |
-//! | [`telemetry`] | makes log lines, metrics and spans of it |
+//! | [`telemetry`] | turns these reports into log lines, metrics and spans |
 //! | [`maintenance`] | removes history that every relay has passed |
 //! | [`monitor`] | looks at the database for metrics |
-//! | `crash_points` | where a test ends the process |
+//! | `crash_points` | places at which a test ends the process |
 
 pub mod awaited;
 pub mod blocks;

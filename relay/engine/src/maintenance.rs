@@ -1,7 +1,7 @@
-//! Keeps an outbox in bounds, beside the engine: history that every relay has passed goes.
+//! Keeps an outbox bounded, beside the engine: removes history that every relay has passed.
 //!
-//! It needs no lease: the database decides what can go, and any number of processes may ask at
-//! once.
+//! It needs no lease: the database decides what can be removed, and any number of processes may ask
+//! at once.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,15 +13,15 @@ use tokio_util::sync::CancellationToken;
 
 use crate::telemetry::History;
 
-/// How often history is looked at. A look costs some 100 buffers and writes nothing.
+/// Time between two looks at the history. A look costs about 100 buffers and writes nothing.
 const INTERVAL: Duration = Duration::from_secs(60);
-/// The first look: not in the middle of a start.
+/// Delay of the first look, so that it does not disturb a start.
 const FIRST: Duration = Duration::from_secs(5);
 
-/// How long a stop waits for a pass that has begun, so that it tells what it did.
+/// How long a stop waits for a pass that has begun, so that the pass can report what it did.
 pub const STOP_GRACE: Duration = Duration::from_secs(2);
-/// How long history is kept by default. Three days: a weekend, to look into what happened and to
-/// find an id that is made again.
+/// How long history is kept by default: three days. After a weekend one can still look into what
+/// happened, and find an id that was generated twice.
 pub const KEEP_DEFAULT: Duration = Duration::from_secs(3 * 24 * 3_600);
 /// How long decisions of operators are kept by default: three years, as in inboxes, keys and sagas.
 pub const KEEP_DECISIONS_DEFAULT: Duration = Duration::from_secs(1_096 * 24 * 3_600);
@@ -35,16 +35,16 @@ pub struct Maintenance {
     pub keep: Duration,
     /// How long decisions of operators are kept; for ever with `None`.
     pub keep_decisions: Option<Duration>,
-    /// Tells what happened.
+    /// Reports what happened.
     pub telemetry: History,
 }
 
 impl Maintenance {
-    /// Runs until it is stopped, and begins anew when a fault of this program ends it.
+    /// Runs until it is stopped, and starts again when a fault of this program ends it.
     pub async fn keep_running(self, stop: CancellationToken) {
         loop {
-            // In a task of its own, so that a panic ends nothing else; a set ends it when it is
-            // dropped.
+            // In a task of its own, so that a panic ends nothing else. Dropping the set aborts the
+            // task.
             let mut task = JoinSet::new();
             task.spawn(self.clone().run(stop.clone()));
             let Some(Err(fault)) = task.join_next().await else { return };
@@ -57,7 +57,7 @@ impl Maintenance {
         }
     }
 
-    /// Runs until it is stopped. A failure is told, and the next look is the next try.
+    /// Runs until it is stopped. A failure is reported, and the next look tries again.
     pub async fn run(mut self, stop: CancellationToken) {
         let mut look = interval_at(Instant::now() + FIRST, INTERVAL);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -67,7 +67,7 @@ impl Maintenance {
                 () = stop.cancelled() => return,
                 _ = look.tick() => {}
             }
-            // Not cut short by a stop: a pass is short, and what it has begun it should tell.
+            // A stop does not interrupt a pass: it is short, and should report what it has begun.
             match self.log.expire(self.keep).await {
                 Ok(expired) => self.telemetry.expired(expired),
                 Err(failure) => {
@@ -99,7 +99,7 @@ mod tests {
 
     use super::*;
 
-    /// Fails by a panic the first time.
+    /// Panics the first time.
     #[derive(Default)]
     struct Faulty {
         looks: AtomicU32,

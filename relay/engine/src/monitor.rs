@@ -1,5 +1,6 @@
-//! Looks at the database now and then, for the metrics that only it knows. Beside the engine, on a
-//! connection of its own, at a fixed interval however often metrics are asked for.
+//! Looks at the database at intervals, for the metrics that only the database knows. It runs beside
+//! the engine on a connection of its own; its interval does not depend on how often metrics are
+//! scraped.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,24 +12,24 @@ use tokio_util::sync::CancellationToken;
 
 use crate::telemetry::Looks;
 
-/// How often the database is looked at by default: half of the usual interval of Prometheus.
+/// Default time between two looks at the database: half of the usual scrape interval of Prometheus.
 pub const INTERVAL_DEFAULT: Duration = Duration::from_secs(15);
 
-/// The looks at the database of one relay.
+/// Looks at the database on behalf of one relay.
 pub struct Monitor {
     /// The database. Its calls are bounded in time by the options with which it was opened.
     pub log: Arc<dyn LogAdmin>,
     /// The relay.
     pub name: RelayName,
-    /// Between two looks.
+    /// Time between two looks.
     pub interval: Duration,
     /// The gauges to set.
     pub looks: Looks,
 }
 
 impl Monitor {
-    /// Looks until it is stopped. A failure is told, and the next look is the next try.
-    /// Cancel-safe: it only reads.
+    /// Runs until it is stopped. A failure is reported, and the next look tries again. Cancel-safe:
+    /// it only reads.
     pub async fn run(mut self, stop: CancellationToken) {
         let mut tick = interval(self.interval);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);

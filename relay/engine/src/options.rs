@@ -22,12 +22,12 @@ pub enum DeadPolicy {
     Pass,
 }
 
-/// How often and when a failed message is tried again.
+/// Policy for retrying a failed message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RetryPolicy {
-    /// How long to wait before the next attempt.
+    /// Pause before the next attempt.
     pub backoff: Backoff,
-    /// Attempts that count (the message's own fault) before an entry is dead.
+    /// Number of attempts that count (failed by the message's own fault) before an entry is dead.
     pub attempts_max: u32,
 }
 
@@ -37,59 +37,59 @@ impl Default for RetryPolicy {
     }
 }
 
-/// How one pipeline behaves.
+/// Settings of one pipeline.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EngineOptions {
-    /// Bytes of messages in memory at most, read but not confirmed. One message larger than this
+    /// Maximum bytes of messages in memory, read but not confirmed. One message larger than this
     /// still passes. The broker's client library holds as much again, and the reader up to three
-    /// pages. 12 MiB are 40 ms of 300 MB/s, longer than any broker near by takes to confirm: a
+    /// pages. 12 MiB last 40 ms at 300 MB/s, longer than any nearby broker takes to confirm; a
     /// larger window only takes memory.
     pub window_bytes: usize,
-    /// Entries in memory at most.
+    /// Maximum entries in memory.
     pub window_entries: usize,
-    /// Entries per read at most.
+    /// Maximum entries per read.
     pub page_entries: usize,
-    /// Bytes per read at most.
+    /// Maximum bytes per read.
     pub page_bytes: usize,
-    /// Changes of exceptions that are not stored, at most: then nothing new is read. What is in the
-    /// window already may add to them.
+    /// Maximum changes of exceptions that are not stored. At this number nothing new is read;
+    /// entries already in the window may still add changes.
     pub unstored_max: usize,
-    /// First changes of entries that one checkpoint stores at most, and changes of others: some 20
-    /// ms of the database's time. So many are stored at once.
+    /// Maximum first changes in one checkpoint, those of entries that the cursor passes with it,
+    /// and the same maximum of other changes: about 20 ms of the database's time. When this many
+    /// changes wait, they are stored at once.
     pub checkpoint_changes: usize,
     /// How long a lease lasts without renewal; it is renewed at a third of this. A standby takes
-    /// over a killed relay after at most this long.
+    /// over from a killed relay within this time.
     pub lease_ttl: Duration,
-    /// The pause after an empty poll while messages are coming; at most twice as long until a
-    /// second after the last.
+    /// Pause after an empty poll while messages come. Until a second after the last message, it at
+    /// most doubles.
     pub poll_min: Duration,
-    /// The pause to which an idle relay slows down.
+    /// Pause between the polls of an idle relay.
     pub poll_max: Duration,
-    /// How often the cursor is stored at most. What was published since is published again after a
-    /// crash.
+    /// Time between two checkpoints. Messages published since the last one are published again
+    /// after a crash.
     pub checkpoint_interval: Duration,
     /// How long a shutdown waits for outstanding confirmations.
     pub shutdown_grace: Duration,
-    /// How the broker's and the message's faults are retried.
+    /// Retry policy for faults of the broker and of the message.
     pub retry: RetryPolicy,
-    /// The longest pause after a failure that is not the message's fault: outages end without
-    /// notice.
+    /// Longest pause after a failure that is not the message's fault: outages end without notice.
     pub outage_delay_max: Duration,
-    /// How long the broker may leave a message without an answer while it answers for others,
-    /// before that destination is taken to be silent: its messages are parked, and others flow. A
-    /// fifth of it is enough where others wait for room in the window. Shorter than what an
-    /// ordinary failover takes only costs rows, never copies.
+    /// How long the broker may leave a message unanswered while it answers for others, before the
+    /// destination counts as silent. Its messages are then parked, and others flow. A fifth of this
+    /// is enough where others wait for room in the window. A value shorter than an ordinary
+    /// failover only costs rows, never copies.
     pub silent_after: Duration,
     /// The treatment of a key whose entry is dead.
     pub on_dead: DeadPolicy,
     /// The largest entry that the destination takes; larger ones are split, or parked at once.
     pub size_limit: SizeLimit,
-    /// How larger entries are split; without, they are parked.
+    /// How larger entries are split. With `None`, they are parked.
     pub chunking: Option<Splitter>,
-    /// So many topics get metrics of their own; the others share the label `other`.
+    /// Maximum topics with metrics of their own; the others share the label `other`.
     pub topics_labelled_max: usize,
-    /// Which entries this relay publishes; the others count as passed. What it has passed is not
-    /// read again when the filter changes.
+    /// Selects the entries that this relay publishes; the others count as passed. Passed entries
+    /// are not read again when the filter changes.
     pub filter: Filter,
 }
 
@@ -120,7 +120,7 @@ impl Default for EngineOptions {
 }
 
 impl EngineOptions {
-    /// Whether a message can leave, whole or in chunks.
+    /// Checks that a message can be sent, whole or in chunks.
     ///
     /// # Errors
     /// [`Oversize`] with its size and the limit.
@@ -131,8 +131,8 @@ impl EngineOptions {
         }
     }
 
-    /// The largest row that is read: what [`check_size`](Self::check_size) refuses for its length
-    /// alone takes no memory.
+    /// Returns the largest row that is read. A row that [`check_size`](Self::check_size) refuses
+    /// for its length alone takes no memory.
     #[must_use]
     pub fn row_limit(&self) -> RowLimit {
         let payload = self.chunking.map_or(self.size_limit, |splitter| SizeLimit {
@@ -143,14 +143,14 @@ impl EngineOptions {
         RowLimit { payload, headers: self.size_limit }
     }
 
-    /// How long the relay may publish after it asked for a lease or its renewal: a tenth is kept
-    /// back for what is already on its way to the broker.
+    /// Returns how long the relay may publish after it asked for a lease or its renewal. A tenth is
+    /// reserved for messages that are already on their way to the broker.
     #[must_use]
     pub fn lease_trust(&self) -> Duration {
         self.lease_ttl - self.lease_ttl / 10
     }
 
-    /// How often the lease is renewed.
+    /// Returns how often the lease is renewed.
     #[must_use]
     pub fn renew_interval(&self) -> Duration {
         self.lease_ttl / 3

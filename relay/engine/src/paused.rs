@@ -1,8 +1,8 @@
-//! Pauses of operators, as the engine looks them up. Pure.
+//! Pauses that operators have set, for lookups by the engine. Pure.
 //!
-//! A paused topic or key is treated like one whose destination does not answer, but without an
-//! entry that finds out when it does: its entries are held. A paused pipeline submits nothing, so
-//! the window fills and reading stops: nothing is parked for it.
+//! A paused topic or key is treated like one whose destination does not answer, but no entry probes
+//! it: all its entries are held. A paused pipeline submits nothing, so the window fills and reading
+//! stops; nothing is parked for it.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -19,7 +19,7 @@ pub struct Paused {
 }
 
 impl Paused {
-    /// The pauses of these scopes.
+    /// Collects the pauses of these scopes.
     #[must_use]
     pub fn of(scopes: impl IntoIterator<Item = PauseScope>) -> Self {
         let mut paused = Self::default();
@@ -33,36 +33,36 @@ impl Paused {
         paused
     }
 
-    /// Whether no topic and no key is paused.
+    /// Returns whether no topic and no key is paused.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.topics.is_empty() && self.keys.is_empty()
     }
 
-    /// Whether nothing may be submitted.
+    /// Returns whether nothing may be submitted.
     #[must_use]
     pub fn has_pipeline(&self) -> bool {
         self.pipeline
     }
 
-    /// Whether the topic is paused.
+    /// Returns whether the topic is paused.
     #[must_use]
     pub fn has_topic(&self, topic: &str) -> bool {
         self.topics.contains(topic)
     }
 
-    /// Whether the queue is that of a paused key.
+    /// Returns whether the queue is that of a paused key.
     #[must_use]
     pub fn has_queue(&self, queue: QueueHash) -> bool {
         self.keys.contains(&queue)
     }
 
-    /// The queues of paused keys.
+    /// Returns the queues of paused keys.
     pub fn queues(&self) -> impl Iterator<Item = QueueHash> {
         self.keys.iter().copied()
     }
 
-    /// Whether anything that is paused here is not paused there.
+    /// Returns whether anything that is paused here is not paused in `other`.
     #[must_use]
     pub fn has_more_than(&self, other: &Self) -> bool {
         !self.topics.is_subset(&other.topics) || !self.keys.is_subset(&other.keys)

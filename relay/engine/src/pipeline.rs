@@ -1,12 +1,11 @@
-//! One pipeline from start to shutdown: stand by, take the lease, lead, and again.
+//! One pipeline from start to shutdown: stand by, take the lease, lead, and repeat.
 //!
 //! # States
 //! *Standby*: another process holds the lease; ask again when it can have expired. *Leading*: this
 //! process publishes. *Waiting*: database or operator trouble; ask again after a pause. A database
-//! failure while leading always goes back to taking the lease and loading the cursor, because
-//! nothing in memory can be trusted after a reconnect (another process may have led in between, and
-//! after PostgreSQL's crash recovery transaction ids that memory knows may have been given to
-//! others).
+//! failure while leading always leads back to taking the lease and loading the cursor. Nothing in
+//! memory can be trusted after a reconnect: another process may have led in between, and after
+//! PostgreSQL's crash recovery, transaction ids that memory knows may have been assigned again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,7 +27,7 @@ use crate::takeover::Takeover;
 use crate::telemetry::Telemetry;
 use crate::transactions::{Recovering, Recovery};
 
-/// The present role of a pipeline. Another role is a breaking change: each watcher has to decide
+/// The current role of a pipeline. Adding a role is a breaking change: every watcher must decide
 /// what it means.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Role {
@@ -36,7 +35,7 @@ pub enum Role {
     Starting,
     /// Another process holds the lease.
     Standby {
-        /// Who.
+        /// The process that holds it.
         holder: String,
     },
     /// This process publishes.
@@ -44,14 +43,14 @@ pub enum Role {
         /// The lease's fencing token.
         epoch: i64,
     },
-    /// The database is not available or does not fit; tried again.
+    /// The database is unavailable or unsuitable; the pipeline retries.
     Waiting {
-        /// Whose fault it is.
+        /// Party at fault.
         fault: Fault,
         /// The problem, and what to do about it.
         reason: String,
     },
-    /// It does not run, and no wait changes that: another build of this program is needed, or
+    /// It does not run, and waiting does not help: it needs another build of this program, or
     /// another database.
     Refused {
         /// The problem, and what to do about it.
@@ -66,13 +65,13 @@ pub enum Role {
 pub struct Status {
     /// The role.
     pub role: Role,
-    /// How often in a row a fault of this program has ended it shortly after it began; 0 once it
-    /// has run well. With more than one, its role says little: it may lead for a moment only.
+    /// Consecutive faults of this program that ended the pipeline shortly after it began; 0 once it
+    /// has run well. Above 1, the role says little: the pipeline may lead only for a moment.
     pub faults: u32,
 }
 
 impl Status {
-    /// Of a pipeline without a fault.
+    /// Returns the status of a pipeline without faults.
     #[must_use]
     pub fn of(role: Role) -> Self {
         Self { role, faults: 0 }
@@ -86,7 +85,7 @@ pub struct Pipeline {
     name: RelayName,
     holder: String,
     store: Arc<dyn LogStore>,
-    /// Its sessions; they split what is too large, where that is set.
+    /// Opens the broker's sessions. If chunking is set, they split messages that are too large.
     connector: Arc<dyn Connector>,
     settings: EngineOptions,
     hint: Arc<Notify>,
@@ -96,7 +95,7 @@ pub struct Pipeline {
     transactions: Option<Arc<dyn Transactions>>,
 }
 
-/// Says at its end that the pipeline has stopped.
+/// Reports, when dropped, that the pipeline has stopped.
 struct Stopped<'a>(&'a watch::Sender<Status>);
 
 impl Drop for Stopped<'_> {
@@ -106,7 +105,7 @@ impl Drop for Stopped<'_> {
 }
 
 impl Pipeline {
-    /// A pipeline that is not running yet.
+    /// Creates a pipeline that is not running yet.
     #[must_use]
     pub fn new(
         name: RelayName,
@@ -142,7 +141,7 @@ impl Pipeline {
         self
     }
 
-    /// Takes tasks and random numbers from `host`: for simulations.
+    /// Spawns tasks and draws random numbers through `host`, for simulations.
     #[cfg(feature = "testing")]
     #[must_use]
     pub fn with_host(mut self, host: Runtime) -> Self {
@@ -150,8 +149,8 @@ impl Pipeline {
         self
     }
 
-    /// Shows the state of the engine to `observer` after every step: for simulations. It must not
-    /// block.
+    /// Shows the state of the engine to `observer` after every step, for simulations. The observer
+    /// must not block.
     #[cfg(feature = "testing")]
     #[must_use]
     pub fn with_observer(mut self, observer: Observer) -> Self {
@@ -159,19 +158,19 @@ impl Pipeline {
         self
     }
 
-    /// Returns the state of the pipeline, now and from now on.
+    /// Returns a receiver of the pipeline's state.
     #[must_use]
     pub fn status(&self) -> watch::Receiver<Status> {
         self.status.subscribe()
     }
 
-    /// Reports that it was refused before it ran.
+    /// Reports that the pipeline was refused before it ran.
     pub fn report_refusal(&self, reason: String) {
         self.enter(Role::Refused { reason });
     }
 
-    /// Reports that a fault of this program has ended it, for the how manieth time in a row; or
-    /// that it has run well since (`None`).
+    /// Reports that a fault of this program has ended the pipeline, with the number of such faults
+    /// in a row and the reason. `None` reports that it has run well since.
     pub fn report_faults(&self, fault: Option<(u32, String)>) {
         let Some((faults, reason)) = fault else {
             self.status.send_modify(|status| status.faults = 0);
@@ -187,11 +186,11 @@ impl Pipeline {
     }
 
     /// Runs until `stop` is cancelled: then it stops reading, waits for outstanding confirmations
-    /// within the grace period, stores the cursor and gives the lease back.
+    /// within the grace period, stores the cursor and releases the lease.
     ///
-    /// Never returns for trouble with database or broker: it waits and tries again. Not cancel-safe
-    /// in the sense that dropping it skips the orderly shutdown; nothing is lost, but the lease has
-    /// to expire.
+    /// It never returns because of trouble with the database or the broker: it waits and retries.
+    /// Not cancel-safe: dropping the future skips the orderly shutdown. Nothing is lost, but the
+    /// lease has to expire.
     pub async fn run(self, stop: CancellationToken) {
         let telemetry = Telemetry::new(
             &self.name,
@@ -199,7 +198,7 @@ impl Pipeline {
             self.connector.destination(),
             self.settings.topics_labelled_max,
         );
-        // Also when this future is dropped or panics: nobody may read that it still leads.
+        // Dropping the future, or a panic, must not leave watchers believing that it still leads.
         let _stopped = Stopped(&self.status);
         let mut failures = 0;
         let mut shared_id = None;
@@ -239,10 +238,10 @@ impl Pipeline {
         telemetry.stopped();
     }
 
-    /// From asking for the lease to losing it. `refused_since` is when the broker was out of reach
-    /// first, of a pipeline that needs it in order to lead. Nothing leaves before entries of
-    /// `shared_id`, if two share one, have ids of their own: what left would leave again with every
-    /// try.
+    /// Runs one term, from asking for the lease to losing it. `refused_since` is when the broker
+    /// first became unreachable, for a pipeline that needs the broker in order to lead. If two
+    /// entries share `shared_id`, nothing is published before each has its own id: otherwise every
+    /// retry would publish the same messages again.
     async fn term(
         &self,
         stop: &CancellationToken,
@@ -268,7 +267,7 @@ impl Pipeline {
                     renumbered = checkpointer.renumber(id) => renumbered?,
                 }
                 *shared_id = None;
-                // Lost, where anything has a new id.
+                // `Lost` if anything was renumbered: that ends every lease.
                 let _ = checkpointer.release(lease.epoch).await?;
                 continue;
             }
@@ -290,7 +289,8 @@ impl Pipeline {
                         let trouble = BrokerTrouble::of(reason, error.fault() == Fault::Broker, since);
                         let _ = checkpointer.note_trouble(lease.epoch, Some(trouble)).await;
                     }
-                    // Another process may reach the broker, or stop before the next try.
+                    // Another process may reach the broker, and this one may stop before its next
+                    // try.
                     let _ = checkpointer.release(lease.epoch).await;
                     return Err(error);
                 }
@@ -332,7 +332,7 @@ impl Pipeline {
         Ok(lead.run().await)
     }
 
-    /// Waits for the lease; nothing when asked to stop.
+    /// Waits for the lease. Returns `None` when asked to stop.
     async fn take_lease(
         &self,
         checkpointer: &mut dyn CheckpointStore,
@@ -347,14 +347,14 @@ impl Pipeline {
                     return Ok(Some((lease, asked_at, cursor)));
                 }
                 Acquired::Busy { holder, expires_in } => {
-                    // Asked several times a second, told when it changes.
+                    // Asked several times a second, but reported only when the holder changes.
                     let role = Role::Standby { holder: holder.clone() };
                     if self.status.borrow().role != role {
                         telemetry.standby(&holder);
                         self.enter(role);
                     }
-                    // Soon after it can have expired, and often enough to notice that it was given
-                    // back.
+                    // Ask again soon after the lease can have expired, and often enough to notice a
+                    // release.
                     let pause = expires_in.min(self.settings.renew_interval()).min(STANDBY_PAUSE_MAX);
                     tokio::select! {
                         biased;
@@ -367,11 +367,13 @@ impl Pipeline {
     }
 }
 
-/// A released lease is taken over within this time. Asking who holds it writes nothing.
+/// The longest pause on standby: a released lease is taken over within this time. Asking who holds
+/// the lease writes nothing.
 const STANDBY_PAUSE_MAX: Duration = Duration::from_millis(200);
 const STANDBY_PAUSE_MIN: Duration = Duration::from_millis(50);
 
-/// Why a recovery ended, where it was the broker or what it keeps, and not the database.
+/// Returns why a recovery ended, if the cause was the broker or its stored state and not the
+/// database.
 fn refusal_of_broker(error: &LogError) -> Option<&str> {
     let (LogError::Operator { reason, source } | LogError::Unavailable { reason, source }) = error else {
         return None;
@@ -393,8 +395,8 @@ fn pause(failures: u32, uniform: f64) -> Duration {
     Backoff { max: Duration::from_secs(5), ..Backoff::OUTAGES }.delay(failures, uniform)
 }
 
-/// Names this process for operators: host, process id, and a random part, because process ids
-/// return.
+/// Names this process for operators: host, process id, and a random part, because process ids are
+/// reused.
 fn holder() -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let host = if host.trim().is_empty() { "unknown-host" } else { host.trim() };

@@ -29,7 +29,8 @@ fn item(id: i64, difference: &Arc<Difference>) -> Item {
     }
 }
 
-/// Differences with so many entries each; entry `n` of difference `d` has the id `n + 1`.
+/// Fills a window with one difference for each size, of that many entries. Entry `n` of each
+/// difference has the id `n + 1`.
 fn filled(sizes: &[usize]) -> (Window, Vec<Arc<Difference>>, Vec<(usize, Ticket)>) {
     let mut window = Window::new(Cursor::at(Mark::new("0")), usize::MAX, usize::MAX, usize::MAX);
     let (mut differences, mut tickets) = (Vec::new(), Vec::new());
@@ -44,7 +45,7 @@ fn filled(sizes: &[usize]) -> (Window, Vec<Arc<Difference>>, Vec<(usize, Ticket)
     (window, differences, tickets)
 }
 
-/// Where the cursor must stand when these entries are unsettled.
+/// Returns where the cursor must stand while these entries are unsettled.
 fn expected(sizes: &[usize], differences: &[Arc<Difference>], unsettled: &BTreeSet<usize>) -> Cursor {
     let mut before = unsettled.first().copied().unwrap_or(usize::MAX);
     for (size, difference) in sizes.iter().zip(differences) {
@@ -118,7 +119,7 @@ proptest! {
                 },
             }
         }
-        // Nothing is forgotten: whatever is left comes when the rest is settled.
+        // Nothing is lost: everything left is handed out once the rest is settled.
         while let Some((number, of)) = coming.pop_front() {
             key_queues.push(Ticket(number as u64), of.map(key).as_ref());
         }

@@ -1,23 +1,24 @@
-//! How messages leave.
+//! The ways in which messages leave a pipeline.
 
 use std::fmt;
 use std::sync::Arc;
 
 use message::{Connector, Transactions};
 
-/// How messages leave a pipeline.
+/// The way in which messages leave a pipeline.
 #[derive(Clone)]
 #[non_exhaustive]
 pub enum Publishing {
-    /// Each by itself. One whose confirmation the relay did not store leaves again after a crash.
+    /// Each message by itself. After a crash, a message whose confirmation was not stored is
+    /// published again.
     Plain(Arc<dyn Connector>),
-    /// In transactions of the broker, together with how far the relay has come: readers of
-    /// committed messages see each once, whatever ends the process.
+    /// In broker transactions that also record how far the relay has come. Readers of committed
+    /// messages see each message once, however the process ends.
     InTransactions(Arc<dyn Transactions>),
 }
 
 impl Publishing {
-    /// The broker's sessions.
+    /// Returns the connector to the broker.
     pub(crate) fn connector(&self) -> Arc<dyn Connector> {
         match self {
             Self::Plain(connector) => Arc::clone(connector),
@@ -25,7 +26,7 @@ impl Publishing {
         }
     }
 
-    /// The broker's transactions, if messages leave in them.
+    /// Returns the broker's transactions, if messages leave in them.
     pub(crate) fn transactions(&self) -> Option<&Arc<dyn Transactions>> {
         match self {
             Self::Plain(_) => None,
@@ -47,8 +48,8 @@ impl From<Arc<dyn Connector>> for Publishing {
     }
 }
 
-/// A connector for transactions is none for this: its sessions refuse to begin, because nobody has
-/// taken over. Name [`Publishing::InTransactions`].
+/// Not for a connector that implements [`Transactions`]: its sessions would refuse to begin,
+/// because no takeover has happened. Use [`Publishing::InTransactions`] for that one.
 impl<C: Connector + 'static> From<Arc<C>> for Publishing {
     fn from(connector: Arc<C>) -> Self {
         Self::Plain(connector)

@@ -15,14 +15,14 @@ use crate::options::EngineOptions;
 use crate::paused::Paused;
 use crate::wake::Pace;
 
-/// A question of the driver beside those for pages of the log.
+/// A question of the driver. Pages of the log need no question.
 #[derive(Debug)]
 pub(crate) enum Ask {
-    /// Exceptions that are due, behind this place.
+    /// Exceptions that are due, after this position.
     Due(Option<DuePosition>),
     /// Held exceptions.
     Held(Vec<HeldAsk>),
-    /// Queues with held exceptions, behind this one.
+    /// Queues with held exceptions, after this one.
     Names(Option<QueueName>),
     /// The pauses that operators have set.
     Pauses,
@@ -42,19 +42,19 @@ pub(crate) enum Answer {
     Due(DuePage),
     /// A page for each queue that was asked for.
     Held(Vec<HeldAsk>, Vec<HeldPage>),
-    /// Queues.
+    /// Queues with held exceptions.
     Names(HeldQueues),
     /// The pauses that operators have set.
     Pauses(Paused),
 }
 
-/// Entries that are looked at for one page of names.
+/// Maximum queues in one page of names.
 const NAMES: usize = 1_000;
 
 /// The reader's end of its channels.
 pub(crate) struct Reader {
     pub(crate) log: Box<dyn LogReader>,
-    /// One page of prefetch: it is read while the one before is in flight.
+    /// Holds one page of prefetch, which is read while the previous page is in flight.
     pub(crate) pages: mpsc::Sender<ReadPage>,
     pub(crate) asks: mpsc::Receiver<Ask>,
     pub(crate) answers: mpsc::Sender<Answer>,
@@ -73,7 +73,7 @@ impl Reader {
         }
     }
 
-    /// Reads from the cursor on until the driver goes away (`Ok`) or the database fails.
+    /// Reads from the cursor on until the driver is dropped (`Ok`) or the database fails.
     pub(crate) async fn run(mut self, cursor: Cursor) -> Result<(), LogError> {
         let mut base = cursor.base.clone();
         let mut open = cursor.open().map(|(difference, after)| (Arc::new(difference), after));
@@ -127,8 +127,8 @@ impl Reader {
                 Answer::Pauses(Paused::of(pauses.into_iter().map(|pause| pause.scope)))
             }
         };
-        // The driver asks for one thing at a time, so there is room; if it is gone, so is the
-        // question.
+        // The driver asks one question at a time, so there is room. If the driver is gone, nobody
+        // needs the answer.
         let _ = self.answers.send(answer).await;
         Ok(())
     }

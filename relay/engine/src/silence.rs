@@ -1,19 +1,19 @@
-//! Which destinations have stopped answering, and how far that reaches. Pure.
+//! Detects destinations that have stopped answering, and how far the silence reaches. Pure.
 //!
-//! Brokers are silent about single destinations: a Kafka partition without a leader, a quorum queue
-//! without a majority, a queue behind a proxy that hangs. No error tells of it. What tells is that
-//! others are answered meanwhile:
+//! A broker can be silent about a single destination: a Kafka partition without a leader, a quorum
+//! queue without a majority, a queue behind a proxy that hangs. No error reports it. The sign is
+//! that other messages are answered meanwhile:
 //!
-//! | what is seen about an unconfirmed message, for longer than the patience | reaches |
+//! | observed for longer than the patience, about an unconfirmed message | reaches |
 //! |---|---|
 //! | messages of its topic that were submitted later are confirmed | the message, and its key |
 //! | nothing of its topic is confirmed, but other topics are | the topic |
-//! | nothing at all is confirmed | the session: an outage, which is told and not decided here |
+//! | nothing at all is confirmed | the session: an outage, which is only reported here |
 //!
-//! The last line has one exception. A window that is full of silent messages keeps everything else
-//! from being submitted, so nothing else can be confirmed. Then a new session is asked for: if the
-//! broker accepts one and goes on saying nothing, the oldest message's topic is guessed to be
-//! silent, one topic at most until something is confirmed.
+//! The last row has one exception. A window full of silent messages keeps everything else from
+//! being submitted, so nothing else can be confirmed. Then the engine asks for a new session. If
+//! the broker accepts it and stays silent, the oldest message's topic is guessed to be silent. At
+//! most one topic is guessed until something is confirmed.
 
 use crate::event::News;
 use std::collections::HashMap;
@@ -21,27 +21,27 @@ use std::time::Duration;
 
 use message::{FaultScope, Topic};
 
-/// A part of the patience is enough where waiting costs others, or where the topic is known to be
-/// silent in part.
+/// Divisor of the patience where waiting costs others, or where part of the topic is known to be
+/// silent.
 const IMPATIENCE: u32 = 5;
 
 /// A submission that is not confirmed yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Submitted {
-    /// When, since the lease was taken.
+    /// Time of the submission, since the lease was taken.
     at: Duration,
-    /// How many were submitted before it.
+    /// Its number in the order of submission, from 1.
     order: u64,
 }
 
 impl Submitted {
-    /// When it was submitted, since the lease was taken.
+    /// Returns the time of the submission, since the lease was taken.
     #[must_use]
     pub fn at(self) -> Duration {
         self.at
     }
 
-    /// How many were submitted before it.
+    /// Returns its number in the order of submission, from 1.
     #[must_use]
     pub fn order(self) -> u64 {
         self.order
@@ -51,13 +51,13 @@ impl Submitted {
 /// The confirmations of one topic.
 #[derive(Debug, Clone, Copy)]
 struct Answers {
-    /// The last one.
+    /// Time of the last confirmation.
     at: Duration,
-    /// The submission that was made last among the confirmed ones.
+    /// The latest submission among the confirmed ones.
     newest: Submitted,
 }
 
-/// Topics above which those are forgotten that say nothing any more.
+/// Number of topics above which the uninformative ones are forgotten.
 const TOPICS_MIN: usize = 1_000;
 
 /// The next step when nothing at all is confirmed although the window is full.
@@ -65,12 +65,13 @@ const TOPICS_MIN: usize = 1_000;
 pub enum Stall {
     /// Find out whether the broker answers a new session.
     Reconnect,
-    /// It does, and says nothing: take the oldest message's topic to be silent, as a whole or only
-    /// what is in flight.
+    /// The broker accepts sessions but confirms nothing: treat the oldest message's topic as
+    /// silent, either all of it or only the messages in flight.
     Guess(FaultScope),
 }
 
-/// How long nothing is confirmed before it is worth a word. Longer than a broker takes to restart.
+/// Silence is reported after this time without a confirmation. Longer than a broker takes to
+/// restart.
 const TOLD_AFTER: Duration = Duration::from_secs(30);
 
 /// The confirmations so far, with their times.
@@ -80,25 +81,25 @@ pub struct Silence {
     now: Duration,
     submissions: u64,
     topics: HashMap<Topic, Answers>,
-    /// How many of them are worth a look at which ones may be forgotten.
+    /// Number of topics above which it is worth looking for some to forget.
     topics_max: usize,
-    /// The topic that was confirmed last.
+    /// The topic that was confirmed last, and when.
     last: Option<(Topic, Duration)>,
-    /// The last confirmation of any other topic: together they tell for each topic whether others
-    /// are answered.
+    /// The last confirmation of any other topic. Together with `last` it shows for each topic
+    /// whether others are answered.
     last_of_others: Option<Duration>,
     session_at: Duration,
-    /// When it was told that nothing is confirmed.
+    /// When the silence was reported.
     told_at: Option<Duration>,
-    /// A topic was guessed to be silent, and nothing was confirmed since.
+    /// Whether a topic was guessed to be silent and nothing has been confirmed since.
     guessed: bool,
-    /// Before the session that was asked for, other messages of the oldest one's topic were
-    /// confirmed.
+    /// Whether later messages of the oldest one's topic were confirmed before the requested
+    /// session.
     partly: bool,
 }
 
 impl Silence {
-    /// Nothing was submitted yet.
+    /// Creates a record in which nothing has been submitted.
     #[must_use]
     pub fn new(patience: Duration) -> Self {
         Self {
@@ -121,18 +122,18 @@ impl Silence {
         self.now = now;
     }
 
-    /// A session is open.
+    /// Notes that a session has opened.
     pub fn session_started(&mut self) {
         self.session_at = self.now;
     }
 
-    /// A message is submitted.
+    /// Notes that a message is submitted.
     pub fn submitted(&mut self) -> Submitted {
         self.submissions += 1;
         Submitted { at: self.now, order: self.submissions }
     }
 
-    /// A message is answered: confirmed, or refused by itself.
+    /// Notes that a message was answered: confirmed, or refused by itself.
     pub fn answered(&mut self, topic: &Topic, submitted: Submitted) {
         let at = self.now;
         self.guessed = false;
@@ -155,25 +156,25 @@ impl Silence {
         }
     }
 
-    /// When anything was confirmed last.
+    /// Returns when anything was last confirmed.
     fn answered_at(&self) -> Option<Duration> {
         self.last.as_ref().map(|(_, at)| *at)
     }
 
-    /// When any other topic was confirmed last.
+    /// Returns when any other topic was last confirmed.
     fn others_answered_at(&self, topic: &Topic) -> Option<Duration> {
         let (last, at) = self.last.as_ref()?;
         if last == topic { self.last_of_others } else { Some(*at) }
     }
 
-    /// Whether it is time to [`forget`](Self::forget).
+    /// Returns whether it is time to [`forget`](Self::forget).
     #[must_use]
     pub fn is_large(&self) -> bool {
         self.topics.len() > self.topics_max
     }
 
-    /// Forgets topics that tell nothing about what is in flight: nothing that was submitted before
-    /// their last confirmation. `oldest` is the first submission that is in flight.
+    /// Forgets topics that say nothing about messages in flight, because none of those was
+    /// submitted before the topic's last confirmation. `oldest` is the first submission in flight.
     pub fn forget(&mut self, oldest: Option<Submitted>) {
         self.topics.retain(|_, answers| {
             oldest.is_some_and(|oldest| answers.newest.order > oldest.order || answers.at > oldest.at)
@@ -181,8 +182,8 @@ impl Silence {
         self.topics_max = TOPICS_MIN.max(2 * self.topics.len());
     }
 
-    /// Returns once when nothing at all has been confirmed for long, from the oldest message in
-    /// flight, and once when that is over.
+    /// Returns news once when nothing at all has been confirmed for too long, and once when that is
+    /// over. `oldest` is the first submission in flight.
     pub fn news(&mut self, oldest: Option<Submitted>) -> Option<News> {
         if let Some(told_at) = self.told_at {
             let is_over = self.answered_at().is_some_and(|at| at >= told_at);
@@ -199,20 +200,22 @@ impl Silence {
         })
     }
 
-    /// Whether the silence has to be looked at for so old a submission.
+    /// Returns whether a submission is old enough to check for silence.
     #[must_use]
     pub fn is_old(&self, submitted: Submitted) -> bool {
         self.now.saturating_sub(submitted.at) >= self.patience / IMPATIENCE
     }
 
-    /// Whether so old a submission is silent, whoever else is answered.
+    /// Returns whether a submission is so old that it counts as silent, even if nothing else is
+    /// answered.
     #[must_use]
     pub fn is_overdue(&self, submitted: Submitted) -> bool {
         self.now.saturating_sub(submitted.at) >= self.patience
     }
 
-    /// How far the silence about a message reaches, if it has lasted too long. `urgent`: others
-    /// wait for room in the window. `partly`: the topic is known to be silent in part.
+    /// Returns how far the silence about a message reaches, if it has lasted too long. `urgent`
+    /// means that others wait for room in the window. `partly` means that part of the topic is
+    /// known to be silent.
     #[must_use]
     pub fn reach(
         &self,
@@ -227,8 +230,8 @@ impl Silence {
         let age = self.now.saturating_sub(submitted.at);
         let own = self.topics.get(topic);
         let overtaken = own.filter(|own| own.newest.order > submitted.order);
-        // A queue that moves on slowly confirms in order: its oldest message is old, but not
-        // overtaken by far.
+        // A slow queue confirms in order: its oldest message is old, but no message that was
+        // submitted much later is confirmed.
         let by_far = overtaken.is_some_and(|own| own.newest.at >= submitted.at + behind_max / 2);
         if age >= behind_max && by_far {
             return Some(FaultScope::Message);
@@ -238,8 +241,8 @@ impl Silence {
         (is_quiet && self.others_answer(topic, submitted, quiet_max)).then_some(scope)
     }
 
-    /// Whether another topic was confirmed after the submission, and lately: an outage of
-    /// everything has begun with confirmations, too.
+    /// Returns whether another topic was confirmed after the submission, and recently. Older
+    /// confirmations prove nothing: a full outage follows some as well.
     fn others_answer(&self, topic: &Topic, submitted: Submitted, quiet_max: Duration) -> bool {
         self.others_answered_at(topic)
             .is_some_and(|at| at >= submitted.at && self.now.saturating_sub(at) < quiet_max / 2)
@@ -256,7 +259,7 @@ impl Silence {
         if self.answered_at().is_some_and(|at| at >= self.session_at) {
             let newest = self.topics.get(topic).map(|own| own.newest.order);
             self.partly = newest.is_some_and(|newest| newest > submitted.order);
-            // Without anybody to protect, waiting is as good.
+            // With no other messages to protect, waiting is just as good.
             let has_others = self.partly || self.others_answered_at(topic).is_some();
             return has_others.then_some(Stall::Reconnect);
         }
@@ -264,8 +267,7 @@ impl Silence {
         Some(Stall::Guess(if self.partly { FaultScope::Message } else { FaultScope::Topic }))
     }
 
-    /// Whether a topic was guessed to be silent, and nothing has confirmed since that the broker
-    /// works.
+    /// Returns whether a topic was guessed to be silent and nothing has been confirmed since.
     #[must_use]
     pub fn is_guess(&self) -> bool {
         self.guessed
@@ -331,8 +333,8 @@ mod tests {
         assert_eq!(scene.reach(5_400, silent), Some(FaultScope::Message));
     }
 
-    /// Goal: topics that come and go take no memory, and nothing is decided otherwise. Oracle: the
-    /// same course of events without forgetting.
+    /// Goal: topics that come and go take no memory, and no decision changes. Oracle: the same
+    /// course of events without forgetting.
     #[test]
     fn topics_that_tell_nothing_about_what_is_in_flight_are_forgotten() {
         let (mut forgets, mut keeps) = (Scene::new(), Scene::new());
@@ -344,7 +346,7 @@ mod tests {
             }
         }
         assert!(forgets.0.is_large());
-        // The silent one is older than all answers: each may tell that it was overtaken.
+        // The silent one is older than all answers: each may show that it was overtaken.
         forgets.0.forget(Some(silent[0]));
         assert_eq!(forgets.0.topics.len(), 5_000);
         let later = [&mut forgets, &mut keeps].map(|scene| scene.submit(6_000));

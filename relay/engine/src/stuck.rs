@@ -10,41 +10,42 @@ use crate::held::QueueHash;
 /// All stopped keys.
 #[derive(Debug, Default)]
 pub struct Stuck {
-    /// Retrying or dead: nothing of their key may leave before them.
+    /// Entries that are retrying or dead: nothing of their key may leave before them.
     ids: BTreeSet<(QueueHash, EntryId)>,
     keys_len: usize,
-    /// How many submissions of a key were given up waiting for in this session: another one of it
-    /// could overtake them.
+    /// For each key, submissions of this session for whose answers we stopped waiting. A new
+    /// submission of the key could overtake them.
     awaited: HashMap<QueueHash, usize>,
 }
 
 impl Stuck {
-    /// Whether no key is stopped.
+    /// Returns whether no key is stopped.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.ids.is_empty() && self.awaited.is_empty()
     }
 
-    /// How many keys have stuck entries.
+    /// Returns how many keys have stuck entries.
     #[must_use]
     pub const fn keys_len(&self) -> usize {
         self.keys_len
     }
 
-    /// Whether anything stops new entries of the key.
+    /// Returns whether anything stops new entries of the key.
     #[must_use]
     pub fn stops(&self, queue: QueueHash) -> bool {
         self.awaited.contains_key(&queue) || self.first(queue).is_some()
     }
 
-    /// Whether anything stops this entry: a stuck one before it, or a submission that may still be
-    /// answered.
+    /// Returns whether anything stops this entry: a stuck one before it, or a submission that may
+    /// still be answered.
     #[must_use]
     pub fn stops_entry(&self, queue: QueueHash, id: EntryId) -> bool {
         self.awaited.contains_key(&queue) || self.first(queue).is_some_and(|stuck| stuck < id)
     }
 
-    /// Whether held entries from this place on can leave: the stuck one itself is not among them.
+    /// Returns whether held entries from this id on can leave. The stuck entry itself is not among
+    /// them.
     #[must_use]
     pub fn lets_read(&self, queue: QueueHash, from: EntryId) -> bool {
         !self.awaited.contains_key(&queue) && self.first(queue).is_none_or(|stuck| from < stuck)
@@ -55,25 +56,25 @@ impl Stuck {
         self.ids.range(all).next().map(|(_, id)| *id)
     }
 
-    /// An entry is stuck.
+    /// Notes that an entry is stuck.
     pub fn insert(&mut self, queue: QueueHash, id: EntryId) {
         self.keys_len += usize::from(self.first(queue).is_none());
         self.ids.insert((queue, id));
     }
 
-    /// An entry is not stuck any more. Returns whether it was.
+    /// Notes that an entry is no longer stuck. Returns whether it was.
     pub fn remove(&mut self, queue: QueueHash, id: EntryId) -> bool {
         let was_stuck = self.ids.remove(&(queue, id));
         self.keys_len -= usize::from(was_stuck && self.first(queue).is_none());
         was_stuck
     }
 
-    /// We stopped waiting for an answer to a submission of this key.
+    /// Notes that we stopped waiting for an answer to a submission of this key.
     pub fn give_up(&mut self, queue: QueueHash) {
         *self.awaited.entry(queue).or_default() += 1;
     }
 
-    /// One of them was answered. Returns whether it was the last one of its key.
+    /// Notes that such a submission was answered. Returns whether it was the last one of its key.
     pub fn answered(&mut self, queue: QueueHash) -> bool {
         let Some(count) = self.awaited.get_mut(&queue) else { return false };
         *count -= 1;
@@ -84,7 +85,7 @@ impl Stuck {
         is_last
     }
 
-    /// Answers of this session will not come.
+    /// Notes that the session has ended, so its answers will not come.
     pub fn session_ended(&mut self) {
         self.awaited.clear();
     }

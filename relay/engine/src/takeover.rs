@@ -1,9 +1,9 @@
 //! Loads the state that a new holder of the lease needs before it leads, and keeps the lease
 //! meanwhile.
 //!
-//! Loading takes as long as there is something to load and as the database is slow. Without
-//! renewals in between it could take longer than a lease: then every process that took over would
-//! lose it again, and nothing would ever be published.
+//! Loading takes longer the more there is to load and the slower the database is. Without renewals
+//! in between, it could take longer than a lease: then every process that took over would lose it
+//! again, and nothing would ever be published.
 
 use std::time::Duration;
 
@@ -14,14 +14,14 @@ use crate::blocks::Blocks;
 use crate::options::DeadPolicy;
 use crate::paused::Paused;
 
-/// Exceptions of one call: short against any lease.
+/// Maximum exceptions in one call, few enough to be quick compared with any lease.
 const PAGE: usize = 2_000;
 
-/// Between taking the lease and leading.
+/// The phase between taking the lease and leading.
 pub(crate) struct Takeover {
     checkpointer: Box<dyn CheckpointStore>,
     lease: Lease,
-    /// When the lease or its last renewal was asked for.
+    /// When the lease or its last renewal was requested.
     asked_at: Instant,
     renew_interval: Duration,
 }
@@ -36,8 +36,8 @@ impl Takeover {
         Self { checkpointer, lease, asked_at, renew_interval }
     }
 
-    /// Everything parked or paused that blocks something; nothing when the lease is lost. Of held
-    /// entries only their queues are loaded.
+    /// Loads everything parked or paused that blocks something. Returns `None` when the lease is
+    /// lost. For held entries, only their queues are loaded.
     pub(crate) async fn blocks(
         &mut self,
         reader: &mut dyn LogReader,
@@ -72,12 +72,12 @@ impl Takeover {
         }
     }
 
-    /// The checkpointer, and when the lease that it keeps was asked for; nothing when it is lost.
+    /// Returns the checkpointer, and when its lease was requested; `None` when the lease is lost.
     pub(crate) async fn end(mut self) -> Result<Option<(Box<dyn CheckpointStore>, Instant)>, LogError> {
         Ok((self.renew().await? == Fenced::Held).then_some((self.checkpointer, self.asked_at)))
     }
 
-    /// Prolongs the lease when it is time to.
+    /// Renews the lease when it is time to.
     async fn renew(&mut self) -> Result<Fenced, LogError> {
         let asked_at = Instant::now();
         if asked_at.duration_since(self.asked_at) < self.renew_interval {

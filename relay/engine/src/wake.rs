@@ -1,15 +1,15 @@
-//! When to look for new entries again.
+//! Decides when to look for new entries again.
 //!
-//! An empty poll costs the database about 20 µs, so polling every 1–2 ms while messages come, also
-//! when they come a few times a second only, and every 50 ms when none do is both fast and nearly
-//! free; and it needs no NOTIFY, which would serialise the commits of the business transactions.
+//! An empty poll costs the database about 20 µs. So it is fast and nearly free to poll every 1–2 ms
+//! while messages come, even a few a second, and every 50 ms when none come. It also needs no
+//! NOTIFY, which would serialise the commits of the business transactions.
 
 use std::time::Duration;
 
-/// So long after the last entry the next one is still expected soon: with ten messages a second
-/// each of them is found within 2 ms, and not after the pause of an idle relay.
+/// For this long after an entry, the next one is expected soon. At ten messages a second, each is
+/// found within 2 ms instead of after the pause of an idle relay.
 const ALERT: Duration = Duration::from_secs(1);
-/// The longest pause until then, as a multiple of the shortest.
+/// The longest pause during that time, as a multiple of the shortest.
 const ALERT_FACTOR: u32 = 2;
 
 /// The adaptive pause between polls.
@@ -18,7 +18,7 @@ pub struct Pace {
     min: Duration,
     max: Duration,
     next: Duration,
-    /// All pauses since the last entry.
+    /// The sum of the pauses since the last entry.
     waited: Duration,
 }
 
@@ -29,14 +29,14 @@ impl Pace {
         Self { min, max: max.max(min), next: min, waited: ALERT }
     }
 
-    /// A poll found entries: the next pause is the shortest.
+    /// Notes that a poll found entries: the next pause is the shortest.
     pub fn found(&mut self) {
         self.next = self.min;
         self.waited = Duration::ZERO;
     }
 
-    /// A poll found nothing: the pause to make now; the one after it is half as long again, up to a
-    /// bound.
+    /// Notes that a poll found nothing, and returns the pause to make now. The next one is half as
+    /// long again, up to a bound.
     pub fn empty(&mut self) -> Duration {
         let pause = self.next;
         self.waited = self.waited.saturating_add(pause);

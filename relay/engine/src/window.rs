@@ -12,12 +12,12 @@ use outbox::log::{Cursor, Difference, Entry, EntryId};
 
 use crate::silence::Submitted;
 
-/// Where an entry came from.
+/// Source of an entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
     /// Read from the log: settling it lets the cursor move.
     Log(Arc<Difference>),
-    /// Read from the exceptions, due again: it bypasses the block that it is itself the reason for.
+    /// Read from the exceptions, due again: it bypasses the block that it causes itself.
     Due,
     /// Read from the exceptions, held until now.
     Held,
@@ -30,18 +30,18 @@ pub struct Item {
     pub id: EntryId,
     /// The message to publish.
     pub message: Arc<Message>,
-    /// Where it came from.
+    /// Its source.
     pub origin: Origin,
     /// Failed attempts that counted.
     pub attempts: u32,
-    /// Handed to the publisher and not yet reported: when.
+    /// The submission, while the message is with the publisher and not answered.
     pub in_flight: Option<Submitted>,
-    /// Waits until what is held before it has been read back.
+    /// Whether it waits until the held entries before it have been read back.
     pub waits: bool,
 }
 
 impl Item {
-    /// The ordering key as text.
+    /// Returns the ordering key as text.
     #[must_use]
     pub fn key(&self) -> Option<&str> {
         self.message.key.as_ref().map(message::OrderingKey::as_str)
@@ -63,7 +63,7 @@ enum Passed {
         id: EntryId,
         is_parked: bool,
     },
-    /// The last of entries in a row that are left to others.
+    /// The last of consecutive entries that are left to other relays.
     LeftOut {
         difference: Arc<Difference>,
         id: EntryId,
@@ -72,7 +72,7 @@ enum Passed {
     Nothing,
 }
 
-/// The ring.
+/// Entries in reading order, as a ring.
 #[derive(Debug)]
 pub struct Window {
     slots: VecDeque<Slot>,
@@ -80,22 +80,22 @@ pub struct Window {
     front: u64,
     open: usize,
     bytes: usize,
-    /// Those of them that were read back, and their bytes.
+    /// The open entries that were read back: their number and bytes.
     held: (usize, usize),
     bytes_max: usize,
     entries_max: usize,
-    /// Parked entries that one checkpoint stores.
+    /// Maximum parked entries that one checkpoint stores.
     parked_max: usize,
     cursor: Cursor,
-    /// The last entry passed inside the difference in work; folded into `cursor` when asked for.
+    /// The last entry passed inside the current difference; merged into `cursor` on demand.
     passed: Option<(Arc<Difference>, EntryId)>,
     /// Parked entries that the cursor has passed since the last [`Window::take_passed`].
     parked: Vec<EntryId>,
 }
 
 impl Window {
-    /// An empty window at a cursor. It lets the cursor pass `parked_max` parked entries with each
-    /// checkpoint.
+    /// Creates an empty window at a cursor. With each checkpoint the cursor passes at most
+    /// `parked_max` parked entries.
     #[must_use]
     pub fn new(cursor: Cursor, bytes_max: usize, entries_max: usize, parked_max: usize) -> Self {
         Self {
@@ -113,40 +113,41 @@ impl Window {
         }
     }
 
-    /// Whether another page may be taken in, when a fraction `1/kept` of the window is kept free
-    /// for others.
+    /// Returns whether another page fits while a fraction `1/kept` of the window stays free for
+    /// others.
     #[must_use]
     pub fn has_room(&self, kept: Option<usize>) -> bool {
         let limit = |max: usize| kept.map_or(max, |kept| max - max / kept);
         self.bytes < limit(self.bytes_max) && self.slots.len() < limit(self.entries_max)
     }
 
-    /// Whether less than a fraction `1/share` of the window was read back.
+    /// Returns whether entries that were read back take less than a fraction `1/share` of the
+    /// window.
     #[must_use]
     pub fn has_room_for_held(&self, share: usize) -> bool {
         let (entries, bytes) = self.held;
         bytes < (self.bytes_max / share).max(1) && entries < (self.entries_max / share).max(1)
     }
 
-    /// Whether the cursor has passed everything that was read.
+    /// Returns whether the cursor has passed everything that was read.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.slots.is_empty()
     }
 
-    /// Entries that are not settled.
+    /// Returns the number of unsettled entries.
     #[must_use]
     pub fn open_len(&self) -> usize {
         self.open
     }
 
-    /// Bytes of the entries that are not settled.
+    /// Returns the bytes of the unsettled entries.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Takes an entry in; its ticket names it from now on.
+    /// Adds an entry and returns the ticket that names it from now on.
     pub fn push(&mut self, item: Item) -> Ticket {
         self.open += 1;
         self.bytes += item.message.wire_bytes();
@@ -156,22 +157,21 @@ impl Window {
         self.push_slot(Slot::Open(item))
     }
 
-    /// Notes an entry of the log that is settled without being published (it is parked now).
+    /// Notes an entry of the log that is settled without being published, because it is parked.
     pub fn pass(&mut self, difference: &Arc<Difference>, id: EntryId) {
         let difference = Arc::clone(difference);
         self.push_slot(Slot::Settled(Passed::Entry { difference, id, is_parked: true }));
         self.advance();
     }
 
-    /// Notes an entry of the log that had left before it was read.
+    /// Notes an entry of the log that was published before it was read.
     pub fn skip(&mut self, difference: &Arc<Difference>, id: EntryId) {
         let difference = Arc::clone(difference);
         self.push_slot(Slot::Settled(Passed::Entry { difference, id, is_parked: false }));
         self.advance();
     }
 
-    /// Notes an entry of the log that is not this relay's to publish. Many in a row take the room
-    /// of one.
+    /// Notes an entry of the log that other relays publish. Consecutive ones take the room of one.
     pub fn leave_out(&mut self, difference: &Arc<Difference>, id: EntryId) {
         if let Some(Slot::Settled(Passed::LeftOut { difference: before, id: last })) = self.slots.back_mut()
             && Arc::ptr_eq(before, difference)
@@ -200,7 +200,7 @@ impl Window {
         usize::try_from(ticket.0.checked_sub(self.front)?).ok()
     }
 
-    /// The entry of a ticket, unless it is settled.
+    /// Returns the entry of a ticket, unless it is settled.
     pub fn get_mut(&mut self, ticket: Ticket) -> Option<&mut Item> {
         let index = self.index(ticket)?;
         match self.slots.get_mut(index)? {
@@ -210,7 +210,7 @@ impl Window {
     }
 
     /// Settles an entry, confirmed or parked: it leaves memory, and the cursor moves as far as it
-    /// can. `None` when it was settled.
+    /// can. Returns `None` if it was settled before.
     pub fn settle(&mut self, ticket: Ticket, is_parked: bool) -> Option<Item> {
         let index = self.index(ticket)?;
         let slot = self.slots.get_mut(index)?;
@@ -259,7 +259,7 @@ impl Window {
         }
     }
 
-    /// Where a successor would go on.
+    /// Returns the cursor from which a successor would continue.
     pub fn cursor(&mut self) -> &Cursor {
         if let Some((difference, id)) = self.passed.take() {
             self.cursor = Cursor::inside(&difference, id);
@@ -267,14 +267,15 @@ impl Window {
         &self.cursor
     }
 
-    /// How many parked entries the cursor has passed since the last [`Window::take_passed`].
+    /// Returns how many parked entries the cursor has passed since the last
+    /// [`Window::take_passed`].
     #[must_use]
     pub fn parked_len(&self) -> usize {
         self.parked.len()
     }
 
-    /// The cursor, and the parked entries that it has passed since the last call: they are stored
-    /// together. It may move on behind them afterwards.
+    /// Takes the cursor and the parked entries that it has passed since the last call; they are
+    /// stored together. Afterwards the cursor may move on.
     pub fn take_passed(&mut self) -> (Cursor, Vec<EntryId>) {
         let cursor = self.cursor().clone();
         let parked = std::mem::take(&mut self.parked);
@@ -282,10 +283,11 @@ impl Window {
         (cursor, parked)
     }
 
-    /// As [`Window::take_passed`], and with the entries of the log that have left although this
-    /// cursor has not passed them.
+    /// Does the same as [`Window::take_passed`], and returns the entries of the log that were
+    /// published although this cursor has not passed them.
     pub fn take_settled(&mut self) -> (Cursor, Vec<EntryId>, BTreeSet<EntryId>) {
-        // Before the cursor moves on: what it passes then is not behind the one that is returned.
+        // Collected before the cursor moves on: entries that it passes then are still ahead of the
+        // returned cursor.
         let ahead = self.slots.iter().filter_map(|slot| match slot {
             Slot::Settled(Passed::Entry { id, is_parked: false, .. }) => Some(*id),
             _ => None,
@@ -295,7 +297,7 @@ impl Window {
         (cursor, parked, ahead)
     }
 
-    /// All open entries with their tickets, in reading order.
+    /// Returns all open entries with their tickets, in reading order.
     pub fn open(&self) -> impl Iterator<Item = (Ticket, &Item)> {
         self.slots.iter().enumerate().filter_map(|(index, slot)| match slot {
             Slot::Open(item) => Some((Ticket(self.front + index as u64), item)),
@@ -303,7 +305,7 @@ impl Window {
         })
     }
 
-    /// An id under which another entry than the one of these is in here.
+    /// Returns an id that names one entry here and a different one among `entries`.
     #[must_use]
     pub fn shared_id(&self, entries: &HashMap<EntryId, &Entry>) -> Option<EntryId> {
         self.slots.iter().find_map(|slot| match slot {
@@ -311,13 +313,13 @@ impl Window {
                 let entry = entries.get(&item.id)?;
                 (item.message.id.to_string() != entry.message_id()).then_some(item.id)
             }
-            // The log brings no entry twice.
+            // The log returns no entry twice, so the same id is another entry.
             Slot::Settled(Passed::Entry { id, .. }) => entries.contains_key(id).then_some(*id),
             Slot::Settled(Passed::LeftOut { .. } | Passed::End(_) | Passed::Nothing) => None,
         })
     }
 
-    /// The ids and tickets of all open entries, in reading order.
+    /// Returns the ids and tickets of all open entries, in reading order.
     #[must_use]
     pub fn open_tickets(&self) -> Vec<(EntryId, Ticket)> {
         self.open().map(|(ticket, item)| (item.id, ticket)).collect()

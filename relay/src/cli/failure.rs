@@ -124,7 +124,7 @@ impl From<InvalidSetting> for Failure {
 }
 
 impl From<LogError> for Failure {
-    /// The log's errors already contain the client library's text.
+    /// Converts an error of the log, whose text already contains that of the client library.
     fn from(error: LogError) -> Self {
         Self::new(exit_of(error.fault()), error)
     }

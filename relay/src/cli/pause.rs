@@ -86,7 +86,7 @@ impl Pause {
                 );
                 if pause::is_unknown(&places, &scope).await {
                     eprintln!(
-                        "no message of {scope} is in the outbox: is the name right? it is paused all the same"
+                        "no message of {scope} is in the outbox: is the name right? it is paused anyway"
                     );
                 }
             }

@@ -40,7 +40,7 @@ fn text(story: &Story) -> String {
     parts.extend(story.outboxes.iter().map(in_outbox));
     if story.outboxes.is_empty() {
         parts.push(String::from(
-            "in no outbox that was looked at: it came from elsewhere, or retention has removed it",
+            "in none of the outboxes: it came from elsewhere, or retention has removed it",
         ));
     }
     if !story.inboxes.is_empty() {

@@ -84,7 +84,8 @@ fn check_log(log: &Log, problems: &mut Problems) {
     }
 }
 
-/// Each name must be unique: it stands for one cursor and one prefix of environment variables.
+/// Checks that each name is unique: it stands for one cursor and one prefix of environment
+/// variables.
 fn check_names(sections: &[PipelineSection], problems: &mut Problems) {
     let mut seen = BTreeMap::from(["LOG", "HTTP", "OTLP", "PAGE"].map(|name| (String::from(name), None)));
     for (index, PipelineSection { name, .. }) in sections.iter().enumerate() {

@@ -169,7 +169,7 @@ impl<'de> Deserializer<'de> for Decoder<'_> {
         visitor.visit_newtype_struct(self)
     }
 
-    /// A text is also a list whose items are separated by commas.
+    /// Accepts a text as a list whose items are separated by commas.
     fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Wrong> {
         match self.text() {
             Some(text) => {

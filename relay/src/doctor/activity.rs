@@ -1,5 +1,5 @@
-//! Checks of what holds rows and history back: open and prepared transactions, replication slots.
-//! Pure.
+//! Checks of open and prepared transactions and replication slots, which hold rows and history
+//! back. Pure.
 
 use std::time::Duration;
 
@@ -8,13 +8,13 @@ use super::report::{CheckState, Finding};
 use super::text::{age, bytes};
 
 const DATABASE: &str = "database";
-/// Rows of an open transaction cannot be read, and a snapshot keeps dead rows from going.
+/// Rows of an open transaction cannot be read, and its snapshot keeps dead rows.
 const TRANSACTION_WARN: Duration = Duration::from_secs(60);
 const TRANSACTION_FAIL: Duration = Duration::from_secs(3_600);
-/// A prepared transaction that is this old has lost its coordinator.
+/// The coordinator of a prepared transaction this old is probably lost.
 const PREPARED_WARN: Duration = Duration::from_secs(60);
 const SLOT_LOG_WARN: u64 = 1 << 30;
-/// A tenth of the 2³¹ transactions after which PostgreSQL stops.
+/// A tenth of the 2³¹ transactions at which PostgreSQL stops.
 const SLOT_TRANSACTIONS_WARN: u64 = 200_000_000;
 
 pub(super) fn check(facts: &PostgresFacts) -> Vec<Finding> {
@@ -42,7 +42,7 @@ fn transactions(facts: &PostgresFacts) -> Finding {
             );
             Finding::unless(check, DATABASE, measured, Some((state, remedy)))
         }
-        // Also while none is open: nobody learns of it when one matters.
+        // Warns even if none is open: otherwise a transaction that matters would go unnoticed.
         _ if !facts.sees_sessions => {
             let pids = facts.transactions.iter().filter(|open| open.age.is_none());
             let pids: Vec<String> = pids.map(|open| open.pid.to_string()).collect();
@@ -64,7 +64,7 @@ fn transactions(facts: &PostgresFacts) -> Finding {
     }
 }
 
-/// A role as a statement names it.
+/// Quotes a role for a statement where that is necessary.
 fn quoted(role: &str) -> String {
     let is_plain = role.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')
         && !role.starts_with(|c: char| c.is_ascii_digit());

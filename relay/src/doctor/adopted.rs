@@ -1,10 +1,10 @@
-//! The check of an old table whose new rows are handed over to the outbox.
+//! The check of an old table whose rows are handed over to the outbox.
 
 use super::report::Finding;
 use crate::operate::adopt::{AdoptState, AdoptStatus};
 
-/// Whether each new row is handed over, by every role that inserts. A table that has not been
-/// adopted yet is a warning: the way over begins with a relay that is there.
+/// Checks that each new row is handed over, for every role that inserts. A table that is not
+/// adopted yet is only a warning: a migration begins with a working relay.
 pub(crate) fn check(status: &AdoptStatus, subject: String) -> Finding {
     let AdoptStatus { state, problem, lacking, waiting, .. } = status;
     let measured = match waiting {

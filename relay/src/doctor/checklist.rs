@@ -1,5 +1,5 @@
-//! The go-live checklist: what has to be true before money depends on it, and how much of it the
-//! checks have verified. Pure.
+//! The go-live checklist: the conditions for production, and which of them the checks have
+//! verified. Pure.
 
 use serde::Serialize;
 
@@ -10,15 +10,15 @@ use super::report::{CheckState, PipelineReport};
 pub struct ChecklistItem {
     /// The condition.
     pub item: &'static str,
-    /// `pass` when it was verified, `unknown` when somebody has to see to it.
+    /// `pass` when it was verified, `unknown` when a person must verify it.
     pub state: CheckState,
-    /// How it was verified, or who keeps it and how to find out.
+    /// How it was verified, or who is responsible and how to verify it.
     pub how: &'static str,
 }
 
-/// How an item is decided.
+/// The way to verify an item.
 enum By {
-    /// By the worst of these checks; unknown when none was made.
+    /// By the worst of these checks; unknown if none was made.
     Checks(&'static [&'static str], &'static str),
     /// By a person.
     Person(&'static str),
@@ -69,7 +69,7 @@ const ITEMS: [(&str, By); 14] = [
     ),
 ];
 
-/// The checklist, with what the reports have verified.
+/// Returns the checklist with the results of the reports.
 #[must_use]
 pub fn checklist(reports: &[PipelineReport]) -> Vec<ChecklistItem> {
     let decide = |(item, by): &(&'static str, By)| match by {

@@ -1,4 +1,4 @@
-//! One pipeline from end to end: gathers facts and checks them.
+//! Examines one pipeline from end to end: gathers facts and checks them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -25,24 +25,24 @@ use crate::config::{Broker, InboxConfig, PipelineConfig};
 #[cfg(feature = "postgres")]
 use crate::operate::{Operator, Role, adopt, tables::Tables};
 
-/// All questions to a database together may take this long.
+/// Time limit for all queries to a database together.
 const DATABASE_TIME_LIMIT: Duration = Duration::from_secs(60);
-/// All questions to a broker together may take this long.
+/// Time limit for all queries to a broker together.
 const BROKER_TIME_LIMIT: Duration = Duration::from_secs(60);
 
-/// Things that an operator tells the doctor beside the configuration.
+/// Options of the doctor besides the configuration.
 #[derive(Debug, Clone, Default)]
 pub struct DoctorOptions {
-    /// Topics to look at, beside those of the latest messages and of the inboxes.
+    /// Additional topics to check, besides those of the latest messages and of the inboxes.
     pub topics: BTreeSet<String>,
-    /// The number of partitions that a topic should have.
+    /// The expected number of partitions of each topic.
     pub partitions: BTreeMap<String, usize>,
     /// The names of the services' roles.
     pub services: facts::ServiceRoles,
 }
 
-/// Looks at a pipeline: its database, its broker, and the inboxes that apply its messages. Writes
-/// nothing. What cannot be reached is a finding. Cancel-safe.
+/// Examines a pipeline: its database, its broker, and the inboxes that apply its messages. Writes
+/// nothing. A place that cannot be reached is a finding. Cancel-safe.
 pub async fn examine(
     pipeline: &PipelineConfig,
     inboxes: &[InboxConfig],
@@ -90,7 +90,7 @@ pub async fn examine(
     PipelineReport { pipeline: pipeline.name.to_string(), checks }
 }
 
-/// Checks the database; also tells the topics of its latest messages.
+/// Checks the database. Also returns the topics of its latest messages.
 async fn database(pipeline: &PipelineConfig, services: &facts::ServiceRoles) -> (Vec<Finding>, Vec<String>) {
     // SQLite has no roles.
     #[cfg(not(feature = "postgres"))]
@@ -125,7 +125,7 @@ async fn database(pipeline: &PipelineConfig, services: &facts::ServiceRoles) -> 
             }
         }
     };
-    // A table that a migration has locked answers nobody.
+    // A query to a table that a migration has locked never returns.
     let gathered: Result<(Vec<Finding>, Vec<String>), Unreachable> = timeout(DATABASE_TIME_LIMIT, asked)
         .await
         .unwrap_or_else(|_| Err(Unreachable::late_by(DATABASE_TIME_LIMIT)));
@@ -140,7 +140,7 @@ async fn database(pipeline: &PipelineConfig, services: &facts::ServiceRoles) -> 
     }
 }
 
-/// Whether new rows of the old table are handed over, where the configuration names one.
+/// Checks that new rows of the old table are handed over, if the configuration names one.
 #[cfg(feature = "postgres")]
 async fn adopted_table(pipeline: &PipelineConfig) -> Option<Finding> {
     let adoption = pipeline.adopt.clone()?;
@@ -166,7 +166,7 @@ async fn adopted_table(pipeline: &PipelineConfig) -> Option<Finding> {
     })
 }
 
-/// Why the relay refuses the database: it opens it as `relay run` does.
+/// Returns why the relay refuses the database, which is opened as `relay run` does.
 async fn refusal(pipeline: &PipelineConfig) -> Result<Option<String>, Unreachable> {
     let options = pipeline.database.options().clone();
     let store = outbox::log::open(pipeline.database.address(), pipeline.source.clone(), options)?;
@@ -177,19 +177,20 @@ async fn refusal(pipeline: &PipelineConfig) -> Result<Option<String>, Unreachabl
     }
 }
 
-/// For how long the message that waits longest has waited; why it is not known, other checks say.
+/// Returns how long the message that has waited longest has waited. Returns `None` on an error,
+/// which other checks report.
 async fn longest_wait(pipeline: &PipelineConfig) -> Option<Duration> {
     let options = pipeline.database.options().clone();
     let log = outbox::admin::open(pipeline.database.address(), pipeline.source.clone(), options).ok()?;
     let own = timeout(DATABASE_TIME_LIMIT, log.relay(&pipeline.name)).await.ok()?.ok()??;
-    // A scheduled message was refused at enqueue if it would be too old then.
+    // A message scheduled too far ahead was already refused when it was enqueued.
     let is_late = |parked: &&ParkedCount| !matches!(parked.state, Scheduled | Discarded);
     let parked = own.parked.iter().filter(is_late).map(|parked| parked.longest).max();
     let waiting = own.backlog.oldest_waiting().map(|(_, age)| age);
     Some(parked.max(waiting).unwrap_or_default())
 }
 
-/// How long the outbox keeps what has left.
+/// Checks how long the outbox keeps published messages.
 fn history(pipeline: &PipelineConfig) -> Finding {
     let measured = format!("database.retention = {}", pipeline.retention);
     let problem = pipeline.retention.keep().is_none().then(|| {
@@ -199,7 +200,7 @@ fn history(pipeline: &PipelineConfig) -> Finding {
     Finding::unless("history", "database", measured, problem)
 }
 
-/// Whether the way to the broker is protected, by the settings: connections follow them.
+/// Checks whether the settings protect the connection to the broker.
 fn broker_tls(broker: &Broker) -> Finding {
     let (encrypted, verified, local) = match broker {
         #[cfg(feature = "kafka")]
@@ -212,7 +213,7 @@ fn broker_tls(broker: &Broker) -> Finding {
         #[cfg(feature = "rabbitmq")]
         Broker::Rabbitmq(config) => {
             let encrypted = config.url.expose_secret().starts_with("amqps:");
-            // Without `allow_plaintext` no other machine is accepted.
+            // Without `allow_plaintext`, only this machine is accepted.
             (encrypted, encrypted, !config.allow_plaintext)
         }
         #[cfg(feature = "sqs")]
@@ -275,7 +276,7 @@ async fn broker(
     }
 }
 
-/// Checks what a pipeline's transactions rest on.
+/// Checks the prerequisites of a pipeline's transactions.
 #[cfg(feature = "kafka")]
 async fn transactions(
     pipeline: &PipelineConfig,
@@ -291,7 +292,7 @@ async fn transactions(
     }
 }
 
-/// The relay's last transaction, as far as its database tells; why it does not, other checks say.
+/// Returns the relay's last transaction, if its database has it. Other checks report an error.
 #[cfg(feature = "kafka")]
 async fn known_transaction(pipeline: &PipelineConfig) -> Option<super::transactions::Known> {
     let options = pipeline.database.options().clone();
@@ -302,7 +303,7 @@ async fn known_transaction(pipeline: &PipelineConfig) -> Option<super::transacti
     Some(super::transactions::Known { topic, number: transaction.number })
 }
 
-/// The findings about an answer of a broker, and what the answer itself shows.
+/// Adds the findings that every broker's answer allows.
 fn with_broker<D>(told: &brokers::BrokerFacts<D>, findings: Vec<Finding>) -> Vec<Finding> {
     let skew = |clock: brokers::ClockReading| facts::Skew { by: clock.skew, uncertainty: clock.uncertainty };
     let mut checks = vec![Finding::pass("connection", "broker", "it answers")];
@@ -311,7 +312,8 @@ fn with_broker<D>(told: &brokers::BrokerFacts<D>, findings: Vec<Finding>) -> Vec
     checks
 }
 
-/// Why a broker could not be asked: a session as the relay opens it tells more than a question.
+/// Describes why a broker does not answer. A session opened as the relay opens it has a better
+/// error.
 async fn unreachable(pipeline: &PipelineConfig, error: &brokers::InspectError) -> Finding {
     match reach_broker(pipeline).await {
         finding if finding.state == CheckState::Fail => finding,

@@ -1,13 +1,13 @@
-//! Facts gathered from databases. Plain values: the checks look at nothing else.
+//! Facts gathered from databases. The checks use only these plain values.
 
 use std::time::Duration;
 
-/// A clock beside this machine's.
+/// The clock of a server compared with this machine's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Skew {
     /// The difference without its sign.
     pub by: Duration,
-    /// How far it may be wrong.
+    /// The maximum error of the difference.
     pub uncertainty: Duration,
 }
 
@@ -16,22 +16,22 @@ pub struct Skew {
 pub struct LineFacts {
     /// `outbox`, `inbox`, `idempotency`.
     pub line: &'static str,
-    /// The database's version; 0 when it is not there.
+    /// The database's version; 0 without tables.
     pub version: i32,
     /// The version that this program needs.
     pub version_needed: i32,
-    /// Why the two do not fit, with the command that helps.
+    /// The reason why the two do not fit, with the command that helps.
     pub problem: Option<String>,
 }
 
-/// A right that is missing, or that is one too many.
+/// A missing or an excess right.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WrongGrant {
     /// The table, sequence or function.
     pub object: String,
     /// `SELECT`, `INSERT`, …
     pub privilege: String,
-    /// Whether the role needs it: missing then, else one too many.
+    /// Whether the role needs it: then it is missing, otherwise it is excess.
     pub wanted: bool,
 }
 
@@ -46,17 +46,17 @@ pub struct RoleFacts {
     pub wrong: Vec<WrongGrant>,
 }
 
-/// The names of the roles whose members are the services.
+/// The names of the roles that services are members of.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServiceRoles {
-    /// Of those that enqueue.
+    /// The role of services that enqueue.
     pub producer: String,
-    /// Of those that consume.
+    /// The role of services that consume.
     pub consumer: String,
 }
 
 impl Default for ServiceRoles {
-    /// The names that `relay migrate roles` gives unless others are asked for.
+    /// Returns the default names of `relay migrate roles`.
     fn default() -> Self {
         Self { producer: String::from("outbox_producer"), consumer: String::from("inbox_consumer") }
     }
@@ -67,13 +67,13 @@ impl Default for ServiceRoles {
 pub struct OpenTransaction {
     /// The process of the server.
     pub pid: i32,
-    /// Whose it is.
+    /// Its role.
     pub role: String,
-    /// The client's name of itself.
+    /// The application name of its client.
     pub application: String,
     /// `active`, `idle in transaction`, …; empty where it is hidden.
     pub state: String,
-    /// Its age; nothing where it is hidden.
+    /// Its age; `None` where it is hidden.
     pub age: Option<Duration>,
 }
 
@@ -82,7 +82,7 @@ pub struct OpenTransaction {
 pub struct PreparedTransaction {
     /// Its name.
     pub gid: String,
-    /// Whose it is.
+    /// Its role.
     pub role: String,
     /// Its age.
     pub age: Duration,
@@ -93,11 +93,11 @@ pub struct PreparedTransaction {
 pub struct Slot {
     /// Its name.
     pub name: String,
-    /// Whether somebody reads it.
+    /// Whether a client reads it.
     pub active: bool,
-    /// Bytes of log that it keeps.
+    /// Bytes of log that it retains.
     pub log_bytes: u64,
-    /// How many transactions back it keeps rows.
+    /// The age, in transactions, of the rows that it retains.
     pub transactions: u64,
 }
 
@@ -110,49 +110,50 @@ pub struct PostgresFacts {
     pub version_number: i32,
     /// Whether it is a replica.
     pub replica: bool,
-    /// Whether it is reached over this machine only.
+    /// Whether it is reached only within this machine.
     pub local: bool,
-    /// Whether the connection is encrypted, and how.
+    /// The cipher of the connection; `None` if it is not encrypted.
     pub cipher: Option<String>,
     /// Whether the server's certificate is verified.
     pub verified: bool,
-    /// The role that asks.
+    /// The role of the queries.
     pub role: String,
-    /// The names of the services' roles that were looked at.
+    /// The names of the services' roles that were checked.
     pub services: ServiceRoles,
-    /// Whether it is a superuser.
+    /// Whether the role is a superuser.
     pub superuser: bool,
-    /// Whether it sees what other sessions do.
+    /// Whether it sees the activity of other sessions.
     pub sees_sessions: bool,
-    /// Whether two connections got one session of the server: a pooler shares sessions.
+    /// Whether two connections got the same session of the server, because a pooler shares
+    /// sessions.
     pub shared_session: bool,
-    /// Why the relay itself refuses this database, if it does.
+    /// The reason why the relay itself refuses this database, if it does.
     pub refused: Option<String>,
     /// The schema's lines.
     pub lines: Vec<LineFacts>,
-    /// `CACHE` of the outbox's sequence; nothing without tables.
+    /// `CACHE` of the outbox's sequence; `None` without tables.
     pub sequence_cache: Option<i64>,
     /// The timeline of its write-ahead log.
     pub timeline: Timeline,
     /// `server_encoding`.
     pub encoding: String,
-    /// The recorded and the actual version of the database's collation, where they differ.
+    /// The recorded and the actual version of the database's collation, if they differ.
     pub stale_collation: Option<(String, String)>,
     /// `default_transaction_isolation` of a session as the server gives it.
     pub isolation: String,
-    /// Roles and databases with another one.
+    /// Roles and databases with another isolation level.
     pub isolation_of_others: Vec<String>,
-    /// Settings on which durability rests, that are not as they should be: name and value.
+    /// Settings with values that endanger durability: name and value.
     pub unsafe_settings: Vec<(&'static str, String)>,
     /// Roles and databases whose commits do not wait for the disk.
     pub asynchronous: Vec<String>,
     /// The rights of the roles.
     pub roles: Vec<RoleFacts>,
-    /// Tables in which everybody may do something.
+    /// Tables on which every role has rights.
     pub public: Vec<String>,
-    /// Open transactions, the oldest first, at most ten.
+    /// Open transactions, oldest first, at most ten.
     pub transactions: Vec<OpenTransaction>,
-    /// Prepared transactions, the oldest first, at most ten.
+    /// Prepared transactions, oldest first, at most ten.
     pub prepared: Vec<PreparedTransaction>,
     /// Replication slots, at most twenty.
     pub slots: Vec<Slot>,
@@ -162,12 +163,12 @@ pub struct PostgresFacts {
     pub database_bytes: u64,
 }
 
-/// The timeline that a server writes, as far as it tells.
+/// The timeline that a server writes, if the server reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Timeline {
-    /// It tells its number; 0 for a replica, which writes none.
+    /// Its number; 0 for a replica, which writes none.
     Told(i64),
-    /// It refuses, in these words.
+    /// The error with which the server refuses.
     Hidden(String),
 }
 
@@ -180,11 +181,11 @@ pub struct SqliteFacts {
     pub version: String,
     /// `journal_mode`.
     pub journal_mode: String,
-    /// Why the relay itself refuses this database, if it does.
+    /// The reason why the relay itself refuses this database, if it does.
     pub refused: Option<String>,
     /// The schema's lines.
     pub lines: Vec<LineFacts>,
-    /// Bytes that are free on its disk, where that can be told.
+    /// Free bytes on its disk, if known.
     pub free_bytes: Option<u64>,
     /// Bytes of the file.
     pub database_bytes: u64,
@@ -195,13 +196,14 @@ pub struct SqliteFacts {
 pub struct InboxFacts {
     /// The consumer.
     pub consumer: String,
-    /// The topics that it applies; all where there are none.
+    /// The topics that it applies; if empty, all.
     pub topics: std::collections::BTreeSet<String>,
-    /// How far back it remembers; nothing before its first message. Or why it cannot be read.
+    /// How far back it remembers, `None` before its first message, or the reason why it cannot be
+    /// read.
     pub remembers: Result<Option<Duration>, UnreadInbox>,
 }
 
-/// Why an inbox cannot be read.
+/// The reason why an inbox cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnreadInbox {
     /// The reason.

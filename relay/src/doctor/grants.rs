@@ -1,4 +1,4 @@
-//! Checks of PostgreSQL's rights: of the relay's role, and of the services' roles. Pure.
+//! Checks of rights in PostgreSQL: those of the relay's role and of the services' roles. Pure.
 
 use super::facts::{PostgresFacts, RoleFacts, WrongGrant};
 use super::report::{CheckState, Finding};
@@ -45,7 +45,7 @@ fn of_role(role: &RoleFacts, facts: &PostgresFacts) -> Finding {
     }
 }
 
-/// The refusal of a role that lacks a right; nothing for one that has all it needs.
+/// Returns the failure for a role that lacks a right; `None` for one that has all it needs.
 pub(super) fn lacking(role: &RoleFacts) -> Option<Finding> {
     let missing: Vec<&WrongGrant> = role.wrong.iter().filter(|grant| grant.wanted).collect();
     let subject = format!("{} role {}", role.part, role.role);

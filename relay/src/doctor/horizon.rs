@@ -1,4 +1,4 @@
-//! How long a broker can hand a message over again, against what inboxes remember. Pure.
+//! Compares how long a broker can redeliver a message with what inboxes remember. Pure.
 
 use std::time::Duration;
 
@@ -9,29 +9,29 @@ use super::text::age;
 /// How long a place keeps messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Redelivers {
-    /// At most so long after they were published.
+    /// At most this long after they were published.
     For(Duration),
-    /// Nothing bounds it.
+    /// Without a limit.
     Forever,
-    /// It did not tell.
+    /// The place did not report it.
     Unknown,
 }
 
-/// A place that can hand messages over again.
+/// A place that can redeliver messages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Horizon {
     /// The topic.
     pub topic: String,
     /// `topic orders`, `queue billing`.
     pub place: String,
-    /// For how long.
+    /// How long it can redeliver.
     pub redelivers: Redelivers,
     /// The setting that bounds it.
     pub remedy: &'static str,
 }
 
-/// Compares every place with every inbox that applies its topic. An inbox refuses and dead-letters
-/// what is older than it remembers: nothing is applied twice, but something may not be applied.
+/// Compares every place with every inbox that applies its topic. An inbox dead-letters messages
+/// older than it remembers: none is applied twice, but some may not be applied at all.
 #[must_use]
 pub fn check(horizons: &[Horizon], inboxes: &[InboxFacts]) -> Vec<Finding> {
     let name = "inbox-retention";
@@ -63,8 +63,8 @@ pub fn check(horizons: &[Horizon], inboxes: &[InboxFacts]) -> Vec<Finding> {
     findings
 }
 
-/// Compares the message that waits longest in the outbox with what inboxes remember: an inbox
-/// judges the age of an id, which is made when its message is enqueued.
+/// Compares the wait of the message that has waited longest in the outbox with what inboxes
+/// remember: an inbox checks the age of an id, which is made when its message is enqueued.
 #[must_use]
 pub fn waiting(longest: Duration, inboxes: &[InboxFacts]) -> Vec<Finding> {
     let remembers = |inbox: &InboxFacts| inbox.remembers.as_ref().ok().copied().flatten();

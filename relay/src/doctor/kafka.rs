@@ -9,12 +9,13 @@ use brokers::{BrokerFacts, Inspected};
 use super::horizon::{Horizon, Redelivers};
 use super::report::{CheckState, Finding};
 
-/// The shortest retention that outlasts a night without a consumer.
+/// Minimum retention: it outlasts a night without a consumer.
 const RETENTION_MIN: Duration = Duration::from_secs(86_400);
-/// More than clocks that somebody looks after differ.
+/// More than the difference of synchronized clocks.
 const TIMESTAMP_LIMIT_MIN: Duration = Duration::from_secs(300);
 
-/// All checks of the topics; `recorded` has the number of partitions that an operator expects.
+/// Returns the findings of all checks of the topics. `recorded` has the expected numbers of
+/// partitions.
 #[must_use]
 pub fn check(
     facts: &BrokerFacts<TopicFacts>,
@@ -43,7 +44,7 @@ pub fn check(
     findings
 }
 
-/// How long the topics can hand a message over again.
+/// Returns how long the topics can redeliver a message.
 #[must_use]
 pub fn horizons(facts: &BrokerFacts<TopicFacts>) -> Vec<Horizon> {
     let of = |asked: &Inspected<TopicFacts>| {
@@ -193,8 +194,8 @@ fn settings(subject: &str, facts: &TopicFacts, config: &Config) -> Vec<Finding> 
     findings
 }
 
-/// Whether the topic admits records of a relay whose clock differs a little. With the broker's own
-/// time there is nothing to refuse.
+/// Checks that the topic accepts records of a relay whose clock differs a little. With the broker's
+/// own timestamps, none is refused.
 fn timestamps(subject: &str, facts: &TopicFacts) -> Option<Finding> {
     let kind = facts.timestamp_type.as_deref()?;
     let limits = [

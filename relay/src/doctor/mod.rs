@@ -1,24 +1,24 @@
-//! `relay doctor`: looks at a pipeline's database, its broker and the inboxes behind it, and says
-//! of each check whether it passes, with the measured value and the remedy.
+//! `relay doctor`: examines a pipeline's database, its broker and the inboxes behind it. Reports
+//! for each check whether it passes, with the measured value and the remedy.
 //!
-//! Facts are gathered first, and checked by pure functions. Nothing is written anywhere. The
-//! command line prints the report; other skins may as well.
+//! Facts are gathered first, and then checked by pure functions. Nothing is written anywhere. The
+//! command line prints the report; other interfaces can use it too.
 //!
 //! | module | what it holds |
 //! |---|---|
 //! | [`report`] | states, findings, and the report |
-//! | [`facts`] | what was gathered from databases |
-//! | `gather` | asks databases and brokers |
+//! | [`facts`] | facts gathered from databases |
+//! | `gather` | queries to databases and brokers |
 //! | `postgres` (feature), [`sqlite`] | checks of databases |
 //! | `grants` | checks of PostgreSQL's rights |
-//! | `adopted` | the check of an old table that is handed over |
+//! | `adopted` | the check of an old table whose rows are handed over |
 //! | `scheduled` | the check of scheduled messages |
 //! | `activity` | checks of transactions and slots that hold history back |
 //! | `kafka`, `rabbitmq`, `sqs` (features) | checks of brokers |
-//! | `transactions` (feature `kafka`) | checks of what transactions of Kafka rest on |
-//! | [`horizon`] | how long a broker can redeliver, against what inboxes remember |
+//! | `transactions` (feature `kafka`) | checks of the prerequisites of Kafka transactions |
+//! | [`horizon`] | how long a broker can redeliver, compared with what inboxes remember |
 //! | [`mod@checklist`] | the go-live checklist |
-//! | `reach` | the quick part: whether database and broker let the relay in |
+//! | `reach` | the quick checks: whether database and broker let the relay in |
 //! | [`mod@examine`] | one pipeline from end to end |
 
 mod activity;

@@ -10,12 +10,12 @@ use super::{activity, grants};
 const DATABASE: &str = "database";
 /// The first version with `xid8` and `pg_current_snapshot()`.
 const VERSION_MIN: i32 = 130_000;
-/// Leases are by the database's clock, ids by the producers': a second more or less is no harm.
+/// Leases use the database's clock, ids the producers': a difference of a second does no harm.
 const SKEW_WARN: Duration = Duration::from_secs(1);
-/// Inboxes refuse ids that are further ahead by default.
+/// The default limit beyond which inboxes refuse ids from the future.
 const SKEW_FAIL: Duration = Duration::from_secs(300);
 
-/// All checks of a database that answered.
+/// Returns the findings of all checks of a database that answered.
 #[must_use]
 pub fn check(facts: &PostgresFacts) -> Vec<Finding> {
     let mut findings = vec![tls(facts), server(facts), primary(facts), pooler(facts.shared_session)];
@@ -72,7 +72,7 @@ const POOLER: &str = "pooler";
 const POOLER_REMEDY: &str = "a pooler hands sessions on: point database.url at the server or at a pooler in session \
     mode; behind PgBouncer in transaction mode use 1.21 or newer with max_prepared_statements above 0";
 
-/// Whether a pooler hands sessions of the server on.
+/// Checks whether a pooler shares sessions of the server.
 pub(super) fn pooler(shared_session: bool) -> Finding {
     let (measured, problem) = match shared_session {
         false => ("each connection has a session of its own", None),
@@ -84,17 +84,17 @@ pub(super) fn pooler(shared_session: bool) -> Finding {
     Finding::unless(POOLER, DATABASE, measured, problem)
 }
 
-/// A pooler in between keeps the database from being asked at all.
+/// Returns the finding for a pooler that prevents every query.
 pub(super) fn handed_on(reason: String) -> Finding {
     Finding::fail(POOLER, DATABASE, reason, POOLER_REMEDY)
 }
 
-/// One line of the schema.
+/// Checks one line of the schema.
 pub(super) fn schema(line: &LineFacts, subject: &str) -> Finding {
     let measured = format!("{} version {} of {}", line.line, line.version, line.version_needed);
     match &line.problem {
         None => Finding::pass("schema", subject, measured),
-        // Inbox and keys live where their services do.
+        // The tables of inboxes and keys are in the databases of their services.
         Some(_) if line.version == 0 && line.line != "outbox" => {
             Finding::pass("schema", subject, format!("{} is not in this database", line.line))
         }
@@ -102,7 +102,7 @@ pub(super) fn schema(line: &LineFacts, subject: &str) -> Finding {
     }
 }
 
-/// Whether the relay opens it.
+/// Checks whether the relay opens the database.
 pub(super) fn accepted(refused: Option<&str>) -> Finding {
     let measured = if refused.is_none() { "the relay opens it" } else { "the relay refuses it" };
     Finding::unless("opens", DATABASE, measured, refused.map(|why| (CheckState::Fail, why.to_owned())))
@@ -193,14 +193,14 @@ fn durability(facts: &PostgresFacts) -> Finding {
     let named = |(name, value): &(&str, String)| format!("{name} = {value}");
     let named = facts.unsafe_settings.iter().map(named).chain(facts.asynchronous.iter().cloned());
     let measured = named.collect::<Vec<_>>().join(", ");
-    // Without the first two a crash damages the database; without the third it loses commits.
+    // Without the first two, a crash damages the database; without the third, it loses commits.
     let is_fatal = facts.unsafe_settings.iter().any(|(name, _)| *name != "synchronous_commit");
     let remedy = "a crash of the server loses committed messages, also such as were published: set it to on";
     let state = if is_fatal { CheckState::Fail } else { CheckState::Warn };
     Finding::unless("durability", DATABASE, measured, Some((state, remedy.to_owned())))
 }
 
-/// A clock beside this machine's.
+/// Checks a server's clock against this machine's.
 pub(super) fn clock(subject: &str, skew: Skew) -> Finding {
     let measured = format!("{} apart, give or take {}", age(skew.by), age(skew.uncertainty));
     let surely = skew.by.saturating_sub(skew.uncertainty);

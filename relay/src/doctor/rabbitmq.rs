@@ -9,12 +9,12 @@ use super::text::age;
 
 /// From this version on a quorum queue has a delivery limit by default.
 const LIMITED_FROM: u32 = 4;
-/// The limit, then.
+/// The default limit of these versions.
 const DELIVERIES_DEFAULT: i64 = 20;
-/// Attempts of an inbox and a few ends of sessions fit below it.
+/// Enough for the attempts of an inbox and a few lost sessions.
 const DELIVERIES_MIN: i64 = 20;
 
-/// All checks of the topics.
+/// Returns the findings of all checks of the topics.
 #[must_use]
 pub fn check(facts: &BrokerFacts<TopicFacts>) -> Vec<Finding> {
     let version = facts.version.as_deref();
@@ -36,7 +36,7 @@ pub fn check(facts: &BrokerFacts<TopicFacts>) -> Vec<Finding> {
     findings
 }
 
-/// How long the queues can hand a message over again.
+/// Returns how long the queues can redeliver a message.
 #[must_use]
 pub fn horizons(facts: &BrokerFacts<TopicFacts>) -> Vec<Horizon> {
     let mut horizons = Vec::new();

@@ -1,4 +1,4 @@
-//! The quick part: whether a pipeline's database and broker let the relay in.
+//! The quick checks: whether a pipeline's database and broker let the relay in.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use super::facts::UnreadInbox;
 use super::report::Finding;
 use crate::config::{InboxConfig, PipelineConfig};
 
-/// How long each of them may take.
+/// Time limit for each of them.
 const TIME_LIMIT: Duration = Duration::from_secs(30);
 const CHECK: &str = "connection";
 
@@ -25,14 +25,14 @@ pub async fn reach(pipeline: &PipelineConfig) -> Vec<Finding> {
     findings
 }
 
-/// Reasons why the relay could not work in a database that lets it in: it may not write there, or a
-/// pooler hands sessions on, of which the first connection notices nothing.
+/// Returns the reasons why the relay could not work in a database that lets it in. It may lack the
+/// right to write, or a pooler may share sessions, which the first connection cannot detect.
 #[cfg(feature = "postgres")]
 async fn admitted(pipeline: &PipelineConfig) -> Vec<Finding> {
     let Ok(url) = pipeline.database.url() else { return Vec::new() };
     let (options, schema) = (pipeline.database.options(), pipeline.database.schema());
     let asked = super::gather::postgres::admitted(url.expose_secret(), options.allow_plaintext, schema);
-    // A database that is away, has no tables or is none of PostgreSQL is another finding.
+    // Other findings report a database that is away, has no tables or is not PostgreSQL.
     let Ok(facts) = asked.await else { return Vec::new() };
     let lacking = facts.relay.as_ref().and_then(super::grants::lacking);
     lacking.into_iter().chain(facts.shared_session.then(|| super::postgres::pooler(true))).collect()
@@ -61,7 +61,7 @@ pub async fn reach_broker(pipeline: &PipelineConfig) -> Finding {
         Ok(connector) => connector,
         Err(error) => return failed("broker", &error.to_string(), false),
     };
-    // Nothing is submitted, so nothing is received.
+    // Nothing is submitted, so no receipt arrives.
     let (receipts, _unused) = Receipts::channel();
     match timeout(TIME_LIMIT, connector.connect(receipts)).await {
         Ok(Ok(_)) => Finding::pass(CHECK, "broker", connector.destination()),
@@ -72,8 +72,8 @@ pub async fn reach_broker(pipeline: &PipelineConfig) -> Finding {
     }
 }
 
-/// Reads the inbox of `[[verify.inbox]]`. A warning where that fails: the relay publishes without
-/// it. Cancel-safe.
+/// Reads the inbox of `[[verify.inbox]]`. A failure is only a warning: the relay publishes without
+/// the inbox. Cancel-safe.
 pub async fn reach_inbox(inbox: &InboxConfig) -> Finding {
     let subject = format!("inbox {}", inbox.consumer);
     match super::gather::inbox::gather(inbox).await.remembers {
@@ -86,8 +86,8 @@ pub async fn reach_inbox(inbox: &InboxConfig) -> Finding {
     }
 }
 
-/// A connection that failed. What databases and brokers are reached by ends its error with what to
-/// do, where the cause is known.
+/// Returns the finding for a failed connection. Errors of databases and brokers end with the remedy
+/// if the cause is known.
 pub(super) fn failed(subject: &str, told: &str, unavailable: bool) -> Finding {
     let (measured, remedy) = match error_text::remedy(told) {
         Some(parts) => parts,

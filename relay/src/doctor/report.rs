@@ -2,22 +2,22 @@
 
 use serde::Serialize;
 
-/// How a check ended, the worst last.
+/// The result of a check, from best to worst.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CheckState {
-    /// It is as it should be.
+    /// Everything is right.
     Pass,
-    /// It could not be found out.
+    /// The check could not find out.
     Unknown,
-    /// It works, and can go wrong.
+    /// It works, but can go wrong.
     Warn,
     /// It does not work, or a promise is at risk.
     Fail,
 }
 
 impl CheckState {
-    /// The word in the output.
+    /// Returns the word in the output.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -32,27 +32,27 @@ impl CheckState {
 /// One line of the report.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// The check's name, as `docs/operations/doctor.md` explains it.
+    /// The check's name; `docs/operations/doctor.md` explains it.
     pub check: &'static str,
-    /// The thing that it looked at: `database`, `topic orders`, `inbox billing`.
+    /// The subject: `database`, `topic orders`, `inbox billing`.
     pub subject: String,
-    /// How it ended.
+    /// The result.
     pub state: CheckState,
     /// The measured value.
     pub measured: String,
-    /// The remedy, unless it passed.
+    /// The remedy; `None` if the check passed.
     pub remedy: Option<String>,
     /// Whether it failed because something did not answer, which may pass by itself.
     pub unavailable: bool,
 }
 
 impl Finding {
-    /// A check that passed.
+    /// Creates the finding of a check that passed.
     pub fn pass(check: &'static str, subject: impl Into<String>, measured: impl Into<String>) -> Self {
         Self::new(check, subject, CheckState::Pass, measured, None)
     }
 
-    /// A check that warns.
+    /// Creates the finding of a check that warns.
     pub fn warn(
         check: &'static str,
         subject: impl Into<String>,
@@ -62,7 +62,7 @@ impl Finding {
         Self::new(check, subject, CheckState::Warn, measured, Some(remedy.into()))
     }
 
-    /// A check that failed.
+    /// Creates the finding of a check that failed.
     pub fn fail(
         check: &'static str,
         subject: impl Into<String>,
@@ -72,7 +72,7 @@ impl Finding {
         Self::new(check, subject, CheckState::Fail, measured, Some(remedy.into()))
     }
 
-    /// A check that could not be made.
+    /// Creates the finding of a check that could not be made.
     pub fn unknown(
         check: &'static str,
         subject: impl Into<String>,
@@ -95,7 +95,7 @@ impl Finding {
         }
     }
 
-    /// The same, because something did not answer.
+    /// Sets whether it failed because something did not answer.
     #[must_use]
     pub(crate) fn because_unavailable(self, unavailable: bool) -> Self {
         Self { unavailable, ..self }
@@ -123,13 +123,13 @@ pub struct PipelineReport {
 }
 
 impl PipelineReport {
-    /// The worst state of all checks.
+    /// Returns the worst state of all checks.
     #[must_use]
     pub fn worst(&self) -> CheckState {
         self.checks.iter().map(|finding| finding.state).max().unwrap_or(CheckState::Pass)
     }
 
-    /// Whether every failure is that something did not answer.
+    /// Returns whether every failure is only something that did not answer.
     #[must_use]
     pub fn is_only_unavailable(&self) -> bool {
         let mut failed = self.checks.iter().filter(|finding| finding.state == CheckState::Fail).peekable();

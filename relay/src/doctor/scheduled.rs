@@ -1,7 +1,7 @@
-//! The check of scheduled messages: an id is made when a message is enqueued, and consumers judge
+//! The check of scheduled messages. An id is made when a message is enqueued, and consumers check
 //! its age when it is delivered.
 //!
-//! `Outbox::enqueue` refuses what is scheduled too far ahead; SQL does not.
+//! `Outbox::enqueue` refuses messages scheduled too far ahead; SQL does not.
 
 use std::time::Duration;
 
@@ -15,17 +15,17 @@ use super::report::Finding;
 use crate::config::PipelineConfig;
 
 const NAME: &str = "scheduled";
-/// How many are looked at, the oldest first.
+/// Maximum number of messages checked, oldest first.
 const LOOKED_AT_MAX: usize = 10_000;
 const SLICE: u32 = 1_000;
-/// The clocks of producer, database and this machine differ.
+/// Tolerated difference between the clocks of producer, database and this machine.
 const SLACK: Duration = Duration::from_secs(60);
 
-/// A message, and when it is due.
+/// A message and its due time.
 type Due = (MessageId, OffsetDateTime);
 
-/// Looks at the scheduled messages of a pipeline; nothing where the database cannot be asked, which
-/// another check reports. Cancel-safe.
+/// Checks the scheduled messages of a pipeline. Returns `None` if the database does not answer,
+/// which another check reports. Cancel-safe.
 pub(super) async fn look(pipeline: &PipelineConfig, limit: Duration) -> Option<Finding> {
     let due = timeout(limit, scheduled(pipeline)).await.ok()?.ok()?;
     Some(check(&due))

@@ -6,11 +6,11 @@ use super::report::{CheckState, Finding};
 use super::text::bytes;
 
 const DATABASE: &str = "database";
-/// Below this, a busy outbox fills the disk within hours.
+/// With less, a busy outbox fills the disk within hours.
 const FREE_WARN: u64 = 1 << 30;
 const FREE_FAIL: u64 = 100 << 20;
 
-/// All checks of a file that could be opened.
+/// Returns the findings of all checks of a file that could be opened.
 #[must_use]
 pub fn check(facts: &SqliteFacts) -> Vec<Finding> {
     let mut findings = vec![Finding::pass("server", DATABASE, format!("SQLite {}", facts.version))];

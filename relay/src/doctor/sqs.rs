@@ -9,14 +9,14 @@ use super::horizon::{Horizon, Redelivers};
 use super::report::{CheckState, Finding};
 use super::text::age;
 
-/// A handler with a retry of its own may take this long.
+/// A handler with its own retry may take this long.
 const VISIBILITY_MIN: Duration = Duration::from_secs(30);
-/// Attempts of an inbox and a few lost sessions fit below it.
+/// Enough for the attempts of an inbox and a few lost sessions.
 const RECEIVES_MIN: u32 = 10;
-/// Less than this is gone over a long weekend.
+/// A shorter retention would end within a long weekend.
 const RETENTION_MIN: Duration = Duration::from_secs(4 * 86_400);
 
-/// All checks of the queues.
+/// Returns the findings of all checks of the queues.
 #[must_use]
 pub fn check(facts: &BrokerFacts<QueueFacts>, config: &Config) -> Vec<Finding> {
     let mut findings = Vec::new();
@@ -36,7 +36,8 @@ pub fn check(facts: &BrokerFacts<QueueFacts>, config: &Config) -> Vec<Finding> {
     findings
 }
 
-/// How long the queues can hand a message over again: also out of their dead-letter queues.
+/// Returns how long the queues can redeliver a message, including redrives from their dead-letter
+/// queues.
 #[must_use]
 pub fn horizons(facts: &BrokerFacts<QueueFacts>) -> Vec<Horizon> {
     let of = |asked: &Inspected<QueueFacts>| {
@@ -119,7 +120,7 @@ fn redrive(subject: &str, facts: &QueueFacts) -> Finding {
              of the inbox"
         ))
     } else if redrive.retention.is_some() && redrive.retention <= facts.retention {
-        // The age of a message counts from when it was first sent.
+        // The age of a message counts from its first sending.
         Some(String::from(
             "a message may be gone there before anybody looks: keep the dead-letter queue for longer",
         ))

@@ -1,4 +1,4 @@
-//! Values as people read them.
+//! Values formatted for people.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use bytesize::ByteSize;
 
 use crate::config::units::Time;
 
-/// A duration: to the millisecond below a second, its two largest units above.
+/// Formats a duration: in milliseconds below a second, in its two largest units above.
 pub(super) fn age(duration: Duration) -> String {
     let millis = duration.as_millis();
     let step = match millis {
@@ -18,7 +18,7 @@ pub(super) fn age(duration: Duration) -> String {
     Time(Duration::from_millis(u64::try_from(millis / step * step).unwrap_or(u64::MAX))).to_string()
 }
 
-/// A size: `1.5 MiB`.
+/// Formats a size: `1.5 MiB`.
 pub(super) fn bytes(bytes: u64) -> String {
     ByteSize::b(bytes).display().iec().to_string()
 }

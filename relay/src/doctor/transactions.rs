@@ -1,4 +1,4 @@
-//! Checks of what publishing to Kafka in transactions rests on. Pure.
+//! Checks of the prerequisites of publishing to Kafka in transactions. Pure.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use message::Fault;
 use super::kafka::replication;
 use super::report::{CheckState, Finding};
 
-/// The place of a relay in the broker's transactions, as its database knows it.
+/// The position of a relay in the broker's transactions, according to its database.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Known {
     /// The topic of its marks.
@@ -18,7 +18,7 @@ pub struct Known {
     pub number: u64,
 }
 
-/// All checks, for a relay with leases of this length.
+/// Returns the findings of all checks, for a relay whose leases have this length.
 #[must_use]
 pub fn check(facts: &TransactionFacts, known: Option<&Known>, lease: Duration, nodes: usize) -> Vec<Finding> {
     let mut findings = vec![
@@ -96,7 +96,8 @@ fn state(facts: &TransactionFacts, nodes: usize) -> Finding {
     }
 }
 
-/// The topic of a relay that has committed transactions: without it, nobody knows what has left.
+/// Checks that the topic of marks exists for a relay that has committed transactions. Without it,
+/// it is unknown what has left.
 fn missing(facts: &TransactionFacts, known: &Known) -> Option<Finding> {
     let is_there = facts.marks.iter().any(|asked| asked.topic == known.topic);
     (known.number > 0 && !is_there).then(|| {
@@ -107,8 +108,8 @@ fn missing(facts: &TransactionFacts, known: &Known) -> Option<Finding> {
     })
 }
 
-/// A relay has one topic for each time that it began anew. The cluster does not tell whether that
-/// was on purpose.
+/// Warns about several topics of marks. A relay has one for each time it began anew; the cluster
+/// does not show whether that was on purpose.
 fn several(facts: &TransactionFacts, known: Option<&Known>) -> Option<Finding> {
     let is_own = |topic: &str| known.is_some_and(|known| known.topic == topic);
     let others: Vec<_> =

@@ -11,22 +11,22 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 pub(super) const BUCKETS: [f64; 14] =
     [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0, 600.0];
 
-/// How old the text of a scrape may be: any number of scrapers costs two renderings a second.
+/// Maximum age of the text of a scrape: any number of scrapers costs two renderings a second.
 const RENDERED_FOR: Duration = Duration::from_millis(500);
-/// How often samples of histograms are put into their buckets. Until then each takes 16 bytes.
+/// Interval at which samples of histograms move into their buckets. Until then each takes 16 bytes.
 const UPKEEP: Duration = Duration::from_secs(1);
 
-/// Every metric of the process, as Prometheus reads it.
+/// Every metric of the process, in the format of Prometheus.
 pub struct Exporter {
     handle: PrometheusHandle,
     rendered: Mutex<Option<(Instant, Bytes)>>,
 }
 
 impl Exporter {
-    /// Makes this the recorder of the process, and registers every description.
+    /// Installs this as the recorder of the process, and registers every description.
     ///
     /// # Errors
-    /// The process has a recorder already, or a bucket cannot be used; the text says which.
+    /// The process already has a recorder, or a bucket cannot be used; the text names the cause.
     pub fn install() -> Result<Self, String> {
         let recorder = PrometheusBuilder::new()
             .set_buckets_for_metric(Matcher::Suffix(String::from("_seconds")), &BUCKETS)
@@ -38,7 +38,7 @@ impl Exporter {
         Ok(Self { handle, rendered: Mutex::new(None) })
     }
 
-    /// Keeps the memory of histograms small until it is dropped.
+    /// Keeps the memory of histograms small, until dropped.
     pub async fn keep(&self) {
         let mut tick = interval(UPKEEP);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -1,5 +1,5 @@
-//! Whether the process is ready: every pipeline leads or stands by, and none has waited too long
-//! for its database, or for the marks of its transactions.
+//! The readiness of the process: every pipeline leads or stands by, and none has waited too long
+//! for its database or for the marks of its transactions.
 
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,9 +24,9 @@ pub struct Health {
 struct Watched {
     name: RelayName,
     role: Role,
-    /// Faults of this program in a row.
+    /// Consecutive faults of this program.
     faults: u32,
-    /// Since when it has waited for what it needs to lead.
+    /// The time since which it has waited for what it needs to lead.
     waiting_since: Option<Instant>,
 }
 
@@ -39,8 +39,8 @@ impl Watched {
         (self.role, self.faults) = (role, faults);
     }
 
-    /// The state in a word, and whether it is ready. Of a reason only what to do is told: it names
-    /// no server, user or file, which a reader of this need not be allowed to know.
+    /// Returns the state in a word, and whether it is ready. Shows only the remedy of a reason: it
+    /// names no server, user or file, which readers need not be allowed to know.
     fn state(&self, unready_after: Duration) -> (String, bool) {
         let told = |state: &str, is_ready: bool| (state.to_owned(), is_ready);
         match &self.role {
@@ -66,10 +66,10 @@ impl Watched {
     }
 }
 
-/// The longest remedy that is shown.
+/// Maximum size of a shown remedy in bytes.
 const REMEDY_BYTES_MAX: usize = 300;
 
-/// The remedy, with which errors of databases and brokers end.
+/// Returns the remedy with which errors of databases and brokers end.
 fn remedy(reason: &str) -> String {
     match error_text::remedy(reason) {
         Some((_, remedy)) => error_text::storable(remedy, REMEDY_BYTES_MAX).replace(char::is_control, " "),
@@ -78,20 +78,21 @@ fn remedy(reason: &str) -> String {
 }
 
 impl Health {
-    /// Not ready until [`watch`](Health::watch) is called. A pipeline may wait for its database, or
-    /// for the marks of its transactions, for `unready_after`.
+    /// Creates the health of a process that is not ready until [`watch`](Health::watch) is called.
+    /// A pipeline may wait for its database, or for the marks of its transactions, for
+    /// `unready_after`.
     #[must_use]
     pub fn new(unready_after: Duration) -> Self {
         Self { unready_after, pipelines: Arc::default(), is_page_missing: Arc::default() }
     }
 
-    /// Sets whether the page, which was asked for, cannot be served for now. That is told, and
-    /// makes nothing unready: messages are published without it.
+    /// Sets whether the configured page cannot be served for now. This is reported, but does not
+    /// make the process unready: messages are published without it.
     pub fn set_page_missing(&self, is_missing: bool) {
         self.is_page_missing.store(is_missing, Ordering::Relaxed);
     }
 
-    /// Follows the pipelines from now on, until they are dropped; in tasks of their own.
+    /// Follows the pipelines in separate tasks, until they are dropped.
     pub fn watch(&self, pipelines: Vec<(RelayName, watch::Receiver<Status>)>) {
         let watched = pipelines.iter().map(|(name, status)| Watched {
             name: name.clone(),

@@ -6,8 +6,8 @@
 //! | `health` | whether the process is ready |
 //! | `serve` | the listener with its bounds, the routes |
 //!
-//! Everybody who reaches the address may read: it needs no credentials and tells no payload, no key
-//! and no secret, but names of topics.
+//! Every client that reaches the address may read. Responses need no credentials and contain topic
+//! names, but no payload, key or secret.
 
 mod exporter;
 mod health;

@@ -18,8 +18,8 @@ use tokio::net::{TcpListener, TcpStream};
 use super::{Exporter, Health};
 use crate::listener::{self, Admitted, Bounds};
 
-/// Everybody who reaches the address may connect, and a probe without an answer costs the process
-/// its life: a connection that says nothing keeps no other one out.
+/// Every client that reaches the address may connect, and a probe without an answer gets the
+/// process killed. So a silent connection keeps no other one out.
 const BOUNDS: Bounds = Bounds {
     connections_max: 64,
     per_peer_max: Some(16),
@@ -27,7 +27,7 @@ const BOUNDS: Bounds = Bounds {
     may_cut_answers: true,
     lifetime: Duration::from_secs(10),
 };
-/// For the head of a request, which every client sends at once.
+/// Timeout for the head of a request, which every client sends at once.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(2);
 
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
@@ -44,7 +44,7 @@ impl Endpoint {
     /// Listens at an address.
     ///
     /// # Errors
-    /// The address is in use or not of this machine.
+    /// The address is in use, or is not one of this machine.
     pub async fn bind(address: SocketAddr, exporter: Arc<Exporter>, health: Health) -> io::Result<Self> {
         Ok(Self { listener: TcpListener::bind(address).await?, exporter, health })
     }
@@ -52,12 +52,12 @@ impl Endpoint {
     /// Returns the address, with the port that the system chose for port 0.
     ///
     /// # Errors
-    /// The system does not tell.
+    /// The system's error.
     pub fn address(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
     }
 
-    /// Serves until it is dropped.
+    /// Serves until dropped.
     pub async fn serve(self) {
         let Self { listener, exporter, health } = self;
         let answer = |stream, admitted| answer(stream, admitted, Arc::clone(&exporter), health.clone());
@@ -72,7 +72,7 @@ async fn answer(stream: TcpStream, admitted: Arc<Admitted>, exporter: Arc<Export
         let (exporter, health) = (Arc::clone(&exporter), health.clone());
         async move { Ok::<_, Infallible>(route(&request, &exporter, &health).await) }
     });
-    // An error is the client's: it has gone, or does not speak HTTP.
+    // An error is the client's: it has disconnected, or does not speak HTTP.
     let _ = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIMEOUT)

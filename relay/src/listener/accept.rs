@@ -1,4 +1,4 @@
-//! The loop that accepts.
+//! The accept loop.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,11 +9,11 @@ use tracing::warn;
 
 use super::guests::{Admitted, Bounds, Guests};
 
-/// After the system had no room for another connection.
+/// Pause after the system had no room for another connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Serves until it is dropped: `answer` gets each connection that has a place, and notes with
-/// [`Admitted::heard`] that a request has come. `what` names the listener in the log.
+/// Serves until dropped. Calls `answer` for each connection with a place; `answer` reports requests
+/// with [`Admitted::heard`]. `what` names the listener in the log.
 pub(crate) async fn serve<Fut>(
     listener: TcpListener,
     what: &'static str,
@@ -33,14 +33,14 @@ pub(crate) async fn serve<Fut>(
                 continue;
             }
         };
-        // Closed at once where there is no place.
+        // Without a place, the connection is closed at once.
         let Some(admitted) = guests.admit(peer.ip()).map(Arc::new) else { continue };
         let answering = answer(stream, Arc::clone(&admitted));
         connections.spawn(async move {
             tokio::select! {
                 biased;
                 () = admitted.evicted() => {}
-                // Long enough for any answer, and no connection lasts for ever.
+                // Long enough for any response, but no connection lasts forever.
                 _ = tokio::time::timeout(bounds.lifetime, answering) => {}
             }
         });

@@ -1,4 +1,4 @@
-//! Who is connected, who has a place, who gives one up.
+//! Connections with a place, and which of them gives its place up.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -11,17 +11,17 @@ use tokio_util::sync::CancellationToken;
 /// The bounds of a listener.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bounds {
-    /// Connections at once.
+    /// Maximum number of connections.
     pub(crate) connections_max: usize,
-    /// Connections of one peer at once; none where every connection comes from a proxy.
+    /// Maximum number of connections of one peer; `None` if all connections come from a proxy.
     pub(crate) per_peer_max: Option<usize>,
-    /// Whether a loopback address is a peer like any other. A proxy or a tunnel on this machine
-    /// stands for many.
+    /// Whether loopback addresses count as a peer. A proxy or a tunnel on this machine stands for
+    /// many peers.
     pub(crate) counts_loopback: bool,
-    /// Whether a connection that is being answered may give up its place when no other can: where
-    /// answers are short, one that takes long is not read by its peer.
+    /// Whether a connection that is being answered may lose its place when no other can. Where
+    /// responses are short, a slow one is not being read by its peer.
     pub(crate) may_cut_answers: bool,
-    /// How long a connection may last, requests and answers included.
+    /// Maximum age of a connection, requests and responses included.
     pub(crate) lifetime: Duration,
 }
 
@@ -34,21 +34,21 @@ pub(super) struct Guests {
 
 #[derive(Debug, Default)]
 struct Connected {
-    /// By the order of their arrival.
+    /// In the order of their arrival.
     guests: BTreeMap<u64, Guest>,
     arrivals: u64,
 }
 
 #[derive(Debug)]
 struct Guest {
-    /// None where peers are not counted.
+    /// `None` if peers are not counted.
     peer: Option<IpAddr>,
-    /// It has not sent what keeps its place: see [`Admitted::heard`].
+    /// Whether it has not yet sent a request that keeps its place: see [`Admitted::heard`].
     is_silent: bool,
     evicted: CancellationToken,
 }
 
-/// A connection with a place, which it gives up when this is dropped.
+/// A connection with a place. Dropping it releases the place.
 #[derive(Debug)]
 pub(crate) struct Admitted {
     guests: Guests,
@@ -57,8 +57,8 @@ pub(crate) struct Admitted {
 }
 
 impl Admitted {
-    /// Notes that a request has come that keeps its place: any, where answers are short; of
-    /// somebody who is known, where a login is needed.
+    /// Notes a request that keeps the place: any request where responses are short, one of an
+    /// authenticated user where a login is needed.
     pub(crate) fn heard(&self) {
         if let Some(guest) = self.guests.lock().guests.get_mut(&self.arrival) {
             guest.is_silent = false;
@@ -70,7 +70,7 @@ impl Admitted {
         self.evicted.cancelled().await;
     }
 
-    /// Who connects, as peers are counted; none for a proxy, and for this machine.
+    /// Returns the peer as it is counted; `None` for a proxy and for this machine.
     #[cfg(feature = "page")]
     pub(crate) fn peer(&self) -> Option<IpAddr> {
         self.guests.lock().guests.get(&self.arrival)?.peer
@@ -88,8 +88,7 @@ impl Guests {
         Self { bounds, connected: Arc::default() }
     }
 
-    /// Gives a new connection a place, where there is one or another connection can give up its
-    /// own.
+    /// Admits a new connection if there is a place, or if another connection can lose its own.
     pub(super) fn admit(&self, peer: IpAddr) -> Option<Admitted> {
         let peer = self.counted(peer);
         let mut connected = self.lock();
@@ -110,8 +109,8 @@ impl Guests {
         Some(Admitted { guests: self.clone(), arrival, evicted })
     }
 
-    /// Returns what of an address is one peer: a peer of IPv4 on a socket of IPv6 is the same, and
-    /// whoever has a prefix of IPv6 has all addresses in it.
+    /// Returns the part of an address that counts as one peer. An IPv4 peer on an IPv6 socket is
+    /// the same peer, and an IPv6 prefix is one peer, because its owner has all its addresses.
     fn counted(&self, peer: IpAddr) -> Option<IpAddr> {
         let peer = match peer.to_canonical() {
             IpAddr::V6(address) if !address.is_loopback() => {
@@ -134,13 +133,13 @@ impl Connected {
         self.guests.values().filter(|guest| guest.peer == Some(peer)).count()
     }
 
-    /// The connection that gives up its place: of those that are silent the oldest of the peer that
-    /// has most of them, so that filling the room pushes out no others; else, where answers may
-    /// be cut, of those that are answered.
+    /// Returns the connection that loses its place. Silent ones go first: the oldest of the peer
+    /// with the most of them, so that filling the listener evicts only one's own connections. If
+    /// none is silent and responses may be cut, one that is being answered goes.
     fn outgoing(&self, bounds: Bounds, is_candidate: impl Fn(&Guest) -> bool) -> Option<u64> {
         let candidates: Vec<_> = self.guests.iter().filter(|(_, guest)| is_candidate(guest)).collect();
         let has_silent = candidates.iter().any(|(_, guest)| guest.is_silent);
-        // An office behind one address has many connections, and few that are silent.
+        // An office behind one address has many connections, but few silent ones.
         let mut counts: BTreeMap<Option<IpAddr>, usize> = BTreeMap::new();
         for guest in self.guests.values().filter(|guest| guest.is_silent || !has_silent) {
             *counts.entry(guest.peer).or_default() += 1;

@@ -1,14 +1,14 @@
 //! Accepting connections within bounds, for the listeners of the program.
 //!
-//! A client that reaches a port can open connections and say nothing. A new connection therefore
-//! never waits for one of those: it takes the place of the oldest that has not sent what keeps its
-//! place (any request; for the page one of somebody who is known), so a probe is answered whatever
-//! else is there.
+//! A client that reaches a port can open connections and stay silent. A new connection therefore
+//! never waits for silent ones. It takes the place of the oldest connection that has not sent what
+//! keeps its place: any request, or on the page a request of an authenticated user. So a probe is
+//! answered in any case.
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | `accept` | the loop that accepts, and ends what is evicted |
-//! | `guests` | who is connected, who has a place, who gives one up |
+//! | `accept` | the accept loop; ends evicted connections |
+//! | `guests` | connections with a place, and which one loses it |
 
 mod accept;
 mod guests;

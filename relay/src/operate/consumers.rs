@@ -1,4 +1,4 @@
-//! How consumers are doing, as far as their inboxes tell.
+//! The state of consumers, as far as their inboxes show it.
 
 use std::time::Duration;
 
@@ -14,20 +14,20 @@ use super::places::Places;
 pub struct ConsumerLine {
     /// Its name.
     pub consumer: String,
-    /// Its work and what waits; nothing when its inbox knows nothing of it.
+    /// Its work and its waiting messages; `None` when its inbox knows nothing of it.
     pub activity: Option<Activity>,
-    /// Messages that were made earlier are not remembered, so they are refused.
+    /// Messages made before this time are not remembered, so they are refused.
     pub remembers_from: OffsetDateTime,
 }
 
 /// The period in which applied messages are counted.
 pub const PERIOD: Duration = Duration::from_secs(3_600);
 
-/// Tells what the consumers of all inboxes did within the last hour, what waits there, and which
-/// places are away. Cancel-safe.
+/// Returns what the consumers of all inboxes did within the last hour and what waits there, and the
+/// errors of places that are away. Cancel-safe.
 ///
 /// # Errors
-/// [`OperateError`] when the operator may not look.
+/// [`OperateError`] when the operator may not view consumers.
 pub async fn consumers(
     places: &Places,
     operator: &Operator,

@@ -1,4 +1,4 @@
-//! Why something that an operator asked for was not done.
+//! Errors of operators' requests.
 
 use std::fmt::Display;
 
@@ -14,18 +14,17 @@ use outbox::log::LogError;
 pub enum OperateErrorKind {
     /// The operator's role does not permit it.
     Forbidden,
-    /// It makes no sense as it was asked: ask for something else.
+    /// The request makes no sense: ask for something else.
     Refused,
-    /// The database has no such tables, or not those that this version needs: migrate, or ask
-    /// elsewhere.
+    /// The database has no such tables, or not those of this version: migrate, or ask elsewhere.
     NoTables,
-    /// Somebody else, or the relay, was faster: look again.
+    /// Another operator or the relay was faster: look again.
     Conflict,
     /// A database is away: try again later.
     Unavailable,
 }
 
-/// Why something was not done. Holds no payload and no secret.
+/// The reason why a request failed. Holds no payload and no secret.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct OperateError {
@@ -36,29 +35,29 @@ pub struct OperateError {
 }
 
 impl OperateError {
-    /// An error with its text.
+    /// Creates an error with its text.
     pub(crate) fn new(kind: OperateErrorKind, message: impl Display) -> Self {
         Self { kind, message: message.to_string(), help: None, is_unknown: false }
     }
 
-    /// Something that makes no sense as it was asked, and what to do instead.
+    /// Creates an error for a request that makes no sense, with advice.
     pub(crate) fn refused(message: impl Display, help: impl Display) -> Self {
         Self::new(OperateErrorKind::Refused, message).with_help(help)
     }
 
-    /// The same error with what to do next.
+    /// Adds advice.
     #[must_use]
     pub(crate) fn with_help(self, help: impl Display) -> Self {
         Self { help: Some(help.to_string()), ..self }
     }
 
-    /// The same error, told with what it concerns before its text.
+    /// Puts the subject before the text.
     #[must_use]
     pub(crate) fn about(self, subject: impl Display) -> Self {
         Self { message: format!("{subject}: {}", self.message), ..self }
     }
 
-    /// Several errors as one that names each; `None` without any. Its kind and its help are those
+    /// Joins several errors into one that names each; `None` without any. Kind and help are those
     /// of the first.
     pub(crate) fn all_of(errors: Vec<Self>) -> Option<Self> {
         errors.into_iter().reduce(|all, error| match all.message.contains(&error.message) {
@@ -67,19 +66,19 @@ impl OperateError {
         })
     }
 
-    /// The kind of remedy.
+    /// Returns the kind of remedy.
     #[must_use]
     pub fn kind(&self) -> OperateErrorKind {
         self.kind
     }
 
-    /// Whether it may have been done nevertheless: the answer was lost.
+    /// Returns whether the request may have succeeded nevertheless: the answer was lost.
     #[must_use]
     pub fn is_unknown(&self) -> bool {
         self.is_unknown
     }
 
-    /// The next thing to do, where there is more to say than the error itself.
+    /// Returns advice, if there is any beyond the error itself.
     #[must_use]
     pub fn help(&self) -> Option<&str> {
         self.help.as_deref()
@@ -90,7 +89,8 @@ impl OperateError {
     }
 }
 
-/// A broker's or database's fault can pass by itself; others need a change.
+/// Returns the kind of remedy for a fault. One of a broker or database can pass by itself; others
+/// need a change.
 fn kind_of(fault: Fault) -> OperateErrorKind {
     match fault {
         Fault::Broker => OperateErrorKind::Unavailable,

@@ -1,4 +1,5 @@
-//! Keys that wait: the message that stops each one, why, since when, and how many are behind it.
+//! Keys that wait: the message that stops each one, the reason, the time, and the number of
+//! messages behind it.
 
 use std::collections::BTreeMap;
 
@@ -12,17 +13,17 @@ use super::operator::{Operator, Role};
 use super::places::Places;
 use super::seconds;
 
-/// So many messages of each state and outbox are looked at.
+/// Maximum number of messages examined for each state and outbox.
 pub const LOOKED_AT_MAX: u32 = 5_000;
 
-/// An ordering key, or a topic for messages without one, that waits.
+/// A waiting ordering key, or a topic with waiting messages without a key.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct HeldLine {
     /// The pipeline.
     pub pipeline: String,
     /// The ordering key; `None` for messages of a topic without one.
     pub key: Option<String>,
-    /// The topic of the first message that waits.
+    /// The topic of the first waiting message.
     pub topic: String,
     /// Its place in the log.
     pub first: String,
@@ -30,31 +31,31 @@ pub struct HeldLine {
     pub state: &'static str,
     /// Its last error.
     pub error: Option<String>,
-    /// Since when it waits.
+    /// The time since which it waits.
     #[serde(serialize_with = "seconds::serialize")]
     pub since: OffsetDateTime,
-    /// How long until it is tried again.
+    /// The time until the next attempt, in seconds.
     pub due_in_seconds: Option<f64>,
-    /// Messages behind it.
+    /// Number of messages behind it.
     pub behind: u64,
 }
 
-/// The keys that wait, in all outboxes.
+/// The waiting keys of all outboxes.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Held {
     /// The keys, those with the most messages behind them first.
     pub keys: Vec<HeldLine>,
-    /// Whether more messages wait than were looked at.
+    /// Whether more messages wait than were examined.
     pub more: bool,
-    /// Why places could not be asked.
+    /// The errors of places that are away.
     pub away: Vec<OperateError>,
 }
 
-/// The keys that wait: among the first [`LOOKED_AT_MAX`] dead, retrying and held messages of each
-/// outbox. Cancel-safe.
+/// Returns the waiting keys among the first [`LOOKED_AT_MAX`] dead, retrying and held messages of
+/// each outbox. Cancel-safe.
 ///
 /// # Errors
-/// [`OperateError`] when the operator may not look.
+/// [`OperateError`] when the operator may not view parked messages.
 pub async fn held(places: &Places, operator: &Operator) -> Result<Held, OperateError> {
     operator.permit(Role::Viewer, "look at parked messages")?;
     let mut held = Held { away: places.away.clone(), ..Held::default() };
@@ -80,14 +81,14 @@ pub async fn held(places: &Places, operator: &Operator) -> Result<Held, OperateE
     Ok(held)
 }
 
-/// One line for each key: its first message, and how many come after it. A message without a key
-/// waits for its topic.
+/// Returns one line for each key: its first message, and the number of those behind it. A message
+/// without a key waits for its topic.
 fn by_key(pipeline: &str, waiting: Vec<DeadMessage>) -> Vec<HeldLine> {
     let mut keys: BTreeMap<(Option<String>, String), Vec<DeadMessage>> = BTreeMap::new();
-    // The relay goes on past a dead message without a key: it stops nobody.
+    // The relay passes a dead message without a key, so it stops nothing.
     let stops = |message: &DeadMessage| message.key.is_some() || message.state != "dead";
     for message in waiting.into_iter().filter(stops) {
-        // A key is held over all topics; without one the topic is what stops.
+        // A key is held across all topics; messages without a key are held by their topic.
         let topic = if message.key.is_some() { String::new() } else { message.topic.clone() };
         keys.entry((message.key.clone(), topic)).or_default().push(message);
     }

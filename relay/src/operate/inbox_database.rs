@@ -26,7 +26,7 @@ use super::error::OperateError;
 use super::tables::open_with;
 use crate::config::Database;
 
-/// How long connecting may take.
+/// Timeout for connecting.
 #[cfg(feature = "postgres")]
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -38,7 +38,7 @@ pub(crate) enum InboxDatabase {
 }
 
 impl InboxDatabase {
-    /// Connects to the inbox at a URL and looks at its schema.
+    /// Connects to the inbox at a URL and checks its schema.
     pub(crate) async fn open(
         url: &str,
         schema: Option<Identifier>,
@@ -64,13 +64,13 @@ impl InboxDatabase {
     }
 }
 
-/// Connects once: a pool would try again and again to reach a server that is away.
+/// Connects once: a pool would retry while a server is away.
 #[cfg(feature = "postgres")]
 async fn answers(options: &PgConnectOptions) -> Result<(), OperateError> {
     let connected = timeout(CONNECT_TIMEOUT, options.connect()).await;
     let connected = connected.map_err(|_| LogError::Timeout { waited: CONNECT_TIMEOUT })?;
     let connection = connected.map_err(|error| unconnected(options, error))?;
-    // Nothing depends on it.
+    // A failure to close has no consequence.
     let _ = connection.close().await;
     Ok(())
 }
@@ -83,7 +83,7 @@ async fn opened<DB: Store + outbox::Dialect>(
     Ok(open_with(options, async |pool| Inbox::open(pool, of_inbox).await).await?)
 }
 
-/// The same call on either database.
+/// Makes the same call on either database.
 macro_rules! on {
     ($opened:expr, $inbox:ident => $call:expr) => {
         match $opened {
@@ -102,12 +102,13 @@ impl InboxDatabase {
         Ok(on!(self, inbox => inbox.dead_letters(query))?)
     }
 
-    /// A dead letter with its payload.
+    /// Returns a dead letter with its payload.
     pub(crate) async fn dead_letter(&self, id: DeadLetterId) -> Result<Option<DeadLetter>, OperateError> {
         Ok(on!(self, inbox => inbox.dead_letter_by_id(id))?)
     }
 
-    /// A dead letter without its payload, which may be large: the first one from its id on.
+    /// Returns a dead letter without its payload, which may be large: finds the first one from its
+    /// id on.
     pub(crate) async fn letter(&self, id: DeadLetterId) -> Result<Option<DeadLetter>, OperateError> {
         let query = DeadLetterQuery {
             consumer: None,
@@ -127,7 +128,7 @@ impl InboxDatabase {
         Ok(on!(self, inbox => inbox.known(id))?)
     }
 
-    /// Messages that were made earlier are not remembered.
+    /// Returns the time before which messages are not remembered.
     pub(crate) fn remembers_from(&self) -> OffsetDateTime {
         match self {
             #[cfg(feature = "postgres")]

@@ -21,42 +21,42 @@ use super::operator::{Operator, Role, Signed};
 use super::seconds;
 use super::tables::{ConnectOptions, Tables, open_with};
 
-/// A key whose lease has expired and which nobody has taken over.
+/// A key whose lease has expired and which no request has taken over.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct KeyLine {
-    /// Whose it is: tenant or account.
+    /// The scope: tenant or account.
     pub scope: String,
-    /// The operation that was asked for: `POST /orders`.
+    /// The requested operation: `POST /orders`.
     pub operation: String,
     /// The key.
     pub key: String,
-    /// How often it was held.
+    /// Number of times it was held.
     pub attempt: u32,
-    /// When its holder claimed it, or was heard of last.
+    /// The time when its holder claimed it or last renewed it.
     pub claimed_at: String,
-    /// When its lease expired.
+    /// The time when its lease expired.
     pub lease_until: String,
-    /// Its last holder's number, as logs have it.
+    /// The number of its last holder, as in logs.
     pub holder: Uuid,
 }
 
-/// A decision that was taken.
+/// A decision about a key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct DecidedLine {
-    /// When, by the database's clock.
+    /// The time, by the database's clock.
     #[serde(serialize_with = "seconds::serialize")]
     pub at: OffsetDateTime,
-    /// Who took it.
+    /// The author.
     pub actor: String,
     /// `release` or `discard`.
     pub action: &'static str,
-    /// Whose key: tenant or account.
+    /// The scope of the key: tenant or account.
     pub scope: String,
-    /// The operation that was asked for.
+    /// The requested operation.
     pub operation: String,
     /// The key.
     pub key: String,
-    /// Why.
+    /// The reason.
     pub note: String,
 }
 
@@ -67,7 +67,7 @@ enum Opened {
     Sqlite(IdempotencyKeys<Sqlite>),
 }
 
-/// The same call on either database.
+/// Makes the same call on either database.
 macro_rules! on {
     ($opened:expr, $keys:ident => $call:expr) => {
         match $opened {
@@ -78,12 +78,12 @@ macro_rules! on {
     };
 }
 
-/// Lists keys whose lease has expired and which nobody has taken over, the longest first, at most
-/// `limit`. Cancel-safe.
+/// Lists at most `limit` keys whose lease has expired and which no request has taken over, longest
+/// expired first. Cancel-safe.
 ///
 /// # Errors
-/// [`OperateError`] when the operator may not look, or when the database has no such keys or is
-/// away.
+/// [`OperateError`] when the operator may not view keys, or when the database has no such tables or
+/// is away.
 pub(crate) async fn stuck(
     tables: &Tables,
     operator: &Operator,
@@ -96,12 +96,12 @@ pub(crate) async fn stuck(
     Ok(stuck?.iter().map(KeyLine::of).collect())
 }
 
-/// Decides about a key that is stuck, where a holder is named one that nobody has held since. Not
+/// Decides about a stuck key. If a holder is given, the key must not have been held since. Not
 /// cancel-safe: list the keys again.
 ///
 /// # Errors
-/// [`OperateError`] when the operator may not, when the key is not stuck, or when the database
-/// refused.
+/// [`OperateError`] when the operator may not decide, when the key is not stuck, or when the
+/// database refuses.
 pub(crate) async fn decide(
     tables: &Tables,
     signed: &Signed,
@@ -124,10 +124,10 @@ pub(crate) async fn decide(
     Err(OperateError::new(OperateErrorKind::Conflict, format_args!("not stuck: {id}")).with_help(help))
 }
 
-/// The decisions taken so far, the latest first, at most `limit`. Cancel-safe.
+/// Returns at most `limit` decisions, latest first. Cancel-safe.
 ///
 /// # Errors
-/// As [`stuck`].
+/// Those of [`stuck`].
 pub(crate) async fn decisions(
     tables: &Tables,
     operator: &Operator,

@@ -1,4 +1,4 @@
-//! How far topics are behind: entries that have not left, by topic.
+//! The lag of topics: entries that have not left, by topic.
 
 use std::collections::BTreeMap;
 
@@ -18,22 +18,21 @@ pub struct LagLine {
     pub topic: String,
     /// Messages that the relay has not passed.
     pub unread: u64,
-    /// Whether `unread` is a lower bound: the pipeline has more than the
-    /// [`UNREAD_COUNTED_MAX`](outbox::entries::UNREAD_COUNTED_MAX) messages that are counted over
-    /// all topics.
+    /// Whether `unread` is a lower bound: the pipeline has more messages than are counted over all
+    /// topics, [`UNREAD_COUNTED_MAX`](outbox::entries::UNREAD_COUNTED_MAX).
     pub unread_is_at_least: bool,
     /// Parked messages, by their state.
     pub parked: BTreeMap<&'static str, u64>,
-    /// How long the oldest that waits to leave waits: unread, held or retrying since it was
-    /// enqueued, scheduled since it was due. As in the status.
+    /// The age of the oldest message that should have left: unread, held or retrying since it was
+    /// enqueued, scheduled since it was due. The same as in the status.
     pub oldest_age_seconds: Option<f64>,
 }
 
-/// The lag of each topic in which something has not left, and the places that are away.
-/// Cancel-safe.
+/// Returns the lag of each topic with messages that have not left, and the errors of places that
+/// are away. Cancel-safe.
 ///
 /// # Errors
-/// [`OperateError`] when the operator may not look.
+/// [`OperateError`] when the operator may not view the backlog.
 pub async fn lag(
     places: &Places,
     operator: &Operator,

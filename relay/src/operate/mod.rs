@@ -1,31 +1,31 @@
-//! Everything that operators ask and decide. The command line is one skin over it, which parses,
-//! calls and prints; the page is another.
+//! Everything that operators query and decide. The command line is one interface to it: it parses,
+//! calls and prints. The page is another.
 //!
-//! Each function takes the [`Operator`] who calls it and refuses what its role does not permit,
-//! before it connects to anything. Each decision is written to the audit of the database that it
-//! changes, in the same transaction: who, when, what, the filter with the number of messages that
-//! it chose, and why.
+//! Each function takes the calling [`Operator`] and refuses what its role does not permit, before
+//! it connects to anything. Each decision is written to the audit of the database that it changes,
+//! in the same transaction: author, time, action, the filter with the number of chosen messages,
+//! and the reason.
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | [`operator`] | [`Operator`], [`Role`], [`Signed`]: who asks, what that permits, and why |
-//! | [`places`] | [`Places`]: the outboxes and inboxes to look at |
+//! | [`operator`] | [`Operator`], [`Role`], [`Signed`]: the caller, its rights, and the reason |
+//! | [`places`] | [`Places`]: the outboxes and inboxes to query |
 //! | [`inbox_database`] | an inbox in either database |
 //! | [`dead`] | parked messages of outboxes and dead letters of inboxes, in one shape |
 //! | [`pause`] | pausing and resuming a pipeline, a topic or a key |
 //! | [`held`](mod@held) | keys that wait, and the message that stops each |
 //! | [`payload`](mod@payload) | the payload of one message, with a line in the audit |
-//! | [`consumers`](mod@consumers) | how consumers are doing, as far as inboxes tell |
-//! | [`status`](mod@status) | who leads, what waits, and why |
-//! | [`lag`] | how far topics are behind |
-//! | `adopt` (feature `postgres`) | a foreign outbox table whose producers need not change |
+//! | [`consumers`](mod@consumers) | the state of consumers, as far as inboxes show it |
+//! | [`status`](mod@status) | the leader, waiting messages, and the reason |
+//! | [`lag`] | the lag of topics |
+//! | `adopt` (feature `postgres`) | taking over a foreign outbox table without changing its producers |
 //! | `tables` | the database of keys and sagas |
 //! | [`keys`] | idempotency keys whose holder is gone |
 //! | [`sagas`] | sagas of a database |
 //! | [`story`] | the whole story of a message |
-//! | [`replay`] | publishing again what was published |
-//! | [`tail`] | what is being published now |
-//! | [`error`] | [`OperateError`]: why something was not done, and what to do next |
+//! | [`replay`] | publishing messages again |
+//! | [`tail`] | messages that are being published now |
+//! | [`error`] | [`OperateError`]: the reason of a failure, and what to do next |
 
 #[cfg(feature = "postgres")]
 pub mod adopt;

@@ -1,4 +1,4 @@
-//! Who asks, and what that permits.
+//! Operators and their rights.
 
 use inbox::Signature;
 use message::text::{NOTE_BYTES_MAX, TEXT_BYTES_MAX};
@@ -8,14 +8,14 @@ use super::error::{OperateError, OperateErrorKind};
 /// The rights of an operator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Role {
-    /// Look at everything but payloads.
+    /// May view everything except payloads.
     Viewer,
-    /// Decide, too.
+    /// May also decide.
     Operator,
 }
 
 impl Role {
-    /// The lower-case word.
+    /// Returns the lower-case word.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -25,8 +25,8 @@ impl Role {
     }
 }
 
-/// Who asks. A skin says who that is: the command line by its user, who holds the database's
-/// credentials and so may decide; a page by its login.
+/// The author of a request. The interface names it: the command line by the system user, who holds
+/// the database's credentials and so may decide; the page by its login.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Operator {
     name: String,
@@ -34,25 +34,25 @@ pub struct Operator {
 }
 
 impl Operator {
-    /// An operator of this name. The name stands in the audit.
+    /// Creates an operator with this name, which the audit records.
     #[must_use]
     pub fn new(name: impl Into<String>, role: Role) -> Self {
         Self { name: name.into(), role }
     }
 
-    /// The name.
+    /// Returns the name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The rights of this operator.
+    /// Returns the rights of this operator.
     #[must_use]
     pub fn role(&self) -> Role {
         self.role
     }
 
-    /// Refuses what this operator's role does not permit.
+    /// Returns an error if this operator's role does not permit something.
     pub(crate) fn permit(&self, needed: Role, what: &str) -> Result<(), OperateError> {
         if self.role >= needed {
             return Ok(());
@@ -66,20 +66,21 @@ impl Operator {
 /// A decision's author and reason, for the audit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Signed {
-    /// Who decides.
+    /// The author.
     pub operator: Operator,
-    /// Why.
+    /// The reason.
     pub reason: String,
 }
 
 impl Signed {
-    /// As inboxes, keys and sagas store it, with the filter by which several were chosen.
+    /// Converts this to the form that inboxes, keys and sagas store, with the filter that chose
+    /// several messages.
     pub(crate) fn signature(&self, selection: Option<String>) -> Signature {
         Signature { actor: self.operator.name.clone(), note: self.reason.clone(), selection }
     }
 
-    /// Refuses a decision without an author or a reason that the audit can keep, or one that this
-    /// operator may not take.
+    /// Returns an error for a decision without an author or a reason that the audit can keep, or
+    /// for one that this operator may not take.
     pub(crate) fn check(&self, what: &str) -> Result<(), OperateError> {
         self.operator.permit(Role::Operator, what)?;
         let parts =

@@ -1,8 +1,8 @@
 //! Pausing and resuming a pipeline, one of its topics, or an ordering key.
 //!
-//! A pause is a row in the outbox's database. A running relay takes it up within a second, and so
-//! does the next one that leads. Messages of a paused topic or key are held; the order of keys is
-//! kept, so later messages of a key wait behind a held one, whatever their topic.
+//! A pause is a row in the outbox's database. A running relay and its successors apply it within a
+//! second. Messages of a paused topic or key are held. The order of keys is kept, so later messages
+//! of a key wait behind a held one, whatever their topic.
 
 use outbox::entries::Selection;
 use outbox::log::{EntryId, LogError, Pause, PauseScope};
@@ -21,11 +21,11 @@ pub struct PauseLine {
     pub pipeline: String,
     /// `pipeline`, `topic …` or `key …`.
     pub paused: String,
-    /// Who paused it.
+    /// The author.
     pub actor: String,
-    /// Why.
+    /// The reason.
     pub reason: String,
-    /// Since when, by the database's clock.
+    /// The time since which it is paused, by the database's clock.
     #[serde(serialize_with = "seconds::serialize")]
     pub since: OffsetDateTime,
 }
@@ -42,10 +42,10 @@ impl PauseLine {
     }
 }
 
-/// The pauses in force, in all outboxes. Cancel-safe.
+/// Returns the pauses in force, in all outboxes. Cancel-safe.
 ///
 /// # Errors
-/// [`OperateError`] when the operator may not look, or when a place could not be asked.
+/// [`OperateError`] when the operator may not view pauses, or when a place does not answer.
 pub async fn pauses(places: &Places, operator: &Operator) -> Result<Vec<PauseLine>, OperateError> {
     operator.permit(Role::Viewer, "look at pauses")?;
     if let Some(error) = places.away.first() {
@@ -58,10 +58,11 @@ pub async fn pauses(places: &Places, operator: &Operator) -> Result<Vec<PauseLin
     Ok(lines)
 }
 
-/// Pauses a scope in every outbox of the places. Not cancel-safe: look at [`pauses`].
+/// Pauses a scope in every outbox of the places. Not cancel-safe: check [`pauses`].
 ///
 /// # Errors
-/// [`OperateError`] when the operator may not, or when it is paused already: by whom, and why.
+/// [`OperateError`] when the operator may not pause, or when the scope is already paused; the error
+/// names author and reason.
 pub async fn pause(places: &Places, signed: &Signed, scope: &PauseScope) -> Result<(), OperateError> {
     signed.check("pause")?;
     for place in outboxes(places)? {
@@ -76,7 +77,7 @@ pub async fn pause(places: &Places, signed: &Signed, scope: &PauseScope) -> Resu
                 seconds::text(line.since),
                 line.reason
             ),
-            None => format!("{scope} was paused and resumed by somebody else at this moment"),
+            None => format!("{scope} was paused and resumed by another operator at this moment"),
         };
         let error = OperateError::new(OperateErrorKind::Conflict, text);
         return Err(about(place, error.with_help("`relay status` shows what is paused")));
@@ -84,12 +85,12 @@ pub async fn pause(places: &Places, signed: &Signed, scope: &PauseScope) -> Resu
     Ok(())
 }
 
-/// Resumes a scope in every outbox of the places: the pause that began at `since`, or whichever is
-/// in force. Not cancel-safe: look at [`pauses`].
+/// Resumes a scope in every outbox of the places: the pause that began at `since`, or the current
+/// one. Not cancel-safe: check [`pauses`].
 ///
 /// # Errors
-/// [`OperateError`] when the operator may not, when the scope is not paused (what is), or when
-/// somebody has paused it anew: whoever did had a reason of their own.
+/// [`OperateError`] when the operator may not resume, when the scope is not paused (the error lists
+/// what is), or when it was paused again: the new pause has its own reason.
 pub async fn resume(
     places: &Places,
     signed: &Signed,
@@ -121,11 +122,12 @@ pub async fn resume(
     Ok(())
 }
 
-/// Entries among which a topic or key is looked for.
+/// Number of the newest entries that are searched for a topic or key.
 const LOOKED_AT_MAX: i64 = 10_000;
 
-/// Whether nothing of a topic or key is among the newest entries of the outboxes, or parked: the
-/// name may be misspelt. False where that could not be found out. Cancel-safe.
+/// Returns whether a topic or key appears neither among the newest entries of the outboxes nor
+/// among parked ones, so that its name may be misspelt. Returns false when a query fails.
+/// Cancel-safe.
 pub(crate) async fn is_unknown(places: &Places, scope: &PauseScope) -> bool {
     let (topic, key) = match scope {
         PauseScope::Topic(topic) => (Some(topic.clone()), None),

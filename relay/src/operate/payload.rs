@@ -1,5 +1,5 @@
-//! The payload of one message, for an operator who says why. The audit keeps who looked, before
-//! anything is shown and only where something is.
+//! The payload of one message, for an operator who gives a reason. The audit records the operator
+//! before a payload is shown, and only if there is one.
 
 use inbox::DeadLetterId;
 use message::SizeLimit;
@@ -12,21 +12,21 @@ use super::operator::Signed;
 use super::places::{OutboxPlace, Places};
 use super::story::check_unique;
 
-/// The largest payload that is shown: larger ones are for a program.
+/// Maximum size of a shown payload in bytes: larger ones are for programs.
 pub const SHOWN_BYTES_MAX: u64 = 1 << 20;
 
-/// The largest row that is read to be shown.
+/// Maximum size of a row that is read for display.
 pub(super) const SHOWN: RowLimit = {
     let shown =
         SizeLimit { destination: "an operator's screen", message_bytes_max: SHOWN_BYTES_MAX as usize };
-    // Headers are not shown: they may be those of any message.
+    // Headers are not shown, so their limit is that of any message.
     RowLimit { payload: shown, headers: SizeLimit { message_bytes_max: 2 << 20, ..shown } }
 };
 
 /// A payload.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Payload {
-    /// Where it was found: the pipeline or the consumer.
+    /// The pipeline or the consumer where it was found.
     pub owner: String,
     /// Its media type.
     pub content_type: Option<String>,
@@ -34,13 +34,13 @@ pub struct Payload {
     pub bytes: Vec<u8>,
 }
 
-/// Reads a payload from an outbox, as it was enqueued (or the copy of a parked entry whose row is
-/// gone), or from a dead letter of an inbox. A line in the audit of an outbox says who looked and
-/// why, before the payload is given out; nothing is noted where there is nothing to show.
+/// Reads a payload from an outbox, as it was enqueued, or from the copy of a parked entry whose row
+/// is gone, or from a dead letter of an inbox. The audit of an outbox records operator and reason
+/// before the payload is returned. Without a payload, nothing is recorded.
 ///
 /// # Errors
-/// [`OperateError`] when the operator may not, gave no reason, or no place has the payload; when it
-/// is too large to be shown.
+/// [`OperateError`] when the operator may not view payloads, gave no reason, when no place has the
+/// payload, or when it is too large to be shown.
 pub async fn payload(places: &Places, signed: &Signed, asked: &MessageRef) -> Result<Payload, OperateError> {
     signed.check("look at payloads")?;
     let mut away = places.away.clone();
@@ -51,7 +51,8 @@ pub async fn payload(places: &Places, signed: &Signed, asked: &MessageRef) -> Re
             Err(error) => away.push(error.about(&place.pipeline)),
         }
     }
-    // A place in the log means another message in each outbox: also in one that cannot be asked.
+    // A place in the log names a different message in each outbox, including one that does not
+    // answer.
     check_unique(asked, &found)?;
     if let (Some(_), true, Some(error)) = (asked.place(), places.outboxes.len() > 1, away.first()) {
         return Err(error.clone().with_help("add the pipeline, or give the message id"));
@@ -81,7 +82,7 @@ async fn entries_of(place: &OutboxPlace, asked: &MessageRef) -> Result<Vec<Found
     Ok(place.entries.find(&place.pipeline, which).await?)
 }
 
-/// The payload of an entry, whatever is wrong with its topic or key; `None` where it is gone.
+/// Returns the payload of an entry even if its topic or key is invalid; `None` if it is gone.
 async fn of_entry(
     place: &OutboxPlace,
     signed: &Signed,
@@ -103,14 +104,14 @@ async fn of_letter(
 ) -> Result<Option<Payload>, OperateError> {
     let Some(id) = asked.uuid() else { return Ok(None) };
     for place in &places.inboxes {
-        // Its size comes first: what is too large is not read.
+        // The size is checked first, so that a payload that is too large is not read.
         let Some(letter) = place.database.letter(DeadLetterId(id)).await? else { continue };
-        // One database may hold the letters of consumers whose place is not this one.
+        // A database may also hold dead letters of consumers outside this place.
         if !place.holds(&letter.consumer, &letter.scope) {
             continue;
         }
         check_size(letter.payload_bytes)?;
-        // Inboxes keep decisions alone; looking is kept where the message came from.
+        // Inboxes record only decisions, so the outbox of origin records the view.
         let Some(outbox) = places.outboxes.first() else {
             let text = "there is no outbox whose audit could keep who looked";
             return Err(OperateError::refused(text, "name a pipeline, too"));

@@ -1,4 +1,4 @@
-//! The outboxes and inboxes that an operator looks at.
+//! The outboxes and inboxes for an operator's request.
 
 use std::sync::Arc;
 
@@ -18,30 +18,30 @@ use crate::config::{InboxConfig, PipelineConfig};
 use engine::chunking::Chunking;
 use engine::filter::Filter;
 
-/// The outbox of a pipeline. Each question opens a connection of its own.
+/// The outbox of a pipeline. Each query opens its own connection.
 #[derive(Clone)]
 pub(crate) struct OutboxPlace {
     pub(crate) pipeline: RelayName,
     pub(crate) log: Arc<dyn LogAdmin>,
     pub(crate) entries: Arc<dyn LogEntries>,
-    /// Which entries are its own.
+    /// The entries that are its own.
     pub(crate) filter: Filter,
-    /// The largest row that it reads.
+    /// Maximum size of a row that it reads.
     pub(crate) row_limit: RowLimit,
     connect: Connect,
     chunking: Option<Splitter>,
 }
 
-/// Makes a connector to a broker. Connects to nothing yet.
+/// Creates a connector to a broker. Does not connect yet.
 type Connect = Arc<dyn Fn() -> Result<Arc<dyn Connector>, InvalidSetting> + Send + Sync>;
 
 impl OutboxPlace {
-    /// Whether the pipeline leaves an entry to others.
+    /// Returns whether the pipeline leaves an entry to others.
     pub(crate) fn leaves_out(&self, topic: &str, labels: &Labels) -> bool {
         !self.filter.takes(&(topic, labels))
     }
 
-    /// A connector to its broker, which splits large messages as the relay does.
+    /// Returns a connector to its broker that splits large messages as the relay does.
     pub(crate) fn connector(&self) -> Result<Arc<dyn Connector>, OperateError> {
         let connector = (self.connect)()?;
         Ok(match self.chunking {
@@ -50,7 +50,7 @@ impl OutboxPlace {
         })
     }
 
-    /// Where it publishes to.
+    /// Returns the destination to which it publishes.
     pub(crate) fn destination(&self) -> String {
         match (self.connect)() {
             Ok(connector) => connector.destination().to_owned(),
@@ -59,7 +59,7 @@ impl OutboxPlace {
     }
 }
 
-/// The inbox of a consumer; of all consumers of a database, where none is named.
+/// The inbox of a consumer, or of all consumers of a database if none is named.
 #[derive(Clone)]
 pub(crate) struct InboxPlace {
     pub(crate) consumer: Option<ConsumerName>,
@@ -68,15 +68,15 @@ pub(crate) struct InboxPlace {
 }
 
 impl InboxPlace {
-    /// Whether rows of this consumer and scope are meant.
+    /// Returns whether rows of this consumer and scope belong to it.
     pub(crate) fn holds(&self, consumer: &str, scope: &str) -> bool {
         self.consumer.as_ref().is_none_or(|name| name.as_str() == consumer)
             && self.scope.as_ref().is_none_or(|name| name.as_str() == scope)
     }
 }
 
-/// The outboxes and inboxes to look at. Some may be away: questions answer for the others, and
-/// decisions are refused.
+/// The outboxes and inboxes for a request. Some may be away: queries then return results of the
+/// others, and decisions are refused.
 #[derive(Default)]
 pub struct Places {
     pub(crate) outboxes: Vec<OutboxPlace>,
@@ -85,18 +85,18 @@ pub struct Places {
 }
 
 impl Places {
-    /// No place: add to it.
+    /// Creates an empty set of places.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// How many there are, whether or not they answer.
+    /// Returns the number of places, including those that do not answer.
     pub(crate) fn count(&self) -> usize {
         self.outboxes.len() + self.inboxes.len() + self.away.len()
     }
 
-    /// Adds the outbox of a pipeline. Connects to nothing yet.
+    /// Adds the outbox of a pipeline. Does not connect yet.
     #[must_use]
     pub fn outbox(mut self, pipeline: &PipelineConfig) -> Self {
         let options = pipeline.database.options().clone();
@@ -116,7 +116,7 @@ impl Places {
         self
     }
 
-    /// Publishes to another broker than the pipelines' own: for tests.
+    /// Publishes to another broker instead of the pipelines' own, for tests.
     #[cfg(feature = "testing")]
     #[must_use]
     pub fn connected_to(mut self, connector: Arc<dyn Connector>) -> Self {
@@ -127,7 +127,7 @@ impl Places {
         self
     }
 
-    /// Adds the inbox of a consumer that stands in the configuration. Connects to it.
+    /// Adds the inbox of a configured consumer. Connects to it.
     pub async fn inbox(mut self, inbox: &InboxConfig) -> Self {
         let (consumer, scope) = (Some(inbox.consumer.clone()), inbox.scope.clone());
         let opened = async {
@@ -160,13 +160,13 @@ impl Places {
         self
     }
 
-    /// The places that cannot be asked, and why.
+    /// Returns the errors of places that are away.
     #[must_use]
     pub fn away(&self) -> &[OperateError] {
         &self.away
     }
 
-    /// The outbox, where there is one.
+    /// Returns the outbox if it is the only one.
     pub(crate) fn only_outbox(&self) -> Result<&OutboxPlace, OperateError> {
         match (&self.outboxes[..], self.away.first()) {
             ([place], None) => Ok(place),

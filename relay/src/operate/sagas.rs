@@ -48,7 +48,7 @@ async fn open<DB: Dialect>(
     })
 }
 
-/// The same call on either database.
+/// Makes the same call on either database.
 macro_rules! on {
     ($opened:expr, $sagas:ident => $call:expr) => {
         match $opened {
@@ -70,7 +70,7 @@ impl SagaDatabase {
         on!(self, sagas => sagas.list(query)).map_err(failed)
     }
 
-    /// One saga with its steps. Cancel-safe.
+    /// Returns a saga with its steps. Cancel-safe.
     pub(crate) async fn show(
         &self,
         operator: &Operator,
@@ -80,7 +80,7 @@ impl SagaDatabase {
         on!(self, sagas => sagas.look(id)).map_err(failed)
     }
 
-    /// The decisions taken so far, the latest first. Cancel-safe.
+    /// Returns the decisions, latest first. Cancel-safe.
     pub(crate) async fn decisions(
         &self,
         operator: &Operator,
@@ -90,8 +90,8 @@ impl SagaDatabase {
         on!(self, sagas => sagas.decisions(limit)).map_err(failed)
     }
 
-    /// Lets a stuck saga go on, has a running one undone, or skips a step of a stuck one; only as
-    /// long as it is as somebody has seen it, if that is given. Not cancel-safe: look at it again.
+    /// Retries a stuck saga, cancels a running one, or skips a step of a stuck one. With `seen`,
+    /// decides only if the saga has not changed since. Not cancel-safe: look at the saga again.
     pub(crate) async fn decide(
         &self,
         signed: &Signed,

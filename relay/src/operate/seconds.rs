@@ -1,4 +1,4 @@
-//! Times as they are shown: to the second, in UTC; and durations.
+//! Times for display, in UTC with a precision of seconds; and durations.
 
 use std::time::Duration;
 
@@ -8,18 +8,18 @@ use time::format_description::well_known::Rfc3339;
 
 use crate::config::units::Time;
 
-/// The text of a time, as RFC 3339.
+/// Formats a time as RFC 3339.
 pub(crate) fn text(time: OffsetDateTime) -> String {
     let seconds = time.replace_nanosecond(0).unwrap_or(time);
     seconds.format(&Rfc3339).unwrap_or_else(|_| seconds.to_string())
 }
 
-/// For `serde(serialize_with)`.
+/// Serializes a time, for `serde(serialize_with)`.
 pub(crate) fn serialize<S: Serializer>(time: &OffsetDateTime, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(&text(*time))
 }
 
-/// For `serde(serialize_with)`, of a time that may be missing.
+/// Serializes an optional time, for `serde(serialize_with)`.
 #[expect(clippy::ref_option, reason = "serde passes a reference")]
 pub(crate) fn serialize_option<S: Serializer>(
     time: &Option<OffsetDateTime>,
@@ -31,7 +31,7 @@ pub(crate) fn serialize_option<S: Serializer>(
     }
 }
 
-/// A duration as people say it: to the millisecond below a second, its two largest units above.
+/// Formats a duration for people: in milliseconds below a second, in its two largest units above.
 pub(crate) fn age(duration: Duration) -> String {
     let millis = duration.as_millis();
     let step = match millis {

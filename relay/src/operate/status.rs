@@ -1,5 +1,5 @@
-//! Who leads, what waits, what is parked, and what holds rows back; of each pipeline, from its
-//! database.
+//! The status of each pipeline from its database: the leader, waiting and parked messages, and what
+//! holds rows back.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -23,60 +23,62 @@ use crate::config::PipelineConfig;
 pub struct PipelineStatus {
     /// Its name.
     pub pipeline: String,
-    /// `leading`, `idle` (nobody holds the lease), `expired`, `new` (never led) or `unknown`.
+    /// `leading`, `idle` (no relay holds the lease), `expired`, `new` (never led) or `unknown`.
     pub state: &'static str,
-    /// Whether its messages leave in transactions of the broker, by the configuration.
+    /// Whether its messages leave in transactions of the broker, according to the configuration.
     pub is_transactional: bool,
-    /// The reason why no more is known, or what seems to be wrong with the name.
+    /// The reason why nothing more is known, or a probable error in the name.
     pub problem: Option<String>,
-    /// Who holds the lease.
+    /// The holder of the lease.
     pub holder: Option<String>,
-    /// The fencing token of the present or last holder.
+    /// The fencing token of the current or last holder.
     pub epoch: Option<i64>,
-    /// How many processes wait for the lease; `None` where the database cannot tell (SQLite).
+    /// The number of processes that wait for the lease; `None` where the database does not show
+    /// them (SQLite).
     pub standbys: Option<u64>,
-    /// How long the lease still lasts.
+    /// The remaining time of the lease.
     pub lease_remaining_seconds: Option<f64>,
-    /// How long ago the last checkpoint was made.
+    /// The age of the last checkpoint.
     pub checkpoint_age_seconds: Option<f64>,
-    /// The server in whose history the cursor means something.
+    /// The server to whose history the cursor belongs.
     pub cursor_system_identifier: Option<String>,
-    /// The timeline of its log; 0 where the server did not tell it.
+    /// The timeline of the server's log; 0 where the server did not report it.
     pub cursor_timeline: Option<i64>,
-    /// Whether that is the server that answers; otherwise the next leader compares the cursor with
-    /// it first.
+    /// Whether this is the server that answers. Otherwise the next leader first compares the cursor
+    /// with the server.
     pub cursor_is_of_this_server: Option<bool>,
-    /// At most so many messages wait: of the log, held, retrying, and scheduled ones that are due.
+    /// Maximum number of waiting messages: unread, held, retrying, and scheduled ones that are due.
     pub backlog_entries_max: Option<u64>,
-    /// The place in the log of the message that waits the longest.
+    /// The place in the log of the message that has waited longest.
     pub oldest_pending_id: Option<i64>,
     /// Its age.
     pub oldest_pending_age_seconds: Option<f64>,
     /// Parked messages, by state.
     pub exceptions: BTreeMap<&'static str, u64>,
-    /// Whether these are lower bounds: more are parked than the [`COUNTED_MAX`] that are counted.
+    /// Whether these are lower bounds: more messages are parked than the [`COUNTED_MAX`] that are
+    /// counted.
     pub exceptions_are_at_least: bool,
-    /// How long the first of them has been parked, or dead; of states that have some.
+    /// The time since the first message of each state was parked, for states with messages.
     pub exceptions_age_seconds: BTreeMap<&'static str, f64>,
-    /// The pauses in force, by whom and why.
+    /// The pauses in force, with author and reason.
     pub paused: Vec<PauseLine>,
-    /// The error that keeps every message of the leader from the broker, or kept the last one.
+    /// The error that keeps every message of the current or last leader from the broker.
     pub broker_error: Option<BrokerError>,
     /// The open transaction whose rows cannot be read yet.
     pub held_back_by: Option<OpenTransaction>,
-    /// The age of the oldest entry in the outbox, also of what has left.
+    /// The age of the oldest entry in the outbox, published or not.
     pub history_age_seconds: Option<f64>,
     /// The size of the outbox.
     pub history_bytes: Option<u64>,
-    /// Why history that is old enough to go stays.
+    /// The reason why expired history is held back.
     pub history_held_back_by: Option<String>,
-    /// Messages that the relay has not passed, at most.
+    /// Maximum number of messages that the relay has not passed.
     #[serde(skip)]
     pub unread_max: Option<u64>,
     /// The age of the oldest message that the relay has not passed.
     #[serde(skip)]
     pub oldest_unread_age_seconds: Option<f64>,
-    /// Why nothing more is known.
+    /// The reason why nothing more is known.
     #[serde(skip)]
     pub error: Option<OperateError>,
 }
@@ -84,22 +86,22 @@ pub struct PipelineStatus {
 /// An error that keeps every message of a relay from its broker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct BrokerError {
-    /// The broker's or client's error, and the remedy.
+    /// The error of the broker or its client, and the remedy.
     pub error: String,
-    /// Whether it may pass by itself; an operator has to act otherwise.
+    /// Whether it may pass by itself; otherwise an operator must act.
     pub passes: bool,
-    /// Since when, by the relay's clock.
+    /// The time since which it lasts, by the relay's clock.
     #[serde(serialize_with = "seconds::serialize")]
     pub since: OffsetDateTime,
 }
 
 impl BrokerError {
-    /// The sentence without its time.
+    /// Returns the sentence without its time.
     fn why(&self) -> String {
         format!("no message reaches the broker: {}", self.error)
     }
 
-    /// The sentence, with the time since when.
+    /// Returns the sentence with its time.
     #[must_use]
     pub fn told(&self) -> String {
         let since = seconds::text(self.since);
@@ -118,19 +120,19 @@ impl From<BrokerTrouble> for BrokerError {
 pub struct OpenTransaction {
     /// The server process.
     pub pid: i32,
-    /// The name that its client gives itself.
+    /// The application name of its client.
     pub application_name: String,
     /// `active`, `idle in transaction`, …; `None` where the server hides it.
     pub state: Option<String>,
-    /// How long it has been open; `None` where the server hides it: see [`AGE_HIDDEN`].
+    /// The time since it began; `None` where the server hides it: see [`AGE_HIDDEN`].
     pub age_seconds: Option<f64>,
 }
 
-/// The words for a transaction of another role, without the right to see its age.
+/// The text for a transaction of another role whose age the server hides.
 pub const AGE_HIDDEN: &str = "age hidden (needs pg_read_all_stats)";
 
 impl OpenTransaction {
-    /// Its state and for how long, or that both are hidden.
+    /// Returns its state and duration, or that they are hidden.
     #[must_use]
     pub fn standing(&self) -> String {
         let state = self.state.as_deref().unwrap_or("open");
@@ -141,28 +143,28 @@ impl OpenTransaction {
     }
 }
 
-/// Something that keeps messages from leaving.
+/// A condition that keeps messages from leaving.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wait {
     /// The reason, in one sentence.
     pub why: String,
-    /// For how long.
+    /// Its duration.
     pub lasts: Option<Duration>,
     /// Whether it passes by itself.
     pub passes: bool,
 }
 
-/// A leader passes on in less time what it has read, or something is the matter.
+/// A leader that needs longer to pass on what it has read has a problem.
 const PASSED_WITHIN_SECONDS: f64 = 30.0;
 
 /// A hundred years.
 const FOREVER: Duration = Duration::from_secs(100 * 365 * 86_400);
 
-/// The status of pipelines, in their order. A database that is away makes its pipelines `unknown`.
-/// Cancel-safe.
+/// Returns the status of pipelines, in their order. If a database is away, its pipelines are
+/// `unknown`. Cancel-safe.
 ///
 /// # Errors
-/// [`OperateError`] when the operator may not look.
+/// [`OperateError`] when the operator may not view pipelines.
 pub async fn status(
     pipelines: impl IntoIterator<Item = &PipelineConfig>,
     operator: &Operator,
@@ -177,7 +179,7 @@ async fn look(pipeline: &PipelineConfig, operator: &Operator) -> PipelineStatus 
         let (address, options) = (pipeline.database.address(), pipeline.database.options().clone());
         let admin = admin::open(address.clone(), pipeline.source.clone(), options.clone())?;
         let history = retention::open(address, pipeline.source.clone(), options)?;
-        // Where nothing goes, everything is young.
+        // Without retention, nothing expires.
         let keep = pipeline.retention.keep().unwrap_or(FOREVER);
         let all = try_join3(admin.relay(&pipeline.name), admin.blocker(), history.segments(keep)).await;
         let (relay, blocker, segments) = all.map_err(|error: LogError| OperateError::from(error))?;
@@ -204,7 +206,8 @@ async fn look(pipeline: &PipelineConfig, operator: &Operator) -> PipelineStatus 
     }
 }
 
-/// A name under which no relay has led, where others have: it may be misspelt.
+/// Returns the problem of a name under which no relay has led, if others have led: it may be
+/// misspelt.
 fn unknown(others: &[RelayStatus]) -> Option<String> {
     let known: Vec<&str> = others.iter().map(|relay| relay.relay.as_str()).collect();
     (!known.is_empty()).then(|| {
@@ -274,34 +277,34 @@ impl PipelineStatus {
         }
     }
 
-    /// How many messages are parked in a state.
+    /// Returns the number of parked messages in a state.
     #[must_use]
     pub fn parked(&self, state: &str) -> u64 {
         self.exceptions.get(state).copied().unwrap_or_default()
     }
 
-    /// Messages that do not flow: held, retrying or dead ones. What is on its way, or scheduled for
-    /// later, is not among them.
+    /// Returns the number of messages that do not flow: held, retrying or dead ones. Messages on
+    /// their way or scheduled for later do not count.
     #[must_use]
     pub fn stuck(&self) -> u64 {
         ["held", "retrying", "dead"].iter().map(|state| self.parked(state)).sum()
     }
 
-    /// How long the oldest message has waited for the leader, where nothing else explains that it
-    /// waits for long.
+    /// Returns how long the oldest message has waited for the leader, if that is long and nothing
+    /// else explains it.
     fn behind_seconds(&self) -> Option<f64> {
         let is_explained = self.state != "leading"
             || self.cursor_is_of_this_server == Some(false)
             || self.held_back_by.is_some()
             || self.broker_error.is_some()
             || self.paused.iter().any(|pause| pause.paused == "pipeline");
-        // Those that are parked wait for something else. Without any, the oldest may be due.
+        // Parked messages wait for something else. Without them, the oldest message may be due.
         let is_parked = self.parked("held") + self.parked("retrying") > 0;
         let age = if is_parked { self.oldest_unread_age_seconds } else { self.oldest_pending_age_seconds };
         age.filter(|age| !is_explained && *age > PASSED_WITHIN_SECONDS)
     }
 
-    /// Everything that keeps messages from leaving, the most severe first.
+    /// Returns everything that keeps messages from leaving, most severe first.
     #[must_use]
     pub fn waits(&self) -> Vec<Wait> {
         let mut waits = Vec::new();
@@ -372,7 +375,7 @@ impl PipelineStatus {
 }
 
 impl Wait {
-    /// The sentence, with how long it lasts.
+    /// Returns the sentence with its duration.
     #[must_use]
     pub fn told(&self) -> String {
         match self.lasts {
@@ -382,12 +385,12 @@ impl Wait {
     }
 }
 
-/// Whether the parked messages of a relay were not all counted.
+/// Returns whether the parked messages of a relay were not all counted.
 fn is_cut(relay: &RelayStatus) -> bool {
     relay.exceptions.values().sum::<u64>() >= u64::from(COUNTED_MAX)
 }
 
-/// Of each state, how long the first is there.
+/// Returns the time since the first message of each state was parked.
 fn ages(relay: &RelayStatus) -> BTreeMap<&'static str, f64> {
     let mut ages = BTreeMap::new();
     for parked in &relay.parked {

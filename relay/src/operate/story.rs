@@ -1,8 +1,8 @@
 //! The whole story of one message: where it was enqueued, whether it left, and which consumers
 //! applied it.
 //!
-//! The outbox keeps no time of publishing: an entry has left when the relay's cursor has passed it
-//! and nothing is recorded about it. So its story says by when it had left.
+//! The outbox stores no time of publishing: an entry has left when the relay's cursor has passed it
+//! and no exception is recorded for it. So the story only says by what time it had left.
 
 use std::collections::BTreeSet;
 use std::num::NonZeroU32;
@@ -30,11 +30,11 @@ pub struct Story {
     pub message_id: Option<String>,
     /// Its entry in each outbox that has it.
     pub outboxes: Vec<OutboxPart>,
-    /// Each consumer that knows it, and those that stand in the configuration and do not.
+    /// Each consumer that knows it, and configured consumers that do not.
     pub inboxes: Vec<InboxPart>,
-    /// The decisions about it, the latest first, as far back as the audit is read.
+    /// The decisions about it, latest first, as far back as the audit is read.
     pub decisions: Vec<AuditLine>,
-    /// The places that could not be asked, and why.
+    /// The errors of places that are away.
     pub away: Vec<String>,
 }
 
@@ -59,41 +59,41 @@ pub struct OutboxPart {
     pub header_names: Vec<String>,
     /// Its W3C trace context.
     pub traceparent: Option<String>,
-    /// When it was enqueued.
+    /// The time when it was enqueued.
     #[serde(serialize_with = "seconds::serialize_option")]
     pub enqueued_at: Option<OffsetDateTime>,
-    /// The producer's transaction, where the database numbers them.
+    /// The producer's transaction, if the database numbers transactions.
     pub transaction: Option<String>,
-    /// The time before which it does not leave.
+    /// The time before which it must not leave.
     #[serde(serialize_with = "seconds::serialize_option")]
     pub deliver_at: Option<OffsetDateTime>,
     /// `waiting` (the relay has not read it yet), `published`, `left out` (the pipeline's filter
     /// leaves it to others), `discarded`, `unknown` (the cursor belongs to another server's
     /// history), or the state in which it is parked: `scheduled`, `retrying`, `held` or `dead`.
     pub state: &'static str,
-    /// Where the relay publishes it, or has published it.
+    /// The destination of the relay.
     pub destination: String,
-    /// It was published at this time at the latest; `None` when it was not.
+    /// The latest time by which it was published; `None` when it was not.
     #[serde(serialize_with = "seconds::serialize_option")]
     pub published_by: Option<OffsetDateTime>,
-    /// Why it waits, or does not leave.
+    /// The reason why it waits or does not leave.
     pub because: Option<String>,
     /// Failed attempts that counted, while it is parked.
     pub attempts: Option<u32>,
-    /// The last error, while it is parked; of a discarded message, why it was dead.
+    /// The last error, while it is parked; for a discarded message, the reason why it was dead.
     pub error: Option<String>,
-    /// Since when it is parked.
+    /// The time since which it is parked.
     #[serde(serialize_with = "seconds::serialize_option")]
     pub parked_since: Option<OffsetDateTime>,
-    /// Whether an operator has edited it. Once it has left, only what was enqueued is kept: payload
-    /// and headers are those of before.
+    /// Whether an operator has edited it. After it has left, only the enqueued content is kept:
+    /// payload and headers are those before the edit.
     pub edited: bool,
     /// Whether its row is still in the log, so that it can be replayed.
     pub in_log: bool,
 }
 
 impl OutboxPart {
-    /// Whether its content is shown as it was before an operator edited it.
+    /// Returns whether its content is shown as it was before an edit.
     pub(crate) fn is_before_edit(&self) -> bool {
         self.edited && self.parked_since.is_none()
     }
@@ -106,17 +106,17 @@ pub struct InboxPart {
     pub consumer: String,
     /// The scope.
     pub scope: Option<String>,
-    /// `applied`, `retrying`, `dead`, how a dead letter was closed, `not seen`, or `forgotten`: it
-    /// is older than the inbox remembers.
+    /// `applied`, `retrying`, `dead`, the way in which a dead letter was closed, `not seen`, or
+    /// `forgotten` (older than the inbox remembers).
     pub state: String,
-    /// When it came to be so.
+    /// The time when it reached this state.
     #[serde(serialize_with = "seconds::serialize_option")]
     pub at: Option<OffsetDateTime>,
     /// The size of the stored result.
     pub result_bytes: Option<u64>,
     /// Failed attempts that counted.
     pub attempts: Option<u32>,
-    /// When it is tried next.
+    /// The time of the next attempt.
     #[serde(serialize_with = "seconds::serialize_option")]
     pub next_at: Option<OffsetDateTime>,
     /// The last error.
@@ -125,12 +125,12 @@ pub struct InboxPart {
     pub dead_letter: Option<String>,
 }
 
-/// Tells the story of a message. Places that are away do not hide the others. Cancel-safe.
+/// Returns the story of a message. Places that are away do not hide the others. Cancel-safe.
 ///
 /// # Errors
-/// [`OperateError`] when the operator may not look, or when no place knows the message: never
-/// enqueued, removed by retention, or in a place that could not be asked; and when a place in the
-/// log names different messages in different outboxes.
+/// [`OperateError`] when the operator may not view messages, or when no place knows the message: it
+/// was never enqueued, was removed by retention, or is in a place that does not answer. Also when a
+/// place in the log names different messages in different outboxes.
 pub async fn story(places: &Places, operator: &Operator, asked: &MessageRef) -> Result<Story, OperateError> {
     operator.permit(Role::Viewer, "look at messages")?;
     let which = entry_ref(asked)?;
@@ -172,7 +172,7 @@ pub async fn story(places: &Places, operator: &Operator, asked: &MessageRef) -> 
     Ok(Story { message_id: id.map(|id| id.to_string()), outboxes, inboxes, decisions, away })
 }
 
-/// Reads an id: a place in the log, or a UUID.
+/// Parses an id: a place in the log, or a UUID.
 fn entry_ref(asked: &MessageRef) -> Result<EntryRef, OperateError> {
     asked.place().map(|id| EntryRef::Id(EntryId(id))).or(asked.uuid().map(EntryRef::MessageId)).ok_or_else(
         || {
@@ -198,7 +198,8 @@ async fn look_up<'a>(
     found
 }
 
-/// The message id of a dead letter with this id; the inner `None` for a letter without one.
+/// Returns the message id of a dead letter with this id. The inner `None` means a dead letter
+/// without one.
 async fn letter_of(places: &Places, id: Uuid, away: &mut Vec<OperateError>) -> Option<Option<Uuid>> {
     for place in &places.inboxes {
         match place.database.letter(DeadLetterId(id)).await {
@@ -293,7 +294,7 @@ fn nothing(consumer: &str) -> InboxPart {
     }
 }
 
-/// A row about a message; of dead letters their own list tells more.
+/// Converts a row about a message. Dead letters are left to their own list, which has more details.
 fn inbox_part(Known { consumer, scope, state }: Known) -> Option<InboxPart> {
     let part = InboxPart { scope: Some(scope).filter(|scope| !scope.is_empty()), ..nothing(&consumer) };
     match state {
@@ -333,7 +334,7 @@ async fn decisions(
     id: Option<Uuid>,
     away: &mut Vec<OperateError>,
 ) -> Vec<AuditLine> {
-    // The places that are away are told already.
+    // The places that are away are already reported.
     let here =
         Places { outboxes: places.outboxes.clone(), inboxes: places.inboxes.clone(), away: Vec::new() };
     let look_back = NonZeroU32::new(LOOK_BACK).unwrap_or(NonZeroU32::MIN);
@@ -425,7 +426,7 @@ async fn outbox_part(
     }
 }
 
-/// Why an entry waits.
+/// Returns why an entry waits.
 fn because(
     entry: &FoundEntry,
     state: &str,
@@ -474,7 +475,8 @@ fn made_at(id: Uuid) -> Option<OffsetDateTime> {
     OffsetDateTime::from_unix_timestamp(i64::try_from(seconds).ok()?).ok()
 }
 
-/// No place knows the message: it never existed, or retention has removed it.
+/// Returns the error for a message that no place knows: it never existed, or retention has removed
+/// it.
 async fn unknown(places: &Places, asked: &MessageRef, id: Option<Uuid>) -> OperateError {
     let mut kept = Vec::new();
     let mut may_be_removed = false;

@@ -1,4 +1,4 @@
-//! The database of tables besides the log: idempotency keys and sagas.
+//! The database of tables other than the log: idempotency keys and sagas.
 
 use migrations::Dialect;
 #[cfg(feature = "postgres")]
@@ -14,13 +14,13 @@ use sqlx::{Connection, Pool};
 use super::error::OperateError;
 use crate::config::Database;
 
-/// A database to work on.
+/// A database with such tables.
 pub(crate) struct Tables {
     url: SecretString,
     pub(crate) options: LogOptions,
 }
 
-/// How to connect, by dialect.
+/// The options of a connection, by dialect.
 pub(crate) enum ConnectOptions {
     #[cfg(feature = "postgres")]
     Postgres(PgConnectOptions),
@@ -28,17 +28,18 @@ pub(crate) enum ConnectOptions {
 }
 
 impl Tables {
-    /// The database at a URL.
+    /// Creates it from a URL.
     pub(crate) fn new(url: SecretString, options: LogOptions) -> Self {
         Self { url, options }
     }
 
-    /// Where it is, with its password.
+    /// Returns the URL, including its password.
     pub(crate) fn url(&self) -> &str {
         self.url.expose_secret()
     }
 
-    /// Which database it is, whoever connects to it; the URL itself where that cannot be told.
+    /// Returns host, port and name of the database, without the user. Returns the URL itself where
+    /// these are unknown.
     #[cfg(feature = "page")]
     pub(crate) fn place(&self) -> String {
         match self.connect_options("") {
@@ -51,7 +52,7 @@ impl Tables {
         }
     }
 
-    /// How to connect, under an application name where the database shows one.
+    /// Returns connection options, with an application name if the database supports one.
     pub(crate) fn connect_options(&self, application_name: &str) -> Result<ConnectOptions, OperateError> {
         let invalid = |error| OperateError::from(LogError::from(error));
         Ok(match self.dialect()? {
@@ -69,14 +70,14 @@ impl Tables {
         })
     }
 
-    /// Returns the dialect; refuses a URL that cannot be used.
+    /// Returns the dialect, or an error for an unusable URL.
     pub(crate) fn dialect(&self) -> Result<Dialect, OperateError> {
         Database::check(self.url(), &self.options).map_err(|error| LogError::from(error).into())
     }
 }
 
-/// Opens something over one connection, which is closed where that fails: a connection that is only
-/// dropped leaves a line in the server's log.
+/// Opens something over one connection. Closes the connection on failure: dropping it would leave a
+/// line in the server's log.
 pub(super) async fn open_with<DB, T, E>(
     options: <DB::Connection as Connection>::Options,
     open: impl AsyncFnOnce(Pool<DB>) -> Result<T, E>,
@@ -92,7 +93,7 @@ where
     opened
 }
 
-/// PostgreSQL is asked for, and this program was built without it.
+/// Returns the error for PostgreSQL in a program that was built without it.
 #[cfg(not(feature = "postgres"))]
 pub(crate) fn without_postgres() -> OperateError {
     OperateError::refused(

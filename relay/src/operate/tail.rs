@@ -1,4 +1,4 @@
-//! Messages as the relay passes them: what is being published now.
+//! Messages that are being published now, as the relay passes them.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -13,24 +13,24 @@ use super::payload::{SHOWN, SHOWN_BYTES_MAX};
 use super::places::{OutboxPlace, Places};
 use super::seconds;
 
-/// Parked messages that are looked at again; of more, the first ones.
+/// Maximum number of parked messages that are checked again; of more, the first ones.
 const PARKED_MAX: usize = 1_000;
-/// Bytes of payloads and headers that are read at once.
+/// Bytes of payloads and headers per read.
 const BATCH_BYTES: u64 = 8 << 20;
 
-/// Which messages are told.
+/// The messages to return.
 #[derive(Debug, Clone, Default)]
 pub struct TailFilter {
-    /// Only of this topic.
+    /// Only messages of this topic.
     pub topic: Option<String>,
-    /// Only with this ordering key.
+    /// Only messages with this ordering key.
     pub key: Option<String>,
 }
 
 /// A message that the relay has passed.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TailLine {
-    /// When it was enqueued.
+    /// The time when it was enqueued.
     #[serde(serialize_with = "seconds::serialize")]
     pub enqueued_at: OffsetDateTime,
     /// Its place in the log.
@@ -45,28 +45,28 @@ pub struct TailLine {
     pub state: &'static str,
     /// The size of its payload.
     pub payload_bytes: u64,
-    /// Its payload as text, when it was asked for and is not too large; what is not UTF-8 is
-    /// replaced.
+    /// Its payload as text, if requested and not too large. Bytes that are not UTF-8 are replaced.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub payload: Option<String>,
 }
 
-/// Follows one outbox from where its relay stands now.
+/// Follows one outbox from the present position of its relay.
 pub struct Tail<'a> {
     place: &'a OutboxPlace,
     filter: TailFilter,
     with_payloads: bool,
     extent: Extent,
-    /// Those that were told as parked: they are told again when they have left.
+    /// Messages that were returned as parked. They are returned again after they have left.
     parked: BTreeMap<EntryId, TailLine>,
 }
 
 impl<'a> Tail<'a> {
-    /// Begins at the place where the relay stands. With payloads it takes a signature, which the
+    /// Begins at the present position of the relay. With payloads it needs a signature, which the
     /// audit keeps.
     ///
     /// # Errors
-    /// [`OperateError`] when the operator may not look, or when the outbox could not be asked.
+    /// [`OperateError`] when the operator may not view messages, or when the outbox does not
+    /// answer.
     pub async fn begin(
         places: &'a Places,
         operator: &Operator,
@@ -94,12 +94,12 @@ impl<'a> Tail<'a> {
         Ok(Self { place, filter, with_payloads: payloads.is_some(), extent, parked: BTreeMap::new() })
     }
 
-    /// Returns the messages that the relay has passed since the last call, in the order of the log;
-    /// then those that were parked, and have left or were given up since.
-    /// Not cancel-safe: messages can be missed.
+    /// Returns the messages that the relay has passed since the last call, in the order of the log.
+    /// They are followed by formerly parked messages that have left or were given up since. Not
+    /// cancel-safe: messages can be missed.
     ///
     /// # Errors
-    /// [`OperateError`] when the outbox could not be asked: call again, and nothing is missed.
+    /// [`OperateError`] when the outbox does not answer: call again, and nothing is missed.
     pub async fn next(&mut self) -> Result<Vec<TailLine>, OperateError> {
         let about = |error: LogError| OperateError::from(error).about(&self.place.pipeline);
         let entries = &self.place.entries;
@@ -134,7 +134,7 @@ impl<'a> Tail<'a> {
         Ok(lines)
     }
 
-    /// Those of the parked messages that are parked no longer.
+    /// Returns the parked messages that have left or were given up.
     async fn left(&self, now: &Extent) -> Result<Vec<TailLine>, LogError> {
         let (mut left, mut after) = (Vec::new(), EntryId::default());
         if self.parked.is_empty() {
@@ -168,7 +168,8 @@ impl TailLine {
 }
 
 impl Tail<'_> {
-    /// The payloads of entries as text; those that are too large to be shown are not read.
+    /// Returns the payloads of entries as text. Payloads that are too large to be shown are not
+    /// read.
     async fn payloads(&self, entries: &[SelectedEntry]) -> Result<HashMap<EntryId, String>, LogError> {
         let mut payloads = HashMap::new();
         let mut rest = entries;
@@ -185,8 +186,8 @@ impl Tail<'_> {
         Ok(payloads)
     }
 
-    /// Whether the pipeline has published it: messages that it leaves to others were passed as
-    /// well.
+    /// Returns whether the pipeline has published an entry: the relay also passes messages that it
+    /// leaves to others.
     fn takes(&self, entry: &SelectedEntry) -> bool {
         let is_own = matches!(entry.standing, Standing::Parked(_))
             || !self.place.leaves_out(&entry.topic, &entry.labels);
@@ -201,7 +202,7 @@ impl TailFilter {
     }
 }
 
-/// How many of the next entries are read at once.
+/// Returns the number of next entries to read at once.
 fn batch_len(entries: &[SelectedEntry]) -> usize {
     let mut bytes = 0;
     let fits = |entry: &&SelectedEntry| {
@@ -215,7 +216,7 @@ fn line(entry: SelectedEntry, payload: Option<String>) -> TailLine {
     let state = match entry.standing {
         Standing::Parked(state) => state.as_str(),
         Standing::Discarded => "discarded",
-        // An edited one was published, with other content.
+        // An edited message was published with other content.
         Standing::Published | Standing::Edited => "published",
         Standing::Waiting => "waiting",
     };

@@ -1,12 +1,12 @@
-//! Texts from outside, made harmless for people who read them.
+//! Makes text from outside harmless for people who read it.
 
-/// A text without characters that steer a terminal (but for line breaks and tabs), that turn the
-/// direction of a line around, or that nobody sees. Keys and errors of dead letters come from
-/// outside.
+/// Escapes characters that steer a terminal (except line breaks and tabs), that reverse the
+/// direction of a line, or that are invisible. Keys and errors of dead letters come from outside.
 pub(crate) fn harmless(text: &str) -> String {
     let steers = |c: char| c.is_control() && c != '\n' && c != '\t';
     let escaped = |c: char| match c {
-        // With the two digits behind it, a byte that is not UTF-8, as errors quote it.
+        // Together with the two digits after it, this is a byte that is not UTF-8, as errors quote
+        // it.
         '\u{1a}' => vec!['\\', 'x'],
         c if steers(c) => c.escape_default().collect(),
         c if hides(c) => c.escape_unicode().collect(),
@@ -15,7 +15,7 @@ pub(crate) fn harmless(text: &str) -> String {
     text.chars().flat_map(escaped).collect()
 }
 
-/// Whether it has no width, or changes the direction of what follows.
+/// Returns whether a character has no width, or changes the direction of text.
 fn hides(c: char) -> bool {
     matches!(c, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
         | '\u{2060}'..='\u{206f}' | '\u{feff}')

@@ -19,12 +19,12 @@ use crate::config::{Otlp, OtlpHeaders};
 
 const PROTOBUF: HeaderValue = HeaderValue::from_static("application/x-protobuf");
 const AGENT: HeaderValue = HeaderValue::from_static(concat!("outbox-relay/", env!("CARGO_PKG_VERSION")));
-/// Of an answer, which nobody needs as a whole.
+/// Maximum size of a response, whose content is not used.
 const ANSWER_BYTES_MAX: usize = 64 << 10;
-/// Requests for one piece of data; then it is given up.
+/// Maximum number of attempts for one request; then its data is dropped.
 const TRIES: u32 = 3;
 const PAUSE: Duration = Duration::from_millis(500);
-/// A collector that asks for more loses the data.
+/// Maximum pause: if the collector asks for more, the next attempt may fail and lose the data.
 const PAUSE_MAX: Duration = Duration::from_secs(10);
 
 /// Sends requests, one at a time.
@@ -34,11 +34,11 @@ pub(super) struct Client {
     timeout: Duration,
 }
 
-/// Why a request failed.
+/// The reason why a request failed.
 enum Refused {
-    /// It may be sent again, after this pause where the collector names one.
+    /// It may be repeated, after this pause if the collector names one.
     ForNow(String, Option<Duration>),
-    /// Sending it again changes nothing.
+    /// Repeating it changes nothing.
     ForGood(String),
 }
 
@@ -54,10 +54,10 @@ impl Client {
         Ok(Self { http, headers: config.headers.clone(), timeout: config.timeout })
     }
 
-    /// Sends a message to a URL, and again while the collector says that it is busy.
+    /// Sends a message to a URL, and repeats it while the collector is busy.
     ///
     /// # Errors
-    /// The collector did not take it; the text says why and holds no secret.
+    /// The collector did not accept it; the text has the reason and no secret.
     pub(super) async fn send(&self, url: &str, message: Vec<u8>) -> Result<(), String> {
         let body = Bytes::from(message);
         let mut tries = 0;
@@ -82,11 +82,11 @@ impl Client {
         let answer = self.http.request(std::mem::take(request)).await;
         let answer = answer.map_err(|error| Refused::ForNow(with_causes(&error), None))?;
         let (status, pause) = (answer.status(), retry_after(answer.headers()));
-        // Read, so that the connection can be used again; its text may repeat a secret.
+        // Read so that the connection can be reused. The text is ignored: it may repeat a secret.
         let _ = Limited::new(answer.into_body(), ANSWER_BYTES_MAX).collect().await;
         match status {
             status if status.is_success() => Ok(()),
-            // Those that the protocol lets a client send again.
+            // The statuses for which the protocol permits a repetition.
             StatusCode::TOO_MANY_REQUESTS
             | StatusCode::BAD_GATEWAY
             | StatusCode::SERVICE_UNAVAILABLE
@@ -95,7 +95,8 @@ impl Client {
         }
     }
 
-    /// The headers of a request. A file is read anew: a rotated secret is picked up.
+    /// Returns the headers of a request. Reads a file each time, so that a rotated secret takes
+    /// effect.
     async fn headers(&self) -> Result<HeaderMap, String> {
         let mut headers = HeaderMap::from_iter([(CONTENT_TYPE, PROTOBUF), (USER_AGENT, AGENT)]);
         let mut add = |name: &str, value: &str| {
@@ -128,7 +129,7 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok().map(Duration::from_secs)
 }
 
-/// An error with what caused it: the first text alone says "client error".
+/// Returns an error with its causes: the first text alone says only "client error".
 fn with_causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

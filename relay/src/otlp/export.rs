@@ -20,12 +20,12 @@ use super::metrics;
 use super::resource::scope;
 use crate::http::Exporter;
 
-/// The most spans of one request.
+/// Maximum number of spans per request.
 const BATCH_LEN: usize = 512;
-/// How long the first span of a request waits for others.
+/// How long the first span of a request waits for more.
 const BATCH_WAIT: Duration = Duration::from_secs(1);
 
-/// Where spans and metrics come from, and where they go.
+/// The sources and the destination of spans and metrics.
 pub(super) struct Export {
     pub(super) client: Client,
     pub(super) resource: Resource,
@@ -33,12 +33,12 @@ pub(super) struct Export {
     pub(super) metrics: Option<(String, Arc<Exporter>)>,
     pub(super) metrics_interval: Duration,
     pub(super) queue: mpsc::Receiver<Span>,
-    /// Spans that found no room in the queue.
+    /// Number of spans that did not fit into the queue.
     pub(super) dropped: Arc<AtomicU64>,
     pub(super) started_at: SystemTime,
 }
 
-/// Tells of a collector that takes nothing, once until it takes something again.
+/// Logs a failing collector once until it accepts data again.
 #[derive(Default)]
 struct Health {
     is_failing: bool,
@@ -66,7 +66,7 @@ impl Health {
 }
 
 impl Export {
-    /// Sends until it is told to stop, then sends what is left. Traces and metrics do not wait for
+    /// Exports until it is stopped, and then sends what is left. Traces and metrics do not wait for
     /// each other.
     pub(super) async fn run(self, stop: CancellationToken) {
         let Self { client, resource, traces, metrics, metrics_interval, queue, dropped, started_at } = self;
@@ -160,7 +160,7 @@ async fn send_metrics(
     let mut health = Health::default();
     let mut tick = interval(every);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    // The first one is at once, and there is nothing to tell yet.
+    // The first tick is immediate, when there is nothing to report yet.
     tick.tick().await;
     loop {
         tokio::select! {

@@ -1,8 +1,8 @@
-//! The text of a scrape made into metrics of OpenTelemetry.
+//! Converts the text of a scrape into OpenTelemetry metrics.
 //!
-//! The process has one recorder, so a message is counted once, whoever reads the counts, and both
-//! readers see the same names and values. Its text is read here, not just any: what does not have
-//! its form is left out.
+//! The process has one recorder, so a message is counted once regardless of the readers, and both
+//! readers see the same names and values. The parser reads only that recorder's text: lines in
+//! another form are ignored.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -17,7 +17,7 @@ use opentelemetry_proto::tonic::metrics::v1::{
 use super::resource::text;
 use super::spans::nanos;
 
-/// The end of a histogram's name for one of its parts.
+/// Suffixes of the parts of a histogram.
 const PARTS: [&str; 3] = ["_bucket", "_sum", "_count"];
 
 type Labels<'a> = Vec<(&'a str, String)>;
@@ -30,16 +30,16 @@ struct Family<'a> {
     samples: Vec<(&'a str, Labels<'a>, f64)>,
 }
 
-/// The parts of one series of a histogram.
+/// The parts of one histogram series.
 #[derive(Default)]
 struct Series {
-    /// Upper bounds and how many samples are not above them.
+    /// Upper bounds with the number of samples that do not exceed them.
     buckets: Vec<(f64, u64)>,
     sum: f64,
     count: u64,
 }
 
-/// Reads the metrics of a text. Counters and histograms began at `started`.
+/// Parses the metrics of a text. Counters and histograms began at `started`.
 pub(super) fn parse(text: &str, started: SystemTime, now: SystemTime) -> Vec<Metric> {
     let times = (nanos(started), nanos(now));
     let mut families: BTreeMap<&str, Family<'_>> = BTreeMap::new();
@@ -70,7 +70,7 @@ fn metric(name: &str, family: Family<'_>, times: (u64, u64)) -> Option<Metric> {
             aggregation_temporality: temporality,
             is_monotonic: true,
         }),
-        // A gauge that is not known now has no value.
+        // A gauge with an unknown value is omitted.
         "gauge" => Data::Gauge(Gauge { data_points: numbers(family.samples, (0, times.1)) }),
         "histogram" => Data::Histogram(Histogram {
             data_points: histograms(name, family.samples, times),
@@ -128,7 +128,7 @@ fn histograms(
             (Some("_sum"), None) => series.sum = value,
             (Some("_count"), None) => series.count = value as u64,
             (Some("_bucket"), Some(bound)) => {
-                // The last one, without a bound, is the count.
+                // The last bucket has no bound and equals the count.
                 if let Some(bound) = bound.parse::<f64>().ok().filter(|bound| bound.is_finite()) {
                     series.buckets.push((bound, value as u64));
                 }
@@ -149,8 +149,7 @@ fn histograms(
             attributes: attributes(labels),
             start_time_unix_nano: started,
             time_unix_nano: now,
-            // The bounds' own sum, so that a text rendered while samples came in is in itself
-            // right.
+            // The sum of the buckets, so that a text rendered during updates is consistent.
             count: bucket_counts.iter().sum(),
             sum: Some(series.sum),
             bucket_counts,
@@ -165,7 +164,7 @@ fn attributes(labels: Labels<'_>) -> Vec<KeyValue> {
     labels.into_iter().map(|(name, value)| text(name, value)).collect()
 }
 
-/// Takes a line apart: name, labels, value.
+/// Splits a line into name, labels and value.
 fn sample(line: &str) -> Option<(&str, Labels<'_>, f64)> {
     let end = line.find(['{', ' '])?;
     let (name, mut rest) = line.split_at(end);
@@ -183,7 +182,7 @@ fn sample(line: &str) -> Option<(&str, Labels<'_>, f64)> {
     Some((name, labels, rest.trim().parse().ok()?))
 }
 
-/// The place of the first quote that is not escaped.
+/// Returns the position of the first unescaped quote.
 fn closing_quote(text: &str) -> Option<usize> {
     let mut is_escaped = false;
     text.bytes().position(|byte| {

@@ -1,4 +1,4 @@
-//! Reads back the text that the recorder renders, and none that was written for the test.
+//! Parses text that the recorder renders, instead of text written for the test.
 
 use std::time::{Duration, UNIX_EPOCH};
 

@@ -1,17 +1,17 @@
-//! Traces and metrics for a collector of OpenTelemetry: OTLP over HTTP, in protobuf.
+//! Traces and metrics for an OpenTelemetry collector: OTLP over HTTP, in protobuf.
 //!
 //! | module | what it holds |
 //! |---|---|
 //! | `client` | requests to the collector: headers, TLS, retries |
-//! | `spans` | attempts to publish made into spans |
-//! | `sampling` | which messages get a span |
-//! | `metrics` | the text of a scrape made into metrics |
-//! | `resource` | who sends them |
+//! | `spans` | converts publish attempts into spans |
+//! | `sampling` | selects the messages that get a span |
+//! | `metrics` | converts the text of a scrape into metrics |
+//! | `resource` | the identity of the sender |
 //! | `export` | the task that sends them |
 //!
-//! Nothing here delays publishing: spans go into a bounded queue that is never waited for, and one
-//! task of its own sends them. Metrics are those of the process's one recorder, read at an
-//! interval. While the collector is away both are dropped, and the log says so once.
+//! Nothing here delays publishing: spans go into a bounded queue without waiting, and a separate
+//! task sends them. Metrics are those of the process's one recorder, read at an interval. While the
+//! collector is away both are dropped, which is logged once.
 
 mod client;
 mod export;
@@ -36,9 +36,10 @@ use client::Client;
 use export::Export;
 use spans::Spans;
 
-/// How many spans wait to be sent at most; some 700 bytes each. More are dropped and counted.
+/// Maximum number of spans that wait to be sent, some 700 bytes each. Further ones are dropped and
+/// counted.
 const QUEUE_LEN: usize = 4_096;
-/// How long the last requests may take when the process stops.
+/// Timeout of the last requests when the process stops.
 const FLUSH_MAX: Duration = Duration::from_secs(3);
 
 /// The export of a running process. Dropping it ends the export at once.
@@ -53,11 +54,11 @@ impl std::fmt::Debug for Running {
     }
 }
 
-/// Begins to export. `metrics` is the recorder of the process, where metrics are sent.
+/// Starts the export. `metrics` is the recorder of the process, if metrics are exported.
 ///
 /// # Errors
-/// The root certificates of the system cannot be read, or the process records spans already; the
-/// text says which.
+/// The system's root certificates cannot be read, or the process already records spans; the text
+/// names the cause.
 pub fn start(config: &Otlp, metrics: Option<Arc<Exporter>>) -> Result<Running, String> {
     let client = Client::new(config)?;
     let (sender, queue) = mpsc::channel(QUEUE_LEN);
@@ -83,7 +84,8 @@ pub fn start(config: &Otlp, metrics: Option<Arc<Exporter>>) -> Result<Running, S
 }
 
 impl Running {
-    /// Sends what is left, for a bounded time: a collector that is away keeps no process alive.
+    /// Sends what is left, for a bounded time: an unreachable collector does not keep the process
+    /// alive.
     pub async fn finish(self) {
         self.stop.cancel();
         if tokio::time::timeout(FLUSH_MAX, self.task).await.is_err() {

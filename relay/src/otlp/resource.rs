@@ -1,4 +1,4 @@
-//! Who sends traces and metrics.
+//! The identity of the sender of traces and metrics.
 
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
 use opentelemetry_proto::tonic::common::v1::{AnyValue, InstrumentationScope, KeyValue};
@@ -6,17 +6,17 @@ use opentelemetry_proto::tonic::resource::v1::Resource;
 
 use crate::config::Otlp;
 
-/// An attribute that is a text.
+/// Creates a text attribute.
 pub(super) fn text(key: &str, value: impl Into<String>) -> KeyValue {
     attribute(key, Value::StringValue(value.into()))
 }
 
-/// An attribute.
+/// Creates an attribute.
 pub(super) fn attribute(key: &str, value: Value) -> KeyValue {
     KeyValue { key: key.to_owned(), value: Some(AnyValue { value: Some(value) }), ..KeyValue::default() }
 }
 
-/// The process: the service's name, its version, and an id of this start.
+/// Returns the resource of the process: the service's name, its version, and an id of this start.
 pub(super) fn resource(config: &Otlp) -> Resource {
     let mut attributes = vec![
         text("service.name", config.service_name.as_str()),
@@ -30,7 +30,7 @@ pub(super) fn resource(config: &Otlp) -> Resource {
     Resource { attributes, ..Resource::default() }
 }
 
-/// The part of the program that measures.
+/// Returns the scope of all measurements.
 pub(super) fn scope() -> InstrumentationScope {
     InstrumentationScope {
         name: String::from("outbox-toolkit-relay"),

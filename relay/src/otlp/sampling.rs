@@ -1,21 +1,21 @@
-//! Which messages get a span.
+//! Selects the messages that get a span.
 
 use message::TraceContext;
 
-/// Samples as the producer did. A message whose trace the producer sampled gets a span for this
-/// share of traces, by the trace's id, as OpenTelemetry's SDK for Rust samples: producers and
-/// consumers that sample by this rule and share choose the same traces.
+/// Samples like the producer. If the producer sampled a message's trace, the message gets a span
+/// for this share of trace ids, by the rule of OpenTelemetry's SDK for Rust. Producers and
+/// consumers with the same rule and share select the same traces.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sampling {
-    /// Ids whose random bits are below this are taken.
+    /// Ids whose random bits are below this value are sampled.
     below: u64,
 }
 
-/// The bits of a trace id that decide, as in OpenTelemetry's `TraceIdRatioBased` sampler.
+/// The number of bits of a trace id that decide, as in OpenTelemetry's `TraceIdRatioBased` sampler.
 const RANDOM_BITS: u32 = 63;
 
 impl Sampling {
-    /// A share of 0 to 1.
+    /// Creates a sampler for a share of 0 to 1.
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_precision_loss,
@@ -26,7 +26,7 @@ impl Sampling {
         Self { below: (share.clamp(0.0, 1.0) * (1_u64 << RANDOM_BITS) as f64) as u64 }
     }
 
-    /// Whether a message gets a span; `own` is the trace id that its span would have.
+    /// Returns whether a message gets a span. `own` is the trace id that its span would have.
     pub(super) fn takes(self, producer: Option<&TraceContext>, own: u128) -> bool {
         match producer {
             None => self.takes_id(own),
@@ -38,7 +38,8 @@ impl Sampling {
     }
 
     fn takes_id(self, id: u128) -> bool {
-        // As the ratio sampler of OpenTelemetry's SDK for Rust: the low half without its last bit.
+        // Like the ratio sampler of OpenTelemetry's SDK for Rust: the low half without its last
+        // bit.
         let random = (id as u64) >> 1;
         random < self.below
     }
@@ -70,7 +71,7 @@ mod tests {
         assert_eq!(taken, 512);
         let (below, above) = ((1_u128 << 63) - 1, 1_u128 << 63);
         assert!(half.takes(None, below) && !half.takes(None, above) && half.takes(None, 7 << 64));
-        // The trace's id decides, not that of the relay's own.
+        // The producer's trace id decides, not the relay's own.
         assert_eq!(half.takes(Some(&context("01")), 0), half.takes(Some(&context("01")), u128::MAX));
     }
 }

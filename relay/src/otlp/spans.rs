@@ -1,4 +1,4 @@
-//! Attempts to publish made into spans, by the conventions of OpenTelemetry for messaging.
+//! Converts publish attempts into spans, by OpenTelemetry's conventions for messaging.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,8 +16,8 @@ use super::resource::{attribute, text};
 use super::sampling::Sampling;
 use engine::telemetry::{SendFailure, SendSpan, SpanRecorder};
 
-/// The flag of a context that was sampled, and those that say that a linked context came from
-/// another process.
+/// The flag of a sampled context, and the flags that mark a linked context as one from another
+/// process.
 const SAMPLED: u32 = 0x01;
 const FROM_ELSEWHERE: u32 = 0x300;
 
@@ -47,7 +47,7 @@ impl SpanRecorder for Spans {
     }
 }
 
-/// The span of an attempt: the root of a trace of its own, linked to the context in which the
+/// Returns the span of an attempt: the root of its own trace, linked to the context in which the
 /// producer enqueued the message.
 fn span(sent: &SendSpan<'_>, trace_id: u128, span_id: u64) -> Span {
     let ended = nanos(sent.ended_at);
@@ -95,7 +95,7 @@ fn attributes(sent: &SendSpan<'_>) -> Vec<KeyValue> {
     attributes
 }
 
-/// The name of the conventions for the broker, which a destination begins with.
+/// Returns the conventional name of the broker, with which a destination begins.
 fn system(destination: &str) -> &str {
     match destination.split(' ').next().unwrap_or_default() {
         "sqs" => "aws_sqs",

@@ -1,8 +1,8 @@
-//! Addresses within the page: every part that comes from outside is percent-encoded.
+//! Addresses within the page. Every part from outside is percent-encoded.
 
 use form_urlencoded::Serializer;
 
-/// A path with its query. Values that are empty are left out.
+/// Returns a path with its query. Omits empty values.
 pub(crate) fn with_query(path: &str, pairs: &[(&str, &str)]) -> String {
     let given = pairs.iter().filter(|(_, value)| !value.is_empty());
     let query = Serializer::new(String::new()).extend_pairs(given).finish();

@@ -1,4 +1,4 @@
-//! Answers: pages, and what is told when something was not done.
+//! Responses: pages, and errors.
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -8,7 +8,7 @@ use super::layout::{Frame, Tab};
 use super::text::plain;
 use crate::operate::{OperateError, OperateErrorKind, Operator};
 
-/// A whole page.
+/// A complete page.
 pub(crate) struct Html(pub(crate) Markup);
 
 impl IntoResponse for Html {
@@ -18,7 +18,7 @@ impl IntoResponse for Html {
     }
 }
 
-/// Why something was not done, and what to do next.
+/// The reason why something was not done, and what to do next.
 #[derive(Debug, Clone)]
 pub(crate) struct Problem {
     pub(crate) status: StatusCode,
@@ -28,27 +28,27 @@ pub(crate) struct Problem {
 }
 
 impl Problem {
-    /// A problem with its status.
+    /// Creates a problem with its status.
     pub(crate) fn new(status: StatusCode, message: impl Into<String>) -> Self {
         Self { status, message: message.into(), help: None, operator: None }
     }
 
-    /// Something that makes no sense as it was asked.
+    /// Creates the problem of a request that makes no sense.
     pub(crate) fn bad(message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, message)
     }
 
-    /// Somebody was faster.
+    /// Creates the problem of a request that came too late.
     pub(crate) fn conflict(message: impl Into<String>) -> Self {
         Self::new(StatusCode::CONFLICT, message)
     }
 
-    /// The same problem with what to do next.
+    /// Adds advice.
     pub(crate) fn with_help(self, help: impl Into<String>) -> Self {
         Self { help: Some(help.into()), ..self }
     }
 
-    /// The same problem on the page of this operator.
+    /// Sets the operator for whom the page is rendered.
     pub(crate) fn shown_to(self, operator: &Operator) -> Self {
         Self { operator: Some(operator.clone()), ..self }
     }

@@ -1,4 +1,4 @@
-//! State that the handlers share, and the routes.
+//! State shared by the handlers, and the routes.
 
 use std::sync::Arc;
 
@@ -21,18 +21,18 @@ use super::{Own, login, pages};
 use crate::config::{InboxConfig, PipelineConfig};
 use crate::operate::Places;
 
-/// The largest form, in bytes: a page of chosen messages with a reason.
+/// Maximum size of a form in bytes: enough for a page of chosen messages with a reason.
 const FORM_BYTES_MAX: usize = 64 << 10;
-/// Requests that ask databases at once; each opens connections of its own.
+/// Maximum number of concurrent requests that query databases; each opens its own connections.
 const WORK_MAX: usize = 6;
 
 const STYLE: &str = include_str!("assets/page.css");
 const SCRIPT: &str = include_str!("assets/page.js");
-/// htmx 2.0.11, as its package has it.
+/// htmx 2.0.11, unmodified.
 const HTMX: &[u8] = include_bytes!("assets/htmx.min.js");
 const ICON: &str = include_str!("assets/icon.svg");
 
-/// State that the handlers share.
+/// State shared by the handlers.
 pub(crate) struct App {
     pub(crate) pipelines: Vec<PipelineConfig>,
     pub(crate) inboxes: Vec<InboxConfig>,
@@ -57,19 +57,19 @@ impl App {
         Self { pipelines, inboxes, own, hosts, users, cookie, observer, streams: Streams::new(), work }
     }
 
-    /// Waits until databases may be asked.
+    /// Waits for permission to query databases.
     pub(crate) async fn turn(&self) -> Result<SemaphorePermit<'_>, Problem> {
         let ended = |_| Problem::new(StatusCode::SERVICE_UNAVAILABLE, "the relay is stopping");
         self.work.acquire().await.map_err(ended)
     }
 
-    /// The pipeline of a name.
+    /// Returns the pipeline with this name.
     pub(crate) fn pipeline(&self, name: &str) -> Result<&PipelineConfig, Problem> {
         let found = self.pipelines.iter().find(|pipeline| pipeline.name.as_str() == name);
         found.ok_or_else(|| Problem::new(StatusCode::NOT_FOUND, format!("no pipeline is called {name:?}")))
     }
 
-    /// The outboxes of all pipelines, or of one. Connects to nothing yet.
+    /// Returns the outboxes of all pipelines, or of one. Does not connect yet.
     pub(crate) fn outboxes(&self, only: &str) -> Result<Places, Problem> {
         if only.is_empty() {
             return Ok(self.pipelines.iter().fold(Places::new(), Places::outbox));
@@ -77,7 +77,7 @@ impl App {
         Ok(Places::new().outbox(self.pipeline(only)?))
     }
 
-    /// All inboxes, or those of one consumer, added to places. Connects to them.
+    /// Adds all inboxes, or those of one consumer. Connects to them.
     pub(crate) async fn with_inboxes(&self, mut places: Places, only: &str) -> Places {
         for inbox in self.inboxes.iter().filter(|it| only.is_empty() || it.consumer.as_str() == only) {
             places = places.inbox(inbox).await;
@@ -86,7 +86,7 @@ impl App {
     }
 }
 
-/// The routes, all of them behind the gate.
+/// Returns the routes, all of them behind the gate.
 pub(crate) fn routes(app: Arc<App>) -> Router {
     use pages::{audit, consumers, dead, decide, held, keys, message, overview, pause, sagas, topics};
     Router::new()

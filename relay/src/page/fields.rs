@@ -7,61 +7,60 @@ use time::OffsetDateTime;
 
 use super::answer::Problem;
 
-/// A moment as links and forms carry it: exact. [`Fields::moment`] reads it.
+/// Formats a moment exactly, for links and forms. [`Fields::moment`] reads it.
 pub(crate) fn moment(at: OffsetDateTime) -> String {
     at.unix_timestamp_nanos().to_string()
 }
 
-/// Names and values, in their order; a name may come several times.
+/// Names and values, in order; a name may occur several times.
 #[derive(Debug, Default, Deserialize)]
 #[serde(transparent)]
 pub(crate) struct Fields(Vec<(String, String)>);
 
-/// The longest value that is taken, in bytes: names have 255, reasons may be longer.
+/// Maximum size of a value in bytes: names have 255, reasons may be longer.
 const VALUE_BYTES_MAX: usize = message::text::NOTE_BYTES_MAX;
 
 impl Fields {
-    /// The first value of a name as it is: where nobody types it, spaces are a part of it.
+    /// Returns the first value of a name unchanged: spaces belong to a value that nobody typed.
     pub(crate) fn exact(&self, name: &str) -> &str {
         self.0.iter().find(|(known, _)| known == name).map_or("", |(_, value)| value.as_str())
     }
 
-    /// The first value of a name that people type, without the spaces around it; empty when there
-    /// is none.
+    /// Returns the first value of a typed field without surrounding spaces; empty if there is none.
     pub(crate) fn text(&self, name: &str) -> &str {
         self.exact(name).trim()
     }
 
-    /// The first value of a name, where it is not empty.
+    /// Returns the first value of a name, if it is not empty.
     pub(crate) fn given(&self, name: &str) -> Option<String> {
         Some(self.text(name)).filter(|text| !text.is_empty()).map(str::to_owned)
     }
 
-    /// All values of a name.
+    /// Returns all values of a name.
     pub(crate) fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
         self.0.iter().filter(move |(known, _)| known == name).map(|(_, value)| value.as_str())
     }
 
-    /// A value that is not empty, read.
+    /// Parses a value, if it is not empty.
     pub(crate) fn read<T: FromStr<Err: ToString>>(&self, name: &str) -> Result<Option<T>, Problem> {
         let Some(text) = self.given(name) else { return Ok(None) };
         let problem = |error: T::Err| Problem::bad(format!("{name}: {}", error.to_string()));
         text.parse().map(Some).map_err(problem)
     }
 
-    /// A value that must be there, read.
+    /// Parses a required value.
     pub(crate) fn need<T: FromStr<Err: ToString>>(&self, name: &str) -> Result<T, Problem> {
         self.read(name)?.ok_or_else(|| Problem::bad(format!("the field {name} is missing")))
     }
 
-    /// A moment of a form, exactly as [`moment`] wrote it.
+    /// Returns a moment, exactly as [`moment`] wrote it.
     pub(crate) fn moment(&self, name: &str) -> Result<Option<OffsetDateTime>, Problem> {
         let Some(nanos) = self.read::<i128>(name)? else { return Ok(None) };
         let at = OffsetDateTime::from_unix_timestamp_nanos(nanos);
         at.map(Some).map_err(|error| Problem::bad(format!("{name}: {error}")))
     }
 
-    /// Refuses values that nothing here can mean.
+    /// Returns an error for values that no field accepts.
     pub(crate) fn check(&self) -> Result<(), Problem> {
         let is_wrong = |value: &str| value.len() > VALUE_BYTES_MAX || value.contains('\0');
         match self.0.iter().find(|(_, value)| is_wrong(value)) {

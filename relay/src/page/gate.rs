@@ -1,4 +1,5 @@
-//! The checks that every request passes before a handler sees it, and what every answer carries.
+//! The checks that every request passes before a handler sees it, and the headers of every
+//! response.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,31 +18,31 @@ use super::users::{Proof, TooMany, proof};
 use crate::listener::Admitted;
 use crate::operate::Operator;
 
-/// The longest address, in bytes: a filter with long names fits.
+/// Maximum size of an address in bytes: enough for a filter with long names.
 const ADDRESS_BYTES_MAX: usize = 8_000;
-/// How long a request may take; a decision about many messages takes the longest.
+/// Timeout of a request; decisions about many messages take longest.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Only what the page itself brings is run, shown or called, and nobody may frame it.
+/// Only the page's own resources are executed, shown or called, and no site may frame it.
 const POLICY: HeaderValue = HeaderValue::from_static(
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
      form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
 );
 
-/// Somebody who was let in: handlers name them to `operate`, which knows what they may do.
+/// An authenticated user. Handlers pass the operator to `operate`, which knows its rights.
 pub(crate) struct Asker(pub(crate) Operator);
 
 impl<S: Send + Sync> FromRequestParts<S> for Asker {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
-        // Nobody, for a route that was added behind the gate's back.
+        // Missing only for a route that bypasses the gate.
         let missing = || Problem::new(StatusCode::UNAUTHORIZED, "nobody is logged in");
         parts.extensions.get::<Operator>().cloned().map(Self).ok_or_else(missing)
     }
 }
 
-/// Lets a request in, or answers it.
+/// Lets a request through, or answers it.
 pub(crate) async fn gate(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     let (mut parts, body) = request.into_parts();
     let answer = match admit(&app, &mut parts).await {
@@ -98,15 +99,15 @@ async fn admit(app: &App, request: &mut Parts) -> Result<(), Box<Response>> {
         let help = "use the page's own forms; a program sends its token, or `Origin` with this address";
         return Err(refuse(Problem::new(StatusCode::FORBIDDEN, text).with_help(help)));
     }
-    // The form, and how it looks: nothing else is answered to somebody unknown.
+    // Only the login form and its stylesheet are served without credentials.
     if login::is_open(&path) {
         return Ok(());
     }
-    // None in a service that brings its own listener.
+    // There is none in a service with its own listener.
     let connection = request.extensions.get::<Arc<Admitted>>().cloned();
     match app.users.prove(&proof, connection.as_deref().and_then(Admitted::peer)).await {
         Ok(Some(operator)) => {
-            // Nobody else keeps a place that others need.
+            // Only authenticated users keep a connection that others may need.
             connection.iter().for_each(|connection| connection.heard());
             request.extensions.insert(operator);
             return Ok(());
@@ -120,12 +121,12 @@ async fn admit(app: &App, request: &mut Parts) -> Result<(), Box<Response>> {
     Err(Box::new(login::asked_for(next, was_tried.then_some("nobody is known by these credentials"))))
 }
 
-/// A head that is no text is a foreign one, and not a missing one.
+/// Returns a header's value. One that is not text counts as foreign, not as missing.
 fn text_or_broken<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     headers.get(name).map(|value| value.to_str().unwrap_or("?"))
 }
 
-/// Adds what every answer carries.
+/// Adds the headers of every response.
 fn sealed(mut response: Response, is_secure: bool) -> Response {
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_SECURITY_POLICY, POLICY);

@@ -1,11 +1,11 @@
-//! Which requests are let in, decided from their heads. Pure.
+//! Decides from its headers whether a request is let in. Pure.
 
 use std::net::{IpAddr, SocketAddr};
 
-/// Where a request says it comes from.
+/// The origin that a request claims.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Head<'a> {
-    /// Whether its method promises to change nothing.
+    /// Whether its method is safe: it promises to change nothing.
     pub(crate) is_safe: bool,
     /// `Host`.
     pub(crate) host: Option<&'a str>,
@@ -15,16 +15,17 @@ pub(crate) struct Head<'a> {
     pub(crate) site: Option<&'a str>,
     /// `Sec-Fetch-Mode`.
     pub(crate) mode: Option<&'a str>,
-    /// Whether it brings a token in its head, which no browser adds by itself.
+    /// Whether it has a token in its headers, which no browser adds by itself.
     pub(crate) has_bearer: bool,
 }
 
-/// The names under which the page may be asked for.
+/// The host names that the page accepts.
 #[derive(Debug, Clone)]
 pub(crate) struct Hosts(Vec<(String, Option<u16>)>);
 
 impl Hosts {
-    /// Those of the configuration, the address, and this machine's own where only it can connect.
+    /// Accepts the configured names, the address, and this machine's own names if only this machine
+    /// can connect.
     pub(crate) fn new(listen: SocketAddr, configured: &[String]) -> Self {
         let mut hosts: Vec<_> = configured.iter().filter_map(|host| split(host)).collect();
         let mut add = |ip: IpAddr| hosts.push((ip.to_string(), None));
@@ -39,16 +40,16 @@ impl Hosts {
         Self(hosts)
     }
 
-    /// Whether the page may be asked for under this name: otherwise a name of somebody else leads
-    /// here, and their scripts with it.
+    /// Returns whether the page accepts this host name. Otherwise a foreign name could lead here,
+    /// together with its site's scripts.
     pub(crate) fn allow(&self, host: Option<&str>) -> bool {
         let Some((name, port)) = host.and_then(split) else { return false };
         self.0.iter().any(|(known, on)| *known == name && on.is_none_or(|on| Some(on) == port))
     }
 }
 
-/// Whether a request comes from the page itself, or asks only to look and is no part of another
-/// site's page.
+/// Returns whether a request comes from the page itself, or only reads and is not embedded in
+/// another site's page.
 pub(crate) fn is_from_here(head: Head<'_>) -> bool {
     if head.is_safe {
         let is_foreign = matches!(head.site, Some("cross-site" | "same-site"));
@@ -62,12 +63,13 @@ pub(crate) fn is_from_here(head: Head<'_>) -> bool {
             let host = origin.split_once("://").map(|(_, host)| host).and_then(split);
             host.is_some() && host == head.host.and_then(split)
         }
-        // A browser tells one of the two. A program brings its token, which no browser adds.
+        // A browser sends one of the two. A program sends its token, which no browser adds.
         None => head.site.is_some() || head.has_bearer,
     }
 }
 
-/// Whether an address carries what belongs into the head: it would stay in logs and histories.
+/// Returns whether an address contains credentials, which belong in a header: addresses stay in
+/// logs and histories.
 pub(crate) fn has_credentials(query: &str) -> bool {
     const NAMES: [&str; 7] =
         ["token", "access_token", "auth", "authorization", "password", "secret", "api_key"];
@@ -75,8 +77,8 @@ pub(crate) fn has_credentials(query: &str) -> bool {
         .any(|(name, _)| NAMES.contains(&name.to_ascii_lowercase().as_str()))
 }
 
-/// A name or address without its brackets in lower case, and its port. The ports that browsers
-/// leave out are none.
+/// Returns a name or address in lower case without brackets, and its port. A default port counts as
+/// none.
 fn split(host: &str) -> Option<(String, Option<u16>)> {
     let (name, port) = match host.strip_prefix('[') {
         Some(rest) => {
@@ -91,7 +93,7 @@ fn split(host: &str) -> Option<(String, Option<u16>)> {
         port => Some(port.parse().ok()?),
     };
     let name = name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase();
-    // Two ways of writing an address are one.
+    // Normalizes different spellings of an address.
     let name = name.parse::<IpAddr>().map_or(name, |ip| ip.to_string());
     (!name.is_empty()).then_some((name, port))
 }
@@ -153,7 +155,7 @@ mod tests {
         ] {
             assert!(!is_from_here(post(origin, site)), "{origin:?} {site:?}");
         }
-        // A token in the head does not make a foreign page's request one of ours.
+        // A token does not make a foreign page's request one of ours.
         let foreign = Head { has_bearer: true, ..post(Some("https://evil.example"), Some("cross-site")) };
         assert!(!is_from_here(foreign));
     }

@@ -1,4 +1,4 @@
-//! The frame of every page, and parts that several pages have.
+//! The frame of every page, and shared parts.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use super::text::{beginning, plain};
 use crate::operate::seconds::{age, text as rfc3339};
 use crate::operate::{OperateError, Operator, Role};
 
-/// Characters of a name or an error that a table shows.
+/// Maximum number of characters of a name or an error in a table.
 const CELL_CHARS_MAX: usize = 160;
 
-/// htmx runs no code from a page, asks nobody else and adds no style.
+/// htmx runs no code from a page, sends requests only to this page's host and adds no style.
 const HTMX_CONFIG: &str = r#"{"allowEval":false,"allowScriptTags":false,"includeIndicatorStyles":false,"selfRequestsOnly":true,"historyEnabled":false,"historyCacheSize":0}"#;
 
 /// The pages of the navigation.
@@ -45,22 +45,22 @@ pub(crate) struct Frame<'a> {
     operator: Option<&'a Operator>,
     tab: Tab,
     title: &'a str,
-    /// The address to ask again when something has changed.
+    /// The address to reload after a change.
     live: Option<String>,
 }
 
 impl<'a> Frame<'a> {
-    /// A page for somebody.
+    /// Creates a page for a user.
     pub(crate) fn new(operator: Option<&'a Operator>, tab: Tab, title: &'a str) -> Self {
         Self { operator, tab, title, live: None }
     }
 
-    /// The same page, asked for again at this address when something has changed.
+    /// Reloads the page from this address after each change.
     pub(crate) fn live(self, uri: &axum::http::Uri) -> Self {
         Self { live: uri.path_and_query().map(|it| it.as_str().to_owned()), ..self }
     }
 
-    /// The whole page.
+    /// Renders the complete page.
     pub(crate) fn page(&self, body: &Markup) -> Markup {
         html! {
             (DOCTYPE)
@@ -124,24 +124,24 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// Whether buttons are shown; what is allowed is decided where it is done.
+/// Returns whether buttons are shown. The decision itself is authorized where it is carried out.
 pub(crate) fn may_decide(operator: &Operator) -> bool {
     operator.role() >= Role::Operator
 }
 
-/// A text from outside, shortened; the whole is in its title.
+/// Renders a text from outside, shortened; its title has the whole text.
 pub(crate) fn cell(text: &str) -> Markup {
     let text = plain(text);
     let short = beginning(&text, CELL_CHARS_MAX);
     html! { span class="text" title=[(short != text).then_some(&text)] { (short) } }
 }
 
-/// As [`cell`], whole: what ends with a remedy is not cut before it.
+/// Like [`cell`], but whole: a remedy at the end must not be cut off.
 pub(crate) fn whole(text: &str) -> Markup {
     html! { span class="text" { (plain(text)) } }
 }
 
-/// As [`cell`], or a dash.
+/// Like [`cell`], or a dash.
 pub(crate) fn maybe(text: Option<&str>) -> Markup {
     match text {
         Some(text) => cell(text),
@@ -149,7 +149,7 @@ pub(crate) fn maybe(text: Option<&str>) -> Markup {
     }
 }
 
-/// A state as a badge. States are words of the toolkit's own.
+/// Renders a state as a badge. States are the toolkit's own words.
 pub(crate) fn badge(state: &str) -> Markup {
     let kind = match state {
         "leading" | "published" | "applied" | "finished" | "applied_late" => "good",
@@ -160,18 +160,18 @@ pub(crate) fn badge(state: &str) -> Markup {
     html! { span class={ "badge " (kind) } { (plain(state)) } }
 }
 
-/// A time, with how long ago it was.
+/// Renders a time by its age.
 pub(crate) fn since(at: OffsetDateTime) -> Markup {
     let text = rfc3339(at);
     html! { time datetime=(text) title=(text) { (ago(at)) } }
 }
 
-/// A time, and nothing when there is none.
+/// Renders a time by its age, or a dash.
 pub(crate) fn maybe_since(at: Option<OffsetDateTime>) -> Markup {
     at.map_or_else(|| maybe(None), since)
 }
 
-/// How long ago, in words.
+/// Returns the age of a time in words.
 pub(crate) fn ago(at: OffsetDateTime) -> String {
     let passed = OffsetDateTime::now_utc() - at;
     match Duration::try_from(passed) {
@@ -181,12 +181,12 @@ pub(crate) fn ago(at: OffsetDateTime) -> String {
     }
 }
 
-/// Seconds as people say them.
+/// Formats seconds as a duration for people.
 pub(crate) fn lasting(seconds: f64) -> String {
     age(Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX))
 }
 
-/// A count with its thousands apart.
+/// Formats a count with thousands separators.
 pub(crate) fn count(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
@@ -199,12 +199,12 @@ pub(crate) fn count(number: u64) -> String {
     text
 }
 
-/// A size as people say it.
+/// Formats a size for people.
 pub(crate) fn bytes(size: u64) -> String {
     bytesize::ByteSize(size).display().iec().to_string()
 }
 
-/// The places that could not be asked; the others are shown all the same.
+/// Renders the errors of places that do not answer. The other places are still shown.
 pub(crate) fn away(errors: &[OperateError]) -> Markup {
     html! {
         @if !errors.is_empty() {
@@ -218,7 +218,7 @@ pub(crate) fn away(errors: &[OperateError]) -> Markup {
     }
 }
 
-/// The fields with which somebody signs a decision.
+/// Renders the fields for signing a decision.
 pub(crate) fn signature(verb: &str, is_grave: bool) -> Markup {
     html! {
         label { "Why (the audit keeps it)" input name="reason" required maxlength="500" autocomplete="off"; }
@@ -242,7 +242,7 @@ mod tests {
         assert!(!page.contains("<script>") && !page.contains("<img"), "{page}");
         assert!(!page.contains('\u{202e}'), "{page}");
         assert!(page.contains("&lt;script&gt;alert(1)"), "{page}");
-        // The policy lets no inline script or style run; none may be there.
+        // The policy forbids inline scripts and styles, so there must be none.
         assert!(!page.contains(" style=") && !page.contains(" onclick="), "{page}");
         assert_eq!(page.matches("<script").count(), 2, "{page}");
     }

@@ -1,4 +1,4 @@
-//! The form by which somebody logs in.
+//! The login form.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ pub(crate) const PATH: &str = "/login";
 /// The path of its stylesheet.
 pub(crate) const STYLE: &str = "/login.css";
 
-/// Whether a path is answered to somebody unknown.
+/// Returns whether a path is served without credentials.
 pub(crate) fn is_open(path: &str) -> bool {
     matches!(path, PATH | STYLE)
 }
@@ -60,16 +60,16 @@ pub(crate) async fn leave(State(app): State<Arc<App>>) -> Response {
     with_cookie(Redirect::to(PATH).into_response(), "", 0, &app.cookie)
 }
 
-/// The answer to somebody unknown: the form.
+/// Returns the form, as the response to a request without valid credentials.
 pub(crate) fn asked_for(next: &str, problem: Option<&str>) -> Response {
     let mut response = Html(page(local(next), problem)).into_response();
     *response.status_mut() = StatusCode::UNAUTHORIZED;
-    // A browser shows the form; `Basic` would have it ask in a window of its own.
+    // The browser shows the form; `Basic` would make it open its own dialog.
     response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
     response
 }
 
-/// The answer when too many wrong proofs come at once, right or wrong.
+/// Returns the response to any login while too many wrong ones arrive.
 pub(crate) fn too_many() -> Response {
     let text = "too many wrong logins at this moment: try again in a second";
     let mut response = Problem::new(StatusCode::TOO_MANY_REQUESTS, text).into_response();
@@ -86,7 +86,7 @@ fn with_cookie(mut response: Response, value: &str, seconds: u64, cookie: &Cooki
     response
 }
 
-/// An address of this page; anything else becomes its beginning.
+/// Returns an address of this page; any other becomes `/`.
 fn local(next: &str) -> &str {
     let is_local = next.starts_with('/')
         && !next.starts_with("//")

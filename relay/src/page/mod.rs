@@ -1,21 +1,21 @@
-//! The page for operators: a skin over [`operate`](crate::operate), as the command line is one.
+//! The page for operators: an interface to [`operate`](crate::operate), like the command line.
 //!
-//! Its numbers come from the databases, so every relay process gives the same picture, whether
-//! it leads or not; only a pipeline that this process cannot run is told by this one alone. It
-//! reads without scripts; with them it follows by server-sent events.
+//! Its numbers come from the databases, so every relay process shows the same picture, whether it
+//! leads or not. Only a pipeline that this process cannot run is shown by this process alone. The
+//! page works without scripts; with them it updates by server-sent events.
 //!
-//! Each request passes `gate`: the `Host` must be a known name, requests that change something must
-//! come from the page itself, nothing but the login form is answered without credentials, and each
-//! answer has a policy that runs no foreign script. What a role may do is decided below, by
-//! `operate`, in each call; a view that hides a button protects nothing.
+//! Each request passes `gate`. The `Host` must be a known name, and requests that change something
+//! must come from the page itself. Only the login form is served without credentials. Each response
+//! has a policy that runs no foreign script. What a role may do is decided by `operate` in each
+//! call; a view that hides a button protects nothing.
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | `serve`, `tls` | the listener with its bounds, its certificate |
-//! | `app` | what the handlers share, and the routes |
-//! | `gate`, `guard` | what each request must pass; the decisions, pure |
-//! | `users`, `session`, `login` | who may use it, the cookie, the form |
-//! | `observe`, `samples`, `plot` | one look at the databases for all readers, the last hour, plots |
+//! | `serve`, `tls` | the listener with its bounds, and its certificate |
+//! | `app` | state shared by the handlers, and the routes |
+//! | `gate`, `guard` | the checks of each request; their decisions, pure |
+//! | `users`, `session`, `login` | the users, the cookie, the form |
+//! | `observe`, `samples`, `plot` | shared queries of the databases, the last hour, plots |
 //! | `stream` | server-sent events |
 //! | `answer`, `fields`, `address` | errors, forms and addresses |
 //! | `layout`, `text` | the frame of every page, texts from outside |
@@ -48,5 +48,5 @@ pub use serve::{Page, PageError, check, check_settings};
 
 use engine::Status;
 
-/// The pipelines of a process by their names, as it runs them.
+/// The status of the pipelines that this process runs, by name.
 pub type Own = BTreeMap<String, watch::Receiver<Status>>;

@@ -1,4 +1,4 @@
-//! One look at the databases for everybody who reads the page, however many they are.
+//! One query of the databases for all readers of the page, however many there are.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -16,16 +16,16 @@ use crate::operate::places::OutboxPlace;
 use crate::operate::status::{PipelineStatus, status};
 use crate::operate::{Operator, Places, Role};
 
-/// How long a look is good for: any number of readers costs a look in this time.
+/// How long a picture is reused: any number of readers costs one query in this time.
 const FRESH_FOR: Duration = Duration::from_millis(1_500);
-/// How often it is looked for the plots, whether anybody reads or not.
+/// Interval of the queries for plots, with or without readers.
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(15);
-/// How often it is looked while somebody follows.
+/// Interval of the queries while a reader follows.
 const FOLLOW_INTERVAL: Duration = Duration::from_secs(2);
-/// Ages are shown anew after so many looks, though nothing has changed.
+/// After this number of queries, ages are shown again even if nothing has changed.
 const QUIET_LOOKS: u32 = 5;
 
-/// The pipelines at one moment.
+/// The pipelines at a point in time.
 #[derive(Debug)]
 pub(crate) struct Picture {
     pub(crate) at: OffsetDateTime,
@@ -35,26 +35,26 @@ pub(crate) struct Picture {
 /// Messages enqueued per second, by minute.
 type Rates = Vec<Option<f64>>;
 
-/// Looks at the databases.
+/// Queries the databases and keeps the latest picture.
 pub(crate) struct Observer {
     pipelines: Vec<PipelineConfig>,
     places: Vec<Places>,
     begun_at: Instant,
     latest: Mutex<Option<(Instant, Arc<Picture>)>>,
     samples: StdMutex<BTreeMap<String, (Samples, Rates)>>,
-    /// Counts changes, for those who follow.
+    /// Number of changes, for readers who follow.
     changes: watch::Sender<u64>,
 }
 
 impl Observer {
-    /// Looks at nothing yet.
+    /// Creates an observer. Queries nothing yet.
     pub(crate) fn new(pipelines: Vec<PipelineConfig>) -> Self {
         let places = pipelines.iter().map(|pipeline| Places::new().outbox(pipeline)).collect();
         let (latest, samples) = (Mutex::default(), StdMutex::default());
         Self { pipelines, places, begun_at: Instant::now(), latest, samples, changes: watch::Sender::new(0) }
     }
 
-    /// The pipelines, as they were a moment ago at most. Cancel-safe.
+    /// Returns a picture of the pipelines that is at most [`FRESH_FOR`] old. Cancel-safe.
     pub(crate) async fn picture(&self) -> Arc<Picture> {
         let mut latest = self.latest.lock().await;
         if let Some((at, picture)) = &*latest
@@ -67,12 +67,12 @@ impl Observer {
         picture
     }
 
-    /// Tells of each change, as long as it is kept.
+    /// Returns a receiver of changes. Queries run more often while it exists.
     pub(crate) fn follow(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
     }
 
-    /// Looks now and then, and more often while somebody follows, until it is dropped.
+    /// Queries regularly, more often while a reader follows, until it is dropped.
     pub(crate) async fn keep(&self) {
         let mut tick = interval(FOLLOW_INTERVAL);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -118,7 +118,7 @@ impl Observer {
         let at = self.begun_at.elapsed().as_secs();
         let known = self.pipelines.iter().zip(&self.places);
         for ((status, _), (pipeline, places)) in picture.pipelines.iter().zip(known) {
-            // The file of its URL may have come since.
+            // The file with its URL may have appeared since.
             let opened =
                 if places.outboxes.is_empty() { Places::new().outbox(pipeline) } else { Places::new() };
             let place = places.outboxes.first().or(opened.outboxes.first());
@@ -141,7 +141,8 @@ impl Observer {
     }
 }
 
-/// Messages enqueued within the last hour: a look at the log for each minute.
+/// Returns the rates of messages enqueued within the last hour, with one look at the log for each
+/// minute.
 async fn rates(place: &OutboxPlace, now: OffsetDateTime, newest: Option<EntryId>) -> Rates {
     let back = |steps: usize| now - Duration::from_secs(STEP_SECONDS * steps as u64);
     let moments: Vec<OffsetDateTime> = (1..=STEPS).rev().map(back).collect();
@@ -154,7 +155,8 @@ async fn rates(place: &OutboxPlace, now: OffsetDateTime, newest: Option<EntryId>
     }
 }
 
-/// A number that differs where something worth a look has changed: not ages, which always do.
+/// Returns a number that changes when something worth showing changes. Excludes ages, which always
+/// change.
 fn digest(picture: &Picture) -> u64 {
     let mut hasher = DefaultHasher::new();
     for (status, _) in &picture.pipelines {

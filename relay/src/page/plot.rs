@@ -1,4 +1,4 @@
-//! A plot of the last hour as SVG, made here: it needs no script.
+//! A plot of the last hour as SVG, rendered here so that it needs no script.
 
 use std::fmt::Write as _;
 
@@ -6,11 +6,11 @@ use maud::{Markup, html};
 
 const WIDTH: f64 = 300.0;
 const HEIGHT: f64 = 64.0;
-/// Kept free above the line.
+/// Space above the line.
 const HEADROOM: f64 = 6.0;
 
-/// A plot of one value for each minute, the latest last. `label` is read to people who do not see
-/// it; `shown` says a value with its unit. `is_known` unless the latest value is of before the
+/// Renders a plot with one value for each minute, latest last. Screen readers read `label`. `shown`
+/// formats a value with its unit. `is_known` is false when the latest value is from before the
 /// database went away.
 pub(crate) fn plot(
     class: &str,
@@ -54,7 +54,7 @@ pub(crate) fn plot(
     }
 }
 
-/// The line and the area under it; both have gaps where nothing is known.
+/// Returns the line and the area under it, both with gaps where no value is known.
 fn paths(values: &[Option<f64>], top: f64) -> (String, String) {
     let step = WIDTH / values.len().saturating_sub(1).max(1) as f64;
     let (mut line, mut area) = (String::new(), String::new());
@@ -68,7 +68,7 @@ fn paths(values: &[Option<f64>], top: f64) -> (String, String) {
         };
         let y = HEIGHT - 1.0 - (value / top).clamp(0.0, 1.0) * (HEIGHT - 1.0 - HEADROOM);
         match begun_at {
-            // A point alone would be no line.
+            // A single point would be no line.
             None => {
                 let from = (x - step / 2.0).max(0.0);
                 let _ = write!(line, "M{from:.1} {y:.1}L{x:.1} {y:.1}");

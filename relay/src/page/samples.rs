@@ -2,19 +2,19 @@
 
 use std::collections::VecDeque;
 
-/// The width of one point of a plot, in seconds.
+/// The time between two points of a plot, in seconds.
 pub(crate) const STEP_SECONDS: u64 = 60;
-/// Points of a plot.
+/// Number of points of a plot.
 pub(crate) const STEPS: usize = 60;
 
-/// One look: messages that wait, and how far the relay has come in the log.
+/// One sample: the waiting messages, and the relay's position in the log.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Sample {
-    /// Seconds since the first look.
+    /// Seconds since the first sample.
     pub(crate) at: u64,
-    /// Messages that wait to leave, at most.
+    /// Maximum number of messages that wait to leave.
     pub(crate) waiting: u64,
-    /// The age of the one that waits the longest.
+    /// The age of the message that has waited longest.
     pub(crate) oldest_seconds: f64,
     /// The place in the log that the relay has passed.
     pub(crate) passed: Option<i64>,
@@ -24,22 +24,23 @@ pub(crate) struct Sample {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Samples(VecDeque<Sample>);
 
-/// The values of plots: one for each minute, the latest last; none where nothing was seen.
+/// The values of plots, one for each minute, latest last; `None` for minutes without a sample.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Hour {
-    /// The age of the oldest message that waits, in seconds; the worst of each minute.
+    /// The age of the oldest waiting message in seconds: the maximum of each minute.
     pub(crate) lag: Vec<Option<f64>>,
-    /// Messages that the relay has passed in a second.
+    /// Messages that the relay passed per second.
     pub(crate) throughput: Vec<Option<f64>>,
-    /// Messages that were enqueued in a second, as the log tells.
+    /// Messages that were enqueued per second, according to the log.
     pub(crate) enqueued: Vec<Option<f64>>,
 }
 
-/// The rate at which messages were enqueued in each minute, from the places in the log of the first
-/// ones of each, and the newest. Transactions that were rolled back leave gaps, and count.
+/// Returns the rate of enqueued messages in each minute, from the places in the log of each
+/// minute's first message, and of the newest. Gaps of transactions that were rolled back count as
+/// well.
 pub(crate) fn enqueued(firsts: &[Option<i64>], newest: Option<i64>) -> Vec<Option<f64>> {
     let Some(newest) = newest else { return vec![Some(0.0); firsts.len()] };
-    // Nothing was made later: the end of the log.
+    // A minute without later messages ends at the end of the log.
     let mut after = newest.saturating_add(1);
     let mut rates: Vec<Option<f64>> = Vec::with_capacity(firsts.len());
     for first in firsts.iter().rev() {
@@ -52,17 +53,17 @@ pub(crate) fn enqueued(firsts: &[Option<i64>], newest: Option<i64>) -> Vec<Optio
 }
 
 impl Samples {
-    /// Adds a look and forgets those older than an hour.
+    /// Adds a sample and removes those older than an hour.
     pub(crate) fn add(&mut self, sample: Sample) {
         let from = sample.at.saturating_sub(STEP_SECONDS * STEPS as u64);
-        // One older is kept: what was passed since then belongs to the first minute.
+        // One older sample is kept: the messages passed since then belong to the first minute.
         while self.0.get(1).is_some_and(|second| second.at < from) {
             self.0.pop_front();
         }
         self.0.push_back(sample);
     }
 
-    /// The last hour until `now`, in seconds since the first look.
+    /// Returns the last hour until `now`, in seconds since the first sample.
     pub(crate) fn hour(&self, now: u64) -> Hour {
         let mut lag: Vec<Option<f64>> = vec![None; STEPS];
         let mut passed: Vec<Option<(i64, u64)>> = vec![None; STEPS];
@@ -76,7 +77,8 @@ impl Samples {
                 lag[step] = Some(lag[step].unwrap_or_default().max(sample.oldest_seconds));
                 if let Some((from, to)) = before.and_then(|it| it.passed).zip(sample.passed) {
                     let (sum, seconds) = passed[step].unwrap_or_default();
-                    // A cursor goes back when a server's history is taken up: nothing left then.
+                    // A cursor moves back when it adopts another server's history: nothing left
+                    // then.
                     let more = to.saturating_sub(from).max(0);
                     let since = sample.at.saturating_sub(before.map_or(0, |it| it.at));
                     passed[step] = Some((sum.saturating_add(more), seconds + since));

@@ -23,18 +23,19 @@ use super::{Own, tls};
 use crate::config::{Config, PageConfig, PageCredential, PageUser};
 use crate::listener::{self, Admitted, Bounds};
 
-/// Connections at once.
+/// Maximum number of connections.
 const CONNECTIONS_MAX: usize = 128;
-/// Connections of one peer at once: more than event streams, which stay. A browser opens six.
+/// Maximum number of connections of one peer: more than its event streams, which stay open. A
+/// browser opens six.
 const PER_PEER_MAX: usize = 64;
-/// For TLS, and for the head of a request; also how long an idle connection is kept.
+/// Timeout for TLS and for the head of a request; also for an idle connection.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(15);
-/// No connection lasts longer, streams included: a browser opens another one.
+/// Maximum age of a connection, streams included: a browser opens another one.
 const CONNECTION_LIFETIME: Duration = Duration::from_secs(900);
-/// The largest head of a request, in bytes.
+/// Maximum size of a request's head in bytes.
 const HEAD_BYTES_MAX: usize = 32 << 10;
 
-/// The page, listening.
+/// The page with its listener.
 pub struct Page {
     listener: TcpListener,
     tls: Option<TlsAcceptor>,
@@ -42,16 +43,16 @@ pub struct Page {
     app: Arc<App>,
 }
 
-/// Why the page cannot be served.
+/// The reason why the page cannot be served.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PageError {
-    /// The address is in use or not of this machine.
+    /// The address is in use, or is not one of this machine.
     #[error("page.listen: {address} cannot be used: {error}")]
     Address {
         /// The address.
         address: SocketAddr,
-        /// The system's words.
+        /// The system's error.
         error: io::Error,
     },
     /// A certificate, a key or a secret cannot be used; the text names it.
@@ -59,7 +60,7 @@ pub enum PageError {
     Setting(String),
 }
 
-/// Reads what the page needs besides its address: the users' secrets, the certificate and its key.
+/// Reads the files that the page needs: the users' secrets, the certificate and its key.
 ///
 /// # Errors
 /// [`PageError::Setting`].
@@ -69,8 +70,8 @@ pub fn check(page: &PageConfig) -> Result<(), PageError> {
     Ok(())
 }
 
-/// Checks the secrets that the configuration itself holds. Those in files, and the certificate, may
-/// be mounted later.
+/// Checks the secrets in the configuration itself. Those in files, and the certificate, may be
+/// mounted later.
 ///
 /// # Errors
 /// [`PageError::Setting`].
@@ -85,10 +86,10 @@ pub fn check_settings(page: &PageConfig) -> Result<(), PageError> {
 }
 
 impl Page {
-    /// Listens at the address of the configuration.
+    /// Listens at the configured address.
     ///
     /// # Errors
-    /// [`PageError`]; nothing is served then.
+    /// [`PageError`]; then nothing is served.
     pub async fn bind(config: &Config, page: &PageConfig, own: Own) -> Result<Self, PageError> {
         let users = Users::load(&page.users).map_err(PageError::Setting)?;
         let tls = page.tls.as_ref().map(tls::acceptor).transpose().map_err(PageError::Setting)?;
@@ -103,10 +104,10 @@ impl Page {
         let app = Arc::new(App::new(places, own, (hosts, users, cookie)));
         let bounds = Bounds {
             connections_max: CONNECTIONS_MAX,
-            // A proxy stands for everybody.
+            // A proxy stands for all its clients.
             per_peer_max: (!page.behind_proxy).then_some(PER_PEER_MAX),
             counts_loopback: false,
-            // A stream of events is an answer that takes long.
+            // A stream of events is a long response.
             may_cut_answers: false,
             lifetime: CONNECTION_LIFETIME,
         };
@@ -116,12 +117,12 @@ impl Page {
     /// Returns the address, with the port that the system chose for port 0.
     ///
     /// # Errors
-    /// The system does not tell.
+    /// The system's error.
     pub fn address(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
     }
 
-    /// Serves until it is dropped.
+    /// Serves until dropped.
     pub async fn serve(self) {
         let Self { listener, tls, bounds, app } = self;
         let mut observing = JoinSet::new();
@@ -133,7 +134,7 @@ impl Page {
     }
 }
 
-/// Answers the requests of a connection, which speaks TLS where there is a certificate.
+/// Answers the requests of a connection, over TLS if there is a certificate.
 async fn answer(
     stream: TcpStream,
     admitted: Arc<Admitted>,
@@ -143,7 +144,7 @@ async fn answer(
     let _ = stream.set_nodelay(true);
     match tls {
         Some(tls) => {
-            // An error is the client's: it has gone, or does not speak TLS.
+            // An error is the client's: it has disconnected, or does not speak TLS.
             if let Ok(Ok(stream)) = tokio::time::timeout(HEAD_TIMEOUT, tls.accept(stream)).await {
                 answer_requests(stream, admitted, service).await;
             }
@@ -158,11 +159,11 @@ async fn answer_requests(
     service: TowerToHyperService<axum::Router>,
 ) {
     let service = service_fn(move |mut request: hyper::Request<_>| {
-        // The gate finds out who it is, and so whether the connection keeps its place.
+        // The gate authenticates the user, and so decides whether the connection keeps its place.
         request.extensions_mut().insert(Arc::clone(&admitted));
         service.call(request)
     });
-    // An error is the client's: it has gone, or does not speak HTTP.
+    // An error is the client's: it has disconnected, or does not speak HTTP.
     let _ = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIMEOUT)

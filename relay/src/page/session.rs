@@ -1,5 +1,5 @@
-//! The cookie of somebody who has logged in: name and end, signed with a key that is made of the
-//! user's secret. So every process with the same configuration knows it, and a new secret ends it.
+//! The cookie of a login: name and end, signed with a key made from the user's secret. So every
+//! process with the same configuration accepts it, and a new secret invalidates it.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -8,10 +8,10 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use hmac::{Hmac, Mac as _};
 use sha2::Sha256;
 
-/// How long a login lasts.
+/// Lifetime of a login.
 pub(crate) const LIFETIME: Duration = Duration::from_secs(12 * 3_600);
 
-/// The name of the cookie, and whether it travels over TLS only.
+/// The name of the cookie, and whether it is sent only over TLS.
 #[derive(Debug, Clone)]
 pub(crate) struct Cookie {
     pub(crate) name: String,
@@ -19,29 +19,29 @@ pub(crate) struct Cookie {
 }
 
 impl Cookie {
-    /// For the page at this port. Over TLS no other host or path can set it. Without it the page is
-    /// on this machine, whose ports share their cookies: each has a name of its own, and leaves the
-    /// login of another one alone.
+    /// Names the cookie for the page at this port. Over TLS, no other host or path can set it.
+    /// Without TLS the page is on this machine, where all ports share their cookies. A name for
+    /// each port keeps the logins of different pages apart.
     pub(crate) fn new(is_secure: bool, port: u16) -> Self {
         let name = if is_secure { String::from("__Host-relay") } else { format!("relay-{port}") };
         Self { name, is_secure }
     }
 }
 
-/// The value of a cookie for this user, until `now` and [`LIFETIME`].
+/// Returns the value of a cookie for this user, valid until `now` plus [`LIFETIME`].
 pub(crate) fn sign(name: &str, secret: &[u8; 32], now: SystemTime) -> Option<String> {
     let end = (now + LIFETIME).duration_since(UNIX_EPOCH).ok()?.as_secs();
     let signature = mac(name, secret, end)?.finalize().into_bytes();
     Some(format!("{}.{end}.{}", URL_SAFE_NO_PAD.encode(name), URL_SAFE_NO_PAD.encode(signature)))
 }
 
-/// The name that a cookie says; nothing is proven yet.
+/// Returns the name that a cookie claims, without proof.
 pub(crate) fn claimed_name(value: &str) -> Option<String> {
     let name = URL_SAFE_NO_PAD.decode(value.split('.').next()?).ok()?;
     String::from_utf8(name).ok()
 }
 
-/// Whether a cookie was made for this user with this secret and has not ended.
+/// Returns whether a cookie was made for this user with this secret and has not expired.
 pub(crate) fn is_valid(value: &str, name: &str, secret: &[u8; 32], now: SystemTime) -> bool {
     let check = || {
         let mut parts = value.splitn(3, '.');

@@ -1,4 +1,4 @@
-//! Server-sent events: a browser is told when there is something new, and asks for it.
+//! Server-sent events: they notify a browser of changes, and the browser then loads them.
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,19 +16,19 @@ use super::answer::Problem;
 use super::app::App;
 use super::gate::Asker;
 
-/// Streams at once.
+/// Maximum number of streams.
 const STREAMS_MAX: usize = 32;
-/// Streams of one user at once: others have theirs.
+/// Maximum number of streams of one user, so that others have theirs.
 const STREAMS_OF_ONE_MAX: usize = 8;
-/// After this a browser opens another one, and proves again who asks.
+/// Lifetime of a stream. Then the browser opens another one, and authenticates again.
 const LIFETIME: Duration = Duration::from_secs(600);
-/// Between two events at least: a browser asks for a page after each.
+/// Minimum time between two events: a browser loads a page after each.
 const PAUSE: Duration = Duration::from_secs(2);
 
-/// The streams that are open, by user.
+/// The open streams, by user.
 pub(crate) struct Streams(Mutex<Vec<String>>);
 
-/// A stream that is open; ends being counted when it is dropped.
+/// An open stream; dropping it releases its place.
 struct Open {
     app: Arc<App>,
     user: String,
@@ -39,7 +39,7 @@ impl Streams {
         Self(Mutex::new(Vec::new()))
     }
 
-    /// Counts one more stream, where there is room.
+    /// Counts one more stream, if there is room. Returns whether there is.
     fn open(&self, user: &str) -> bool {
         let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let of_one = open.iter().filter(|other| *other == user).count();
@@ -86,7 +86,7 @@ pub(crate) async fn events(Asker(operator): Asker, State(app): State<Arc<App>>) 
     Sse::new(stream).keep_alive(KeepAlive::new().interval(Duration::from_secs(15))).into_response()
 }
 
-/// The next change; nothing when the stream has lasted long enough.
+/// Waits for the next change; `None` at the end of the stream's lifetime.
 async fn next(mut changes: watch::Receiver<u64>, ends_at: Instant) -> Option<(watch::Receiver<u64>, u64)> {
     let changed = async {
         changes.changed().await.ok()?;

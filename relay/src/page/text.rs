@@ -1,9 +1,9 @@
-//! Texts from outside, made harmless for people who read them in a browser. What they mean as HTML
-//! is the templates' work: they escape everything.
+//! Makes text from outside harmless for people who read it in a browser. The templates escape all
+//! HTML.
 
 pub(crate) use crate::operate::text::harmless as plain;
 
-/// The first characters of a text, marked where something is left out.
+/// Returns the first characters of a text, with a mark if something is omitted.
 pub(crate) fn beginning(text: &str, chars_max: usize) -> String {
     match text.char_indices().nth(chars_max) {
         Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),

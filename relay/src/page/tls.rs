@@ -12,7 +12,7 @@ use crate::config::PageTls;
 /// Reads certificate and key.
 ///
 /// # Errors
-/// Names the file and what is wrong with it.
+/// Names the file and its problem.
 pub(crate) fn acceptor(tls: &PageTls) -> Result<TlsAcceptor, String> {
     let cert_file = tls.cert_file.display();
     let about_cert = |problem: String| format!("page.tls.cert_file: {cert_file}: {problem}");

@@ -1,4 +1,4 @@
-//! Who may use the page, and how they prove it.
+//! The users of the page, and how they authenticate.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -18,23 +18,24 @@ use super::session;
 use crate::config::{PageCredential, PageUser};
 use crate::operate::{Operator, Role};
 
-/// The shortest secret that is taken, in bytes.
+/// Minimum size of a secret in bytes.
 const SECRET_BYTES_MIN: usize = 12;
-/// For how long a secret that was read is taken to be the one in its file.
+/// How long a secret is cached before its file is read again.
 const READ_FOR: Duration = Duration::from_secs(5);
-/// How long somebody waits who brought a wrong proof.
+/// Delay after a wrong proof.
 const WRONG_PAUSE: Duration = Duration::from_millis(500);
-/// So many of one peer wait at once. Meanwhile no other name or token of that peer is looked at.
+/// Maximum number of concurrent delays of one peer. Meanwhile no further name or token of that peer
+/// is checked.
 const WRONG_WAITERS: usize = 4;
-/// So many wait in all: guessing from many addresses is no faster.
+/// Maximum number of concurrent delays of all peers: guessing from many addresses is no faster.
 const WRONG_WAITERS_OF_ALL: usize = 32;
-/// How long somebody waits for their turn: right proofs, which take none, do not get into each
+/// Maximum wait for a turn: right proofs hold a turn only for a moment, so they do not get in each
 /// other's way.
 const TURN_TIMEOUT: Duration = Duration::from_millis(100);
-/// The name of people of this machine, where nobody logs in.
+/// The name of people at this machine, if there is no login.
 const LOCAL: &str = "somebody at this machine";
 
-/// Everybody who may use the page. Without any, people of this machine may look.
+/// All users of the page. Without any, people at this machine may view it.
 pub(crate) struct Users {
     users: Vec<User>,
     turns: Turns,
@@ -43,7 +44,8 @@ pub(crate) struct Users {
 /// The turns that wrong proofs hold.
 struct Turns {
     all: Arc<Semaphore>,
-    /// Of peers that hold or await some; those behind a proxy, and of this machine, are one.
+    /// The turns of peers that hold or await some. Peers behind a proxy, and those at this machine,
+    /// count as one.
     peers: Mutex<HashMap<Option<IpAddr>, Weak<Semaphore>>>,
 }
 
@@ -52,7 +54,7 @@ impl Turns {
         Self { all: Arc::new(Semaphore::new(WRONG_WAITERS_OF_ALL)), peers: Mutex::default() }
     }
 
-    /// Takes a turn of the peer and one of all. Cancel-safe.
+    /// Takes a turn of the peer and one of all peers. Cancel-safe.
     async fn take(&self, peer: Option<IpAddr>) -> Result<[OwnedSemaphorePermit; 2], AcquireError> {
         let own = self.of(peer).acquire_owned().await?;
         Ok([own, Arc::clone(&self.all).acquire_owned().await?])
@@ -60,7 +62,7 @@ impl Turns {
 
     fn of(&self, peer: Option<IpAddr>) -> Arc<Semaphore> {
         let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
-        // Nobody holds one of the others any more.
+        // The other peers hold no turn any more.
         peers.retain(|_, turns| turns.strong_count() > 0);
         peers.get(&peer).and_then(Weak::upgrade).unwrap_or_else(|| {
             let turns = Arc::new(Semaphore::new(WRONG_WAITERS));
@@ -78,20 +80,20 @@ struct User {
     digest: Mutex<Option<(Instant, [u8; 32])>>,
 }
 
-/// Who asks, as far as the head of a request says.
+/// The credential in the head of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Proof {
-    /// Nothing is told.
+    /// No credential.
     None,
     /// A name and its secret.
     Named(String, String),
     /// A token.
     Token(String),
-    /// A cookie of a login.
+    /// The cookie of a login.
     Cookie(String),
 }
 
-/// So many bring wrong proofs that nobody's is looked at.
+/// The error when too many wrong proofs are pending, so that none is checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TooMany;
 
@@ -99,7 +101,7 @@ impl Users {
     /// Reads every secret once.
     ///
     /// # Errors
-    /// Names the user whose secret cannot be read, or is too short.
+    /// Names the user whose secret cannot be read or is too short.
     pub(crate) fn load(users: &[PageUser]) -> Result<Self, String> {
         let users = users.iter().map(|user| {
             let (secret, is_token) = match &user.credential {
@@ -121,17 +123,17 @@ impl Users {
         Ok(Self { users: users.collect::<Result<_, _>>()?, turns: Turns::new() })
     }
 
-    /// Whether nobody needs to log in.
+    /// Returns whether no login is needed.
     pub(crate) fn is_open(&self) -> bool {
         self.users.is_empty()
     }
 
-    /// Who it is; `None` when the proof is wrong, or none is brought where one is needed. Somebody
-    /// with a wrong secret waits, and holds one of a few turns of their peer for as long, even if
-    /// they have gone.
+    /// Returns the user; `None` when the proof is wrong, or missing where one is needed. A wrong
+    /// secret delays the answer and holds one of a few turns of the peer for that time, even if the
+    /// peer disconnects.
     ///
     /// # Errors
-    /// [`TooMany`] when no turn is free; nothing was compared then.
+    /// [`TooMany`] when no turn is free; then nothing was compared.
     pub(crate) async fn prove(
         &self,
         proof: &Proof,
@@ -143,13 +145,14 @@ impl Users {
             Proof::Named(name, _) => Some(name),
             Proof::Token(_) => None,
         };
-        // A turn comes first, or the answer "too many" would tell that the proof is wrong.
+        // The turn comes first: otherwise the answer "too many" would reveal that the proof is
+        // wrong.
         let turn = tokio::time::timeout(TURN_TIMEOUT, self.turns.take(peer)).await;
         let Ok(Ok(turn)) = turn else { return Err(TooMany) };
         if let Some(operator) = self.know(proof) {
             return Ok(Some(operator));
         }
-        // Other names may be secrets that somebody typed into the wrong field.
+        // An unknown name may be a secret that was typed into the wrong field.
         let known = name.filter(|name| self.users.iter().any(|user| user.name == **name));
         let name = known.map_or("nobody known", String::as_str);
         tracing::warn!(user = name, "a wrong secret was brought to the page");
@@ -161,7 +164,7 @@ impl Users {
         Ok(None)
     }
 
-    /// Who it is, found at once.
+    /// Returns the user, without a delay.
     fn know(&self, proof: &Proof) -> Option<Operator> {
         if self.is_open() {
             return Some(Operator::new(LOCAL, Role::Viewer));
@@ -170,7 +173,7 @@ impl Users {
             Proof::None => None,
             Proof::Named(name, secret) => {
                 let digest = hash(secret);
-                // Everybody is compared, so that the time does not tell who exists.
+                // All users are compared, so that the time does not reveal which names exist.
                 let all = self.users.iter().filter(|user| user.is(&digest) & (user.name == *name));
                 all.last()
             }
@@ -188,7 +191,7 @@ impl Users {
         user.map(|user| Operator::new(user.name.clone(), user.role))
     }
 
-    /// The cookie of somebody who has proven who they are.
+    /// Returns the cookie for an authenticated user.
     pub(crate) fn cookie(&self, operator: &Operator) -> Option<String> {
         let user = self.users.iter().find(|user| user.name == operator.name())?;
         session::sign(&user.name, &user.digest()?, SystemTime::now())
@@ -196,7 +199,7 @@ impl Users {
 }
 
 impl User {
-    /// The digest of the secret in force; `None` when its file cannot be read.
+    /// Returns the digest of the current secret; `None` when its file cannot be read.
     fn digest(&self) -> Option<[u8; 32]> {
         let mut known = self.digest.lock().unwrap_or_else(PoisonError::into_inner);
         match *known {
@@ -211,7 +214,7 @@ impl User {
         }
     }
 
-    /// Whether this is the digest of its secret, found in a time that does not tell how much fits.
+    /// Returns whether this is the digest of its secret, in constant time.
     fn is(&self, digest: &[u8; 32]) -> bool {
         let Some(own) = self.digest() else { return false };
         own.iter().zip(digest).fold(0, |differs, (one, other)| differs | (one ^ other)) == 0
@@ -222,7 +225,7 @@ fn hash(secret: &str) -> [u8; 32] {
     Sha256::digest(secret.as_bytes()).into()
 }
 
-/// Reads what the head of a request says about who asks. `Authorization` goes before the cookie.
+/// Reads the credential from a request's headers. `Authorization` takes precedence over the cookie.
 pub(crate) fn proof(authorization: Option<&str>, cookies: &[&str], cookie_name: &str) -> Proof {
     if let Some(text) = authorization {
         let (scheme, rest) = text.split_once(' ').unwrap_or((text, ""));
@@ -287,7 +290,7 @@ mod tests {
         let start = Instant::now();
         assert_eq!(users.prove(&guess(), PEER).await, Ok(None));
         assert_eq!(start.elapsed(), WRONG_PAUSE);
-        // Somebody who does not wait for the answer holds a turn all the same.
+        // A client that does not wait for the answer still holds a turn.
         for _ in 0..WRONG_WAITERS {
             let hurried = tokio::time::timeout(Duration::from_millis(1), users.prove(&guess(), PEER)).await;
             assert!(hurried.is_err());
@@ -301,7 +304,7 @@ mod tests {
         assert_eq!(users.prove(&cookie, PEER).await, Ok(Some(ann)), "a login goes on");
         tokio::time::sleep(WRONG_PAUSE).await;
         assert!(users.prove(&right, PEER).await.unwrap().is_some());
-        // From many addresses at once: as many as hold turns of all.
+        // From many addresses at once, until they hold all turns.
         for peer in 0..=u8::try_from(WRONG_WAITERS_OF_ALL / WRONG_WAITERS).unwrap() {
             for _ in 0..WRONG_WAITERS {
                 let peer = Some(IpAddr::from([10, 0, 1, peer]));

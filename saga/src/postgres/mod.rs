@@ -1,4 +1,4 @@
-//! PostgreSQL: workers take what is due with SKIP LOCKED; a change locks the saga's row first.
+//! PostgreSQL: workers claim due sagas with SKIP LOCKED; a change locks the saga's row first.
 
 mod statements;
 mod store;

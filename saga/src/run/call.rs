@@ -1,7 +1,7 @@
-//! An effect elsewhere, asked for directly.
+//! An effect elsewhere, requested by a direct call.
 //!
 //! The row `calling` is committed before the call is made. A worker that dies after that leaves a
-//! call whose outcome nobody knows: it is made again under the same key, and undone if the saga
+//! call whose outcome is unknown: it is made again under the same key, and undone if the saga
 //! stops, whether or not it happened.
 
 use std::future::{Future, IntoFuture};
@@ -36,14 +36,15 @@ pub struct Call<'r, DB: Dialect, T, F, U = NoUndo> {
 }
 
 impl<DB: Dialect> Run<DB> {
-    /// An effect elsewhere. It gets the key `type/id/step`, the same at every attempt, which the
-    /// other service must honour as an idempotency key: a call whose outcome is unknown is made
-    /// again.
+    /// Describes an effect elsewhere. The call gets the key `type/id/step`, the same at every
+    /// attempt. The other service must honour it as an idempotency key, because a call whose
+    /// outcome is unknown is made again.
     ///
-    /// An error means that the outcome is unknown, [`StepError::stop`] that it did not happen.
+    /// An error means that the outcome is unknown; [`StepError::stop`] means that the call had no
+    /// effect.
     ///
     /// # Errors
-    /// [`Stop`]: it was refused or given up, or the saga pauses here. Not cancel-safe, as
+    /// [`Stop`]: it was refused or given up, or the saga pauses here. Not cancel-safe, like
     /// [`step`](Self::step).
     pub fn call<'r, T, F>(&'r mut self, name: &'r str, work: F) -> Call<'r, DB, T, F>
     where
@@ -54,9 +55,9 @@ impl<DB: Dialect> Run<DB> {
 }
 
 impl<'r, DB: Dialect, T, F> Call<'r, DB, T, F> {
-    /// Undoes the call should the saga stop, also when its outcome is unknown: then without a
-    /// result. It gets the same key. It may be made again when its own outcome is unknown, so the
-    /// other service must take it twice.
+    /// Undoes the call if the saga stops, even if the outcome is unknown; then there is no result.
+    /// The undo gets the same key. It is made again if its own outcome is unknown, so the other
+    /// service must accept it twice.
     pub fn undo<U>(self, undo: U) -> Call<'r, DB, T, F, Undo<U>>
     where
         U: AsyncFnOnce(String, Option<&T>) -> Result<(), StepError> + for<'t> CallUndo<'t, T> + Send,
@@ -68,8 +69,8 @@ impl<'r, DB: Dialect, T, F> Call<'r, DB, T, F> {
 }
 
 impl<DB: Dialect, T, F, U> Call<'_, DB, T, F, U> {
-    /// Gives the call up after these attempts; without it the saga is stuck after the workers'
-    /// limit of attempts.
+    /// Gives the call up at these limits. Without them, the saga is stuck after the workers' limit
+    /// of attempts.
     pub fn retry(mut self, retry: Retry) -> Self {
         self.retry = Some(retry);
         self
@@ -144,7 +145,7 @@ impl<DB: Dialect> Parts<DB> {
         if let Some(reason) = self.worn_out.take() {
             return self.stuck(reason);
         }
-        // Looked at before the attempt is counted, too: a lease that is over makes no call.
+        // Checked before the attempt is counted as well: no call is made after the lease.
         self.check_lease()?;
         let again = change(&row, (row.state, row.undo), None, None);
         self.change_step(&StepChange { is_attempt: true, is_forward: true, ..again }).await?;
@@ -183,7 +184,8 @@ impl<DB: Dialect> Parts<DB> {
         }
     }
 
-    /// Nothing happened under the key. An earlier attempt may have: it is undone.
+    /// Stores that the call was refused: this attempt had no effect. An earlier one may have had an
+    /// effect, and is then undone.
     async fn call_refused<T>(&mut self, calling: &Calling<'_>, error: &StepError) -> Result<T, Stopped> {
         let text = storable(&error.to_string());
         let undo = if calling.attempts == 1 { UndoState::None } else { calling.undo };
@@ -225,14 +227,15 @@ impl<DB: Dialect> Parts<DB> {
 struct Calling<'a> {
     name: &'a str,
     undo: UndoState,
-    /// With this one.
+    /// The number of attempts, including this one.
     attempts: u32,
-    /// Since the first one began.
+    /// Time since the first attempt began.
     age: Duration,
 }
 
 impl<'a> Calling<'a> {
-    /// Its next state. It is stored whether or not the saga was cancelled meanwhile.
+    /// Returns the change to its next state, which is stored even if the saga was cancelled
+    /// meanwhile.
     fn to(
         &self,
         state: StepState,

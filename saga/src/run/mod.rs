@@ -1,15 +1,15 @@
 //! One run of a saga's function: from its beginning to the next pause.
 //!
 //! The function always runs from its beginning. A step that has its outcome returns it and does
-//! nothing; the first one without an outcome is where the saga goes on. Undoing runs the function
-//! the same way, up to the step that is to be undone: so an undo may borrow whatever its step may,
-//! and finds the values of the steps before it.
+//! nothing. The saga continues at the first step without an outcome. Undoing runs the function the
+//! same way, up to the step to undo. So an undo may borrow whatever its step may, and has the
+//! values of the steps before it.
 //!
 //! | module | what it holds |
 //! |---|---|
 //! | `step` | an effect in this database |
-//! | `call` | an effect elsewhere, asked for directly |
-//! | `request` | an effect elsewhere, asked for by a message |
+//! | `call` | an effect elsewhere, requested by a direct call |
+//! | `request` | an effect elsewhere, requested by a message |
 //! | `sleep` | a pause |
 //! | `undo` | the forms of an undo |
 //! | `work` | what a step does, as a closure |
@@ -49,14 +49,14 @@ use crate::registry::problem;
 use crate::sagas::Inner;
 use crate::stop::{Next, StepError, Stop};
 
-/// A saga that runs: its function's first argument. `Run` is PostgreSQL's, `Run<Sqlite>` is
-/// SQLite's.
+/// A running saga, the first argument of its function. `Run` is for PostgreSQL, `Run<Sqlite>` for
+/// SQLite.
 #[cfg(feature = "postgres")]
 pub struct Run<DB: Dialect = sqlx::Postgres> {
     parts: Parts<DB>,
 }
 
-/// A saga that runs: its function's first argument. `Run<Sqlite>` is SQLite's.
+/// A running saga, the first argument of its function. `Run<Sqlite>` is for SQLite.
 #[cfg(not(feature = "postgres"))]
 pub struct Run<DB: Dialect> {
     parts: Parts<DB>,
@@ -67,39 +67,39 @@ pub(crate) struct Parts<DB: Dialect> {
     pub(crate) held: Held,
     pub(crate) lease: Lease,
     pub(crate) stopping: CancellationToken,
-    /// Replies that had come when the mailbox was read.
+    /// The number of replies that had come when the mailbox was read.
     pub(crate) replies: i64,
     pub(crate) steps: HashMap<String, StepRecord>,
     pub(crate) mailbox: HashMap<String, String>,
-    /// The step that is to be undone; nothing while the saga goes forward.
+    /// The step to undo; `None` while the saga goes forward.
     pub(crate) target: Option<String>,
     seen: HashSet<String>,
     position: u32,
-    /// A step is between its beginning and its end.
+    /// Whether a step is between its beginning and its end.
     is_busy: bool,
     /// The step that this run came to last, unless it succeeded.
     last: Option<String>,
-    /// Something was stored.
+    /// Whether progress was stored.
     pub(crate) has_progressed: bool,
-    /// Failures are stored that are over as soon as something else is.
+    /// Whether failures are stored that the next progress clears.
     has_failed: bool,
-    /// Why nothing is tried any more: the run only finds out where the saga is stuck.
+    /// The reason why nothing is tried any more: this run only finds out where the saga is stuck.
     worn_out: Option<String>,
     pub(crate) halt: Option<Halt>,
 }
 
-/// Why a run ends here, whatever the function makes of it.
+/// The reason why a run ends here, whatever the function returns.
 #[derive(Debug)]
 pub(crate) enum Halt {
-    /// It waits, and its worker has let it go.
+    /// The saga waits, and its worker has released it.
     Waiting,
-    /// A step failed and is tried again.
+    /// A step failed and is retried.
     Failed { error: String, is_counted: bool, delay: Option<Duration> },
     /// Another transaction won.
     Conflict(String),
     /// An operator is needed.
     Stuck(String),
-    /// The saga is no longer held, was cancelled, or was changed by an answer that got lost.
+    /// The saga is no longer held, was cancelled, or was changed by a commit whose answer was lost.
     Changed,
     /// The worker stops.
     Stopping,
@@ -112,7 +112,7 @@ pub(crate) enum Halt {
 }
 
 impl Halt {
-    /// A step whose future was dropped: nobody knows how far it came.
+    /// Creates the halt for a step whose future was dropped: its progress is unknown.
     fn dropped() -> Self {
         let error =
             String::from("a step was dropped before its end; do not put one into a timeout or select!");
@@ -155,19 +155,19 @@ impl<DB: Dialect> Run<DB> {
         }
     }
 
-    /// The id of the saga within its type.
+    /// Returns the id of the saga within its type.
     #[must_use]
     pub fn id(&self) -> &str {
         self.parts.held.id.id()
     }
 
-    /// The key of a step, `type/id/step`: what goes along to other services.
+    /// Returns the key of a step, `type/id/step`, for other services.
     #[must_use]
     pub fn key(&self, step: &str) -> String {
         self.parts.held.id.key(step)
     }
 
-    /// The step at which this run ended, if it ended at one.
+    /// Returns the step at which this run ended, if it ended at one.
     pub(crate) fn ended_at(&self) -> Option<String> {
         self.parts.last.clone()
     }
@@ -176,7 +176,7 @@ impl<DB: Dialect> Run<DB> {
         &self.parts
     }
 
-    /// Takes the reason why it ended, if it did not end by its function or a panic.
+    /// Takes the reason why the run ended, unless its function returned or panicked.
     pub(crate) fn take_halt(&mut self, has_panicked: bool) -> Option<Halt> {
         if self.parts.is_busy && self.parts.halt.is_none() && !has_panicked {
             return Some(Halt::dropped());
@@ -184,7 +184,7 @@ impl<DB: Dialect> Run<DB> {
         self.parts.halt.take()
     }
 
-    /// The calls of which nobody knows the outcome and to which this run did not come.
+    /// Returns a call whose outcome is unknown and that this run did not reach.
     pub(crate) fn forgotten_call(&self) -> Option<&str> {
         let parts = &self.parts;
         let mut open = parts.steps.values().filter(|step| step.state == StepState::Calling);
@@ -203,7 +203,7 @@ impl<DB: Dialect> Parts<DB> {
         self.halt(Halt::Stuck(reason))
     }
 
-    /// A crash point is reached.
+    /// Notes that a crash point is reached.
     async fn at(&mut self, place: &'static str) -> Result<(), Stopped> {
         match self.sagas.vanishes_at(&self.held.id, place).await {
             true => self.halt(Halt::Vanished),
@@ -211,7 +211,7 @@ impl<DB: Dialect> Parts<DB> {
         }
     }
 
-    /// Begins a step: the row of one that has begun before.
+    /// Begins a step. Returns its row if it has begun before.
     fn enter(&mut self, kind: StepKind, name: &str) -> Result<Option<StepRecord>, Stopped> {
         if self.halt.is_some() {
             return Err(Stop::paused());
@@ -227,7 +227,7 @@ impl<DB: Dialect> Parts<DB> {
         }
         self.last = Some(name.to_owned());
         if !self.seen.insert(name.to_owned()) {
-            // No result of this step is what is wrong.
+            // A result for this step would not help, so the saga is not stuck at it.
             self.last = None;
             return self
                 .stuck(format!("the step {name} occurs twice in one run; give each step its own name"));
@@ -246,7 +246,7 @@ impl<DB: Dialect> Parts<DB> {
         }
         let is_next = match &self.target {
             Some(target) => target == name,
-            // A call may be one that is to be given up; it looks for itself.
+            // A call may have to be given up; it checks that itself.
             None => row.as_ref().is_none_or(|row| row.state == StepState::Waiting),
         };
         if let Some(reason) = self.worn_out.take_if(|_| is_next) {
@@ -258,7 +258,7 @@ impl<DB: Dialect> Parts<DB> {
 
     fn leave<T>(&mut self, outcome: Result<T, Stopped>) -> Result<T, Stopped> {
         self.is_busy = false;
-        // One that has its outcome is not where the run ends, whatever the code makes of it.
+        // The run does not end at a step that has its outcome, whatever the code does with that.
         if outcome.is_ok() || self.halt.is_none() {
             self.last = None;
         }
@@ -274,7 +274,7 @@ impl<DB: Dialect> Parts<DB> {
         self.position - 1
     }
 
-    /// The stored value of a step.
+    /// Decodes the stored value of a step.
     fn decode<T: DeserializeOwned>(&mut self, name: &str, json: Option<&str>) -> Result<T, Stopped> {
         match serde_json::from_str(json.unwrap_or("null")) {
             Ok(value) => Ok(value),
@@ -288,7 +288,8 @@ impl<DB: Dialect> Parts<DB> {
         }
     }
 
-    /// The value as it is stored, and as every later run reads it: this run goes on with the same.
+    /// Encodes a value for storage, and reads it back: this run continues with the same value as
+    /// every later run.
     fn encode<T: Serialize + DeserializeOwned>(
         &mut self,
         name: &str,
@@ -312,7 +313,7 @@ impl<DB: Dialect> Parts<DB> {
         }
     }
 
-    /// The outcome of a step that did not succeed, as it was stored.
+    /// Returns the stored outcome of a step that did not succeed.
     fn settled<T>(&mut self, row: &StepRecord) -> Result<T, Stopped> {
         let reason = row.error.clone().unwrap_or_else(|| format!("the step {} did not succeed", row.name));
         Err(match row.state {
@@ -334,7 +335,7 @@ impl<DB: Dialect> Parts<DB> {
         self.halt(Halt::Failed { error, is_counted, delay: None })
     }
 
-    /// Ends the run after a failure of a step that is tried again.
+    /// Ends the run after a failure of a step that is retried.
     fn failed_step<T>(&mut self, name: &str, error: &StepError) -> Result<T, Stopped> {
         let text = storable(&format!("{name}: {error}"));
         match error.next {
@@ -427,7 +428,7 @@ impl<DB: Dialect> Parts<DB> {
         }
     }
 
-    /// Ends the run after a change that found its saga otherwise, or its transaction over.
+    /// Ends the run after a change that found the saga in another state, or its transaction ended.
     async fn changed(
         &mut self,
         name: &str,
@@ -448,8 +449,8 @@ impl<DB: Dialect> Parts<DB> {
         }
     }
 
-    /// Has the failures until now forgotten, also by whoever takes the saga after this worker. One
-    /// statement more, where there were any.
+    /// Clears the failures so far, also for the next worker of the saga. Takes one more statement
+    /// if there were any.
     async fn get_on(&mut self, connection: &mut DB::Connection) -> Result<(), sqlx::Error> {
         self.worn_out = None;
         if std::mem::take(&mut self.has_failed) {
@@ -458,14 +459,15 @@ impl<DB: Dialect> Parts<DB> {
         Ok(())
     }
 
-    /// Nothing leaves for another service when the lease may be over: another worker may have
-    /// decided otherwise.
+    /// Checks that the lease is valid before a call to another service. After the lease, another
+    /// worker may have decided otherwise.
     fn check_lease(&mut self) -> Result<(), Stopped> {
         if self.lease.is_valid() { Ok(()) } else { self.halt(Halt::Changed) }
     }
 }
 
-/// A change of a step without an operator's or a reply's part in it.
+/// Returns a change of a step that counts no attempt and depends on neither a cancellation nor
+/// replies.
 fn change<'a>(
     row: &'a StepRecord,
     to: (StepState, UndoState),

@@ -1,4 +1,4 @@
-//! An effect elsewhere, asked for by a message and answered by another one.
+//! An effect elsewhere, requested by a message and answered by another one.
 
 use std::future::{Future, IntoFuture};
 use std::marker::PhantomData;
@@ -17,7 +17,7 @@ use crate::record::{Commits, NewStep, StepChange, StepKind, StepRecord, StepStat
 use crate::replies::KEY_HEADER;
 use crate::stop::{StepError, Stop};
 
-/// A request that is about to leave: `.await` it, after [`within`](Request::within) and
+/// A request that is about to be sent: `.await` it, after [`within`](Request::within) and
 /// [`undo`](Request::undo) if it has them.
 #[must_use = "a request does nothing until it is awaited"]
 pub struct Request<'r, DB: Dialect, T, U = NoUndo> {
@@ -30,16 +30,16 @@ pub struct Request<'r, DB: Dialect, T, U = NoUndo> {
 }
 
 impl<DB: Dialect> Run<DB> {
-    /// Sends a message by the outbox and waits for its reply. The message carries the key
-    /// `type/id/step` in the header [`KEY_HEADER`]; the reply brings it back the same way, and its
-    /// payload is the JSON of the result ([`Sagas::replies`](crate::Sagas::replies)).
+    /// Sends a message through the outbox and waits for its reply. The message carries the key
+    /// `type/id/step` in the header [`KEY_HEADER`]. The reply carries it back in the same way, and
+    /// its payload is the JSON of the result ([`Sagas::replies`](crate::Sagas::replies)).
     ///
-    /// A reply that comes before the saga waits is kept, a second one suppressed. One that is not
-    /// the JSON of the result makes the saga stuck, and stays.
+    /// A reply that comes before the saga waits is kept; a second one is suppressed. A reply that
+    /// is not the JSON of the result makes the saga stuck, and is kept.
     ///
     /// # Errors
     /// [`Stop`]: no reply came in time ([`Stop::is_timeout`]), or the saga pauses here. Not
-    /// cancel-safe, as [`step`](Self::step).
+    /// cancel-safe, like [`step`](Self::step).
     pub fn request<'r, T>(&'r mut self, name: &'r str, event: impl IntoMessage) -> Request<'r, DB, T> {
         let message = event.into_message();
         let parts = &mut self.parts;
@@ -48,8 +48,9 @@ impl<DB: Dialect> Run<DB> {
 }
 
 impl<'r, DB: Dialect, T> Request<'r, DB, T> {
-    /// Undoes the request should the saga stop, also without a reply: it may have taken effect. It
-    /// commits once, with the record of it; enqueue a message that takes the request back.
+    /// Undoes the request if the saga stops, even without a reply, because the request may have
+    /// taken effect. The undo commits once, together with its record. Enqueue a message that
+    /// revokes the request.
     pub fn undo<U>(self, undo: U) -> Request<'r, DB, T, UndoRequest<U>>
     where
         U: AsyncFnOnce(&mut OutboxTransaction<DB>, Option<&T>) -> Result<(), StepError>
@@ -118,7 +119,7 @@ impl<DB: Dialect> Parts<DB> {
             self.begin_wait(tx, (name, StepKind::Request), undo, within).await?;
             return self.halt(Halt::Waiting);
         };
-        // The reply was there before the request.
+        // The reply came before the request.
         let value = self.decode(name, Some(&reply))?;
         let position = self.next_position();
         let done = NewStep {
@@ -155,7 +156,8 @@ impl<DB: Dialect> Parts<DB> {
         }
         let limit = within.map(|limit| format!(" within {limit:?}")).unwrap_or_default();
         let text = format!("no reply to the request {} came{limit}", row.name);
-        // A reply that has come since the mailbox was read is looked at first.
+        // The change fails if a reply has come since the mailbox was read: that reply is read
+        // first.
         let over = change(row, (StepState::TimedOut, row.undo), None, Some(&text));
         self.change_step(&StepChange { is_forward: true, replies: Some(self.replies), ..over }).await?;
         self.has_progressed = true;

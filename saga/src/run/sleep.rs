@@ -23,11 +23,12 @@ pub struct Sleep<'r, DB: Dialect> {
 }
 
 impl<DB: Dialect> Run<DB> {
-    /// A pause, from its first run on, by the database's clock. No process waits: the saga is run
-    /// again when it is over. Up to a century ([`SPAN_MAX`]); a longer one makes the saga stuck.
+    /// Describes a pause that counts from its first run on, by the database's clock. No process
+    /// waits: the saga is run again when the pause is over. Up to a century ([`SPAN_MAX`]); a
+    /// longer one makes the saga stuck.
     ///
     /// # Errors
-    /// [`Stop`]: the saga pauses here. Not cancel-safe, as [`step`](Self::step).
+    /// [`Stop`]: the saga pauses here. Not cancel-safe, like [`step`](Self::step).
     pub fn sleep<'r>(&'r mut self, name: &'r str, duration: Duration) -> Sleep<'r, DB> {
         Sleep { parts: &mut self.parts, name, duration }
     }
@@ -84,7 +85,7 @@ impl<DB: Dialect> Parts<DB> {
         }
     }
 
-    /// Commits a step that waits, and lets the saga go with the same commit.
+    /// Commits a step that waits, and releases the saga in the same commit.
     pub(super) async fn begin_wait(
         &mut self,
         mut tx: OutboxTransaction<DB>,
@@ -109,7 +110,7 @@ impl<DB: Dialect> Parts<DB> {
         self.halt(Halt::Waiting)
     }
 
-    /// Waits on.
+    /// Keeps waiting.
     pub(super) async fn wait(&mut self, name: &str) -> Result<(), Stopped> {
         let sagas = Arc::clone(&self.sagas);
         let turn = Turn::Wait { step: name, replies: self.replies, is_locked: false };

@@ -32,8 +32,8 @@ pub struct Step<'r, DB: Dialect, T, F, U = NoUndo> {
 }
 
 impl<DB: Dialect> Run<DB> {
-    /// An effect in this database: rows and messages of one transaction. They commit together with
-    /// the result and with the saga's progress, once; every later run returns the result.
+    /// Describes an effect in this database: rows and messages of one transaction. They commit
+    /// once, together with the result and the saga's progress. Every later run returns the result.
     ///
     /// ```no_run
     /// # struct Order { item: i64 }
@@ -51,8 +51,8 @@ impl<DB: Dialect> Run<DB> {
     /// # let _ = hold; Ok(()) }
     /// ```
     ///
-    /// The closure may run several times, and commits once; effects outside of the database belong
-    /// into a [`call`](Self::call). Names are 1 to 64 bytes and occur once in a run.
+    /// The closure may run several times, but commits once. Effects outside of the database belong
+    /// in a [`call`](Self::call). Names are 1 to 64 bytes and occur once in a run.
     ///
     /// # Errors
     /// [`Stop`]: it was refused ([`StepError::stop`]), or the saga pauses here. Not cancel-safe: a
@@ -68,8 +68,8 @@ impl<DB: Dialect> Run<DB> {
 }
 
 impl<'r, DB: Dialect, T, F> Step<'r, DB, T, F> {
-    /// Undoes the step should the saga stop: once, in a transaction with the record of it. It must
-    /// not fail for reasons of the business: one that cannot be done makes the saga stuck.
+    /// Undoes the step if the saga stops: once, in one transaction with its record. It must not
+    /// fail for business reasons: an undo that cannot be done makes the saga stuck.
     pub fn undo<U>(self, undo: U) -> Step<'r, DB, T, F, Undo<U>>
     where
         U: AsyncFnOnce(&mut OutboxTransaction<DB>, &T) -> Result<(), StepError>
@@ -106,8 +106,8 @@ where
     }
 }
 
-/// Rolls the transaction of a failed step back. After an outage its session forgets what it has
-/// prepared: that may be the cause, and the next run may be given the same session.
+/// Rolls back the transaction of a failed step. After an outage its session drops its prepared
+/// statements: they may be the cause, and the next run may get the same session.
 pub(super) async fn roll_back<DB: Dialect>(
     mut tx: OutboxTransaction<DB>,
     error: &StepError,
@@ -119,7 +119,7 @@ pub(super) async fn roll_back<DB: Dialect>(
 }
 
 impl<DB: Dialect> Parts<DB> {
-    /// The outcome of a step that has one.
+    /// Returns the outcome of a step that has one.
     pub(super) fn replay<T: DeserializeOwned>(&mut self, row: &StepRecord) -> Result<T, Stopped> {
         match row.state {
             StepState::Done => self.decode(&row.name, row.result.as_deref()),
@@ -141,7 +141,8 @@ impl<DB: Dialect> Parts<DB> {
         let value = match worked {
             Ok(value) => value,
             Err(error) => {
-                // It has rolled back by itself, or will when the connection is given back.
+                // If this fails, the transaction is rolled back anyway, at the latest when the
+                // connection is returned.
                 let _ = sagas.db.any(roll_back(tx, &error)).await;
                 return self.refused(name, StepKind::Step, &error).await;
             }
@@ -167,7 +168,7 @@ impl<DB: Dialect> Parts<DB> {
         Ok(value)
     }
 
-    /// Stores that a step will never happen, or has it tried again.
+    /// Stores that a step will never happen, or has it retried.
     async fn refused<T>(&mut self, name: &str, kind: StepKind, error: &StepError) -> Result<T, Stopped> {
         if error.next != Next::Stop {
             return self.failed_step(name, error);
@@ -188,8 +189,8 @@ impl<DB: Dialect> Parts<DB> {
         Err(Stop::because(text))
     }
 
-    /// Commits, right after the statement that is fenced by the epoch. An answer that got lost is
-    /// found out by looking at the saga again.
+    /// Commits right after the statement that is fenced by the epoch. If the answer is lost,
+    /// reading the saga again shows the outcome.
     pub(super) async fn commit(&mut self, name: &str, tx: OutboxTransaction<DB>) -> Result<(), Stopped> {
         let sagas = Arc::clone(&self.sagas);
         match sagas.db.any(tx.commit_alive()).await {
@@ -209,24 +210,24 @@ impl<DB: Dialect> Parts<DB> {
         }
     }
 
-    /// Waits until code of a step may have a connection: of those that there are, some stay free.
+    /// Waits until the code of a step may use a connection; some connections always stay free.
     pub(super) async fn turn<'s>(
         &mut self,
         sagas: &'s Inner<DB>,
     ) -> Result<Option<SemaphorePermit<'s>>, Stopped> {
         let stopping = self.stopping.clone();
         match stopping.run_until_cancelled(sagas.turns.acquire()).await {
-            // It is never closed.
+            // The semaphore is never closed.
             Some(turn) => Ok(turn.ok()),
             None => self.halt(Halt::Stopping),
         }
     }
 
-    /// Runs code of a step in its transaction, and gives it up when the lease has been over, or the
-    /// database silent to its renewal, for as long as a call may take: a database that is gone
-    /// answers no statement, and says nothing of it. Another worker may have the saga by then.
-    /// Where a long step itself keeps its lease from being renewed, that says nothing of the
-    /// database.
+    /// Runs the code of a step in its transaction. Gives it up when the lease has been over, or a
+    /// renewal unanswered, for as long as a call may take: a database that is gone answers no
+    /// statement and reports nothing. Another worker may have the saga by then. Where a long step
+    /// itself prevents the renewal of its lease, it is never given up, because a missing renewal
+    /// says nothing about the database.
     pub(super) async fn while_held<T>(
         &self,
         work: impl Future<Output = Result<T, StepError>>,
@@ -239,7 +240,7 @@ impl<DB: Dialect> Parts<DB> {
             biased;
             worked = work => worked,
             () = self.lease.given_up(Instant::now(), limit) => Err(StepError::outage(format!(
-                "it was given up: for {limit:?} the lease of the saga has been over, or the database silent"
+                "it was given up: for {limit:?} the saga's lease has been over, or the database has not answered"
             ))),
         }
     }

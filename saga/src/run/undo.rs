@@ -22,15 +22,15 @@ pub struct NoUndo;
 #[derive(Debug)]
 pub struct Undo<U>(pub(crate) U);
 
-/// The undo of a request; it may lack a reply.
+/// The undo of a request, which may have no reply.
 #[derive(Debug)]
 pub struct UndoRequest<U>(pub(crate) U);
 
 /// An undo that commits in a transaction with its record.
 pub trait UndoInTx<DB: Dialect, T>: Send {
-    /// How the step is stored.
+    /// The undo state with which the step is stored.
     const STATE: UndoState;
-    /// Undoes.
+    /// Runs the undo.
     fn undo(
         self,
         tx: &mut OutboxTransaction<DB>,
@@ -73,9 +73,9 @@ where
 
 /// An undo elsewhere.
 pub trait UndoElsewhere<T>: Send {
-    /// How the step is stored.
+    /// The undo state with which the step is stored.
     const STATE: UndoState;
-    /// Undoes.
+    /// Runs the undo.
     fn undo(self, key: String, value: Option<&T>) -> impl Future<Output = Result<(), StepError>> + Send;
 }
 
@@ -119,7 +119,8 @@ impl<DB: Dialect> Parts<DB> {
         let mut tx = self.begin(&row.name).await?;
         let undone = self.while_held(undo.undo(&mut tx, value.as_ref())).await;
         if let Err(error) = undone {
-            // It has rolled back by itself, or will when the connection is given back.
+            // If this fails, the transaction is rolled back anyway, at the latest when the
+            // connection is returned.
             let _ = sagas.db.any(roll_back(tx, &error)).await;
             return self.failed_undo(row, &error);
         }
@@ -157,9 +158,10 @@ impl<DB: Dialect> Parts<DB> {
         self.halt(Halt::Undone)
     }
 
-    /// The result that is undone; nothing where the outcome is unknown. The saga may have been
-    /// cancelled between a reply and the run that would have taken it: nobody else hears of it. One
-    /// that does not fit counts as none here, as the undo must do without it anyway.
+    /// Returns the result to undo, or `None` if the outcome is unknown. The saga may have been
+    /// cancelled between a reply and the run that would have taken it: only this undo sees that
+    /// reply. A reply that does not fit counts as none here, because the undo must work without it
+    /// anyway.
     fn stored_value<T: DeserializeOwned>(&mut self, row: &StepRecord) -> Result<Option<T>, Stopped> {
         match row.state {
             StepState::Done => self.decode(&row.name, row.result.as_deref()).map(Some),

@@ -1,5 +1,6 @@
-//! The work of steps and undos, as closures. Implemented for every closure of the form; they
-//! promise that the futures can be sent to another thread, which async closures alone do not.
+//! The work of steps and undos, as closures. These traits are implemented for every closure of
+//! their form. They promise that the futures can be sent to another thread, which async closures
+//! alone do not.
 
 use std::future::Future;
 
@@ -12,7 +13,7 @@ use crate::stop::StepError;
 pub trait StepWork<'t, DB: Dialect, T> {
     /// Its future.
     type Future: Future<Output = Result<T, StepError>> + Send;
-    /// Begins it.
+    /// Begins the work.
     fn run(self, tx: &'t mut OutboxTransaction<DB>) -> Self::Future;
 }
 
@@ -33,7 +34,7 @@ where
 pub trait CallWork<T> {
     /// Its future.
     type Future: Future<Output = Result<T, StepError>> + Send;
-    /// Begins it.
+    /// Begins the work.
     fn run(self, key: String) -> Self::Future;
 }
 
@@ -53,7 +54,7 @@ where
 pub trait StepUndo<'t, DB: Dialect, T: 't> {
     /// Its future.
     type Future: Future<Output = Result<(), StepError>> + Send;
-    /// Begins it.
+    /// Begins the undo.
     fn run(self, tx: &'t mut OutboxTransaction<DB>, result: &'t T) -> Self::Future;
 }
 
@@ -75,7 +76,7 @@ where
 pub trait TxUndo<'t, DB: Dialect, T: 't> {
     /// Its future.
     type Future: Future<Output = Result<(), StepError>> + Send;
-    /// Begins it.
+    /// Begins the undo.
     fn run(self, tx: &'t mut OutboxTransaction<DB>, reply: Option<&'t T>) -> Self::Future;
 }
 
@@ -97,7 +98,7 @@ where
 pub trait CallUndo<'t, T: 't> {
     /// Its future.
     type Future: Future<Output = Result<(), StepError>> + Send;
-    /// Begins it.
+    /// Begins the undo.
     fn run(self, key: String, result: Option<&'t T>) -> Self::Future;
 }
 

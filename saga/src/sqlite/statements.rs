@@ -13,8 +13,8 @@ migrations::statements! {
             coalesce(due_at <= {now}, 0) AS is_due, {now} - begun_at AS age";
         // For operators, who may not read contents.
         outline = "{envelope}, '' AS input, NULL AS output";
-        // The saga, as long as the worker owns it. A renewal on its way when the worker lets the
-        // saga go changes nothing.
+        // The saga, as long as the worker owns it. A renewal that is on its way when the worker
+        // releases the saga changes nothing.
         held = "type = $1 AND id = $2 AND epoch = $3 AND worker IS NOT NULL";
         // Filters of a list; without one a value is null.
         listed = "SELECT {outline} FROM saga WHERE {which} AND ($1 IS NULL OR type = $1) AND ($2 IS NULL OR state = $2)
@@ -39,9 +39,9 @@ migrations::statements! {
             ON CONFLICT (type, id) DO NOTHING";
     find = "SELECT {columns} FROM saga WHERE type = $1 AND id = $2";
     look = "SELECT {outline} FROM saga WHERE type = $1 AND id = $2";
-    /// One whose worker is gone without a word has failed once more: it may be what ended it. After
-    /// a failure before that it is not taken now but later, at a time of its own, so that what ends
-    /// its workers is not always taken with the same others.
+    /// A saga whose worker died has failed once more: the saga may have ended it. After an earlier
+    /// failure it is not claimed now but later, at a random time. So a saga that ends its workers
+    /// is not always claimed with the same others.
     claim = "
         UPDATE saga SET epoch = epoch + 1, worker = CASE WHEN {lost_again} THEN NULL ELSE $4 END,
             wake_at = {now} + CASE WHEN {lost_again}
@@ -52,7 +52,7 @@ migrations::statements! {
             waiting_since = CASE WHEN {lost_again} THEN NULL ELSE waiting_since END
             WHERE rowid IN (SELECT rowid FROM saga WHERE type = $1 AND version = $2 AND wake_at <= {now}
             ORDER BY wake_at LIMIT $3) RETURNING {columns}";
-    /// Its last failures are over: it got on.
+    /// Clears the failures of a saga that has made progress.
     got_on = "UPDATE saga SET attempts = 0, error = NULL WHERE {held} AND attempts > 0";
     renew = "UPDATE saga SET wake_at = {now} + $4 WHERE {held}";
     steps = "SELECT {step_columns}, result FROM saga_step WHERE type = $1 AND id = $2 ORDER BY position";
@@ -75,8 +75,8 @@ migrations::statements! {
         UPDATE saga SET {let_go}, attempts = $4, error = coalesce($6, error),
             wake_at = {now} + CASE WHEN cancel IS NULL THEN $5 ELSE 0 END
         WHERE {held}";
-    /// Not while it is cancelled: its worker looks again, and undoes it. $6 the step at which it is
-    /// stuck, or null.
+    /// Not if it is cancelled: its worker then reads it again and undoes it. $6 is the step at
+    /// which it is stuck, or null.
     stick = "
         UPDATE saga SET worker = NULL, waits_for = $6, waiting_since = NULL, attempts = $4, error = $5,
             wake_at = NULL, stuck_at = {now}
@@ -129,7 +129,7 @@ migrations::statements! {
     skip_step = "
         UPDATE saga_step SET state = 'done', result = $4, ended_at = {now}
             WHERE type = $1 AND id = $2 AND name = $3 AND (state IN ('calling', 'waiting') OR $5)";
-    /// A step that has not begun is given a result; `error` says who gave it, so that any kind of
+    /// Gives a result to a step that has not begun. `error` says who gave it, so that any kind of
     /// step takes it.
     skip_new_step = "
         INSERT INTO saga_step (type, id, name, position, kind, state, undo, result, error, ended_at)

@@ -1,4 +1,4 @@
-//! Takes what is due, fair between types.
+//! Claims due sagas, fairly between types.
 
 use tokio::time::Instant;
 
@@ -9,8 +9,8 @@ use crate::record::{LOST, SagaRecord};
 use crate::sagas::Sagas;
 use crate::telemetry;
 
-/// The types and versions that run here. Each look begins with another one, and no one takes more
-/// than its share as long as others may have work.
+/// The types and versions that run here. Each look starts with the next one, and none takes more
+/// than its share while others may have work.
 pub(super) struct Claims<'a, DB: Dialect> {
     sagas: &'a Sagas<DB>,
     kinds: Vec<(String, u16)>,
@@ -22,7 +22,7 @@ impl<'a, DB: Dialect> Claims<'a, DB> {
         Self { sagas, kinds: sagas.0.registry.runnable(), first: 0 }
     }
 
-    /// Takes at most `free` sagas.
+    /// Claims at most `free` sagas.
     pub(super) async fn take(
         &mut self,
         free: usize,
@@ -61,7 +61,7 @@ impl<'a, DB: Dialect> Claims<'a, DB> {
                         }
                     }
                 }
-                // Those that are taken are run.
+                // Those that are already claimed are run.
                 Err(error) if taken.is_empty() => return Err(error),
                 Err(_) => break,
             }
@@ -69,7 +69,7 @@ impl<'a, DB: Dialect> Claims<'a, DB> {
         Ok(taken)
     }
 
-    /// Which kinds have a saga that is due: an idle worker asks once for all of them.
+    /// Returns which kinds have a due saga. An idle worker asks once for all of them.
     async fn due(&self, connection: &mut DB::Connection) -> Result<Vec<bool>, StoreError> {
         if self.kinds.len() == 1 {
             return Ok(vec![true]);
@@ -79,7 +79,7 @@ impl<'a, DB: Dialect> Claims<'a, DB> {
     }
 }
 
-/// The part of `free` for the first of so many kinds, rounded up.
+/// Returns the share of `free` for the next of `kinds` kinds, rounded up.
 fn share(free: usize, kinds: usize) -> u32 {
     u32::try_from(free.div_ceil(kinds)).unwrap_or(u32::MAX)
 }

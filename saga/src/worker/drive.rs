@@ -1,4 +1,4 @@
-//! One saga, from the claim to its next pause.
+//! Runs one saga, from the claim to its next pause.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -20,29 +20,30 @@ use crate::run::{Halt, Run};
 use crate::sagas::{Inner, Sagas};
 use crate::{crash_points, telemetry};
 
-/// Conflicts in a row that are one failure: a lock that nobody gives back must not go unnoticed.
+/// Conflicts in a row that count as one failure: a lock that is never released must not go
+/// unnoticed.
 const CONFLICTS_MAX: u32 = 20;
 /// The pauses between them.
 const CONFLICTS: Backoff = Backoff { first: Duration::from_millis(10), max: Duration::from_millis(250) };
 
-/// Failures in a row that look like an outage, with an answer of the database after each of them,
-/// that are not counted. The next one is the step's: it uses another database that is away, or asks
-/// for more than this one can do.
+/// Failures in a row that look like an outage and are not counted, although the database answered
+/// after each of them. The next one counts against the step: it uses another database that is
+/// unavailable, or asks for more than this one can do.
 const UNCOUNTED_MAX: u32 = 5;
 
-/// The end of a worker makes no saga stuck before so many failures, whatever the limit of attempts:
-/// most are killed for other reasons.
+/// Minimum failures before the end of a worker makes a saga stuck, whatever the limit of attempts:
+/// most workers are killed for other reasons.
 const WORKERS_MIN: u32 = 10;
 
-/// How often a saga is let go again while its worker stops and the database does not answer.
+/// How often releasing a saga is retried while its worker stops and the database does not answer.
 const OUTAGES_AT_STOP: u32 = 3;
 
 /// The next step after a run.
 #[derive(Debug)]
 enum Next {
-    /// The saga is let go, or is somebody else's.
+    /// The saga is released, or belongs to another worker.
     Leave,
-    /// It is looked at again, and run again.
+    /// The saga is read again, and run again.
     Again,
     /// The same, after the database did not answer.
     AfterOutage,
@@ -56,15 +57,16 @@ struct Driver<DB: Dialect> {
     /// Failures since the last progress.
     attempts: u32,
     conflicts: u32,
-    /// Failures in a row that were not counted, with an answer of the database after each of them.
+    /// Consecutive failures that were not counted, although the database answered after each of
+    /// them.
     uncounted: u32,
-    /// Nobody has run the saga yet: it has no steps.
+    /// Whether the saga has not run yet, so that it has no steps.
     is_fresh: bool,
     /// The step at which the last run ended.
     step: Option<String>,
 }
 
-/// Runs a saga that was taken.
+/// Runs a saga that was claimed.
 pub(super) async fn drive<DB: Dialect>(
     sagas: Arc<Inner<DB>>,
     in_hand: Arc<InHand>,
@@ -82,7 +84,7 @@ pub(super) async fn drive<DB: Dialect>(
     driver.run(saga).await;
 }
 
-/// Lets a saga go that has not begun here: this process has no time for it.
+/// Releases a claimed saga that has not begun here, because this process has no slot for it.
 pub(super) async fn give_back<DB: Dialect>(sagas: &Arc<Inner<DB>>, saga: &SagaRecord) {
     let held = Held { id: saga.id.clone(), epoch: saga.epoch };
     let turn = Turn::Postpone { attempts: saga.attempts, delay: Duration::ZERO, error: None };
@@ -91,13 +93,13 @@ pub(super) async fn give_back<DB: Dialect>(sagas: &Arc<Inner<DB>>, saga: &SagaRe
         sagas.tables.turn(&mut connection, &held, &turn).await
     };
     if let Err(error) = sagas.db.call(given).await {
-        tracing::warn!(saga = %saga.id, %error, "a saga was not given back; its lease expires");
+        tracing::warn!(saga = %saga.id, %error, "a claimed saga was not released; its lease has to expire");
     }
 }
 
 impl<DB: Dialect> Driver<DB> {
     async fn run(&mut self, saga: SagaRecord) {
-        // The first run needs no look: it is what the claim returned.
+        // The first run needs no read: the claim returned the saga.
         let (mut found, mut outages) = (Some(saga), 0);
         loop {
             let next = match found.take() {
@@ -129,7 +131,7 @@ impl<DB: Dialect> Driver<DB> {
         }
     }
 
-    /// One run of the function, and what follows from it.
+    /// Runs the function once, and does what follows from it.
     async fn once(&mut self, saga: &SagaRecord) -> Result<Next, StoreError> {
         if saga.state.has_ended() || saga.stuck_at.is_some() {
             return Ok(Next::Leave);
@@ -153,7 +155,7 @@ impl<DB: Dialect> Driver<DB> {
         };
         let worn_out = self.worn_out(saga);
         if let (Some(reason), true) = (&worn_out, self.attempts > self.workers_max()) {
-            // The run that was to find out where ended its worker, too.
+            // The extra run, which was to show the step at fault, ended its worker as well.
             let open = || steps.iter().find(|step| step.is_open()).map(|step| step.name.clone());
             self.step = target.or_else(open);
             return self.stick(reason, self.attempts).await;
@@ -162,7 +164,8 @@ impl<DB: Dialect> Driver<DB> {
         let mut run = Run::new(context, saga, self.lease.clone(), steps, mailbox, target.clone(), worn_out);
         let ended = AssertUnwindSafe(function.run(&mut run, &saga.input)).catch_unwind().await;
         let halt = run.take_halt(ended.is_err());
-        // While it is undone, an operator may skip the undo that is due, wherever the run ended.
+        // While the saga is undone, an operator may skip the undo that is due, wherever the run
+        // ended.
         self.step = target.clone().or_else(|| run.ended_at());
         if run.parts().has_progressed {
             self.attempts = 0;
@@ -170,7 +173,7 @@ impl<DB: Dialect> Driver<DB> {
             self.uncounted = 0;
         }
         match (ended, halt) {
-            // The function may make of it what it likes, a panic too.
+            // After a halt the result of the function is ignored, even a panic.
             (_, Some(halt)) => self.halted(halt, target.as_deref()).await,
             (Err(panic), None) => self.failed(&panic_text(&*panic), true, None).await,
             (Ok(Ended::Unfit(reason)), None) => self.stick(&reason, self.attempts).await,
@@ -206,7 +209,7 @@ impl<DB: Dialect> Driver<DB> {
             }
             Halt::Stuck(reason) => self.stick(&reason, self.attempts).await,
             Halt::Changed => {
-                // Rarely more than once; never in a tight loop.
+                // Rarely needed more than once; the pause avoids a tight loop.
                 tokio::time::sleep(CONFLICTS.delay(1, rand::random())).await;
                 Ok(Next::Again)
             }
@@ -220,7 +223,7 @@ impl<DB: Dialect> Driver<DB> {
         }
     }
 
-    /// The steps and replies, where there can be any.
+    /// Reads the steps and replies, unless there can be none.
     async fn read(
         &mut self,
         saga: &SagaRecord,
@@ -253,7 +256,7 @@ impl<DB: Dialect> Driver<DB> {
             return Ok(Next::Leave);
         }
         if !finishing::finish(&self.sagas, &self.held, output).await? {
-            // Cancelled while it finished, or somebody else's.
+            // Cancelled meanwhile, or taken by another worker.
             return Ok(Next::Again);
         }
         telemetry::ended(saga.id.saga_type(), State::Finished);
@@ -282,7 +285,7 @@ impl<DB: Dialect> Driver<DB> {
         Ok(Next::Leave)
     }
 
-    /// Lets the saga go for a while, or for an operator after too many failures.
+    /// Postpones the saga, or leaves it to an operator after too many failures.
     async fn failed(
         &mut self,
         error: &str,
@@ -304,7 +307,7 @@ impl<DB: Dialect> Driver<DB> {
             }
         }
         let delay = delay.unwrap_or_else(|| self.sagas.options.backoff.delay(attempts, rand::random()));
-        // A longer one is a time that the database cannot write.
+        // A longer delay leads to a time that the database cannot store.
         let delay = delay.min(SPAN_MAX);
         tracing::info!(saga = %self.held.id, %error, attempts, ?delay, "a step failed and is tried again");
         self.turn(&Turn::Postpone { attempts, delay, error: Some(&error) }).await?;
@@ -315,7 +318,7 @@ impl<DB: Dialect> Driver<DB> {
         let error = storable(error);
         let step = self.step.as_deref();
         if !self.turn(&Turn::Stick { attempts, error: &error, step }).await? {
-            // Cancelled meanwhile, which decides, or somebody else's.
+            // Cancelled meanwhile, which takes precedence, or taken by another worker.
             return Ok(Next::Again);
         }
         tracing::error!(
@@ -339,21 +342,21 @@ impl<DB: Dialect> Driver<DB> {
         self.stick(&error, self.attempts).await
     }
 
-    /// Failures after which a saga that was taken is not tried again.
+    /// Returns the number of failures above which a claimed saga is not run again.
     fn workers_max(&self) -> u32 {
         self.sagas.options.attempts_max.max(WORKERS_MIN)
     }
 
-    /// Why a saga that was taken is not tried again: whoever had it before ended without a word,
-    /// which counts as a failure, and it has used up its attempts. Another process may allow more
-    /// of them, so that their number alone says nothing.
+    /// Returns why a claimed saga is not retried: its previous worker ended without storing
+    /// anything, which counts as a failure, and its attempts are used up. Their number alone says
+    /// nothing, because another process may allow more of them.
     fn worn_out(&self, saga: &SagaRecord) -> Option<String> {
         let is_lost = saga.error.as_deref() == Some(LOST) && self.attempts >= self.workers_max();
         is_lost.then(|| format!("{LOST}; it failed {} times in a row", self.attempts))
     }
 }
 
-/// The step that is to be undone next: the last one.
+/// Returns the step to undo next: the last one that is pending.
 fn target(steps: &[StepRecord]) -> Option<String> {
     let pending = steps.iter().filter(|step| step.undo == UndoState::Pending);
     pending.max_by_key(|step| step.position).map(|step| step.name.clone())

@@ -9,7 +9,7 @@ use crate::error::StoreError;
 use crate::record::{Held, Turn};
 use crate::sagas::{Inner, Sagas};
 
-/// How many end with one statement at most.
+/// Maximum sagas that one statement ends.
 const TOGETHER_MAX: usize = 64;
 
 /// Sagas that are about to end.
@@ -39,8 +39,8 @@ impl Finishing {
     }
 }
 
-/// Ends a saga that ran to its end, if it is held and nobody has cancelled it; whether it did. Of
-/// those that wait, the first one acts for all.
+/// Ends a saga that ran to its end, if it is held and not cancelled. Returns whether it was ended.
+/// Of the callers that wait, the first one acts for all.
 pub(super) async fn finish<DB: Dialect>(
     sagas: &Arc<Inner<DB>>,
     held: &Held,
@@ -52,7 +52,7 @@ pub(super) async fn finish<DB: Dialect>(
         let turn = sagas.finishing.turn.lock().await;
         match is_done.try_recv() {
             Ok(finished) => return finished,
-            // The one that acted was dropped: a look at the saga tells the outcome.
+            // The caller that acted was dropped: reading the saga shows the outcome.
             Err(oneshot::error::TryRecvError::Closed) => return Ok(false),
             Err(oneshot::error::TryRecvError::Empty) => {}
         }
@@ -67,13 +67,13 @@ async fn store<DB: Dialect>(sagas: &Arc<Inner<DB>>, endings: Vec<Ending>) {
         let all: Vec<(&Held, &str)> = endings.iter().map(|ending| (&ending.held, &*ending.output)).collect();
         if let Ok(finished) = together(sagas, &all).await {
             for (ending, finished) in endings.into_iter().zip(finished) {
-                // One that was dropped meanwhile needs no answer.
+                // A caller that was dropped meanwhile needs no answer.
                 let _ = ending.done.send(Ok(finished));
             }
             return;
         }
     }
-    // Alone, or one by one after an error, which may be one saga's.
+    // Alone, or one by one after an error that may concern only one of them.
     for Ending { held, output, done } in endings {
         let _ = done.send(alone(sagas, &held, &output).await);
     }

@@ -1,4 +1,4 @@
-//! Forgets what ended long ago, and reports what nobody runs.
+//! Forgets sagas that ended long ago, and reports overdue ones.
 
 use std::time::Duration;
 
@@ -9,12 +9,13 @@ use crate::dialect::Dialect;
 use crate::sagas::Sagas;
 use crate::telemetry;
 
-/// How often, with jitter.
+/// Mean time between two passes; jitter varies it by up to 25 %.
 const EVERY: Duration = Duration::from_secs(60);
 /// How long a saga's turn may be overdue before it is reported.
 const OVERDUE: Duration = Duration::from_secs(60);
 
-/// Maintains the tables, without end. Processes that were started together do not stay in step.
+/// Maintains the tables, without end. Jitter keeps processes that were started together from
+/// staying in step.
 pub(super) async fn keep_running<DB: Dialect>(sagas: Sagas<DB>) {
     loop {
         tokio::time::sleep(jittered(EVERY, rand::random())).await;

@@ -1,13 +1,13 @@
-//! The worker: takes sagas that are due, and runs them.
+//! The worker: claims due sagas, and runs them.
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | `claims` | takes what is due, fair between types |
+//! | `claims` | claims due sagas, fairly between types |
 //! | `drive` | one saga, from the claim to its next pause |
 //! | `finishing` | ends sagas, many in one statement |
-//! | `maintenance` | forgets what ended long ago, and reports what nobody runs |
-//! | `renewal` | keeps the leases of all sagas in hand, with one statement |
-//! | `room` | how many more are taken, and when |
+//! | `maintenance` | forgets sagas that ended long ago, and reports overdue ones |
+//! | `renewal` | renews the leases of all running sagas with one statement |
+//! | `room` | how many more sagas to claim, and when |
 
 mod claims;
 mod drive;
@@ -37,10 +37,10 @@ use renewal::InHand;
 use room::Room;
 
 impl<DB: Dialect> Sagas<DB> {
-    /// Runs the sagas whose functions are registered, until `shutdown` ends: then it takes no more,
-    /// lets those in hand reach their next step
-    /// ([`WorkerOptions::shutdown_grace`](crate::WorkerOptions)), and lets them go. Any number of
-    /// processes may run at once. Outages of the database are waited out.
+    /// Runs the sagas whose functions are registered, until `shutdown` ends. Then it claims no
+    /// more, lets the running ones reach their next step
+    /// ([`WorkerOptions::shutdown_grace`](crate::WorkerOptions)), and releases them. Any number of
+    /// processes may run at once. It waits out outages of the database.
     ///
     /// Dropping the future loses nothing, but other workers have to wait until the leases expire.
     pub async fn run(&self, shutdown: impl Future<Output = ()>) {
@@ -54,12 +54,12 @@ impl<DB: Dialect> Sagas<DB> {
             let working = self.work(&mut running, &in_hand, &stopping);
             tokio::pin!(working, shutdown);
             tokio::select! {
-                // It ends when it is told to, which only this function does.
+                // It ends only when `stopping` is cancelled, which only this function does.
                 () = &mut working => return,
                 () = &mut shutdown => stopping.cancel(),
             }
             let stopped_at = Instant::now();
-            // Sagas that a claim under way still takes would be leased to nobody.
+            // Otherwise sagas of a claim under way would be leased, and no task would run them.
             _ = timeout_at(stopped_at + self.0.options.shutdown_grace, working).await;
             stopped_at
         };
@@ -73,7 +73,8 @@ impl<DB: Dialect> Sagas<DB> {
         }
     }
 
-    /// Takes and runs sagas until it stops; those that the last claim took are given back.
+    /// Claims and runs sagas until it is stopped; sagas of the last claim that have not begun are
+    /// released.
     async fn work(&self, running: &mut JoinSet<()>, in_hand: &Arc<InHand>, stopping: &CancellationToken) {
         let worker = Uuid::now_v7().to_string();
         let mut claims = Claims::new(self);

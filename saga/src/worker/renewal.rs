@@ -1,6 +1,6 @@
-//! Keeps the leases of all sagas that a worker has in hand, with one statement.
+//! Renews the leases of all sagas that a worker runs, with one statement.
 //!
-//! On a connection of its own, so that steps which use up the pool cost no lease.
+//! It uses a connection of its own, so that steps that exhaust the pool cost no lease.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,11 +15,11 @@ use crate::lease::Lease;
 use crate::record::Held;
 use crate::sagas::Sagas;
 
-/// The sagas that a worker has in hand.
+/// The sagas that a worker runs.
 #[derive(Debug, Default)]
 pub(super) struct InHand(Mutex<HashMap<Held, Lease>>);
 
-/// A saga that is renewed until this is dropped.
+/// A saga whose lease is renewed until this is dropped.
 pub(super) struct Renewed {
     sagas: Arc<InHand>,
     held: Held,
@@ -42,7 +42,8 @@ impl Drop for Renewed {
     }
 }
 
-/// Renews every lease each third of its length, without end. After a failure it tries again sooner.
+/// Renews every lease after each third of its length, without end. After a failure it tries again
+/// sooner.
 pub(super) async fn keep_renewing<DB: Dialect>(sagas: Sagas<DB>, in_hand: Arc<InHand>) {
     let mut renewal = Renewal { sagas, in_hand, connection: None };
     let every = renewal.sagas.0.options.lease / 3;
@@ -52,7 +53,7 @@ pub(super) async fn keep_renewing<DB: Dialect>(sagas: Sagas<DB>, in_hand: Arc<In
         pause = match tokio::time::timeout(every, renewal.once()).await {
             Ok(Ok(())) => every,
             failed => {
-                // A connection that did not answer in time answers nothing else.
+                // A connection that did not answer in time is not used again.
                 renewal.connection = None;
                 let problem = match failed {
                     Ok(Err(error)) => chain(&error),
@@ -91,7 +92,7 @@ impl<DB: Dialect> Renewal<DB> {
                 lease_of.renewed(asked_at, lease);
             }
         }
-        // Elsewhere the pool lends it for each renewal.
+        // Otherwise the pool lends a connection for each renewal.
         if inner.renews_beside_steps() {
             self.connection = Some(connection);
         }

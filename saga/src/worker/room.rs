@@ -1,8 +1,8 @@
-//! How many more sagas are taken, and when.
+//! Decides how many more sagas to claim, and when.
 //!
-//! Many are taken with one statement, and some ahead: those wait for a slot while the statement is
-//! under way. Ahead only where sagas pass quickly; one that waits longer than [`AHEAD_MAX`] goes
-//! back to where other workers find it.
+//! One statement claims many sagas, some of them ahead: these take the slots that become free while
+//! the next statement is under way. Sagas are claimed ahead only while they end quickly. One that
+//! waits for a slot longer than [`AHEAD_MAX`] is released, so that other workers find it.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -12,16 +12,16 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
-/// Sagas pass quickly while they end within this time of each other.
+/// Sagas end quickly if they end within this time of each other.
 const BRISK: Duration = Duration::from_millis(20);
-/// How long a saga waits for a slot.
+/// Maximum time that a claimed saga waits for a slot.
 const AHEAD_MAX: Duration = Duration::from_millis(250);
 
 /// The slots of a worker.
 pub(super) struct Room {
     slots: Arc<Semaphore>,
     concurrency: usize,
-    /// The last time that a saga ended, and how long after the one before.
+    /// When the last saga ended, and how long after the previous one.
     last: Option<(Instant, Duration)>,
 }
 
@@ -32,7 +32,7 @@ impl Room {
         Self { slots: Arc::new(Semaphore::new(concurrency)), concurrency, last: None }
     }
 
-    /// Waits until there is room, and says for how many.
+    /// Waits until there is room, and returns for how many sagas.
     pub(super) async fn free(&mut self, running: &mut JoinSet<()>) -> usize {
         loop {
             while running.try_join_next().is_some() {
@@ -53,7 +53,7 @@ impl Room {
         }
     }
 
-    /// A slot, once one is free; nothing after [`AHEAD_MAX`].
+    /// Returns a slot once one is free; `None` after [`AHEAD_MAX`].
     pub(super) fn slot(&self) -> impl Future<Output = Option<OwnedSemaphorePermit>> + Send + use<> {
         let slots = Arc::clone(&self.slots);
         async move { timeout(AHEAD_MAX, slots.acquire_owned()).await.ok()?.ok() }

@@ -1,4 +1,4 @@
-//! One run with one fault, to its end.
+//! One run with one fault, from start to end.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,11 +17,11 @@ use super::everywhere::Check;
 use super::faults::Fault;
 use crate::failure::Failure;
 
-/// How long one run may take.
+/// The time limit of one run.
 const LIMIT: Duration = Duration::from_secs(60);
 /// The pause between two looks at the saga.
 const PAUSE: Duration = Duration::from_millis(3);
-/// Every turn, lease and timer has come, where nobody works. With short leases, everywhere.
+/// Makes turns and timers due for sagas without a worker; `LAPSE` also ends the leases of workers.
 const NOW: &str = "UPDATE saga SET wake_at = 1 WHERE wake_at IS NOT NULL AND worker IS NULL;
     UPDATE saga_step SET due_at = 1 WHERE due_at IS NOT NULL AND kind = 'sleep'";
 const LAPSE: &str = "UPDATE saga SET wake_at = 1 WHERE wake_at IS NOT NULL";
@@ -38,7 +38,7 @@ pub(super) struct Course {
 }
 
 impl Course {
-    /// Runs the saga to its end; whether the fault was met.
+    /// Runs the saga to its end. Returns that end, and whether the fault occurred.
     pub(super) async fn run(&self, fault: Fault) -> Result<(End, bool), Failure> {
         let folder = tempfile::tempdir().map_err(Failure::during("make a temporary folder"))?;
         let url = format!("sqlite://{}?mode=rwc", folder.path().join("saga.db").display());
@@ -63,7 +63,7 @@ impl Course {
         options.backoff = Backoff { first: Duration::from_millis(1), max: Duration::from_millis(5) };
         options.poll_max = Duration::from_millis(5);
         if fault == Fault::ShortLeases {
-            // A lease that is lost is a failure, and these are lost on purpose.
+            // A lost lease counts as a failed attempt, and here leases are lost on purpose.
             options.attempts_max = u32::MAX;
         }
         let builder = Sagas::builder(pool.clone(), Outbox::new()).options(options).hook(hook);
@@ -103,7 +103,7 @@ impl Course {
         Ok((end, met.load(Ordering::SeqCst)))
     }
 
-    /// Answers requests and lets time pass, until the saga has ended.
+    /// Answers requests and lets time pass until the saga has ended.
     async fn follow(
         &self,
         sagas: &Sagas<Sqlite>,
@@ -130,7 +130,7 @@ impl Course {
             }
             let is_gone =
                 fault.has_passes() && met.load(Ordering::SeqCst) && !has_lapsed && saga.worker.is_some();
-            // Not at each look: a worker must be able to end a step.
+            // Not at every look: a worker must be able to finish a step.
             let is_over = fault == Fault::ShortLeases && look.is_multiple_of(10);
             has_lapsed |= is_gone;
             sqlx::raw_sql(NOW).execute(sagas.pool()).await.map_err(Failure::during("let time pass"))?;
@@ -141,7 +141,7 @@ impl Course {
         Err(Failure::new("the saga does not end"))
     }
 
-    /// Gives one reply, or all of them.
+    /// Sends one reply, or all of them.
     async fn reply(&self, sagas: &Sagas<Sqlite>, only: Option<&str>) -> Result<(), Failure> {
         let chosen = self.replies.iter().filter(|(step, _)| only.is_none_or(|only| only == step.as_str()));
         for (step, reply) in chosen {

@@ -1,8 +1,8 @@
-//! The end of a saga, and how two ends differ.
+//! The end of a saga, and the comparison of two ends.
 
 use saga::{SagaRecord, StepKind, StepRecord, StepState, UndoState};
 
-/// How a saga ended.
+/// The end of a saga.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct End {
     state: &'static str,
@@ -14,7 +14,7 @@ pub(super) struct End {
 }
 
 impl End {
-    /// Judges what holds for every end.
+    /// Checks what must hold for every end, and builds the end.
     pub(super) fn of(saga: &SagaRecord, steps: &[StepRecord], messages: Vec<String>) -> Result<Self, String> {
         for step in steps {
             let is_open = matches!(step.state, StepState::Calling) && step.kind == StepKind::Call;
@@ -36,7 +36,7 @@ impl End {
     }
 }
 
-/// The first difference between two ends.
+/// Compares two ends. The error names the first difference.
 pub(super) fn compare(expected: &End, found: &End) -> Result<(), String> {
     let differ = |what: &str, expected: &dyn std::fmt::Debug, found: &dyn std::fmt::Debug| {
         Err(format!("{what} differ from the undisturbed run: {found:?} instead of {expected:?}"))

@@ -1,4 +1,4 @@
-//! Runs a saga with one fault after the other.
+//! Runs a saga with one fault at a time.
 
 use std::collections::BTreeMap;
 use std::future::{Future, IntoFuture};
@@ -18,10 +18,10 @@ use crate::failure::Failure;
 type Checking = Pin<Box<dyn Future<Output = Result<(), String>> + Send>>;
 pub(super) type Check = Arc<dyn Fn(Pool<Sqlite>) -> Checking + Send + Sync>;
 
-/// Runs a saga from start to end, again and again, each time in a database of its own: undisturbed
-/// first, then with a worker that vanishes at each crash point and each pass of it, with a second
-/// worker beside it, with leases that end too soon, and with replies that come early, twice and
-/// late. Every end must be the undisturbed one: state, output, messages, results and undos.
+/// Runs a saga from start to end, again and again, each time in a database of its own. The first
+/// run is undisturbed. Then a worker disappears at each crash point, at each pass of it, with a
+/// second worker beside it. Then leases end too soon, and replies come early, twice and late. Every
+/// end must equal the undisturbed one: state, output, messages, results and undos.
 ///
 /// ```
 /// use saga::{Run, Stop};
@@ -56,7 +56,7 @@ pub(super) type Check = Arc<dyn Fn(Pool<Sqlite>) -> Checking + Send + Sync>;
 /// # Ok(()) }
 /// ```
 ///
-/// Calls of other services are made again after a crash: give the saga doubles that honour keys.
+/// Calls to other services are repeated after a crash: give the saga doubles that honour keys.
 /// Timers are due at once.
 pub fn everywhere<F, I, O>(function: F, input: I) -> Everywhere
 where
@@ -69,7 +69,7 @@ where
     Everywhere { register, input, setup: Vec::new(), replies: BTreeMap::new(), check: None }
 }
 
-/// A saga that is about to run everywhere: `.await` it.
+/// A saga that is about to run with every fault: `.await` it.
 #[must_use = "nothing runs until it is awaited"]
 pub struct Everywhere {
     register: Register,
@@ -80,13 +80,13 @@ pub struct Everywhere {
 }
 
 impl Everywhere {
-    /// Runs this SQL before each start: the tables of the service.
+    /// Runs this SQL before each start, to create the tables of the service.
     pub fn setup(mut self, sql: &'static str) -> Self {
         self.setup.push(sql);
         self
     }
 
-    /// Answers the request of this name, once it is sent; with some faults earlier, twice, and
+    /// Answers the request with this name once it is sent. Some faults answer earlier, twice, or
     /// after the end.
     pub fn reply(mut self, step: impl Into<String>, reply: &impl Serialize) -> Self {
         match serde_json::to_value(reply) {
@@ -96,7 +96,7 @@ impl Everywhere {
         self
     }
 
-    /// Judges the service's own tables after each end: the money adds up, for example.
+    /// Checks the service's own tables after each end, for example that the money adds up.
     pub fn check<C, Fut>(mut self, check: C) -> Self
     where
         C: Fn(Pool<Sqlite>) -> Fut + Send + Sync + 'static,
@@ -125,7 +125,8 @@ impl Everywhere {
     }
 }
 
-/// One fault; with a crash point, at each of its passes until one is not met. How many were met.
+/// Runs one fault; for a crash point, once for each pass until one does not occur. Returns how many
+/// occurred.
 async fn one(course: &Course, fault: Fault, expected: &End) -> Result<usize, Failure> {
     let mut met = 0;
     for pass in 1..=PASSES {
@@ -144,7 +145,7 @@ impl IntoFuture for Everywhere {
     type Output = Result<usize, Failure>;
     type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
 
-    /// How many faults the saga has met.
+    /// Runs the saga with every fault and returns how many of them occurred.
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(self.run())
     }

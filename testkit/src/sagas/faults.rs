@@ -1,4 +1,4 @@
-//! The faults, and the worker that vanishes.
+//! The faults, one of which makes a worker disappear.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use saga::{Hook, crash_points};
 
-/// The passes of a crash point that are tried at most.
+/// The maximum number of passes of a crash point that are tried.
 pub(super) const PASSES: u32 = 50;
 
 /// Something that goes wrong in one run.
@@ -15,7 +15,7 @@ pub(super) const PASSES: u32 = 50;
 pub(super) enum Fault {
     /// Nothing.
     None,
-    /// A worker vanishes at a place, at the so-many-th pass of it.
+    /// A worker disappears at a place, at this pass of it.
     Vanish(&'static str, u32),
     /// Every lease ends at once: two workers take turns.
     ShortLeases,
@@ -46,7 +46,7 @@ impl Fault {
         matches!(self, Self::Vanish(..))
     }
 
-    /// The hook of the workers, and whether one has vanished.
+    /// Returns the hook of the workers, and a flag that says whether the fault has occurred.
     pub(super) fn hook(self) -> (Hook, Arc<AtomicBool>) {
         let met = Arc::new(AtomicBool::new(!self.has_passes()));
         let (noted, passes) = (Arc::clone(&met), Mutex::new(HashMap::<&'static str, u32>::new()));

@@ -1,11 +1,11 @@
-//! A saga with a crash everywhere.
+//! A saga with a crash at every point.
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | `everywhere` | [`everywhere`], [`Everywhere`]: runs a saga with one fault after the other |
-//! | `course` | one run with one fault, to its end |
-//! | `faults` | the faults, and the worker that vanishes |
-//! | `ends` | what each end must look like |
+//! | `everywhere` | [`everywhere`], [`Everywhere`]: runs a saga with one fault at a time |
+//! | `course` | one run with one fault, from start to end |
+//! | `faults` | the faults, one of which makes a worker disappear |
+//! | `ends` | the end of a saga, and the comparison of two ends |
 
 mod course;
 mod ends;

@@ -2,10 +2,10 @@
 
 use crate::{git, workspace};
 
-/// Whether nothing but documents differs between a revision and the working tree.
+/// Whether only documents differ between a revision and the working tree.
 ///
 /// # Errors
-/// What git said, for example of a revision that it does not know.
+/// The message of git, for example about an unknown revision.
 pub(super) fn is_documents_only(since: &str) -> Result<bool, String> {
     let root = workspace::root()?;
     let known = git::answer(&root, ["rev-parse", "--verify", "--quiet", &format!("{since}^{{commit}}")]);
@@ -18,7 +18,7 @@ pub(super) fn is_documents_only(since: &str) -> Result<bool, String> {
     Ok(files.peek().is_some() && files.all(is_document))
 }
 
-/// Whether people read a file and no program does. Alert rules and dashboards are read by programs.
+/// Whether a file is read by people only. Alert rules and dashboards are read by programs.
 fn is_document(path: &str) -> bool {
     let is_text = path.ends_with(".md") || path.ends_with(".svg") || path == "LICENSE" || path == "book.toml";
     // Compiled into packages, or run by a test of the examples.

@@ -1,4 +1,4 @@
-//! `cargo xtask test`: what must pass with every change.
+//! `cargo xtask test`: the checks that must pass with every change.
 
 use super::{
     change,
@@ -25,19 +25,19 @@ use std::{
 /// Run the gate: lints, unit tests, simulation, and the suites on real services.
 ///
 /// Services are started first. The last line is `N passed, N failed, N skipped`; a check without
-/// tests counts as one. `cargo xtask night` has the rest.
+/// tests counts as one. `cargo xtask night` runs the rest.
 #[derive(Debug, Args)]
 pub(crate) struct Test {
-    /// Only tests whose name contains this, also those of the night, and no lints.
+    /// Run only tests whose name contains this, including those of the night, and no lints.
     filter: Option<String>,
     /// Fail when one of these services is missing: all, none, or names separated by commas
     /// [default: all if CI=true, else none].
     #[arg(long)]
     require: Option<Require>,
-    /// Only these checks, separated by commas; `cargo xtask check --list` has their names.
+    /// Run only these checks, separated by commas; `cargo xtask check --list` has their names.
     #[arg(long, value_delimiter = ',', value_name = "CHECK", conflicts_with = "filter")]
     only: Vec<String>,
-    /// When nothing but documents has changed since this revision, only what concerns documents.
+    /// If only documents have changed since this revision, run only the checks of documents.
     #[arg(long, value_name = "REVISION", conflicts_with = "filter")]
     since: Option<String>,
     /// How the result is printed.
@@ -51,15 +51,15 @@ pub(crate) struct Test {
 /// The checks that take seconds and wait for nothing.
 const FIRST: [&str; 2] = ["fmt", "patches"];
 
-/// The checks that run side by side once the programs are built, lane by lane. Suites wait for
-/// services most of the time; the lints fill what they leave of the processors.
+/// The checks that run in parallel once the programs are built, lane by lane. Suites mostly wait
+/// for services; the lints use the remaining processor time.
 const LANES: [&[&str]; 4] =
     [&["conformance"], &["end-to-end", "tls"], &["brokers", "canary"], &["unit", "simulation", "clippy"]];
 
-/// Concerned by a change of documents.
+/// The checks that a change of documents can affect.
 const DOCUMENTS: [&str; 2] = ["fmt", "unit"];
 
-/// No check of the gate takes a quarter of this.
+/// The time limit of one check, more than four times what any check of the gate takes.
 const TIME_LIMIT: Duration = Duration::from_secs(20 * 60);
 
 pub(crate) fn run(options: &Test) -> Result<ExitCode, String> {
@@ -72,7 +72,7 @@ pub(crate) fn run(options: &Test) -> Result<ExitCode, String> {
     Ok(if outcome.is_success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The chosen checks of the gate.
+/// Runs the chosen checks of the gate.
 fn gate(options: &Test, require: &Require) -> Result<Outcome, String> {
     let begun = Instant::now();
     let is_documents_only = match &options.since {
@@ -85,7 +85,7 @@ fn gate(options: &Test, require: &Require) -> Result<Outcome, String> {
     let needs = checks.iter().map(|check| check.needs).max().unwrap_or(Needs::Nothing);
     let told = |ended: &super::runner::Ended| eprintln!("{}", summary::line(ended));
 
-    // The checks of a second come first; a failure of theirs stops no other.
+    // The quick checks come first; a failure there stops no other check.
     let (first, rest): (Vec<_>, Vec<_>) =
         checks.iter().copied().partition(|check| FIRST.contains(&check.name));
     let mut ended = runner.run(&[first], told);
@@ -136,7 +136,7 @@ fn chosen(options: &Test, is_documents_only: bool) -> Result<Vec<&'static Check>
     Ok(all)
 }
 
-/// The checks in their lanes.
+/// Arranges the checks in their lanes.
 fn lanes(checks: &[&'static Check]) -> Vec<Vec<&'static Check>> {
     let of_lane = |names: &&[&str]| {
         let known = names.iter().filter_map(|name| checks.iter().find(|check| check.name == *name));
@@ -145,7 +145,7 @@ fn lanes(checks: &[&'static Check]) -> Vec<Vec<&'static Check>> {
     LANES.iter().map(of_lane).collect()
 }
 
-/// The tests whose names contain a text, in this process and with all they print.
+/// Runs the tests whose names contain a text, in this process and with all their output.
 fn filtered(filter: &str, arguments: &[String], require: Require) -> Result<Outcome, String> {
     let backends = Backends::up(Backing::Everything)?;
     println!("{}", backends.table());

@@ -15,7 +15,7 @@ use crate::{
     storm,
 };
 
-/// Where a check runs.
+/// The run that a check belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     /// With every change.
@@ -41,11 +41,11 @@ pub(super) enum Needs {
     Programs,
     /// The test programs, PostgreSQL, Kafka, RabbitMQ and SQS.
     Services,
-    /// All services, the browser, Debezium and whatever else some test wants.
+    /// All services, the browser, Debezium and everything else that any test needs.
     Everything,
 }
 
-/// The orders of a check.
+/// The instructions for a check.
 #[derive(Clone, Debug)]
 pub(super) struct Told {
     pub(super) require: Require,
@@ -63,7 +63,7 @@ pub(super) struct Check {
     pub(super) run: fn(&Told) -> Result<Outcome, String>,
 }
 
-/// In the order in which they are listed; what fails quickly first.
+/// In the order in which they are listed; quick failures first.
 pub(super) const ALL: [Check; 31] = [
     Check {
         name: "fmt",
@@ -300,7 +300,7 @@ pub(super) const ALL: [Check; 31] = [
     },
 ];
 
-/// The check of a name.
+/// Returns the check with this name.
 pub(super) fn find(name: &str) -> Result<&'static Check, String> {
     let found = ALL.iter().find(|check| check.name == name);
     found.ok_or_else(|| {
@@ -309,13 +309,13 @@ pub(super) fn find(name: &str) -> Result<&'static Check, String> {
     })
 }
 
-/// Everything that runs in a place.
+/// Returns all checks of a place.
 pub(super) fn of(place: Place) -> Vec<&'static Check> {
     ALL.iter().filter(|check| check.place == place).collect()
 }
 
 impl Needs {
-    /// The backends that are started for it.
+    /// Returns the backends that are started for a check with these needs.
     pub(super) fn backing(self) -> Option<Backing> {
         match self {
             Self::Nothing | Self::Programs => None,
@@ -325,7 +325,7 @@ impl Needs {
     }
 }
 
-/// Unit tests of every crate, and the tests of crates that need no service.
+/// Runs the unit tests of every crate, and the tests of crates that need no service.
 fn unit(told: &Told) -> Result<Outcome, String> {
     // The alert rules are a check of their own: promtool comes with Prometheus.
     let arguments = vec!["--skip".to_owned(), PROMTOOL.to_owned()];
@@ -339,7 +339,7 @@ fn unit(told: &Told) -> Result<Outcome, String> {
     })
 }
 
-/// Unit tests of the packages that only the night builds.
+/// Runs the unit tests of the packages that only the night builds.
 fn unit_of_the_night(told: &Told) -> Result<Outcome, String> {
     let options = suites::Options { require: told.require.clone(), cases: Cases::All, arguments: Vec::new() };
     suites::run(&options, &Backends::none()?, |program| {
@@ -347,7 +347,7 @@ fn unit_of_the_night(told: &Told) -> Result<Outcome, String> {
     })
 }
 
-/// Its tests are a check of their own.
+/// The package whose tests are a separate check.
 const MODEL: &str = "model";
 
 /// The beginning of the name of the test that needs promtool.
@@ -360,7 +360,7 @@ fn alerts(told: &Told) -> Result<Outcome, String> {
     suites::run(&options, &backends, |program| program.target == "operations")
 }
 
-/// One suite: in the gate its cases of the gate, at night the others.
+/// Runs one suite: in the gate its cases of the gate, at night the others.
 fn suite(told: &Told, package: &str, target: &str, needs: Needs) -> Result<Outcome, String> {
     let cases = match told.place {
         Place::Gate => Cases::Gate,
@@ -387,8 +387,7 @@ mod tests {
         }
     }
 
-    /// The names of the suites whose source marks cases as those of the night, and of suites in
-    /// which all are.
+    /// Returns the names of the suites whose source marks cases as cases of the night.
     fn suites_with_cases_of_the_night() -> Vec<String> {
         let folder = crate::workspace::root().expect("a workspace").join("tests/suites");
         let marks = |folder: &std::path::Path| {

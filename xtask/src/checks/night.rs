@@ -1,4 +1,4 @@
-//! `cargo xtask night`: what is slow or depends on the clock.
+//! `cargo xtask night`: the checks that are slow or depend on the clock.
 
 use super::{
     list::{self, Check, Place},
@@ -22,14 +22,14 @@ use std::{
 
 /// Run everything that the gate leaves out, one check after the other, to the last one.
 ///
-/// A check that fails stops no other. The end is a table and a file of results. Hours: what is
-/// broken off can be continued with `--resume`.
+/// A failed check stops no other. The result is a table and a file. A night takes hours; an
+/// interrupted one can be continued with `--resume`.
 #[derive(Debug, Args)]
 pub(crate) struct Night {
-    /// Only these checks, separated by commas; `cargo xtask check --list` has their names.
+    /// Run only these checks, separated by commas; `cargo xtask check --list` has their names.
     #[arg(long, value_delimiter = ',', value_name = "CHECK")]
     only: Vec<String>,
-    /// Leave out what passed before on the present commit.
+    /// Leave out checks that have already passed on the current commit.
     #[arg(long)]
     resume: bool,
     /// Fail when one of these services is missing: all, none, or names separated by commas.
@@ -40,7 +40,7 @@ pub(crate) struct Night {
     output: Output,
 }
 
-/// The longest check is that of the breakages, each of which is a build.
+/// The longest check is `mutants`, which builds once for each breakage.
 const TIME_LIMIT: Duration = Duration::from_secs(4 * 60 * 60);
 
 pub(crate) fn run(options: &Night) -> Result<ExitCode, String> {
@@ -59,7 +59,7 @@ pub(crate) fn run(options: &Night) -> Result<ExitCode, String> {
     for check in checks {
         eprintln!("{:18} …", check.name);
         ended.extend(runner.run(&[vec![check]], |one| eprintln!("{}", summary::line(one))));
-        // After each one, so that a night that is broken off leaves what it found.
+        // Written after each check, so that an interrupted night keeps its results.
         let results = summary::json(Place::Night, &ended, begun.elapsed().as_secs_f64())?;
         summary::write(&merged(results, options.resume, runner.folder())?, runner.folder())?;
     }
@@ -78,7 +78,7 @@ fn chosen(options: &Night) -> Result<Vec<&'static Check>, String> {
     options.only.iter().map(|name| list::find(name)).collect()
 }
 
-/// The names of the checks that passed in an earlier run on the present commit.
+/// Returns the names of the checks that passed in an earlier run on the current commit.
 fn passed_before(folder: &Path) -> Result<Vec<String>, String> {
     let commit = git::answer(&workspace::root()?, ["rev-parse", "HEAD"])?;
     let Some(results) = earlier(folder)? else { return Ok(Vec::new()) };
@@ -90,7 +90,7 @@ fn passed_before(folder: &Path) -> Result<Vec<String>, String> {
     Ok(passed.filter_map(|check| check["check"].as_str()).map(str::to_owned).collect())
 }
 
-/// The results of a resumed run with those that were there before.
+/// Merges the results of a resumed run with the earlier ones.
 fn merged(mut results: Value, resumed: bool, folder: &Path) -> Result<Value, String> {
     let Some(before) = earlier(folder)?.filter(|before| resumed && before["commit"] == results["commit"])
     else {

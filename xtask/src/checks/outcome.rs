@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use std::{fmt, fs, path::Path};
 
-/// Names the file into which a check that runs as a process of its own writes its outcome.
+/// Names the file to which a check in a process of its own writes its outcome.
 pub(super) const FILE_VARIABLE: &str = "OUTBOX_CHECK_OUTCOME";
 
 /// The counts of a check. One that runs no tests counts as one test.
@@ -19,12 +19,12 @@ pub(super) struct Outcome {
 }
 
 impl Outcome {
-    /// One check without tests that passed.
+    /// Returns the outcome of a check without tests that passed.
     pub(super) fn passed() -> Self {
         Self { passed: 1, ..Self::default() }
     }
 
-    /// One check without tests that failed.
+    /// Returns the outcome of a check without tests that failed.
     pub(super) fn failed(why: impl Into<String>) -> Self {
         Self { failed: 1, failures: vec![why.into()], ..Self::default() }
     }
@@ -33,7 +33,7 @@ impl Outcome {
         self.failed == 0
     }
 
-    /// Adds the counts and reports of another one.
+    /// Adds the counts and reports of another outcome.
     pub(super) fn add(&mut self, other: Self) {
         self.passed += other.passed;
         self.failed += other.failed;
@@ -63,7 +63,7 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// A check without tests.
+/// Counts a check without tests as one test.
 impl From<Result<(), String>> for Outcome {
     fn from(result: Result<(), String>) -> Self {
         match result {

@@ -1,4 +1,4 @@
-//! The programs that test, and those that tests start: built once, however many checks run them.
+//! Test programs, and the programs that tests start: built once, for any number of checks.
 
 use crate::{
     cargo::{self, cargo},
@@ -12,17 +12,17 @@ use std::{
     process::Stdio,
 };
 
-/// Names the file that says where the programs are. A check that finds it builds nothing.
+/// Names the file that lists the programs. A check that finds it builds nothing.
 pub(super) const FILE_VARIABLE: &str = "OUTBOX_TEST_PROGRAMS";
 
-/// Packages whose own tests need no real component and change rarely: left to the night, since
-/// building them takes longer than most suites of the gate. Lints compile them all the same.
+/// Packages whose own tests need no real component and change rarely. They are left to the night,
+/// because building them takes longer than most suites of the gate. The lints compile them anyway.
 pub(super) const LEFT_TO_THE_NIGHT: [&str; 3] = ["benches", "fuzz", "model"];
 
 /// The tests that read documents.
 const DOCUMENT_TESTS: [&str; 3] = ["docs", "tidy", "operations"];
 
-/// One program of tests.
+/// A test program.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct TestProgram {
     pub(super) package: String,
@@ -30,22 +30,22 @@ pub(super) struct TestProgram {
     pub(super) target: String,
     /// `lib`, `bin` or `test`.
     pub(super) kind: String,
-    /// The source file, from the folder of its package.
+    /// The source file, relative to the folder of its package.
     pub(super) source: PathBuf,
-    /// The folder of its package, in which it runs.
+    /// The folder of its package, which is its working folder.
     pub(super) folder: PathBuf,
     pub(super) file: PathBuf,
 }
 
-/// All of them.
+/// The test programs, and the programs that tests start.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Programs {
     pub(super) tests: Vec<TestProgram>,
-    /// Has the relay and the examples that tests start.
+    /// The folder with the relay and the examples that tests start.
     pub(super) started: PathBuf,
 }
 
-/// How much is built.
+/// The extent of a build.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Extent {
     /// The tests that read documents.
@@ -57,7 +57,8 @@ pub(super) enum Extent {
 }
 
 impl Programs {
-    /// Those that a run has built for all of its checks, or, in a check that runs alone, built now.
+    /// Returns the programs that a run has built for all of its checks. In a check that runs alone,
+    /// builds them.
     pub(super) fn of_this_run() -> Result<Self, String> {
         match std::env::var_os(FILE_VARIABLE) {
             Some(file) => Self::read(Path::new(&file)),
@@ -82,7 +83,7 @@ impl Programs {
         if extent == Extent::Documents {
             return Ok(Self { tests, started: keep(&[])? });
         }
-        // Beforehand: a test that built them itself would have the time of one test for it.
+        // Built beforehand: a test that built them would have to do so within its own time limit.
         let mut relay = cargo(["build", "--package", "outbox-toolkit-relay", "--bin", "relay"])?;
         cargo::step("building the relay", relay.args(cargo::SHARED))?;
         let mut names = vec!["relay".to_owned()];
@@ -110,7 +111,7 @@ impl Programs {
     }
 }
 
-/// The standard output of a build, which has a headline before and its time after.
+/// Returns the standard output of a build. Prints a headline before it and its duration after it.
 fn printed(build: &mut std::process::Command, what: &str) -> Result<String, String> {
     println!("\n── {what}");
     let begun = std::time::Instant::now();
@@ -123,7 +124,7 @@ fn printed(build: &mut std::process::Command, what: &str) -> Result<String, Stri
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// The test programs among cargo's messages, a JSON object a line.
+/// Returns the test programs among cargo's messages, which are one JSON object per line.
 fn test_programs(messages: &str) -> Vec<TestProgram> {
     messages.lines().filter_map(|line| test_program(&serde_json::from_str(line).ok()?)).collect()
 }
@@ -146,7 +147,7 @@ fn test_program(message: &Value) -> Option<TestProgram> {
     })
 }
 
-/// The package in `path+file:///checkout/inbox#outbox-toolkit-inbox@0.1.0`, or in
+/// Returns the package in `path+file:///checkout/inbox#outbox-toolkit-inbox@0.1.0`, or in
 /// `…/tests/storm#0.1.0`, where the folder has its name.
 fn package(id: &str) -> String {
     let (place, name) = id.rsplit_once('#').unwrap_or((id, id));
@@ -156,7 +157,7 @@ fn package(id: &str) -> String {
     }
 }
 
-/// The names of the examples that are programs.
+/// Returns the names of the examples that are programs.
 fn examples() -> Result<Vec<String>, String> {
     let folder = workspace::root()?.join("examples/src/bin");
     let failed = |error: std::io::Error| format!("cannot list {}: {error}", folder.display());
@@ -169,8 +170,8 @@ fn examples() -> Result<Vec<String>, String> {
     Ok(names)
 }
 
-/// Keeps the programs that were built where cargo does not put those of the same name that it
-/// builds with other features.
+/// Keeps the built programs in a place where cargo does not replace them with programs of the same
+/// name but other features.
 fn keep(names: &[String]) -> Result<PathBuf, String> {
     let built = cargo::programs(false)?;
     let kept = built.join("tested");

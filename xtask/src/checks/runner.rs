@@ -1,5 +1,5 @@
-//! Runs checks as processes of their own: one that crashes or hangs takes no other along, and each
-//! has a log.
+//! Runs checks as processes of their own, each with a log. A check that crashes or hangs does not
+//! affect the others.
 
 use super::{
     list::{Check, Place},
@@ -16,7 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How a check ended.
+/// The end of a check.
 #[derive(Clone, Debug)]
 pub(super) struct Ended {
     pub(super) check: &'static Check,
@@ -30,16 +30,16 @@ pub(super) struct Runner {
     place: Place,
     require: Require,
     folder: PathBuf,
-    /// Where the test programs are that were built for all checks.
+    /// The file that lists the test programs that were built for all checks.
     programs: Option<PathBuf>,
-    /// No check may take longer.
+    /// The maximum duration of one check.
     time_limit: Duration,
     /// This program, looked up before a build replaces the file.
     program: PathBuf,
 }
 
 impl Runner {
-    /// With an empty folder for logs.
+    /// Makes a runner, and the folder for its logs.
     pub(super) fn new(place: Place, require: &Require, time_limit: Duration) -> Result<Self, String> {
         let folder = workspace::target()?.join("checks").join(place.as_str());
         let failed = |error: std::io::Error| format!("cannot make {}: {error}", folder.display());
@@ -52,7 +52,7 @@ impl Runner {
         &self.folder
     }
 
-    /// Names the programs that were built for all checks.
+    /// Stores which programs were built for all checks.
     pub(super) fn use_programs(&mut self, programs: &programs::Programs) -> Result<(), String> {
         let file = self.folder.join("programs.json");
         programs.write(&file)?;
@@ -60,7 +60,8 @@ impl Runner {
         Ok(())
     }
 
-    /// Runs lanes side by side, in each lane one check after the other, and tells `ended` of each.
+    /// Runs lanes in parallel, the checks of each lane one after the other. Calls `ended` for each
+    /// check.
     pub(super) fn run(&self, lanes: &[Vec<&'static Check>], ended: impl Fn(&Ended) + Sync) -> Vec<Ended> {
         let all = Mutex::new(Vec::new());
         let run = |lane: &[&'static Check]| {
@@ -88,7 +89,7 @@ impl Runner {
 
     fn outcome(&self, check: &Check, log: &Path) -> Result<Outcome, String> {
         let file = self.folder.join(format!("{}.json", check.name));
-        // Of an earlier run.
+        // An earlier run may have left it.
         if file.exists() {
             fs::remove_file(&file).map_err(|error| format!("cannot remove {}: {error}", file.display()))?;
         }
@@ -110,7 +111,7 @@ impl Runner {
     }
 }
 
-/// A copy of this program: building the workspace replaces the file that it was started from.
+/// Makes a copy of this program: building the workspace replaces the file that it was started from.
 fn kept_program(folder: &Path) -> Result<PathBuf, String> {
     let own = std::env::current_exe().map_err(|error| format!("cannot find xtask's own program: {error}"))?;
     let kept = folder.join("xtask");
@@ -122,7 +123,7 @@ fn kept_program(folder: &Path) -> Result<PathBuf, String> {
     fs::copy(&own, &kept).map(|_| kept.clone()).map_err(failed)
 }
 
-/// The report of a check that ended without one: the end of its log.
+/// Returns the report of a check that ended without one: the end of its log.
 fn crashed(status: ExitStatus, log: &Path) -> String {
     const LINES: usize = 40;
     let text = fs::read_to_string(log).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! `cargo xtask check`: checks by name, with all they print.
+//! `cargo xtask check`: checks by name, with all their output.
 
 use super::{
     list::{self, Place, Told},
@@ -8,7 +8,7 @@ use crate::{report, require::Require, workspace};
 use clap::Args;
 use std::{path::PathBuf, process::ExitCode};
 
-/// Run checks by name and show all they print, or list them.
+/// Run checks by name with all their output, or list them.
 #[derive(Debug, Args)]
 pub(crate) struct Single {
     /// For example `clippy` or `end-to-end`; `--list` has all names.

@@ -23,8 +23,8 @@ const REQUIRE_VARIABLE: &str = "OUTBOX_REQUIRE";
 /// `gate` or `night`: the cases of a suite that run. Unset, all of them do.
 const CASES_VARIABLE: &str = "OUTBOX_CASES";
 
-/// The relay that tests start, and the folder of the examples that they start: nobody builds them
-/// then.
+/// The relay that tests start, and the folder of the examples that they start. With these set,
+/// tests build neither.
 const RELAY_VARIABLE: &str = "OUTBOX_RELAY";
 const EXAMPLES_VARIABLE: &str = "OUTBOX_EXAMPLES";
 
@@ -36,17 +36,17 @@ pub(super) enum Cases {
     Night,
 }
 
-/// How test programs are run.
+/// The options for running test programs.
 #[derive(Clone, Debug)]
 pub(super) struct Options {
     pub(super) require: Require,
     pub(super) cases: Cases,
-    /// Handed to each program: a filter, `--skip NAME`, `--nocapture`.
+    /// Passed to each program: a filter, `--skip NAME`, `--nocapture`.
     pub(super) arguments: Vec<String>,
 }
 
-/// Runs the programs for which `wanted` holds, one after the other. That there is none is an error:
-/// a suite that was renamed must not pass.
+/// Runs the programs for which `wanted` holds, one after the other. It is an error if there are
+/// none: a renamed suite must not pass.
 pub(super) fn run(
     options: &Options,
     backends: &Backends,
@@ -72,19 +72,19 @@ pub(super) fn run(
     Ok(outcome(&suites.finish(true)))
 }
 
-/// Runs a command of cargo that tests: doc tests, or the tests of another workspace.
+/// Runs a cargo command that tests: doc tests, or the tests of another workspace.
 pub(super) fn run_cargo(command: Command) -> Result<Outcome, String> {
     let mut suites = Suites::default();
     let succeeded = stream(command, &mut suites, &mut std::io::stdout())?;
     Ok(outcome(&suites.finish(succeeded)))
 }
 
-/// The doc tests of the workspace.
+/// Runs the doc tests of the workspace.
 pub(super) fn doc_tests() -> Result<Outcome, String> {
     run_cargo(cargo(["test", "--workspace", "--doc", "--no-fail-fast"])?)
 }
 
-/// The conformance suite on an adapter outside the workspace.
+/// Runs the conformance suite on an adapter outside the workspace.
 pub(super) fn adapter() -> Result<Outcome, String> {
     run_cargo(adapter::cargo(["test", "--no-fail-fast"])?)
 }
@@ -104,9 +104,9 @@ fn command(program: &TestProgram, programs: &Programs, options: &Options) -> Com
     command
 }
 
-/// Runs a command, shows its output as it comes and reads it; returns whether it succeeded. Both
+/// Runs a command, shows and reads its output as it comes, and returns whether it succeeded. Both
 /// streams share one pipe: cargo names the binary on stderr, the binary reports on stdout, and only
-/// their order tells which belongs to which.
+/// their order shows which belongs to which.
 fn stream(mut command: Command, suites: &mut Suites, screen: &mut dyn Write) -> Result<bool, String> {
     let failed = |error: std::io::Error| format!("cannot run {command:?}: {error}");
     let (reader, writer) = std::io::pipe().map_err(failed)?;
@@ -126,7 +126,7 @@ fn stream(mut command: Command, suites: &mut Suites, screen: &mut dyn Write) -> 
     Ok(child.wait().map_err(failed)?.success())
 }
 
-/// The sum of some programs, whose table is printed.
+/// Prints the table of some programs and returns the sum of their counts.
 fn outcome(suites: &[Suite]) -> Outcome {
     println!("\n{}", table(suites));
     let mut outcome = Outcome::default();
@@ -141,7 +141,7 @@ fn outcome(suites: &[Suite]) -> Outcome {
     outcome
 }
 
-/// The programs that hold tests; the many empty ones are only noise.
+/// Lists the programs that hold tests; the many empty ones are only noise.
 fn table(suites: &[Suite]) -> String {
     let rows = suites.iter().filter(|suite| suite.passed + suite.failed + suite.ignored > 0).map(|suite| {
         [

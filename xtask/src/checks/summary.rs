@@ -1,14 +1,14 @@
-//! The end of a run: what failed and why, a table, a file of results, and the line that counts.
+//! The end of a run: failures and their reasons, a table, a file of results, and the counts.
 
 use super::{list::Place, outcome::Outcome, runner::Ended};
 use crate::{git, report, workspace};
 use serde_json::{Value, json};
 use std::{fs, path::Path};
 
-/// Lines of one report that are shown; its log has all of them.
+/// The maximum number of lines of one report that are shown; its log has all of them.
 const REPORT_LINES: usize = 120;
 
-/// The sum of all checks.
+/// Returns the sum of all checks.
 pub(super) fn total(ended: &[Ended]) -> Outcome {
     ended.iter().fold(Outcome::default(), |mut sum, one| {
         sum.add(one.outcome.clone());
@@ -16,14 +16,14 @@ pub(super) fn total(ended: &[Ended]) -> Outcome {
     })
 }
 
-/// One line about a check that has just ended.
+/// Returns one line about a check that has just ended.
 pub(super) fn line(ended: &Ended) -> String {
     let result = if ended.outcome.is_success() { "passed" } else { "FAILED" };
     format!("{:18} {result}: {}, {:.0} s", ended.check.name, ended.outcome, ended.seconds)
 }
 
-/// The reports on what failed, the table, and the line that counts; whoever reads only the end of a
-/// long output sees why a run failed.
+/// Prints the table, the reports of failures and the line with the counts, so that the end of a
+/// long output shows why a run failed.
 pub(super) fn print(ended: &[Ended]) {
     println!("\n{}", table(ended));
     for one in ended {
@@ -40,7 +40,7 @@ pub(super) fn print(ended: &[Ended]) {
     println!("\n{}", total(ended));
 }
 
-/// The last lines of a report that is long.
+/// Returns a report, or only its last lines if it is long.
 fn shortened(report: &str) -> String {
     let lines: Vec<&str> = report.trim_end().lines().collect();
     match lines.len().checked_sub(REPORT_LINES) {
@@ -61,7 +61,7 @@ fn table(ended: &[Ended]) -> String {
     report::table(["check", "result", "passed", "failed", "skipped", "seconds"], rows)
 }
 
-/// The same for machines.
+/// Returns the results as JSON.
 pub(super) fn json(place: Place, ended: &[Ended], seconds: f64) -> Result<Value, String> {
     let commit = git::answer(&workspace::root()?, ["rev-parse", "HEAD"])?;
     let checks = ended.iter().map(|one| {
@@ -85,7 +85,7 @@ pub(super) fn json(place: Place, ended: &[Ended], seconds: f64) -> Result<Value,
     }))
 }
 
-/// Writes the results into a file of the folder of logs.
+/// Writes the results into a file in the folder of logs.
 pub(super) fn write(results: &Value, folder: &Path) -> Result<(), String> {
     let file = folder.join("results.json");
     fs::write(&file, format!("{results:#}\n"))

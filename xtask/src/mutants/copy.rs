@@ -13,16 +13,15 @@ use std::{
     process::Command,
 };
 
-/// A copy of what git knows of the checkout, with a build folder of its own: artifacts of broken
-/// code must never be taken for good ones.
+/// A copy of the files of the checkout that git knows. It has a build folder of its own: artifacts
+/// of broken code must never be taken for good ones.
 pub(super) struct Copy {
     tree: PathBuf,
     target: PathBuf,
 }
 
 impl Copy {
-    /// Makes the copy, or brings it up to date: a file that is the same stays, so that little is
-    /// built anew.
+    /// Makes the copy, or updates it. Unchanged files stay as they are, so that little is rebuilt.
     pub(super) fn new() -> Result<Self, String> {
         let root = workspace::root()?;
         let build =
@@ -38,7 +37,7 @@ impl Copy {
         Ok(copy)
     }
 
-    /// Whether a patch still applies.
+    /// Checks that a patch still applies.
     pub(super) fn applies(&self, patch: &Patch) -> Result<(), String> {
         self.patch(patch, &["apply", "--check"])
             .map_err(|problem| format!("tests/mutations/{}.patch does not apply: {problem}", patch.name))
@@ -49,19 +48,20 @@ impl Copy {
         self.patch(patch, &["apply"])
     }
 
-    /// Mends it.
+    /// Mends the code.
     pub(super) fn revert(&self, patch: &Patch) -> Result<(), String> {
         self.patch(patch, &["apply", "--reverse"])
     }
 
-    /// Cargo in the copy.
+    /// Returns cargo in the copy.
     pub(super) fn cargo(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        // The copy's own packages, not those of the cargo that runs this.
+        // Build the copy's own packages, not those of the cargo that runs this.
         command.env_remove("CARGO_MANIFEST_DIR").env("CARGO_TARGET_DIR", &self.target);
-        // A breakage is a few lines: CI, which builds everything once, has this switched off.
+        // A breakage changes a few lines, but CI, which builds everything once, has this switched
+        // off.
         command.env("CARGO_INCREMENTAL", "1");
-        // Nobody looks at lines here, and every program is linked again for each breakage.
+        // Debug information is not used here, and every program is linked again for each breakage.
         command.env("CARGO_PROFILE_DEV_DEBUG", "false");
         // The copy shares the downloads of the services.
         if let Ok(folder) = services_dir() {
@@ -71,7 +71,7 @@ impl Copy {
         command
     }
 
-    /// A program that was built in the copy.
+    /// Returns a program that was built in the copy.
     pub(super) fn program(&self, name: &str, arguments: &[&str]) -> Command {
         let mut command = Command::new(self.target.join("debug").join(name));
         command.args(arguments).current_dir(&self.tree);
@@ -81,8 +81,8 @@ impl Copy {
     fn patch(&self, patch: &Patch, verb: &[&str]) -> Result<(), String> {
         let path = patch.path()?;
         let arguments: Vec<&OsStr> = verb.iter().map(OsStr::new).chain([path.as_os_str()]).collect();
-        // Outside of any repository: git would leave out what the repository around the copy
-        // ignores.
+        // Runs outside any repository: otherwise git would skip files that the repository around
+        // the copy ignores.
         let ceiling = self.tree.parent().unwrap_or(&self.tree);
         git::run(
             Command::new("git")
@@ -93,9 +93,10 @@ impl Copy {
         .map(drop)
     }
 
-    /// Hands over what is built. Cargo and rustc replace artifacts, so links do; fingerprints are
-    /// written in place, and as links a build of broken code would pass for one of the checkout.
-    /// Our own crates are built anew: their sources come after this, and are newer.
+    /// Reuses the artifacts of the checkout. Cargo and rustc replace artifacts, so hard links to
+    /// them are safe. Fingerprints are written in place: with links, a build of broken code would
+    /// pass for one of the checkout. Our own crates are rebuilt: their sources are copied later,
+    /// and so are newer.
     fn seed(&self, from: &Path) -> Result<(), String> {
         let to = self.target.join("debug");
         if to.exists() || !from.exists() {
@@ -126,7 +127,7 @@ impl Copy {
         fs::copy(&from, &to).map(drop).map_err(failed)
     }
 
-    /// Removes what the checkout no longer has.
+    /// Removes files that the checkout no longer has.
     fn drop_others(&self, folder: &Path, files: &[&str]) -> Result<(), String> {
         let failed = |error| format!("cannot clean {}: {error}", folder.display());
         for entry in fs::read_dir(folder).map_err(failed)? {
@@ -143,10 +144,10 @@ impl Copy {
     }
 }
 
-/// Brings a file to another place.
+/// A function that puts a file in another place.
 type Put = fn(&Path, &Path) -> std::io::Result<()>;
 
-/// Brings the files of a folder to another one. What goes meanwhile is left out.
+/// Puts the files of a folder in another one. Files that disappear meanwhile are skipped.
 fn bring(from: &Path, to: &Path, put: Put) -> std::io::Result<()> {
     if !from.exists() {
         return Ok(());

@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A program that looks for broken promises: its word, and what it is told.
+/// A program that looks for broken promises: its word, and its arguments.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Finder {
     kind: Kind,
@@ -27,19 +27,19 @@ enum Kind {
     Unit,
     /// The cases of this suite of the package `tests` whose names contain the argument.
     Suite(&'static str),
-    /// A storm: a database, a broker, and the only faults that strike, where not all of them do.
+    /// A storm: a database, a broker, and optionally the only faults to inject.
     Storm,
 }
 
-/// A look, and what became of it.
+/// A look for a breakage, and its outcome.
 #[derive(Debug, Clone)]
 pub(super) struct Look {
     pub(super) verdict: Verdict,
-    /// How long it took to build.
+    /// The duration of the build.
     pub(super) built: Duration,
-    /// How long it looked.
+    /// The duration of the look itself.
     pub(super) took: Duration,
-    /// How many schedules the simulation ran.
+    /// The number of schedules that the simulation ran.
     pub(super) schedules: Option<u64>,
     /// The output of the last command.
     pub(super) printed: String,
@@ -52,7 +52,7 @@ pub(super) enum Verdict {
     Quiet,
     /// It found a broken promise.
     Found,
-    /// The program that it looks at could not be built.
+    /// The program to look at could not be built.
     NotBuilt,
 }
 
@@ -74,7 +74,7 @@ impl fmt::Display for Finder {
 }
 
 impl Finder {
-    /// From its notation: a word and arguments.
+    /// Reads a finder from its notation: a word and arguments.
     pub(super) fn read(notation: &str) -> Result<Self, String> {
         let mut words = notation.split_whitespace().map(str::to_owned);
         let word = words.next().unwrap_or_default();
@@ -98,17 +98,17 @@ impl Finder {
         Ok(Self { kind, arguments })
     }
 
-    /// Its word.
+    /// Returns the word of the finder.
     pub(super) fn word(&self) -> &'static str {
         self.kind.word()
     }
 
-    /// Whether it looks at real databases and brokers.
+    /// Whether it needs real databases and brokers.
     pub(super) fn needs_services(&self) -> bool {
         matches!(self.kind, Kind::Suite(_))
     }
 
-    /// Builds it in the copy, runs it, and says what it found and how long both took.
+    /// Builds the finder in the copy, runs it, and returns what it found and how long both took.
     pub(super) fn look(&self, copy: &Copy, backends: Option<&Backends>) -> Result<Look, String> {
         let begun_at = Instant::now();
         let build = run(copy.cargo(&self.build()), backends)?;
@@ -151,7 +151,7 @@ impl Finder {
         build
     }
 
-    /// The arguments of the simulation's program; of cargo for all others.
+    /// Returns the arguments: of the program for the simulation, of cargo for all others.
     fn command(&self) -> Vec<&str> {
         let mut command = match self.kind {
             Kind::Simulation => {
@@ -185,7 +185,7 @@ impl Kind {
         Self::Storm,
     ];
 
-    /// Whether it prints as Rust's test harness does.
+    /// Whether it prints like Rust's test harness.
     fn runs_tests(self) -> bool {
         matches!(self, Self::Unit | Self::Suite(_))
     }
@@ -200,8 +200,8 @@ impl Kind {
     }
 }
 
-/// Runs a command. A finder fails on purpose, so what it prints is kept back: it would look like
-/// failing tests.
+/// Runs a command. A finder fails on purpose, so its output is withheld: it would look like failing
+/// tests.
 fn run(mut command: Command, backends: Option<&Backends>) -> Result<Output, String> {
     if let Some(backends) = backends {
         backends.hand_over(&mut command)?;
@@ -209,7 +209,7 @@ fn run(mut command: Command, backends: Option<&Backends>) -> Result<Output, Stri
     command.output().map_err(|error| format!("cannot run cargo: {error}"))
 }
 
-/// Whether at least one test has begun: what is not compiled finds nothing, and passes.
+/// Whether at least one test has begun: a test that is not compiled finds nothing, and passes.
 fn has_run_a_test(output: &Output) -> bool {
     let begun = |line: &str| line.starts_with("running ") && !line.starts_with("running 0 ");
     String::from_utf8_lossy(&output.stdout).lines().any(begun)

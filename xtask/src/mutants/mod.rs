@@ -1,12 +1,12 @@
-//! `cargo xtask mutants`: breaks the code on purpose, one rule at a time, and demands that it is
-//! found.
+//! `cargo xtask mutants`: breaks the code on purpose, one rule at a time, and requires that each
+//! breakage is found.
 //!
 //! A finder's output is shown only when its verdict is not the expected one.
 //!
 //! | file | what it holds |
 //! |---|---|
-//! | `patch.rs` | one breakage: a patch below `tests/mutations/` with what it breaks and what finds it |
-//! | `finder.rs` | what can find a breakage, and the command for it |
+//! | `patch.rs` | one breakage: a patch below `tests/mutations/`, its effect and its finder |
+//! | `finder.rs` | the programs that can find a breakage, and their commands |
 //! | `copy.rs` | the copy of the checkout in which the code is broken |
 
 mod copy;
@@ -25,22 +25,22 @@ use patch::Patch;
 use serde_json::json;
 use std::{collections::BTreeSet, process::ExitCode, time::Duration};
 
-/// Break the code on purpose, one patch of `tests/mutations/` after the other, and demand that each
-/// is found.
+/// Break the code on purpose, one patch of `tests/mutations/` after the other, and require that
+/// each breakage is found.
 ///
-/// Works in a copy below the build folder. What finds a breakage must pass on the unbroken copy
-/// first, and a breakage that does not compile counts as not found.
+/// Works in a copy below the build folder. A finder must pass on the unbroken copy first. A
+/// breakage that does not compile counts as not found.
 #[derive(Debug, Args)]
 pub(crate) struct Mutants {
-    /// Only those whose file name contains one of these.
+    /// Only patches whose file name contains one of these.
     names: Vec<String>,
-    /// Only those that this finds.
+    /// Only patches that this finder finds.
     #[arg(long)]
     finder: Vec<String>,
-    /// Only a part of those, such as 2/4.
+    /// Only a part of the patches, such as 2/4.
     #[arg(long, value_name = "K/N")]
     part: Option<Part>,
-    /// Only look whether the patches still apply.
+    /// Only check that the patches still apply.
     #[arg(long)]
     check: bool,
     /// How to print the result.
@@ -49,13 +49,13 @@ pub(crate) struct Mutants {
 }
 
 impl Mutants {
-    /// Every breakage.
+    /// Selects every breakage.
     pub(crate) fn all() -> Self {
         let output = report::Output::Table;
         Self { names: Vec::new(), finder: Vec::new(), part: None, check: false, output }
     }
 
-    /// Only whether every patch still applies.
+    /// Selects only the check that every patch still applies.
     pub(crate) fn applied() -> Self {
         Self { check: true, ..Self::all() }
     }
@@ -82,7 +82,7 @@ pub(crate) fn run(options: &Mutants) -> Result<ExitCode, String> {
     Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// As a check of CI.
+/// Runs the breakages as a check of CI.
 pub(crate) fn check(options: &Mutants) -> Result<(), String> {
     let lines = execute(options)?;
     println!("{}", table(&lines, options.check));
@@ -96,7 +96,7 @@ pub(crate) fn check(options: &Mutants) -> Result<(), String> {
 
 fn execute(options: &Mutants) -> Result<Vec<Line>, String> {
     let copy = Copy::new()?;
-    // All of them must apply, whichever are run: a patch that rots is noticed at the next change.
+    // All patches must apply, whichever are run: an outdated patch is noticed at the next change.
     let patches = patch::all()?;
     for patch in &patches {
         copy.applies(patch)?;
@@ -128,7 +128,7 @@ fn execute(options: &Mutants) -> Result<Vec<Line>, String> {
 }
 
 fn find(copy: &Copy, mut patches: Vec<Patch>, backends: Option<&Backends>) -> Result<Vec<Line>, String> {
-    // Before anything is broken: the good code is built once for all of them.
+    // Before anything is broken: so the good code is built once for all of them.
     let finders: BTreeSet<&Finder> = patches.iter().map(|patch| &patch.finder).collect();
     for finder in finders {
         eprintln!("unbroken: {finder}");
@@ -138,7 +138,7 @@ fn find(copy: &Copy, mut patches: Vec<Patch>, backends: Option<&Backends>) -> Re
             return Err(format!("{finder} does not pass on the unbroken code: {verdict}"));
         }
     }
-    // Side by side, so that the crate that is mended is the one that is broken next.
+    // Grouped by crate: so mending one breakage and making the next rebuilds the same crate.
     patches.sort_by(|a, b| (&a.place, &a.finder).cmp(&(&b.place, &b.finder)));
     let mut lines = Vec::new();
     for patch in patches {

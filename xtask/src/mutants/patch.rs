@@ -12,7 +12,7 @@ use std::{fs, path::PathBuf};
 /// A patch below `tests/mutations/`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Patch {
-    /// The file's name without its ending.
+    /// The file's name without its extension.
     pub(super) name: String,
     /// The promise that no longer holds, and what happens instead.
     pub(super) breaks: String,
@@ -23,7 +23,7 @@ pub(super) struct Patch {
 }
 
 impl Patch {
-    /// Where it is.
+    /// Returns the path of the patch.
     pub(super) fn path(&self) -> Result<PathBuf, String> {
         Ok(folder()?.join(format!("{}.patch", self.name)))
     }
@@ -49,7 +49,7 @@ fn folder() -> Result<PathBuf, String> {
     Ok(workspace::root()?.join("tests/mutations"))
 }
 
-/// Every patch, in the order of the names.
+/// Reads every patch, in the order of the names.
 pub(super) fn all() -> Result<Vec<Patch>, String> {
     let folder = folder()?;
     let failed = |error| format!("cannot read {}: {error}", folder.display());

@@ -1,5 +1,5 @@
-//! axe-core, the rules by which a page is looked at for people who do not see it well or use no
-//! mouse. A package of npm; one file of it is used, and nothing runs while it is taken out.
+//! axe-core, the rules that check a page for people who see poorly or use no mouse. It is a package
+//! of npm; one file of it is used, and none of its code runs while it is unpacked.
 
 use super::{
     fault::{Doing, Fault},
@@ -20,7 +20,7 @@ const SCRIPT: &str = "package/axe.min.js";
 /// SHA-256 of that file, as `sha256sum` prints it.
 const DIGEST: &str = "29348999450cdf2849a8e70b7912fc2da85a849da39c0d0d5394f51d4a9ed95c";
 
-/// The script; downloads it on first use.
+/// Returns the script; downloads it on first use.
 pub(crate) fn script(phase: &dyn Fn(&str)) -> Result<PathBuf, Fault> {
     let folder = settings::downloads_dir()?.join("axe-core");
     let script = folder.join(VERSION).join(SCRIPT);
@@ -33,7 +33,7 @@ pub(crate) fn script(phase: &dyn Fn(&str)) -> Result<PathBuf, Fault> {
         install::packages(&turn, &["npm"], phase)?;
     }
     phase(&format!("downloading axe-core {VERSION}"));
-    // Taken out aside and renamed: a folder of the final name is complete.
+    // Unpacked elsewhere and renamed: a folder with the final name is complete.
     let aside = folder.join("partial");
     remove(&aside)?;
     fs::create_dir_all(&aside).doing(format_args!("cannot create {}", aside.display()))?;
@@ -51,14 +51,14 @@ pub(crate) fn script(phase: &dyn Fn(&str)) -> Result<PathBuf, Fault> {
     Ok(script)
 }
 
-/// Refuses a file that is not the one whose rules were looked at.
+/// Refuses a file other than the one whose rules were reviewed.
 fn check(script: &Path) -> Result<(), Fault> {
     let found = run(Command::new("sha256sum").arg(script), "sha256sum")?;
     match found.starts_with(DIGEST) {
         true => Ok(()),
         false => Err(Fault::Failed(format!(
-            "axe-core {VERSION} has not the SHA-256 {DIGEST}, but {found}\n  the registry gave another file: see \
-             where npm takes it from, and change the digest with the version"
+            "axe-core {VERSION} does not have the SHA-256 {DIGEST}, but {found}\n  see where npm takes it from, and \
+             change the digest together with the version"
         ))),
     }
 }

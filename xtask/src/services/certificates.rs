@@ -1,5 +1,5 @@
-//! A private certificate authority, so that the services offer TLS as real ones do: made once, kept
-//! beside them.
+//! A private certificate authority, so that the services offer TLS as real ones do. It is made once
+//! and kept beside them.
 
 use super::{
     fault::{Doing, Fault},
@@ -17,26 +17,26 @@ pub(crate) const DIR_VARIABLE: &str = "OUTBOX_TLS_DIR";
 pub(crate) struct Certificates(PathBuf);
 
 impl Certificates {
-    /// Makes what is not there yet. Several services may do so at once.
+    /// Makes the missing files. Several services may call it at once.
     pub(crate) fn made() -> Result<Self, Fault> {
         let folder = settings::services_dir()?.join("tls");
         fs::create_dir_all(&folder).doing(format_args!("cannot create {}", folder.display()))?;
         let _lock = lock_file(&folder.join("lock"))?;
         let made = Self(folder);
-        // Written last.
+        // This file is written last.
         if !made.file("client.pem").exists() {
             make(&made)?;
         }
         Ok(made)
     }
 
-    /// The folder as it is, for those who only look.
+    /// Returns the folder and makes nothing, for callers that only read.
     pub(crate) fn folder() -> Result<PathBuf, Fault> {
         Ok(settings::services_dir()?.join("tls"))
     }
 
-    /// `ca.pem`; `server.pem`, `server.key` and both together in `server-keystore.pem`;
-    /// `client.pem`, `client.key`.
+    /// Returns the path of a file: `ca.pem`; `server.pem`, `server.key` and both together in
+    /// `server-keystore.pem`; `client.pem`, `client.key`.
     pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }
@@ -47,9 +47,9 @@ impl Certificates {
     }
 }
 
-/// Elliptic curves: every server here knows them, and making a key takes no time.
+/// Elliptic curves: every server here supports them, and making a key takes no time.
 const NEW_KEY: [&str; 6] = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-sha256"];
-/// Ten years: nobody renews them.
+/// Ten years: they are never renewed.
 const DAYS: &str = "3650";
 
 fn make(files: &Certificates) -> Result<(), Fault> {
@@ -65,11 +65,11 @@ fn make(files: &Certificates) -> Result<(), Fault> {
         fs::read_to_string(&path).doing(format_args!("cannot read {}", path.display()))
     };
     files.write("server-keystore.pem", &(file("server.key")? + &file("server.pem")?))?;
-    // RabbitMQ's user of that name.
+    // The user of RabbitMQ with that name.
     request(files, "client", "guest", Some("ca"))
 }
 
-/// A key and its certificate, signed by itself or by another one.
+/// Makes a key and its certificate, signed by itself or by another one.
 fn request(files: &Certificates, name: &str, common_name: &str, signer: Option<&str>) -> Result<(), Fault> {
     let mut openssl = Command::new("openssl");
     openssl.args(["req", "-x509", "-batch", "-days", DAYS, "-config"]).arg(files.file("openssl.cnf"));

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 const PACKAGES: [&str; 2] = ["chromium", "chromium-driver"];
 
-/// The driver's file; installs it with the browser if one of them is missing.
+/// Returns the driver's file; installs driver and browser if one of them is missing.
 pub(crate) fn driver(phase: &dyn Fn(&str)) -> Result<PathBuf, Fault> {
     install::found(&PACKAGES, both, phase)
 }

@@ -24,12 +24,12 @@ use std::{path::PathBuf, process::ExitCode};
 pub(crate) enum Command {
     /// Install what is missing, start what is not running, wait until everything answers.
     ///
-    /// Exit code 0: all there. 1: one failed, or a required one is missing. 3: one cannot be had
-    /// here.
+    /// Exit code 0: all are there. 1: one failed, or a required one is missing. 3: one is not
+    /// available here.
     Up {
         #[command(flatten)]
         selection: Selection,
-        /// Fail (1) when one of these cannot be had: all, none, or names separated by commas.
+        /// Fail (1) when one of these is not available: all, none, or names separated by commas.
         #[arg(long, default_value = "none")]
         require: Require,
         #[arg(long, value_enum, default_value_t)]
@@ -50,7 +50,7 @@ pub(crate) enum Command {
         #[arg(long, value_enum, default_value_t)]
         output: Output,
     },
-    /// The addresses of what runs, as shell `export` lines: eval "$(cargo xtask services env)".
+    /// Print running services' addresses as `export` lines: eval "$(cargo xtask services env)".
     Env {
         #[command(flatten)]
         selection: Selection,
@@ -117,10 +117,10 @@ fn up(names: &[Name], require: &Require, output: Output) -> ExitCode {
     ExitCode::from(exit_code(&reports, require))
 }
 
-/// A service cannot be had on this machine, everything else works.
+/// The exit code when a service is not available on this machine and everything else works.
 const NOT_AVAILABLE: u8 = 3;
 
-/// 1 for a failure or a missing required service, 3 for one that cannot be had, else 0.
+/// Returns 1 for a failure or a missing required service, 3 for one that is not available, else 0.
 fn exit_code(reports: &[UpReport], require: &Require) -> u8 {
     let failed =
         |&(name, fault): &(Name, &Fault)| matches!(fault, Fault::Failed(_)) || require.includes(name);
@@ -279,7 +279,7 @@ fn env(names: &[Name], output: Output) -> Result<ExitCode, String> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// One word for a POSIX shell.
+/// Quotes one word for a POSIX shell.
 fn quoted(value: &str) -> String {
     format!("'{}'", value.replace('\'', r"'\''"))
 }

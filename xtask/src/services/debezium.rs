@@ -1,5 +1,5 @@
-//! Debezium's connector and the Kafka Connect that runs it, for the way over from it and for those
-//! who compare with it: jars, and no service of ours.
+//! Debezium's connector and the Kafka Connect that runs it, for migrations from it and for
+//! comparisons with it. Only jars; it is not a service of ours.
 
 use super::{
     fault::Fault,
@@ -15,14 +15,14 @@ const BUNDLE: Bundle = Bundle {
     artifacts: &[
         ("io.debezium", "debezium-connector-postgres", "3.3.1.Final"),
         ("org.apache.kafka", "connect-runtime", "4.1.0"),
-        // As for Kafka itself.
+        // The same as for Kafka itself.
         ("org.apache.logging.log4j", "log4j-slf4j-impl", "2.24.3"),
         ("org.apache.logging.log4j", "log4j-core", "2.24.3"),
     ],
     digest: "d3a2985228d13f9e230a411565b8f9b7d1ca64b63e08b0f4e73597f07628d071",
 };
 
-/// Java and the folder with the jars; downloads them on first use.
+/// Installs Java and the jars on first use, and returns the folder with the jars.
 pub(crate) fn install(phase: &dyn Fn(&str)) -> Result<PathBuf, Fault> {
     java::install("debezium", &BUNDLE, phase)
 }

@@ -12,7 +12,7 @@ const PACKAGE: &str = "libfaketime";
 /// The variant for programs with threads.
 const LIBRARY: &str = "libfaketimeMT.so.1";
 
-/// Where Debian and others put it, below one folder per architecture or not.
+/// The folders into which Debian and others put it, with or without one per architecture.
 const FOLDERS: [&str; 5] = [
     "/usr/lib/x86_64-linux-gnu/faketime",
     "/usr/lib/aarch64-linux-gnu/faketime",
@@ -21,13 +21,13 @@ const FOLDERS: [&str; 5] = [
     "/usr/local/lib/faketime",
 ];
 
-/// Its file; installs it if it is missing.
+/// Returns its file; installs it if it is missing.
 pub(crate) fn library(phase: &dyn Fn(&str)) -> Result<PathBuf, Fault> {
     install::found(&[PACKAGE], find, phase)
 }
 
-/// The variables of a process whose wall clock is off by what the file says; its monotonic clock is
-/// not.
+/// Returns the variables of a process whose wall clock is off by the offset in the file; its
+/// monotonic clock is not.
 pub(crate) fn variables(library: &Path, file: &Path) -> [(&'static str, OsString); 4] {
     [
         ("LD_PRELOAD", library.into()),

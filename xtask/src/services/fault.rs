@@ -1,4 +1,4 @@
-//! Why a service is not there.
+//! Reasons why a service is missing.
 
 use std::fmt::{self, Display};
 
@@ -19,7 +19,7 @@ impl Display for Fault {
     }
 }
 
-/// Says what was being done when an I/O error came.
+/// Adds to an I/O error what was being done.
 pub(crate) trait Doing<T> {
     fn doing(self, what: impl Display) -> Result<T, Fault>;
 }

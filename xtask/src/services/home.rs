@@ -27,7 +27,7 @@ impl Home {
         self.dir.join("logs/server.log")
     }
 
-    /// A fresh log; the one of the run before is kept beside it.
+    /// Opens a fresh log; the log of the previous run is kept beside it.
     pub(crate) fn open_log(&self) -> Result<File, Fault> {
         let log = self.log();
         if log.exists() {
@@ -38,7 +38,7 @@ impl Home {
         File::options().append(true).open(&log).doing(format_args!("cannot open {}", log.display()))
     }
 
-    /// The last lines of the log, indented, for an error message.
+    /// Returns the last lines of the log, indented, for an error message.
     pub(crate) fn log_tail(&self) -> String {
         let log = self.log();
         match fs::read(&log) {
@@ -61,8 +61,8 @@ impl Home {
         self.dir.join("state.json")
     }
 
-    /// The state that the last start left, if any. A file that cannot be understood is an error: it
-    /// may stand for a running process.
+    /// Returns the state that the last start left, if any. A file that cannot be parsed is an
+    /// error: it may stand for a running process.
     pub(crate) fn state(&self) -> Result<Option<State>, Fault> {
         let path = self.state_file();
         match fs::read_to_string(&path) {
@@ -78,7 +78,8 @@ impl Home {
     }
 
     pub(crate) fn save(&self, state: &State) -> Result<(), Fault> {
-        // Written aside and renamed, so that a reader without the lock never sees half of it.
+        // Written to another file and renamed, so that a reader without the lock never sees half of
+        // it.
         let aside = self.write("state.json.new", &state.to_json())?;
         fs::rename(&aside, self.state_file()).doing("cannot write the state file")
     }
@@ -105,7 +106,7 @@ pub(crate) fn lock_file(path: &Path) -> Result<File, Fault> {
     Ok(file)
 }
 
-/// Removes a file or a folder with all it holds; none there is fine.
+/// Removes a file, or a folder with all it holds; a missing one is fine.
 pub(crate) fn remove(path: &Path) -> Result<(), Fault> {
     let removed = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
     match removed {

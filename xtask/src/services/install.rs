@@ -1,4 +1,4 @@
-//! Debian packages, installed only where that needs no question to a person.
+//! Debian packages, installed only where nothing has to be asked.
 
 use super::{
     fault::{Doing, Fault},
@@ -12,8 +12,8 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-/// Held while anything is installed or downloaded: neither apt nor Maven's repository takes two at
-/// once.
+/// Held while anything is installed or downloaded: neither apt nor Maven's repository supports two
+/// at once.
 pub(crate) struct Turn {
     _threads: MutexGuard<'static, ()>,
     _processes: File,
@@ -29,7 +29,7 @@ pub(crate) fn turn() -> Result<Turn, Fault> {
     Ok(Turn { _threads: threads, _processes: processes })
 }
 
-/// Looks with `find`, and installs these Debian packages where it finds nothing.
+/// Looks with `find`. If that finds nothing, installs these Debian packages and looks again.
 pub(crate) fn found<T>(
     names: &[&str],
     find: impl Fn() -> Option<T>,
@@ -46,8 +46,8 @@ pub(crate) fn found<T>(
     })
 }
 
-/// Installs Debian packages, as root or through a `sudo` that asks nothing. Otherwise says what to
-/// run.
+/// Installs Debian packages, as root or through a `sudo` that asks nothing. Otherwise the error
+/// says what to run.
 pub(crate) fn packages(_turn: &Turn, names: &[&str], phase: &dyn Fn(&str)) -> Result<(), Fault> {
     let list = names.join(" ");
     if which("apt-get").is_none() {

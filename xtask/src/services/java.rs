@@ -18,17 +18,17 @@ const JAVA_MAJOR_MIN: u32 = 17;
 const JAVA_PACKAGE: &str = "openjdk-17-jre-headless";
 const COPY: &str = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies";
 
-/// Maven coordinates of a server and of what must lie beside it, all with pinned versions.
+/// Maven coordinates of a server and of the jars that it needs, all with pinned versions.
 pub(crate) struct Bundle {
     pub(crate) version: &'static str,
     /// (group, artifact, version)
     pub(crate) artifacts: &'static [(&'static str, &'static str, &'static str)],
-    /// SHA-256 of what `LC_ALL=C sha256sum *` prints in the folder of its jars.
+    /// SHA-256 of the output of `LC_ALL=C sha256sum *` in the folder of its jars.
     pub(crate) digest: &'static str,
 }
 
-/// Java and the folder with the bundle's jars; downloads them on first use. `name` is its folder
-/// among the downloads.
+/// Installs Java and the bundle's jars on first use, and returns the folder with the jars. `name`
+/// is its folder among the downloads.
 pub(crate) fn install(name: &str, bundle: &Bundle, phase: &dyn Fn(&str)) -> Result<PathBuf, Fault> {
     let folder = settings::downloads_dir()?.join(name);
     let jars = folder.join(format!("lib-{}", bundle.version));
@@ -47,7 +47,7 @@ pub(crate) fn install(name: &str, bundle: &Bundle, phase: &dyn Fn(&str)) -> Resu
     Ok(jars)
 }
 
-/// `java` with a heap in megabytes and the jars as class path.
+/// Returns `java` with a heap in megabytes and the jars as class path.
 pub(crate) fn command(jars: &Path, heap_mb: u32) -> Command {
     let mut command = Command::new("java");
     command
@@ -78,7 +78,7 @@ fn download(turn: &Turn, bundle: &Bundle, jars: &Path, phase: &dyn Fn(&str)) -> 
     phase(&format!("downloading version {} from Maven Central", bundle.version));
     let project = jars.with_extension("pom.xml");
     fs::write(&project, pom(bundle)).doing(format_args!("cannot write {}", project.display()))?;
-    // Copied aside and renamed: a folder of the final name is complete.
+    // Copied elsewhere and renamed: a folder with the final name is complete.
     let aside = jars.with_extension("partial");
     remove(&aside)?;
     let copied = run(
@@ -99,8 +99,8 @@ fn download(turn: &Turn, bundle: &Bundle, jars: &Path, phase: &dyn Fn(&str)) -> 
     fs::rename(&aside, jars).doing(format_args!("cannot move the jars to {}", jars.display()))
 }
 
-/// Refuses jars that are not those that the versions were pinned with: Maven itself compares with
-/// checksums that come from the same place.
+/// Refuses jars other than those with which the versions were pinned. Maven itself compares only
+/// with checksums that come from the same place.
 fn check(jars: &Path, bundle: &Bundle) -> Result<(), Fault> {
     let listed = fs::read_dir(jars).doing(format_args!("cannot list {}", jars.display()))?;
     let mut names: Vec<_> = listed.filter_map(|entry| Some(entry.ok()?.file_name())).collect();
@@ -112,8 +112,8 @@ fn check(jars: &Path, bundle: &Bundle) -> Result<(), Fault> {
     match found.starts_with(bundle.digest) {
         true => Ok(()),
         false => Err(Fault::Failed(format!(
-            "the jars of version {} have not the SHA-256 {}, but {found}\n  their own stand there: see where Maven takes \
-             them from, and change the digest with the version",
+            "the jars of version {} do not have the SHA-256 {}, but {found}\n  see where Maven takes them from, and \
+             change the digest together with the version",
             bundle.version, bundle.digest
         ))),
     }

@@ -31,7 +31,7 @@ static TLS: Port = Port { variable: "OUTBOX_KAFKA_TLS_PORT", default: 19094 };
 /// TLS for users with a password.
 static SASL: Port = Port { variable: "OUTBOX_KAFKA_SASL_PORT", default: 19095 };
 
-/// User and password of the listener that asks for them.
+/// User and password of the listener that requires them.
 const WHO: &str = "outbox";
 
 /// "outbox-toolkit-1", 16 bytes in base64url: clients see the same cluster after a purge.
@@ -97,7 +97,7 @@ impl Service for Kafka {
         Ok(command)
     }
 
-    /// `ApiVersions` version 0, which a broker answers only once it processes requests.
+    /// Asks with `ApiVersions` version 0, which a broker answers only once it processes requests.
     fn probe(&self, port: u16) -> Result<(), String> {
         const REQUEST: [u8; 19] = *b"\0\0\0\x0f\0\x12\0\0\0\0\0\x07\0\x05xtask";
         // Length, the correlation id of the request, error code 0.
@@ -185,7 +185,7 @@ listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config={module}.scram.ScramLoginM
     )
 }
 
-/// Warnings, the start, and whether the node was shut out for a time because it was too slow.
+/// Logs warnings, the start, and whether the node was fenced for a time because it was too slow.
 const LOGGING: &str = "\
 rootLogger.level=WARN
 rootLogger.appenderRef.console.ref=console

@@ -1,4 +1,4 @@
-//! Starting and stopping, the same for every service.
+//! Starting and stopping, in the same way for every service.
 
 use super::{
     Name, Secure, Stop,
@@ -16,18 +16,18 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// From the start of the process to its first answer. A cold RabbitMQ on a busy machine takes about
-/// 20 s.
+/// The time limit from the start of the process to its first answer. A cold RabbitMQ on a busy
+/// machine takes about 20 s.
 const READY_LIMIT: Duration = Duration::from_secs(120);
 const STOP_LIMIT: Duration = Duration::from_secs(30);
 const READY_POLL: Duration = Duration::from_millis(100);
 
-/// How one service answered to `up`.
+/// The result of `up` for one service.
 #[derive(Debug)]
 pub(crate) enum Outcome {
     Started,
     AlreadyRunning,
-    /// Somebody else's, named by its variable; holds the address.
+    /// Run by somebody else and named by its variable; holds the address.
     External(String),
     Missing(Fault),
 }
@@ -38,7 +38,7 @@ pub(crate) struct UpReport {
 }
 
 impl UpReport {
-    /// The address for clients, if there is something to connect to.
+    /// Returns the address for clients, if there is something to connect to.
     pub(crate) fn address(&self) -> Option<String> {
         match &self.outcome {
             Outcome::Started | Outcome::AlreadyRunning => {
@@ -50,12 +50,12 @@ impl UpReport {
     }
 }
 
-/// The address of a service that somebody else runs: a person set its variable, and it is not ours.
-/// It is used as is and never started or stopped.
+/// Returns the address of a service that somebody else runs: a person has set its variable, and the
+/// address is not ours. Such a service is used as is and never started or stopped.
 ///
 /// A variable that repeats our own address may come from `eval "$(cargo xtask services env)"`, or
-/// from a person who runs compose.yaml on the same ports. The latter if no process of ours lives,
-/// and yet someone answers.
+/// from a person who runs compose.yaml on the same ports. It is the latter if no process of ours is
+/// alive, and yet something answers.
 pub(crate) fn external(name: Name) -> Result<Option<String>, Fault> {
     let Some(address) = settings::given_address(name) else { return Ok(None) };
     let port = name.port()?;
@@ -66,19 +66,19 @@ pub(crate) fn external(name: Name) -> Result<Option<String>, Fault> {
     Ok((!lives && name.service().probe(port).is_ok()).then_some(address))
 }
 
-/// Returns what a running service of ours offers over TLS: variable and address.
+/// Returns the variables and addresses of what a running service of ours offers over TLS.
 pub(crate) fn secure_addresses(name: Name) -> Result<Vec<(&'static str, String)>, Fault> {
     let secure = name.service().secure()?.into_iter();
     let offered = secure.filter(|Secure { port, offered, .. }| offered(*port));
     Ok(offered.map(|Secure { variable, url, .. }| (variable, url)).collect())
 }
 
-/// The version of an instance of ours that was started.
+/// Returns the version of a started instance of ours.
 pub(crate) fn version(name: Name) -> Result<Option<String>, Fault> {
     Ok(Home::of(name)?.state()?.map(|state| state.version))
 }
 
-/// Starts what is not running, all at the same time, and waits until each one answers.
+/// Starts every service that is not running, all in parallel, and waits until each one answers.
 pub(crate) fn up(names: &[Name]) -> Vec<UpReport> {
     let progress = Progress::new();
     thread::scope(|scope| {
@@ -139,7 +139,7 @@ pub(crate) fn start(name: Name, task: &Task) -> Result<Outcome, Fault> {
             }
             match wait_ready(&home, port, &state.process, None) {
                 Ok(()) => return Ok(Outcome::AlreadyRunning),
-                // It was just dying: start it anew.
+                // It was just dying: start it again.
                 Err(NotReady::Ended(_)) => {}
                 Err(late) => return Err(late.into()),
             }
@@ -179,7 +179,7 @@ fn launch(home: &Home, port: u16, task: &Task) -> Result<(), Fault> {
     ready.map_err(Fault::from)
 }
 
-/// Why waiting for the first answer ended without one.
+/// The reason why waiting for the first answer ended without one.
 enum NotReady {
     Ended(String),
     TooLate(String),
@@ -254,7 +254,7 @@ pub(crate) fn stop(name: Name, how: Stop, purge: bool) -> Result<Stopped, Fault>
     Ok(stopped)
 }
 
-/// The service's signal, then after the limit KILL.
+/// Sends the service's signal, and KILL after the time limit.
 fn halt(home: &Home, process: &Identity, how: Stop) -> Result<(), Fault> {
     let service = home.name.service();
     if process.is_alive() {

@@ -1,4 +1,4 @@
-//! Private instances of the real components, without Docker: own ports, own data folders.
+//! Private instances of the real components, without Docker, with their own ports and data folders.
 
 pub(crate) mod axe;
 mod certificates;
@@ -64,7 +64,7 @@ impl Name {
         }
     }
 
-    /// The variable in which tests, benches and examples look for the service's address.
+    /// Returns the variable in which tests, benches and examples look for the service's address.
     pub(crate) fn variable(self) -> &'static str {
         match self {
             Self::Postgres => "OUTBOX_POSTGRES_URL",
@@ -85,7 +85,7 @@ impl Name {
         }
     }
 
-    /// The port that clients use.
+    /// Returns the port that clients use.
     pub(crate) fn port(self) -> Result<u16, Fault> {
         self.service().client_port().number()
     }
@@ -97,16 +97,17 @@ impl std::fmt::Display for Name {
     }
 }
 
-/// How a service is stopped.
+/// The way in which a service is stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stop {
-    /// Orderly: buffers are written, clients are told.
+    /// Orderly: buffers are written, clients are notified.
     Gracefully,
     /// As in a crash: nothing is flushed, the next start recovers.
     Immediately,
 }
 
-/// An address of a service beside that of its clients: with TLS, or for its administration.
+/// An additional address of a service, besides that of its clients: with TLS, or for
+/// administration.
 pub(crate) struct Secure {
     /// The variable in which tests look for it.
     pub(crate) variable: &'static str,
@@ -115,7 +116,7 @@ pub(crate) struct Secure {
     pub(crate) port: u16,
     /// The variable's value.
     pub(crate) url: String,
-    /// Whether an instance that runs offers it: one that was started by an older xtask may not.
+    /// Whether a running instance offers it: one that was started by an older xtask may not.
     pub(crate) offered: fn(u16) -> bool,
 }
 
@@ -126,40 +127,39 @@ pub(crate) struct Installed {
     pub(crate) programs: PathBuf,
 }
 
-/// The parts of a service that differ from others; the rest is the same for all of them
-/// (`manager`).
+/// The parts in which services differ; everything else is the same for all of them (`manager`).
 pub(crate) trait Service: Sync {
     fn client_port(&self) -> &'static Port;
 
-    /// Ports besides the clients' one, which must be free as well.
+    /// Returns the ports besides the clients' port, which must be free as well.
     fn other_ports(&self) -> &'static [Port] {
         &[]
     }
 
-    /// The value of [`Name::variable`] for an instance of ours.
+    /// Returns the value of [`Name::variable`] for an instance of ours.
     fn url(&self, port: u16) -> String;
 
-    /// Where it offers TLS beside the clients' plain port.
+    /// Returns the addresses that it offers besides the clients' plain port.
     fn secure(&self) -> Result<Vec<Secure>, Fault> {
         Ok(Vec::new())
     }
 
-    /// Where the data is, if it is on disk at all; the same answer for the same home.
+    /// Returns the folder of the data, if it is on disk at all; always the same for the same home.
     fn data(&self, home: &Home) -> Result<PathBuf, Fault> {
         Ok(home.dir.join("data"))
     }
 
-    /// Finds the programs, installs them if they are missing.
+    /// Finds the programs; installs them if they are missing.
     fn install(&self, home: &Home, phase: &dyn Fn(&str)) -> Result<Installed, Fault>;
 
     /// Writes configuration, creates the data folder on first use, and returns the command of the
     /// server in the foreground.
     fn prepare(&self, home: &Home, installed: &Installed) -> Result<Program, Fault>;
 
-    /// One exchange in the service's own protocol; an error says why it is not ready.
+    /// Makes one exchange in the service's own protocol; an error says why it is not ready.
     fn probe(&self, port: u16) -> Result<(), String>;
 
-    /// The signal for the server process.
+    /// Returns the signal for the server process.
     fn signal(&self, stop: Stop) -> Signal {
         match stop {
             Stop::Gracefully => Signal::Term,
@@ -167,7 +167,7 @@ pub(crate) trait Service: Sync {
         }
     }
 
-    /// Removes what the server leaves running behind it.
+    /// Removes processes that the server leaves behind.
     fn after_stop(&self, _home: &Home) -> Result<(), Fault> {
         Ok(())
     }

@@ -51,7 +51,7 @@ impl Service for Pgbouncer {
         let users = folder.join("users.txt");
         let file = folder.join("pgbouncer.ini");
         let mut text = configuration(PORT.number()?, &server, settings::pgbouncer_mode()?, &users);
-        // Releases differ in their default. Before 1.21 there was no such setting.
+        // Releases differ in their default. Releases before 1.21 had no such setting.
         let prepared = settings::pgbouncer_prepared()?.or(prepares(&installed.version).then_some(0));
         if let Some(prepared) = prepared {
             text.push_str(&format!("max_prepared_statements = {prepared}\n"));
@@ -71,7 +71,7 @@ impl Service for Pgbouncer {
         Ok(command)
     }
 
-    /// It asks for a password itself, whether the server answers or not.
+    /// Probes `PgBouncer`, which asks for a password itself, whether or not the server answers.
     fn probe(&self, port: u16) -> Result<(), String> {
         postgres::Postgres.probe(port)
     }
@@ -91,7 +91,7 @@ fn prepares(version: &str) -> bool {
     (numbers.next(), numbers.next()) >= (Some(1), Some(21))
 }
 
-/// Users are looked up in the server, so that those that tests create can log in as well. A server
+/// Users are looked up in the server, so that users created by tests can log in as well. A server
 /// that is down is asked again at once: tests wait for it.
 fn configuration(port: u16, (host, server_port): &(String, u16), mode: &str, users: &Path) -> String {
     let users = users.display();

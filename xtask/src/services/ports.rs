@@ -1,4 +1,4 @@
-//! Is a port free, and if not, who has it?
+//! Whether a port is free, and if not, which process has it.
 
 use super::{Name, Secure, fault::Fault};
 use std::{
@@ -9,12 +9,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long a process that was told to end may keep its port: Erlang's name server says that it
-/// ends before it does.
+/// How long a stopped process may keep its port: Erlang's name server reports its end before it has
+/// ended.
 const PATIENCE: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Fails when another process listens on one of the service's ports, and goes on to.
+/// Fails when another process keeps listening on one of the service's ports.
 pub(crate) fn require_free(name: Name) -> Result<(), Fault> {
     let service = name.service();
     for port in std::iter::once(service.client_port()).chain(service.other_ports()) {
@@ -43,7 +43,7 @@ fn require_one_free(name: Name, variable: &str, number: u16) -> Result<(), Fault
     )))
 }
 
-/// The process that listens on a port, as far as we may look.
+/// Returns the process that listens on a port, as far as we may look.
 fn owner(port: u16) -> Option<String> {
     let inodes: Vec<String> = ["/proc/net/tcp", "/proc/net/tcp6"]
         .iter()
@@ -68,7 +68,7 @@ fn owner(port: u16) -> Option<String> {
     None
 }
 
-/// Inodes of the sockets that listen on a port, from the kernel's table.
+/// Returns the inodes of the sockets that listen on a port, from the kernel's table.
 fn listeners(table: &str, port: u16) -> Vec<String> {
     const LISTEN: &str = "0A";
     table

@@ -1,4 +1,4 @@
-//! PostgreSQL: an own cluster, run by an unprivileged user.
+//! PostgreSQL: a cluster of its own, run by an unprivileged user.
 
 use super::{
     Installed, Secure, Service, Stop,
@@ -42,7 +42,7 @@ impl Service for Postgres {
         format!("postgres://{WHO}:{WHO}@127.0.0.1:{port}/{WHO}")
     }
 
-    /// On the same port: a client asks for TLS before anything else.
+    /// TLS is on the same port: a client asks for it before anything else.
     fn secure(&self) -> Result<Vec<Secure>, Fault> {
         // The request for TLS: length and the number that asks for it.
         let offered = |port| probe::ask::<1>(port, &[0, 0, 0, 8, 4, 210, 22, 47]) == Ok([b'S']);
@@ -51,7 +51,7 @@ impl Service for Postgres {
         Ok(vec![Secure { variable, port_variable: None, port, url, offered }])
     }
 
-    /// In the home, unless we are root and the server's user cannot get there.
+    /// Returns a folder in the home, unless we are root and the server's user cannot get there.
     fn data(&self, home: &Home) -> Result<PathBuf, Fault> {
         Ok(unprivileged::folder(home).join("data"))
     }
@@ -103,8 +103,8 @@ impl Service for Postgres {
         Ok(command)
     }
 
-    /// A start-up message; the server asks for a password (`R`) only when it takes connections, and
-    /// answers with an error (`E`) while it starts, recovers or stops.
+    /// Sends a start-up message. The server asks for a password (`R`) only once it takes
+    /// connections, and answers with an error (`E`) while it starts, recovers or stops.
     fn probe(&self, port: u16) -> Result<(), String> {
         let parameters = format!("user\0{WHO}\0database\0{WHO}\0\0");
         let mut message = Vec::from(u32::to_be_bytes(8 + u32::try_from(parameters.len()).unwrap_or(0)));
@@ -117,9 +117,9 @@ impl Service for Postgres {
         }
     }
 
-    /// TERM would wait for every client to leave. QUIT ends all backends without a checkpoint, so
-    /// that the next start goes through crash recovery; KILL would leave orphans in the data
-    /// folder.
+    /// Returns INT, because TERM would wait for every client to leave. For a crash it returns QUIT,
+    /// which ends all backends without a checkpoint, so that the next start goes through crash
+    /// recovery; KILL would leave orphans in the data folder.
     fn signal(&self, stop: Stop) -> Signal {
         match stop {
             Stop::Gracefully => Signal::Int,
@@ -128,7 +128,7 @@ impl Service for Postgres {
     }
 }
 
-/// One cluster and who runs it.
+/// One cluster, and the user who runs it.
 struct Server<'a> {
     programs: &'a Path,
     data: &'a Path,
@@ -146,8 +146,8 @@ impl Server<'_> {
         command
     }
 
-    /// A new cluster with our superuser and our database. Built aside, so that an interrupted
-    /// attempt is not taken for a cluster.
+    /// Creates a cluster with our superuser and our database. It is built elsewhere and renamed, so
+    /// that an interrupted attempt is not taken for a cluster.
     fn create(&self) -> Result<(), Fault> {
         let aside = self.data.with_extension("partial");
         remove(&aside)?;
@@ -174,7 +174,8 @@ impl Server<'_> {
             .doing(format_args!("cannot move the cluster to {}", self.data.display()))
     }
 
-    /// In single-user mode: no client program and no running server needed.
+    /// Creates the database in single-user mode: that needs no client program and no running
+    /// server.
     fn create_database(&self, data: &Path) -> Result<(), Fault> {
         let mut single = self.command("postgres");
         single.args(["--single", "-D"]).arg(data).arg("postgres");
@@ -196,7 +197,7 @@ impl Server<'_> {
         Err(Fault::Failed(format!("creating the database failed ({}):\n  {}", output.status, errors.trim())))
     }
 
-    /// Gives the server its certificate, and the key as only its user may read it.
+    /// Gives the server its certificate, and the key, which only the server's user may read.
     fn certify(&self, certificates: &Certificates) -> Result<(), Fault> {
         for (from, to) in [("server.pem", "outbox-server.pem"), ("server.key", "outbox-server.key")] {
             let (from, to) = (certificates.file(from), self.data.join(to));
@@ -223,8 +224,9 @@ impl Server<'_> {
         )))
     }
 
-    /// After a crash: orphaned backends leave by themselves within moments; then the pid and socket
-    /// lock files, whose pid may be another process or an unreaped zombie by now, stand for nobody.
+    /// Cleans up after a crash. Orphaned backends leave by themselves within moments. Then the pid
+    /// and socket lock files are stale: their pid may by now be another process or an unreaped
+    /// zombie.
     fn clear_leftovers(&self) -> Result<(), Fault> {
         let deadline = Instant::now() + Duration::from_secs(20);
         loop {
@@ -252,7 +254,7 @@ impl Server<'_> {
     }
 }
 
-/// `initdb` on the search path, or the newest of Debian's versions.
+/// Finds `initdb` on the search path, or the newest of Debian's versions.
 fn find() -> Option<Installed> {
     let debian = fs::read_dir("/usr/lib/postgresql").ok().and_then(|entries| {
         let newest =
@@ -267,7 +269,7 @@ fn find() -> Option<Installed> {
     Some(Installed { version, programs })
 }
 
-/// The folder around the data must be ours: below `/var/tmp` anybody could have made it before.
+/// Checks that the folder around the data is ours: below `/var/tmp` anybody could have made it.
 fn require_own(data: &Path) -> Result<(), Fault> {
     let Some(parent) = data.parent() else { return Ok(()) };
     let owner = fs::metadata(parent).doing(format_args!("cannot inspect {}", parent.display()))?.uid();

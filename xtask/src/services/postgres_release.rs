@@ -1,4 +1,4 @@
-//! A release of PostgreSQL of its own, beside the one that this system has: from Maven Central.
+//! A release of PostgreSQL from Maven Central, beside the one that this system has.
 
 use super::{
     Installed,
@@ -34,8 +34,8 @@ const BUNDLE: Bundle = Bundle {
     digest: artifact::DIGEST,
 };
 
-/// The server's programs, below the service's own folder, where the server's user may read them.
-/// Downloaded and unpacked on first use.
+/// Returns the server's programs, below the service's own folder, where the server's user may read
+/// them. Downloads and unpacks them on first use.
 pub(crate) fn install(home: &Home, phase: &dyn Fn(&str)) -> Result<Installed, Fault> {
     let release = unprivileged::folder(home).join(format!("release-{VERSION}"));
     let programs = release.join("bin");
@@ -49,7 +49,7 @@ pub(crate) fn install(home: &Home, phase: &dyn Fn(&str)) -> Result<Installed, Fa
     Ok(Installed { version: VERSION.to_owned(), programs })
 }
 
-/// Built aside and renamed: a folder of the final name is complete.
+/// Unpacks elsewhere and renames: a folder with the final name is complete.
 fn unpack(jar: &Path, release: &Path) -> Result<(), Fault> {
     let (opened, aside) = (release.with_extension("opened"), release.with_extension("partial"));
     for folder in [&opened, &aside] {

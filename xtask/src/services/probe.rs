@@ -1,4 +1,4 @@
-//! One question and one answer over TCP, to see whether a service speaks.
+//! One question and one answer over TCP, to see whether a service responds.
 
 use std::{
     io::{Read, Write},
@@ -8,12 +8,12 @@ use std::{
 
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Sends `question` to 127.0.0.1 and returns the first `N` bytes of the answer.
-/// Whether anybody listens.
+/// Whether something listens on a port of 127.0.0.1.
 pub(crate) fn listens(port: u16) -> bool {
     TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok()
 }
 
+/// Sends `question` to 127.0.0.1 and returns the first `N` bytes of the answer.
 pub(crate) fn ask<const N: usize>(port: u16, question: &[u8]) -> Result<[u8; N], String> {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     let mut answer = [0; N];
@@ -28,7 +28,7 @@ pub(crate) fn ask<const N: usize>(port: u16, question: &[u8]) -> Result<[u8; N],
     Ok(answer)
 }
 
-/// Bytes as text, for an error that shows an unexpected answer.
+/// Formats an unexpected answer for an error, with its bytes as text.
 pub(crate) fn unexpected(answer: &[u8]) -> String {
     format!("unexpected answer {:?}", String::from_utf8_lossy(answer))
 }

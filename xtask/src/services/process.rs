@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// One process, not merely its pid: pids are reused, and begin again after a reboot.
+/// One process, more than its pid: pids are reused, and begin again after a reboot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Identity {
     pub(crate) pid: u32,
@@ -29,8 +29,8 @@ impl Identity {
         Ok(Self { pid, started_ticks, boot_id: boot_id() })
     }
 
-    /// A zombie is dead: its parent just has not looked yet. One with threads is not: they still
-    /// hold its ports and files.
+    /// Whether the process is alive. A zombie is dead: its parent just has not reaped it yet. A
+    /// zombie with other threads is alive: those still hold its ports and files.
     pub(crate) fn is_alive(&self) -> bool {
         fs::read_to_string(format!("/proc/{}/stat", self.pid))
             .ok()
@@ -41,7 +41,7 @@ impl Identity {
             })
     }
 
-    /// True once the process is gone, false when it is still there after the limit.
+    /// Returns true once the process is gone, false if it is still there after the limit.
     pub(crate) fn wait_gone(&self, limit: Duration) -> bool {
         let deadline = Instant::now() + limit;
         while self.is_alive() {
@@ -65,7 +65,7 @@ struct Stat {
     started_ticks: u64,
 }
 
-/// Fields 3, 20 and 22. The command name before them may hold spaces and parentheses.
+/// Reads fields 3, 20 and 22. The command name before them may hold spaces and parentheses.
 fn parse_stat(stat: &str) -> Option<Stat> {
     let (_, rest) = stat.rsplit_once(')')?;
     let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
@@ -114,8 +114,8 @@ pub(crate) fn send(process: &Identity, signal: Signal) -> Result<(), Fault> {
     )))
 }
 
-/// Starts a server in its own process group, with its output in the log and only a minimal
-/// environment besides what the command sets itself.
+/// Starts a server in its own process group, with its output in the log. Its environment is
+/// minimal, except for the command's own variables.
 pub(crate) fn spawn(mut command: Command, log: &File) -> Result<Child, Fault> {
     let program = command.get_program().to_string_lossy().into_owned();
     let own: Vec<_> =
@@ -148,18 +148,19 @@ pub(crate) fn run(command: &mut Command, what: &str) -> Result<String, Fault> {
     Err(Fault::Failed(format!("{what} failed ({}):\n  {shown}", output.status)))
 }
 
-/// `PATH` with the folders of administrators' tools, which a plain user's `PATH` often lacks.
+/// Returns `PATH` with the folders of administrators' tools, which a plain user's `PATH` often
+/// lacks.
 fn search_path() -> String {
     let path = std::env::var("PATH").unwrap_or_default();
     format!("{path}:/usr/local/sbin:/usr/sbin:/sbin:/usr/local/bin:/usr/bin:/bin")
 }
 
-/// The first file of this name on the search path.
+/// Returns the first file with this name on the search path.
 pub(crate) fn which(program: &str) -> Option<std::path::PathBuf> {
     std::env::split_paths(&search_path()).map(|folder| folder.join(program)).find(|path| path.is_file())
 }
 
-/// Pids of processes whose working folder is this one.
+/// Returns the pids of the processes whose working folder is this one.
 pub(crate) fn working_in(folder: &Path) -> Vec<u32> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     entries
@@ -169,7 +170,7 @@ pub(crate) fn working_in(folder: &Path) -> Vec<u32> {
         .collect()
 }
 
-/// The effective user of this process.
+/// Whether the effective user of this process is root.
 pub(crate) fn is_root() -> bool {
     use std::os::unix::fs::MetadataExt;
     fs::metadata("/proc/self").is_ok_and(|metadata| metadata.uid() == 0)

@@ -45,7 +45,7 @@ impl Task {
         }
     }
 
-    /// A line that stays.
+    /// Prints a line that stays.
     pub(crate) fn note(&self, message: &str) {
         match &self.bar {
             Some(bar) => bar.suspend(|| eprintln!("{:10} {message}", self.name)),
@@ -53,7 +53,7 @@ impl Task {
         }
     }
 
-    /// The last word about this service.
+    /// Prints the last message about this service.
     pub(crate) fn finish(&self, message: &str) {
         let message = format!("{message} ({:.1} s)", self.begun.elapsed().as_secs_f64());
         match &self.bar {

@@ -1,5 +1,5 @@
-//! promtool, which checks and tests alert rules. Taken out of Debian's package, so that no
-//! Prometheus is started by an installation.
+//! promtool, which checks and tests alert rules. It is extracted from Debian's package, because
+//! installing the package would start Prometheus.
 
 use super::{
     fault::{Doing, Fault},
@@ -15,7 +15,7 @@ use std::{
 
 const PACKAGE: &str = "prometheus";
 
-/// Its file; downloads it if it is missing.
+/// Returns its file; downloads it if it is missing.
 pub(crate) fn program(phase: &dyn Fn(&str)) -> Result<PathBuf, Fault> {
     if let Some(found) = which("promtool") {
         return Ok(found);

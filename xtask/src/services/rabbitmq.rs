@@ -1,4 +1,4 @@
-//! RabbitMQ, safe beside the system-wide instance that the Debian package may start.
+//! RabbitMQ, separate from the system-wide instance that the Debian package may start.
 
 use super::{
     Installed, Secure, Service,
@@ -19,14 +19,14 @@ pub(crate) struct Rabbitmq;
 
 static PORT: Port = Port { variable: "OUTBOX_RABBITMQ_PORT", default: 15673 };
 /// Erlang distribution, and Erlang's name server: private, so that neither node sees the other.
-/// Below 32768: above it Linux lends ports to whoever connects or asks for any.
+/// Below 32768: Linux assigns ports above that to any process that connects or asks for any port.
 static OTHERS: [Port; 2] = [
     Port { variable: "OUTBOX_RABBITMQ_DIST_PORT", default: 15676 },
     Port { variable: "OUTBOX_RABBITMQ_EPMD_PORT", default: 14369 },
 ];
 static TLS: Port = Port { variable: "OUTBOX_RABBITMQ_TLS_PORT", default: 15674 };
 
-/// The management API, which tells the settings of queues.
+/// The management API, which reports the settings of queues.
 static MANAGEMENT: Port = Port { variable: "OUTBOX_RABBITMQ_MANAGEMENT_PORT", default: 15675 };
 
 const DEBIAN_HOME: &str = "/usr/lib/rabbitmq";
@@ -113,7 +113,7 @@ impl Service for Rabbitmq {
         Ok(command)
     }
 
-    /// The protocol header; the broker's answer is a method frame on channel 0 with
+    /// Sends the protocol header. The broker answers with a method frame on channel 0 with
     /// Connection.Start (10, 10).
     fn probe(&self, port: u16) -> Result<(), String> {
         let answer: [u8; 11] = probe::ask(port, b"AMQP\0\0\x09\x01")?;
@@ -125,7 +125,8 @@ impl Service for Rabbitmq {
         }
     }
 
-    /// Erlang's name server is a daemon of its own. It refuses to go while a node is registered.
+    /// Stops Erlang's name server, a separate daemon. It refuses to stop while a node is
+    /// registered.
     fn after_stop(&self, _home: &Home) -> Result<(), Fault> {
         let Some(epmd) = which("epmd") else { return Ok(()) };
         let [_, name_server] = &OTHERS;
@@ -140,8 +141,8 @@ impl Service for Rabbitmq {
     }
 }
 
-/// Debian's scripts in `/usr/sbin` change to the user of the system-wide instance: use the ones
-/// behind them.
+/// Finds the programs. Debian's scripts in `/usr/sbin` change to the user of the system-wide
+/// instance, so the ones behind them are used.
 fn find() -> Option<Installed> {
     let debian = Path::new(DEBIAN_HOME).join("bin");
     if debian.join("rabbitmq-server").is_file() {
@@ -155,7 +156,8 @@ fn find() -> Option<Installed> {
     Some(Installed { version, programs })
 }
 
-/// The server's folder is called `rabbitmq_server-3.10.8`; asking the program takes seconds.
+/// Reads the version from the server's folder, `rabbitmq_server-3.10.8`; asking the program takes
+/// seconds.
 fn debian_version() -> Option<String> {
     fs::read_dir(Path::new(DEBIAN_HOME).join("lib"))
         .ok()?
@@ -173,7 +175,7 @@ vm_memory_high_watermark.relative = 0.2
     )
 }
 
-/// A listener whose clients show a password or, to be the user that it names, a certificate.
+/// Returns a listener whose clients present a password, or a certificate that names their user.
 fn tls(port: u16, certificates: &Certificates) -> String {
     let file = |name| certificates.file(name).display().to_string();
     let (authority, certificate, key) = (file("ca.pem"), file("server.pem"), file("server.key"));

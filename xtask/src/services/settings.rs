@@ -6,7 +6,7 @@ use std::path::PathBuf;
 /// The variable that moves all data, logs, downloads and state files.
 pub(crate) const DIR_VARIABLE: &str = "OUTBOX_SERVICES_DIR";
 
-/// The variable that keeps what was downloaded elsewhere than below [`DIR_VARIABLE`], to be shared.
+/// The variable that puts downloads elsewhere than below [`DIR_VARIABLE`], so that they are shared.
 pub(crate) const DOWNLOADS_VARIABLE: &str = "OUTBOX_DOWNLOADS_DIR";
 
 /// One TCP port of a service, always on 127.0.0.1.
@@ -16,7 +16,7 @@ pub(crate) struct Port {
 }
 
 impl Port {
-    /// The number from the variable, or the default.
+    /// Returns the number from the variable, or the default.
     pub(crate) fn number(&self) -> Result<u16, Fault> {
         match std::env::var(self.variable) {
             Ok(text) => parse(self.variable, &text),
@@ -24,8 +24,9 @@ impl Port {
         }
     }
 
-    /// The number of a port that is offered beside another one: none, where that was moved and this
-    /// was not. An instance with ports of its own offers only what it was given a port for.
+    /// Returns the number of a port that is offered beside another one; `None` where the other was
+    /// moved and this one was not. An instance with its own ports offers only what it was given a
+    /// port for.
     pub(crate) fn beside(&self, other: &Self) -> Result<Option<u16>, Fault> {
         let given = |port: &Self| std::env::var_os(port.variable).is_some();
         if given(other) && !given(self) { Ok(None) } else { self.number().map(Some) }
@@ -38,12 +39,12 @@ fn parse(variable: &str, text: &str) -> Result<u16, Fault> {
     })
 }
 
-/// More listeners of Kafka, each announced under the port of a proxy: pairs `listening:announced`,
-/// separated by commas.
+/// Additional listeners of Kafka, each announced under the port of a proxy: pairs
+/// `listening:announced`, separated by commas.
 pub(crate) const KAFKA_PROXIED: &str = "OUTBOX_KAFKA_PROXIED";
 
-/// The size of PostgreSQL's log files in a cluster that is created: a power of two from 1 to 1024.
-/// With small ones, a limit on the size of files hits tables without hitting the log.
+/// The size of PostgreSQL's log files in a new cluster, in MiB: a power of two from 1 to 1024. With
+/// small ones, a limit on the size of files hits tables without hitting the log.
 pub(crate) const WAL_SEGMENT_MB: &str = "OUTBOX_POSTGRES_WAL_SEGMENT_MB";
 
 /// `logical` lets PostgreSQL's log be decoded, which change data capture needs. Takes effect when
@@ -64,8 +65,8 @@ pub(crate) const PGBOUNCER_SERVER: &str = "OUTBOX_PGBOUNCER_SERVER";
 /// The pool mode of `PgBouncer`: `transaction` (the default) or `session`.
 pub(crate) const PGBOUNCER_MODE: &str = "OUTBOX_PGBOUNCER_MODE";
 
-/// Prepared statements that `PgBouncer` keeps for each server connection in transaction mode; from
-/// 1.21 on, which is newer than Debian 12's. Without it, none.
+/// The number of prepared statements that `PgBouncer` keeps for each server connection in
+/// transaction mode. It needs 1.21, which is newer than Debian 12's. Without it, none.
 pub(crate) const PGBOUNCER_PREPARED: &str = "OUTBOX_PGBOUNCER_PREPARED";
 
 /// `true` keeps the queues of SQS and their messages in files, so that they survive a crash.
@@ -78,7 +79,7 @@ pub(crate) struct Proxied {
     pub(crate) announced: u16,
 }
 
-/// The value of [`KAFKA_PROXIED`].
+/// Reads [`KAFKA_PROXIED`].
 pub(crate) fn kafka_proxied() -> Result<Vec<Proxied>, Fault> {
     given(KAFKA_PROXIED).map_or_else(|| Ok(Vec::new()), |text| parse_proxied(&text))
 }
@@ -97,7 +98,7 @@ fn parse_proxied(text: &str) -> Result<Vec<Proxied>, Fault> {
         .collect()
 }
 
-/// The value of [`WAL_SEGMENT_MB`], if a person set one.
+/// Reads [`WAL_SEGMENT_MB`], if a person set it.
 pub(crate) fn wal_segment_mb() -> Result<Option<u32>, Fault> {
     given(WAL_SEGMENT_MB).map(|text| parse_segment(&text)).transpose()
 }
@@ -109,7 +110,7 @@ fn parse_segment(text: &str) -> Result<u32, Fault> {
         .ok_or_else(|| Fault::Failed(format!("{WAL_SEGMENT_MB}={text}: use a power of two from 1 to 1024")))
 }
 
-/// The value of [`WAL_LEVEL`]: whether the log can be decoded.
+/// Reads [`WAL_LEVEL`]: whether the log can be decoded.
 pub(crate) fn wal_is_logical() -> Result<bool, Fault> {
     match given(WAL_LEVEL).as_deref() {
         None | Some("replica") => Ok(false),
@@ -118,7 +119,7 @@ pub(crate) fn wal_is_logical() -> Result<bool, Fault> {
     }
 }
 
-/// The value of [`POSTGRES_MAJOR`]: whether a release of our own was chosen.
+/// Reads [`POSTGRES_MAJOR`]: whether a release of our own was chosen.
 pub(crate) fn postgres_is_release() -> Result<bool, Fault> {
     match given(POSTGRES_MAJOR).as_deref() {
         None => Ok(false),
@@ -127,12 +128,12 @@ pub(crate) fn postgres_is_release() -> Result<bool, Fault> {
     }
 }
 
-/// The value of [`PGBOUNCER_SERVER`]: host and port.
+/// Reads [`PGBOUNCER_SERVER`]: host and port.
 pub(crate) fn pgbouncer_server() -> Result<Option<(String, u16)>, Fault> {
     given(PGBOUNCER_SERVER).map(|text| parse_server(&text)).transpose()
 }
 
-/// The value of [`PGBOUNCER_MODE`].
+/// Reads [`PGBOUNCER_MODE`].
 pub(crate) fn pgbouncer_mode() -> Result<&'static str, Fault> {
     match given(PGBOUNCER_MODE).as_deref() {
         None | Some("transaction") => Ok("transaction"),
@@ -141,7 +142,7 @@ pub(crate) fn pgbouncer_mode() -> Result<&'static str, Fault> {
     }
 }
 
-/// The value of [`PGBOUNCER_PREPARED`].
+/// Reads [`PGBOUNCER_PREPARED`].
 pub(crate) fn pgbouncer_prepared() -> Result<Option<u16>, Fault> {
     let parse = |text: String| {
         text.parse().map_err(|_| {
@@ -158,7 +159,7 @@ fn parse_server(text: &str) -> Result<(String, u16), Fault> {
     }
 }
 
-/// The value of [`SQS_DURABLE`].
+/// Reads [`SQS_DURABLE`].
 pub(crate) fn sqs_durable() -> Result<bool, Fault> {
     match given(SQS_DURABLE).as_deref() {
         None | Some("false") => Ok(false),
@@ -167,7 +168,7 @@ pub(crate) fn sqs_durable() -> Result<bool, Fault> {
     }
 }
 
-/// The folder that holds one folder per service, and what is shared between them.
+/// Returns the folder that holds one folder per service, and what they share.
 pub(crate) fn services_dir() -> Result<PathBuf, Fault> {
     match std::env::var_os(DIR_VARIABLE).filter(|value| !value.is_empty()) {
         Some(dir) => std::path::absolute(dir)
@@ -176,7 +177,7 @@ pub(crate) fn services_dir() -> Result<PathBuf, Fault> {
     }
 }
 
-/// The folder that holds one folder per service with what was downloaded for it.
+/// Returns the folder that holds one folder per service with its downloads.
 pub(crate) fn downloads_dir() -> Result<PathBuf, Fault> {
     match std::env::var_os(DOWNLOADS_VARIABLE).filter(|value| !value.is_empty()) {
         Some(dir) => std::path::absolute(dir)
@@ -185,7 +186,7 @@ pub(crate) fn downloads_dir() -> Result<PathBuf, Fault> {
     }
 }
 
-/// The address in the service's variable, if a person set one.
+/// Returns the address in the service's variable, if a person set one.
 pub(crate) fn given_address(name: Name) -> Option<String> {
     given(name.variable())
 }

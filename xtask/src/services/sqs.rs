@@ -1,4 +1,4 @@
-//! SQS: `ElasticMQ`, queues in memory, or in files if they have to survive a crash.
+//! SQS: `ElasticMQ`, with queues in memory, or in files if they must survive a crash.
 
 use super::{
     Installed, Service,
@@ -70,8 +70,8 @@ queues {{}}
     )
 }
 
-/// Queues and messages in files. Without the delay of zero, H2 would write what it has acknowledged
-/// half a second later.
+/// Keeps queues and messages in files. Without a delay of zero, H2 would write acknowledged
+/// messages half a second later.
 fn storage(data: &Path) -> String {
     let data = data.display();
     format!(

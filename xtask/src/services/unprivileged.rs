@@ -1,5 +1,5 @@
-//! Servers that refuse to be run by root: whose user they get instead, and which folder that user
-//! may enter.
+//! Servers that refuse to be run by root: the user that they get instead, and a folder that this
+//! user may enter.
 
 use super::{
     fault::{Doing, Fault},
@@ -13,7 +13,7 @@ use std::{
     process::Command,
 };
 
-/// The service's home, unless we are root and the server's user cannot get there.
+/// Returns the service's home, unless we are root and the server's user cannot get there.
 pub(crate) fn folder(home: &Home) -> PathBuf {
     if !is_root() || home.dir.ancestors().all(may_pass) {
         return home.dir.clone();
@@ -23,12 +23,12 @@ pub(crate) fn folder(home: &Home) -> PathBuf {
     PathBuf::from(format!("/var/tmp/outbox{name}"))
 }
 
-/// May any user walk through this folder? (A folder that is not there yet will be made by us.)
+/// Whether any user may walk through this folder. A missing folder counts, because we will make it.
 fn may_pass(folder: &Path) -> bool {
     fs::metadata(folder).is_ok_and(|metadata| metadata.permissions().mode() & 0o001 != 0) || !folder.exists()
 }
 
-/// The user for the server when we are root, which PostgreSQL refuses to be.
+/// Returns the user for the server when we are root, which PostgreSQL refuses to be.
 pub(crate) fn owner() -> Result<Option<(u32, u32)>, Fault> {
     if !is_root() {
         return Ok(None);

@@ -1,7 +1,7 @@
 //! An outage of the whole mock cluster: every request is answered with a closed connection.
 //!
 //! The mock's own "broker down" is not used. It closes the broker's socket and binds the port
-//! again, and *aborts the process* when somebody else has got the port in between (librdkafka
+//! again, and *aborts the process* when another socket has got the port in between (librdkafka
 //! 2.12.1, `Failed to-create mock broker listener`). Any connection of this machine can get it. So
 //! the cluster keeps its sockets here: to a client, an outage is a server that accepts connections
 //! and drops them at the first request.
@@ -11,19 +11,18 @@ use std::time::Duration;
 use rdkafka::types::RDKafkaRespErr::RD_KAFKA_RESP_ERR__TRANSPORT as CUT;
 use rdkafka::types::{RDKafkaApiKey as Api, RDKafkaRespErr};
 
-/// The errors that a cluster answers with, one for each request of a kind.
+/// Queues of the errors that a cluster answers with, one error for each request of a kind.
 pub(super) trait ErrorQueues {
     /// Appends errors for this kind of request.
     fn push(&self, api: Api, errors: &[RDKafkaRespErr]);
-    /// Forgets all errors for this kind of request.
+    /// Drops all errors for this kind of request.
     fn clear(&self, api: Api);
 }
 
-/// Every request of a client that the mock can answer with an error. Metadata is the one that it
-/// cannot: a connection that asks for nothing else stays open, and nothing goes in or out through
-/// it.
+/// Every client request that the mock can answer with an error. Metadata is the one that it cannot:
+/// a connection that asks for nothing else stays open, and no messages pass through it.
 const CUTTABLE: [Api; 17] = [
-    // The first request of each connection: no new one comes up.
+    // The first request of each connection: no new connection succeeds.
     Api::ApiVersion,
     Api::Produce,
     Api::InitProducerId,
@@ -43,38 +42,38 @@ const CUTTABLE: [Api; 17] = [
     Api::LeaveGroup,
 ];
 
-/// Errors in stock for each kind of request: far more than clients that reconnect use up in one
+/// Queued errors for each kind of request: far more than reconnecting clients use up in one
 /// [`RENEW_EVERY`].
 const STOCK: usize = 10_000;
-/// How often the stock is renewed while an outage lasts.
+/// Interval at which the queues are refilled during an outage.
 pub(super) const RENEW_EVERY: Duration = Duration::from_secs(1);
 
-/// Whether the cluster is away.
+/// Whether the cluster is down.
 #[derive(Debug, Default)]
 pub(super) struct Outage {
     lasts: bool,
 }
 
 impl Outage {
-    /// Begins an outage, or renews the stock of one that lasts.
+    /// Begins an outage, or refills the queues of the current one.
     pub(super) fn begin(&mut self, queues: &impl ErrorQueues) {
         self.lasts = true;
         CUTTABLE.iter().for_each(|api| refill(queues, *api));
     }
 
-    /// Ends the outage. Other errors in the queues are forgotten as well.
+    /// Ends the outage. Other errors in the queues are dropped as well.
     pub(super) fn end(&mut self, queues: &impl ErrorQueues) {
         if std::mem::take(&mut self.lasts) {
             CUTTABLE.iter().for_each(|api| queues.clear(*api));
         }
     }
 
-    /// Whether it lasts.
+    /// Returns whether the outage lasts.
     pub(super) fn lasts(&self) -> bool {
         self.lasts
     }
 
-    /// Forgets the errors that were ordered for one kind of request; an outage goes on.
+    /// Drops the errors queued for one kind of request; an outage continues.
     pub(super) fn forget(&self, queues: &impl ErrorQueues, api: Api) {
         if self.lasts && CUTTABLE.contains(&api) {
             refill(queues, api);

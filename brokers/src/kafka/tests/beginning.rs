@@ -1,4 +1,4 @@
-//! Groups that begin at the end, where the cluster is slow, incomplete, or has no topic yet.
+//! Groups that begin at the end of a topic while the cluster is slow, incomplete, or without it.
 
 use std::num::NonZeroUsize;
 
@@ -10,7 +10,7 @@ use super::*;
 fn latest(config: &Config, topic: &str) -> Subscriber {
     let mut group = GroupConfig::new("billing", [topic]);
     group.start = Start::Latest;
-    // The mock cluster waits that long in every rebalance.
+    // The mock cluster waits this long in every rebalance.
     group.session_timeout_ms = 6_000;
     Subscriber::new(config.clone(), group).unwrap()
 }
@@ -42,14 +42,14 @@ async fn a_partition_without_a_leader_keeps_no_other_from_beginning_at_its_end()
 async fn what_comes_into_a_topic_that_was_missing_at_the_first_start_is_read() {
     let (mock, config) = cluster(1);
     let subscriber = latest(&config, "later");
-    // The cluster may say that the topic is missing before this returns, or after it.
+    // The cluster may report the missing topic before this returns, or after it.
     drop(subscriber.subscribe().await);
     mock.create_topic("later", 1).unwrap();
     publish(&config, vec![keyed("later", "k", "first")]).await;
     let mut subscription = subscriber.subscribe().await.unwrap();
     let received = subscription.receive(NonZeroUsize::MIN, LONG).await.unwrap();
     assert_eq!(received.len(), 1);
-    // Nothing is finished, and another process begins: the group has its place already.
+    // Nothing is settled, and another process begins: the group already has its position.
     subscription.close().await.unwrap();
     assert_eq!(committed(&config, "later", 1).await, [Offset::Offset(0)]);
 }

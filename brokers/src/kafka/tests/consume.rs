@@ -9,7 +9,7 @@ use super::*;
 
 const MANY: NonZeroUsize = NonZeroUsize::new(1_000).unwrap();
 
-/// A reader of partition 0 that joins no group.
+/// Subscribes to partition 0 without joining a group.
 async fn reader(config: &Config) -> Box<dyn Subscription> {
     let mut group = GroupConfig::new("billing", Vec::<String>::new());
     group.partitions.push(Partition { topic: TOPIC.to_owned(), partition: 0 });
@@ -18,12 +18,12 @@ async fn reader(config: &Config) -> Box<dyn Subscription> {
 
 async fn member(config: &Config) -> Box<dyn Subscription> {
     let mut group = GroupConfig::new("billing", [TOPIC]);
-    // The mock cluster waits that long in every rebalance, even when all members are back.
+    // The mock cluster waits this long in every rebalance, even when all members are back.
     group.session_timeout_ms = 6_000;
     Subscriber::new(config.clone(), group).unwrap().subscribe().await.unwrap()
 }
 
-/// The next `count` deliveries.
+/// Receives the next `count` deliveries.
 async fn receive(subscription: &mut Box<dyn Subscription>, count: usize) -> Vec<Delivery> {
     let mut received = Vec::new();
     while received.len() < count {
@@ -96,7 +96,7 @@ async fn a_released_message_comes_again_with_everything_after_it() {
     let again = receive(&mut subscription, 4).await;
     assert_eq!(payloads(&again), ["2", "3", "4", "5"]);
     assert_eq!(again.iter().map(|d| d.redelivered).collect::<Vec<_>>()[..2], [true, true]);
-    // The old token of 3 is stale and skipped; 1 is still good.
+    // The old token of 3 is stale and ignored; 1 is still good.
     let mut settled: Vec<_> = again.iter().map(done).collect();
     settled.extend([done(&received[3]), done(&received[1])]);
     subscription.settle(settled).await.unwrap();
@@ -155,13 +155,13 @@ async fn a_second_member_takes_over_partitions_and_nothing_is_left_out() {
     publish(&config, spread(0..100)).await;
     let mut one = member(&config).await;
     let held = receive(&mut one, 100).await;
-    // Of every partition a part is done.
+    // A part of every partition is done.
     let (part, rest): (Vec<_>, Vec<_>) = held.iter().partition(|delivery| delivery.origin.ends_with("@0"));
     assert_eq!(part.len(), 4);
     one.settle(part.into_iter().map(done).collect()).await.unwrap();
-    // A rebalance refuses commits that arrive while it lasts.
+    // A commit that arrives during a rebalance is refused.
     reached(&config, &[1; 4]).await;
-    // The second member gets partitions that the first one still works on.
+    // The second member gets partitions that the first one is still working on.
     let mut two = member(&config).await;
     let moved = two.receive(MANY, LONG).await.unwrap();
     assert!(!moved.is_empty());
@@ -182,7 +182,7 @@ async fn a_second_member_takes_over_partitions_and_nothing_is_left_out() {
         }
     }
     assert_eq!(sharers.len(), 2, "both members work");
-    // One leaves: the other gets everything that is still to come.
+    // One leaves: the other gets all further messages.
     Box::new(one).close().await.unwrap();
     publish(&config, spread(200..300)).await;
     while seen.len() < 300 {
@@ -212,7 +212,7 @@ async fn refused<F: Future<Output = Box<dyn Subscription>>>(
 ) {
     let (mock, config) = cluster(1);
     publish(&config, numbered(0..1)).await;
-    // The first question is the subscription's own, and librdkafka's the second.
+    // The subscription itself sends the first request, librdkafka the second.
     let answered = ResponseError::RD_KAFKA_RESP_ERR_NO_ERROR;
     mock.request_errors(ApiKey::OffsetFetch, &[answered, offset_fetch]).unwrap();
     let error = subscribe(config.clone()).await.receive(MANY, LONG).await.unwrap_err();

@@ -1,4 +1,5 @@
-//! Clients that have lost all their brokers: librdkafka tells, relay and consumer must act on it.
+//! Clients that have lost all their brokers: librdkafka reports it, and relay and consumer must act
+//! on it.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -10,7 +11,7 @@ use super::super::inflow::Inflow;
 use super::super::outcomes::Outcomes;
 use super::*;
 
-/// As long as a client may be without brokers.
+/// The maximum time that a client may be without brokers.
 const TOO_LONG: Duration = Duration::from_secs(15);
 
 #[test]

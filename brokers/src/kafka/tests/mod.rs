@@ -1,5 +1,5 @@
-//! The adapter against librdkafka's mock cluster, over real sockets; its decisions on a model of it
-//! in `partitions.rs`.
+//! Tests the adapter against librdkafka's mock cluster over real sockets, and its decisions on a
+//! model of librdkafka in `partitions.rs`.
 
 mod beginning;
 mod consume;
@@ -19,7 +19,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use super::mock::Mock;
 use super::{Config, Connector};
 
-/// Longer than anything here takes; a test that waits so long has failed.
+/// Longer than anything here takes; a test that waits this long has failed.
 const LONG: Duration = Duration::from_secs(60);
 const TOPIC: &str = "orders";
 
@@ -45,7 +45,7 @@ async fn session(connector: &Connector) -> (Box<dyn Publisher>, UnboundedReceive
     (connector.connect(receipts).await.unwrap(), received)
 }
 
-/// The next `count` receipts.
+/// Receives the next `count` receipts.
 async fn take(received: &mut UnboundedReceiver<Receipt>, count: usize) -> Vec<Receipt> {
     let mut taken = Vec::with_capacity(count);
     while taken.len() < count {

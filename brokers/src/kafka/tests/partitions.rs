@@ -1,7 +1,7 @@
-//! Random courses of events for everything that decides what a member reads: [`Reading`], [`Ahead`]
-//! and [`Ledger`] as they are, on a model of librdkafka and of the group. However partitions come
-//! and go while the consumer is fast, slow or stands still: in the end every message was handled,
-//! and never was more fetched ahead than there is room for.
+//! Random sequences of events for everything that decides what a member reads: the real
+//! [`Reading`], [`Ahead`] and [`Ledger`], on a model of librdkafka and of the group. Partitions
+//! come and go while the consumer is fast, slow or stopped. In the end every message was handled,
+//! and the member never prefetched more than fits.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::num::NonZeroUsize;
@@ -18,7 +18,7 @@ const PARTITIONS: i32 = 4;
 const PREFETCH_LEN: usize = 6;
 const COURSES: u64 = 2_000;
 const EVENTS: usize = 120;
-/// Turns within which everything must be quiet once the consumer takes everything.
+/// Maximum turns until everything is quiet, once the consumer takes everything.
 const QUIET_TURNS: usize = 200;
 /// Empty polls in a row after which the queue counts as empty.
 const EMPTY_MAX: usize = 16;
@@ -31,11 +31,11 @@ enum Omission {
     ResumeBeforeRevoke,
     /// A partition assigned during a pause is not paused.
     PauseAfterAssign,
-    /// A released delivery is not sought.
+    /// No seek follows a released delivery.
     SeekAfterRelease,
 }
 
-/// Numbers from a seed.
+/// Random numbers from a seed.
 struct Chance(u64);
 
 impl Chance {
@@ -47,7 +47,7 @@ impl Chance {
         ((mixed ^ (mixed >> 31)) % end as u64) as usize
     }
 
-    /// Some of the partitions; the first one of them at random.
+    /// Returns a random subset of the partitions.
     fn partitions(&mut self) -> Vec<i32> {
         let mask = self.below(1 << PARTITIONS);
         (0..PARTITIONS).filter(|partition| mask & (1 << partition) != 0).collect()
@@ -61,34 +61,33 @@ enum Queued {
     Revoke { partitions: Vec<i32>, is_lost: bool },
 }
 
-/// A partition as librdkafka knows it.
+/// A partition as librdkafka sees it.
 #[derive(Debug, Default, Clone, Copy)]
 struct Fetch {
     /// The next message to fetch.
     position: i64,
-    /// The next one that the application gets.
+    /// The next message that the application gets.
     application: i64,
 }
 
-/// The member, librdkafka below it, and the group around it.
+/// The member, the librdkafka below it, and the group around it.
 struct Scene {
     omission: Omission,
     now: Instant,
     reading: Reading,
     ahead: Ahead,
     ledger: Ledger,
-    /// Handed to the consumer, and not settled.
+    /// Taken by the consumer and unsettled.
     taken: Vec<DeliveryToken>,
     offsets: BTreeMap<u64, (i32, i64)>,
     handled: BTreeSet<(i32, i64)>,
     assigned: BTreeMap<i32, Fetch>,
     /// The application's pause: it outlives the assignment.
     paused: BTreeSet<i32>,
-    /// The present version of each partition. Messages fetched under another version are thrown
-    /// away.
+    /// The current version of each partition. Messages fetched under another version are discarded.
     versions: BTreeMap<i32, u64>,
     queue: VecDeque<Queued>,
-    /// The partitions that the group has given to this member, told or yet to be told.
+    /// The partitions that the group has assigned to this member, even if it does not know yet.
     given: BTreeSet<i32>,
     committed: BTreeMap<i32, i64>,
     ends: BTreeMap<i32, i64>,
@@ -124,7 +123,7 @@ impl Scene {
         }
     }
 
-    /// librdkafka fetches at most so many messages of each partition that is not paused.
+    /// Lets librdkafka fetch up to `max` messages of each partition that is not paused.
     fn fetch(&mut self, max: i64) {
         for (&partition, fetch) in &mut self.assigned {
             let end = self.ends[&partition].min(fetch.position + max);
@@ -138,8 +137,7 @@ impl Scene {
         }
     }
 
-    /// Throws away what was fetched of a partition, to fetch it again from where the application
-    /// is.
+    /// Discards what was fetched of a partition, to fetch it again from the application's position.
     fn invalidate(&mut self, partition: i32) {
         *self.versions.entry(partition).or_default() += 1;
         if let Some(fetch) = self.assigned.get_mut(&partition) {
@@ -157,7 +155,7 @@ impl Scene {
         }
     }
 
-    /// One poll: a message, or something that looks like none.
+    /// Polls once. Returns a message; other events return `None`.
     fn poll(&mut self) -> Option<(i32, i64)> {
         match self.queue.pop_front()? {
             Queued::Message { partition, offset, version } if version == self.versions[&partition] => {
@@ -203,7 +201,7 @@ impl Scene {
         *committed = offset.max(*committed);
     }
 
-    /// A turn of the subscription's thread.
+    /// Runs a turn of the subscription's thread.
     fn turn(&mut self) {
         for ((_, partition), offset) in self.ledger.moved() {
             if self.given.contains(&partition) {
@@ -236,13 +234,13 @@ impl Scene {
         self.ahead.push(Delivery { token, message: Err(malformed), redelivered, origin: String::new() });
     }
 
-    /// The consumer takes some of what is there.
+    /// Lets the consumer take some of the prefetched messages.
     fn take(&mut self, max: usize) {
         let Some(max) = NonZeroUsize::new(max) else { return };
         self.taken.extend(self.ahead.take(max).into_iter().map(|delivery| delivery.token));
     }
 
-    /// The consumer has handled a delivery, or hands it back.
+    /// Lets the consumer settle a delivery or hand it back.
     fn settle(&mut self, index: usize, is_done: bool) {
         let token = self.taken.swap_remove(index);
         if is_done {
@@ -259,21 +257,21 @@ impl Scene {
         }
     }
 
-    /// The group gives partitions to this member that it has not.
+    /// Lets the group assign partitions that this member does not have.
     fn assign(&mut self, partitions: Vec<i32>) {
         let new: Vec<i32> =
             partitions.into_iter().filter(|partition| self.given.insert(*partition)).collect();
         self.queue.push_back(Queued::Assign(new));
     }
 
-    /// The group takes partitions away. From a lost member others have gone on already.
+    /// Lets the group revoke partitions. Other members have already continued from a lost one.
     fn revoke(&mut self, partitions: Vec<i32>, is_lost: bool) {
         let gone: Vec<i32> =
             partitions.into_iter().filter(|partition| self.given.remove(partition)).collect();
         self.queue.push_back(Queued::Revoke { partitions: gone, is_lost });
     }
 
-    /// Another member handles a message of a partition that it has.
+    /// Lets another member handle a message of a partition that it has.
     fn handle_elsewhere(&mut self, partition: i32) {
         let is_told = self.assigned.contains_key(&partition);
         let next = self.committed[&partition];
@@ -305,7 +303,8 @@ impl Scene {
         }
     }
 
-    /// Nothing new comes, this member gets every partition, and the consumer takes everything.
+    /// Brings no new messages, assigns every partition to this member, and lets the consumer take
+    /// everything.
     fn come_to_rest(&mut self) {
         self.assign((0..PARTITIONS).collect());
         for _ in 0..QUIET_TURNS {
@@ -336,7 +335,7 @@ impl Scene {
     }
 }
 
-/// Plays one course of events. What went wrong, if something did.
+/// Plays one sequence of events. Returns what went wrong, if anything.
 fn play(seed: u64, omission: Omission) -> Option<String> {
     let (mut chance, mut scene) = (Chance(seed), Scene::new(omission));
     for _ in 0..EVENTS {

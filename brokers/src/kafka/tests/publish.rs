@@ -76,7 +76,7 @@ async fn a_refused_batch_blames_nobody_then_the_culprit_is_found_one_by_one() {
     assert_eq!(classified(&take(&mut received, 1).await[0]), LOST);
     publisher.close(LONG).await;
 
-    // One by one: the first is refused, the others pass, and the session goes on.
+    // One by one: the first is refused, the others pass, and the session continues.
     let (mut publisher, mut received) = session(&connector).await;
     assert_eq!(publisher.profile().max_in_flight_per_key, MaxInFlightPerKey::One);
     mock.request_errors(ApiKey::Produce, &[ResponseError::RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE]).unwrap();
@@ -183,7 +183,7 @@ async fn credentials_that_the_cluster_does_not_take_are_the_operators() {
     assert!(error.to_string().contains("kafka.sasl"), "{error}");
 }
 
-/// A key of this partition, in a topic of two.
+/// Returns a key of this partition, in a topic of two.
 fn key_in(partition: usize) -> String {
     let keys = (0..).map(|n| format!("k{n}"));
     keys.into_iter()
@@ -238,7 +238,7 @@ async fn a_confirmation_that_names_no_place_is_unknown_and_ends_the_session() {
     let (mut publisher, mut received) = session(&connector).await;
     publisher.submit(batch(0, [keyed(TOPIC, "a", "1")])).await;
     assert_eq!(classified(&take(&mut received, 1).await[0]), Ok(()));
-    // librdkafka takes a duplicate for stored. This one is not: the mock cluster has not looked at
+    // librdkafka considers a duplicate stored. This one is not: the mock cluster has not looked at
     // it.
     let duplicate = ResponseError::RD_KAFKA_RESP_ERR_DUPLICATE_SEQUENCE_NUMBER;
     mock.request_errors(ApiKey::Produce, &[duplicate]).unwrap();
@@ -246,5 +246,5 @@ async fn a_confirmation_that_names_no_place_is_unknown_and_ends_the_session() {
     let receipts = take(&mut received, 1).await;
     assert_eq!(classified(&receipts[0]), LOST);
     let text = receipts[0].outcome.as_ref().unwrap_err().to_string();
-    assert!(text.contains("without saying where it stands"), "{text}");
+    assert!(text.contains("without its offset"), "{text}");
 }

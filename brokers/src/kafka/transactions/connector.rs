@@ -1,4 +1,4 @@
-//! Takes over, connects, commits.
+//! Takes over from the previous session, connects, and commits.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,8 +22,8 @@ const TIMEOUT_MAX: Duration = Duration::from_secs(900);
 
 /// Connects to a Kafka cluster and publishes in transactions.
 ///
-/// [`Transactions::take_over`] comes first; the sessions that are connected afterwards go on from
-/// the mark that it found.
+/// [`Transactions::take_over`] must be called first. Sessions that are connected afterwards
+/// continue from the mark that it found.
 #[derive(Debug)]
 pub struct TransactionalConnector {
     config: Config,
@@ -34,33 +34,33 @@ pub struct TransactionalConnector {
     is_superseded: AtomicBool,
     state: Mutex<State>,
     /// Held while a transaction is committed, so that no session is opened meanwhile: it would find
-    /// a mark that this process does not know to be its own yet.
+    /// a mark that this process does not yet know as its own.
     committing: tokio::sync::Mutex<()>,
 }
 
 #[derive(Debug, Default)]
 struct State {
     scope: Option<TransactionScope>,
-    /// The last mark, as far as this process knows.
+    /// The last mark that this process knows.
     mark: Option<TransactionMark>,
-    /// The session that took over, until it is connected.
+    /// The session of the takeover, until it is connected.
     ready: Option<Session>,
-    /// The one that was connected last.
+    /// The session that was connected last.
     current: Option<Session>,
 }
 
 impl TransactionalConnector {
-    /// How long the brokers let a transaction stay open under a lease of this length.
+    /// Returns how long the brokers let a transaction stay open under a lease of this length.
     #[must_use]
     pub fn timeout(lease: Duration) -> Duration {
         lease.clamp(TIMEOUT_MIN, TIMEOUT_MAX)
     }
 
-    /// A connector for this cluster. Connects to nothing and opens no file yet: those are read at
+    /// Creates a connector for this cluster. Does not connect or open files yet: files are read on
     /// every connect.
     ///
     /// # Errors
-    /// [`InvalidSetting`] as for [`Config::check`], but for files.
+    /// [`InvalidSetting`] as for [`Config::check`], except for files.
     pub fn new(config: Config) -> Result<Self, InvalidSetting> {
         config.check_settings()?;
         config.warn();
@@ -81,15 +81,15 @@ impl TransactionalConnector {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A session that has shut out the one before, and the last mark.
+    /// Opens a session that has fenced off the previous one. Returns it with the last mark.
     async fn open(
         &self,
         scope: &TransactionScope,
     ) -> Result<(Session, Option<TransactionMark>), PublishError> {
         let (config, suspects, scope) = (self.config.clone(), Arc::clone(&self.suspects), scope.clone());
         let (singles, pace, runtime) = (suspects.take(), Arc::clone(&self.pace), Handle::current());
-        // When this future is dropped, a session that has shut nobody out yet does not do so any
-        // more.
+        // If this future is dropped, a session that has not yet fenced off another no longer does
+        // so.
         blocking(move |asker| Opening { asker, config, suspects, pace, singles, scope }.run(&runtime)).await
     }
 }
@@ -108,7 +108,7 @@ impl message::Connector for TransactionalConnector {
             (state.scope.clone(), state.mark.clone(), state.ready.take())
         };
         let Some(scope) = scope else {
-            return Err(PublishError::session_lost("nobody has taken over these transactions"));
+            return Err(PublishError::session_lost("these transactions have not been taken over"));
         };
         let session = match ready.filter(|session| session.end.get().is_none()) {
             Some(session) => session,
@@ -118,7 +118,7 @@ impl message::Connector for TransactionalConnector {
                     self.is_superseded.store(true, Ordering::Release);
                     let number = |mark: &Option<TransactionMark>| mark.as_ref().map_or(0, |mark| mark.number);
                     return Err(PublishError::session_lost(format!(
-                        "kafka holds mark {} where this process has written {}: another one has taken over",
+                        "kafka holds mark {} where this process has written {}: another process has taken over",
                         number(&last),
                         number(&known)
                     )));
@@ -166,11 +166,11 @@ impl Transactions for TransactionalConnector {
         let outcome = current.commit(closed.producer, mark.clone()).await;
         let mut state = self.state();
         if outcome.is_err() {
-            // Nobody knows how it ended, so the session commits nothing more.
+            // The outcome is unknown, so the session commits nothing more.
             state.current = None;
         }
         outcome?;
-        // From now on the topic has to be there.
+        // From now on the topic must exist.
         if let Some(scope) = &mut state.scope {
             scope.is_new = false;
         }

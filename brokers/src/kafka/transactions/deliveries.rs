@@ -1,4 +1,4 @@
-//! The outcome of every record that a session has handed over since its last batch.
+//! Collects the outcome of every record that a session has handed over since its last batch.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -11,7 +11,7 @@ use rdkafka::producer::{DeliveryResult, NoCustomPartitioner, ProducerContext};
 
 use crate::kafka::{fault, log};
 
-/// The outcomes, in the order of handing over; nothing for a record that has none yet.
+/// Outcomes in the order of the handover; `None` for a record without one.
 #[derive(Debug, Default)]
 pub(super) struct Deliveries(Mutex<Outcomes>);
 
@@ -20,48 +20,48 @@ struct Outcomes {
     records: Vec<Option<Result<(), Code>>>,
     left: usize,
     failed: bool,
-    /// When the last outcome came.
+    /// When the last outcome arrived.
     came_at: Option<Instant>,
-    /// The last thing that librdkafka complained about.
+    /// The last error that librdkafka reported.
     complaint: Option<String>,
 }
 
 impl Deliveries {
-    /// Begins anew with so many records; each is told by its place.
+    /// Starts over with `records` records, each identified by its place.
     pub(super) fn begin(&self, records: usize) {
         let mut outcomes = self.lock();
         (outcomes.records, outcomes.left, outcomes.failed) = (vec![None; records], records, false);
         outcomes.came_at = None;
     }
 
-    /// How many records have no outcome yet.
+    /// Returns how many records have no outcome yet.
     pub(super) fn left(&self) -> usize {
         self.lock().left
     }
 
-    /// Whether every record is with the brokers, or one has failed: nothing more is waited for.
+    /// Returns whether waiting is over: the brokers have every record, or one has failed.
     pub(super) fn is_over(&self) -> bool {
         let outcomes = self.lock();
         outcomes.left == 0 || outcomes.failed
     }
 
-    /// Whether every record is with the brokers.
+    /// Returns whether the brokers have every record.
     pub(super) fn has_all(&self) -> bool {
         let outcomes = self.lock();
         outcomes.left == 0 && !outcomes.failed
     }
 
-    /// When the last outcome came, since records were handed over.
+    /// Returns when the last outcome arrived since records were handed over.
     pub(super) fn came_at(&self) -> Option<Instant> {
         self.lock().came_at
     }
 
-    /// The outcomes by place.
+    /// Takes out the outcomes by place.
     pub(super) fn take(&self) -> Vec<Option<Result<(), Code>>> {
         std::mem::take(&mut self.lock().records)
     }
 
-    /// The last thing that librdkafka complained about.
+    /// Returns the last error that librdkafka reported.
     pub(super) fn complaint(&self) -> Option<String> {
         self.lock().complaint.clone()
     }
@@ -90,8 +90,9 @@ impl ProducerContext<NoCustomPartitioner> for Deliveries {
 
     fn delivery(&self, result: &DeliveryResult<'_>, place: usize) {
         let outcome = match result {
-            // librdkafka infers that it is stored; nobody said where. That is not known, so it
-            // counts as failed: the transaction is given up, and nobody sees the record.
+            // librdkafka infers that the record is stored, but has no offset for it. That is not
+            // certain, so it counts as failed: the transaction is aborted, and no reader sees the
+            // record.
             Ok(record) if record.offset() < 0 => Err(Code::Unknown),
             Ok(_) => Ok(()),
             Err((error, _)) => Err(error.rdkafka_error_code().unwrap_or(Code::Unknown)),
@@ -99,7 +100,7 @@ impl ProducerContext<NoCustomPartitioner> for Deliveries {
         let mut outcomes = self.lock();
         outcomes.failed |= outcome.is_err();
         outcomes.came_at = Some(Instant::now());
-        // A record of a batch that was given up has no place any more.
+        // A record of an abandoned batch no longer has a place.
         if let Some(record) = outcomes.records.get_mut(place)
             && record.replace(outcome).is_none()
         {

@@ -1,4 +1,4 @@
-//! The cluster's answers about what transactions rest on.
+//! The cluster's answers about what transactions depend on.
 
 use std::time::Duration;
 
@@ -10,42 +10,42 @@ use crate::inspect::{InspectError, Inspected};
 use crate::kafka::config::Config;
 use crate::kafka::inspect::{Asked, TopicFacts, ask, failed, find};
 
-/// Where Kafka's coordinators keep the state of transactions.
+/// The topic in which Kafka's coordinators keep the state of transactions.
 pub const STATE_TOPIC: &str = "__transaction_state";
-/// How the names of topics of marks begin.
+/// Prefix of the names of topics of marks.
 pub(super) const MARKS: &str = "outbox-marks.";
 
-/// The log and the relay that a topic of marks belongs to.
+/// Returns the log and the relay that a topic of marks belongs to.
 pub(super) fn owner_of(topic: &str) -> Option<(&str, &str)> {
-    // The identity of a log has no dot, and the name of a relay may have some.
+    // The identity of a log has no dot; the name of a relay may have some.
     topic.strip_prefix(MARKS)?.split_once('.')
 }
 
-/// The topic of the marks of a relay that publishes from a log.
+/// Returns the topic of the marks of a relay that publishes from a log.
 #[must_use]
 pub fn marks_topic(log: &str, relay: &str) -> String {
     format!("{MARKS}{log}.{relay}")
 }
 
-/// The known facts about a cluster's transactions.
+/// Facts about a cluster's transactions.
 #[derive(Debug, Clone)]
 pub struct TransactionFacts {
-    /// [`STATE_TOPIC`]; nothing before the cluster's first transaction.
+    /// [`STATE_TOPIC`]; `None` before the cluster's first transaction.
     pub state: Option<TopicFacts>,
-    /// The relay's topics of marks: one for each log that it has published from.
+    /// The relay's topics of marks, one for each log that it has published from.
     pub marks: Vec<Inspected<TopicFacts>>,
-    /// `transaction.max.timeout.ms`, or why it is not known.
+    /// `transaction.max.timeout.ms`, or the reason why it is unknown.
     pub timeout_max: Result<Duration, String>,
-    /// The transactional id under which this user began transactions, beside those of the relay; or
-    /// why it could not. Not asked before the cluster's first transaction: the question itself
-    /// makes [`STATE_TOPIC`], with the replication that is set then.
+    /// The transactional id under which this user began transactions, beside those of the relay, or
+    /// the reason why it could not. Not asked before the cluster's first transaction: the request
+    /// itself would create [`STATE_TOPIC`] with the replication configured at that time.
     pub may_begin: Option<Result<String, InspectError>>,
 }
 
-/// Asks the cluster what the transactions of this relay rest on. Cancel-safe.
+/// Asks the cluster what the transactions of this relay depend on. Cancel-safe.
 ///
 /// # Errors
-/// [`InspectError`]: the cluster does not answer, or a setting or the credentials are wrong.
+/// [`InspectError`] when the cluster does not answer, or a setting or the credentials are wrong.
 pub async fn inspect_transactions(config: &Config, relay: &str) -> Result<TransactionFacts, InspectError> {
     let wanted = relay.to_owned();
     let select = move |cluster: &Metadata| {
@@ -67,7 +67,8 @@ pub async fn inspect_transactions(config: &Config, relay: &str) -> Result<Transa
     Ok(TransactionFacts { state, marks, timeout_max, may_begin })
 }
 
-/// The longest transaction that the cluster lets anybody begin. Every broker should say the same.
+/// Returns the longest transaction that the cluster allows. Every broker should give the same
+/// answer.
 async fn timeout_max(asked: &Asked, timeout: Duration) -> Result<Duration, String> {
     const SETTING: &str = "transaction.max.timeout.ms";
     let broker = asked.brokers.first().ok_or("the cluster names no broker")?;
@@ -77,6 +78,8 @@ async fn timeout_max(asked: &Asked, timeout: Duration) -> Result<Duration, Strin
     let answer = answers.into_iter().next().ok_or("the cluster did not describe a broker's settings")?;
     let resource = answer.map_err(|code| format!("cannot describe a broker's settings: {code}"))?;
     let value = resource.get(SETTING).and_then(|entry| entry.value.as_deref());
-    let millis = value.and_then(|text| text.parse().ok()).ok_or_else(|| format!("no {SETTING} is told"))?;
+    let millis = value
+        .and_then(|text| text.parse().ok())
+        .ok_or_else(|| format!("the broker does not report {SETTING}"))?;
     Ok(Duration::from_millis(millis))
 }

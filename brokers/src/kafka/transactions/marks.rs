@@ -1,4 +1,4 @@
-//! The topic of a relay's marks, and the last one in it.
+//! Reads and checks the topic of a relay's marks, and finds the last mark in it.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -20,8 +20,8 @@ use crate::kafka::connector::operator;
 use crate::kafka::fault;
 use crate::kafka::log;
 
-/// Records that are read back at first, from the end; sixteen times as many if the last mark does
-/// not begin within them.
+/// Number of records first read back from the end. It is multiplied by sixteen for as long as the
+/// last mark does not begin within them.
 const TAIL: i64 = 64;
 const TAIL_GROWS: i64 = 16;
 const POLL: Duration = Duration::from_millis(100);
@@ -32,12 +32,12 @@ const SETTINGS: [(&str, &str); 4] = [
     ("min.cleanable.dirty.ratio", "0.1"),
     ("max.compaction.lag.ms", "86400000"),
 ];
-/// The cluster's default.
+/// Stands for the cluster's default.
 const REPLICAS: i32 = -1;
 
 type Reader = BaseConsumer<Quiet>;
 
-/// The end of a partition is no error here.
+/// A context for which the end of a partition is not an error.
 struct Quiet;
 
 impl ClientContext for Quiet {
@@ -59,11 +59,12 @@ pub(super) struct Marks<'a> {
 }
 
 impl Marks<'_> {
-    /// Makes sure that the topic is there and keeps what is written to it. Blocks, on a thread that
-    /// may block inside `runtime`.
+    /// Ensures that the topic exists and keeps what is written to it. Blocks, on a thread that may
+    /// block inside `runtime`.
     ///
     /// # Errors
-    /// The operator's when it is missing although marks were written, or has other settings.
+    /// The operator's error when the topic is missing although marks were written, or has other
+    /// settings.
     pub(super) fn check(&self, is_new: bool, runtime: &Handle) -> Result<(), PublishError> {
         let client = self.config.client().map_err(operator)?;
         let admin = AdminClient::from_config(&client).map_err(|error| self.failed("reach", &error))?;
@@ -71,7 +72,7 @@ impl Marks<'_> {
         match topics.get(self.topic) {
             Some(1) => {}
             Some(count) => {
-                return Err(self.refused(&format!("has {count} partitions; it must have 1, so make it anew")));
+                return Err(self.refused(&format!("has {count} partitions; it must have 1: recreate it")));
             }
             None if is_new => {
                 self.warn_of_earlier(topics.keys());
@@ -80,8 +81,8 @@ impl Marks<'_> {
             None => {
                 return Err(self.refused(
                     "is missing, although transactions were committed with it: restore it. Without it \
-                     nobody knows which messages have left; docs/kafka-exactly-once.md says how to begin \
-                     anew with copies",
+                     it is unknown which messages have left; docs/kafka-exactly-once.md says how to \
+                     start over with copies",
                 ));
             }
         }
@@ -93,21 +94,21 @@ impl Marks<'_> {
         Ok(())
     }
 
-    /// Partitions of the topics of marks.
+    /// Returns the topics of marks with their partition counts.
     fn topics(
         &self,
         admin: &AdminClient<DefaultClientContext>,
     ) -> Result<BTreeMap<String, usize>, PublishError> {
-        // All of them: asking for one by its name would let the brokers make it.
+        // Asks for all topics: a request for one by its name would let the brokers create it.
         let metadata = admin.inner().fetch_metadata(None, self.config.connect_timeout());
         let metadata = metadata.map_err(|error| self.failed("find", &error))?;
         let marks = metadata.topics().iter().filter(|found| found.name().starts_with(MARKS));
         Ok(marks.map(|found| (found.name().to_owned(), found.partitions().len())).collect())
     }
 
-    /// A relay that makes its topic although others of its name are there may have begun anew on
-    /// purpose, or may belong to another database. Or its database was restored to a time before
-    /// its first transaction, which nothing but these topics remembers.
+    /// Warns when topics of marks of this relay's name exist although it creates its own only now.
+    /// It may have started over on purpose, or belong to another database. Or its database was
+    /// restored to a time before its first transaction, which only these topics record.
     fn warn_of_earlier<'t>(&self, topics: impl Iterator<Item = &'t String>) {
         let earlier = earlier(self.topic, topics);
         if !earlier.is_empty() {
@@ -146,11 +147,11 @@ impl Marks<'_> {
             match described.into_iter().next() {
                 Some(Ok(found)) => match found.get("cleanup.policy").and_then(|entry| entry.value.clone()) {
                     Some(policy) if !policy.is_empty() => return Ok(policy),
-                    // A broker that has not heard of the topic yet may answer with nothing.
+                    // A broker that does not know the topic yet may return an empty answer.
                     _ if Instant::now() < deadline => std::thread::sleep(POLL),
                     _ => return Err(self.refused("has no cleanup.policy; grant this user DESCRIBE_CONFIGS")),
                 },
-                // A topic that was made just now is not known to every broker yet.
+                // Not every broker knows a topic that was created just now.
                 Some(Err(Code::UnknownTopicOrPartition)) | None if Instant::now() < deadline => {
                     std::thread::sleep(POLL);
                 }
@@ -165,11 +166,12 @@ impl Marks<'_> {
         AdminOptions::new().request_timeout(timeout).operation_timeout(timeout)
     }
 
-    /// The last mark that was committed. To be called after `init_transactions`: then nothing is
-    /// open, and no earlier producer can add to it. Blocks.
+    /// Returns the last committed mark. Must be called after `init_transactions`: then no
+    /// transaction is open, and no earlier producer can add a mark. Blocks.
     ///
     /// # Errors
-    /// The broker's when it does not answer; the operator's when there is something else.
+    /// The broker's error when it does not answer; the operator's when the topic holds other
+    /// records.
     pub(super) fn last(&self) -> Result<Option<TransactionMark>, PublishError> {
         let deadline = Instant::now() + self.config.connect_timeout().max(Duration::from_secs(10));
         let reader = self.consumer("read_committed")?;
@@ -186,9 +188,9 @@ impl Marks<'_> {
         }
     }
 
-    /// Where the topic begins and ends. The end of what is written is asked for, not the end of
-    /// what is committed: an open transaction of anybody hides everything behind its first record,
-    /// and a mark behind it would be missed. Waits until nothing is hidden.
+    /// Returns where the topic begins and ends. Uses the end of what is written, not of what is
+    /// committed. Any open transaction hides everything behind its first record, and a mark there
+    /// would be missed. Waits until nothing is hidden.
     fn ends(&self, reader: &Reader, deadline: Instant) -> Result<(i64, i64), PublishError> {
         let everything = self.consumer("read_uncommitted")?;
         let timeout = self.config.connect_timeout();
@@ -214,7 +216,8 @@ impl Marks<'_> {
     fn consumer(&self, isolation: &str) -> Result<Reader, PublishError> {
         let mut client = self.config.client().map_err(operator)?;
         client
-            // The client demands a name; nothing is committed, so no group of it comes to be.
+            // The client requires a group's name; nothing is committed, so no such group comes into
+            // being.
             .set("group.id", format!("{}-marks", self.config.client_id))
             .set("auto.offset.reset", "error")
             .set("enable.auto.commit", "false")
@@ -222,7 +225,7 @@ impl Marks<'_> {
             .set("isolation.level", isolation)
             .set("allow.auto.create.topics", "false")
             .set("fetch.wait.max.ms", "10")
-            // From the leader: a follower may end before the last mark.
+            // Reads from the leader: a follower may end before the last mark.
             .set("client.rack", "");
         Reader::from_config_and_context(&client, Quiet).map_err(|error| self.failed("read", &error))
     }
@@ -241,7 +244,7 @@ impl Marks<'_> {
                     let taken = parts.take(record.payload().unwrap_or_default());
                     taken.map_err(|problem| {
                         let at = record.offset();
-                        self.refused(&format!("holds a record at offset {at} that is no mark: {problem}"))
+                        self.refused(&format!("holds a record at offset {at} that is not a mark: {problem}"))
                     })?;
                 }
                 Some(Err(KafkaError::PartitionEOF(_))) => return Ok(parts),
@@ -266,7 +269,7 @@ impl Marks<'_> {
     }
 }
 
-/// The topics of marks that belong to a relay of the same name and another log.
+/// Returns the topics of marks that belong to a relay of the same name and another log.
 fn earlier<'t>(own: &str, topics: impl Iterator<Item = &'t String>) -> Vec<&'t str> {
     let others = topics.map(String::as_str).filter(|topic| *topic != own);
     let relay_of = |topic| owner_of(topic).map(|(_, relay)| relay);

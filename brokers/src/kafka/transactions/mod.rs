@@ -3,23 +3,24 @@
 //! | file | what is in it |
 //! |---|---|
 //! | `connector.rs` | [`TransactionalConnector`]: takes over, connects, commits |
-//! | `opening.rs` | shuts out the session before, and begins the next |
+//! | `opening.rs` | fences off the previous session and opens the next |
 //! | `session.rs` | two producers that take turns |
 //! | `publisher.rs` | the engine's end of a session |
 //! | `worker.rs` | the thread that owns a producer and its open transaction |
 //! | `pace.rs` | how many messages a transaction takes |
-//! | `deliveries.rs` | what became of each record of a batch |
+//! | `deliveries.rs` | the outcome of each record of a batch |
 //! | `marks.rs` | the topic of the marks, and the last one in it |
-//! | `inspect.rs` | what transactions rest on in the cluster |
+//! | `inspect.rs` | what transactions depend on in the cluster |
 //! | `probe.rs` | whether this user may begin transactions |
-//! | `parts.rs` | a mark cut into records and put together again |
+//! | `parts.rs` | cuts a mark into records and reassembles it |
 //! | `crash_points.rs` | places at which a test ends the process |
 //!
-//! **Rules.** A batch is confirmed when the brokers have every record of it, and is refused as a
-//! whole otherwise: so nobody acts upon half a transaction. With the first failure a producer is
-//! given up; the next one begins with `init_transactions`, which ends what was left open and shuts
-//! out the producer before. A commit whose answer is missing is unknown: only the last mark tells.
-//! librdkafka up to 2.15 has no KIP-890, so a producer is never used after such an end.
+//! **Rules.** A batch is confirmed when the brokers have all its records. Otherwise it is refused
+//! as a whole, so nothing acts upon half a transaction. With its first failure a producer is
+//! abandoned. The next one begins with `init_transactions`, which ends the transaction that was
+//! left open and fences off the previous producer. The outcome of a commit without an answer is
+//! unknown: only the last mark shows it. librdkafka up to 2.15 has no KIP-890, so a producer is
+//! never used after such an end.
 
 mod connector;
 pub mod crash_points;

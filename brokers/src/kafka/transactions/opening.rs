@@ -1,4 +1,4 @@
-//! Opens a session: shuts out the one before, and reads the last mark.
+//! Opens a session: fences off the previous one, and reads the last mark.
 
 use std::collections::HashSet;
 use std::sync::atomic::AtomicUsize;
@@ -26,17 +26,17 @@ use crate::kafka::connector::{operator, producer};
 use crate::kafka::fault;
 use crate::kafka::suspects::{Singles, Suspects};
 
-/// How long `init_transactions` may take at least: it waits for the transaction that was left open
-/// to end.
+/// Minimum time allowed for `init_transactions`: it waits for the transaction that was left open to
+/// end.
 const INIT_MIN: Duration = Duration::from_secs(20);
-/// How often it is looked whether somebody still waits for it.
+/// Interval at which to check whether the caller still waits for it.
 const INIT_TURN: Duration = Duration::from_secs(1);
-/// An operator's property that transactions bound.
+/// An operator's property that may not exceed the transactions' timeout.
 const SOCKET_TIMEOUT: &str = "socket.timeout.ms";
 
 /// Everything that opening a session needs. Blocks.
 pub(super) struct Opening {
-    /// Gone when nobody waits for the session.
+    /// Gone when the caller no longer waits for the session.
     pub(super) asker: Weak<()>,
     pub(super) config: Config,
     pub(super) suspects: Arc<Suspects>,
@@ -45,14 +45,14 @@ pub(super) struct Opening {
     pub(super) scope: TransactionScope,
 }
 
-/// The names under which the coordinator knows the producers of a relay. The first is that of
-/// versions which had one producer.
+/// Returns the ids under which the coordinator knows the producers of a relay. The first one was
+/// the only one in versions with one producer.
 fn transactional_ids(scope: &TransactionScope) -> [String; PRODUCERS] {
     let id = transactional_id(&scope.log, &scope.relay);
     [id.clone(), format!("{id}/2")]
 }
 
-/// The beginning of all of them.
+/// Returns the common prefix of these ids.
 pub(super) fn transactional_id(log: &str, relay: &str) -> String {
     format!("outbox/{log}/{relay}")
 }
@@ -62,7 +62,7 @@ impl Opening {
         marks_topic(&self.scope.log, &self.scope.relay)
     }
 
-    /// Checks the topic of the marks first.
+    /// Checks the topic of the marks, then opens the session.
     pub(super) fn run(self, runtime: &Handle) -> Result<(Session, Option<TransactionMark>), PublishError> {
         let topic = self.marks_topic();
         Marks { config: &self.config, topic: &topic }.check(self.scope.is_new, runtime)?;
@@ -73,7 +73,7 @@ impl Opening {
         let marks_topic = self.marks_topic();
         let timeout = TransactionalConnector::timeout(self.scope.timeout);
         let producers = self.producers(timeout)?;
-        // Behind all of them: none that was shut out can add to it.
+        // Only after all producers: none that was fenced off can add a mark.
         let mark = Marks { config: &self.config, topic: &marks_topic }.last()?;
         let end = SessionEnd::default();
         let singles = self.singles.map(Arc::new);
@@ -104,21 +104,20 @@ impl Opening {
         Ok((Session { producers, turn: Arc::new(AtomicUsize::new(0)), batch_len, end }, mark))
     }
 
-    /// The producers, after those of the session before are shut out.
+    /// Returns the producers, after fencing off those of the previous session.
     fn producers(&self, timeout: Duration) -> Result<[BaseProducer<Deliveries>; PRODUCERS], PublishError> {
         let client = client(&self.config, timeout, self.singles.is_none())?;
         let within = self.config.connect_timeout().max(INIT_MIN);
         let begin = |id: String| begin(&client, id, within, &self.asker);
         let [first, second] = transactional_ids(&self.scope);
-        // In the order of their turns: of two processes that open sessions at the same time, the
-        // one that was the last to shut out the first producer has the first commit, and whoever
-        // has not has none.
+        // In the order of their turns. Of two processes that open sessions at the same time, the
+        // one that fenced off the first producer last has the first commit; the other has none.
         Ok([begin(first)?, begin(second)?])
     }
 }
 
-/// Runs what blocks on a thread of its own. Its end of the pointer is gone when nobody waits for
-/// the result any more; what was made until then is dropped with it.
+/// Runs blocking work on a thread of its own. The weak pointer given to it is dead once the caller
+/// no longer waits for the result, which is then dropped.
 pub(super) async fn blocking<T: Send + 'static>(
     work: impl FnOnce(Weak<()>) -> Result<T, PublishError> + Send + 'static,
 ) -> Result<T, PublishError> {
@@ -126,10 +125,12 @@ pub(super) async fn blocking<T: Send + 'static>(
     let asked = Arc::downgrade(&asker);
     let done = spawn_blocking(move || work(asked)).await;
     drop(asker);
-    done.map_err(|error| PublishError::session_lost("connecting to kafka broke off").with_source(error))?
+    done.map_err(|error| {
+        PublishError::session_lost("connecting to kafka was interrupted").with_source(error)
+    })?
 }
 
-/// The settings of producers whose transactions stay open for so long at most.
+/// Returns the settings of producers whose transactions stay open for at most `timeout`.
 pub(super) fn client(
     config: &Config,
     timeout: Duration,
@@ -140,20 +141,21 @@ pub(super) fn client(
     client
         .set("transaction.timeout.ms", &timeout_ms)
         .set("message.timeout.ms", &timeout_ms)
-        // A record that fails gives the whole transaction up, so no later one can pass it.
+        // A record that fails aborts the whole transaction, so no later one can pass it.
         .set("enable.gapless.guarantee", "false");
-    // librdkafka makes no client whose requests may outlast its transactions.
+    // librdkafka creates no client whose requests may outlast its transactions.
     if let Some(given) = client.get(SOCKET_TIMEOUT).and_then(|given| given.parse::<u128>().ok()) {
         client.set(SOCKET_TIMEOUT, given.min(timeout.as_millis()).to_string());
     }
     if !in_batches {
-        // Records in flight behind a refused one are refused as well, for their numbers.
+        // Records in flight behind a refused one are also refused, because of their sequence
+        // numbers.
         client.set("max.in.flight.requests.per.connection", "1");
     }
     Ok(client)
 }
 
-/// A producer of this name, after the one before it is shut out. Gives up when the asker is gone.
+/// Creates a producer with this id and fences off its predecessor. Stops when the asker is gone.
 pub(super) fn begin(
     client: &ClientConfig,
     id: String,
@@ -168,7 +170,7 @@ pub(super) fn begin(
     init(&producer, within, asker).map(|()| producer)
 }
 
-/// Shuts out the producer before, and waits until its last transaction has ended.
+/// Fences off the previous producer, and waits until its last transaction has ended.
 fn init(producer: &BaseProducer<Deliveries>, within: Duration, asker: &Weak<()>) -> Result<(), PublishError> {
     let deadline = Instant::now() + within;
     loop {

@@ -1,17 +1,18 @@
-//! How many messages a transaction takes: as many as arrive within its patience. Pure.
+//! Decides how many messages a transaction takes: as many as arrive within its patience. Pure.
 //!
-//! A cluster that is slow, far away or throttled by a quota takes a full window for longer than a
-//! transaction may last. Then every transaction would fail, and the messages of the rest would be
-//! blamed for a silence that is none.
+//! A cluster that is slow, far away or throttled by a quota takes longer for a full window than a
+//! transaction may last. Then every transaction would fail, and the topics of the missing messages
+//! would be blamed for a silence that does not exist.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Messages of a transaction at most: some 50 ms of what two cores publish.
+/// Maximum messages of a transaction: about 50 ms of what two cores publish.
 const BATCH_LEN_MAX: usize = 10_000;
-/// Messages at once at most while a culprit is looked for.
+/// Maximum messages of a transaction while a culprit is searched for.
 const SINGLES_LEN_MAX: usize = 500;
 
-/// Shared by the sessions of a connector; each has the length that is known when it is opened.
+/// The lengths shared by the sessions of a connector; each session keeps the length known when it
+/// was opened.
 #[derive(Debug)]
 pub(super) struct Pace {
     batch: AtomicUsize,
@@ -29,17 +30,18 @@ impl Pace {
         if is_single { (&self.singles, SINGLES_LEN_MAX) } else { (&self.batch, BATCH_LEN_MAX) }
     }
 
-    /// How many messages the next session takes at once.
+    /// Returns how many messages the next session takes at once.
     pub(super) fn batch_len(&self, is_single: bool) -> usize {
         self.of(is_single).0.load(Ordering::Acquire)
     }
 
-    /// Only so many messages arrived in time: the next session takes half of them.
+    /// Records that only `arrived` messages arrived in time: the next session takes half as many.
     pub(super) fn slow(&self, is_single: bool, arrived: usize) {
         self.of(is_single).0.store((arrived / 2).max(1), Ordering::Release);
     }
 
-    /// So many arrived in less than a quarter of the time: the next session may take twice as many.
+    /// Records that `arrived` messages took less than a quarter of the time: the next session may
+    /// take twice as many.
     pub(super) fn quick(&self, is_single: bool, arrived: usize) {
         let (len, max) = self.of(is_single);
         len.fetch_max((arrived * 2).min(max), Ordering::AcqRel);

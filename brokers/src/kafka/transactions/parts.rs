@@ -1,23 +1,23 @@
-//! A mark cut into records, and put together again. Pure.
+//! Cuts a mark into records, and reassembles it. Pure.
 //!
-//! Every record of a mark carries the mark's number, its own place and how many there are. Its key
-//! is its place: compaction keeps the last record of each, and so every record of the last mark.
-//! Records of longer marks that came before stay; their lower number tells them.
+//! Every record of a mark carries the mark's number, its own place and the count of records. Its
+//! key is its place: compaction keeps the last record of each place, and thus every record of the
+//! last mark. Records of earlier, longer marks remain; their lower number identifies them.
 
 use std::collections::BTreeMap;
 
 use message::TransactionMark;
 
-/// Bytes of a mark in one record: below every broker's and topic's default limit.
+/// Maximum bytes of a mark in one record: below the default limit of every broker and topic.
 const PART_BYTES: usize = 512 << 10;
-/// The largest mark.
+/// Maximum bytes of a mark.
 const MARK_BYTES_MAX: usize = 64 << 20;
-/// Written first, so that a later version can tell its own.
+/// Written first, so that a later version can recognize its own.
 const VERSION: u8 = 1;
 /// Version, number, place, count.
 const PREFIX: usize = 1 + 8 + 2 + 2;
 
-/// Cuts a mark into values of records; the key of each is its place.
+/// Cuts a mark into record values; the key of each is its place.
 ///
 /// # Errors
 /// The size and the limit of a mark that is too large.
@@ -44,7 +44,7 @@ pub(super) fn cut(mark: &TransactionMark) -> Result<Vec<Vec<u8>>, String> {
         .collect()
 }
 
-/// Records read so far: those of the highest number.
+/// The records read so far that have the highest number.
 #[derive(Debug, Default)]
 pub(super) struct Parts {
     number: u64,
@@ -53,10 +53,10 @@ pub(super) struct Parts {
 }
 
 impl Parts {
-    /// Takes a record in.
+    /// Adds a record.
     ///
     /// # Errors
-    /// Why the record is no part of a mark.
+    /// The reason why the record is not part of a mark.
     pub(super) fn take(&mut self, value: &[u8]) -> Result<(), String> {
         let (prefix, content) = value.split_at_checked(PREFIX).ok_or("it is too short")?;
         let &[VERSION, a, b, c, d, e, f, g, h, at_high, at_low, count_high, count_low] = prefix else {
@@ -80,7 +80,7 @@ impl Parts {
         Ok(())
     }
 
-    /// The mark with the highest number, when all of it was read.
+    /// Returns the mark with the highest number, once all of it was read.
     pub(super) fn mark(&self) -> Option<TransactionMark> {
         let is_whole = self.count > 0 && self.found.len() == usize::from(self.count);
         let content = || self.found.values().flatten().copied().collect();

@@ -8,7 +8,7 @@ use message::{Capabilities, MaxInFlightPerKey, PublishError, Receipts, Submissio
 use super::session::Session;
 use super::worker::Command;
 
-/// The engine's hold on a session that publishes in transactions.
+/// The engine's handle of a session that publishes in transactions.
 pub(super) struct TransactionalPublisher {
     session: Session,
     receipts: Receipts,
@@ -37,7 +37,7 @@ impl message::Publisher for TransactionalPublisher {
         }
     }
 
-    /// Gives an open transaction up: nobody can commit it after this.
+    /// Abandons an open transaction: nothing can commit it after this.
     async fn close(self: Box<Self>, _: Duration) {}
 }
 

@@ -1,8 +1,7 @@
 //! A session: two producers that take turns.
 //!
 //! A producer cannot begin a transaction before its last one is committed, and the brokers take a
-//! while to write that down everywhere. So each transaction goes to the producer that did not have
-//! the one before.
+//! while to write that down everywhere. So transactions alternate between the two producers.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{SendError, Sender};
@@ -14,19 +13,19 @@ use tokio::sync::oneshot;
 use super::publisher::TransactionalPublisher;
 use super::worker::Command;
 
-/// The first failure of a session, of whichever producer: with it the session is over.
+/// The first failure of any producer of a session, which ends the session.
 pub(super) type SessionEnd = Arc<OnceLock<(Fault, String)>>;
 
-/// How many producers a session has.
+/// Number of producers of a session.
 pub(super) const PRODUCERS: usize = 2;
 
-/// The threads of a session; they end when nobody holds their commands.
+/// The threads of a session; they end when no sender of their commands is left.
 #[derive(Debug, Clone)]
 pub(super) struct Session {
     pub(super) producers: [Sender<Command>; PRODUCERS],
-    /// Whose turn it is.
+    /// Index of the producer whose turn it is.
     pub(super) turn: Arc<AtomicUsize>,
-    /// Messages of a transaction at most.
+    /// Maximum messages of a transaction.
     pub(super) batch_len: usize,
     pub(super) end: SessionEnd,
 }
@@ -41,12 +40,12 @@ impl Session {
         self.producers[self.turn.load(Ordering::Acquire)].send(command)
     }
 
-    /// Ends the turn of a producer, and says which one.
+    /// Ends the turn of a producer. Returns its index.
     pub(super) fn turn(&self) -> usize {
         self.turn.fetch_xor(1, Ordering::AcqRel)
     }
 
-    /// Has a producer put a mark behind what it has sent, and commit both.
+    /// Makes a producer write a mark behind what it has sent, and commit both.
     pub(super) async fn commit(&self, producer: usize, mark: TransactionMark) -> Result<(), PublishError> {
         let (answer, answered) = oneshot::channel();
         let commands = self.producers.get(producer).ok_or_else(lost)?;
@@ -54,10 +53,10 @@ impl Session {
         answered.await.map_err(|_| lost())?
     }
 
-    /// Gives up what is open, and ends the threads.
+    /// Abandons open transactions, and ends the threads.
     pub(super) fn end(&self) {
         for commands in &self.producers {
-            // A thread that has ended has given it up already.
+            // A thread that has ended has already abandoned its own.
             let _ = commands.send(Command::End);
         }
     }

@@ -1,5 +1,5 @@
-//! A session against librdkafka's mock cluster, which knows neither committed records nor settings
-//! of topics: what readers see is tested on a real one.
+//! Tests a session against librdkafka's mock cluster, which has neither committed records nor topic
+//! settings: what readers see is tested on a real cluster.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ use crate::kafka::Config;
 use crate::kafka::mock::Mock;
 use crate::kafka::suspects::Suspects;
 
-/// A transaction may take half of it.
+/// A transaction may take half of this.
 const TIMEOUT: Duration = Duration::from_secs(6);
 /// The broker that does not answer, and how late its answers are.
 const SILENT: u8 = 2;
@@ -49,7 +49,7 @@ impl Cluster {
         Self { mock, suspects: Arc::default(), pace: Arc::default(), scope }
     }
 
-    /// A session that has shut out the one before.
+    /// Opens a session that has fenced off the previous one.
     async fn session(&self) -> (Session, TransactionalPublisher, UnboundedReceiver<Receipt>) {
         let asker = Arc::new(());
         let opening = Opening {
@@ -95,12 +95,12 @@ fn mark(number: u64) -> TransactionMark {
 }
 
 /// Goal: a topic that does not answer costs the others the patience of one transaction, and is the
-/// only one that is blamed, so that the engine sets it apart. Oracle: the receipts.
+/// only one that is blamed, so that the engine separates it. Oracle: the receipts.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_topic_that_does_not_answer_is_blamed_and_the_rest_leaves() {
     let cluster = Cluster::start();
     let (session, mut publisher, mut received) = cluster.session().await;
-    // Each producer has a turn, so that both know who leads the topics.
+    // Each producer has a turn, so that both know the leaders of the topics.
     for number in [1, 2] {
         let outcomes = publish(&mut publisher, &mut received, &["alive", "silent"]).await;
         assert!(outcomes.iter().all(Result::is_ok), "{outcomes:?}");
@@ -128,8 +128,8 @@ async fn a_topic_that_does_not_answer_is_blamed_and_the_rest_leaves() {
     assert!(begun.elapsed() < TIMEOUT / 2, "the rest took {:?}", begun.elapsed());
 }
 
-/// Goal: `relay doctor` tells whether the relay's user may begin transactions, and shuts no relay
-/// out by asking. Oracle: the session that was there before still commits.
+/// Goal: `relay doctor` reports whether the relay's user may begin transactions, and fences off no
+/// relay by asking. Oracle: the session that existed before still commits.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_right_to_begin_transactions_is_probed_beside_the_relay() {
     let cluster = Cluster::start();
@@ -147,8 +147,8 @@ async fn the_right_to_begin_transactions_is_probed_beside_the_relay() {
     session.commit(session.turn(), mark(1)).await.unwrap();
 }
 
-/// Goal: suspects that go one by one over a slow network leave, in transactions that are as small
-/// as it takes, and no topic is blamed for it. Oracle: the receipts.
+/// Goal: suspects that go one by one over a slow network are delivered, in transactions as small as
+/// necessary, and no topic is blamed for it. Oracle: the receipts.
 #[tokio::test(flavor = "multi_thread")]
 async fn suspects_leave_also_where_each_takes_its_time() {
     const SUSPECTS: usize = 60;

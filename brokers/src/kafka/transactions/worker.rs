@@ -1,6 +1,6 @@
 //! The thread that owns a producer and its open transaction.
 //!
-//! Everything that librdkafka offers for transactions blocks, so it has a thread of its own.
+//! All of librdkafka's functions for transactions block, so they have a thread of their own.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -23,18 +23,18 @@ use crate::kafka::fault;
 use crate::kafka::publisher::try_send;
 use crate::kafka::suspects::{Singles, Suspects};
 
-/// How often a session that has nothing to do serves librdkafka's callbacks.
+/// Interval at which an idle session serves librdkafka's callbacks.
 const IDLE_TURN: Duration = Duration::from_millis(500);
-/// How long is waited at a time for records to arrive, at first and at most. Asleep, not in a poll
-/// of the client: that takes all of its time, also when everything has arrived, and the last
-/// millisecond of it without a pause (rdkafka 0.39, `BaseProducer::poll`).
+/// First and maximum pause while waiting for records to arrive. The thread sleeps instead of
+/// polling the client. A poll takes its whole timeout even when everything has arrived, and spends
+/// the last millisecond of it without a pause (rdkafka 0.39, `BaseProducer::poll`).
 const PAUSE: Duration = Duration::from_micros(200);
 const PAUSE_MAX: Duration = Duration::from_millis(2);
-/// How long giving a transaction up may take. It only frees readers sooner: the next session's
-/// `init_transactions` does it in any case.
+/// Maximum time for aborting a transaction. Aborting only frees readers sooner: the next session's
+/// `init_transactions` does so in any case.
 const ABORT_MAX: Duration = Duration::from_secs(5);
 
-/// How long is waited for the cluster to say why a topic does not answer.
+/// Maximum wait for the cluster to say why a topic does not answer.
 const METADATA_MAX: Duration = Duration::from_secs(2);
 
 /// A request to a session.
@@ -43,19 +43,19 @@ pub(super) enum Command {
     Batch(Vec<Submission>, Receipts),
     /// Put the mark behind them and commit.
     Commit(TransactionMark, oneshot::Sender<Result<(), PublishError>>),
-    /// Give up what is open and end.
+    /// Abandon the open transaction and end.
     End,
 }
 
 /// A session's thread.
 pub(super) struct Worker {
-    /// Nothing after the first failure.
+    /// `None` after the first failure.
     pub(super) producer: Option<BaseProducer<Deliveries>>,
     /// The producer after the first failure, until its transaction is aborted.
     pub(super) given_up: Option<BaseProducer<Deliveries>>,
     pub(super) config: Config,
     pub(super) marks_topic: String,
-    /// How long a batch or a commit may take.
+    /// Maximum time for a batch or a commit.
     pub(super) patience: Duration,
     pub(super) suspects: Arc<Suspects>,
     pub(super) pace: Arc<Pace>,
@@ -67,14 +67,14 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    /// Serves until nobody holds the other end of `commands`.
+    /// Serves commands until no sender is left.
     pub(super) fn serve(mut self, commands: &Receiver<Command>) {
         loop {
             match commands.recv_timeout(IDLE_TURN) {
                 Ok(Command::Batch(batch, receipts)) => self.batch(batch, &receipts),
                 Ok(Command::Commit(mark, answer)) => {
                     let outcome = self.commit(&mark);
-                    // Nobody waits when the engine has ended: the mark tells its successor.
+                    // If the engine has ended, no caller waits: the mark informs its successor.
                     let _ = answer.send(outcome);
                 }
                 Err(RecvTimeoutError::Timeout) => self.look_around(),
@@ -98,18 +98,18 @@ impl Worker {
     /// Ends the session.
     fn give_up(&mut self, fault: Fault, reason: String) {
         let Some(producer) = self.producer.take() else { return };
-        tracing::debug!(target: "brokers::kafka", reason, "kafka session given up");
+        tracing::debug!(target: "brokers::kafka", reason, "kafka session abandoned");
         let _ = self.end.set((fault, reason));
         self.given_up = Some(producer);
     }
 
-    /// Frees readers from the transaction of a session that has ended. That can take long, so
-    /// whoever waits for an answer gets it first; the next session does not wait either.
+    /// Frees readers from the transaction of a session that has ended. That can take long, so the
+    /// caller gets its answer first; the next session does not wait either.
     fn abort(&mut self) {
         let Some(producer) = self.given_up.take() else { return };
         if self.is_open {
-            // It waits for what is in flight: a request that arrived behind the abort would begin a
-            // transaction anew, and the next commit would show its records.
+            // The abort waits for requests in flight: one that arrived after the abort would begin
+            // another transaction, and the next commit would show its records.
             if let Err(error) = producer.abort_transaction(ABORT_MAX) {
                 tracing::info!(
                     target: "brokers::kafka", %error,
@@ -128,7 +128,7 @@ impl Worker {
 
     /// Answers every message of a batch: all with `Ok`, or none.
     fn batch(&mut self, batch: Vec<Submission>, receipts: &Receipts) {
-        // A closed transaction may still be committed; nothing more is sent.
+        // A closed transaction may still be committed, but nothing more is sent.
         let is_over = self.end.get().is_some();
         let mut outcomes = match &self.producer {
             Some(_) if !is_over => self.fill(&batch),
@@ -139,7 +139,7 @@ impl Worker {
             _ => false,
         };
         if over {
-            let reason = "no message is suspect any more; kafka goes back to batches";
+            let reason = "no suspect message is left; kafka goes back to batches";
             self.give_up(Fault::Broker, reason.to_owned());
             outcomes = Err(Blamed::new());
         }
@@ -157,12 +157,12 @@ impl Worker {
         }
     }
 
-    /// Puts a batch into the transaction. On failure the session is over; the error names those
-    /// messages that are to blame for it, if any is known to be.
+    /// Puts a batch into the transaction. On failure the session is over; the error names the
+    /// messages that are known to be to blame.
     fn fill(&mut self, batch: &[Submission]) -> Result<(), Blamed> {
         let limit = SizeLimit { message_bytes_max: self.config.message_bytes_max, ..SizeLimit::KAFKA };
         let mut blamed = Blamed::new();
-        // Each topic is asked for once, also one that is not there.
+        // Asks about each topic once, even about one that is missing.
         let mut topics: HashMap<&str, Result<(), PublishError>> = HashMap::new();
         for (place, Submission { message, .. }) in batch.iter().enumerate() {
             if let Err(error) = limit.check(message) {
@@ -184,7 +184,7 @@ impl Worker {
         }
         if !blamed.is_empty() {
             let first = blamed.values().map(ToString::to_string).next().unwrap_or_default();
-            self.give_up(Fault::Broker, format!("the transaction was given up: {first}"));
+            self.give_up(Fault::Broker, format!("the transaction was abandoned: {first}"));
             return Err(blamed);
         }
         match self.send(batch) {
@@ -197,7 +197,7 @@ impl Worker {
         }
     }
 
-    /// Whether kafka has the topic. Asked once in a session.
+    /// Checks whether Kafka has the topic. Asks once per session.
     fn know_topic(&mut self, topic: &str) -> Result<(), PublishError> {
         if self.topics.contains(topic) {
             return Ok(());
@@ -220,8 +220,8 @@ impl Worker {
         }
     }
 
-    /// Sends a batch and waits until the brokers have all of it. The error is nothing when the
-    /// outcomes of the records tell more.
+    /// Sends a batch and waits until the brokers have all of it. The error is `None` when the
+    /// outcomes of the records say more.
     fn send(&mut self, batch: &[Submission]) -> Result<(), Option<PublishError>> {
         let begun_at = Instant::now();
         let deadline = begun_at + self.patience;
@@ -256,7 +256,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Whether the cluster says that a partition of the topic has no leader.
+    /// Returns whether the cluster reports that a partition of the topic has no leader.
     fn has_no_leader(&self, topic: &str) -> bool {
         let Some(producer) = &self.producer else { return false };
         let Ok(found) = producer.client().fetch_metadata(Some(topic), METADATA_MAX) else { return false };
@@ -264,15 +264,15 @@ impl Worker {
         partitions.any(|partition| partition.leader() < 0)
     }
 
-    /// Ends the session after a batch of which something did not arrive, and says which messages
-    /// are to blame.
+    /// Ends the session after a batch that did not arrive completely. Returns which messages are to
+    /// blame.
     fn blame(&mut self, batch: &[Submission]) -> Blamed {
         let mut blamed = Blamed::new();
         let Some(producer) = &self.producer else { return blamed };
         let mut reason: Option<String> = None;
         let mut session = Fault::Broker;
         let fatal = producer.client().fatal_error();
-        // Others went on until the end: slow, and nobody's silence.
+        // Other records arrived until the end: the cluster is slow, and no partition is silent.
         let went_on = |came_at: Instant| came_at.elapsed() < self.patience / 2;
         let is_slow = producer.context().came_at().is_some_and(went_on);
         let outcomes = producer.context().take();
@@ -283,7 +283,7 @@ impl Worker {
             self.pace.slow(self.singles.is_some(), arrived);
             let all = batch.len();
             reason = Some(format!(
-                "kafka took {arrived} of {all} messages of a transaction within {:?}; the next ones are smaller",
+                "kafka accepted {arrived} of {all} messages of a transaction within {:?}; the next ones are smaller",
                 self.patience
             ));
         }
@@ -293,12 +293,12 @@ impl Worker {
             let code = match outcome {
                 Some(Ok(())) => continue,
                 Some(Err(code)) => code,
-                // Its partition does not answer, and others or the cluster do.
+                // Its partition does not answer, while others or the cluster do.
                 None if is_silence => {
                     let ask = || is_heard || self.has_no_leader(topic);
                     if *silent.entry(topic).or_insert_with(ask) {
                         let text = format!(
-                            "kafka topic {topic:?} did not take a message of a transaction within {:?}",
+                            "kafka topic {topic:?} did not accept a message of a transaction within {:?}",
                             self.patience
                         );
                         blamed.insert(place, PublishError::topic_busy(text));
@@ -314,7 +314,7 @@ impl Worker {
                     reason = Some(format!("{error}; the messages are sent one by one to find the culprit"));
                 }
                 (Fault::Message, _) | (_, message::FaultScope::Topic) => {
-                    reason.get_or_insert_with(|| format!("the transaction was given up: {error}"));
+                    reason.get_or_insert_with(|| format!("the transaction was abandoned: {error}"));
                     blamed.insert(place, error);
                 }
                 // A consequence of another record's failure, or the session's own.
@@ -327,15 +327,16 @@ impl Worker {
         if let Some((code, text)) = fatal {
             let error = fault::session(code, &text);
             (session, reason) = (error.fault(), Some(error.to_string()));
-            // Nothing was in flight behind a message that was sent alone: its refusal is its own.
+            // Nothing was in flight behind a message that was sent alone: the refusal is its own.
             blamed.retain(|_, error| self.singles.is_some() && error.fault() == Fault::Message);
         } else if self.singles.is_none() && reason.is_some() {
-            // A refusal in batches names nobody; that a topic is missing or silent stays.
+            // A refusal of a batch identifies no message; a missing or silent topic is still to
+            // blame.
             blamed.retain(|_, error| error.scope() == message::FaultScope::Topic);
         }
         let reason = reason.unwrap_or_else(|| {
             let complaint = producer.context().complaint().unwrap_or_else(|| String::from("no answer"));
-            format!("the brokers did not take a transaction within {:?}: {complaint}", self.patience)
+            format!("the brokers did not accept a transaction within {:?}: {complaint}", self.patience)
         });
         self.give_up(session, reason);
         blamed
@@ -348,7 +349,7 @@ impl Worker {
         }
         let outcome = self.try_commit(mark);
         if let Err(error) = &outcome {
-            // Never used again, whatever the error: nobody knows how the transaction ended.
+            // Never used again, whatever the error: the outcome of the transaction is unknown.
             self.give_up(error.fault(), error.to_string());
         } else {
             reached(crash_points::AFTER_COMMIT);
@@ -374,7 +375,7 @@ impl Worker {
             match refused {
                 Some(code) => fault::session(code, &format!("cannot write to {:?}", self.marks_topic)),
                 None => PublishError::session_lost(format!(
-                    "kafka topic {:?} did not take the mark of a transaction within {:?}",
+                    "kafka topic {:?} did not accept the mark of a transaction within {:?}",
                     self.marks_topic, self.patience
                 )),
             }
@@ -391,15 +392,15 @@ impl Worker {
     }
 }
 
-/// Errors of messages by their place in the batch.
+/// Errors of messages, by their place in the batch.
 type Blamed = HashMap<usize, PublishError>;
 
-/// Waits until the brokers have everything; the error says that they have not.
+/// Waits until the brokers have everything. Fails if they do not.
 fn arrive(producer: &BaseProducer<Deliveries>, deadline: Instant) -> Result<(), ()> {
     let deliveries = producer.context();
     let mut pause = PAUSE;
     loop {
-        // Sends what waits for its batch to fill.
+        // Sends messages that wait for their batch to fill.
         let _ = producer.flush(Duration::ZERO);
         serve(producer);
         if deliveries.is_over() || Instant::now() >= deadline {
@@ -408,12 +409,12 @@ fn arrive(producer: &BaseProducer<Deliveries>, deadline: Instant) -> Result<(), 
         std::thread::sleep(pause);
         pause = (pause * 2).min(PAUSE_MAX);
     }
-    // A failed one brings others with it: their outcomes come at once.
+    // A failed record makes others fail: their outcomes arrive at once.
     serve(producer);
     deliveries.has_all().then_some(()).ok_or(())
 }
 
-/// Takes in the outcomes that have come. A poll takes one event, of one batch.
+/// Takes in the outcomes that have arrived. A poll handles one event, of one batch.
 fn serve(producer: &BaseProducer<Deliveries>) {
     loop {
         let before = producer.context().left();
@@ -424,7 +425,7 @@ fn serve(producer: &BaseProducer<Deliveries>) {
     }
 }
 
-/// The error of a producer that cannot go on.
+/// Returns the error of a producer that cannot continue.
 fn unusable(producer: &BaseProducer<Deliveries>, error: &KafkaError) -> PublishError {
     let (code, reason) = match (producer.client().fatal_error(), error) {
         (Some(fatal), _) => fatal,

@@ -1,16 +1,16 @@
-//! Asks the database for what there is room for.
+//! Asks the database for exceptions, names of queues and pauses.
 
 use tokio::time::Instant;
 
 use super::{Driver, PAUSE_LOOK_INTERVAL};
 use crate::reader::{Answer, Ask};
 
-/// Questions about held entries, about what is due, about names of queues, and about pauses.
+/// Kinds of questions: held entries, due exceptions, names of queues, and pauses.
 const KINDS: usize = 4;
 
 impl Driver {
-    /// Asks the database for what there is room for, one question at a time; kinds take turns, so
-    /// that none waits for another to have nothing left to ask.
+    /// Asks the database one question at a time, for whatever there is room for. The kinds take
+    /// turns, so that none waits until another has nothing left to ask.
     pub(super) fn ask(&mut self) {
         if self.asked || self.draining.is_some() {
             return;

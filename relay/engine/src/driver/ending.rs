@@ -1,4 +1,4 @@
-//! Drains, gives the lease back, and says why leading ended.
+//! Drains, releases the lease, and determines why leading ended.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use super::{Driver, Ended};
 use crate::checkpointer::{CheckpointerEnd, Command};
 use crate::transactions::Commits;
 
-/// How long a commit that is on its way is waited for when the time to drain is over.
+/// How long to wait for a commit in progress after the time to drain is over.
 const COMMIT_GRACE: Duration = Duration::from_secs(1);
 
 impl Driver {
@@ -27,7 +27,7 @@ impl Driver {
                 || !self.broker_session.is_up())
     }
 
-    /// Stores what is settled and gives the lease back.
+    /// Stores what is settled and releases the lease.
     pub(super) async fn finish(
         &mut self,
         checkpointer: &mut AbortOnDropHandle<Result<CheckpointerEnd, LogError>>,
@@ -38,7 +38,7 @@ impl Driver {
             self.storing = false;
         }
         if self.commits.as_ref().is_some_and(Commits::is_committing) {
-            // Its mark tells the successor, so nobody has to wait for it long.
+            // Its mark informs the successor, so a short wait is enough.
             if let Ok(Ok(checkpoint)) = tokio::time::timeout(COMMIT_GRACE, committed(&mut self.commits)).await
             {
                 self.storing = self.commands.try_send(Command::Store(checkpoint)).is_ok();

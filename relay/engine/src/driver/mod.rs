@@ -32,20 +32,20 @@ use crate::telemetry::Telemetry;
 use crate::transactions::{Commits, Recovered};
 use crate::wake::Pace;
 
-/// Why leading ended.
+/// The reason why leading ended.
 #[derive(Debug)]
 pub enum Ended {
-    /// Asked to stop: drained, checkpointed, lease given back.
+    /// Asked to stop: drained, checkpointed, lease released.
     Stopped,
     /// Another process has taken over.
     LeaseLost,
-    /// The database failed: take the lease and load the cursor anew.
+    /// The database failed: take the lease and load the cursor again.
     Failed(LogError),
-    /// Two entries share this id. What is in memory of them must not be stored.
+    /// Two entries share this id. Their state in memory must not be stored.
     SharedId(EntryId),
 }
 
-/// Looks at the machine after every step.
+/// Callback that sees the machine after every step.
 pub type Observer = Arc<dyn Fn(&Machine) + Send + Sync>;
 
 /// The parts and settings that leading needs.
@@ -53,7 +53,7 @@ pub(crate) struct Lead {
     pub(crate) reader: Box<dyn LogReader>,
     pub(crate) checkpointer: Box<dyn CheckpointStore>,
     pub(crate) lease: Lease,
-    /// When the lease was asked for.
+    /// When the lease was requested.
     pub(crate) asked_at: Instant,
     pub(crate) cursor: Cursor,
     pub(crate) blocks: Blocks,
@@ -64,18 +64,18 @@ pub(crate) struct Lead {
     pub(crate) telemetry: Telemetry,
     pub(crate) host: Runtime,
     pub(crate) observer: Option<Observer>,
-    /// Publishes in transactions, from here on.
+    /// The broker transactions to publish in, and where they continue.
     pub(crate) transactions: Option<(Arc<dyn Transactions>, Recovered)>,
 }
 
-/// How often it is looked for what operators have paused: so that it is taken up within a second.
+/// Interval between looks for pauses, short enough that a pause takes effect within a second.
 const PAUSE_LOOK_INTERVAL: Duration = Duration::from_millis(400);
 
-/// Of a session that lives while nothing comes back.
+/// The reported problem of a session that is open but gets no confirmations.
 const SILENT: &str = "nothing is confirmed although messages are in flight; look at the broker, at its logs, and at \
                       the network in between";
 
-/// How often silent destinations are looked for while one falls silent.
+/// Number of looks for silent destinations within `silent_after`.
 const SILENCE_LOOKS: u32 = 20;
 
 struct Driver {
@@ -90,17 +90,18 @@ struct Driver {
     commands: mpsc::Sender<Command>,
     /// The error that keeps the relay from its broker, for operators.
     trouble: watch::Sender<Option<BrokerTrouble>>,
-    /// The term has had a session: nothing is left of what an earlier one noted.
+    /// Whether the term has had a session: then nothing is left of the trouble that an earlier term
+    /// noted.
     was_connected: bool,
     reports: mpsc::UnboundedReceiver<Report>,
     batch_len: usize,
-    /// A checkpoint is on its way.
+    /// Whether a checkpoint is on its way.
     storing: bool,
-    /// Something that becomes due is in it.
+    /// Whether that checkpoint has something that becomes due.
     stores_due: bool,
-    /// A question is on its way.
+    /// Whether a question is on its way.
     asked: bool,
-    /// Which kind of question comes next, if there is more than one: they take turns.
+    /// The kind of question to try next; the kinds take turns.
     turn: usize,
     due: Due,
     /// When to look for pauses again.
@@ -109,7 +110,7 @@ struct Driver {
     /// When the lease was taken: the engine counts time from here.
     began_at: Instant,
     observer: Option<Observer>,
-    /// Where the transaction stands, if messages are published in transactions.
+    /// The state of the broker transactions, if messages are published in them.
     commits: Option<Commits>,
 }
 
@@ -154,7 +155,7 @@ impl Lead {
             }
             None => (machine, None),
         };
-        // Nobody holds on to the connections when this future is dropped.
+        // Aborted when this future is dropped, so that no task keeps its connection.
         let mut reader = AbortOnDropHandle::new(self.host.spawn(reader.run(self.cursor)));
         let mut checkpointer = AbortOnDropHandle::new(self.host.spawn(checkpointer.run()));
         let mut driver = Driver {
@@ -218,10 +219,10 @@ impl Driver {
                 return self.finish(checkpointer).await;
             }
             let trusted_until = *trusted.borrow_and_update();
-            // In this order: what ends the term, then what comes at most once per checkpoint,
-            // question or interval and so cannot shut the rest out, then the two streams. Pages go
-            // before receipts, to keep the publisher busy; the room in the window bounds how many
-            // of them can come in a row.
+            // In this order: first what ends the term; then what comes at most once per checkpoint,
+            // question or interval, and so cannot starve the rest; then the two streams. Pages go
+            // before receipts, to keep the publisher busy. The room in the window bounds how many
+            // pages can come in a row.
             tokio::select! {
                 biased;
                 ended = &mut *checkpointer => return ended_by_checkpointer(ended),
@@ -248,7 +249,7 @@ impl Driver {
                     }
                     self.store();
                 }
-                // A transaction has a time of its own, and is answered as a whole.
+                // A transaction has its own timeout, and is answered as a whole.
                 _ = silence.tick(), if self.commits.is_none() => {
                     self.machine.set_now(self.began_at.elapsed());
                     self.machine.look_for_silence(self.host.uniform());
@@ -275,12 +276,12 @@ impl Driver {
         }
     }
 
-    /// Whether a page may be taken.
+    /// Returns whether a page may be taken in.
     fn may_read(&self) -> bool {
         self.draining.is_none() && self.machine.has_room()
     }
 
-    /// Everything that can be done without waiting.
+    /// Does everything that can be done without waiting.
     fn act(&mut self) {
         self.machine.set_now(self.began_at.elapsed());
         while self.draining.is_none()
@@ -297,8 +298,7 @@ impl Driver {
                 commits.submitted();
             }
         }
-        // A closed transaction is whole, whatever became of the batch behind it: it is committed
-        // first.
+        // A closed transaction is complete, even if the batch behind it failed: commit it first.
         let has_closed = self.commits.as_ref().is_some_and(Commits::has_closed);
         if self.machine.session_end().is_some() && self.broker_session.is_up() && !has_closed {
             self.broker_session.close();
@@ -361,13 +361,13 @@ impl Driver {
         }
     }
 
-    /// Keeps for operators that there is a session, where that is news.
+    /// Notes for operators that there is a session, if that is new.
     fn note_session(&mut self) {
         let is_first = !std::mem::replace(&mut self.was_connected, true);
         self.trouble.send_if_modified(|trouble| trouble.take().is_some() || is_first);
     }
 
-    /// Keeps for operators why there is no session, where that is news.
+    /// Notes for operators why there is no session, if that is new.
     fn note_refusal(&mut self, error: &PublishError) {
         self.trouble.send_if_modified(|trouble| {
             let since = trouble.as_ref().map_or_else(OffsetDateTime::now_utc, |trouble| trouble.since);

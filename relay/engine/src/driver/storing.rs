@@ -1,4 +1,4 @@
-//! Stores checkpoints: in the database alone, or with a transaction of the broker first.
+//! Stores checkpoints: in the database alone, or first with a broker transaction.
 
 use outbox::log::{ExceptionChange, ExceptionState, LogError};
 use tokio::time::Instant;
@@ -11,7 +11,7 @@ use crate::transactions::Commits;
 impl Driver {
     pub(super) fn store(&mut self) {
         if let Some(commits) = &mut self.commits {
-            // It goes with a transaction, and to the database when that is committed.
+            // The checkpoint goes with a transaction, and to the database when that is committed.
             return commits.want();
         }
         if self.storing {
@@ -19,13 +19,13 @@ impl Driver {
         }
         if let Some(checkpoint) = self.machine.checkpoint() {
             self.stores_due = has_due(&checkpoint);
-            // There is room; a checkpointer that is gone ends the driver by itself.
+            // There is room in the channel. If the checkpointer is gone, the driver ends anyway.
             self.storing = self.commands.try_send(Command::Store(checkpoint)).is_ok();
         }
     }
 
-    /// Closes the transaction of what was confirmed, once every message was answered and the
-    /// checkpoint before is stored. Says how the term ends, if that cannot be.
+    /// Closes the transaction of the confirmed messages, once every message was answered and the
+    /// previous checkpoint is stored. Returns how the term ends, if that fails.
     pub(super) fn commit(&mut self) -> Option<Ended> {
         let commits = self.commits.as_mut()?;
         let is_up = self.broker_session.is_up();
@@ -50,7 +50,7 @@ impl Driver {
             commits.flush_began(self.commands.try_send(Command::Flush).is_ok());
         }
         if may_close {
-            // The next batch leaves while this one is committed.
+            // The next batch is submitted while this one is being committed.
             self.act();
         }
         None
@@ -86,7 +86,7 @@ fn has_due(checkpoint: &Checkpoint) -> bool {
     })
 }
 
-/// The checkpoint of the transaction that is committed next; never, if there are none.
+/// Waits for the next commit and returns its checkpoint. Pending when there are no transactions.
 pub(super) async fn committed(commits: &mut Option<Commits>) -> Result<Checkpoint, LogError> {
     match commits {
         Some(commits) => commits.committed().await,

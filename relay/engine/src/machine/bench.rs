@@ -38,7 +38,7 @@ impl Bench {
         self.machine.page(&difference, Page { entries: vec![entry], exhausted: true });
     }
 
-    /// Asks for held entries, of which the database has these.
+    /// Reads held entries back; the database has these.
     pub(super) fn read_back(&mut self, held: &[Exception]) {
         self.machine.asks();
         let asks = self.machine.held_asks();
@@ -53,8 +53,8 @@ impl Bench {
         self.machine.held(&asks, pages);
     }
 
-    /// A message of another topic is answered late enough that what was submitted at first counts
-    /// as silent.
+    /// Answers a message of another topic, late enough for the first submissions to count as
+    /// silent.
     pub(super) fn only_others_are_answered(&mut self) {
         self.at(290);
         self.publish("u", "other");
@@ -62,7 +62,7 @@ impl Bench {
         self.machine.look_for_silence(0.5);
     }
 
-    /// A message is read, submitted and confirmed.
+    /// Reads, submits and confirms a message.
     pub(super) fn publish(&mut self, topic: &str, key: &str) {
         self.read(&message_for(topic, key));
         let ticket = self.machine.submissions(9)[0].ticket;

@@ -6,7 +6,7 @@ use super::Machine;
 use crate::event::Event;
 use crate::options::DeadPolicy;
 
-/// A cursor and the changes that are to be stored with it.
+/// A cursor and the changes to store with it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Checkpoint {
     /// The new cursor.
@@ -18,7 +18,7 @@ pub struct Checkpoint {
 impl Machine {
     pub(super) fn park(&mut self, parked: Parked) {
         if parked.state != ExceptionState::Retrying && self.blocks.is_probe(&parked.topic, parked.id) {
-            // It is not going to find out; the next one that its topic refuses is.
+            // This entry stops probing the topic; the next one that the topic refuses takes over.
             self.unblock_topic(&parked.topic);
         }
         let key = parked.key.as_deref();
@@ -62,9 +62,9 @@ impl Machine {
     }
 
     /// Returns the checkpoint to store now, or `None` when nothing has changed or two entries share
-    /// an id. One checkpoint may
-    /// be on its way at a time, and it is bounded: the first changes of entries that the cursor
-    /// passes with it, and as many changes of others.
+    /// an id. One checkpoint may be on its way at a time. It is bounded: at most
+    /// `checkpoint_changes` first changes of entries that the cursor passes with it, and as many
+    /// changes of others.
     pub fn checkpoint(&mut self) -> Option<Checkpoint> {
         if self.shared.is_some() {
             return None;
@@ -78,8 +78,8 @@ impl Machine {
         Some(self.take_checkpoint(cursor, passed, others))
     }
 
-    /// The checkpoint at a cursor, with the changes of the entries that it has passed and of others
-    /// behind it.
+    /// Takes the checkpoint at a cursor, with the changes of the entries that it passes now and of
+    /// others behind it.
     pub(super) fn take_checkpoint(
         &mut self,
         cursor: Cursor,
@@ -99,14 +99,14 @@ impl Machine {
         Checkpoint { cursor, changes: self.storing.values().cloned().collect() }
     }
 
-    /// The checkpoint that was on its way is stored.
+    /// Notes that the checkpoint on its way is stored.
     pub fn checkpointed(&mut self) {
         let first = std::mem::take(&mut self.first);
         for (id, change) in std::mem::take(&mut self.storing) {
             if self.asked && !first.contains(&id) {
                 self.known.insert(id, held(&change).is_some());
             }
-            // Held again meanwhile, it is not stored.
+            // If the entry was held again meanwhile, that change is not stored yet.
             if let Some(queue) = held(&change)
                 && self.changes.get(&id).and_then(held).is_none()
             {
@@ -115,14 +115,14 @@ impl Machine {
         }
     }
 
-    /// Changes that could be stored now.
+    /// Returns the number of changes that could be stored now.
     #[must_use]
     pub fn changes_len(&self) -> usize {
         self.changes.len().saturating_sub(self.ahead.len()) + self.window.parked_len()
     }
 }
 
-/// In which queue a change holds its entry.
+/// Returns the queue in which a change holds its entry, if it holds it.
 fn held(change: &ExceptionChange) -> Option<QueueName> {
     match change {
         ExceptionChange::Park(parked) if parked.state == ExceptionState::Held => {

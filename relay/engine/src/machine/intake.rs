@@ -17,7 +17,7 @@ use crate::paused::Paused;
 use crate::window::{Item, Origin};
 
 impl Machine {
-    /// Takes a page of the log in, unless one of its entries shares its id with another one.
+    /// Takes in a page of the log, unless one of its entries shares its id with another entry.
     pub fn page(&mut self, difference: &Arc<Difference>, page: Page) {
         if self.has_shared_id(&page) {
             return;
@@ -93,14 +93,14 @@ impl Machine {
         }
     }
 
-    /// A question goes to the database.
+    /// Notes that a question goes to the database.
     pub fn asks(&mut self) {
         self.asked = true;
         self.known.clear();
     }
 
-    /// Whether memory knows better what became of an entry than the answer to a question that was
-    /// asked before.
+    /// Returns whether memory has a newer state of an entry than the answer to a question that was
+    /// asked earlier.
     fn is_known(&self, id: EntryId) -> bool {
         self.readmitted.contains(&id)
             || self.changes.contains_key(&id)
@@ -113,7 +113,7 @@ impl Machine {
         self.known.clear();
     }
 
-    /// Takes exceptions in that are due: scheduled, retrying, discarded. `uniform` in `0.0..1.0`
+    /// Takes in exceptions that are due: scheduled, retrying, discarded. `uniform` in `0.0..1.0`
     /// spreads the retries.
     pub fn due(&mut self, exceptions: Vec<Exception>, uniform: f64) {
         self.look_again();
@@ -130,13 +130,13 @@ impl Machine {
                     self.resolve(exception.entry.key(), id, &exception.entry.message_id());
                     let topic = exception.entry.topic();
                     self.blocks.take_out(topic, exception.entry.key(), id);
-                    // The next entry that the topic refuses finds out when it takes messages.
+                    // The next entry that the topic refuses becomes its probe.
                     if self.blocks.is_probe(topic, id) {
                         self.unblock_topic(topic);
                     }
                 }
                 ExceptionState::Scheduled => self.scheduled(exception),
-                // Another one probes its topic, or an operator has paused it: this one waits like
+                // Another entry probes its topic, or an operator has paused it: this one waits like
                 // the rest.
                 ExceptionState::Retrying
                     if self.blocks.waits_for_probe(exception.entry.topic(), id)
@@ -155,10 +155,10 @@ impl Machine {
         self.answered();
     }
 
-    /// A due entry waits for an earlier one of its key: it stays due, and is read again. It cannot
-    /// probe its topic meanwhile, and the one it waits for can be held by that very topic (its
-    /// transaction committed late). So the topic is released, and the next entry that it refuses
-    /// probes it.
+    /// Notes that a due entry waits for an earlier one of its key. It stays due, and is read again.
+    /// Meanwhile it cannot probe its topic, and the earlier one may be held for that very topic
+    /// (its transaction committed late). So the topic is unblocked, and the next entry that it
+    /// refuses probes it.
     pub(super) fn waits(&mut self, topic: &str, id: EntryId) {
         self.due_waits = true;
         if self.blocks.is_probe(topic, id) {
@@ -166,7 +166,8 @@ impl Machine {
         }
     }
 
-    /// Whether something was left that is due, since the last call: it is to be read again.
+    /// Returns whether a due exception was left unread since the last call, so that it must be read
+    /// again.
     pub fn take_due_waits(&mut self) -> bool {
         std::mem::take(&mut self.due_waits)
     }
@@ -183,44 +184,43 @@ impl Machine {
         }
     }
 
-    /// Takes in what operators have paused.
+    /// Takes in the pauses that operators have set.
     pub fn pauses(&mut self, paused: Paused) {
         self.requeue |= self.blocks.set_paused(paused);
         self.answered();
     }
 
-    /// Which held entries to read now.
+    /// Returns which held entries to read now.
     pub fn held_asks(&mut self) -> Vec<HeldAsk> {
         self.blocks.asks()
     }
 
-    /// From where on names of queues are to be read, if they are.
+    /// Returns the queue after which to read names of queues, if names are wanted.
     #[must_use]
     pub fn wanted_names(&self) -> Option<Option<QueueName>> {
         self.blocks.held.wanted_names()
     }
 
-    /// Takes names of queues in.
+    /// Takes in names of queues.
     pub fn names(&mut self, names: HeldQueues) {
         self.blocks.walked(names);
         self.answered();
     }
 
-    /// Entries that wait in the window for held ones are held as well when there is no room for
-    /// these.
+    /// Holds the entries that wait in the window for held ones, if there is no room for those.
     pub fn give_way(&mut self) {
         if !self.has_room_for_exceptions() && self.blocks.held.wants_asks() && self.blocks.held.give_way() {
             self.look_again();
         }
     }
 
-    /// Whether queues wait for a checkpoint.
+    /// Returns whether queues wait for a checkpoint.
     #[must_use]
     pub fn wants_store(&self) -> bool {
         self.blocks.held.wants_store()
     }
 
-    /// Takes held exceptions in, page by page in the order of their ids. Those that must go on
+    /// Takes in held exceptions, page by page, in the order of their ids. Those that must keep
     /// waiting are left out.
     pub fn held(&mut self, asks: &[HeldAsk], pages: Vec<HeldPage>) {
         self.look_again();
@@ -243,8 +243,8 @@ impl Machine {
                 return Read::Unstored(unstored);
             }
             if self.awaited.contains(id) {
-                // It is with the publisher already, and read again if it fails. One with a key
-                // stops its queue.
+                // The publisher has it already, and it is read again if it fails. An unanswered
+                // entry with a key stops its queue.
                 debug_assert!(
                     entry.key().is_none(),
                     "a queue is read while entry {} of it is waited for",
@@ -253,11 +253,11 @@ impl Machine {
                 last = id;
                 continue;
             }
-            // Held anew since it was asked, the row says what memory says.
+            // If the entry was held again since the question, the row says what memory says.
             let is_held = self.known.get(&id) == Some(&true) && !self.readmitted.contains(&id);
             let is_held = is_held && !self.changes.contains_key(&id) && !self.storing.contains_key(&id);
             if self.is_known(id) && !is_held {
-                // Memory knows better.
+                // Memory has a newer state.
             } else if self.blocks.keeps(entry.topic(), entry.key(), id) {
                 return Read::StoppedAt(id);
             } else {
@@ -268,7 +268,7 @@ impl Machine {
         if page.exhausted { Read::All } else { Read::UpTo(last) }
     }
 
-    /// Queues the entries that waited until their queue was read.
+    /// Queues the entries that waited until their queue had been read back.
     fn queue_freed(&mut self) {
         for ticket in self.blocks.held.take_freed() {
             let Some(item) = self.window.get_mut(ticket) else { continue };

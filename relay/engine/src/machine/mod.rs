@@ -8,23 +8,23 @@
 //! Entries of a key enter in the order of the log. A key with anything parked (retrying, held,
 //! dead) takes no direct entries: they are held as well, and leave the exceptions in the order of
 //! their ids. So the first occurrences of a key in the broker are in log order, whatever fails in
-//! between, and whatever an older relay process that has not noticed its successor still sends:
-//! both send contiguous runs that start at or below the last checkpoint.
+//! between. The same holds for an older relay process that has not noticed its successor and still
+//! sends: both send contiguous runs that start at or below the last checkpoint.
 //!
 //! A change of an exception is stored only together with a cursor that has passed its entry. So a
 //! successor never finds an exception ahead of its cursor, which it could send before entries that
 //! it has yet to read again.
 //!
-//! Held entries are in the database only. `engine/held.rs` keeps what is known of them. It says, as
-//! ADR 21 does, how they come back without a gap and without an overtaking.
+//! Held entries are only in the database. `held.rs` keeps what is known about them. Like ADR 21, it
+//! explains how they come back without a gap and without overtaking.
 //!
 //! | file | what it decides |
 //! |---|---|
 //! | `shared_ids.rs` | whether two entries share an id |
-//! | `intake.rs` | what becomes of entries and exceptions that were read |
-//! | `submissions.rs` | what is handed to the publisher, and what is looked at again |
+//! | `intake.rs` | what happens to entries and exceptions that were read |
+//! | `submissions.rs` | what is handed to the publisher, and which queued entries are held after all |
 //! | `outcomes.rs` | what a receipt means |
-//! | `silent.rs` | what becomes of messages whose destination does not answer |
+//! | `silent.rs` | what happens to messages whose destination does not answer |
 //! | `checkpoint.rs` | what is parked, and what is stored together |
 //! | `transaction.rs` | what is committed together with messages |
 
@@ -53,16 +53,16 @@ use crate::window::Window;
 pub use checkpoint::Checkpoint;
 pub use transaction::TransactionCheckpoint;
 
-/// One part in so many of the window belongs to held entries while some are read back.
+/// Divisor of the window: this share belongs to held entries while some are read back.
 const HELD_SHARE: usize = 4;
 
-/// Why a session must end.
+/// The reason why a session must end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SessionEnd {
-    /// A message of a pipelined session failed by itself, and nothing of its key may succeed behind
-    /// it.
+    /// A message of a pipelined session failed by itself, and no later message of its key may
+    /// succeed.
     Refused,
-    /// Nobody knows why.
+    /// The session broke or stopped answering; no message is known to be the cause.
     Lost,
 }
 
@@ -77,56 +77,58 @@ pub struct Machine {
     readmitted: HashSet<EntryId>,
     /// Changes since the last checkpoint, the latest one of each entry.
     changes: BTreeMap<EntryId, ExceptionChange>,
-    /// Entries of the log that were put beside it and that the cursor has not passed: not stored
+    /// Parked entries of the log that the cursor has not passed: their changes cannot be stored
     /// yet.
     ahead: HashSet<EntryId>,
-    /// Changes that are on their way to the database: it may still show the state before.
+    /// Changes that are on their way to the database: it may still show the previous state.
     storing: BTreeMap<EntryId, ExceptionChange>,
-    /// Those of them that are the first of their entry: nobody has read it as an exception before.
+    /// Entries in `storing` whose change is their first one: they were not exceptions before.
     first: HashSet<EntryId>,
-    /// A question is on its way to the database.
+    /// Whether a question is on its way to the database.
     asked: bool,
-    /// Entries whose change was stored since it was asked: the answer may show the state before.
-    /// Whether that change holds the entry: then a held row is as good as new.
+    /// Entries whose change was stored since the question was asked: the answer may show the
+    /// previous state. The value is whether that change holds the entry: then a held row in the
+    /// answer is up to date.
     known: HashMap<EntryId, bool>,
-    /// Something is due and was left, because it waits for others of its key.
+    /// Whether a due exception was left because it waits for others of its key.
     due_waits: bool,
     failures: Failures,
     stored: Cursor,
     in_flight: usize,
-    /// Sessions in a row that broke before anything was confirmed, and without a word about any
-    /// message.
+    /// Consecutive sessions that broke before anything was confirmed, and without an answer about
+    /// any message.
     fruitless: u32,
-    /// Something was blocked: queued entries must be looked at again before the next submission.
+    /// Whether something was blocked, so that queued entries must be checked again before the next
+    /// submission.
     requeue: bool,
     /// Why the session must end, if it must.
     end: Option<SessionEnd>,
     silence: Silence,
-    /// Messages that were set parked for their silence, and may still be answered.
+    /// Messages that were parked as silent and may still be answered.
     awaited: Awaited,
-    /// Topics that stay blocked although one of their messages was answered: it may have been the
-    /// one to find out, so they are unblocked when little is waited for, and with the next session
+    /// Topics that stay blocked although one of their messages was answered. That one may have been
+    /// the probe, so they are unblocked when few messages are unanswered, and with the next session
     /// at the latest.
     kept_blocked: BTreeSet<String>,
-    /// Those that were due meanwhile, as they are put off.
+    /// Unanswered exceptions that came due meanwhile, in their postponed form.
     postponed: HashMap<EntryId, Parked>,
-    /// Entries held for a topic that was only guessed to be silent.
+    /// How many entries are held for a topic that was only guessed to be silent.
     held_on_a_guess: usize,
-    /// Entries of the log that left with a transaction and are still to be read again: a successor
-    /// passes them without publishing.
+    /// Entries of the log that were published in a transaction of a previous leader and are still
+    /// to be read: they are passed without publishing.
     left_before: BTreeSet<EntryId>,
-    /// The entry that was read last from the log, until it is passed.
+    /// The last entry that was read from the log, until the cursor has passed it.
     last_read: Option<(EntryId, MessageId)>,
-    /// No entry of the log above this id was read.
+    /// The highest id that was read from the log.
     highest: EntryId,
-    /// Two entries share this id: nothing is stored any more.
+    /// The id that two entries share. Once it is set, nothing more is stored.
     shared: Option<EntryId>,
     events: Vec<Event>,
 }
 
 impl Machine {
-    /// The state after taking the lease: at the stored cursor, with what the database says is
-    /// blocked.
+    /// Creates the state after taking the lease: at the stored cursor, with the blocks that the
+    /// database knows.
     #[must_use]
     pub fn new(settings: EngineOptions, cursor: Cursor, mut blocks: Blocks) -> Self {
         blocks.held.release_all();
@@ -167,15 +169,16 @@ impl Machine {
         }
     }
 
-    /// The same state, when these entries ahead of the cursor have left already.
+    /// Notes that these entries ahead of the cursor have already been published.
     #[must_use]
     pub fn with_left_before(mut self, entries: BTreeSet<EntryId>) -> Self {
         self.left_before = entries;
         self
     }
 
-    /// Whether another page of the log may be taken in. A part of the window is kept for held
-    /// entries while some are read back: the log could fill it with entries that wait for them.
+    /// Returns whether another page of the log may be taken in. While held entries are read back,
+    /// part of the window is reserved for them: otherwise the log could fill it with entries that
+    /// wait for them.
     #[must_use]
     pub fn has_room(&self) -> bool {
         // While nothing shows that the broker works, a guess must not park the whole backlog.
@@ -183,55 +186,55 @@ impl Machine {
         self.has_room_in_window() && self.has_room_for_changes() && !is_bold
     }
 
-    /// Whether the window has room for entries of the log.
+    /// Returns whether the window has room for entries of the log.
     fn has_room_in_window(&self) -> bool {
         self.window.has_room(self.blocks.held.is_reading().then_some(HELD_SHARE))
     }
 
-    /// Whether parked entries may be taken in, held or due. Each that leaves is a change: they
-    /// could leave faster than changes are stored.
+    /// Returns whether parked entries may be taken in, held or due. Each one that leaves is a
+    /// change, and they could leave faster than changes are stored.
     #[must_use]
     pub fn has_room_for_exceptions(&self) -> bool {
         self.window.has_room(None) && self.has_room_for_changes()
     }
 
-    /// Whether held entries may be read back: they take no more of the window than is kept for
-    /// them, or entries of other keys would leave behind all of them.
+    /// Returns whether held entries may be read back. They take no more of the window than is
+    /// reserved for them; otherwise entries of other keys would have to wait behind all of them.
     #[must_use]
     pub fn has_room_for_held(&self) -> bool {
         self.has_room_for_exceptions() && self.window.has_room_for_held(HELD_SHARE)
     }
 
-    /// Whether what is read may add changes to those that are not stored.
+    /// Returns whether reading may add to the changes that are not stored.
     fn has_room_for_changes(&self) -> bool {
         self.unstored_len() < self.settings.unstored_max
     }
 
-    /// Changes that are not stored.
+    /// Returns the number of changes that are not stored.
     #[must_use]
     pub fn unstored_len(&self) -> usize {
         self.changes.len() + self.storing.len()
     }
 
-    /// Parked entries that are in the window.
+    /// Returns the number of parked entries that are in the window.
     #[must_use]
     pub fn readmitted_len(&self) -> usize {
         self.readmitted.len()
     }
 
-    /// Entries that were read and are not settled.
+    /// Returns the number of entries that were read and are not settled.
     #[must_use]
     pub fn open_len(&self) -> usize {
         self.window.open_len()
     }
 
-    /// Entries handed to the publisher and not yet reported.
+    /// Returns the number of entries that the publisher has not answered.
     #[must_use]
     pub fn in_flight_len(&self) -> usize {
         self.in_flight
     }
 
-    /// How much it has in hand.
+    /// Returns the current load.
     #[must_use]
     pub fn load(&self) -> Load {
         Load {
@@ -244,7 +247,7 @@ impl Machine {
         }
     }
 
-    /// Whether an operator has paused everything.
+    /// Returns whether an operator has paused everything.
     #[must_use]
     pub fn is_paused(&self) -> bool {
         self.blocks.is_pipeline_paused()

@@ -1,4 +1,4 @@
-//! Takes receipts in, and decides about their entries.
+//! Takes in receipts, and decides what happens to their entries.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,11 +13,11 @@ use crate::event::Event;
 use crate::silence::Submitted;
 use crate::window::Origin;
 
-/// Sessions that may break before a message that was alone in flight is parked. It is not counted
-/// as an attempt: nobody knows whose fault it is.
+/// Sessions that may break before a message that was alone in flight is parked. It does not count
+/// as an attempt, because the party at fault is unknown.
 const FRUITLESS_BEFORE_RETRY: u32 = 6;
 
-/// The longest error text that is kept of an entry, in bytes. Brokers choose theirs freely.
+/// Maximum bytes of the error text that is kept for an entry. Brokers return texts of any length.
 const ERROR_BYTES_MAX: usize = 4_096;
 
 impl Machine {
@@ -75,7 +75,7 @@ impl Machine {
         self.apply_failure(ticket, error, uniform);
     }
 
-    /// Does what a failure means for an entry in the window.
+    /// Applies a failure to an entry in the window.
     pub(super) fn apply_failure(&mut self, ticket: Ticket, error: &PublishError, uniform: f64) {
         let Some(item) = self.window.get_mut(ticket) else { return };
         let was_in_flight = item.in_flight.take().is_some();
@@ -83,8 +83,8 @@ impl Machine {
         let topic = item.message.topic.clone();
         self.in_flight -= usize::from(was_in_flight);
         let scope = match error.scope() {
-            // Alone in flight, again and again: whatever breaks the session, the others must not
-            // wait for it.
+            // The message was alone in flight each time: whatever breaks the session, the others
+            // must not wait for it.
             FaultScope::Session if self.fruitless >= FRUITLESS_BEFORE_RETRY => FaultScope::Message,
             scope => scope,
         };
@@ -94,7 +94,7 @@ impl Machine {
             // The topic itself answers.
             self.unblock_topic(topic.as_str());
         }
-        // The queue behind this entry must be looked at again in any case.
+        // The queue behind this entry must be checked again in any case.
         self.requeue = true;
         let attempts_max = if error.is_final() { 1 } else { self.settings.retry.attempts_max };
         match decide(fault, scope, attempts, attempts_max) {
@@ -127,7 +127,8 @@ impl Machine {
         }
     }
 
-    /// When to try again after a failure; `attempts` are those that counted.
+    /// Returns the pause before the next attempt after a failure. `attempts` are those that
+    /// counted.
     pub(super) fn retry_in(&mut self, id: EntryId, fault: Fault, attempts: u32, uniform: f64) -> Duration {
         if fault == Fault::Message {
             return self.settings.retry.backoff.delay(attempts, uniform);
@@ -137,8 +138,8 @@ impl Machine {
         delay.min(self.settings.outage_delay_max)
     }
 
-    /// An entry in flight is about to leave the window without a receipt: what was queued behind it
-    /// is looked at again.
+    /// Prepares an entry in flight to leave the window without a receipt. The entries queued behind
+    /// it are checked again.
     pub(super) fn give_up(&mut self, ticket: Ticket) {
         if let Some(item) = self.window.get_mut(ticket) {
             self.in_flight -= usize::from(item.in_flight.take().is_some());
@@ -147,7 +148,7 @@ impl Machine {
         self.settle_key_queue(ticket);
     }
 
-    /// The entry at the head of its lane is about to leave the window.
+    /// Releases the key of an entry that is about to leave the window.
     fn settle_key_queue(&mut self, ticket: Ticket) {
         if let Some(item) = self.window.get_mut(ticket) {
             let key = item.message.key.clone();

@@ -1,12 +1,12 @@
-//! Looks for entries that share an id.
+//! Detects entries that share an id.
 //!
-//! Everything here is known by its id: where the cursor stands, what has left ahead of it, what is
-//! changed. A log whose sequence was set back can have two entries of one id, and the second would
-//! pass for the first. They are told apart by their message ids. Where two meet, nothing is taken
-//! in or stored any more, the term ends, and the log gives the later ones new ids.
+//! The machine knows every entry by its id: in the cursor, among the entries published ahead of it,
+//! and in changes. A log whose sequence was set back can have two entries with one id, and the
+//! second would be taken for the first. Their message ids tell them apart. Where two meet, nothing
+//! more is taken in or stored, the term ends, and the log gives the later ones new ids.
 //!
-//! They meet in a page, in the window, or among the changes: one that is parked is parked again or
-//! removed while the other one is to be parked. Beyond that the database tells them apart.
+//! They meet in a page, in the window, or among the changes: a parked one is parked again or
+//! removed while the other one is to be parked. In all other cases the database tells them apart.
 
 use std::collections::HashMap;
 
@@ -15,16 +15,16 @@ use outbox::log::{Entry, EntryId, ExceptionChange, Page};
 use super::Machine;
 
 impl Machine {
-    /// An id that two entries share: the term has to end.
+    /// Returns an id that two entries share. The term has to end then.
     #[must_use]
     pub fn shared_id(&self) -> Option<EntryId> {
         self.shared
     }
 
-    /// Whether two entries of a page share an id, or one of it and one of the log that is not
-    /// settled and passed.
+    /// Returns whether two entries of a page share an id, or an entry of the page and one of the
+    /// log that is not both settled and passed.
     ///
-    /// Ids mostly rise: only those are looked up that do not lie above all before.
+    /// Ids mostly rise, so only ids that are not above all earlier ones are looked up.
     pub(super) fn has_shared_id(&mut self, page: &Page) -> bool {
         let mut low: HashMap<EntryId, &Entry> = HashMap::new();
         let mut last = None;
@@ -43,12 +43,12 @@ impl Machine {
         self.shared.is_some()
     }
 
-    /// Whether another message is to be parked under this id: a change of this one would take its
-    /// place.
+    /// Returns whether another message is to be parked under this id, so that a change of this one
+    /// would replace it.
     pub(super) fn is_of_another(&mut self, id: EntryId, message_id: &str) -> bool {
         let is_other = match self.changes.get(&id) {
             Some(ExceptionChange::Park(parked)) => parked.message_id != message_id,
-            // The row of another one would be found by the database.
+            // The database would find the row of another one.
             Some(ExceptionChange::Resolve(_)) | None => false,
         };
         if is_other {
@@ -69,12 +69,12 @@ mod tests {
     use super::super::bench::{Bench, exception, message_for};
     use super::*;
 
-    /// Reads a page of entries, and says whether two of them share an id.
+    /// Reads a page of entries, and returns the id that two entries share.
     fn read(bench: &mut Bench, entries: &[(i64, &Message)]) -> Option<EntryId> {
         read_in(bench, entries, None)
     }
 
-    /// As above, when they leave in a while.
+    /// Does the same with entries that are delivered after `deliver_in`.
     fn read_in(
         bench: &mut Bench,
         entries: &[(i64, &Message)],
@@ -127,7 +127,7 @@ mod tests {
         assert_eq!(read(&mut bench, &[(5, &other), (5, &one)]), Some(EntryId(5)));
     }
 
-    /// One that was parked by a term before is read back beside another one of its id.
+    /// An entry that an earlier term parked is read back beside another one with its id.
     #[test]
     fn a_change_does_not_take_the_place_of_another_message() {
         for is_confirmed in [true, false] {
@@ -150,7 +150,7 @@ mod tests {
         }
     }
 
-    /// One that is waited for is put off, and its receipt brings it forward.
+    /// An unanswered entry is postponed, and its receipt brings it forward.
     #[test]
     fn what_is_brought_forward_does_not_take_the_place_of_another_message() {
         let mut bench = Bench::new(MaxInFlightPerKey::One);
@@ -175,7 +175,7 @@ mod tests {
         assert_eq!(bench.machine.checkpoint(), None);
     }
 
-    /// The database has the row of the other one still, and refuses.
+    /// The database still has the row of the other one, and refuses.
     #[test]
     fn a_message_may_be_parked_where_another_one_was_removed() {
         let (parked, other) = (message_for("t", "a"), message_for("u", "b"));

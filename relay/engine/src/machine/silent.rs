@@ -1,8 +1,8 @@
-//! Sets messages parked whose destination does not answer.
+//! Parks messages whose destination does not answer.
 //!
-//! A silent message is set parked as one that failed by the broker's fault, so that its place in
-//! the window is free and the cursor can pass. It is not submitted again in this session: its
-//! receipt is still welcome, and is the probe.
+//! A silent message is parked like one that failed by the broker's fault, so that its place in the
+//! window is free and the cursor can pass. It is not submitted again in this session: its receipt
+//! may still arrive, and serves as the probe.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -17,8 +17,8 @@ use crate::awaited::Unanswered;
 use crate::event::Event;
 use crate::silence::{Stall, Submitted};
 
-/// Publishers may hold as much as so many windows of messages without an answer, before they are
-/// connected anew.
+/// Maximum unanswered messages that a publisher may hold, in windows. Then it is closed and a new
+/// one connected.
 const AWAITED_WINDOWS_MAX: usize = 2;
 
 impl Machine {
@@ -27,8 +27,8 @@ impl Machine {
         self.silence.set_now(now);
     }
 
-    /// Looks for destinations that have stopped answering, and sets their messages parked.
-    /// `uniform` in `0.0..1.0` spreads the retries.
+    /// Looks for destinations that have stopped answering, and parks their messages. `uniform` in
+    /// `0.0..1.0` spreads the retries.
     pub fn look_for_silence(&mut self, uniform: f64) {
         let news = self.silence.news(self.oldest_in_flight().map(|(_, submitted)| submitted));
         self.events.extend(news.map(Event::Session));
@@ -48,7 +48,7 @@ impl Machine {
             self.stalled(&mut topics, &mut alone);
         }
         if self.awaits_many() {
-            // Nothing more may pile up in the publisher: the silent part stops its topic.
+            // No more may pile up in the publisher, so the silent part stops its whole topic.
             topics.extend(std::mem::take(&mut alone).into_iter().filter_map(|ticket| self.topic_of(ticket)));
         }
         if topics.is_empty() && alone.is_empty() {
@@ -77,7 +77,7 @@ impl Machine {
         }
     }
 
-    /// The topics that are silent, and the messages that are silent in topics that are not.
+    /// Returns the silent topics, and the silent messages of topics that are not silent.
     fn silent(&self, is_full: bool) -> (HashSet<Topic>, Vec<Ticket>) {
         let (mut topics, mut alone) = (HashSet::new(), Vec::new());
         for (ticket, item) in self.window.open() {
@@ -96,7 +96,7 @@ impl Machine {
         (topics, alone)
     }
 
-    /// The window is full, and nobody is known to be silent.
+    /// Handles a full window in which no destination is known to be silent.
     fn stalled(&mut self, topics: &mut HashSet<Topic>, alone: &mut Vec<Ticket>) {
         let Some((topic, submitted)) = self.oldest_in_flight() else { return };
         match self.silence.stall(&topic, submitted) {
@@ -114,10 +114,10 @@ impl Machine {
         }
     }
 
-    /// The topic of the oldest message that waits for its confirmation, and its submission.
+    /// Returns the topic and the submission of the oldest message that waits for its confirmation.
     fn oldest_in_flight(&self) -> Option<(Topic, Submitted)> {
         if self.in_flight == 0 {
-            // The window may be full of others.
+            // Avoids a scan of the window, which may be full of other entries.
             return None;
         }
         self.window.open().find_map(|(_, item)| Some((item.message.topic.clone(), item.in_flight?)))
@@ -139,7 +139,7 @@ impl Machine {
         self.blocks.give_up(unanswered.message.key.as_ref().map(message::OrderingKey::as_str));
         self.awaited.insert(ticket, unanswered);
         if scope == FaultScope::Message && has_before {
-            // The one before it finds out; this one waits behind it.
+            // The entry before it is the probe; this one waits behind it.
             self.give_up(ticket);
             self.park_from_window(ticket, ExceptionState::Held, None, None, None);
             return;
@@ -147,12 +147,12 @@ impl Machine {
         let which = if scope == FaultScope::Topic { "its topic" } else { "it" };
         let reason = format!(
             "the broker has not answered for {which} for a while, although it answers for others; the outcome is unknown, \
-             and its answer is still waited for"
+             and the relay still waits for its answer"
         );
         self.apply_failure(ticket, &PublishError::new(Fault::Broker, scope, reason), uniform);
     }
 
-    /// Takes the receipt of a message that was set parked for its silence.
+    /// Takes the late receipt of a message that was parked as silent.
     pub(super) fn late(&mut self, ticket: Ticket, outcome: Result<(), &PublishError>) {
         let Some(Unanswered { id, message, submitted }) = self.awaited.take(ticket) else { return };
         let key = message.key.as_ref().map(message::OrderingKey::as_str);
@@ -186,9 +186,9 @@ impl Machine {
         }
     }
 
-    /// Whether an exception that was read is still waited for. One that is due is put off: its
-    /// receipt or the end of the session makes it due again. The one that probes its topic is
-    /// looked at sooner.
+    /// Returns whether an exception that was read is still unanswered. One that is due is
+    /// postponed: its receipt or the end of the session makes it due again. One that probes its
+    /// topic is postponed for less time.
     pub(super) fn is_awaited(&mut self, exception: &Exception, uniform: f64) -> bool {
         let (entry, id) = (&exception.entry, exception.entry.id);
         if exception.state == ExceptionState::Discarded || !self.awaited.contains(id) {
@@ -198,8 +198,8 @@ impl Machine {
         if exception.state == ExceptionState::Retrying {
             let overdue = self.awaited.submitted(id).is_none_or(|at| self.silence.is_overdue(at));
             if self.blocks.is_probe(entry.topic(), id) && overdue {
-                // It finds nothing out before it is answered, and the rest of its topic may be
-                // answered.
+                // It learns nothing before it is answered, and the rest of its topic may get
+                // answers.
                 self.unblock_topic(entry.topic());
             }
             let due_in = if self.blocks.is_probe(entry.topic(), id) {
@@ -209,15 +209,14 @@ impl Machine {
             };
             let failure = Some((Fault::Broker, String::from("the broker has still not answered for it")));
             let parked = parked_entry(entry, exception.state, exception.attempts, Some(due_in), failure);
-            // Nothing has happened, so nothing is told.
+            // Nothing has happened, so nothing is reported.
             self.change(id, ExceptionChange::Park(parked.clone()));
             self.postponed.insert(id, parked);
         }
         true
     }
 
-    /// An entry that was looked at while it was waited for is due again: its receipt says that it
-    /// failed.
+    /// Makes a postponed entry due again at once.
     fn bring_forward(&mut self, id: EntryId) {
         if let Some(parked) = self.postponed.remove(&id) {
             let parked = Parked { due_in: Some(Duration::ZERO), ..parked };
@@ -225,14 +224,15 @@ impl Machine {
         }
     }
 
-    /// The receipts of a session will not come, or not here: whatever was put off for them is due.
+    /// Makes all postponed entries due: the receipts of the session will not come, or not to this
+    /// machine.
     pub fn bring_all_forward(&mut self) {
         let ids: Vec<EntryId> = self.postponed.keys().copied().collect();
         ids.into_iter().for_each(|id| self.bring_forward(id));
     }
 
-    /// Whether a topic stays blocked although one of its messages was answered: its silent part
-    /// would pile up.
+    /// Returns whether a topic stays blocked although one of its messages was answered, because its
+    /// silent part would pile up.
     pub(super) fn stays_blocked(&self, topic: &str) -> bool {
         self.awaits_many() && self.awaited.has_topic(topic) && self.blocks.is_blocked(topic)
     }

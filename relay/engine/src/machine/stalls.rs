@@ -1,4 +1,4 @@
-//! Ways in which a relay could go on without moving anything: each was found by reading.
+//! Ways in which a relay could run without making progress. Each was found by reading the code.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -110,8 +110,8 @@ fn scheduled_messages_of_one_missing_topic_end_few_sessions() {
     refuse_all(ExceptionState::Scheduled);
 }
 
-/// Goal: an operator gives up the message whose retries find out when its topic takes messages, and
-/// the topic does not wait for it for ever.
+/// Goal: an operator discards the message that probes its topic, and the topic does not wait for it
+/// for ever.
 #[test]
 fn a_topic_whose_probe_is_discarded_is_tried_by_the_next_message() {
     let mut bench = wide_bench(MaxInFlightPerKey::One);
@@ -129,8 +129,9 @@ fn a_topic_whose_probe_is_discarded_is_tried_by_the_next_message() {
     assert_eq!(bench.machine.submissions(9).len(), 1);
 }
 
-/// Kafka's two kinds of session: a refused batch ends one without blame; the next sends as many
-/// messages as were unconfirmed one by one, in the order in which they come.
+/// Imitates Kafka's two kinds of session. A refused batch ends the first kind without naming a
+/// culprit. The next session sends as many messages as were unconfirmed, one by one, in the order
+/// in which they come.
 #[test]
 fn a_poisoned_retry_is_sent_alone_while_others_come() {
     let mut bench = wide_bench(MaxInFlightPerKey::Pipelined);
@@ -194,7 +195,7 @@ fn a_poisoned_retry_is_sent_alone_while_others_come() {
             suspects = suspects.max(left);
         }
         bench.cursor();
-        // While sessions change.
+        // More messages arrive while sessions change.
         for _ in 0..3 {
             if bench.machine.has_room() {
                 number += 1;
@@ -351,7 +352,7 @@ fn a_silent_message_before_many_scheduled_ones_does_not_stop_reading() {
     assert!(bench.machine.has_room(), "nothing is read any more");
 }
 
-/// A topic with more keys than names are remembered is silent, and answers again.
+/// A topic with more keys than there are remembered names falls silent, and answers again.
 #[test]
 fn keys_of_a_silent_topic_are_free_after_it_has_answered() {
     let mut bench = wide_bench(MaxInFlightPerKey::Pipelined);
@@ -384,7 +385,7 @@ fn keys_of_a_silent_topic_are_free_after_it_has_answered() {
         store(&mut bench, &mut log);
     }
     // It answers again: receipts come as the session hands them over, with a checkpoint and a
-    // question after each lot.
+    // question after each batch.
     let mut turn = 0;
     let mut ask = |bench: &mut Bench, log: &Log| {
         turn += 1;

@@ -1,4 +1,4 @@
-//! Chooses the messages that leave for the publisher.
+//! Chooses the messages to hand to the publisher.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -12,11 +12,11 @@ use crate::blocks::Place;
 use crate::key_queues::KeyQueues;
 use crate::window::Origin;
 
-/// Sessions that may break without any confirmation before messages go one by one.
+/// Sessions that may break without any confirmation before messages are sent one by one.
 const FRUITLESS_BEFORE_CARE: u32 = 3;
 
 impl Machine {
-    /// A publisher is connected: everything unsettled is queued again, in order.
+    /// Notes that a publisher is connected. Everything unsettled is queued again, in order.
     pub fn session_started(&mut self, window: MaxInFlightPerKey) {
         self.key_queues = KeyQueues::new(window);
         if self.end.take() == Some(SessionEnd::Lost) {
@@ -47,21 +47,22 @@ impl Machine {
         self.requeue = true;
     }
 
-    /// Sessions break without a word about any message. After some in a row, messages go one by
-    /// one, so that one that breaks sessions is found and does not stop all others.
+    /// Returns whether to send messages one by one. That starts after several sessions in a row
+    /// broke without an answer about any message. So a message that breaks sessions is found and
+    /// does not stop all others.
     fn is_careful(&self) -> bool {
         self.fruitless >= FRUITLESS_BEFORE_CARE
     }
 
-    /// Whether everything in flight has waited for so long that its destination may be silent.
+    /// Returns whether everything in flight has waited so long that its destination may be silent.
     fn is_overdue(&self) -> bool {
         let mut in_flight = self.window.open().filter_map(|(_, item)| item.in_flight);
         self.in_flight == 0 || in_flight.all(|submitted| self.silence.is_overdue(submitted))
     }
 
-    /// The next entry to submit. While messages go one by one and one is overdue, others are tried:
-    /// one more at a time, of another topic and another key. If any is answered, it is known who is
-    /// silent.
+    /// Takes the next entry to submit. While messages are sent one by one and one is overdue,
+    /// others are tried, one more at a time, each of another topic and another key. An answer to
+    /// any of them shows which destination is silent.
     fn next_ready(&mut self) -> Option<Ticket> {
         if !self.is_careful() || self.in_flight == 0 {
             return self.key_queues.pop();
@@ -77,20 +78,21 @@ impl Machine {
             let key = item.message.key.as_ref();
             let may = !topics.contains(&item.message.topic) && key.is_none_or(|key| !keys.contains(key));
             if !may {
-                // Nothing of its key passes it.
+                // No entry of its key may pass it.
                 keys.extend(key.cloned());
             }
             may
         })
     }
 
-    /// Why the publisher must be closed and a new one connected, if it must.
+    /// Returns why the publisher must be closed and a new one connected, if it must.
     #[must_use]
     pub fn session_end(&self) -> Option<SessionEnd> {
         self.end
     }
 
-    /// A refusal explains whatever else is said of the session, before or behind it.
+    /// Notes why the session must end. A refusal takes precedence: it explains every other failure
+    /// of the session, earlier or later.
     pub(super) fn end_session(&mut self, cause: SessionEnd) {
         if self.end != Some(SessionEnd::Refused) {
             self.end = Some(cause);
@@ -118,11 +120,12 @@ impl Machine {
         batch
     }
 
-    /// Looks at all queued entries again, if something was blocked since: those whose key or topic
-    /// is blocked by now are held. Before anything else is queued, because a held entry that is
-    /// read back queues at the end. In the order of ids: a held entry comes into the window after
-    /// entries of the log that wait for it. What probes a blocked topic comes last where its
-    /// failure ends the session, or what comes behind it would have to wait for the next one.
+    /// Checks all queued entries again if something was blocked meanwhile, and holds those whose
+    /// key or topic is now blocked. Call it before anything else is queued, because a held entry
+    /// that is read back is queued at the end. It works in the order of ids, because a held entry
+    /// enters the window after entries of the log that wait for it. Where a failure ends the
+    /// session, probes of blocked topics come last: entries behind them would have to wait for the
+    /// next session.
     pub(super) fn look_again(&mut self) {
         self.requeue |= self.blocks.held.take_requeue();
         if !std::mem::take(&mut self.requeue) {
@@ -174,8 +177,8 @@ impl Machine {
         }
     }
 
-    /// Takes an entry that is due out of the window: it stays due, and is read again when what
-    /// stands before it has left.
+    /// Removes a due entry from the window. It stays due, and is read again when the entries before
+    /// it have left.
     fn withdraw(&mut self, ticket: Ticket) {
         let Some(item) = self.window.settle(ticket, false) else { return };
         self.readmitted.remove(&item.id);

@@ -1,4 +1,4 @@
-//! Single steps of the machine: silence, blocked topics, retries, what is read back.
+//! Single steps of the machine: silence, blocked topics, retries, entries that are read back.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -93,7 +93,7 @@ fn what_the_filter_leaves_out_is_passed_and_told_and_never_published() {
     assert_eq!(bench.cursor(), Cursor::at(Mark::new("3")));
     let left_out = bench.machine.take_events().into_iter().filter(|event| *event == Event::LeftOut(1));
     assert_eq!(left_out.count(), 2);
-    // A poisoned message of another relay is not this one's trouble.
+    // A poisoned message of another relay is not this one's problem.
     let broken = InvalidEntry {
         message_id: String::from("m"),
         topic: String::from("audit"),
@@ -130,7 +130,7 @@ fn a_silent_part_of_a_topic_holds_its_keys_and_no_others() {
     assert_eq!(next.len(), 1);
     assert_eq!(next[0].message.key, alive.key);
     assert!(bench.machine.session_end().is_none());
-    // The session ends: what was waited for is submitted again, in order.
+    // The session ends: the unanswered messages are submitted again, in order.
     let lost = || Err(PublishError::session_lost("gone"));
     bench.machine.receipt(Receipt { ticket: tickets[0], outcome: lost() }, 0.5);
     bench.machine.receipt(Receipt { ticket: tickets[1], outcome: lost() }, 0.5);
@@ -173,8 +173,8 @@ fn nothing_beside_the_log_is_read_while_too_many_changes_are_not_stored() {
     assert!(bench.machine.has_room_for_exceptions() && bench.machine.has_room());
 }
 
-/// An entry that is held for a queue while its page is on the way can become its first entry, and
-/// stand before the one that stops the page.
+/// An entry that is held while a page of its queue is on the way can become the queue's first
+/// entry, and stand before the one that stops the page.
 #[test]
 fn what_became_the_first_of_a_queue_while_it_was_read_is_read_once_stored() {
     let mut blocks = Blocks::default();
@@ -193,8 +193,8 @@ fn what_became_the_first_of_a_queue_while_it_was_read_is_read_once_stored() {
     assert_eq!(blocks.asks()[0].from, id(2));
 }
 
-/// Of a key that is waited for nothing is submitted, whatever its id: the other one could overtake
-/// it.
+/// While a message of a key is unanswered, no other entry of the key is submitted, whatever its id:
+/// one could overtake the other.
 #[test]
 fn an_entry_before_a_silent_one_of_its_key_waits_for_its_answer() {
     let mut bench = Bench::new(MaxInFlightPerKey::One);
@@ -218,8 +218,8 @@ fn an_entry_before_a_silent_one_of_its_key_waits_for_its_answer() {
     assert_eq!(bench.machine.submissions(9).len(), 1);
 }
 
-/// Its probe was answered while so many others were waited for that it stayed blocked: nobody else
-/// would find out.
+/// The probe of the topic was answered while so many others were unanswered that the topic stayed
+/// blocked. No other entry would probe it.
 #[test]
 fn a_topic_that_stays_blocked_without_a_probe_is_free_with_the_next_session() {
     let mut bench = Bench::new(MaxInFlightPerKey::One);
@@ -236,7 +236,8 @@ fn a_topic_that_stays_blocked_without_a_probe_is_free_with_the_next_session() {
     assert_eq!(bench.machine.load().blocked_topics, 0);
 }
 
-/// Topic `t` is silent for its first message, `u` is not.
+/// Returns a bench whose topic `t` is silent about its first message while `u` answers, with that
+/// message and its ticket.
 fn with_a_silent_topic() -> (Bench, Message, message::Ticket) {
     let mut bench = Bench::new(MaxInFlightPerKey::Pipelined);
     let silent = message_for("t", "a");
@@ -271,7 +272,7 @@ fn a_probe_without_an_answer_lets_the_rest_of_its_topic_try() {
     let next = bench.machine.submissions(9);
     assert_eq!(next.len(), 1);
     assert_eq!(next[0].message.key, alive.key);
-    // That one is silent as well: it probes, and lets others try when it has waited for long.
+    // That one is silent as well: it probes, and lets others try when it has waited long enough.
     bench.at(310);
     bench.read(&message_for("u", "c"));
     let others = bench.machine.submissions(9);
@@ -350,15 +351,15 @@ fn one_by_one_a_silent_topic_lets_other_topics_try_after_a_while() {
     assert_eq!(bench.machine.load().unanswered, 2, "it is known which topic is silent");
 }
 
-/// Its retries end one session after another, and each of them is due again before the next session
-/// is open.
+/// Each retry of the missing topic ends its session, and is due again before the next session is
+/// open.
 #[test]
 fn retries_of_a_missing_topic_do_not_keep_other_topics_from_leaving() {
     let mut bench = Bench::new(MaxInFlightPerKey::Pipelined);
     let (missing, also_missing) = (message_for("missing", "a"), message_for("missing", "b"));
     bench.read(&missing);
     bench.read(&also_missing);
-    // A pipelined publisher turns away what comes behind a failure.
+    // A pipelined publisher rejects everything behind a failure.
     let refuse = |bench: &mut Bench| {
         let mut error = PublishError::topic_unavailable("no such topic");
         let batch = bench.machine.submissions(9);
@@ -399,7 +400,7 @@ fn a_topic_that_is_missing_is_retried_by_one_of_its_messages() {
         bench.cursor();
         batch.len()
     };
-    // The leader before had two messages that were both retried.
+    // The previous leader left two messages that were both retried.
     let due =
         [exception(1, &first, ExceptionState::Retrying), exception(2, &second, ExceptionState::Retrying)];
     bench.machine.due(due.to_vec(), 0.5);
@@ -420,7 +421,7 @@ fn a_topic_that_is_missing_is_retried_by_one_of_its_messages() {
     assert_eq!(bench.machine.submissions(9).len(), 1, "the topic is there, and it leaves");
 }
 
-/// A log of two entries of one key, the second of which commits first.
+/// Two entries of one key; the second one commits first.
 #[test]
 fn a_late_entry_before_the_probe_of_a_blocked_topic_does_not_stop_the_topic() {
     let message = || {
@@ -448,7 +449,8 @@ fn a_late_entry_before_the_probe_of_a_blocked_topic_does_not_stop_the_topic() {
     machine.page(&difference("1", "2", 1), page(1, &late));
     assert!(machine.checkpoint().is_some());
     machine.checkpointed();
-    // The entry that probes the topic is due, and waits for the late one, which its topic holds.
+    // The entry that probes the topic is due, and waits for the late one, which is held for the
+    // topic.
     machine.due(vec![exception(2, &early, ExceptionState::Retrying)], 0.5);
     let name = QueueName::of("orders", Some("k"));
     let queue = HeldQueue { name, first: EntryId(1), topic: "orders".into() };

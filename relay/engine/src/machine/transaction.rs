@@ -7,27 +7,27 @@ use outbox::log::{EntryId, ExceptionChange};
 
 use super::{Checkpoint, Machine};
 
-/// A checkpoint, and the entries that have left although its cursor has not passed them. Together
-/// they name everything that has left, and nothing else.
+/// A checkpoint, and the entries that were published although its cursor has not passed them.
+/// Together they name exactly what was published.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TransactionCheckpoint {
     /// The database stores it afterwards.
     pub checkpoint: Checkpoint,
-    /// A successor passes these when it reads them again.
+    /// A successor skips these when it reads them again.
     pub settled: BTreeSet<EntryId>,
-    /// The entry that was read last, if anything was that earlier checkpoints have not passed: a
-    /// database that has it not is of another history.
+    /// The entry that was read last, unless earlier checkpoints have passed everything that was
+    /// read. A database without this entry has another history.
     pub last_read: Option<(EntryId, MessageId)>,
 }
 
 impl Machine {
     /// Returns the checkpoint to commit with the messages that were confirmed since the last one.
-    /// To be called while nothing is in flight. Unlike [`Machine::checkpoint`] it has every removal
-    /// of an exception: each of these entries may have left with this transaction. As there, one
-    /// may be on its way at a time.
+    /// Call it while nothing is in flight. Unlike [`Machine::checkpoint`], it has every removal of
+    /// an exception: each of those entries may have been published in this transaction. As there,
+    /// one checkpoint may be on its way at a time.
     ///
-    /// Without `has_messages` it is `None` when nothing has changed, and in any case when two
-    /// entries share an id.
+    /// Returns `None` when two entries share an id; without `has_messages`, also when nothing has
+    /// changed.
     pub fn transaction_checkpoint(&mut self, has_messages: bool) -> Option<TransactionCheckpoint> {
         if self.shared.is_some() {
             return None;
@@ -46,7 +46,7 @@ impl Machine {
         let checkpoint = self.take_checkpoint(cursor, passed, others);
         let last_read = self.last_read;
         if self.window.is_empty() {
-            // It is passed, and retention may remove it once this is stored.
+            // The entry is passed, and retention may remove it once this checkpoint is stored.
             self.last_read = None;
         }
         Some(TransactionCheckpoint { checkpoint, settled, last_read })

@@ -1,5 +1,5 @@
-//! The machine under thousands of random schedules: a model of log, exceptions and broker, faults
-//! everywhere.
+//! Runs the machine under thousands of random schedules, against a model of log, exceptions and
+//! broker with faults everywhere.
 //!
 //! The oracle is independent of the machine: at the end, with all faults healed, every entry is in
 //! the broker, and the first occurrences of each key are in log order.
@@ -25,7 +25,7 @@ use crate::paused::Paused;
 
 const TOPICS: [&str; 3] = ["orders", "payments", "missing"];
 
-/// More bytes than the destination takes.
+/// With a payload of this many bytes, a message is larger than the destination takes.
 const OVERSIZE: usize = 2_000;
 
 pub(super) struct Row {
@@ -47,7 +47,7 @@ impl Log {
         Entry { id, message: Ok(self.entries[index].clone()), deliver_in }
     }
 
-    /// An operator shortens what was dead because it was too large.
+    /// Shortens an entry, as an operator does when it is dead because of its size.
     fn edit(&mut self, id: EntryId) {
         let index = usize::try_from(id.0 - 1).unwrap();
         self.entries[index].payload.truncate(10);
@@ -75,7 +75,7 @@ impl Log {
         matches!(row.parked.state, ExceptionState::Scheduled | ExceptionState::Retrying)
     }
 
-    /// A page of what is due; the places are milliseconds.
+    /// Returns a page of due exceptions. Their positions are in milliseconds here.
     fn due(&self, now: u64, after: Option<DuePosition>, len: usize) -> DuePage {
         let place = |(id, row): (&EntryId, &Row)| {
             let at_micros = i64::try_from(row.due_at.filter(|at| *at <= now)?).unwrap();
@@ -130,7 +130,7 @@ impl Log {
     }
 }
 
-/// A question that is on its way, and then its answer.
+/// A question on its way to the database, or the answer on its way back.
 enum Asked {
     Nothing,
     Due(Option<DuePosition>),
@@ -155,16 +155,16 @@ struct World {
     /// How far the reader of this machine has come.
     reader: (Option<Arc<Difference>>, i64, Mark),
     in_flight: VecDeque<Submission>,
-    /// The pauses that operators have set, and those that the machine was told.
+    /// The pauses that operators have set, and those that the machine knows.
     paused: BTreeSet<PauseScope>,
     told: BTreeSet<PauseScope>,
-    /// Pipelined: nothing of this session may succeed any more.
+    /// Whether every further message of this session fails.
     session_failed: bool,
     /// Topics and keys for which the broker does not answer.
     silent: HashSet<String>,
     asked: Asked,
     due_position: Option<DuePosition>,
-    /// A checkpoint is on its way.
+    /// The checkpoint that is on its way.
     storing: Option<Checkpoint>,
     healed: bool,
 }
@@ -243,7 +243,7 @@ impl World {
         self.machine.session_started(self.window);
     }
 
-    /// A crash or a takeover: only what the database holds survives.
+    /// Crashes or is taken over: only the contents of the database survive.
     fn take_over(&mut self) {
         let mut blocks = self.log.blocks();
         self.told = self.paused.clone();
@@ -324,8 +324,8 @@ impl World {
         !key && !self.silent.contains(message.topic.as_str())
     }
 
-    /// A topic, or a key as if it had a partition to itself, falls silent; or all of them answer
-    /// again.
+    /// Makes a topic silent, or a key as if it had a partition to itself; or makes all of them
+    /// answer again.
     fn toggle_silence(&mut self) {
         if self.healed || self.rng.random_bool(0.5) {
             self.silent.clear();
@@ -358,7 +358,7 @@ impl World {
         let mut waiting = HashSet::new();
         let mut answered = Vec::new();
         for (place, submission) in self.in_flight.iter().enumerate() {
-            // A pipelined publisher keeps the order of a key, so what is behind a silent message is
+            // A pipelined publisher keeps the order of a key, so messages behind a silent one are
             // silent as well.
             let behind = submission.message.key.as_ref().is_some_and(|key| waiting.contains(key));
             if self.answers(submission) && !(behind && self.window == MaxInFlightPerKey::Pipelined) {
@@ -380,8 +380,7 @@ impl World {
         self.machine.receipt(Receipt { ticket: submission.ticket, outcome }, uniform);
     }
 
-    /// A question leaves, is answered by the database, or its answer comes: each at some time of
-    /// its own.
+    /// Moves a question on by one step: it leaves, the database answers it, or the answer arrives.
     fn ask(&mut self) {
         let len = self.rng.random_range(1..8);
         self.asked = match std::mem::replace(&mut self.asked, Asked::Nothing) {
@@ -422,12 +421,12 @@ impl World {
         };
     }
 
-    /// A checkpoint leaves, is stored, or the word of it comes.
+    /// Moves a checkpoint on by one step: it leaves, or it is stored and reported as stored.
     fn store(&mut self) {
         match self.storing.take() {
             None => {
                 self.storing = self.machine.checkpoint();
-                // It may be stored at once, or on the way when the process dies.
+                // It may be stored at once, or still be on its way when the process dies.
                 if self.rng.random() {
                     self.store();
                 }
@@ -474,7 +473,7 @@ impl World {
         }
     }
 
-    /// An operator pauses or resumes something, and the machine finds out when it asks.
+    /// Pauses or resumes something, as an operator does. The machine finds out when it asks.
     fn toggle_pause(&mut self) {
         let scope = match self.rng.random_range(0..7) {
             0 => PauseScope::Pipeline,
@@ -487,7 +486,7 @@ impl World {
         }
     }
 
-    /// Nothing is submitted that the machine was told is paused.
+    /// Checks that nothing is submitted that the machine knows to be paused.
     fn check_pauses(&self, batch: &[Submission]) {
         for Submission { message, .. } in batch {
             let key = message.key.as_ref().map(|key| PauseScope::Key(key.as_str().to_owned()));
@@ -498,7 +497,7 @@ impl World {
         }
     }
 
-    /// A topic is blocked only while one of its entries is going to be retried.
+    /// Checks that a topic is blocked only while one of its entries is going to be retried.
     fn check_probes(&self) {
         let is_kept = |topic: &str| self.machine.kept_blocked.contains(topic);
         for (topic, id) in self.machine.blocks.probes().filter(|(topic, _)| !is_kept(topic)) {
@@ -513,7 +512,8 @@ impl World {
         }
     }
 
-    /// A queue rests only while something stops its first entry that has not been read back.
+    /// Checks that a queue is idle only while something stops its first entry that has not been
+    /// read back.
     fn check_rest(&self) {
         let idle = self.machine.blocks.idle();
         if idle.is_empty() {
@@ -571,7 +571,7 @@ impl World {
         for message in self.broker.iter().filter(|message| seen.insert(message.id)) {
             let Some(key) = &message.key else { continue };
             let place = self.log.entries.iter().position(|entry| entry.id == message.id).unwrap();
-            // A scheduled one takes its place when it is due.
+            // A scheduled entry takes its place when it is due.
             if self.log.delays.contains_key(&(place as i64 + 1)) {
                 continue;
             }

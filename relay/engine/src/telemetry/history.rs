@@ -1,4 +1,4 @@
-//! The events of maintenance.
+//! Log lines and metrics of maintenance.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use outbox::log::{LogError, RelayName};
 use outbox::retention::{Expired, Segment};
 use tracing::{info, warn};
 
-/// The voice of the maintenance of one pipeline's outbox.
+/// Reports what happens to the history of one pipeline's outbox.
 #[derive(Debug, Clone)]
 pub struct History {
     relay: Arc<str>,
@@ -17,7 +17,7 @@ pub struct History {
 }
 
 impl History {
-    /// The voice of the outbox that the relay `name` reads.
+    /// Creates the reporter for the outbox that the relay `name` reads.
     #[must_use]
     pub fn new(name: &RelayName) -> Self {
         Self { relay: name.as_str().into(), told: String::new() }

@@ -1,4 +1,4 @@
-//! The gauges that a look at the database sets.
+//! Gauges that are set after each look at the database.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use outbox::log::{ExceptionState, LogError, RelayName};
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
-/// The gauges that only the database knows, of one relay.
+/// The gauges of one relay whose values only the database knows.
 #[derive(Clone)]
 pub struct Looks {
     relay: Arc<str>,
@@ -24,12 +24,12 @@ pub struct Looks {
     parked: HashMap<(ExceptionState, &'static str), Gauge>,
     /// The open transaction that held rows back at the last look.
     sighted: Option<Sighted>,
-    /// The history that was told last.
+    /// The history that was reported last.
     history: Option<(String, i64)>,
     is_up: bool,
 }
 
-/// An open transaction, and since when it is known.
+/// An open transaction, and when the relay first saw it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Sighted {
     pid: i32,
@@ -38,7 +38,8 @@ struct Sighted {
 }
 
 impl Sighted {
-    /// The transaction that is seen now; since before, if it was the same.
+    /// Returns the transaction that is seen now. If it is the same as before, it keeps its first
+    /// time.
     fn of(blocker: &Blocker, before: Option<Self>) -> Self {
         let is_same =
             |it: &Self| it.pid == blocker.pid && it.transaction.as_str() == blocker.transaction.as_str();
@@ -49,8 +50,8 @@ impl Sighted {
         })
     }
 
-    /// How long the transaction is open. Where the server hides that, at least as long as it is
-    /// known: an alert on the age fires, a look later.
+    /// Returns how long the transaction has been open. Where the server hides that, returns the
+    /// time since the relay first saw it: an alert on the age still fires, one look later.
     fn age(&self, blocker: &Blocker) -> Duration {
         blocker.age.unwrap_or_else(|| self.at.elapsed())
     }
@@ -63,7 +64,7 @@ impl std::fmt::Debug for Looks {
 }
 
 impl Looks {
-    /// The gauges of the relay `name`.
+    /// Creates the gauges of the relay `name`.
     #[must_use]
     pub fn new(name: &RelayName) -> Self {
         let relay: Arc<str> = name.as_str().into();
@@ -84,7 +85,7 @@ impl Looks {
         }
     }
 
-    /// A look that succeeded; `status` is missing for a relay that has never led.
+    /// Records a look that succeeded. `status` is missing for a relay that has never led.
     #[expect(clippy::cast_precision_loss, reason = "gauges are floating point; counts stay far below 2^52")]
     pub(crate) fn seen(&mut self, status: Option<&RelayStatus>, blocker: Option<&Blocker>) {
         self.is_up = true;
@@ -108,7 +109,7 @@ impl Looks {
 
     #[expect(clippy::cast_precision_loss, reason = "gauges are floating point; counts stay far below 2^52")]
     fn parked(&mut self, status: &RelayStatus) {
-        // States without an entry are told, too: an alert needs a series that was there before.
+        // States without an entry are reported as 0: an alert needs a series that already exists.
         for state in [ExceptionState::Held, ExceptionState::Retrying, ExceptionState::Dead] {
             self.parked.entry((state, "none")).or_insert_with(|| parked(&self.relay, state, "none"));
         }
@@ -139,7 +140,7 @@ impl Looks {
             "system_identifier" => system_identifier.clone(), "timeline" => timeline.to_string())
     }
 
-    /// A look that failed. Told once until one succeeds.
+    /// Records a look that failed. Of failures in a row, only the first is logged as a warning.
     pub(crate) fn failed(&mut self, failure: &LogError) {
         self.up.set(0.0);
         if std::mem::take(&mut self.is_up) {
@@ -173,7 +174,7 @@ mod tests {
         assert_eq!(again.age(&hidden), minute);
         let told = blocker(7, "100", Some(minute * 5));
         assert_eq!(Sighted::of(&told, Some(first.clone())).age(&told), minute * 5, "the server knows better");
-        // A process of a pool that begins one short transaction after another holds nothing back.
+        // A pooled connection that runs one short transaction after another holds nothing back.
         for other in [blocker(7, "101", None), blocker(8, "100", None)] {
             assert_eq!(Sighted::of(&other, Some(first.clone())).age(&other), Duration::ZERO);
         }

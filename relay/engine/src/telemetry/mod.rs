@@ -1,16 +1,16 @@
-//! Everything the relay tells: log events, and metrics.
+//! Everything the relay reports: log lines, metrics and spans.
 //!
 //! | module | what it holds |
 //! |---|---|
 //! | `table` | [`METRICS`]: name, labels and meaning of every metric |
 //! | `topics` | metrics by topic |
-//! | `history` | [`History`]: what maintenance tells |
-//! | `looks` | [`Looks`]: what a look at the database tells |
-//! | `spans` | [`SendSpan`]: an attempt to publish, for whoever records spans |
+//! | `history` | [`History`]: log lines and metrics of maintenance |
+//! | `looks` | [`Looks`]: gauges from looks at the database |
+//! | `spans` | [`SendSpan`]: an attempt to publish, for a recorder of spans |
 //!
-//! Every metric carries the label `relay`. No payload, header value or secret appears in either.
-//! Handles of metrics belong to the recorder that is installed when a pipeline begins to run:
-//! install yours before.
+//! Every metric carries the label `relay`. No payload, header value or secret appears in metrics or
+//! log lines. Handles of metrics belong to the recorder that is installed when a pipeline begins to
+//! run: install yours first.
 
 mod history;
 mod looks;
@@ -38,10 +38,10 @@ pub use topics::OTHER;
 
 use topics::Topics;
 
-/// So many topics get series of their own unless another number is set.
+/// Default maximum number of topics with series of their own.
 pub const TOPICS_MAX_DEFAULT: usize = 100;
 
-/// The voice of one pipeline.
+/// Reports the events of one pipeline.
 #[derive(Clone)]
 pub struct Telemetry {
     relay: Arc<str>,
@@ -52,7 +52,7 @@ pub struct Telemetry {
     spans: Option<&'static dyn SpanRecorder>,
 }
 
-/// The series that every step touches.
+/// The series that every step updates.
 struct Series {
     read: Counter,
     submitted: Counter,
@@ -89,7 +89,7 @@ fn faults(name: &RelayName) -> Counter {
     counter!("relay_pipeline_faults_total", "relay" => name.as_str().to_owned())
 }
 
-/// A fault of this program has ended a pipeline.
+/// Counts a fault of this program that ended a pipeline.
 pub(crate) fn pipeline_fault(name: &RelayName) {
     faults(name).increment(1);
 }
@@ -101,14 +101,14 @@ impl fmt::Debug for Telemetry {
 }
 
 impl Telemetry {
-    /// The voice of the relay `name`, which reads `origin` and publishes to `destination`. At most
-    /// `topics_max` topics get series of their own.
+    /// Creates the reporter of the relay `name`, which reads `origin` and publishes to
+    /// `destination`. At most `topics_max` topics get series of their own.
     #[must_use]
     pub fn new(name: &RelayName, origin: &str, destination: &str, topics_max: usize) -> Self {
         let relay: Arc<str> = name.as_str().into();
         let series = Series::new(&relay);
         series.leading.set(0.0);
-        // From the start: the first fault is an increase.
+        // Created at the start, so that the first fault shows as an increase.
         faults(name).increment(0);
         Self {
             topics: Arc::new(Mutex::new(Topics::new(&relay, topics_max))),
@@ -187,7 +187,7 @@ impl Telemetry {
         }
     }
 
-    /// Tells the attempt to whoever records spans.
+    /// Passes the attempt to the recorder of spans, if there is one.
     fn span(
         &self,
         message: &Message,
@@ -202,7 +202,7 @@ impl Telemetry {
         }
     }
 
-    /// Events of a term, `now` after it began.
+    /// Reports events of a term. `now` is the time since the term began.
     pub fn events(&self, events: Vec<Event>, now: Duration) {
         if events.is_empty() {
             return;
@@ -217,7 +217,8 @@ impl Telemetry {
                     let key = message.key.as_ref().map(OrderingKey::as_str);
                     let took = submitted_at.map(|at| now.saturating_sub(at));
                     self.span(&message, took, ended_at, (attempt, None));
-                    // Two clocks: what was confirmed before it was enqueued took no time.
+                    // Two clocks: a message that seems confirmed before it was enqueued counts as
+                    // age 0.
                     let age = Duration::try_from(wall - message.time).unwrap_or_default();
                     topics.published(topic, took, age);
                     // Linked to the producer's span by the ids; the stored context itself travels

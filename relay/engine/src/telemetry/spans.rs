@@ -1,26 +1,26 @@
-//! Attempts to publish, as spans. The engine knows no tracing library: a recorder of the process
-//! makes spans of what is told here.
+//! Attempts to publish, as spans. The engine knows no tracing library: the process sets a recorder
+//! that turns these reports into spans.
 
 use std::sync::OnceLock;
 use std::time::{Duration, SystemTime};
 
 use message::{Fault, FaultScope, Message};
 
-/// One attempt to publish a message, told when the broker's receipt is in.
+/// One attempt to publish a message, reported when the broker's receipt has arrived.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct SendSpan<'a> {
     /// The relay's name.
     pub relay: &'a str,
-    /// The broker: its kind, a space, and where it is.
+    /// The broker: its kind, a space, and its address.
     pub destination: &'a str,
-    /// The message. Its payload and headers belong into no span.
+    /// The message. Do not put its payload or headers into a span.
     pub message: &'a Message,
-    /// The number of this attempt, from 1, of those that counted; `None` when it is not known.
+    /// The number of this attempt among those that count, from 1; `None` when it is not known.
     pub attempt: Option<u32>,
-    /// When the receipt was in.
+    /// When the receipt arrived.
     pub ended_at: SystemTime,
-    /// How long before that the message was handed to the broker's client.
+    /// Time from handing the message to the broker's client to the receipt.
     pub took: Duration,
     /// The failure, when the broker did not confirm the message.
     pub failure: Option<SendFailure>,
@@ -29,26 +29,26 @@ pub struct SendSpan<'a> {
 /// A receipt that is not a confirmation. Its text is in the log, under the message's id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SendFailure {
-    /// Whose fault.
+    /// Party at fault.
     pub fault: Fault,
-    /// How far it reaches.
+    /// How far the failure reaches.
     pub scope: FaultScope,
 }
 
 /// Records spans for the process. It is called between two steps of the engine: it must be quick,
 /// and must neither wait nor panic.
 pub trait SpanRecorder: Send + Sync + 'static {
-    /// Records an attempt, or leaves it out.
+    /// Records an attempt, or ignores it.
     fn sent(&self, span: &SendSpan<'_>);
 }
 
-/// The process has a recorder of spans already.
+/// The error that the process already has a recorder of spans.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SpansRecordedAlready;
 
 impl std::fmt::Display for SpansRecordedAlready {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("this process has a recorder of spans already; set one, before any pipeline runs")
+        f.write_str("this process already has a recorder of spans; set it once, before any pipeline runs")
     }
 }
 
@@ -56,7 +56,7 @@ impl std::error::Error for SpansRecordedAlready {}
 
 static RECORDER: OnceLock<Box<dyn SpanRecorder>> = OnceLock::new();
 
-/// Makes this the recorder of all pipelines of the process that begin to run from now on.
+/// Sets the recorder for all pipelines of the process that start to run after this call.
 ///
 /// # Errors
 /// [`SpansRecordedAlready`] when there is one.

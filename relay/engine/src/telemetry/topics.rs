@@ -1,5 +1,5 @@
-//! The metrics that are told by topic. Their handles are kept, so that a message costs a look into
-//! a map and no allocation; topics beyond a limit share one series.
+//! Metrics by topic. Their handles are kept, so a message costs a map lookup and no allocation.
+//! Topics beyond a limit share one series.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -42,14 +42,15 @@ pub(super) struct Topics {
 }
 
 impl Topics {
-    /// At most `topics_max` topics get series of their own: the first ones that are published to.
+    /// Creates the metrics. At most `topics_max` topics get series of their own: the first ones
+    /// that messages are published to.
     pub(super) fn new(relay: &Arc<str>, topics_max: usize) -> Self {
         Self { relay: Arc::clone(relay), topics_max, known: HashMap::new(), other: None }
     }
 
     fn series(&mut self, topic: &Topic) -> &Series {
         let Self { relay, topics_max, known, other } = self;
-        // Two looks for a known topic are cheaper than one that clones its name.
+        // Two lookups for a known topic are cheaper than one that clones its name.
         if !known.contains_key(topic) {
             if known.len() >= *topics_max {
                 return other.get_or_insert_with(|| Series::new(relay, OTHER));
@@ -62,7 +63,8 @@ impl Topics {
         }
     }
 
-    /// A confirmed message: how long the broker took, where that is known, and how old it is.
+    /// Records a confirmed message: how long the broker took, where that is known, and the
+    /// message's age.
     pub(super) fn published(&mut self, topic: &Topic, took: Option<Duration>, age: Duration) {
         let series = self.series(topic);
         series.published.increment(1);
@@ -72,7 +74,7 @@ impl Topics {
         series.delivery_seconds.record(age);
     }
 
-    /// A receipt that was not a confirmation.
+    /// Records a receipt that was not a confirmation.
     pub(super) fn failed(&mut self, topic: &Topic, fault: Fault, scope: FaultScope) {
         let topic = Arc::clone(&self.series(topic).label);
         counter!("relay_publish_failures_total", "relay" => Arc::clone(&self.relay), "topic" => topic,
@@ -88,7 +90,7 @@ mod tests {
 
     use super::*;
 
-    /// The text of a scrape after a message to each of these topics.
+    /// Returns the text of a scrape after a message to each of these topics.
     fn scraped(topics_max: usize, names: &[&str]) -> String {
         let recorder = PrometheusBuilder::new().build_recorder();
         metrics::with_local_recorder(&recorder, || {

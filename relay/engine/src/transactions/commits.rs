@@ -1,5 +1,5 @@
-//! Where the transactions of a leader stand: one is open, and one before it may be closed and on
-//! its way to being committed.
+//! The broker transactions of a leader: one is open, and the one before it may be closed but not
+//! yet committed.
 
 use std::sync::Arc;
 
@@ -12,20 +12,21 @@ use super::mark::Mark;
 use super::recovery::{Recovered, log_error};
 use crate::machine::{Checkpoint, TransactionCheckpoint};
 
-/// One transaction after another, the next one being filled while the last is committed.
+/// Transactions one after another: the next is filled while the previous one is being committed.
 pub(crate) struct Commits {
     transactions: Arc<dyn Transactions>,
     epoch: i64,
     log: String,
     /// The last transaction that was committed.
     number: u64,
-    /// The session of the batch that is on its way.
+    /// The session of the current batch.
     session: u64,
-    /// A batch was submitted and its transaction is not closed.
+    /// Whether a batch was submitted whose transaction is not closed.
     is_open: bool,
-    /// Some of it was confirmed: from here on a failure leaves memory ahead of the broker.
+    /// Whether part of the batch was confirmed. From then on, a failure leaves memory ahead of the
+    /// broker.
     is_confirmed: bool,
-    /// A checkpoint is wanted, with or without messages.
+    /// Whether a checkpoint is wanted, with or without messages.
     is_wanted: bool,
     flushes: Flushes,
     closed: Option<Closed>,
@@ -33,9 +34,9 @@ pub(crate) struct Commits {
 
 /// The transaction that is closed and not committed. Its checkpoint goes to the database next.
 enum Closed {
-    /// The things that its mark names are not on the database's disk yet.
+    /// The transaction ids that its mark names are not on the database's disk yet.
     Waiting { transaction: ClosedTransaction, mark: TransactionMark, checkpoint: Checkpoint },
-    /// The broker was asked.
+    /// The broker was asked to commit.
     Committing(AbortOnDropHandle<Result<(), PublishError>>, Checkpoint),
 }
 
@@ -55,69 +56,69 @@ impl Commits {
         }
     }
 
-    /// Whether another process has committed since.
+    /// Returns whether another process has committed since.
     pub(crate) fn is_superseded(&self) -> bool {
         self.transactions.is_superseded()
     }
 
-    /// A session is connected.
+    /// Notes that a session is connected.
     pub(crate) fn connected(&mut self) {
         self.session = self.transactions.session();
         self.is_open = false;
     }
 
-    /// Whether a batch may be submitted: each is a transaction of its own.
+    /// Returns whether a batch may be submitted: each is a transaction of its own.
     pub(crate) fn may_submit(&self) -> bool {
         !self.is_open
     }
 
-    /// A batch is on its way.
+    /// Notes that a batch was submitted.
     pub(crate) fn submitted(&mut self) {
         self.is_open = true;
     }
 
-    /// A message of it was confirmed: all of them will be.
+    /// Notes that a message of the batch was confirmed; the others will follow.
     pub(crate) fn confirmed(&mut self) {
         self.is_confirmed = true;
     }
 
-    /// Whether messages were confirmed whose transaction is not closed.
+    /// Returns whether messages were confirmed whose transaction is not closed.
     pub(crate) fn is_confirmed(&self) -> bool {
         self.is_confirmed
     }
 
-    /// A checkpoint is wanted.
+    /// Asks for a checkpoint.
     pub(crate) fn want(&mut self) {
         self.is_wanted = true;
     }
 
-    /// Whether nothing is left to commit.
+    /// Returns whether nothing is left to commit.
     pub(crate) fn is_idle(&self) -> bool {
         !self.is_confirmed && !self.is_wanted && self.closed.is_none()
     }
 
-    /// Whether a transaction is closed and not committed.
+    /// Returns whether a transaction is closed and not committed.
     pub(crate) fn has_closed(&self) -> bool {
         self.closed.is_some()
     }
 
-    /// Whether the broker was asked to commit and has not answered.
+    /// Returns whether the broker was asked to commit and has not answered.
     pub(crate) fn is_committing(&self) -> bool {
         matches!(self.closed, Some(Closed::Committing(..)))
     }
 
-    /// Whether a checkpoint is to be made now, when every message was answered.
+    /// Returns whether to make a checkpoint once every message has been answered.
     pub(crate) fn is_due(&self) -> bool {
         self.closed.is_none() && (self.is_confirmed || self.is_wanted)
     }
 
-    /// Every message of the batch was answered, and there is nothing to commit.
+    /// Notes that every message of the batch was answered and that there is nothing to commit.
     pub(crate) fn nothing(&mut self) {
         (self.is_open, self.is_wanted) = (self.is_open && self.is_confirmed, false);
     }
 
-    /// Closes the transaction of the confirmed messages, and the checkpoint with them. It is
-    /// committed as soon as what the checkpoint names is on disk.
+    /// Closes the transaction of the confirmed messages, together with its checkpoint. Its commit
+    /// begins as soon as everything that the checkpoint names is on disk.
     pub(crate) fn close(&mut self, content: TransactionCheckpoint, host: &Runtime) -> Result<(), LogError> {
         let number = self.number + 1;
         let mark = Mark { log: self.log.clone(), epoch: self.epoch, content };
@@ -134,28 +135,28 @@ impl Commits {
         Ok(())
     }
 
-    /// A page was read.
+    /// Notes that a page was read.
     pub(crate) fn read(&mut self) {
         self.flushes.read();
     }
 
-    /// Whether the database is to be asked for a flush.
+    /// Returns whether to ask the database for a flush.
     pub(crate) fn wants_flush(&self) -> bool {
         self.closed.is_some() && self.flushes.are_wanted()
     }
 
-    /// A flush was asked for, if it could be.
+    /// Notes that a flush was requested; `is_begun` is false if it could not be.
     pub(crate) fn flush_began(&mut self, is_begun: bool) {
         self.flushes.begun(is_begun);
     }
 
-    /// It has ended.
+    /// Notes that the flush has ended.
     pub(crate) fn flushed(&mut self, host: &Runtime) {
         self.flushes.done();
         self.commit(host);
     }
 
-    /// Begins to commit what is closed, if nothing has to be waited for.
+    /// Begins to commit the closed transaction, unless a flush must come first.
     fn commit(&mut self, host: &Runtime) {
         if !self.flushes.are_done() {
             return;
@@ -170,8 +171,8 @@ impl Commits {
         });
     }
 
-    /// Waits for the commit that is on its way, and returns the checkpoint for the database.
-    /// Pending when there is none. Cancel-safe.
+    /// Waits for the commit in progress, and returns the checkpoint for the database. Pending when
+    /// there is none. Cancel-safe.
     pub(crate) async fn committed(&mut self) -> Result<Checkpoint, LogError> {
         let Some(Closed::Committing(task, _)) = &mut self.closed else { return std::future::pending().await };
         let outcome = task.await;
@@ -186,7 +187,7 @@ impl Commits {
         }
     }
 
-    /// The error of a session that ended with confirmed messages in its transaction.
+    /// Returns the error for a session that ended with confirmed messages in its transaction.
     pub(crate) fn broken(&self) -> LogError {
         unavailable(String::from("the broker's session ended before its transaction was committed"))
     }

@@ -1,6 +1,6 @@
-//! A leader that commits while pages never cease: each mark names only what a flush is behind, and
-//! the flushes do not put the commits off. Nor is what waits for its flush lost with the batch
-//! behind.
+//! A leader that commits under an endless stream of pages. Each mark names only pages that a flush
+//! covers, and the flushes do not delay the commits. A closed transaction that waits for its flush
+//! survives when the next batch is refused.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -22,21 +22,21 @@ use super::mark;
 use crate::options::EngineOptions;
 use crate::pipeline::Pipeline;
 
-/// Entries of a page.
+/// Entries per page.
 const PAGE: i64 = 10;
 /// How long reading a page, flushing and committing take.
 const PAGE_TIME: Duration = Duration::from_millis(2);
 const FLUSH_TIME: Duration = Duration::from_millis(9);
 const COMMIT_TIME: Duration = Duration::from_millis(5);
 
-/// One thing that happened.
+/// An event that the test records.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Step {
     /// The page that ends with this entry was read.
     Read(i64),
     FlushBegan,
     FlushEnded,
-    /// The commit of a mark began whose relay had read up to this entry.
+    /// The commit of a mark began; its relay had read up to this entry.
     Committed(i64),
     /// The lease was taken.
     Acquired,
@@ -44,13 +44,13 @@ enum Step {
     Refused,
 }
 
-/// A database with a page more whenever it is asked, and a broker that takes everything, or all but
-/// each nth batch.
+/// A database that always has another page, and a broker that takes every batch, or all but every
+/// nth.
 #[derive(Clone, Default)]
 struct Memory {
     steps: Arc<Mutex<Vec<Step>>>,
     batches: Arc<AtomicUsize>,
-    /// The session that was connected last, and whether it is still there.
+    /// The number of the last session, and whether it is still open.
     session: Arc<Mutex<(u64, bool)>>,
     refused: Option<usize>,
 }
@@ -182,7 +182,7 @@ impl Transactions for Memory {
         ClosedTransaction { session, producer: 0 }
     }
 
-    /// As a broker does: what a session has left open when it ends is given up.
+    /// Behaves as a broker does: when a session ends, its open transactions are aborted.
     async fn commit(
         &self,
         closed: ClosedTransaction,
@@ -230,7 +230,7 @@ impl Publisher for Taker {
     }
 }
 
-/// Leads for a second.
+/// Leads for a second and returns what happened.
 async fn steps_of_a_second(refused: Option<usize>) -> Vec<Step> {
     let memory = Memory { refused, ..Memory::default() };
     let transactions: Arc<dyn Transactions> = Arc::new(memory.clone());
@@ -265,7 +265,7 @@ async fn a_mark_names_only_what_a_flush_is_behind() {
 async fn pages_without_end_do_not_put_commits_off() {
     let steps = steps_of_a_second(None).await;
     let commits = steps.iter().filter(|step| matches!(step, Step::Committed(_))).count();
-    // A page that was read meanwhile waits, and is followed by a flush of its own.
+    // A page that was read during one flush needs another, so a round may take two.
     let round = PAGE_TIME + FLUSH_TIME * 2 + COMMIT_TIME;
     let fair = usize::try_from(Duration::from_secs(1).as_micros() / round.as_micros()).unwrap();
     assert!(commits >= fair, "{commits} commits in a second, where {fair} are fair");

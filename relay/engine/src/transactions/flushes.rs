@@ -1,49 +1,50 @@
-//! Whether what a mark names would survive a crash of the database. Pure.
+//! Tracks whether everything that a mark names would survive a crash of the database. Pure.
 //!
-//! A mark is kept by the broker. Its cursor names transaction ids of the database, and one that was
-//! not on disk when the server crashed can be given out again: then what is written under it would
-//! count as read. The database's own checkpoint is safe, because it is logged behind them; so
-//! before each commit something else has to be, whenever anything was read before its checkpoint
-//! was made. What is read afterwards is the next mark's.
+//! The broker keeps the mark. Its cursor names transaction ids of the database. An id that was not
+//! on disk when the server crashed can be assigned again, and rows written under it would then
+//! count as read. The database's own checkpoint is safe, because the write-ahead log holds it
+//! behind those ids. So if anything was read before a mark's checkpoint was made, some other write
+//! has to reach that log before the mark is committed. Pages that are read later belong to the next
+//! mark.
 
-/// Pages that were read, and how many of them a flush is behind.
+/// Counts the pages that were read, and how many of them a flush covers.
 #[derive(Debug, Default)]
 pub(crate) struct Flushes {
     pages: u64,
     /// The pages that the mark may name.
     wanted: u64,
-    /// The pages before the flush that is on its way.
+    /// The pages that the flush in progress covers.
     begun: Option<u64>,
     done: u64,
 }
 
 impl Flushes {
-    /// A page was read.
+    /// Notes that a page was read.
     pub(crate) fn read(&mut self) {
         self.pages += 1;
     }
 
-    /// A mark may name everything that was read until now.
+    /// Notes that a mark may name everything that was read until now.
     pub(crate) fn want(&mut self) {
         self.wanted = self.pages;
     }
 
-    /// Whether a flush is to begin.
+    /// Returns whether to begin a flush.
     pub(crate) fn are_wanted(&self) -> bool {
         self.begun.is_none() && !self.are_done()
     }
 
-    /// A flush was asked for, if it could be.
+    /// Notes that a flush was requested; `is_begun` is false if it could not be.
     pub(crate) fn begun(&mut self, is_begun: bool) {
         self.begun = is_begun.then_some(self.pages);
     }
 
-    /// It has ended.
+    /// Notes that the flush has ended.
     pub(crate) fn done(&mut self) {
         self.done = self.begun.take().unwrap_or(self.done);
     }
 
-    /// Whether everything that the mark may name is on disk.
+    /// Returns whether everything that the mark may name is on disk.
     pub(crate) fn are_done(&self) -> bool {
         self.done >= self.wanted
     }

@@ -9,12 +9,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::machine::{Checkpoint, TransactionCheckpoint};
 
-/// Written into each mark: a later form has another. The first one had no `last_read`. Programs of
-/// the second shut out one producer of two, so none of them may go on from the marks of this one.
+/// The version of the format, written into each mark. Version 1 had no `last_read`. Programs of
+/// version 2 shut out only one of two producers, so they must not continue from marks of version 3.
 const VERSION: u32 = 3;
 
-/// The content of a mark. It is bounded as checkpoints and windows are: some 70 bytes for each
-/// parked entry beside its own texts, and 20 for each id.
+/// The content of a mark. Its size is bounded as checkpoints and windows are: about 70 bytes for
+/// each parked entry besides its texts, and 20 for each id.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Mark {
     /// The identity of the log.
@@ -34,7 +34,7 @@ struct Form {
     parked: Vec<ParkedForm>,
     resolved: Vec<i64>,
     settled: Vec<i64>,
-    /// Missing when nothing was read, and in the first version.
+    /// Missing when nothing was read, and in version 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     last_read: Option<(i64, MessageId)>,
 }
@@ -54,10 +54,10 @@ struct ParkedForm {
 }
 
 impl Mark {
-    /// The bytes.
+    /// Encodes the mark.
     ///
     /// # Errors
-    /// Never, for what an engine makes; the text says what could not be written.
+    /// Never for a mark that an engine makes. The text says what could not be written.
     pub(crate) fn write(&self) -> Result<Vec<u8>, String> {
         let TransactionCheckpoint { checkpoint, settled, last_read } = &self.content;
         let mut form = Form {
@@ -79,10 +79,10 @@ impl Mark {
         serde_json::to_vec(&form).map_err(|error| error.to_string())
     }
 
-    /// Reads the bytes.
+    /// Decodes a mark.
     ///
     /// # Errors
-    /// What is wrong with them.
+    /// A text that says what is wrong with the bytes.
     pub(crate) fn read(bytes: &[u8]) -> Result<Self, String> {
         #[derive(Deserialize)]
         struct Versioned {

@@ -1,12 +1,12 @@
-//! Publishing in transactions of the broker: each checkpoint is committed with the messages that it
-//! is about, and goes to the database afterwards. ADR 30 has the protocol and its proof.
+//! Publishing in broker transactions: each checkpoint is committed with its messages, and goes to
+//! the database afterwards. ADR 30 has the protocol and its proof.
 //!
 //! | file | what is in it |
 //! |---|---|
 //! | `mark.rs` | a checkpoint as bytes, for the broker to keep |
-//! | `recovery.rs` | what a new holder of the lease does before it leads |
-//! | `flushes.rs` | whether what a mark names would survive a crash of the database |
-//! | `commits.rs` | where the transaction of a leader stands |
+//! | `recovery.rs` | the work of a new lease holder before it leads |
+//! | `flushes.rs` | whether everything that a mark names would survive a crash of the database |
+//! | `commits.rs` | the open and the closed transaction of a leader |
 
 mod commits;
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! Before a new holder of the lease leads: shuts the one before out, and brings the database to the
-//! last mark.
+//! The work of a new lease holder before it leads: it shuts the previous leader out and brings the
+//! database up to the last mark.
 
 use std::collections::BTreeSet;
 use std::pin::pin;
@@ -13,32 +13,32 @@ use tokio::time::Instant;
 use super::mark::Mark;
 use crate::machine::TransactionCheckpoint;
 
-/// Where a leader that publishes in transactions begins.
+/// The starting point of a leader that publishes in transactions.
 #[derive(Debug)]
 pub(crate) struct Recovered {
     /// The identity of the log.
     pub(crate) log: String,
-    /// The last transaction.
+    /// The number of the last transaction.
     pub(crate) number: u64,
-    /// Entries ahead of the cursor that have left.
+    /// Entries ahead of the cursor that were published.
     pub(crate) settled: BTreeSet<EntryId>,
-    /// When the lease or its last renewal was asked for.
+    /// When the lease or its last renewal was requested.
     pub(crate) asked_at: Instant,
 }
 
-/// How it ended.
+/// Outcome of a recovery.
 #[derive(Debug)]
 pub(crate) enum Recovery {
     /// The database is at the last mark.
     Done(Recovered),
-    /// The database was brought to the last mark: take the lease anew, so that its cursor is
-    /// compared with the server's history.
+    /// The database has just been brought to the last mark: take the lease anew, so that its cursor
+    /// is compared with the server's history.
     Again,
     /// Another process has taken over.
     LeaseLost,
 }
 
-/// The parts of a recovery.
+/// The inputs of a recovery.
 pub(crate) struct Recovering<'a> {
     pub(crate) transactions: &'a Arc<dyn Transactions>,
     pub(crate) checkpointer: &'a mut dyn CheckpointStore,
@@ -50,14 +50,14 @@ pub(crate) struct Recovering<'a> {
 }
 
 impl Recovering<'_> {
-    /// Recovers from the cursor that was granted. Keeps the lease meanwhile. Not cancel-safe: drop
-    /// the checkpoint store with the future.
+    /// Recovers from the cursor that came with the lease. Renews the lease meanwhile. Not
+    /// cancel-safe: drop the checkpoint store with the future.
     pub(crate) async fn run(mut self, cursor: &Cursor) -> Result<Recovery, LogError> {
         let known = match &cursor.transaction {
             Some(known) if known.is_rebased => return Err(rebased()),
             Some(known) => known.clone(),
             None => {
-                // Before the first mark: nobody believes a mark whose log he does not know.
+                // Stored before the first mark: a mark of an unknown log is not believed.
                 let log = format!("{:032x}", rand::random::<u128>());
                 let known = BrokerTransaction { log, number: 0, is_rebased: false };
                 let cursor = Cursor { transaction: Some(known.clone()), ..cursor.clone() };
@@ -92,7 +92,8 @@ impl Recovering<'_> {
                 source: None,
             });
         }
-        // A restored database counts its leases anew, and has this one.
+        // A mark of a later epoch belongs to a later leader, unless the lease still holds: a
+        // restored database counts its leases anew.
         if mark.epoch > self.lease.epoch && self.renew().await? == Fenced::Lost {
             return Ok(Recovery::LeaseLost);
         }
@@ -107,7 +108,8 @@ impl Recovering<'_> {
         Recovered { log: known.log, number: known.number, settled, asked_at: self.asked_at }
     }
 
-    /// Shuts the one before out and reads the last mark; nothing when the lease is lost meanwhile.
+    /// Shuts the previous leader out and reads the last mark. Returns `None` when the lease is lost
+    /// meanwhile.
     async fn take_over(
         &mut self,
         scope: &TransactionScope,
@@ -140,7 +142,7 @@ impl Recovering<'_> {
     /// Stores the checkpoint of the last mark.
     async fn apply(&mut self, known: BrokerTransaction, mark: Mark) -> Result<Recovery, LogError> {
         let TransactionCheckpoint { checkpoint, last_read, .. } = mark.content;
-        // This cursor was never in the database, so nothing says yet that it means the same there.
+        // This database never stored that cursor, so it is not known to mean the same here.
         if let Some(doubt) = self.checkpointer.doubt(&checkpoint.cursor, last_read).await? {
             return Err(lost(known.number, &doubt));
         }
@@ -190,8 +192,8 @@ fn apart(known: &BrokerTransaction, last: Option<u64>) -> LogError {
     }
 }
 
-/// A failure of the broker while the lease is taken or a transaction committed ends the term as one
-/// of the database does: nothing in memory can be trusted.
+/// Converts a failure of the broker. While the lease is taken or a transaction is committed, it
+/// ends the term as a database failure does: nothing in memory can be trusted.
 pub(super) fn log_error(error: PublishError) -> LogError {
     match error.fault() {
         Fault::Operator => LogError::Operator { reason: error.to_string(), source: Some(Box::new(error)) },

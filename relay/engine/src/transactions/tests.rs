@@ -1,4 +1,4 @@
-//! A leader's transactions against a broker and a database that only remember.
+//! A leader's transactions against a broker and a database that only record what is asked of them.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -22,7 +22,7 @@ use crate::machine::{Checkpoint, TransactionCheckpoint};
 
 const EPOCH: i64 = 9;
 
-/// One thing that was done.
+/// A recorded call.
 #[derive(Debug, Clone, PartialEq)]
 enum Done {
     Stored(Cursor, usize),
@@ -148,7 +148,7 @@ fn content() -> TransactionCheckpoint {
     TransactionCheckpoint { checkpoint, settled: [EntryId(23)].into(), last_read }
 }
 
-/// A mark as a leader of `epoch` wrote it into the marks of `log`.
+/// Returns a mark of `log`, as a leader of `epoch` writes it.
 fn written(number: u64, log: &str, epoch: i64) -> TransactionMark {
     let mark = Mark { log: log.to_owned(), epoch, content: content() };
     TransactionMark { number, content: mark.write().unwrap() }
@@ -163,7 +163,7 @@ async fn recover(
     recover_in(cursor, last, fenced, None).await
 }
 
-/// The same with a database that doubts the mark.
+/// Does the same with a database that doubts the mark.
 async fn recover_in(
     cursor: &Cursor,
     last: Option<TransactionMark>,
@@ -285,7 +285,7 @@ async fn a_mark_of_a_history_that_the_database_has_lost_stops_the_relay() {
     let error = operators(outcome);
     assert!(error.contains("the entry 23 is not in this log"), "{error}");
     assert_eq!(done.len(), 1, "nothing is stored");
-    // A mark that both know is the database's own, and compared as any cursor is.
+    // A mark that both know is already in the database, whose cursor is checked like any other.
     let known = cursor("20@1:1:", Some(transaction(4)));
     let (outcome, _) = recover_in(&known, Some(written(4, "0a1b", EPOCH)), Fenced::Held, doubt).await;
     assert!(matches!(outcome, Ok(Recovery::Done(_))), "{outcome:?}");

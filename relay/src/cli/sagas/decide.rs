@@ -32,8 +32,8 @@ pub struct Skip {
     #[arg(long, value_name = "STEP")]
     step: String,
 
-    /// The result of the step, as JSON: the saga's code goes on with it. Required unless an undo is
-    /// skipped.
+    /// The result of the step as JSON, with which the saga's code continues. Required unless an
+    /// undo is skipped.
     #[arg(long, value_name = "JSON", value_parser = json)]
     result: Option<Value>,
 }

@@ -14,7 +14,7 @@ pub(super) struct Range {
     pub(super) from_ms: Option<u64>,
 }
 
-/// The smallest version 7 id of a millisecond.
+/// Returns the smallest version 7 id of a millisecond.
 pub(super) fn id_at(ms: u64) -> Uuid {
     Uuid::from_u128((u128::from(ms) << 80) | (7 << 76) | (2 << 62))
 }

@@ -184,7 +184,7 @@ pub(super) fn reconcile(seen: &Seen, context: &Context) -> Option<Reconciled> {
     }
 }
 
-/// An empty set means all.
+/// Returns whether a set contains a name. An empty set contains all.
 fn is_among(names: &BTreeSet<String>, name: &str) -> bool {
     names.is_empty() || names.contains(name)
 }

@@ -2,7 +2,7 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | `section` | the section as it is written |
+//! | `section` | the section as written in the file |
 //! | `names` | the checks of its settings |
 
 mod names;
@@ -17,43 +17,43 @@ use super::check::Problems;
 use names::Names;
 pub(crate) use section::AdoptSection;
 
-/// The header with the old id where Debezium published before: the event router's own name.
+/// The header with the old id in messages of Debezium: the name that its event router uses.
 const ID_HEADER_OF_DEBEZIUM: &str = "id";
-/// The same for every other table.
+/// The header with the old id for every other table.
 const ID_HEADER: &str = "legacy-id";
 
-/// The fate of a row without a payload.
+/// The treatment of a row without a payload.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum NullPayload {
     /// The producer's `INSERT` fails.
     #[default]
     Refuse,
-    /// It leaves as a message of zero bytes, which is no tombstone for Kafka.
+    /// It leaves as an empty message, which is not a Kafka tombstone.
     Empty,
 }
 
-/// The fate of a row that was handed over.
+/// The treatment of a row after its handover.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum WhenSent {
-    /// It stays, and `pending` tells that it was sent.
+    /// It stays, and `pending` marks it as sent.
     #[default]
     Mark,
-    /// It is deleted: each row that is there waits, unless `pending` says otherwise.
+    /// It is deleted: every remaining row waits, unless `pending` says otherwise.
     Delete,
 }
 
-/// The foreign outbox table that `relay adopt` takes over, and what its columns mean.
+/// The foreign outbox table for `relay adopt`, and the meaning of its columns.
 #[derive(Debug, Clone)]
 pub struct Adoption {
-    /// The table's schema; none leaves it to the `search_path`.
+    /// The table's schema; `None` leaves it to the `search_path`.
     pub schema: Option<ForeignIdentifier>,
     /// The table.
     pub table: ForeignIdentifier,
     /// The old id.
     pub id: Field,
-    /// Where the topic comes from.
+    /// The origin of the topic.
     pub topic: AdoptedTopic,
     /// The ordering key.
     pub key: Option<Field>,
@@ -61,48 +61,48 @@ pub struct Adoption {
     pub kind: Option<Field>,
     /// The payload.
     pub payload: Field,
-    /// The rows that are meant; none for all.
+    /// The rows to take over; `None` for all.
     pub only: Option<Only>,
-    /// Which rows wait; none where no column tells.
+    /// The column that marks waiting rows; `None` if there is none.
     pub pending: Option<Pending>,
-    /// The fate of a row that was handed over.
+    /// The treatment of a row after its handover.
     pub when_sent: WhenSent,
-    /// The column by which waiting rows are ordered; that of the old id where none is given.
+    /// The column that orders waiting rows; by default that of the old id.
     pub order_by: Option<ForeignIdentifier>,
     /// The publication that the table leaves.
     pub publication: Option<ForeignIdentifier>,
     /// The header that carries the old id.
     pub id_header: HeaderName,
-    /// Further headers and where their values are.
+    /// Further headers and the fields with their values.
     pub headers: Vec<(HeaderName, Field)>,
-    /// The content type, where it does not follow from the column's type.
+    /// The content type, if it does not follow from the column's type.
     pub content_type: Option<ContentType>,
-    /// The fate of a row without a payload.
+    /// The treatment of a row without a payload.
     pub null_payload: NullPayload,
 }
 
-/// A value of a row: a column, or what a path leads to in the JSON of a column.
+/// A value of a row: a column, or a value inside a JSON column.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Field {
     /// The column.
     pub column: ForeignIdentifier,
-    /// Names of members, from the outside in; empty for the column as it is.
+    /// Names of members, outermost first; empty for the column itself.
     pub path: Vec<String>,
 }
 
-/// Where the topic of a row comes from.
+/// The origin of a row's topic.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AdoptedTopic {
-    /// All rows have this one.
+    /// The same topic for all rows.
     Fixed(Topic),
-    /// A value of the row, behind a prefix that may be empty.
+    /// A value of the row after a prefix, which may be empty.
     Field {
         /// The text before the value.
         prefix: String,
         /// The value.
         field: Field,
     },
-    /// The topic that belongs to a value of the row; a row with any other value has none.
+    /// The topic for a value of the row; a row with any other value has none.
     Named {
         /// The value.
         field: Field,
@@ -112,7 +112,7 @@ pub enum AdoptedTopic {
 }
 
 impl AdoptedTopic {
-    /// The value that it is made of.
+    /// Returns the field that determines the topic.
     #[must_use]
     pub fn field(&self) -> Option<&Field> {
         match self {
@@ -125,25 +125,25 @@ impl AdoptedTopic {
 /// A condition on rows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Only {
-    /// The value that is looked at.
+    /// The field to compare.
     pub field: Field,
-    /// Its values in the rows that are meant.
+    /// Its values in the selected rows.
     pub values: Vec<String>,
 }
 
-/// A column that tells whether a row waits.
+/// A column that shows whether a row waits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pending {
     /// The column.
     pub column: ForeignIdentifier,
-    /// Its values while the row waits; without any it is null, or not true.
+    /// Its values while the row waits; if empty, the row waits while it is null or not true.
     pub before: Vec<String>,
-    /// Its value once the row was sent, where rows are marked by a word.
+    /// Its value after the handover, if rows are marked by a word.
     pub after: Option<String>,
 }
 
 impl Adoption {
-    /// The checked section; what is wrong goes into `problems`.
+    /// Returns the checked section. Adds its problems to `problems`.
     pub(super) fn check(section: AdoptSection, path: &str, problems: &mut Problems) -> Option<Self> {
         let mut names = Names::new(format!("{path}.adopt"), problems);
         let (schema, table) = match section.table.split_once('.') {
@@ -197,7 +197,7 @@ impl Adoption {
         })
     }
 
-    /// The table as the configuration names it.
+    /// Returns the table's name as in the configuration.
     #[must_use]
     pub fn table_name(&self) -> String {
         match &self.schema {
@@ -208,7 +208,7 @@ impl Adoption {
 }
 
 impl std::fmt::Display for Field {
-    /// The column, and the path behind it.
+    /// Writes the column, followed by the path.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}", self.column)?;
         self.path.iter().try_for_each(|step| write!(f, " → {step}"))

@@ -1,5 +1,4 @@
-//! Questions in the simple protocol: nothing is prepared, so that a pooler in between does not
-//! mind.
+//! Queries in the simple protocol. They prepare nothing, so they also work through a pooler.
 
 use migrations::{Identifier, Template};
 use sqlx::PgConnection;
@@ -8,7 +7,7 @@ use tokio::time::timeout;
 
 use super::{TIME_LIMIT, Unreachable};
 
-/// All rows.
+/// Returns all rows.
 pub(super) async fn rows(
     connection: &mut PgConnection,
     schema: Option<&Identifier>,
@@ -17,7 +16,7 @@ pub(super) async fn rows(
     run(connection, Template::new(text).schema(schema)).await
 }
 
-/// All rows of a statement in which the schema and everything else stands in its place.
+/// Returns all rows of a statement whose placeholders are already filled.
 pub(super) async fn run(
     connection: &mut PgConnection,
     template: Template,

@@ -1,4 +1,4 @@
-//! Asks an inbox how far back it remembers.
+//! Queries how far back an inbox remembers.
 
 use std::time::Duration;
 
@@ -13,11 +13,11 @@ use crate::doctor::facts::{InboxFacts, UnreadInbox};
 
 #[cfg(feature = "postgres")]
 const REMEMBERS: &str = include_str!("../sql/inbox.sql");
-/// Times are microseconds since 1970 there.
+/// Times in this table are microseconds since 1970.
 const REMEMBERS_SQLITE: &str =
     "SELECT unixepoch('subsec') - retained_from / 1000000.0 FROM inbox_retention LIMIT 1";
 
-/// Asks one inbox.
+/// Queries one inbox.
 pub(in crate::doctor) async fn gather(inbox: &InboxConfig) -> InboxFacts {
     let remembers = ask(inbox)
         .await

@@ -5,7 +5,7 @@ use migrations::{Backend, Identifier, Line, Migrator};
 use super::Unreachable;
 use crate::doctor::facts::LineFacts;
 
-/// Every line.
+/// Returns every line.
 pub(super) async fn lines<DB: Backend>(
     connection: &mut DB::Connection,
     schema: Option<&Identifier>,

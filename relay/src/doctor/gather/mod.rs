@@ -1,11 +1,11 @@
-//! Asks databases and brokers; changes nothing in them.
+//! Queries databases and brokers; changes nothing in them.
 //!
 //! | module | what it holds |
 //! |---|---|
 //! | `postgres`, `sqlite` | a pipeline's database |
 //! | `inbox` | the memory of an inbox |
 //! | `lines` | the schema's versions |
-//! | `asked` | questions without parameters, with a time limit |
+//! | `asked` | queries without parameters, with a time limit |
 
 #[cfg(feature = "postgres")]
 mod asked;
@@ -21,17 +21,18 @@ use std::time::Duration;
 use message::Fault;
 use outbox::log::LogError;
 
-/// How long connecting may take, and one question.
+/// Time limit for connecting, and for one query.
 #[cfg(feature = "postgres")]
 const TIME_LIMIT: Duration = Duration::from_secs(10);
 
-/// Why nothing could be gathered.
+/// The reason why nothing could be gathered.
 #[derive(Debug)]
 pub(super) struct Unreachable {
     pub(super) reason: String,
     /// Whether it may pass by itself.
     pub(super) unavailable: bool,
-    /// A pooler gave the session of another client, with what that one had prepared.
+    /// Whether a pooler returned a session of another client, with that client's prepared
+    /// statements.
     pub(super) is_handed_on: bool,
 }
 
@@ -57,7 +58,7 @@ impl Unreachable {
         Self { reason, unavailable: true, is_handed_on: false }
     }
 
-    /// Something was asked and failed.
+    /// Converts the error of a query.
     fn asking(error: sqlx::Error) -> Self {
         let unavailable = error.as_database_error().is_none();
         let told = message::error_text::chain(&error);

@@ -1,4 +1,4 @@
-//! Asks a PostgreSQL server.
+//! Queries a PostgreSQL server.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -42,7 +42,7 @@ pub(in crate::doctor) struct Gathered {
     pub(in crate::doctor) topics: Vec<String>,
 }
 
-/// Asks everything.
+/// Gathers everything.
 pub(in crate::doctor) async fn gather(
     url: &str,
     allow_plaintext: bool,
@@ -53,7 +53,7 @@ pub(in crate::doctor) async fn gather(
     let options = options.application_name("relay doctor");
     let mut connection = connect(&options).await?;
     let gathered = ask(&mut connection, &options, schema, services).await?;
-    // Nothing depends on it.
+    // A failure to close has no consequence.
     let _ = timeout(TIME_LIMIT, connection.close()).await;
     Ok(gathered)
 }
@@ -75,7 +75,7 @@ async fn ask(
     let took = asked.elapsed();
     let replica: bool = get(&row, "replica")?;
     let pid: i32 = get(&row, "pid")?;
-    // Not before the session's own defaults were read.
+    // Only after the session's own defaults were read.
     settled(connection).await?;
     let version_number: i32 = get(&row, "version_number")?;
     let timeline = match replica {
@@ -99,7 +99,7 @@ async fn ask(
         let granted = granted.literal("producer", &services.producer).literal("consumer", &services.consumer);
         roles = grants(&super::asked::run(connection, granted).await?)?;
         public = texts(&rows(connection, schema, PUBLIC).await?)?;
-        // A role that may not read the log is told by its grants.
+        // For a role that may not read the log, the check of grants reports it.
         topics = match rows(connection, schema, TOPICS).await {
             Ok(rows) => texts(&rows)?,
             Err(_) => Vec::new(),
@@ -140,7 +140,7 @@ async fn ask(
         public,
         transactions: transactions(&rows(connection, None, TRANSACTIONS).await?)?,
         prepared: prepared(&rows(connection, None, PREPARED).await?)?,
-        // A replica does not tell where its log is written.
+        // A replica does not report its log position.
         slots: if replica { Vec::new() } else { slots(&rows(connection, None, slots_sql).await?)? },
         clock: skew(get(&row, "clock")?, before, took),
         database_bytes: u64::try_from(get::<i64>(&row, "database_bytes")?).unwrap_or_default(),
@@ -148,13 +148,14 @@ async fn ask(
     Ok(Gathered { facts, topics })
 }
 
-/// A session that has no part in the business' transactions, whatever the role's default is.
+/// Sets defaults that keep the session out of the business transactions, whatever the role's
+/// defaults are.
 pub(super) async fn settled(connection: &mut PgConnection) -> Result<(), Unreachable> {
     let setting = timeout(TIME_LIMIT, outbox::connect::set_own_defaults(connection));
     setting.await.map_err(|_| Unreachable::late())?.map_err(Unreachable::asking)
 }
 
-/// Asks for the timeline; a refusal of the server is an answer.
+/// Queries the timeline; a refusal of the server is a result.
 async fn timeline(connection: &mut PgConnection) -> Result<Timeline, Unreachable> {
     let asked = timeout(TIME_LIMIT, sqlx::raw_sql(TIMELINE).fetch_one(connection));
     match asked.await.map_err(|_| Unreachable::late())? {
@@ -164,7 +165,7 @@ async fn timeline(connection: &mut PgConnection) -> Result<Timeline, Unreachable
     }
 }
 
-/// The recorded and the actual version of the collation, where they differ.
+/// Returns the recorded and the actual version of the collation, if they differ.
 fn stale(rows: &[PgRow]) -> Result<Option<(String, String)>, Unreachable> {
     let Some(row) = rows.first() else { return Ok(None) };
     let recorded: Option<String> = get(row, "recorded")?;
@@ -172,15 +173,15 @@ fn stale(rows: &[PgRow]) -> Result<Option<(String, String)>, Unreachable> {
     Ok(recorded.zip(actual).filter(|(recorded, actual)| recorded != actual))
 }
 
-/// The facts that decide whether a relay can work at a server that lets it in.
+/// The facts that decide whether a relay can work on a server that lets it in.
 pub(in crate::doctor) struct Admitted {
-    /// Whether two connections got one session of the server.
+    /// Whether two connections got the same session of the server.
     pub(in crate::doctor) shared_session: bool,
     /// The relay's own role.
     pub(in crate::doctor) relay: Option<RoleFacts>,
 }
 
-/// Asks for what a relay needs beyond a connection, of a server with the outbox's tables.
+/// Queries what a relay needs beyond a connection, on a server with the outbox's tables.
 pub(in crate::doctor) async fn admitted(
     url: &str,
     allow_plaintext: bool,
@@ -198,12 +199,12 @@ pub(in crate::doctor) async fn admitted(
     let granted = Template::new(GRANTS).schema(schema);
     let granted = granted.literal("producer", "outbox_producer").literal("consumer", "inbox_consumer");
     let roles = grants(&super::asked::run(&mut connection, granted).await?)?;
-    // Nothing depends on it.
+    // A failure to close has no consequence.
     let _ = timeout(TIME_LIMIT, connection.close()).await;
     Ok(Admitted { shared_session, relay: roles.into_iter().find(|role| role.part == "relay") })
 }
 
-/// Whether a second connection gets the session that the first one, which is idle, had.
+/// Returns whether a second connection gets the session of the first one, which is idle.
 async fn shares_session(options: &PgConnectOptions, pid: i32) -> Result<bool, Unreachable> {
     let mut second = connect(options).await?;
     let row = rows(&mut second, None, "SELECT pg_backend_pid() AS pid").await?.into_iter().next();
@@ -212,7 +213,7 @@ async fn shares_session(options: &PgConnectOptions, pid: i32) -> Result<bool, Un
     Ok(other == Some(pid))
 }
 
-/// The clock in the middle of the question.
+/// Compares the server's clock with this machine's time halfway through the query.
 fn skew(clock: f64, before: SystemTime, took: Duration) -> Skew {
     let middle = before.duration_since(UNIX_EPOCH).unwrap_or_default() + took / 2;
     let by = Duration::try_from_secs_f64((clock - middle.as_secs_f64()).abs()).unwrap_or(Duration::MAX);
@@ -277,7 +278,7 @@ fn slots(rows: &[PgRow]) -> Result<Vec<Slot>, Unreachable> {
     rows.iter().map(read).collect()
 }
 
-/// A row without an object names a role only.
+/// Groups rows by role. A row without an object only names a role.
 fn grants(rows: &[PgRow]) -> Result<Vec<RoleFacts>, Unreachable> {
     let mut roles: BTreeMap<(String, String), Vec<WrongGrant>> = BTreeMap::new();
     for row in rows {

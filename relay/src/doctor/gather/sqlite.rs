@@ -1,4 +1,4 @@
-//! Asks a SQLite file.
+//! Queries a SQLite file.
 
 use std::path::Path;
 
@@ -16,7 +16,7 @@ pub(in crate::doctor) struct Gathered {
     pub(in crate::doctor) topics: Vec<String>,
 }
 
-/// Asks everything, in a session that cannot write.
+/// Gathers everything, in a session that cannot write.
 pub(in crate::doctor) async fn gather(url: &str) -> Result<Gathered, Unreachable> {
     let options = outbox::connect::sqlite_options(url).map_err(LogError::from)?;
     let file = options.get_filename().to_owned();
@@ -26,7 +26,7 @@ pub(in crate::doctor) async fn gather(url: &str) -> Result<Gathered, Unreachable
     let lines = lines::<Sqlite>(&mut connection, None).await?;
     let topics = match lines.iter().any(|line| line.line == "outbox" && line.version > 0) {
         true => sqlx::query_scalar(
-            // Without names that no topic can have: they need not even be text.
+            // Excludes names that no topic can have, which may not even be text.
             "SELECT DISTINCT topic FROM (SELECT topic FROM outbox_message ORDER BY id DESC LIMIT 10000) \
              WHERE topic NOT GLOB '*[^A-Za-z0-9._/:#-]*' ORDER BY topic LIMIT 100",
         )
@@ -59,7 +59,7 @@ async fn text(connection: &mut SqliteConnection, question: &'static str) -> Resu
     sqlx::query_scalar(question).fetch_one(connection).await.map_err(Unreachable::asking)
 }
 
-/// Returns the bytes that a process without privileges may still write to the file's disk.
+/// Returns the number of bytes that an unprivileged process may still write to the file's disk.
 fn free_bytes(file: &Path) -> Option<u64> {
     let disk = rustix::fs::statvfs(file).ok()?;
     Some(disk.f_bavail.saturating_mul(disk.f_frsize))

@@ -1,5 +1,5 @@
--- Rights that the roles of least privilege need or must not have (migrations/sql/postgres/roles): of
--- the role that asks, and of those of the services, where they exist. A right on some columns
+-- Rights that the roles of least privilege need or must not have (migrations/sql/postgres/roles):
+-- those of the current role, and of the services' roles if they exist. A right on some columns
 -- counts as the right.
 WITH roles (part, role_name) AS (
     SELECT 'relay', current_user::text

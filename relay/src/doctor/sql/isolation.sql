@@ -1,4 +1,4 @@
--- Roles and databases with an isolation level of their own: `role in database = level`.
+-- Roles and databases with their own isolation level: `role in database = level`.
 SELECT concat_ws(' in ', coalesce(r.rolname, 'all roles'), d.datname) || ' = ' || split_part(setting, '=', 2)
 FROM pg_db_role_setting AS s
     CROSS JOIN unnest(s.setconfig) AS setting

@@ -1,4 +1,4 @@
--- Tables of the toolkit in which everybody may do something.
+-- Tables of the toolkit on which every role has rights.
 SELECT c.relname::text || ': ' || string_agg(DISTINCT right_of.privilege_type, ', ')
 FROM pg_class AS c CROSS JOIN aclexplode(c.relacl) AS right_of
 WHERE right_of.grantee = 0 AND c.relkind IN ('r', 'p')

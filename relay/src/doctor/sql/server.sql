@@ -1,4 +1,4 @@
--- The server, and the session in which it is asked. One row.
+-- The server, and the current session. One row.
 SELECT version() AS version,
     current_setting('server_version_num')::integer AS version_number,
     pg_is_in_recovery() AS replica,

@@ -1,5 +1,5 @@
--- Open transactions of this database that keep a snapshot or an id, the oldest first. The sessions
--- of other roles are hidden without pg_read_all_stats: their age is null then.
+-- Open transactions of this database that hold a snapshot or an id, oldest first. Without
+-- pg_read_all_stats, sessions of other roles are hidden, and their age is null.
 SELECT pid, coalesce(usename::text, '') AS role_name, coalesce(application_name, '') AS application,
     coalesce(state, '') AS state,
     extract(epoch FROM clock_timestamp() - xact_start)::double precision AS seconds

@@ -1,4 +1,4 @@
-//! Whether the catalogs let an adoption begin, and how it would be done. Pure.
+//! Checks whether the catalogs permit an adoption, and determines how to do it. Pure.
 
 use migrations::{ForeignIdentifier, Identifier};
 
@@ -9,7 +9,7 @@ use crate::operate::{OperateError, OperateErrorKind};
 
 const INTEGERS: [&str; 3] = ["smallint", "integer", "bigint"];
 
-/// How it would be done, or the first reason why it cannot be.
+/// Returns how to adopt the table, or the first reason why that is impossible.
 pub(super) fn place(adoption: &Adoption, facts: &Facts) -> Result<Place, OperateError> {
     let table = found(adoption, facts)?;
     let place = shape(adoption, facts)?;
@@ -25,7 +25,7 @@ pub(super) fn place(adoption: &Adoption, facts: &Facts) -> Result<Place, Operate
     Ok(place)
 }
 
-/// The place for the way back: whatever became of the columns, it is open.
+/// Returns the place for the way back, which stays open whatever has become of the columns.
 pub(super) fn place_back(adoption: &Adoption, facts: &Facts) -> Result<Place, OperateError> {
     let table = found(adoption, facts)?;
     let home = home(facts)?;
@@ -42,7 +42,7 @@ fn home(facts: &Facts) -> Result<&Home, OperateError> {
     })
 }
 
-/// A place with its names, for rows that are neither marked nor deleted.
+/// Creates a place with its names, for rows that are neither marked nor deleted.
 fn names(home: &str, schema: &str, function: &str) -> Result<Place, OperateError> {
     let home = Identifier::new(home).map_err(|error| OperateError::refused(error, "rename it"))?;
     let (schema, function) = (foreign(schema)?, foreign(function)?);
@@ -53,7 +53,7 @@ fn foreign(name: &str) -> Result<ForeignIdentifier, OperateError> {
     ForeignIdentifier::new(name).map_err(|error| OperateError::refused(error, "rename it"))
 }
 
-/// Whether the table has the form that the configuration describes.
+/// Checks that the table has the form that the configuration describes.
 pub(super) fn shape(adoption: &Adoption, facts: &Facts) -> Result<Place, OperateError> {
     let table = found(adoption, facts)?;
     let home = home(facts)?;
@@ -73,7 +73,7 @@ pub(super) fn shape(adoption: &Adoption, facts: &Facts) -> Result<Place, Operate
     Ok(Place { payload, mark, primary_key, ..names })
 }
 
-/// The columns by which a row is deleted, of a table whose rows can be.
+/// Returns the columns of the primary key, for the deletion of rows.
 fn primary_key(adoption: &Adoption, facts: &Facts) -> Result<Vec<ForeignIdentifier>, OperateError> {
     let table = adoption.table_name();
     if facts.primary_key.is_empty() {
@@ -89,7 +89,7 @@ fn primary_key(adoption: &Adoption, facts: &Facts) -> Result<Vec<ForeignIdentifi
     facts.primary_key.iter().map(|name| foreign(name)).collect()
 }
 
-/// The table, if it is there.
+/// Returns the table, if it exists.
 pub(super) fn found<'a>(adoption: &Adoption, facts: &'a Facts) -> Result<&'a TableFacts, OperateError> {
     facts.table.as_ref().ok_or_else(|| {
         let text = format!("there is no table {}", adoption.table_name());
@@ -148,7 +148,7 @@ fn rights(adoption: &Adoption, facts: &Facts, table: &TableFacts) -> Result<(), 
     Ok(())
 }
 
-/// The statement that makes a role a producer.
+/// Returns the statement that makes a role a producer.
 fn grant(has_producer_role: bool, schema: &str, role: &str) -> String {
     match has_producer_role {
         true => format!("GRANT outbox_producer TO {role}"),
@@ -159,15 +159,15 @@ fn grant(has_producer_role: bool, schema: &str, role: &str) -> String {
     }
 }
 
-/// A role whose inserts would fail, and the statement that lets them pass.
+/// A role whose inserts would fail, and the statement that permits them.
 pub(super) struct Lacking {
     pub(super) role: String,
     pub(super) remedy: String,
-    /// The right that it lacks.
+    /// The missing right.
     right: &'static str,
 }
 
-/// The roles whose inserts would fail: they may not append messages, or not delete the row.
+/// Returns the roles whose inserts would fail: they may not append messages, or not delete the row.
 pub(super) fn lacking(adoption: &Adoption, facts: &Facts) -> Vec<Lacking> {
     let home = facts.home.as_ref();
     let schema = home.map_or("public", |home| home.schema.as_str());
@@ -184,7 +184,7 @@ pub(super) fn lacking(adoption: &Adoption, facts: &Facts) -> Vec<Lacking> {
     appending.chain(deleting).collect()
 }
 
-/// A name as a statement needs it.
+/// Quotes a name for a statement where that is necessary.
 fn quoted(name: &str) -> String {
     match Identifier::new(name) {
         Ok(name) => name.to_string(),
@@ -192,7 +192,7 @@ fn quoted(name: &str) -> String {
     }
 }
 
-/// Refuses while producers would fail as soon as the trigger is there.
+/// Returns an error if producers would fail once the trigger exists.
 pub(super) fn producers(adoption: &Adoption, facts: &Facts) -> Result<(), OperateError> {
     let lacking = lacking(adoption, facts);
     let Some(Lacking { right, .. }) = lacking.first() else { return Ok(()) };
@@ -252,7 +252,7 @@ fn columns(adoption: &Adoption, facts: &Facts) -> Result<(), OperateError> {
     Ok(())
 }
 
-/// Refuses a path into a column that cannot hold JSON.
+/// Returns an error for a path into a column that cannot hold JSON.
 fn holds_json(found: &ColumnFacts, setting: &str) -> Result<(), OperateError> {
     if matches!(found.type_name.as_str(), "json" | "jsonb" | "text" | "character varying") {
         return Ok(());
@@ -304,7 +304,7 @@ fn mark(adoption: &Adoption, facts: &Facts, pending: &Pending) -> Result<Mark, O
     }
 }
 
-/// A row that two triggers hand over leaves twice.
+/// Refuses a table with another trigger that hands rows over: each row would leave twice.
 fn triggers(adoption: &Adoption, facts: &Facts) -> Result<(), OperateError> {
     for trigger in &facts.triggers {
         let is_ours = TRIGGERS.contains(&trigger.name.as_str());
@@ -321,7 +321,7 @@ fn triggers(adoption: &Adoption, facts: &Facts) -> Result<(), OperateError> {
     Ok(())
 }
 
-/// The publication, if one table can leave it.
+/// Checks the publication: one table must be able to leave it.
 fn publication(adoption: &Adoption, facts: &Facts, name: &str) -> Result<(), OperateError> {
     let table = adoption.table_name();
     let refused = |text: String, help: String| Err(OperateError::refused(text, help));
@@ -360,13 +360,13 @@ fn publication(adoption: &Adoption, facts: &Facts, name: &str) -> Result<(), Ope
     Ok(())
 }
 
-/// Publications that go on with the table's rows.
+/// Returns the publications that still publish the table's rows.
 pub(super) fn other_publications<'a>(adoption: &Adoption, facts: &'a Facts) -> Vec<&'a PublicationFacts> {
     let left = adoption.publication.as_ref().map(ForeignIdentifier::as_str);
     facts.publications.iter().filter(|it| it.has_table && Some(it.name.as_str()) != left).collect()
 }
 
-/// A state that somebody else has made.
+/// Returns the error for a request that conflicts with the current state.
 pub(super) fn conflict(text: String, help: &str) -> OperateError {
     OperateError::new(OperateErrorKind::Conflict, text).with_help(help)
 }

@@ -1,4 +1,4 @@
-//! The old table as the catalogs of a database tell it. Reads only.
+//! The old table according to the catalogs of a database. Reads only.
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -8,27 +8,27 @@ use sqlx::types::Json;
 use super::sql::{MARK_TRIGGER, TRIGGER, UPDATE_TRIGGER};
 use crate::config::{Adoption, WhenSent};
 
-/// The old table, and what an adoption needs to know around it.
+/// The facts about the old table that an adoption needs.
 #[derive(Debug)]
 pub(super) struct Facts {
     pub(super) user: String,
     pub(super) home: Option<Home>,
     pub(super) table: Option<TableFacts>,
-    /// Tables of this name in other schemas, or in another case.
+    /// Tables with this name in other schemas, or with another case.
     pub(super) elsewhere: Vec<String>,
     pub(super) columns: Vec<ColumnFacts>,
     pub(super) id_is_unique: bool,
     /// The columns of the primary key.
     pub(super) primary_key: Vec<String>,
-    /// Tables whose rows refer to those of the table.
+    /// Tables with foreign keys to the table.
     pub(super) referring: Vec<String>,
     pub(super) triggers: Vec<TriggerFacts>,
     pub(super) publications: Vec<PublicationFacts>,
-    /// Roles that insert into the old table and may not append messages, quoted where SQL needs it.
+    /// Roles that may insert into the old table but not append messages, quoted where SQL needs it.
     pub(super) roles: Vec<String>,
-    /// Roles that insert into the old table and may not delete its rows by the primary key.
+    /// Roles that may insert into the old table but not delete its rows by the primary key.
     pub(super) not_deleting: Vec<String>,
-    /// A function of this name stands in the schema of the table and is none of ours.
+    /// A function with the name of ours that exists in the table's schema and is not ours.
     pub(super) taken_function: Option<String>,
 }
 
@@ -63,7 +63,7 @@ pub(super) struct TableFacts {
 #[derive(Debug, Deserialize)]
 pub(super) struct ColumnFacts {
     pub(super) name: String,
-    /// The type as PostgreSQL prints it; of a domain, the type below it.
+    /// The type as PostgreSQL prints it; for a domain, its base type.
     pub(super) type_name: String,
     /// `pg_type.typcategory`.
     pub(super) category: String,
@@ -71,7 +71,7 @@ pub(super) struct ColumnFacts {
     pub(super) is_generated: bool,
 }
 
-/// A trigger of an adoption, or another one that writes to an outbox.
+/// A trigger of an adoption, or another trigger that writes to an outbox.
 #[derive(Debug, Deserialize)]
 pub(super) struct TriggerFacts {
     pub(super) name: String,
@@ -90,24 +90,24 @@ pub(super) struct PublicationFacts {
     pub(super) is_owner: bool,
     /// Whether it names the table.
     pub(super) names_table: bool,
-    /// Whether it has the table, by its name, by its schema, or with all tables.
+    /// Whether it includes the table, by its name, by its schema, or as one of all tables.
     pub(super) has_table: bool,
-    /// Whether it has some rows or columns of the table only.
+    /// Whether it includes only some rows or columns of the table.
     pub(super) has_parts: bool,
 }
 
-/// The columns that `outbox_enqueue` writes, and so a producer has to be able to insert.
+/// The columns that `outbox_enqueue` writes and that a producer must be able to insert.
 pub(super) const INSERTED: &str = "message_id, topic, key, kind, content_type, headers, traceparent, tracestate, \
                                    payload, deliver_at";
 
-/// Each row as JSON, so that it is read by the names of its columns.
+/// Selects each row as JSON, so that columns are read by name.
 macro_rules! rows {
     ($sql:literal) => {
         concat!("SELECT to_jsonb(f) FROM (", $sql, ") AS f")
     };
 }
 
-/// $1 schema, or null for the search path; $2 columns that a producer inserts.
+/// $1 is the schema, or null for the search path; $2 the columns that a producer inserts.
 const HOME: &str = rows!(
     "
 SELECT n.nspname::text AS schema,
@@ -124,7 +124,7 @@ WHERE c.relname = 'outbox_message' AND c.relkind IN ('r', 'p')
     AND CASE WHEN $1::text IS NULL THEN pg_table_is_visible(c.oid) ELSE n.nspname = $1 END"
 );
 
-/// $1 table, $2 its schema, or null for the search path.
+/// $1 is the table; $2 its schema, or null for the search path.
 const TABLE: &str = rows!(
     "
 SELECT c.oid::bigint AS oid, n.nspname::text AS schema, c.relkind::text AS kind,
@@ -136,13 +136,13 @@ WHERE c.relname = $1 AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
     AND CASE WHEN $2::text IS NULL THEN pg_table_is_visible(c.oid) ELSE n.nspname = $2 END"
 );
 
-/// $1 table.
+/// $1 is the table.
 const ELSEWHERE: &str = "
 SELECT n.nspname || '.' || c.relname FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
 WHERE lower(c.relname) = lower($1) AND c.relkind IN ('r', 'p') AND n.nspname !~ '^pg_'
 ORDER BY c.relname <> $1, 1";
 
-/// $1 table.
+/// $1 is the table.
 const COLUMNS: &str = rows!(
     "
 SELECT a.attname::text AS name, coalesce(nullif(t.typbasetype, 0), t.oid)::regtype::text AS type_name,
@@ -151,24 +151,24 @@ FROM pg_attribute AS a JOIN pg_type AS t ON t.oid = a.atttypid
 WHERE a.attrelid = $1::bigint::oid AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum"
 );
 
-/// $1 table, $2 column.
+/// $1 is the table, $2 the column.
 const UNIQUE: &str = "
 SELECT EXISTS (SELECT FROM pg_index AS i JOIN pg_attribute AS a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]
     WHERE i.indrelid = $1::bigint::oid AND i.indisunique AND i.indisvalid AND i.indpred IS NULL
         AND i.indnkeyatts = 1 AND a.attname = $2)";
 
-/// $1 table.
+/// $1 is the table.
 const PRIMARY_KEY: &str = "
 SELECT a.attname::text FROM pg_index AS i, unnest(i.indkey::smallint[]) WITH ORDINALITY AS k(number, place)
 JOIN pg_attribute AS a ON a.attnum = k.number
 WHERE i.indrelid = $1::bigint::oid AND a.attrelid = i.indrelid AND i.indisprimary ORDER BY k.place";
 
-/// $1 table.
+/// $1 is the table.
 const REFERRING: &str = "
 SELECT DISTINCT c.conrelid::regclass::text FROM pg_constraint AS c
 WHERE c.confrelid = $1::bigint::oid AND c.contype = 'f' ORDER BY 1";
 
-/// $1 table, $2 names of an adoption's triggers.
+/// $1 is the table, $2 the names of an adoption's triggers.
 const TRIGGERS: &str = rows!(
     "
 SELECT t.tgname::text AS name, t.tgenabled::text AS enabled, n.nspname::text AS function_schema,
@@ -179,7 +179,7 @@ WHERE t.tgrelid = $1::bigint::oid AND NOT t.tgisinternal
 ORDER BY t.tgname"
 );
 
-/// $1 table.
+/// $1 is the table.
 const PUBLICATIONS: &str = rows!(
     "
 SELECT p.pubname::text AS name, p.puballtables AS is_for_all_tables, pg_has_role(p.pubowner, 'USAGE') AS is_owner,
@@ -193,7 +193,7 @@ FROM pg_publication AS p LEFT JOIN pg_publication_rel AS r ON r.prpubid = p.oid 
 ORDER BY p.pubname"
 );
 
-/// $1 table, $2 schema of the outbox, $3 columns that a producer inserts.
+/// $1 is the table, $2 the schema of the outbox, $3 the columns that a producer inserts.
 const ROLES: &str = "
 SELECT quote_ident(r.rolname)
 FROM pg_roles AS r
@@ -208,7 +208,7 @@ WHERE r.rolcanlogin AND NOT r.rolsuper AND has_any_column_privilege(r.oid, c.oid
             FROM unnest(string_to_array($3, ', ')) AS w(name)))
 ORDER BY r.rolname";
 
-/// $1 table, $2 columns by which a row is deleted.
+/// $1 is the table, $2 the columns of the primary key.
 const NOT_DELETING: &str = "
 SELECT quote_ident(r.rolname)
 FROM pg_roles AS r JOIN pg_class AS c ON c.oid = $1::bigint::oid
@@ -220,13 +220,13 @@ WHERE r.rolcanlogin AND NOT r.rolsuper AND has_any_column_privilege(r.oid, c.oid
             FROM unnest($2::text[]) AS k(name)), true))
 ORDER BY r.rolname";
 
-/// $1 schema, $2 function: its text, of one without arguments.
+/// Returns the source of a function without arguments. $1 is its schema, $2 its name.
 const FUNCTION: &str = "
 SELECT p.prosrc FROM pg_proc AS p JOIN pg_namespace AS n ON n.oid = p.pronamespace
 WHERE n.nspname = $1 AND p.proname = $2 AND p.pronargs = 0";
 
 impl Facts {
-    /// Looks at the catalogs. `outbox` is the configured schema of the outbox.
+    /// Reads the catalogs. `outbox` is the configured schema of the outbox.
     pub(super) async fn read(
         connection: &mut PgConnection,
         adoption: &Adoption,
@@ -290,7 +290,7 @@ impl Facts {
         self.columns.iter().find(|column| column.name == name)
     }
 
-    /// The trigger that hands rows over, if it is there.
+    /// Returns the trigger that hands rows over, if it exists.
     pub(super) fn trigger(&self) -> Option<&TriggerFacts> {
         self.named(TRIGGER)
     }
@@ -303,7 +303,7 @@ impl Facts {
         self.named(UPDATE_TRIGGER)
     }
 
-    /// Any trigger of an adoption.
+    /// Returns any trigger of an adoption.
     pub(super) fn any_trigger(&self) -> Option<&TriggerFacts> {
         super::sql::TRIGGERS.into_iter().find_map(|name| self.named(name))
     }
@@ -317,7 +317,8 @@ fn plain<T: DeserializeOwned>(rows: Vec<Json<T>>) -> Vec<T> {
     rows.into_iter().map(|Json(row)| row).collect()
 }
 
-/// The function's name: of the table, or of its number where that would be too long.
+/// Returns the function's name, made from the table's name, or from its oid if that would be too
+/// long.
 pub(super) fn function_name(adoption: &Adoption, oid: i64) -> String {
     let name = format!("outbox_adopt_{}", adoption.table);
     if name.len() <= migrations::identifier::IDENTIFIER_BYTES_MAX {

@@ -1,4 +1,4 @@
-//! The lock of both directions.
+//! The table lock of both directions.
 
 use std::time::Duration;
 
@@ -10,13 +10,13 @@ use super::failed;
 use super::sql::Sql;
 use crate::operate::{OperateError, OperateErrorKind};
 
-/// How long it is waited for, unless the operator says otherwise. Writers that come meanwhile wait
-/// behind it.
+/// Default timeout for the lock. New writers wait behind it meanwhile.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(2);
 
 const LOCK_NOT_AVAILABLE: &str = "55P03";
 
-/// $1 table: who has written to it and is not done, the longest first.
+/// The transactions that have written to a table and are still open, longest first. $1 is the
+/// table.
 const WRITERS: &str = "
 SELECT to_jsonb(f) FROM (
     SELECT a.pid::bigint AS pid, coalesce(a.usename::text, '') AS user, coalesce(a.application_name, '') AS application,
@@ -35,7 +35,7 @@ struct Writer {
     seconds: Option<i64>,
 }
 
-/// Takes the lock, or says who holds it.
+/// Takes the lock, or returns an error that names its holders.
 pub(super) async fn take(
     tx: &mut Transaction<'_, Postgres>,
     sql: Sql<'_>,
@@ -64,7 +64,7 @@ pub(super) async fn take(
     Ok(())
 }
 
-/// Who holds the table, as far as it can be told.
+/// Describes the holders of the table, as far as they are visible.
 async fn writers(connection: &mut PgConnection, oid: i64) -> String {
     let found: Result<Vec<Json<Writer>>, _> =
         sqlx::query_scalar(WRITERS).bind(oid).fetch_all(connection).await;

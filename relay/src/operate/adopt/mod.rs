@@ -1,19 +1,19 @@
-//! Adopting a foreign outbox table on PostgreSQL: each new row is handed over to the outbox, in the
-//! producer's own transaction, and the way back.
+//! Adoption of a foreign outbox table on PostgreSQL, which hands each new row over to the outbox in
+//! the producer's own transaction; and the way back.
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | `facts` | what the catalogs say about the table |
-//! | `check` | whether they let an adoption begin; pure |
+//! | `facts` | the table according to the catalogs |
+//! | `check` | whether the catalogs permit an adoption; pure |
 //! | `rows` | whether the rows can be handed over |
 //! | `sql` | the statements, for running and for printing |
 //! | `values` | the parts of a message, as SQL on a row |
 //! | `lock` | the lock that both directions take |
-//! | `slots` | whether Debezium has everything from before |
-//! | `status` | whether it is there, whole, and of this mapping |
+//! | `slots` | whether Debezium has received everything from before |
+//! | `status` | whether the adoption exists, is complete, and matches this mapping |
 //!
-//! Nothing is changed before everything is checked, once without the lock and once under it, and
-//! both directions are one transaction.
+//! Nothing changes before everything is checked, once without the lock and once under it. Each
+//! direction is one transaction.
 
 mod check;
 mod facts;
@@ -41,16 +41,16 @@ pub use slots::Slot;
 use sql::{Place, Remembered, Sql};
 pub use status::{AdoptState, AdoptStatus, LackingRole};
 
-/// How long connecting may take.
+/// Timeout for connecting.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The old table of a pipeline.
 pub(crate) struct OldTable {
     /// The pipeline, for the audit.
     pub(crate) pipeline: RelayName,
-    /// The table, and what its columns mean.
+    /// The table, and the meaning of its columns.
     pub(crate) adoption: Adoption,
-    /// The database, as a user who owns the table.
+    /// The database, with a user who owns the table.
     pub(crate) tables: Tables,
 }
 
@@ -61,18 +61,18 @@ pub struct Adopted {
     pub pipeline: String,
     /// The old table.
     pub table: String,
-    /// `adopted`, `replaced`, `given back`; `imported` when it was there and rows waited that no
-    /// trigger has seen; `unchanged` when it was there, or was not.
+    /// `adopted`, `replaced` or `given back`. `imported` when the adoption existed and rows waited
+    /// that no trigger had seen. `unchanged` when there was nothing to do.
     pub outcome: &'static str,
-    /// Rows that waited and have places in the outbox now.
+    /// Waiting rows that were imported into the outbox.
     pub imported: u64,
-    /// For how long writers of the old table were held back.
+    /// The time for which writers of the old table were held back.
     pub held_seconds: f64,
-    /// The publication that the table has left, or has come back to.
+    /// The publication that the table left or joined again.
     pub publication: Option<String>,
-    /// A position that the slot of the old way has to reach.
+    /// A position that the old relay's slot must reach.
     pub lsn: Option<String>,
-    /// Publications that go on with the table's rows.
+    /// Publications that still publish the table's rows.
     pub also_published_by: Vec<String>,
 }
 
@@ -81,17 +81,17 @@ pub struct Adopted {
 pub struct AdoptPlan {
     /// The script, in one transaction.
     pub sql: String,
-    /// Rows that would be imported.
+    /// Number of rows that would be imported.
     pub waiting: Option<i64>,
-    /// The rights that have to be granted first.
+    /// The rights that must be granted first.
     pub grants: Vec<String>,
 }
 
-/// Checks the table, and returns the SQL that [`over`], or [`back`], would run. Cancel-safe.
+/// Checks the table, and returns the SQL that [`over`] or [`back`] would run. Cancel-safe.
 ///
 /// # Errors
-/// [`OperateError`] when the operator may not look, or when the table cannot be adopted: why, and
-/// what to do.
+/// [`OperateError`] when the operator may not view tables, or when the table cannot be adopted; the
+/// error has the reason and a remedy.
 pub(crate) async fn plan(
     old: &OldTable,
     operator: &Operator,
@@ -125,12 +125,12 @@ pub(crate) async fn plan(
 const OVER: &str = "adopt";
 const BACK: &str = "give back";
 
-/// Hands each new row of the old table over from now on, and imports what waits. Not cancel-safe:
-/// look at the [`status`].
+/// Hands each new row of the old table over from now on, and imports waiting rows. Not cancel-safe:
+/// check the [`status`].
 ///
 /// # Errors
-/// [`OperateError`] when the operator may not, when the table cannot be adopted, or when it could
-/// not be locked in time. Nothing is changed then.
+/// [`OperateError`] when the operator may not adopt tables, when the table cannot be adopted, or
+/// when it could not be locked in time. Then nothing has changed.
 pub(crate) async fn over(
     old: &OldTable,
     signed: &Signed,
@@ -150,7 +150,7 @@ pub(crate) async fn over(
     let sql = Sql { adoption: &old.adoption, place: &place };
     lock::take(&mut tx, sql, &facts, timeout).await?;
     let since = Instant::now();
-    // Everything may have changed since it was looked at without the lock.
+    // Everything may have changed since the check without the lock.
     let (facts, place) = old.prepared(&mut tx).await?;
     check::producers(&old.adoption, &facts)?;
     let is_whole = old.is_whole(&facts, &place);
@@ -184,11 +184,11 @@ pub(crate) async fn over(
     })
 }
 
-/// Gives the old table back to the old way. Not cancel-safe: look at the [`status`].
+/// Gives the old table back to the old relay. Not cancel-safe: check the [`status`].
 ///
 /// # Errors
-/// [`OperateError`] when the operator may not, or when the table could not be locked in time.
-/// Nothing is changed then.
+/// [`OperateError`] when the operator may not give tables back, or when the table could not be
+/// locked in time. Then nothing has changed.
 pub(crate) async fn back(
     old: &OldTable,
     signed: &Signed,
@@ -220,11 +220,11 @@ pub(crate) async fn back(
     })
 }
 
-/// Whether the table is adopted, whole, and of this mapping; what waits; who could not insert.
-/// Cancel-safe.
+/// Returns whether the table is adopted, completely and with this mapping, how many rows wait, and
+/// which roles could not insert. Cancel-safe.
 ///
 /// # Errors
-/// [`OperateError`] when the operator may not look, or when there is no such table.
+/// [`OperateError`] when the operator may not view tables, or when there is no such table.
 pub(crate) async fn status(old: &OldTable, operator: &Operator) -> Result<AdoptStatus, OperateError> {
     operator.permit(Role::Viewer, "look at tables")?;
     let mut connection = old.connect().await?;
@@ -234,7 +234,7 @@ pub(crate) async fn status(old: &OldTable, operator: &Operator) -> Result<AdoptS
     status
 }
 
-/// Each statement sees what has committed before it: the lock comes first.
+/// Each statement sees everything committed before it, so the lock comes first.
 const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE";
 
 impl OldTable {
@@ -250,7 +250,7 @@ impl OldTable {
         }
     }
 
-    /// The catalogs, of an outbox that fits this program.
+    /// Returns the facts of the catalogs, for an outbox whose schema fits this program.
     async fn facts(&self, connection: &mut PgConnection) -> Result<Facts, OperateError> {
         let schema = self.tables.options.schema.clone();
         let read = Facts::read(&mut *connection, &self.adoption, schema.as_ref().map(|it| it.as_str()));
@@ -262,7 +262,7 @@ impl OldTable {
         Ok(facts)
     }
 
-    /// Everything checked: the catalogs and the rows.
+    /// Checks the catalogs and the rows.
     async fn prepared(&self, connection: &mut PgConnection) -> Result<(Facts, Place), OperateError> {
         let facts = self.facts(&mut *connection).await?;
         let place = check::place(&self.adoption, &facts)?;
@@ -271,31 +271,31 @@ impl OldTable {
         Ok((facts, place))
     }
 
-    /// The same for the way back, which no row and no column can close.
+    /// The same for the way back, which neither rows nor columns can block.
     async fn prepared_back(&self, connection: &mut PgConnection) -> Result<(Facts, Place), OperateError> {
         let facts = self.facts(connection).await?;
         let place = check::place_back(&self.adoption, &facts)?;
         Ok((facts, place))
     }
 
-    /// Whether new rows go over as they should, and leave no other way.
+    /// Returns whether new rows are handed over as configured, and in no other way.
     fn is_whole(&self, facts: &Facts, place: &Place) -> bool {
         status::is_whole(Sql { adoption: &self.adoption, place }, facts) && !self.leaves(facts)
     }
 
-    /// Whether rows wait: an adoption may be whole, and yet no trigger has seen them.
+    /// Returns whether rows wait: an adoption can be complete and yet no trigger has seen them.
     async fn waits(&self, connection: &mut PgConnection, place: &Place) -> Result<bool, OperateError> {
         let waiting = rows::waiting(connection, Sql { adoption: &self.adoption, place }).await?;
         Ok(waiting.is_some_and(|rows| rows > 0))
     }
 
-    /// Whether the table has yet to leave its publication.
+    /// Returns whether the table is still in its publication.
     fn leaves(&self, facts: &Facts) -> bool {
         let name = self.adoption.publication.as_ref().map(|name| name.as_str());
         facts.publications.iter().any(|it| Some(it.name.as_str()) == name && it.names_table)
     }
 
-    /// The memory of the trigger; nothing where there is none.
+    /// Returns the memory of the trigger; empty without a trigger.
     fn remembered(&self, facts: &Facts) -> Result<Remembered, OperateError> {
         let Some(trigger) = facts.trigger() else { return Ok(Remembered::default()) };
         trigger.comment.as_deref().and_then(Remembered::read).ok_or_else(|| {
@@ -304,8 +304,8 @@ impl OldTable {
         })
     }
 
-    /// The memory of the next trigger. A table that left its publication earlier left it there; one
-    /// that leaves now has rows in the log up to now.
+    /// Returns the memory for the next trigger. A table that left its publication earlier keeps the
+    /// position of that time. For one that leaves now, the log has rows up to now.
     fn remembers(&self, facts: &Facts, lsn: Option<String>) -> Remembered {
         let before = self.remembered(facts).unwrap_or_default();
         let publication = self.adoption.publication.clone().or(before.publication);
@@ -313,7 +313,7 @@ impl OldTable {
         Remembered { lsn: lsn.filter(|_| publication.is_some()), publication }
     }
 
-    /// Refuses while a relay publishes and Debezium still has rows from before.
+    /// Returns an error while a relay publishes and Debezium still has earlier rows.
     async fn check_relay(&self, connection: &mut PgConnection, facts: &Facts) -> Result<(), OperateError> {
         if !self.leaves(facts) {
             return Ok(());
@@ -373,8 +373,8 @@ impl OldTable {
     }
 }
 
-/// The publication that the table is given back to. It may be there already: Debezium puts it in as
-/// it starts, unless it is told not to (`publication.autocreate.mode`).
+/// Returns the publication that the table joins again. It may already be there: Debezium adds the
+/// table when it starts, unless it is configured not to (`publication.autocreate.mode`).
 fn returns_to<'a>(facts: &Facts, remembered: &'a Remembered) -> Option<&'a ForeignIdentifier> {
     let has_table = |name: &ForeignIdentifier| {
         facts.publications.iter().any(|it| it.name == name.as_str() && it.has_table)
@@ -382,7 +382,7 @@ fn returns_to<'a>(facts: &Facts, remembered: &'a Remembered) -> Option<&'a Forei
     remembered.publication.as_ref().filter(|name| !has_table(name))
 }
 
-/// For `map_err`: what was being done when the database failed.
+/// For `map_err`: names the failed action.
 fn failed(what: &'static str) -> impl FnOnce(sqlx::Error) -> OperateError {
     move |error| {
         let told = message::error_text::chain(&error);

@@ -1,4 +1,4 @@
-//! Whether the rows of the old table can be handed over. Reads only.
+//! Checks whether the rows of the old table can be handed over. Reads only.
 
 use migrations::{Statement, Template};
 use sqlx::PgConnection;
@@ -12,16 +12,16 @@ const READ: &str = "read the rows that wait";
 
 const INVALID_TEXT: &str = "22P02";
 
-/// Something that no waiting row may be. `{…}` in the condition are values of the row.
+/// A condition that no waiting row may meet. `{…}` in it are values of the row.
 struct Rule {
     what: &'static str,
     condition: &'static str,
-    /// The part of an example that is shown.
+    /// The value of an example to show.
     value: &'static str,
     help: &'static str,
 }
 
-/// As `outbox_enqueue` refuses them.
+/// The same conditions as in `outbox_enqueue`.
 static RULES: [Rule; 6] = [
     Rule {
         what: "no topic",
@@ -81,7 +81,7 @@ impl Sql<'_> {
     }
 }
 
-/// Counts the rows that wait; none where rows do not tell.
+/// Counts the waiting rows; `None` where rows do not show whether they wait.
 pub(super) async fn waiting(
     connection: &mut PgConnection,
     sql: Sql<'_>,
@@ -92,7 +92,7 @@ pub(super) async fn waiting(
     count.map(Some).map_err(failed("count the rows that wait"))
 }
 
-/// Refuses rows that would not pass, and ids that are not unique.
+/// Returns an error for rows that cannot be handed over, and for ids that are not unique.
 pub(super) async fn check(
     connection: &mut PgConnection,
     sql: Sql<'_>,
@@ -122,7 +122,7 @@ pub(super) async fn check(
     Err(OperateError::refused(text, help))
 }
 
-/// How many rows break each rule, in one pass over the table.
+/// Counts the rows that break each rule, in one pass over the table.
 async fn counts(
     connection: &mut PgConnection,
     sql: Sql<'_>,
@@ -145,7 +145,7 @@ async fn counts(
     sqlx::query_scalar(&query).fetch_one(connection).await.map_err(|error| unreadable(sql, error))
 }
 
-/// An error of the one pass over the table: a path that leads into a text which is no JSON ends it.
+/// Converts an error of that pass: a path into a text that is not JSON ends it.
 fn unreadable(sql: Sql<'_>, error: sqlx::Error) -> OperateError {
     let database = error.as_database_error();
     let is_no_json = database.and_then(|error| error.code()).is_some_and(|code| code == INVALID_TEXT);
@@ -157,7 +157,7 @@ fn unreadable(sql: Sql<'_>, error: sqlx::Error) -> OperateError {
     OperateError::refused(text, "correct the row, or name the column without a path")
 }
 
-/// The refusal, with the first row that breaks the rule.
+/// Returns the error with the first row that breaks the rule.
 async fn refusal(
     connection: &mut PgConnection,
     sql: Sql<'_>,

@@ -1,9 +1,9 @@
-//! Whether the reader of a replication slot has everything from before the adoption.
+//! Checks whether the reader of a replication slot has received everything from before the
+//! adoption.
 //!
-//! The position that a reader confirms does not tell by itself. It stands still where the
-//! publication lets nothing through any more, and that is where the table's leaving puts it: the
-//! last row is confirmed, while other tables go on. So the rest of the log is decoded, on a copy of
-//! the slot.
+//! The position that a reader confirms is not enough. It stops where the publication lets nothing
+//! more through, which is the effect of removing the table: the last row is confirmed, while other
+//! tables go on. So the rest of the log is decoded, on a copy of the slot.
 
 use serde::Serialize;
 use sqlx::types::Json;
@@ -19,9 +19,9 @@ pub struct Slot {
     pub slot: String,
     /// Whether a client reads it.
     pub is_active: bool,
-    /// Whether everything from before the adoption was confirmed.
+    /// Whether everything from before the adoption is confirmed.
     pub is_through: bool,
-    /// Why that cannot be told for certain, and what to do.
+    /// The reason why this is uncertain, and what to do.
     pub doubt: Option<String>,
 }
 
@@ -32,13 +32,13 @@ pub(super) struct Left<'a> {
     pub(super) oid: i64,
     /// The publication that it has left.
     pub(super) publication: &'a str,
-    /// A position behind its last row; none where the SQL was run by hand.
+    /// A position after its last row; `None` if the SQL was run by hand.
     pub(super) lsn: Option<&'a str>,
-    /// Who looks.
+    /// The user who runs the query.
     pub(super) user: &'a str,
 }
 
-/// $1 a position; none is that of now.
+/// $1 is a position; null means the current one.
 const SLOTS: &str = "
 SELECT to_jsonb(f) FROM (
     SELECT s.slot_name::text AS slot, s.plugin::text AS plugin, s.active AS is_active,
@@ -54,25 +54,26 @@ struct Position {
     is_confirmed: bool,
 }
 
-/// The plugin of publications, which is the one that can be asked for one publication's rows.
+/// The plugin of publications, the only one that can select the rows of one publication.
 const PLUGIN: &str = "pgoutput";
 
-/// $1 slot, $2 name of the copy, which goes with this connection.
+/// $1 is the slot, $2 the name of the copy, which is dropped with this connection.
 const COPY: &str = "SELECT pg_copy_logical_replication_slot($1, $2, true)";
 
-/// $1 copy, $2 position or none, $3 most messages, $4 publication, $5 table: whether an insert of
-/// the table is among them (`I` and the table's number), or not all could be looked at. Up to
-/// version 14, transactions without a row are among them, too.
+/// Returns whether the changes include an insert into the table (`I` and the table's oid), or reach
+/// the limit, so that some remain unchecked. $1 is the copy, $2 a position or null, $3 the maximum
+/// number of messages, $4 the publication, $5 the table. Up to version 14, transactions without a
+/// row count as messages as well.
 const REST: &str = "
 SELECT count(*) >= $3 OR coalesce(bool_or(substring(data FOR 5) = '\\x49'::bytea || oidsend($5::bigint::oid)), false)
 FROM pg_logical_slot_peek_binary_changes($1, $2::pg_lsn, $3, 'proto_version', '1', 'publication_names', $4)";
 
-/// The most messages that are decoded for one look.
+/// Maximum number of messages decoded for one check.
 const LOOKED_AT_MAX: i32 = 10_000;
 
 const DROP: &str = "SELECT pg_drop_replication_slot($1)";
 
-/// The slots of the database, and how far each is.
+/// Returns the slots of the database and the progress of each.
 pub(super) async fn look(connection: &mut PgConnection, left: Left<'_>) -> Result<Vec<Slot>, OperateError> {
     let positions: Vec<Json<Position>> = sqlx::query_scalar(SLOTS)
         .bind(left.lsn)
@@ -91,7 +92,7 @@ pub(super) async fn look(connection: &mut PgConnection, left: Left<'_>) -> Resul
             false => match has_rest(&mut *connection, &slot, number, left).await {
                 Ok(true) => (false, None),
                 Ok(false) if is_active => (true, None),
-                // A snapshot reads the table and not the slot, and may go on.
+                // A snapshot reads the table instead of the slot, and may still run.
                 Ok(false) => {
                     let doubt = "no row is left in its log, which counts once its reader is there: \
                                  it may have a snapshot to finish";
@@ -105,14 +106,15 @@ pub(super) async fn look(connection: &mut PgConnection, left: Left<'_>) -> Resul
     Ok(slots)
 }
 
-/// Whether rows of the table are left between what the reader has confirmed and the adoption.
+/// Returns whether the log still has rows of the table between the reader's confirmed position and
+/// the adoption.
 async fn has_rest(
     connection: &mut PgConnection,
     slot: &str,
     number: usize,
     left: Left<'_>,
 ) -> Result<bool, sqlx::Error> {
-    // One transaction, so that a pooler leaves it on one session. An error drops the copy.
+    // One transaction keeps a pooler on one session. An error drops the copy.
     let mut tx = connection.begin().await?;
     let process: i32 = sqlx::query_scalar("SELECT pg_backend_pid()").fetch_one(&mut *tx).await?;
     let copy = format!("outbox_adopt_{process}_{number}");

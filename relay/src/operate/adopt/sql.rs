@@ -1,5 +1,5 @@
-//! The SQL of an adoption. Every name is an [`Identifier`] or a [`ForeignIdentifier`], and every
-//! text a literal: nothing else of the configuration gets into a statement.
+//! The SQL of an adoption. Every name in it is an [`Identifier`] or a [`ForeignIdentifier`], and
+//! every text a literal. No other part of the configuration enters a statement.
 
 use std::time::Duration;
 
@@ -12,13 +12,13 @@ use crate::operate::Signed;
 pub(super) const TRIGGER: &str = "outbox_adopt";
 /// The trigger that marks each new row as sent.
 pub(super) const MARK_TRIGGER: &str = "outbox_adopt_mark";
-/// The trigger that refuses changes of rows that were handed over.
+/// The trigger that refuses changes of rows that have been handed over.
 pub(super) const UPDATE_TRIGGER: &str = "outbox_adopt_update";
-/// All of them.
+/// All three triggers.
 pub(super) const TRIGGERS: [&str; 3] = [TRIGGER, MARK_TRIGGER, UPDATE_TRIGGER];
-/// A later version writes another function: `over` puts it in the place of this one.
+/// The version of the function. `over` replaces the function of another version.
 pub(super) const VERSION: u32 = 2;
-/// How comments and functions of an adoption begin.
+/// The prefix of comments and functions of an adoption.
 pub(super) const SIGN: &str = "outbox toolkit, adoption ";
 
 /// The facts of the database that a statement needs.
@@ -31,13 +31,13 @@ pub(super) struct Place {
     /// The trigger function, in the schema of the old table.
     pub(super) function: ForeignIdentifier,
     pub(super) payload: PayloadType,
-    /// How a column tells whether its row waits; none where no column does.
+    /// How a column marks waiting rows; `None` without such a column.
     pub(super) mark: Option<Mark>,
-    /// The primary key by which rows are deleted; empty where they are not.
+    /// The primary key for the deletion of rows; empty if rows are not deleted.
     pub(super) primary_key: Vec<ForeignIdentifier>,
 }
 
-/// How a payload becomes bytes.
+/// The conversion of a payload to bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PayloadType {
     Json,
@@ -45,23 +45,23 @@ pub(super) enum PayloadType {
     Bytes,
 }
 
-/// How a column tells that its row was sent.
+/// The way in which a column marks a row as sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mark {
     /// A time; null while the row waits.
     Time,
     /// A boolean.
     Flag,
-    /// A word of the configuration.
+    /// A configured word.
     Value,
 }
 
-/// One statement, and what it does, for the error of a failure.
+/// One statement, and its purpose for an error text.
 #[derive(Debug, Clone)]
 pub(super) struct Step {
     pub(super) what: &'static str,
     pub(super) sql: Statement,
-    /// Whether its rows are those that were handed over.
+    /// Whether its rows count as imported.
     pub(super) imports: bool,
 }
 
@@ -72,7 +72,7 @@ pub(super) struct Sql<'a> {
     pub(super) place: &'a Place,
 }
 
-/// The part of the function that marks rows, and that refuses what would be lost, or sent twice.
+/// The part of the function that marks rows and refuses changes that would be lost or sent twice.
 const MARKING: &str = "
     IF TG_OP = 'UPDATE' THEN -- {unsent}
         RAISE EXCEPTION 'row % of % was handed over to the outbox: no message tells of this change', NEW.{id},
@@ -94,7 +94,8 @@ fn step(what: &'static str, sql: Template) -> Step {
 }
 
 impl Sql<'_> {
-    /// The beginning of both directions: the lock waits for open writers, and holds new ones back.
+    /// Returns the first steps of both directions. The lock waits for open writers and holds new
+    /// ones back.
     pub(super) fn lock(&self, timeout: Duration) -> Vec<Step> {
         let millis = i64::try_from(timeout.as_millis()).unwrap_or(i64::MAX);
         vec![
@@ -102,18 +103,18 @@ impl Sql<'_> {
                 "set the lock timeout",
                 Template::new("SET LOCAL lock_timeout = {millis}").integer("millis", millis),
             ),
-            // An import of many rows is no statement that hangs.
+            // An import of many rows must not time out.
             step("set the statement timeout", Template::new("SET LOCAL statement_timeout = 0")),
             step("lock the old table", self.of_table("LOCK TABLE {table} IN SHARE ROW EXCLUSIVE MODE")),
         ]
     }
 
-    /// Everything after the lock, but the audit. `replaces`: an adoption is there. `leaves`: the
-    /// table is in its publication.
+    /// Returns the steps after the lock, without the audit. `replaces`: an adoption exists.
+    /// `leaves`: the table is in its publication.
     pub(super) fn over(&self, replaces: bool, leaves: bool, remembered: &Remembered) -> Vec<Step> {
         let mut steps = Vec::new();
         if replaces {
-            // Those of another mapping could refuse the marks of the import.
+            // Triggers of another mapping could refuse the marks of the import.
             steps.extend(self.drop_triggers());
         }
         if let Some(waits) = self.waits("r") {
@@ -165,7 +166,7 @@ impl Sql<'_> {
         steps
     }
 
-    /// Everything of the way back after the lock, but the audit.
+    /// Returns the steps of the way back after the lock, without the audit.
     pub(super) fn back(&self, publication: Option<&ForeignIdentifier>) -> Vec<Step> {
         let mut steps = self.drop_triggers();
         steps.push(step(
@@ -182,7 +183,7 @@ impl Sql<'_> {
         steps
     }
 
-    /// The line in the audit of operators.
+    /// Returns the step that writes the operators' audit.
     pub(super) fn audit(&self, relay: &str, action: &str, selection: &str, signed: &Signed) -> Step {
         let insert = "INSERT INTO {home}.outbox_operation (actor, relay, action, selection, note)\n\
                       VALUES ({actor}, {relay}, {action}, {selection}, {note})";
@@ -196,12 +197,13 @@ impl Sql<'_> {
         step("write the audit", insert)
     }
 
-    /// Whether new rows are marked as sent, by a trigger of its own.
+    /// Returns whether a trigger of its own marks new rows as sent.
     pub(super) fn marks(&self) -> bool {
         self.mark().is_some()
     }
 
-    /// Rows that wait: a condition on `row`; none where rows do not tell.
+    /// Returns the condition on `row` for waiting rows; `None` where rows do not show whether they
+    /// wait.
     pub(super) fn waits(&self, row: &'static str) -> Option<Statement> {
         let pending = self.pending(row);
         if pending.is_none() && self.adoption.when_sent == WhenSent::Mark {
@@ -229,7 +231,7 @@ impl Sql<'_> {
         Some(condition.statement("values", &literals(&pending.before)).render())
     }
 
-    /// The rows that are meant: a condition on `row`; none where all are.
+    /// Returns the condition on `row` for the selected rows; `None` if all are selected.
     fn only(&self, row: &'static str) -> Option<Statement> {
         let only = self.adoption.only.as_ref()?;
         let condition = Template::new("{value} IN ({values})");
@@ -237,7 +239,7 @@ impl Sql<'_> {
         Some(condition.statement("values", &literals(&only.values)).render())
     }
 
-    /// The value of a row that was sent; none where rows are not marked.
+    /// Returns the value of a sent row; `None` if rows are not marked.
     fn mark(&self) -> Option<Statement> {
         let pending = self.adoption.pending.as_ref()?;
         let mark = match self.place.mark.filter(|_| self.adoption.when_sent == WhenSent::Mark)? {
@@ -248,10 +250,10 @@ impl Sql<'_> {
         Some(Template::new(mark).literal("value", pending.after.as_deref().unwrap_or_default()).render())
     }
 
-    /// A change of a row that no message tells of, as a condition on `OLD` and `NEW`: the content
-    /// of one that was handed over, or one that waits again. The update of an `INSERT … ON CONFLICT
-    /// DO UPDATE` is such a change, and the mark of its `EXCLUDED` would hide it. None where rows
-    /// are not marked.
+    /// Returns a condition on `OLD` and `NEW` for a change that no message reports: the content of
+    /// a row that was handed over changes, or a row waits again. The update of an `INSERT … ON
+    /// CONFLICT DO UPDATE` is such a change, and the mark in its `EXCLUDED` would hide it. `None`
+    /// if rows are not marked.
     fn unsent(&self) -> Option<Statement> {
         self.mark()?;
         let adoption = self.adoption;
@@ -259,7 +261,7 @@ impl Sql<'_> {
         fields.extend(adoption.topic.field());
         fields.extend(adoption.key.iter().chain(&adoption.kind));
         fields.extend(adoption.headers.iter().map(|(_, field)| field));
-        // A header may tell the mark itself.
+        // A header may carry the mark itself.
         fields.retain(|field| Some(&field.column) != adoption.pending.as_ref().map(|it| &it.column));
         let mut differs = Template::new("({old})::text IS DISTINCT FROM ({new})::text")
             .statement("old", &self.raw_payload("OLD"))
@@ -282,13 +284,13 @@ impl Sql<'_> {
         Some(unsent.statement("differs", &differs).render())
     }
 
-    /// `"schema"."table"`.
+    /// Returns `"schema"."table"`.
     pub(super) fn table(&self) -> Statement {
         let (schema, table) = (&self.place.schema, &self.adoption.table);
         Template::new("{old}.{table}").identifier("old", schema).identifier("table", table).render()
     }
 
-    /// A template with the old table put in.
+    /// Inserts the old table into a template.
     pub(super) fn of_table(&self, text: &'static str) -> Template {
         Template::new(text).statement("table", &self.table())
     }
@@ -304,7 +306,7 @@ impl Sql<'_> {
         TRIGGERS.map(|trigger| step("drop the trigger", drop(trigger))).into()
     }
 
-    /// Rows get their places in the order in which they waited.
+    /// Imports rows in the order in which they waited.
     fn import(&self, waits: &Statement) -> Template {
         let insert = "INSERT INTO {home}.outbox_message (topic, key, kind, content_type, headers, payload)\n\
                       SELECT {topic},\n    {key},\n    {kind},\n    {content},\n    {headers},\n    {payload}\n\
@@ -322,10 +324,10 @@ impl Sql<'_> {
         self.of_trigger(create, TRIGGER).statement("body", &self.body())
     }
 
-    /// The function's text. `status` compares it, so it holds all that the mapping means.
+    /// Returns the function's text. `status` compares it, so it contains the whole mapping.
     ///
-    /// Marking comes before the row is stored, handing over after it: a row that `ON CONFLICT DO
-    /// NOTHING` leaves out is never stored, and only triggers of the second kind know.
+    /// Rows are marked before they are stored and handed over afterwards: `ON CONFLICT DO NOTHING`
+    /// may skip a row, which only an AFTER trigger knows.
     pub(super) fn body(&self) -> Statement {
         let marking = match (self.mark(), &self.adoption.pending, self.unsent()) {
             (Some(mark), Some(pending), Some(unsent)) => Template::new(MARKING)
@@ -351,8 +353,7 @@ impl Sql<'_> {
         self.values(body.statement("deleting", &self.deleting()), "NEW").render()
     }
 
-    /// Deletes the new row, once it is stored: a producer that asks for what it has inserted
-    /// (`RETURNING`) gets it.
+    /// Deletes the new row after it is stored, so that a producer with `RETURNING` gets it.
     fn deleting(&self) -> Statement {
         let mut conditions: Option<Statement> = None;
         for column in &self.place.primary_key {
@@ -374,7 +375,7 @@ impl Sql<'_> {
     }
 }
 
-/// Texts as a list of literals.
+/// Returns texts as a list of literals.
 pub(super) fn literals(texts: &[String]) -> Statement {
     let mut list: Option<Statement> = None;
     for text in texts {
@@ -389,12 +390,12 @@ pub(super) fn literals(texts: &[String]) -> Statement {
     list.unwrap_or_else(|| Template::new("").render())
 }
 
-/// The comment of the trigger, which remembers the way back.
+/// The memory of the way back, in the comment of the trigger.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Remembered {
     /// The publication that the table has left.
     pub(super) publication: Option<ForeignIdentifier>,
-    /// A position that a slot has to reach before nothing of the old way is outstanding.
+    /// A position that a slot must reach before the old relay has nothing left to publish.
     pub(super) lsn: Option<String>,
 }
 
@@ -405,7 +406,7 @@ impl Remembered {
         format!("{SIGN}{VERSION}{}{}", publication.unwrap_or_default(), lsn.unwrap_or_default())
     }
 
-    /// Reads a comment; none when it is not of an adoption.
+    /// Parses a comment; `None` if it is not one of an adoption.
     pub(super) fn read(comment: &str) -> Option<Self> {
         let mut parts = comment.strip_prefix(SIGN)?.split("; ");
         parts.next()?.parse::<u32>().ok()?;
@@ -421,7 +422,7 @@ impl Remembered {
     }
 }
 
-/// The statements as a script for an administrator.
+/// Returns the statements as a script for an administrator.
 pub(super) fn script<'a>(steps: impl IntoIterator<Item = &'a Step>) -> String {
     let mut script = String::from("BEGIN ISOLATION LEVEL READ COMMITTED;\n");
     for step in steps {

@@ -1,4 +1,4 @@
-//! Whether an adoption is there, whole, and of this mapping.
+//! Checks whether an adoption exists, is complete, and matches this mapping.
 
 use serde::Serialize;
 use sqlx::PgConnection;
@@ -15,18 +15,18 @@ use crate::operate::{OperateError, OperateErrorKind};
 pub enum AdoptState {
     /// Each new row is handed over.
     Adopted,
-    /// No trigger is there.
+    /// There is no trigger.
     NotAdopted,
-    /// A trigger is there and switched off: new rows go neither way.
+    /// A trigger exists but is disabled: new rows leave in neither way.
     Disabled,
-    /// The trigger is of another mapping or version than this program would make.
+    /// The trigger has another mapping or version than this program would create.
     Differs,
-    /// The table has changed, and a new row would fail or cannot be handed over.
+    /// The table has changed: a new row would fail or cannot be handed over.
     Broken,
 }
 
 impl AdoptState {
-    /// The words for tables.
+    /// Returns the words for tables.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -39,17 +39,17 @@ impl AdoptState {
     }
 }
 
-/// A role that may insert into the old table, and whose inserts fail: it may not append messages,
-/// or not delete the row.
+/// A role that may insert into the old table but whose inserts fail: it may not append messages, or
+/// not delete the row.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct LackingRole {
     /// The role.
     pub role: String,
-    /// The SQL that gives it the right.
+    /// The SQL that grants the right.
     pub remedy: String,
 }
 
-/// The answer of `relay adopt status`.
+/// The result of `relay adopt status`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct AdoptStatus {
     /// The pipeline.
@@ -58,21 +58,21 @@ pub struct AdoptStatus {
     pub table: String,
     /// Whether it is adopted.
     pub state: AdoptState,
-    /// Why it is not, and what to do.
+    /// The reason why it is not, and what to do.
     pub problem: Option<String>,
-    /// Rows that wait for the old relay, where the table tells.
+    /// Number of rows that wait for the old relay, if the table shows it.
     pub waiting: Option<i64>,
     /// Roles whose inserts fail.
     pub lacking: Vec<LackingRole>,
     /// The publication that the table has left.
     pub publication: Option<String>,
-    /// Slots of this database, where the table has left a publication.
+    /// Slots of this database, if the table has left a publication.
     pub slots: Vec<Slot>,
-    /// Publications that go on with the table's rows.
+    /// Publications that still publish the table's rows.
     pub also_published_by: Vec<String>,
 }
 
-/// Whether the triggers are there, switched on, and of this mapping.
+/// Returns whether the triggers exist, are enabled, and match this mapping.
 pub(super) fn is_whole(sql: Sql<'_>, facts: &Facts) -> bool {
     state(sql, facts).0 == AdoptState::Adopted
 }
@@ -126,7 +126,7 @@ pub(super) async fn look(
         Ok(place) => {
             let sql = Sql { adoption: &old.adoption, place: &place };
             (status.state, status.problem) = state(sql, facts);
-            // A user who may not read the old table sees the rest.
+            // A user who may not read the old table still sees the rest.
             status.waiting = match rows::waiting(&mut *connection, sql).await {
                 Err(error) if error.kind() == OperateErrorKind::Refused => None,
                 waiting => waiting?,

@@ -6,7 +6,7 @@ use super::sql::{PayloadType, Sql, literals};
 use crate::config::{AdoptedTopic, Field, NullPayload};
 
 impl Sql<'_> {
-    /// Puts what a message is made of in its places.
+    /// Inserts the parts of a message into a template.
     pub(super) fn values(&self, template: Template, row: &'static str) -> Template {
         template
             .identifier("home", &self.place.home)
@@ -39,7 +39,7 @@ impl Sql<'_> {
         }
     }
 
-    /// A value as text; null where there is none.
+    /// Returns a value as text; null if there is none.
     pub(super) fn text(&self, field: Option<&Field>, row: &'static str) -> Statement {
         match field {
             Some(field) if field.path.is_empty() => of_column("{row}.{column}::text", field, row).render(),
@@ -68,7 +68,7 @@ impl Sql<'_> {
             let longer = Template::new("{pairs}, {pair}").statement("pairs", &pairs);
             pairs = longer.statement("pair", &pair(name.as_str(), field)).render();
         }
-        // A header without a value is left out.
+        // Headers without a value are left out.
         let build = match self.adoption.headers.is_empty() {
             true => "jsonb_build_object({pairs})",
             false => "jsonb_strip_nulls(jsonb_build_object({pairs}))",
@@ -76,12 +76,12 @@ impl Sql<'_> {
         Template::new(build).statement("pairs", &pairs).render()
     }
 
-    /// The payload as the row has it; null where it has none, or a null of JSON at the path's end.
+    /// Returns the payload as in the row; null if the row has none, or a JSON null at the path.
     pub(super) fn raw_payload(&self, row: &'static str) -> Statement {
         let field = &self.adoption.payload;
         match field.path.is_empty() {
             true => of_column("{row}.{column}", field, row).render(),
-            // The type json keeps the text of a member as it was written.
+            // The type json keeps a member's text as written.
             false => of_path("nullif(({row}.{column}::json #> {path})::text, 'null')", field, row),
         }
     }
@@ -140,8 +140,8 @@ mod tests {
         }
     }
 
-    /// `status` compares this text: another one for the same configuration would make every
-    /// adoption that is there one of another mapping.
+    /// `status` compares this text: a change for the same configuration would make every existing
+    /// adoption differ.
     #[test]
     fn the_function_of_a_plain_table_stays_what_it_was() {
         let adoption = adoption(
@@ -218,8 +218,8 @@ END
         assert_eq!(waits.map(|it| it.to_string()).as_deref(), Some("true"));
     }
 
-    /// A path is a list of literals, whatever it holds; nothing of it becomes SQL, ends the body of
-    /// the function, or names a placeholder.
+    /// A path becomes a list of literals whatever it contains. It never becomes SQL, ends the
+    /// function's body, or names a placeholder.
     #[test]
     fn nothing_of_the_configuration_becomes_sql() {
         let hostile = r#"a'] || pg_sleep(9) || ARRAY['$adopt$; {home} {row} \\ --"#;
@@ -237,7 +237,7 @@ END
         let key = format!("(r.\"b\"::json #>> ARRAY[{literal}, '0'])");
         assert_eq!(sql.text(adoption.key.as_ref(), "r").as_str(), key);
         let script = script(&sql.over(false, false, &Remembered::default()));
-        // Each place holds the literal as a whole; without them, nothing of the text is left.
+        // Each occurrence is the whole literal; without them, nothing of the text remains.
         let rest = script.replace(literal, "");
         assert!(script.matches(literal).count() >= 10, "{script}");
         assert!(!rest.contains("pg_sleep") && rest.matches("$adopt$").count() == 2, "{rest}");

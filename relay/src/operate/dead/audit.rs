@@ -1,4 +1,4 @@
-//! The decisions taken so far, and what operators did besides.
+//! The audit: decisions about messages, and other operations.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -13,66 +13,67 @@ use crate::operate::operator::{Operator, Role};
 use crate::operate::places::{InboxPlace, OutboxPlace, Places};
 use crate::operate::seconds;
 
-/// Lines of each place that are read to tell decisions apart: a decision about several messages has
-/// one for each.
+/// Maximum number of rows read from each place to group decisions: a decision about several
+/// messages has a row for each.
 const ROWS_MAX: NonZeroU32 = NonZeroU32::MIN.saturating_add(9_999);
 
-/// One decision, about one message or about several.
+/// One decision about one or several messages.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct AuditLine {
-    /// When it was taken, by the database's clock.
+    /// The time, by the database's clock.
     #[serde(serialize_with = "seconds::serialize")]
     pub at: OffsetDateTime,
-    /// Who took it.
+    /// The author.
     pub actor: String,
     /// `requeue`, `redrive`, `discard`, `edit`, or an operation: `pause`, `resume`, `replay`,
     /// `replayed`.
     pub action: String,
-    /// Where the message waited.
+    /// The kind of place of the message.
     pub source: DeadSource,
     /// The pipeline or the consumer.
     pub owner: String,
-    /// The number of messages that it is about; 0 for an operation.
+    /// Number of its messages; 0 for an operation.
     pub messages: u64,
-    /// Its place in the log, or the id of the dead letter; `None` for an operation, and of several
+    /// The place in the log, or the id of the dead letter; `None` for an operation and for several
     /// messages.
     pub id: Option<String>,
-    /// Its message id, where the audit has it.
+    /// The message id, if the audit has it.
     pub message_id: Option<String>,
-    /// The filter by which it was chosen, and how many it chose; of a pause or resume, its scope.
+    /// The filter that chose the messages, with their number; for a pause or resume, its scope.
     pub selection: Option<String>,
-    /// Why.
+    /// The reason.
     pub note: String,
-    /// Whether a redrive applies what is older than the inbox remembers.
+    /// Whether a redrive applies a message older than the inbox remembers.
     pub accept_late: bool,
-    /// Its outcome; nothing while a request is open, and for what takes effect at once. Of several
-    /// messages, how many have which.
+    /// The outcome; `None` while a request is open, and for actions that take effect at once. For
+    /// several messages, the number of each outcome.
     pub outcome: Option<String>,
-    /// When that was.
+    /// The time of the outcome.
     #[serde(serialize_with = "seconds::serialize_option")]
     pub done_at: Option<OffsetDateTime>,
     /// SHA-256 of payload and headers before an edit.
     pub digest_before: Option<String>,
     /// SHA-256 of payload and headers after an edit.
     pub digest_after: Option<String>,
-    /// Why the message was dead when the decision was made, where the audit has it.
+    /// The error for which the message was dead at the time of the decision, if the audit has it.
     pub error: Option<String>,
 }
 
-/// Decisions, and the places that could not be asked.
+/// Decisions, and the places that do not answer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Audited {
-    /// The decisions, the latest first.
+    /// The decisions, latest first.
     pub lines: Vec<AuditLine>,
-    /// Why places could not be asked; their decisions are missing.
+    /// The errors of places that do not answer; their decisions are missing.
     pub away: Vec<OperateError>,
 }
 
-/// The decisions about messages in all places, the latest first, at most `limit`: one line for
-/// each, however many messages it is about. Cancel-safe.
+/// Returns at most `limit` decisions about messages in all places, latest first. A decision is one
+/// line, however many messages it concerns. Cancel-safe.
 ///
 /// # Errors
-/// [`OperateError`] when the operator may not look. [`Audited::away`] tells which places are away.
+/// [`OperateError`] when the operator may not read the audit. [`Audited::away`] has the places that
+/// are away.
 pub async fn audit(places: &Places, operator: &Operator, limit: NonZeroU32) -> Result<Audited, OperateError> {
     operator.permit(Role::Viewer, "read the audit")?;
     let mut audited = read(places, ROWS_MAX.max(limit), grouped).await;
@@ -80,10 +81,10 @@ pub async fn audit(places: &Places, operator: &Operator, limit: NonZeroU32) -> R
     Ok(audited)
 }
 
-/// As [`audit`], with a line for each message. Cancel-safe.
+/// Like [`audit`], with a line for each message. Cancel-safe.
 ///
 /// # Errors
-/// As for [`audit`].
+/// Those of [`audit`].
 pub async fn audit_of_messages(
     places: &Places,
     operator: &Operator,
@@ -95,7 +96,7 @@ pub async fn audit_of_messages(
     Ok(audited)
 }
 
-/// At most so many rows of each place, brought together by `group` within it.
+/// Reads at most `rows_max` rows of each place, and combines them with `group`.
 async fn read(places: &Places, rows_max: NonZeroU32, group: fn(Vec<AuditLine>) -> Vec<AuditLine>) -> Audited {
     let (mut lines, mut away) = (Vec::new(), places.away.clone());
     for place in &places.outboxes {
@@ -113,13 +114,13 @@ async fn read(places: &Places, rows_max: NonZeroU32, group: fn(Vec<AuditLine>) -
             Err(error) => away.push(error),
         }
     }
-    // Each place tells the latest first; the sort is stable.
+    // Each place returns the latest first; the sort is stable.
     lines.sort_by_key(|line| std::cmp::Reverse(line.at));
     lines.dedup();
     Audited { lines, away }
 }
 
-/// Decisions about messages, and other operations.
+/// Returns decisions about messages, and other operations.
 async fn of_outbox(
     place: &OutboxPlace,
     limit: NonZeroU32,
@@ -191,14 +192,13 @@ async fn of_inbox(place: &InboxPlace, limit: NonZeroU32) -> Result<Vec<AuditLine
         .collect())
 }
 
-/// Puts the lines of one decision together: those of one operator, filter and reason that follow
-/// each other.
+/// Combines consecutive lines with the same operator, filter and reason into one decision.
 fn grouped(lines: Vec<AuditLine>) -> Vec<AuditLine> {
     let is_of_one = |one: &AuditLine, other: &AuditLine| {
         let of = |line: &AuditLine| {
             (line.source, line.owner.clone(), line.actor.clone(), line.action.clone(), line.accept_late)
         };
-        // Without a filter, each was decided about by itself.
+        // Without a filter, each message was decided about individually.
         one.selection.is_some()
             && of(one) == of(other)
             && (&one.selection, &one.note) == (&other.selection, &other.note)
@@ -206,7 +206,7 @@ fn grouped(lines: Vec<AuditLine>) -> Vec<AuditLine> {
     lines.chunk_by(is_of_one).map(together).collect()
 }
 
-/// The line of a decision, from those of its messages.
+/// Combines the lines of a decision's messages into one.
 fn together(lines: &[AuditLine]) -> AuditLine {
     let mut line = lines[0].clone();
     if lines.len() == 1 {

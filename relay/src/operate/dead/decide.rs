@@ -1,5 +1,5 @@
-//! Decisions about dead messages, carried out with their lines in the audit: about entries of an
-//! outbox some hundred in a transaction, about dead letters one by one.
+//! Carries out decisions about dead messages and writes them to the audit. Entries of an outbox
+//! share transactions of some hundred entries; dead letters are decided about one by one.
 
 use std::num::NonZeroU32;
 
@@ -17,11 +17,11 @@ use crate::operate::operator::Signed;
 use crate::operate::places::{InboxPlace, OutboxPlace, Places};
 use crate::operate::seconds;
 
-/// How far back the audit is read to name who was faster.
+/// Maximum number of audit records read to find an earlier decision.
 pub(crate) const LOOK_BACK: u32 = 1_000;
 
-/// Entries of a batch whose present state is looked up, when somebody else was faster: two
-/// questions to the database for each.
+/// Maximum number of entries of a batch whose current state is looked up after another decision was
+/// faster. Each needs two queries.
 const EXPLAINED_MAX: usize = 20;
 
 /// A decision.
@@ -29,23 +29,23 @@ const EXPLAINED_MAX: usize = 20;
 pub enum Change {
     /// Try it again: the relay publishes it, or its consumer runs the handler once more.
     Requeue {
-        /// Apply also what is older than the inbox remembers; says nothing to an outbox.
+        /// Also apply a message older than the inbox remembers. Has no effect on an outbox.
         accept_late: bool,
     },
     /// Give it up: it is never published, or none of its copies takes effect.
     Discard,
-    /// Replace its content; a dead one stays dead until it is requeued. For entries of outboxes
-    /// only.
+    /// Replace its content. A dead message stays dead until it is requeued. Only for entries of
+    /// outboxes.
     Edit {
-        /// The new payload; `None` leaves it.
+        /// The new payload; `None` keeps the old one.
         payload: Option<Vec<u8>>,
-        /// The new headers, all of them; `None` leaves them.
+        /// All new headers; `None` keeps the old ones.
         headers: Option<Headers>,
     },
 }
 
 impl Change {
-    /// The verb, as people say it.
+    /// Returns the verb.
     #[must_use]
     pub fn as_str(&self) -> &'static str {
         match self {
@@ -55,7 +55,7 @@ impl Change {
         }
     }
 
-    /// Whether it is possible about an entry that is retried in vain until an operator acts.
+    /// Returns whether it applies to an entry that is retried in vain until an operator acts.
     pub(crate) fn takes_retrying(&self) -> bool {
         !matches!(self, Self::Requeue { .. })
     }
@@ -64,7 +64,7 @@ impl Change {
 /// The outcome of a decision about one message.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Decided {
-    /// Where it waits.
+    /// The kind of place where it waits.
     pub source: DeadSource,
     /// The pipeline or the consumer.
     pub owner: String,
@@ -76,14 +76,16 @@ pub struct Decided {
     pub topic: String,
     /// Its ordering key.
     pub key: Option<String>,
-    /// Whether it is as it was asked for now.
+    /// Whether the message is now in the requested state.
     pub done: bool,
-    /// Whether nobody knows: the answer of the database was lost. List the messages again.
+    /// Whether the outcome is unknown because the database's answer was lost. List the messages
+    /// again.
     pub is_unknown: bool,
-    /// `requeued`, `requested` (its consumer carries it out), `discarded`, `edited`; `requested
-    /// before`, who was faster, why it was not done, or that it is unknown whether it was.
+    /// `requeued`, `requested` (its consumer carries it out), `discarded`, `edited` or `requested
+    /// before`. Otherwise the earlier decision, the reason why it was not done, or that this is
+    /// unknown.
     pub outcome: String,
-    /// Why it was not done.
+    /// The reason why it was not done.
     #[serde(skip)]
     pub(crate) error: Option<OperateError>,
 }
@@ -93,19 +95,19 @@ pub struct Decided {
 pub struct Report {
     /// The verb.
     pub action: &'static str,
-    /// The filter, and how many it chose.
+    /// The filter, and the number of messages that it chose.
     pub selection: String,
-    /// Whether it was only asked what would happen.
+    /// Whether this is only a dry run.
     pub dry_run: bool,
-    /// One for each message that was come to, in the order of the plan.
+    /// One for each processed message, in the order of the plan.
     pub messages: Vec<Decided>,
-    /// The first error; an outage goes before what is the matter with one message.
+    /// The first error; an outage takes precedence over a problem of one message.
     #[serde(skip)]
     pub error: Option<OperateError>,
 }
 
 impl Plan {
-    /// The subject of a decision that is not taken, as a report.
+    /// Returns the messages of a decision as a report, without taking it.
     #[must_use]
     pub fn dry_run(self, change: &Change) -> Report {
         let outcome = format!("would {}", change.as_str());
@@ -117,15 +119,14 @@ impl Plan {
         Report { action: change.as_str(), selection: self.selection, dry_run: true, messages, error: None }
     }
 
-    /// Carries the decision out: a discard from the last message of the plan to the first, anything
-    /// else in the order of the plan. `progress` is called after each part with the number of
-    /// messages that it has come to. A message about which somebody else has decided meanwhile is
-    /// left as it is and reported; after an outage nothing more is decided. Not cancel-safe: list
-    /// the messages again.
+    /// Carries out the decision: a discard from the last message of the plan to the first, other
+    /// changes in the order of the plan. Calls `progress` after each part with the number of
+    /// processed messages. A message about which another decision was made meanwhile is left as it
+    /// is and reported. After an outage it stops. Not cancel-safe: list the messages again.
     ///
     /// # Errors
-    /// [`OperateError`] when nothing may be decided; nothing was, then. What is the matter with
-    /// single messages stands in [`Report::error`].
+    /// [`OperateError`] when no decision is permitted; then none was taken. Problems of single
+    /// messages are in [`Report::error`].
     pub async fn carry_out(
         self,
         places: &Places,
@@ -146,9 +147,9 @@ impl Plan {
             return Err(OperateError::refused(text, help));
         }
         let mut order: Vec<&DeadMessage> = self.messages.iter().collect();
-        // Each part is a transaction of its own, and once the first message of a key is discarded,
-        // the next one may take effect. From the last one on, none does that is to be discarded as
-        // well.
+        // Each part is a transaction of its own, and after the first message of a key is discarded,
+        // the next one may take effect. From the last one backwards, no message takes effect that
+        // is still to be discarded.
         let is_backwards = *change == Change::Discard;
         if is_backwards {
             order.reverse();
@@ -212,7 +213,7 @@ impl Plan {
     }
 }
 
-/// Cuts a list where another transaction begins: entries of one outbox go together.
+/// Splits a list into transactions: consecutive entries of one outbox go together.
 fn parts<'a, 'b>(order: &'a [&'b DeadMessage]) -> impl Iterator<Item = &'a [&'b DeadMessage]> {
     let together = |one: &&DeadMessage, other: &&DeadMessage| match (one.row, other.row) {
         (Row::Outbox(one, _), Row::Outbox(other, _)) => one == other,
@@ -222,8 +223,8 @@ fn parts<'a, 'b>(order: &'a [&'b DeadMessage]) -> impl Iterator<Item = &'a [&'b 
 }
 
 impl Plan {
-    /// Whether a message takes effect by itself, once those before it have: to choose it by its
-    /// topic, say, does not hurry it. By its id, it is refused.
+    /// Returns whether a message follows by itself once those before it took effect. A filter that
+    /// chooses it, for example by topic, does not hurry it. Naming it by id is refused.
     fn follows(&self, message: &DeadMessage, change: &Change) -> bool {
         let is_held = message.source == DeadSource::Inbox && message.cause.as_deref() == Some("held");
         is_held && !self.is_named && matches!(change, Change::Requeue { .. })
@@ -231,7 +232,7 @@ impl Plan {
 }
 
 impl Decided {
-    /// Nothing is decided about it.
+    /// Returns the outcome of a message about which nothing is decided.
     fn following(message: &DeadMessage) -> Self {
         let told = String::from("held: follows by itself once those before it took effect");
         Self { done: false, outcome: told, ..Self::of(message, Ok(String::new())) }
@@ -240,7 +241,7 @@ impl Decided {
     fn of(message: &DeadMessage, outcome: Result<String, OperateError>) -> Self {
         let (outcome, error) = match outcome {
             Ok(outcome) => (outcome, None),
-            // It says so itself.
+            // The error's own text says so.
             Err(error) if error.is_unknown() => (error.to_string(), Some(error)),
             Err(error) => (format!("not done: {error}"), Some(error)),
         };
@@ -259,7 +260,7 @@ impl Decided {
     }
 }
 
-/// Decides about entries of one outbox in one transaction; an outcome for each.
+/// Decides about entries of one outbox in one transaction. Returns an outcome for each.
 async fn decide_entries(
     place: &OutboxPlace,
     messages: &[&DeadMessage],
@@ -299,13 +300,14 @@ async fn decide_entries(
     Ok(outcomes)
 }
 
-/// As a decision names the entry; `None` of a dead letter.
+/// Returns the entry as a decision names it; `None` for a dead letter.
 fn chosen(message: &DeadMessage) -> Option<ChosenEntry> {
     let Row::Outbox(_, id) = message.row else { return None };
     Some(ChosenEntry { id, message_id: message.message_id.clone().unwrap_or_default() })
 }
 
-/// Who was faster, and what became of the entry, where the database tells; else the error itself.
+/// Returns the earlier decision and the entry's state, if the database has them; otherwise the
+/// error itself.
 async fn explain(place: &OutboxPlace, entry: &ChosenEntry, error: DecideError) -> OperateError {
     let error = OperateError::from(error);
     let Ok(named) = entry.message_id.parse::<MessageRef>() else { return error };
@@ -352,7 +354,8 @@ async fn decide_letter(
     }
 }
 
-/// Who decided about a dead letter last; empty when the audit does not say.
+/// Returns the author of the last decision about a dead letter; empty if the audit does not have
+/// it.
 async fn by_whom(place: &InboxPlace, id: DeadLetterId) -> Result<String, OperateError> {
     let look_back = NonZeroU32::new(LOOK_BACK).unwrap_or(NonZeroU32::MIN);
     let decisions = place.database.decisions(look_back).await?;

@@ -1,4 +1,4 @@
-//! Which messages are meant.
+//! Filters for messages.
 
 use std::fmt;
 use std::str::FromStr;
@@ -16,23 +16,23 @@ use crate::config::units::Time;
 pub struct MessageRef(String);
 
 impl MessageRef {
-    /// Whether it names this message.
+    /// Returns whether it names this message.
     #[must_use]
     pub fn names(&self, message: &DeadMessage) -> bool {
         self.is(&message.id, message.message_id.as_deref().unwrap_or_default())
     }
 
-    /// Whether it is this id or this message id.
+    /// Returns whether it equals this id or this message id.
     pub(crate) fn is(&self, id: &str, message_id: &str) -> bool {
         self.0 == id || self.0 == message_id
     }
 
-    /// The place in the log that it may be.
+    /// Returns the place in the log, if it is a number.
     pub(crate) fn place(&self) -> Option<i64> {
         self.0.parse().ok()
     }
 
-    /// The id of a message or dead letter that it may be.
+    /// Returns the id of a message or dead letter, if it is a UUID.
     pub(crate) fn uuid(&self) -> Option<Uuid> {
         Uuid::parse_str(&self.0).ok()
     }
@@ -45,7 +45,7 @@ impl FromStr for MessageRef {
         if text.trim().is_empty() {
             return Err("it is empty: give the place in the log, the message id or the dead letter's id");
         }
-        // As the tables write them: without leading zeros, with hyphens.
+        // In the form of the tables: without leading zeros, with hyphens.
         Ok(Self(match (text.trim().parse::<i64>(), Uuid::parse_str(text.trim())) {
             (Ok(place), _) => place.to_string(),
             (Err(_), Ok(uuid)) => uuid.to_string(),
@@ -60,41 +60,41 @@ impl fmt::Display for MessageRef {
     }
 }
 
-/// Which messages are meant: those that meet every condition. Without any, all.
+/// Conditions that a message must all meet; without any, all messages match.
 #[derive(Debug, Clone, Default)]
 pub struct Filter {
-    /// Only in outboxes, or only in inboxes.
+    /// Only outboxes, or only inboxes.
     pub source: Option<DeadSource>,
-    /// Only these; all where there is none.
+    /// Only these messages; if empty, all.
     pub ids: Vec<MessageRef>,
-    /// Only of this topic or queue.
+    /// Only messages of this topic or queue.
     pub topic: Option<String>,
-    /// Only with this ordering key.
+    /// Only messages with this ordering key.
     pub key: Option<String>,
-    /// Only of this event type.
+    /// Only messages of this event type.
     pub kind: Option<String>,
-    /// Only with this cause: see [`DeadMessage::cause`].
+    /// Only messages with this cause: see [`DeadMessage::cause`].
     pub cause: Option<String>,
     /// Only dead letters of this consumer.
     pub consumer: Option<ConsumerName>,
-    /// Only those that have waited longer than this.
+    /// Only messages that have waited longer than this.
     pub older_than: Option<Duration>,
-    /// Only those that have waited no longer than this.
+    /// Only messages that have waited no longer than this.
     pub newer_than: Option<Duration>,
 }
 
 impl Filter {
-    /// Whether a message in the outbox can be meant.
+    /// Returns whether messages of outboxes can match.
     pub(crate) fn takes_outboxes(&self) -> bool {
         self.source != Some(DeadSource::Inbox) && self.consumer.is_none()
     }
 
-    /// Whether a message in an inbox can be meant.
+    /// Returns whether messages of inboxes can match.
     pub(crate) fn takes_inboxes(&self) -> bool {
         self.source != Some(DeadSource::Outbox)
     }
 
-    /// Whether the message is meant.
+    /// Returns whether the message matches.
     pub(crate) fn takes(&self, message: &DeadMessage, now: OffsetDateTime) -> bool {
         let age = Duration::try_from(now - message.since).unwrap_or_default();
         let is = |asked: &Option<String>, value: Option<&str>| {
@@ -116,7 +116,7 @@ impl Filter {
 }
 
 impl fmt::Display for Filter {
-    /// As the audit keeps it: `topic=orders older_than=1h`; `all` without any condition.
+    /// Formats it for the audit: `topic=orders older_than=1h`; `all` without any condition.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let age = |age: Option<Duration>| age.map(|age| Time(age).to_string());
         let ids: Vec<String> = self.ids.iter().map(MessageRef::to_string).collect();
@@ -145,7 +145,7 @@ pub(crate) mod tests {
     use super::super::message::Row;
     use super::*;
 
-    /// An entry of an outbox that has waited for an hour.
+    /// Returns an entry of an outbox that has waited for an hour.
     pub(crate) fn entry(id: i64) -> DeadMessage {
         DeadMessage {
             source: DeadSource::Outbox,

@@ -1,4 +1,4 @@
-//! Finds messages that wait.
+//! Finds waiting messages.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -20,19 +20,19 @@ use crate::operate::error::OperateError;
 use crate::operate::operator::{Operator, Role};
 use crate::operate::places::{InboxPlace, OutboxPlace, Places};
 
-/// Entries of an outbox read at once.
+/// Entries of an outbox per read.
 const PAGE_ENTRIES: u32 = 500;
-/// Dead letters read at once.
+/// Dead letters per read.
 const PAGE_LETTERS: NonZeroU32 = NonZeroU32::MIN.saturating_add(499);
 
-/// In which states messages are meant.
+/// The states of messages to find.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum States {
-    /// Those that an operator decides about: dead entries, open dead letters.
+    /// Messages that need an operator: dead entries and open dead letters.
     Dead,
     /// Entries of outboxes in one other state; no dead letters.
     Parked(ExceptionState),
-    /// Dead letters that are closed, too.
+    /// Open and closed dead letters.
     Closed,
     /// Everything that is parked, and closed dead letters.
     Any,
@@ -55,7 +55,8 @@ impl States {
         }
     }
 
-    /// Whether open letters, and whether closed ones.
+    /// Returns whether closed dead letters are included; `None` if there are no dead letters at
+    /// all.
     fn of_inbox(self) -> Option<bool> {
         match self {
             Self::Dead => Some(false),
@@ -65,23 +66,25 @@ impl States {
     }
 }
 
-/// Messages that were found, and the places that could not be asked.
+/// The messages found, and the places that do not answer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Listed {
-    /// The messages: those of outboxes in the order of the log, then dead letters, by their ids.
+    /// The messages: those of outboxes in the order of the log, followed by dead letters in the
+    /// order of their ids.
     pub messages: Vec<DeadMessage>,
-    /// Whether there are more than were asked for.
+    /// Whether there are more than requested.
     pub more: bool,
-    /// Where the next page begins; `None` after the last one.
+    /// The beginning of the next page; `None` after the last one.
     pub next: Option<Bookmark>,
-    /// Why places could not be asked; their messages are missing.
+    /// The errors of places that do not answer; their messages are missing.
     pub away: Vec<OperateError>,
 }
 
-/// Lists messages that wait, at most `limit`. Cancel-safe.
+/// Lists at most `limit` waiting messages. Cancel-safe.
 ///
 /// # Errors
-/// [`OperateError`] when the operator may not look. [`Listed::away`] tells which places are away.
+/// [`OperateError`] when the operator may not view parked messages. [`Listed::away`] has the places
+/// that are away.
 pub async fn list(
     places: &Places,
     operator: &Operator,
@@ -96,11 +99,13 @@ pub async fn list(
     Ok(listed)
 }
 
-/// Lists messages that wait, one page of at most `limit` from a bookmark on. It looks at a bounded
-/// number of rows, so a page can have fewer, or none, and still have a next one. Cancel-safe.
+/// Lists one page of at most `limit` waiting messages, starting at a bookmark. It reads a bounded
+/// number of rows, so a page can have fewer messages, or none, and still have a next one.
+/// Cancel-safe.
 ///
 /// # Errors
-/// [`OperateError`] when the operator may not look. [`Listed::away`] tells which places are away.
+/// [`OperateError`] when the operator may not view parked messages. [`Listed::away`] has the places
+/// that are away.
 pub async fn page(
     places: &Places,
     operator: &Operator,
@@ -120,10 +125,10 @@ pub async fn page(
     Ok(listed)
 }
 
-/// Finds single messages in whatever state they are. Cancel-safe.
+/// Finds single messages in any state. Cancel-safe.
 ///
 /// # Errors
-/// [`OperateError`] names those that are not there, or the place that could not be asked.
+/// [`OperateError`] names the messages that were not found, or the place that does not answer.
 pub async fn show(
     places: &Places,
     operator: &Operator,
@@ -154,41 +159,41 @@ pub async fn show(
     }
 }
 
-/// Finds messages in all places, at most `limit`. Where ids are given, they are looked up, and dead
-/// letters that no index finds by them are looked for in a bounded number of rows:
-/// [`Listed::next`] tells that there are others.
+/// Finds at most `limit` messages in all places. Given ids are looked up. Dead letters that no
+/// index finds by them are searched in a bounded number of rows; [`Listed::next`] shows that there
+/// are others.
 pub(crate) async fn find(places: &Places, filter: &Filter, states: States, limit: usize) -> Listed {
     Reading::new(filter, states, limit, usize::MAX).all(places, None).await
 }
 
-/// Rows that are looked at for one page, whatever the filter leaves of them.
+/// Maximum number of rows read for one page, however many match the filter.
 const SCANNED_MAX: usize = 10_000;
 
-/// Dead letters in which closed ones about a message are looked for, which no index finds.
+/// Maximum number of dead letters searched for closed ones of a message: no index finds these.
 pub(crate) const NAMED_SCANNED_MAX: usize = 5_000;
 
-/// Clocks of producers and consumers differ by less.
+/// Upper bound of the difference between clocks of producers and consumers.
 const CLOCK_SKEW_SECONDS: u64 = 86_400;
 
-/// The place in the list of dead letters before which none is about this message, by the time in
-/// its id.
+/// Returns the place in the list of dead letters before which none concerns this message, from the
+/// time in its id.
 fn earliest(message_id: Uuid) -> Option<DeadLetterId> {
     let (seconds, _) = message_id.get_timestamp()?.to_unix();
     let millis = seconds.saturating_sub(CLOCK_SKEW_SECONDS).saturating_mul(1_000);
     Some(DeadLetterId(Uuid::from_u128(u128::from(millis) << 80)))
 }
 
-/// The help where an id was not found, and not everything was looked at.
+/// The help for an id that was not found in an incomplete search.
 pub(crate) const NOT_ALL_LOOKED_AT: &str =
     "there are more dead letters than are looked through for a message id: give the id of the dead letter";
 
-/// Where to begin and how many rows to read, so that the ids from one to another are read.
+/// Returns the start and the number of rows for reading the ids from `first` to `last`.
 fn up_to(first: EntryId, last: EntryId) -> (EntryId, u32) {
     let rows = last.0.saturating_sub(first.0).saturating_add(1);
     (EntryId(first.0.saturating_sub(1)), u32::try_from(rows).unwrap_or(u32::MAX).clamp(1, PAGE_ENTRIES))
 }
 
-/// A place in the list of messages that wait. As a text it goes through addresses and forms.
+/// A place in the list of waiting messages. Its text is used in addresses and forms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bookmark(Row, ExceptionState);
 
@@ -232,7 +237,7 @@ struct Reading<'a> {
     now: OffsetDateTime,
     states: States,
     limit: usize,
-    /// Rows that may still be looked at.
+    /// Number of rows that may still be read.
     budget: usize,
     found: Vec<DeadMessage>,
     next: Option<Bookmark>,
@@ -248,8 +253,8 @@ impl<'a> Reading<'a> {
         self.found.len() >= self.limit || self.budget == 0
     }
 
-    /// Whether the page ends before this place in the list. Where that is for the rows that may be
-    /// looked at, the next page begins there: there may be more, although none was seen.
+    /// Returns whether the page ends before this place in the list. If the budget of rows is used
+    /// up, the next page begins there: more messages may follow, although none was seen.
     fn ends_before(&mut self, place: Bookmark) -> bool {
         if self.budget == 0 {
             self.next.get_or_insert(place);
@@ -278,7 +283,7 @@ impl<'a> Reading<'a> {
                 _ => None,
             };
             if !filter.ids.is_empty() {
-                // Each is asked for the ids, however much the others have.
+                // Each inbox is searched for the ids, regardless of the rows of the others.
                 self.budget = NAMED_SCANNED_MAX;
             }
             let first = Bookmark(Row::Inbox(number, DeadLetterId(Uuid::nil())), ExceptionState::Dead);
@@ -341,7 +346,7 @@ impl<'a> Reading<'a> {
         Ok(())
     }
 
-    /// Looks up the entries that the filter names, and none far from them.
+    /// Looks up the entries that the filter names, without reading the rows between distant ones.
     async fn named(&mut self, (number, place): (usize, &OutboxPlace)) -> Result<(), OperateError> {
         let mut wanted = BTreeSet::new();
         for id in &self.filter.ids {
@@ -389,7 +394,7 @@ impl<'a> Reading<'a> {
             let id = letter.id;
             let mut message = DeadMessage::of_letter(number, letter);
             message.redrive_requested_by = requested.get(&id).cloned().filter(|_| message.is_dead());
-            // One database may stand in the configuration several times.
+            // The configuration may name one database several times.
             if is_here && filter.takes(&message, now) && seen.insert(id) {
                 found.push(message);
             }
@@ -397,13 +402,13 @@ impl<'a> Reading<'a> {
         };
         let mut left = Vec::new();
         for id in &filter.ids {
-            // Nothing in an inbox has a number.
+            // Ids in an inbox are never numbers.
             let Some(uuid) = id.uuid() else { continue };
             if let Some(letter) = place.database.letter(DeadLetterId(uuid)).await? {
                 take(letter);
                 continue;
             }
-            // It may be a message id: the message tells of its open letters.
+            // It may be a message id, which leads to the message's open dead letters.
             for known in place.database.known(uuid).await? {
                 let KnownState::Dead(id) = known.state else { continue };
                 if let Some(letter) = place.database.letter(id).await? {
@@ -445,7 +450,7 @@ impl<'a> Reading<'a> {
     }
 }
 
-/// Who has asked for redrives that no consumer has carried out yet; nothing where the decisions
+/// Returns the authors of redrives that no consumer has carried out yet; empty if the decisions
 /// cannot be read.
 async fn requested(place: &InboxPlace) -> HashMap<DeadLetterId, String> {
     let look_back = NonZeroU32::new(LOOK_BACK).unwrap_or(NonZeroU32::MIN);
@@ -468,7 +473,7 @@ mod tests {
         ];
         assert!(!reading.ends_before(other));
         assert_eq!(reading.next, None);
-        // The last page of a place takes what was left.
+        // The last page of a place uses up the budget.
         reading.budget = 0;
         assert!(reading.ends_before(other) && reading.ends_before(inbox));
         assert_eq!(reading.next, Some(other), "the first place that was not looked at");

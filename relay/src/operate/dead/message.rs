@@ -1,4 +1,4 @@
-//! One message that waits, in the shape that outboxes and inboxes share.
+//! One waiting message, in the form that outboxes and inboxes share.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,7 +11,7 @@ use time::OffsetDateTime;
 
 use crate::operate::seconds;
 
-/// Where a message waits.
+/// The kind of place where a message waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DeadSource {
@@ -22,7 +22,7 @@ pub enum DeadSource {
 }
 
 impl DeadSource {
-    /// The lower-case word.
+    /// Returns the lower-case word.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -38,7 +38,7 @@ impl fmt::Display for DeadSource {
     }
 }
 
-/// A word that names no source.
+/// The error for a word that names no source.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is no source; known are outbox and inbox")]
 pub struct UnknownSource(String);
@@ -54,17 +54,17 @@ impl FromStr for DeadSource {
     }
 }
 
-/// Which row of which place it is.
+/// The row of a message, and the index of its place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Row {
     Outbox(usize, EntryId),
     Inbox(usize, DeadLetterId),
 }
 
-/// A parked message or a dead letter. Its payload and its headers' values are not in it.
+/// A parked message or a dead letter, without its payload and the values of its headers.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct DeadMessage {
-    /// Where it waits.
+    /// The kind of place where it waits.
     pub source: DeadSource,
     /// The pipeline whose relay parked it; `None` for a dead letter of an inbox.
     pub pipeline: Option<String>,
@@ -76,7 +76,8 @@ pub struct DeadMessage {
     pub id: String,
     /// Its message id; `None` for a delivery that had none.
     pub message_id: Option<String>,
-    /// `dead`, `held`, `retrying`, `scheduled`, `discarded`; of a dead letter that is closed, how.
+    /// `dead`, `held`, `retrying`, `scheduled` or `discarded`; for a closed dead letter, the way in
+    /// which it was closed.
     pub state: &'static str,
     /// The topic or queue.
     pub topic: String,
@@ -84,17 +85,17 @@ pub struct DeadMessage {
     pub key: Option<String>,
     /// The event type.
     pub kind: Option<String>,
-    /// Whose fault it was (`message`, `broker`, `operator`), or the reason of a dead letter.
+    /// The party at fault (`message`, `broker`, `operator`), or the reason of a dead letter.
     pub cause: Option<String>,
     /// The last error.
     pub error: Option<String>,
     /// Failed attempts that counted.
     pub attempts: u32,
-    /// How often it was delivered and dead-lettered; `None` for an entry of an outbox.
+    /// Number of deliveries that were dead-lettered; `None` for an entry of an outbox.
     pub deliveries: Option<u32>,
-    /// How long until it is due, in seconds; `None` for states that wait for something else.
+    /// The time until it is due, in seconds; `None` for states that wait for something else.
     pub due_in_seconds: Option<f64>,
-    /// Where the delivery came from; `None` for an entry of an outbox.
+    /// The origin of the delivery; `None` for an entry of an outbox.
     pub origin: Option<String>,
     /// The names of a dead letter's headers.
     pub header_names: Vec<String>,
@@ -102,12 +103,12 @@ pub struct DeadMessage {
     pub payload_bytes: u64,
     /// Whether an operator has edited it.
     pub edited: bool,
-    /// Who has asked for its redrive, which no consumer has carried out yet; of a dead letter.
+    /// The author of a redrive that no consumer has carried out yet; only for a dead letter.
     pub redrive_requested_by: Option<String>,
-    /// Since when it waits.
+    /// The time since which it waits.
     #[serde(serialize_with = "seconds::serialize")]
     pub since: OffsetDateTime,
-    /// When its state changed last.
+    /// The time when its state last changed.
     #[serde(serialize_with = "seconds::serialize")]
     pub changed_at: OffsetDateTime,
     #[serde(skip)]
@@ -118,7 +119,8 @@ pub struct DeadMessage {
 }
 
 impl DeadMessage {
-    /// Whether it is retried in vain until an operator acts, as for a topic that is missing.
+    /// Returns whether it is retried in vain until an operator acts, for example because its topic
+    /// is missing.
     pub(crate) fn waits_for_operator(&self) -> bool {
         self.state == ExceptionState::Retrying.as_str()
             && self.cause.as_deref() == Some(message::Fault::Operator.as_str())
@@ -186,13 +188,13 @@ impl DeadMessage {
         }
     }
 
-    /// Whose it is: the pipeline or the consumer.
+    /// Returns its pipeline or consumer.
     #[must_use]
     pub fn owner(&self) -> &str {
         self.pipeline.as_deref().or(self.consumer.as_deref()).unwrap_or_default()
     }
 
-    /// Whether an operator may decide about it.
+    /// Returns whether an operator may decide about it.
     #[must_use]
     pub fn is_dead(&self) -> bool {
         self.state == "dead"

@@ -1,15 +1,15 @@
 //! Messages that wait for an operator: parked entries of outboxes and dead letters of inboxes, in
-//! one shape.
+//! one form.
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | [`message`](mod@message) | [`DeadMessage`]: one of them, without its payload |
-//! | [`filter`] | [`Filter`]: which are meant |
+//! | [`message`](mod@message) | [`DeadMessage`]: one message, without its payload |
+//! | [`filter`] | [`Filter`]: conditions for messages |
 //! | [`list`](mod@list) | [`list()`](list::list), [`page()`](list::page), [`show()`](list::show) |
-//! | [`plan`](mod@plan) | [`Plan`]: what a decision is about, before it is taken |
+//! | [`plan`](mod@plan) | [`Plan`]: the messages of a decision, before it is taken |
 //! | [`decide`] | [`Change`], [`Report`]: a decision carried out |
-//! | `outcome` | what became of an entry that somebody has decided about |
-//! | [`audit`](mod@audit) | [`audit`](audit::audit): the decisions taken so far |
+//! | `outcome` | the state of an entry after a decision |
+//! | [`audit`](mod@audit) | [`audit`](audit::audit): the decisions |
 
 pub mod audit;
 pub mod decide;

@@ -1,4 +1,4 @@
-//! The outcome of an operator's decision about an entry.
+//! The state of an entry after an operator's decision.
 
 use outbox::admin::AuditRecord;
 use outbox::entries::{EntryRef, FoundEntry};
@@ -10,8 +10,8 @@ use crate::operate::error::OperateError;
 use crate::operate::places::OutboxPlace;
 use crate::operate::seconds;
 
-/// Who decided last about an entry, when, and what became of it; `None` where nobody did, as far
-/// back as the audit is read.
+/// Returns author, time and result of the last decision about an entry; `None` without a decision,
+/// as far back as the audit is read.
 pub(super) async fn outcome(place: &OutboxPlace, id: &MessageRef) -> Result<Option<String>, OperateError> {
     let audit = place.log.audit(&place.pipeline, LOOK_BACK).await?;
     let which = id.place().map(|id| EntryRef::Id(EntryId(id))).or(id.uuid().map(EntryRef::MessageId));
@@ -19,7 +19,7 @@ pub(super) async fn outcome(place: &OutboxPlace, id: &MessageRef) -> Result<Opti
         Some(which) => place.entries.find(&place.pipeline, which).await?,
         None => Vec::new(),
     };
-    // A place in the log is given out again after a sequence was set back; a message id is not.
+    // After a sequence was set back, a place in the log is used again; a message id is not.
     let entry_of = |record: &AuditRecord| entries.iter().find(|entry| entry.message_id == record.message_id);
     let is_about = |record: &&AuditRecord| match entries.is_empty() {
         true => id.is(&record.id.to_string(), &record.message_id),
@@ -29,7 +29,7 @@ pub(super) async fn outcome(place: &OutboxPlace, id: &MessageRef) -> Result<Opti
     Ok(record.map(|record| told(record, entry_of(record))))
 }
 
-/// A decision, and how the entry stands now.
+/// Describes a decision and the entry's current state.
 fn told(record: &AuditRecord, entry: Option<&FoundEntry>) -> String {
     let by = format!("by {} at {}", record.actor, seconds::text(record.at));
     let verb = match record.action.as_str() {

@@ -1,4 +1,4 @@
-//! The subject of a decision, before it is taken.
+//! The messages of a decision, before it is taken.
 
 use outbox::entries::EntryRef;
 use outbox::log::{EntryId, ExceptionState};
@@ -14,32 +14,32 @@ use crate::operate::operator::{Operator, Role};
 use crate::operate::places::Places;
 use crate::operate::seconds;
 
-/// The messages that a decision is about, in the order in which they are decided about: messages of
-/// one key in their order.
+/// The messages of a decision, in the order in which they are decided about. Messages of one key
+/// keep their order.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Plan {
-    /// The filter, and how many it chose: as the audit keeps it.
+    /// The filter, and the number of messages that it chose, for the audit.
     pub selection: String,
     /// The messages.
     pub messages: Vec<DeadMessage>,
-    /// Whether the filter chose more than may be decided about at once.
+    /// Whether the filter chose more than one decision may cover.
     #[serde(skip)]
     pub more: bool,
-    /// Whether each was named by its id.
+    /// Whether each message was named by its id.
     #[serde(skip)]
     pub(super) is_named: bool,
 }
 
-/// The help where an id names no dead message.
+/// The help for an id that names no dead message.
 const NOT_DEAD: &str = "`relay dead list` shows what is dead, with --state what else is parked";
 
-/// Finds the messages that a decision would be about: dead ones, and among those named by their
-/// ids also entries that are retried in vain until an operator acts, if the decision takes them.
-/// Changes nothing. Cancel-safe.
+/// Finds the messages of a decision: dead ones and, if they are named by id and the decision
+/// permits it, entries that are retried in vain until an operator acts. Changes nothing.
+/// Cancel-safe.
 ///
 /// # Errors
-/// [`OperateError`] when a place could not be asked, when a message that was named is not dead, or
-/// when an id names several.
+/// [`OperateError`] when a place does not answer, when a named message is not dead, or when an id
+/// names several messages.
 pub async fn plan(
     places: &Places,
     operator: &Operator,
@@ -49,11 +49,11 @@ pub async fn plan(
     plan_at_most(places, operator, filter, change, usize::MAX).await
 }
 
-/// As [`plan`], for the first `limit` messages that the filter chooses; [`Plan::more`] tells
+/// Like [`plan`], for the first `limit` messages that the filter chooses. [`Plan::more`] shows
 /// whether there are others. Cancel-safe.
 ///
 /// # Errors
-/// As for [`plan`].
+/// Those of [`plan`].
 pub async fn plan_at_most(
     places: &Places,
     operator: &Operator,
@@ -85,9 +85,9 @@ pub async fn plan_at_most(
     Ok(Plan { selection, messages, more, is_named: !filter.ids.is_empty() })
 }
 
-/// Puts the dead letters of each inbox, and so those of each key, in the order of their arrival.
-/// They are listed by their ids, which follow the clocks of several processes. Entries of outboxes
-/// stay in front, in the order of their logs.
+/// Sorts the dead letters of each inbox, and so those of each key, by arrival. They are listed by
+/// id, which follows the clocks of several processes. Entries of outboxes stay in front, in the
+/// order of their logs.
 fn sort(messages: &mut [DeadMessage]) {
     messages.sort_by_key(|message| match message.row {
         Row::Outbox(..) => None,
@@ -95,7 +95,7 @@ fn sort(messages: &mut [DeadMessage]) {
     });
 }
 
-/// Adds those of the named entries that are retried in vain until an operator acts.
+/// Adds the named entries that are retried in vain until an operator acts.
 async fn add_waiting(places: &Places, filter: &Filter, messages: &mut Vec<DeadMessage>) {
     let is_missing = |id: &&MessageRef| !messages.iter().any(|message| id.names(message));
     let ids: Vec<MessageRef> = filter.ids.iter().filter(is_missing).cloned().collect();
@@ -108,7 +108,7 @@ async fn add_waiting(places: &Places, filter: &Filter, messages: &mut Vec<DeadMe
     messages.sort_by_key(|message| message.row);
 }
 
-/// Refuses ids that name no message to decide about, or several.
+/// Returns an error for ids that name no message to decide about, or several.
 async fn check_named(
     places: &Places,
     filter: &Filter,
@@ -130,13 +130,13 @@ async fn check_named(
     if missing.is_empty() {
         return Ok(());
     }
-    // In which other state they are tells what to do.
+    // Their other state shows what to do.
     let elsewhere = Filter { ids: missing.clone(), ..filter.clone() };
     let others = find(places, &elsewhere, States::Any, usize::MAX).await.messages;
     let mut told = Vec::with_capacity(missing.len());
     for id in &missing {
         told.push(match others.iter().find(|message| id.names(message)) {
-            // Of an entry that was discarded the audit of the outbox knows by whom.
+            // For a discarded entry, the outbox's audit has the author.
             Some(message) if message.source == DeadSource::Inbox || message.state != "discarded" => {
                 format!("{id} ({})", meaning(message))
             }
@@ -154,7 +154,7 @@ async fn check_named(
     Err(OperateError::new(kind, text).with_help(help))
 }
 
-/// Who decided last about an entry that is not dead any more, and what became of it.
+/// Returns the last decision about an entry that is no longer dead, and the entry's state.
 async fn last_decision(places: &Places, id: &MessageRef) -> Result<Option<String>, OperateError> {
     for place in &places.outboxes {
         if let Some(outcome) = outcome(place, id).await? {
@@ -164,7 +164,7 @@ async fn last_decision(places: &Places, id: &MessageRef) -> Result<Option<String
     Ok(None)
 }
 
-/// How a message that is not parked stands in the outboxes; `None` where none of them has it.
+/// Returns the state of a message that is not parked; `None` if no outbox has it.
 async fn standing(places: &Places, id: &MessageRef) -> Result<Option<&'static str>, OperateError> {
     let which = id.place().map(|id| EntryRef::Id(EntryId(id))).or(id.uuid().map(EntryRef::MessageId));
     let Some(which) = which else { return Ok(None) };
@@ -177,7 +177,7 @@ async fn standing(places: &Places, id: &MessageRef) -> Result<Option<&'static st
     Ok(None)
 }
 
-/// Why nothing can be decided about a message.
+/// Returns why a message cannot be decided about.
 fn meaning(message: &DeadMessage) -> String {
     let closed = |state: &str| format!("closed as {state} at {}", seconds::text(message.changed_at));
     if message.source == DeadSource::Inbox {

@@ -1,4 +1,4 @@
-//! Which messages are replayed.
+//! Filters for replays.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,17 +12,17 @@ use crate::config::units::Time;
 use crate::operate::dead::MessageRef;
 use crate::operate::seconds;
 
-/// A moment: so long ago by the database's clock, or a time.
+/// A moment: an age by the database's clock, or a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Moment {
-    /// So long ago.
+    /// This long ago.
     Ago(Duration),
     /// At this time.
     At(OffsetDateTime),
 }
 
 impl Moment {
-    /// The time, when it is `now`.
+    /// Returns the time, relative to `now`.
     #[must_use]
     pub fn at(self, now: OffsetDateTime) -> OffsetDateTime {
         match self {
@@ -43,7 +43,7 @@ impl FromStr for Moment {
         if let Ok(time) = text.parse::<Time>() {
             return Ok(Self::Ago(time.0));
         }
-        // In UTC, which a time at the end of the calendar may not have.
+        // Converted to UTC, which fails for a time at the end of the calendar.
         let time = OffsetDateTime::parse(text, &Rfc3339).ok();
         time.and_then(|time| time.checked_to_offset(UtcOffset::UTC)).map(Self::At).ok_or_else(|| {
             let text: String = text.chars().take(40).collect();
@@ -61,27 +61,27 @@ impl fmt::Display for Moment {
     }
 }
 
-/// Which messages are meant: those that meet every condition. Without any, all.
+/// Conditions that a message must all meet; without any, all messages match.
 #[derive(Debug, Clone, Default)]
 pub struct ReplayFilter {
-    /// Only these; all where there is none.
+    /// Only these messages; if empty, all.
     pub ids: Vec<MessageRef>,
-    /// Only of this topic.
+    /// Only messages of this topic.
     pub topic: Option<Topic>,
-    /// Only with this ordering key.
+    /// Only messages with this ordering key.
     pub key: Option<OrderingKey>,
-    /// Only from this place in the log on.
+    /// Only from this place in the log.
     pub from_id: Option<i64>,
     /// Only up to this place in the log.
     pub to_id: Option<i64>,
-    /// Only those that were enqueued then or later.
+    /// Only messages enqueued at this time or later.
     pub since: Option<Moment>,
-    /// Only those that were enqueued then or before.
+    /// Only messages enqueued at this time or earlier.
     pub until: Option<Moment>,
 }
 
 impl fmt::Display for ReplayFilter {
-    /// As the audit keeps it: `topic=orders from_id=7`; `all` without any condition.
+    /// Formats it for the audit: `topic=orders from_id=7`; `all` without any condition.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ids: Vec<String> = self.ids.iter().map(MessageRef::to_string).collect();
         let parts = [

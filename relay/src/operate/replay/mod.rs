@@ -1,16 +1,16 @@
-//! Publishing again what was published before, with the same message ids.
+//! Replay: publishes messages again, with the same message ids.
 //!
-//! A replay is a session of its own with the broker, beside the relay. It sends what the stored
-//! cursor has passed and what was published, and nothing else: so every first occurrence is in the
-//! broker before, and the order of keys holds whatever the relay does meanwhile. Inboxes recognise
-//! the ids. See `docs/adr/0027-a-replay-is-a-session-of-its-own.md`.
+//! A replay has its own session with the broker, beside the relay. It sends only messages that were
+//! published and that the stored cursor has passed. So every first occurrence is already in the
+//! broker, and the order of keys holds regardless of the relay. Inboxes recognise the ids. See
+//! `docs/adr/0027-a-replay-is-a-session-of-its-own.md`.
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | [`filter`] | [`ReplayFilter`], [`Moment`]: which messages are meant |
-//! | [`plan`](mod@plan) | [`ReplayPlan`]: how many there are, before anything is sent |
-//! | [`session`] | messages handed to the broker until each is confirmed |
-//! | [`run`] | [`ReplayReport`]: a plan carried out |
+//! | [`filter`] | [`ReplayFilter`], [`Moment`]: conditions for messages |
+//! | [`plan`](mod@plan) | [`ReplayPlan`]: the number of messages, before anything is sent |
+//! | [`session`] | hands messages to the broker until each is confirmed |
+//! | [`run`] | [`ReplayReport`]: carries out a plan |
 
 pub mod filter;
 pub mod plan;

@@ -1,4 +1,4 @@
-//! The subject of a replay, before anything is sent.
+//! The messages of a replay, before anything is sent.
 
 use std::collections::BTreeMap;
 
@@ -14,28 +14,28 @@ use crate::operate::operator::{Operator, Role};
 use crate::operate::places::{OutboxPlace, Places};
 use crate::operate::seconds;
 
-/// The messages that a replay sends. Nothing joins them later: where the relay stands is read once.
+/// The messages that a replay sends. No message joins later: the relay's position is read once.
 #[derive(Debug, Clone, Serialize)]
 pub struct ReplayPlan {
     /// The pipeline.
     pub pipeline: String,
-    /// The filter, and how many it chose: as the audit keeps it.
+    /// The filter, and the number of messages that it chose, for the audit.
     pub selection: String,
-    /// How many messages are sent.
+    /// Number of messages to send.
     pub chosen: u64,
     /// The bytes of their payloads.
     pub bytes: u64,
-    /// How many of each topic.
+    /// Number of messages of each topic.
     pub topics: BTreeMap<String, u64>,
-    /// How many the filter names besides, which are not sent, by the reason.
+    /// Number of messages that match the filter but are not sent, by reason.
     pub skipped: BTreeMap<&'static str, u64>,
-    /// The first one.
+    /// The first message.
     pub first: Option<Edge>,
-    /// The last one.
+    /// The last message.
     pub last: Option<Edge>,
-    /// The oldest entry that is kept; where the filter has no beginning, the replay begins there.
+    /// The oldest kept entry, at which the replay begins if the filter has no beginning.
     pub kept_from: Option<Edge>,
-    /// Retention has removed messages made up to this time; `None` when it has removed nothing.
+    /// The time up to which retention has removed messages; `None` when it has removed nothing.
     #[serde(serialize_with = "seconds::serialize_option")]
     pub removed_until: Option<OffsetDateTime>,
     #[serde(skip)]
@@ -44,12 +44,12 @@ pub struct ReplayPlan {
     pub(crate) extent: Extent,
 }
 
-/// The first or last entry of something.
+/// The first or last entry of a range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Edge {
     /// Its place in the log.
     pub id: i64,
-    /// When it was enqueued.
+    /// The time when it was enqueued.
     #[serde(serialize_with = "seconds::serialize")]
     pub enqueued_at: OffsetDateTime,
 }
@@ -57,9 +57,8 @@ pub struct Edge {
 /// Finds the messages that a replay would send. Sends nothing. Cancel-safe.
 ///
 /// # Errors
-/// [`OperateError`] when the outbox could not be asked, when retention has removed the beginning of
-/// what is meant, when a message that was named was not published, or when something of it is
-/// paused.
+/// [`OperateError`] when the outbox does not answer, when retention has removed the beginning of
+/// the range, when a named message was not published, or when part of the range is paused.
 pub async fn plan(
     places: &Places,
     operator: &Operator,
@@ -152,7 +151,7 @@ impl ReplayPlan {
     }
 }
 
-/// Without a cursor of this server nobody knows what was published.
+/// Returns an error without a cursor of this server: it is unknown what was published.
 fn check_cursor(extent: &Extent) -> Result<(), OperateError> {
     if !extent.has_cursor() {
         let help = "only what the relay has published is replayed: run `relay run` first";
@@ -166,7 +165,8 @@ fn check_cursor(extent: &Extent) -> Result<(), OperateError> {
     Ok(())
 }
 
-/// A range must not be turned around, and must not begin in what retention has removed.
+/// Returns an error for a reversed range, or for one that begins where retention has removed
+/// messages.
 fn check_range(extent: &Extent, selected: &Selection) -> Result<(), OperateError> {
     if let (Some(first), Some(last)) = (selected.first, selected.last)
         && first > last
@@ -203,7 +203,7 @@ fn check_range(extent: &Extent, selected: &Selection) -> Result<(), OperateError
 
 const RETENTION_HELP: &str = "`relay retention` shows what is kept, and why";
 
-/// The place of a message that was named.
+/// Returns the place of a named message.
 async fn named(place: &OutboxPlace, extent: &Extent, id: &MessageRef) -> Result<EntryId, OperateError> {
     let which = match (id.place(), id.uuid()) {
         (Some(number), _) => EntryRef::Id(EntryId(number)),
@@ -245,7 +245,7 @@ async fn named(place: &OutboxPlace, extent: &Extent, id: &MessageRef) -> Result<
     }
 }
 
-/// Refuses what an operator has paused.
+/// Returns an error for an entry that an operator has paused.
 pub(super) fn check_pauses(entry: &SelectedEntry, pauses: &[Pause]) -> Result<(), OperateError> {
     let is_paused = |pause: &&Pause| match &pause.scope {
         PauseScope::Pipeline => true,
@@ -259,10 +259,10 @@ pub(super) fn check_pauses(entry: &SelectedEntry, pauses: &[Pause]) -> Result<()
     Err(error.with_help("`relay resume` it first, or choose other messages"))
 }
 
-/// The word for what the pipeline's filter leaves to others.
+/// The word for entries that the pipeline's filter leaves to others.
 const LEFT_OUT: &str = "left out";
 
-/// The word under which an entry that is not sent is counted.
+/// Returns the word under which an entry that is not sent is counted.
 fn reason(standing: Standing) -> &'static str {
     match standing {
         Standing::Published => "published",
@@ -273,7 +273,7 @@ fn reason(standing: Standing) -> &'static str {
     }
 }
 
-/// Why an entry cannot be replayed.
+/// Returns why an entry cannot be replayed.
 fn meaning(standing: Standing) -> String {
     match standing {
         Standing::Waiting => String::from("the relay has not passed it yet, and publishes it by itself"),

@@ -1,4 +1,4 @@
-//! A replay carried out: pages of the log, each confirmed by the broker before the next is read.
+//! Carries out a replay. The broker confirms each batch of the log before the next one is read.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -19,19 +19,19 @@ use crate::operate::pace::Pace;
 use crate::operate::places::{OutboxPlace, Places};
 use crate::operate::seconds;
 
-/// Messages that are sent before the next ones are read.
+/// Maximum number of messages per batch.
 const BATCH_ENTRIES: usize = 500;
-/// Bytes of payload and headers that are in memory, but for a message that is larger.
+/// Maximum bytes of payload and headers in memory, except for a single larger message.
 const BATCH_BYTES: u64 = 8 << 20;
-/// How often pauses are looked for while messages are sent: each look opens a connection.
+/// Interval of the queries for pauses while messages are sent: each opens a connection.
 const PAUSES_EVERY: Duration = Duration::from_secs(1);
 
-/// How a replay is carried out.
+/// Options of a replay.
 #[derive(Debug, Clone, Default)]
 pub struct ReplayOptions {
-    /// At most so many messages a second; without, as fast as the broker confirms.
+    /// Maximum number of messages a second. Without it, as fast as the broker confirms.
     pub rate: Option<NonZeroU32>,
-    /// Stops after the messages that were handed over.
+    /// Stops the replay after the batch in progress.
     pub stop: CancellationToken,
 }
 
@@ -40,28 +40,27 @@ pub struct ReplayOptions {
 pub struct ReplayReport {
     /// The pipeline.
     pub pipeline: String,
-    /// The filter, and how many it chose.
+    /// The filter, and the number of messages that it chose.
     pub selection: String,
-    /// How many the plan had.
+    /// Number of messages in the plan.
     pub chosen: u64,
-    /// How many the broker has confirmed.
+    /// Number of messages that the broker has confirmed.
     pub published: u64,
-    /// Everything of the selection up to this place in the log is confirmed; `None` when nothing
-    /// is.
+    /// The place in the log up to which every selected message is confirmed; `None` when none is.
     pub confirmed_to: Option<i64>,
-    /// Why it ended before its time.
+    /// The reason why it ended early.
     #[serde(skip)]
     pub error: Option<OperateError>,
 }
 
 impl ReplayPlan {
-    /// Sends the messages, in the order of the log within each key. Written to the audit at the
-    /// begin and at the end. Not cancel-safe: use [`ReplayOptions::stop`]. A replay that broke off
-    /// can be repeated: what is sent twice has one id.
+    /// Sends the messages, in the order of the log within each key. Writes to the audit at the
+    /// beginning and at the end. Not cancel-safe: use [`ReplayOptions::stop`]. An interrupted
+    /// replay can be repeated: a message sent twice keeps its id.
     ///
     /// # Errors
-    /// [`OperateError`] when the operator may not, or when the audit could not be written: nothing
-    /// was sent then. Everything later stands in the report, with what was sent so far.
+    /// [`OperateError`] when the operator may not replay, or when the audit could not be written;
+    /// then nothing was sent. Later errors are in the report, with the messages sent so far.
     pub async fn carry_out(
         &self,
         places: &Places,
@@ -116,7 +115,7 @@ impl ReplayPlan {
         report: &mut ReplayReport,
         progress: &(impl Fn(u64) + Send + Sync),
     ) -> Result<(), OperateError> {
-        // Several batches a second, so that a slow replay is even.
+        // Several batches a second keep a slow replay even.
         let batch_max =
             options.rate.map_or(BATCH_ENTRIES, |rate| (rate.get() as usize / 4).clamp(1, BATCH_ENTRIES));
         let mut pace = options.rate.map(Pace::new);
@@ -156,7 +155,8 @@ impl ReplayPlan {
         self.check_whole(place, report).await
     }
 
-    /// Retention goes on beside a replay: what it has removed before its turn was not sent.
+    /// Returns an error if retention, which goes on during a replay, removed messages before they
+    /// were sent.
     async fn check_whole(&self, place: &OutboxPlace, report: &ReplayReport) -> Result<(), OperateError> {
         if report.published >= self.chosen {
             return Ok(());
@@ -170,7 +170,7 @@ impl ReplayPlan {
     }
 }
 
-/// The pauses in force, looked for anew while messages are sent.
+/// The pauses in force, read again while messages are sent.
 #[derive(Default)]
 struct Pauses {
     found: Vec<Pause>,
@@ -178,7 +178,7 @@ struct Pauses {
 }
 
 impl Pauses {
-    /// Refuses a batch of which an operator has paused something by now.
+    /// Returns an error for a batch with a message that an operator has paused meanwhile.
     async fn check(&mut self, place: &OutboxPlace, batch: &[SelectedEntry]) -> Result<(), OperateError> {
         if self.looked_at.is_none_or(|at| at.elapsed() >= PAUSES_EVERY) {
             self.found = place.log.pauses(&place.pipeline).await?;
@@ -188,7 +188,7 @@ impl Pauses {
     }
 }
 
-/// How many of the next messages are sent at once.
+/// Returns the number of next messages in one batch.
 fn batch_len(entries: &[SelectedEntry], entries_max: usize) -> usize {
     let mut bytes = 0;
     let fits = |entry: &&SelectedEntry| {
@@ -234,7 +234,7 @@ async fn publish(
     Err(resume(OperateError::new(kind, format_args!("at {at}: {error}")), report.confirmed_to))
 }
 
-/// An error with how to go on, after what it says itself.
+/// Adds advice on how to continue, after the error's own help.
 fn resume(error: OperateError, confirmed_to: Option<i64>) -> OperateError {
     let first = error.help().map(|help| format!("{help}; ")).unwrap_or_default();
     match confirmed_to {

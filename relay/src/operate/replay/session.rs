@@ -1,4 +1,4 @@
-//! Hands messages to the broker until each is confirmed, in their order within each key.
+//! Hands messages to the broker until each is confirmed, in order within each key.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -11,23 +11,23 @@ use message::{
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
 
-/// How long connecting may take: DNS, TCP, TLS, authentication.
+/// Timeout for connecting: DNS, TCP, TLS, authentication.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long nothing may be heard of messages that were handed over.
+/// Timeout for the next receipt of messages that were handed over.
 const RECEIPT_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long an outage is waited for while nothing is confirmed.
+/// Maximum duration of an outage without a confirmation.
 const OUTAGE_MAX: Duration = Duration::from_secs(60);
 
 type Open = (Box<dyn Publisher>, mpsc::UnboundedReceiver<Receipt>);
 
-/// One session with the broker after another.
+/// A sequence of sessions with the broker.
 pub(super) struct Session {
     connector: Arc<dyn Connector>,
     open: Option<Open>,
     next: u64,
 }
 
-/// The messages of a batch that were not confirmed, by their places in it, and why.
+/// The unconfirmed messages of a batch, by their index in it, and the reason.
 #[derive(Debug)]
 pub(super) struct Unconfirmed {
     pub(super) places: Vec<usize>,
@@ -39,9 +39,8 @@ impl Session {
         Self { connector, open: None, next: 0 }
     }
 
-    /// Publishes all messages. What is not confirmed is sent again in its order, in another
-    /// session: its outcome is unknown. Waits for a broker that is away as long as something moves,
-    /// and for a minute after that.
+    /// Publishes all messages. Unconfirmed ones have an unknown outcome and are sent again in
+    /// order, in another session. Waits for a broker that is away, up to a minute without progress.
     pub(super) async fn publish(&mut self, messages: &[Arc<Message>]) -> Result<(), Unconfirmed> {
         let mut left: Vec<usize> = (0..messages.len()).collect();
         let mut patience = Instant::now() + OUTAGE_MAX;
@@ -64,14 +63,15 @@ impl Session {
         Ok(())
     }
 
-    /// Ends the session. Everything that was handed over has its receipt.
+    /// Ends the session. Every message handed over has its receipt.
     pub(super) async fn close(&mut self) {
         if let Some((publisher, _)) = self.open.take() {
             publisher.close(Duration::ZERO).await;
         }
     }
 
-    /// Hands over as much as the order of keys permits at once, and takes out what is confirmed.
+    /// Hands over as many messages as the order of keys permits, and removes the confirmed ones
+    /// from `left`.
     async fn wave(&mut self, messages: &[Arc<Message>], left: &mut Vec<usize>) -> Result<(), PublishError> {
         let (mut publisher, mut receipts) = self.opened().await?;
         let places = next_wave(messages, left, publisher.profile().max_in_flight_per_key);
@@ -94,7 +94,8 @@ impl Session {
                     let Some(place) = places.get(nth) else { continue };
                     match outcome {
                         Ok(()) => _ = confirmed.insert(*place),
-                        // The other receipts of this batch follow, and one of them may say more.
+                        // The other receipts of this batch follow, and one of them may have a
+                        // better reason.
                         Err(error) => problem = Some(error),
                     }
                 }
@@ -133,14 +134,14 @@ impl Session {
     }
 }
 
-/// How long a session that has a problem is listened to for its other receipts.
+/// How long to wait for the other receipts of a session with a problem.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
 fn silent(destination: &str) -> PublishError {
     PublishError::session_lost(format!("{destination} does not answer"))
 }
 
-/// The places of messages to hand over now, in their order: all, or the first of each key.
+/// Returns the indices of the messages to hand over now, in order: all, or the first of each key.
 fn next_wave(messages: &[Arc<Message>], left: &[usize], per_key: MaxInFlightPerKey) -> Vec<usize> {
     if per_key == MaxInFlightPerKey::Pipelined {
         return left.to_vec();
@@ -169,10 +170,10 @@ mod tests {
         Arc::new(message)
     }
 
-    /// A message that fails once, by its text, and how.
+    /// A message that fails once, named by its text, and its error.
     type Failure = (&'static str, fn() -> PublishError);
 
-    /// A broker that stores what it confirms, and fails as often as it is told.
+    /// A broker that stores the messages that it confirms, and fails as configured.
     struct Fake {
         per_key: MaxInFlightPerKey,
         stored: Arc<Mutex<Vec<String>>>,

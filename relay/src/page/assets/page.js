@@ -1,4 +1,4 @@
-// Asks for the page again when the relay tells of a change. Without it the page reads all the same.
+// Reloads the page when the relay reports a change. The page is complete without this script.
 (() => {
   "use strict";
   const button = document.getElementById("follow");
@@ -6,7 +6,7 @@
   let source = null;
   let timer = null;
 
-  // Nobody loses what they are typing or choosing.
+  // No reload while a user types or selects: nothing may be lost.
   const isBusy = () => {
     const live = document.getElementById("live");
     if (!live) return true;
@@ -45,7 +45,7 @@
     source.addEventListener("change", refresh);
     source.addEventListener("error", () => {
       show("lost");
-      // A refusal ends the stream for good: try again later.
+      // A refusal ends the stream for good, so it is opened again later.
       if (source && source.readyState === EventSource.CLOSED) timer = setTimeout(() => { refresh(); start(); }, 30000);
     });
   };
@@ -62,7 +62,7 @@
     start();
   }
 
-  // One box ticks all boxes of the list.
+  // One box checks all boxes of the list.
   const arm = () => {
     const all = document.getElementById("choose-all");
     if (!all) return;
@@ -72,13 +72,13 @@
     });
   };
 
-  // What was unfolded stays so.
+  // Expanded parts stay expanded.
   let open = [];
   let left = 0;
   document.body.addEventListener("htmx:beforeSwap", (event) => {
-    // An answer that was on its way when somebody pressed pause, or began to type, comes too late.
+    // A response that arrives after the user pressed pause or began to type is dropped.
     if (event.detail.target.id === "live" && (!follows || isBusy())) event.detail.shouldSwap = false;
-    // Somebody whose login has ended is asked for it.
+    // After the end of a login, the reload shows the login form.
     if (event.detail.xhr.status === 401) location.reload();
     open = [...document.querySelectorAll("#live details")].map((it) => [it.id, it.open]);
     left = scrollY;

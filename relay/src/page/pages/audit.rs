@@ -1,4 +1,4 @@
-//! The decisions taken so far, about messages, keys and sagas, and what operators did besides.
+//! The audit: decisions about messages, keys and sagas, and other operations.
 
 use std::cmp::Reverse;
 use std::num::NonZeroU32;
@@ -24,7 +24,7 @@ use crate::operate::sagas::SagaDatabase;
 use crate::operate::tables::Tables;
 use crate::operate::{OperateError, Operator};
 
-/// Decisions of each place that are looked at.
+/// Maximum number of decisions read from each place.
 const LINES_MAX: NonZeroU32 = NonZeroU32::MIN.saturating_add(999);
 
 /// `GET /audit`.
@@ -44,12 +44,12 @@ pub(crate) async fn show(
         audited.map_err(|error| Problem::from(error).shown_to(&operator))?;
     let mut lines: Vec<Line> = lines.into_iter().map(Line::from).collect();
     for NamedTables { tables, .. } in tables::all(&app) {
-        // A configuration without an address is told by the pages of that database.
+        // The pages of that database report a missing address.
         let Ok(tables) = tables else { continue };
         for decided in [of_keys(&tables, &operator).await, of_sagas(&tables, &operator).await] {
             match decided {
                 Ok(decided) => lines.extend(decided),
-                // It has no such tables.
+                // The database has no such tables.
                 Err(error) if error.kind() == OperateErrorKind::NoTables => {}
                 Err(error) => errors.push(error),
             }
@@ -60,7 +60,7 @@ pub(crate) async fn show(
     lines.truncate(LINES_MAX.get() as usize);
     let piece = piece(&query, &lines)?;
     let body = html! {
-        p class="lead" { "Who decided what, when and why; who paused; who looked at payloads. The latest first, at most " (count(LINES_MAX.get().into())) "." }
+        p class="lead" { "Who decided what, when and why; who paused; who looked at payloads. Latest first, up to " (count(LINES_MAX.get().into())) "." }
         (away(&errors))
         @if lines.is_empty() { p class="empty" { "Nothing was decided so far." } } @else { (table(piece.rows)) }
         (piece.links("/audit", &[]))
@@ -79,7 +79,7 @@ async fn of_sagas(tables: &Tables, operator: &Operator) -> Result<Vec<Line>, Ope
     Ok(decisions?.into_iter().map(Line::from).collect())
 }
 
-/// A line of an audit, whichever database keeps it.
+/// A line of an audit, from any database.
 pub(crate) struct Line {
     at: OffsetDateTime,
     actor: String,
@@ -116,7 +116,7 @@ impl From<Decision> for Line {
     }
 }
 
-/// Decisions as a table.
+/// Renders decisions as a table.
 pub(crate) fn table(lines: &[Line]) -> Markup {
     html! {
         div class="scroll" tabindex="0" role="region" aria-label="Decisions" {

@@ -1,4 +1,4 @@
-//! Consumers, as far as their inboxes tell.
+//! Consumers, as far as their inboxes show them.
 
 use std::sync::Arc;
 
@@ -41,8 +41,8 @@ pub(crate) async fn show(
                 table {
                     thead { tr {
                         th scope="col" { "Consumer" }
-                        th scope="col" class="number" { "Applied, of the last hour" } th scope="col" { "Last applied" }
-                        th scope="col" class="number" { "Duplicates, of the last hour" }
+                        th scope="col" class="number" { "Applied in the last hour" } th scope="col" { "Last applied" }
+                        th scope="col" class="number" { "Duplicates in the last hour" }
                         th scope="col" class="number" { "Retrying" } th scope="col" { "Failing since" }
                         th scope="col" class="number" { "Dead" } th scope="col" { "Dead since" }
                         th scope="col" { "Remembers from" }
@@ -52,8 +52,8 @@ pub(crate) async fn show(
             }
             (piece.links("/consumers", &[]))
             p class="faint" {
-                "Duplicates: deliveries that were suppressed, and which part of all they were, as the consumers "
-                "counted them. They store their counts every 15 seconds; consumers that call the inbox by themselves count none."
+                "Duplicates: suppressed deliveries and their share of all deliveries, as the consumers "
+                "counted them. They store their counts every 15 seconds; consumers that call the inbox directly count none."
             }
         }
     };
@@ -78,7 +78,7 @@ fn row(line: &ConsumerLine) -> Markup {
     }
 }
 
-/// How many, and which part of what was delivered; a dash when nothing was counted.
+/// Formats the number of duplicates and their share of deliveries; a dash when none were counted.
 fn duplicates(activity: &Activity) -> String {
     match activity.duplicate_rate() {
         Some(rate) => format!("{} ({:.1} %)", count(activity.counted.duplicates), rate * 100.0),

@@ -1,4 +1,4 @@
-//! Dead letters, a page at a time, to choose from.
+//! Dead letters, one page at a time, for selection.
 
 use std::sync::Arc;
 
@@ -17,10 +17,10 @@ use crate::config::units::Time;
 use crate::operate::Places;
 use crate::operate::dead::{Bookmark, DeadMessage, DeadSource, Filter, Listed, States, page};
 
-/// Messages of a page.
+/// Messages per page.
 const ROWS: usize = 50;
 
-/// The fields of the filter, with what people call them.
+/// The fields of the filter, with their labels.
 const CONDITIONS: [(&str, &str); 7] = [
     ("topic", "Topic or queue"),
     ("key", "Ordering key"),
@@ -31,16 +31,16 @@ const CONDITIONS: [(&str, &str); 7] = [
     ("older_than", "Older than (1h)"),
 ];
 
-/// The states that can be asked for.
+/// The states that can be selected.
 const STATES: [&str; 6] = ["dead", "held", "retrying", "scheduled", "discarded", "closed"];
 
-/// The filter that a query or a form describes.
+/// Returns the filter that a query or a form describes.
 pub(crate) fn filter(fields: &Fields) -> Result<Filter, Problem> {
     fields.check()?;
     let pipeline = fields.given("pipeline");
     let source = fields.read::<DeadSource>("source")?;
     Ok(Filter {
-        // Who names a pipeline means its outbox.
+        // A pipeline selects its outbox.
         source: source.or(pipeline.as_ref().map(|_| DeadSource::Outbox)),
         ids: Vec::new(),
         topic: fields.given("topic"),
@@ -53,7 +53,7 @@ pub(crate) fn filter(fields: &Fields) -> Result<Filter, Problem> {
     })
 }
 
-/// The places that a filter means. Connects to inboxes.
+/// Returns the places of a filter. Connects to inboxes.
 pub(crate) async fn places(app: &App, fields: &Fields, filter: &Filter) -> Result<Places, Problem> {
     let only = fields.text("pipeline");
     let outboxes = if filter.takes_outboxes() { app.outboxes(only)? } else { Places::new() };
@@ -63,7 +63,7 @@ pub(crate) async fn places(app: &App, fields: &Fields, filter: &Filter) -> Resul
     Ok(app.with_inboxes(outboxes, fields.text("consumer")).await)
 }
 
-/// The conditions of a query, to keep them in a link or a form.
+/// Returns the conditions of a query, for a link or a form.
 pub(crate) fn kept(fields: &Fields) -> Vec<(&'static str, String)> {
     let names = CONDITIONS.iter().map(|(name, _)| *name).chain(["source", "newer_than"]);
     names.filter_map(|name| Some((name, fields.given(name)?))).collect()
@@ -96,7 +96,7 @@ pub(crate) async fn show(
         (away(&listed.away))
         @if listed.messages.is_empty() {
             @if listed.more {
-                p class="notice" { "Nothing among those looked at so far: the list goes on." }
+                p class="notice" { "No match so far: the list goes on." }
             } @else {
                 p class="empty" { "No message waits here." }
             }
@@ -151,7 +151,7 @@ fn actions() -> Markup {
     }
 }
 
-/// A message as forms name it: source, owner, id.
+/// Returns the name of a message in forms: source, id, owner.
 pub(crate) fn row_name(message: &DeadMessage) -> String {
     format!("{}/{}/{}", message.source, message.id, message.owner())
 }
@@ -200,7 +200,8 @@ fn row(message: &DeadMessage, with_choice: bool) -> Markup {
     }
 }
 
-/// Whether it was parked long before it died: it was requeued and failed again, or tried for long.
+/// Returns whether it was parked long before it died: it was requeued and failed again, or retried
+/// for long.
 fn is_again(message: &DeadMessage) -> bool {
     message.is_dead() && message.changed_at - message.since > time::Duration::MINUTE
 }

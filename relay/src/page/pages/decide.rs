@@ -1,4 +1,4 @@
-//! Requeueing and discarding: what it would be about, then the decision.
+//! Requeueing and discarding: the affected messages first, then the decision.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,15 +21,15 @@ use super::dead::{filter, kept, places, row_name};
 use crate::operate::dead::{Change, DeadMessage, DeadSource, Decided, Filter, Plan, Report, plan_at_most};
 use crate::operate::{OperateError, Operator, Places, Role, Signed};
 
-/// Messages that are decided about at once.
+/// Maximum number of messages of one decision.
 const DECIDED_MAX: usize = 500;
-/// Messages that are shown before a decision.
+/// Maximum number of messages shown before a decision.
 const SHOWN_MAX: usize = 25;
 
-/// The choice of somebody.
+/// The choice in a form.
 struct Choice {
     change: Change,
-    /// Each with the places and the filter that find it.
+    /// Places, each with the filter for its messages.
     parts: Vec<(Places, Filter)>,
     is_all: bool,
 }
@@ -69,7 +69,7 @@ pub(crate) async fn confirm(
                     p class="notice" { "More match: these are the first " (count(DECIDED_MAX as u64)) ", and the others stay as they are. Decide again for them." }
                 }
                 @if matches!(change, Change::Requeue { .. }) && messages.iter().any(|it| it.source == DeadSource::Inbox) {
-                    label class="check" { input type="checkbox" name="accept_late" value="yes"; " Apply also what is older than the inbox remembers" }
+                    label class="check" { input type="checkbox" name="accept_late" value="yes"; " Also apply messages older than the inbox remembers" }
                 }
                 (signature(&capital(verb), change == Change::Discard))
                 a class="button" href="/dead" { "Back" }
@@ -92,7 +92,7 @@ pub(crate) async fn carry_out(
     let expected: String = form.need("expected").map_err(shown)?;
     let signed = Signed { operator: operator.clone(), reason };
     let is_requeued = form.text("what").starts_with("requeue");
-    // Begun work ends also when the browser goes away.
+    // Work that has begun is completed even if the browser disconnects.
     let reports = shield(async move {
         let _turn = app.turn().await?;
         let Choice { change, parts, .. } = choice(&app, &form).await?;
@@ -106,7 +106,7 @@ pub(crate) async fn carry_out(
             for (places, _) in plans {
                 places.close().await;
             }
-            let text = format!("{found} messages match now, and not those for which the form was made");
+            let text = format!("{found} messages match now, but they are not those of the form");
             return Err(Problem::conflict(text).with_help("nothing was decided: look at the list again"));
         }
         let mut reports = Vec::new();
@@ -122,7 +122,7 @@ pub(crate) async fn carry_out(
     Ok(Html(Frame::new(Some(&operator), Tab::Dead, "Decided").page(&outcome(&reports, is_requeued))))
 }
 
-/// Refuses early what `operate` refuses later for each message.
+/// Returns early the error that `operate` would return later for each message.
 fn permit(operator: &Operator) -> Result<(), OperateError> {
     operator.permit(Role::Operator, "decide about dead messages")
 }
@@ -146,7 +146,7 @@ async fn choice(app: &App, form: &Fields) -> Result<Choice, Problem> {
     Ok(Choice { change, parts: chosen(app, form).await?, is_all })
 }
 
-/// The rows that were chosen, by their owner: an id means something within one.
+/// Returns the chosen rows by their owners: an id is valid only within one owner.
 async fn chosen(app: &App, form: &Fields) -> Result<Vec<(Places, Filter)>, Problem> {
     let mut by_owner: BTreeMap<(DeadSource, String), Filter> = BTreeMap::new();
     let mut rows = 0;
@@ -188,21 +188,21 @@ async fn chosen(app: &App, form: &Fields) -> Result<Vec<(Places, Filter)>, Probl
 fn meaning(change: &Change) -> &'static str {
     match change {
         Change::Discard => {
-            "They are given up: never published, and no further copy takes effect. This cannot be taken back."
+            "They are given up: never published, and no further copy takes effect. This cannot be undone."
         }
         _ => "They are tried again: the relay publishes them, or their consumer runs its handler once more.",
     }
 }
 
-/// Stands for these messages in their order: where one goes and another one comes, it differs.
+/// Returns a digest of these messages in their order. It differs when one message replaces another.
 fn fingerprint<'a>(messages: impl IntoIterator<Item = &'a DeadMessage>) -> String {
     let mut digest = Sha256::new();
     for message in messages {
         let message_id = message.message_id.as_deref().unwrap_or_default();
-        // One that was requeued or edited, and died again, is another one.
+        // A message that was requeued or edited and died again is a different one.
         let changed_at = moment(message.changed_at);
         for part in [message.source.as_str(), message.owner(), &message.id, message_id, &changed_at] {
-            // With the length, no other parts can read the same.
+            // The length makes the encoding unambiguous.
             digest.update((part.len() as u64).to_be_bytes());
             digest.update(part.as_bytes());
         }

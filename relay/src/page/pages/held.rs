@@ -1,4 +1,4 @@
-//! Keys that wait, and the message that stops each.
+//! Waiting keys, and the message that stops each.
 
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ pub(crate) async fn show(
         p class="lead" { "An ordering key waits behind its first message that has not left; topics wait for messages without a key." }
         (away(&found.away))
         @if found.more {
-            p class="notice" { "More messages wait than are looked at: the first " (count(LOOKED_AT_MAX.into())) " of each state and pipeline count here." }
+            p class="notice" { "More messages wait than are examined: only the first " (count(LOOKED_AT_MAX.into())) " of each state and pipeline count here." }
         }
         @if found.keys.is_empty() { p class="empty" { "No key waits." } } @else {
             div class="scroll" tabindex="0" role="region" aria-label="Held keys" {

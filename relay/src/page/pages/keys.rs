@@ -21,7 +21,7 @@ use crate::operate::error::OperateErrorKind;
 use crate::operate::keys::{self, KeyLine};
 use crate::operate::{OperateError, Operator, Role, Signed};
 
-/// Keys of a database that are shown.
+/// Maximum number of keys shown for each database.
 const KEYS_MAX: NonZeroU32 = NonZeroU32::MIN.saturating_add(199);
 
 /// `GET /keys`.
@@ -40,7 +40,7 @@ pub(crate) async fn show(
         found.push((name, lines));
     }
     let body = html! {
-        p class="lead" { "Keys whose lease has expired and which nobody has taken over: the longest first." }
+        p class="lead" { "Keys whose lease has expired and which no request has taken over, longest expired first." }
         @for (name, lines) in &found {
             section class="card" {
                 div class="card-head" { h2 { (cell(name)) } }
@@ -61,16 +61,16 @@ pub(crate) async fn show(
     Ok(Html(Frame::new(Some(&operator), Tab::Keys, "Idempotency keys").live(&uri).page(&body)))
 }
 
-/// Refuses early what `operate` refuses later, before anything else is said about the form.
+/// Returns early the error that `operate` would return later, before the form is checked.
 fn permit(operator: &Operator) -> Result<(), Problem> {
     operator.permit(Role::Operator, "decide about idempotency keys").map_err(Problem::from)
 }
 
-/// A decision as a form describes it.
+/// A decision that a form describes.
 struct Choice {
     decision: Decision,
     id: KeyId,
-    /// Its last holder when the form was made.
+    /// Its last holder at the time of the form.
     holder: Uuid,
     /// The name of its database.
     database: String,
@@ -92,14 +92,14 @@ impl Choice {
                 "The next request with the key runs again, and asks the other service again."
             }
             Decision::Discard => {
-                "The request is given up: it never runs, and whoever sends the key is told so."
+                "The request is given up: it never runs, and clients that send the key get an error."
             }
         }
     }
 }
 
-/// `POST /keys/confirm`: the decision, and its reason to be filled in. A form and no link: keys do
-/// not belong into addresses.
+/// `POST /keys/confirm`: the decision, with a field for its reason. It is a form instead of a link,
+/// because keys do not belong in addresses.
 pub(crate) async fn confirm(
     Asker(operator): Asker,
     State(app): State<Arc<App>>,

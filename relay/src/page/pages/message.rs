@@ -1,4 +1,4 @@
-//! The story of a message, and its payload for an operator who says why.
+//! The story of a message, and its payload for an operator who gives a reason.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -22,9 +22,9 @@ use crate::operate::payload::{Payload, payload as read_payload};
 use crate::operate::story::{InboxPart, OutboxPart, Story, story};
 use crate::operate::{Operator, Role, Signed};
 
-/// Bytes of a payload that are shown.
+/// Maximum number of bytes shown of a text payload.
 const TEXT_BYTES_MAX: usize = 64 << 10;
-/// Bytes of a payload that is no text.
+/// Maximum number of bytes shown of other payloads.
 const HEX_BYTES_MAX: usize = 4 << 10;
 
 /// `GET /message`.
@@ -53,7 +53,7 @@ pub(crate) async fn payload(
     State(app): State<Arc<App>>,
     Form(form): Form<Fields>,
 ) -> Result<Html, Problem> {
-    // First of all: whoever may not look opens no database either.
+    // Checked first: a user without the right opens no database.
     let may = operator.permit(Role::Operator, "look at payloads");
     may.map_err(|error| Problem::from(error).shown_to(&operator))?;
     form.check()?;
@@ -76,7 +76,7 @@ fn page(operator: &Operator, query: &Fields, story: &Story) -> Markup {
         }
         @for part in &story.outboxes { (outbox(operator, part)) }
         @if story.outboxes.is_empty() {
-            p class="notice" { "In no outbox that was looked at: it came from elsewhere, or retention has removed it." }
+            p class="notice" { "In none of the outboxes: it came from elsewhere, or retention has removed it." }
         }
         h2 { "At consumers" }
         @if story.inboxes.is_empty() {
@@ -85,7 +85,7 @@ fn page(operator: &Operator, query: &Fields, story: &Story) -> Markup {
             (inboxes(operator, &story.inboxes))
         }
         h2 { "Decisions" }
-        @if decisions.is_empty() { p class="empty" { "Nobody has decided about it." } }
+        @if decisions.is_empty() { p class="empty" { "No decision about it." } }
         @else { (audit::table(&decisions)) }
         @if may_decide(operator) {
             h2 { "Payload" }
@@ -184,13 +184,13 @@ fn shown(payload: &Payload) -> Markup {
             (bytes(payload.bytes.len() as u64)) " from " (cell(&payload.owner)) ", "
             (maybe(payload.content_type.as_deref())) ", shown as " (kind) "."
         }
-        @if !is_whole { p class="notice" { "This is its beginning." } }
+        @if !is_whole { p class="notice" { "Only the beginning is shown." } }
         pre class="payload" tabindex="0" { (text) }
         p { a class="button" href="/audit" { "The audit" } }
     }
 }
 
-/// A payload as people can read it: its kind, its text, and whether that is all.
+/// Returns a readable form of a payload: its kind, its text, and whether it is complete.
 fn readable(bytes: &[u8]) -> (&'static str, String, bool) {
     let head = bytes.get(..TEXT_BYTES_MAX).unwrap_or(bytes);
     let valid = match std::str::from_utf8(head) {

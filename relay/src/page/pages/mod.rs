@@ -1,4 +1,4 @@
-//! One file for each page: a handler that asks `operate`, and how its answer looks.
+//! One file for each page: a handler that calls `operate`, and the rendering of the result.
 
 pub(crate) mod audit;
 pub(crate) mod consumers;

@@ -1,4 +1,4 @@
-//! The pipelines: who leads, lag and throughput of the last hour, and why things wait.
+//! The pipelines: leader, lag and throughput of the last hour, and why messages wait.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::operate::pause::PauseLine;
 use crate::operate::status::PipelineStatus;
 use engine::{Role, Status};
 
-/// Pipelines that are shown whole; the others are folded.
+/// Maximum number of pipelines shown expanded; the others are collapsed.
 const OPEN_MAX: usize = 12;
 
 /// `GET /`.
@@ -58,7 +58,8 @@ pub(crate) async fn show(Asker(operator): Asker, State(app): State<Arc<App>>, ur
     Html(Frame::new(Some(&operator), Tab::Overview, "Pipelines").live(&uri).page(&body))
 }
 
-/// A count over all pipelines. Those whose database is away count nothing, and that is told.
+/// Formats a sum over all pipelines, with a mark if a database is away and its pipelines are
+/// missing from the sum.
 fn total(all: &[&PipelineStatus], of: fn(&PipelineStatus) -> u64) -> String {
     let known: Vec<u64> = all.iter().filter(|it| it.state != "unknown").map(|it| of(it)).collect();
     match known.iter().sum::<u64>() {
@@ -87,7 +88,7 @@ fn head(status: &PipelineStatus) -> Markup {
     }
 }
 
-/// Why this process does not publish, where its database does not tell.
+/// Returns why this process does not publish, if its database does not show it.
 fn of_this_process(Status { role, faults }: &Status) -> Option<String> {
     let reason = match role {
         Role::Refused { reason } => {

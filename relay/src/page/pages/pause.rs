@@ -26,20 +26,20 @@ pub(crate) async fn ask(
     State(app): State<Arc<App>>,
     Query(query): Query<Fields>,
 ) -> Result<Html, Problem> {
-    // Nobody is asked for what they may not decide.
+    // A user without the right does not get the form.
     permit(&operator).map_err(|error| Problem::from(error).shown_to(&operator))?;
     query.check()?;
     let pipeline = app.pipeline(query.text("pipeline")).map_err(|problem| problem.shown_to(&operator))?;
     let is_resume = query.text("resume") == "yes";
     let (title, path) = if is_resume { ("Resume", "/resume") } else { ("Pause", "/pause") };
-    // Resumed by its button, a pause is that one and no other.
+    // The button of a pause resumes exactly that pause.
     let is_fixed = is_resume && !query.text("since").is_empty();
     let body = html! {
         form method="post" action=(path) class="card" {
             input type="hidden" name="pipeline" value=(pipeline.name);
             @if is_resume { input type="hidden" name="since" value=(query.text("since")); }
             p { "Pipeline " strong { (cell(pipeline.name.as_str())) } ". "
-                @if is_resume { "What was held leaves in its order." }
+                @if is_resume { "Held messages leave in order." }
                 @else { "Nothing is lost: messages wait, and later messages of their keys wait behind them." } }
             @if is_fixed {
                 @for name in ["scope", "name"] { input type="hidden" name=(name) value=(query.exact(name)); }
@@ -83,7 +83,7 @@ async fn change(
     is_paused: bool,
 ) -> Result<Redirect, Problem> {
     let shown = |problem: Problem| problem.shown_to(&operator);
-    // First of all: what a viewer may not, no form makes better.
+    // Checked first: without the right, the form does not matter.
     permit(&operator).map_err(|error| shown(error.into()))?;
     let scope = scope(&form).map_err(shown)?;
     let signed = Signed { operator: operator.clone(), reason: form.text("reason").to_owned() };
@@ -92,7 +92,7 @@ async fn change(
         let places = app.outboxes(app.pipeline(form.text("pipeline"))?.name.as_str())?;
         match is_paused {
             true => set(&places, &signed, &scope).await?,
-            // Made for an earlier pause of the same scope, it is refused.
+            // Refused if the form was made for an earlier pause of the same scope.
             false => lift(&places, &signed, &scope, form.moment("since")?).await?,
         }
         Ok::<_, Problem>(())

@@ -1,4 +1,4 @@
-//! A long list, a piece at a time.
+//! A long list, one slice at a time.
 
 use maud::{Markup, html};
 
@@ -7,10 +7,10 @@ use super::super::answer::Problem;
 use super::super::fields::Fields;
 use super::super::layout::count;
 
-/// Rows of a piece.
+/// Rows per slice.
 pub(crate) const ROWS: usize = 100;
 
-/// One piece of a list that is known as a whole.
+/// One slice of a complete list.
 pub(crate) struct Piece<'a, T> {
     /// The rows.
     pub(crate) rows: &'a [T],
@@ -18,7 +18,7 @@ pub(crate) struct Piece<'a, T> {
     all: usize,
 }
 
-/// The piece that the field `page` names, counted from 1.
+/// Returns the slice that the field `page` names, counted from 1.
 pub(crate) fn piece<'a, T>(fields: &Fields, all: &'a [T]) -> Result<Piece<'a, T>, Problem> {
     let number = fields.read::<usize>("page")?.unwrap_or(1).max(1);
     let from = number.saturating_sub(1).saturating_mul(ROWS).min(all.len());
@@ -27,7 +27,7 @@ pub(crate) fn piece<'a, T>(fields: &Fields, all: &'a [T]) -> Result<Piece<'a, T>
 }
 
 impl<T> Piece<'_, T> {
-    /// The links to the pieces before and after, where there are some.
+    /// Renders the links to the previous and the next slice, if they exist.
     pub(crate) fn links(&self, path: &str, kept: &[(&str, &str)]) -> Markup {
         let to = |number: usize| {
             let number = number.to_string();
@@ -37,7 +37,7 @@ impl<T> Piece<'_, T> {
         html! {
             @if last > 1 {
                 nav class="pieces" aria-label="Pieces of the list" {
-                    @if self.number > 1 { a href=(to(self.number - 1)) rel="prev" { "← Before" } }
+                    @if self.number > 1 { a href=(to(self.number - 1)) rel="prev" { "← Previous" } }
                     span class="faint" { (self.number) " of " (last) " · " (count(self.all as u64)) " rows" }
                     @if self.number < last { a href=(to(self.number + 1)) rel="next" { "Next →" } }
                 }

@@ -1,4 +1,4 @@
-//! Sagas: those that need an operator, those that run, and one with its steps.
+//! Sagas: those that need an operator, those that run, and a single one with its steps.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use crate::operate::sagas::SagaDatabase;
 use crate::operate::tables::Tables;
 use crate::operate::{OperateError, Operator, Role, Signed};
 
-/// Sagas of a database that are shown.
+/// Maximum number of sagas shown for each database.
 const SAGAS_MAX: NonZeroU32 = NonZeroU32::MIN.saturating_add(199);
 
 /// `GET /sagas`.
@@ -114,7 +114,7 @@ pub(crate) async fn decide(
     Form(form): Form<Fields>,
 ) -> Result<Html, Problem> {
     let shown = |problem: Problem| problem.shown_to(&operator);
-    // First of all: whoever may not decide opens no database either.
+    // Checked first: a user without the right opens no database.
     operator.permit(Role::Operator, "decide about sagas").map_err(|error| shown(error.into()))?;
     form.check()?;
     let id = id(&form).map_err(shown)?;
@@ -135,8 +135,8 @@ pub(crate) async fn decide(
     Ok(Html(Frame::new(Some(&operator), Tab::Sagas, "Decided").page(&body)))
 }
 
-/// Decides by a form; not about a saga that has gone on, got stuck elsewhere or been cancelled
-/// since the form was made: the same word would mean something else.
+/// Carries out the decision of a form. Refuses if the saga has advanced, got stuck elsewhere or
+/// been cancelled since: the decision would then mean something else.
 async fn carry_out(
     database: &SagaDatabase,
     signed: &Signed,

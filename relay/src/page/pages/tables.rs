@@ -1,4 +1,4 @@
-//! The databases in which idempotency keys and sagas may be: those of pipelines and of inboxes.
+//! The databases that may have idempotency keys and sagas: those of pipelines and inboxes.
 
 use outbox::log::LogOptions;
 
@@ -6,20 +6,20 @@ use super::super::answer::Problem;
 use super::super::app::App;
 use crate::operate::tables::Tables;
 
-/// A database, by the name under which forms know it.
+/// A database, with its name in forms.
 pub(crate) struct NamedTables {
     /// `pipeline:orders`, `inbox:billing`.
     pub(crate) name: String,
-    /// The database; a text says why it cannot be found.
+    /// The database, or the reason why it cannot be found.
     pub(crate) tables: Result<Tables, String>,
 }
 
-/// All databases, each once.
+/// Returns all databases, each once.
 pub(crate) fn all(app: &App) -> Vec<NamedTables> {
     let mut found: Vec<NamedTables> = Vec::new();
     let mut add = |name: String, tables: Result<Tables, String>| {
         let is_known = |other: &NamedTables| match (&other.tables, &tables) {
-            // By its place alone: each part connects with a user of its own.
+            // Compared by location only: pipelines and inboxes connect with different users.
             (Ok(other), Ok(tables)) => {
                 other.place() == tables.place() && other.options.schema == tables.options.schema
             }
@@ -43,7 +43,7 @@ pub(crate) fn all(app: &App) -> Vec<NamedTables> {
     found
 }
 
-/// The database of a name.
+/// Returns the database with this name.
 pub(crate) fn named(app: &App, name: &str) -> Result<Tables, Problem> {
     let found = all(app).into_iter().find(|it| it.name == name);
     let unknown = || Problem::bad(format!("no database is called {name:?} here"));

@@ -1,4 +1,4 @@
-//! How far topics are behind.
+//! The lag of topics.
 
 use std::sync::Arc;
 
@@ -36,7 +36,7 @@ pub(crate) async fn show(
     });
     let piece = piece(&query, &lines)?;
     let body = html! {
-        p class="lead" { "Topics in which something has not left yet, the longest wait first." }
+        p class="lead" { "Topics with messages that have not left yet, longest wait first." }
         (away(&errors))
         form class="filter" method="get" action="/topics" role="search" aria-label="Filter of topics" {
             label { "Part of the name" input name="q" type="search" value=(part) maxlength="255"; }
