@@ -262,7 +262,10 @@ fn wrong(column: &str, source: BoxDynError) -> sqlx::Error {
 macro_rules! implement {
     ($database:ty, $encode_time:expr, $decode_time:expr) => {
         impl Values for $database {
-            fn add(arguments: &mut Self::Arguments, value: Value<'_>) -> std::result::Result<(), BoxDynError> {
+            fn add(
+                arguments: &mut Self::Arguments,
+                value: Value<'_>,
+            ) -> std::result::Result<(), BoxDynError> {
                 use sqlx::Arguments as _;
                 match value {
                     Value::Text(text) => arguments.add(text),

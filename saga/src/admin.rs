@@ -13,6 +13,7 @@ use crate::error::StoreError;
 use crate::key::{self, NAME_BYTES_MAX, SagaId};
 use crate::record::{SagaRecord, Seen, State, StepRecord};
 use crate::sagas::Sagas;
+use crate::tables::{Skipped, Tables};
 
 /// A selection of sagas to list.
 #[derive(Debug, Clone)]
@@ -266,11 +267,8 @@ impl<DB: Dialect> Sagas<DB> {
     /// [`StoreError`].
     pub async fn overdue(&self, by: Duration) -> Result<Vec<Overdue>, StoreError> {
         let mut connection = self.acquire().await?;
-        self.call(
-            "count overdue sagas",
-            self.0.tables.overdue(&mut connection, by.min(crate::SPAN_MAX)),
-        )
-        .await
+        self.call("count overdue sagas", self.0.tables.overdue(&mut connection, by.min(crate::SPAN_MAX)))
+            .await
     }
 
     /// Lists the decisions, the latest first. Cancel-safe.
@@ -279,11 +277,8 @@ impl<DB: Dialect> Sagas<DB> {
     /// [`StoreError`].
     pub async fn decisions(&self, limit: NonZeroU32) -> Result<Vec<Decision>, StoreError> {
         let mut connection = self.acquire().await?;
-        self.call(
-            "list the decisions about sagas",
-            self.0.tables.decisions(&mut connection, limit.get()),
-        )
-        .await
+        self.call("list the decisions about sagas", self.0.tables.decisions(&mut connection, limit.get()))
+            .await
     }
 
     /// Lets a stuck saga continue where it stopped, with its attempts counted from zero.
@@ -371,9 +366,7 @@ impl<DB: Dialect> Sagas<DB> {
                 tables.cancel(&mut tx, &id, &reason).await.map_err(failed("cancel a saga"))?
             }
             _ if !is_stuck => false,
-            Choice::Retry => {
-                tables.retry(&mut tx, &id).await.map_err(failed("let a saga go on"))?
-            }
+            Choice::Retry => tables.retry(&mut tx, &id).await.map_err(failed("let a saga go on"))?,
             Choice::Skip { step, result } => {
                 self.skip_in(&mut tx, &saga, step, result.as_ref()).await?;
                 tables.retry(&mut tx, &id).await.map_err(failed("let a saga go on"))?

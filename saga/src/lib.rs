@@ -96,8 +96,8 @@ mod registry;
 mod replies;
 mod retention;
 mod retry;
-mod run;
 mod rows;
+mod run;
 mod sagas;
 #[cfg(feature = "sqlite")]
 mod sqlite;

@@ -261,9 +261,8 @@ pub struct Held {
 }
 
 /// The way in which a change of a step commits.
-#[doc(hidden)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Commits {
+pub(crate) enum Commits {
     /// By itself.
     Alone,
     /// With the rows of its effect, and only if the transaction is still the one that was begun for
@@ -272,9 +271,8 @@ pub enum Commits {
 }
 
 /// A step that begins.
-#[doc(hidden)]
 #[derive(Debug)]
-pub struct NewStep<'a> {
+pub(crate) struct NewStep<'a> {
     pub(crate) name: &'a str,
     pub(crate) position: u32,
     pub(crate) kind: StepKind,
@@ -286,9 +284,8 @@ pub struct NewStep<'a> {
 }
 
 /// A change of a step that has begun. It happens only if the step is as expected.
-#[doc(hidden)]
 #[derive(Debug)]
-pub struct StepChange<'a> {
+pub(crate) struct StepChange<'a> {
     pub(crate) name: &'a str,
     pub(crate) from: (StepState, UndoState),
     pub(crate) to: (StepState, UndoState),
@@ -303,9 +300,8 @@ pub struct StepChange<'a> {
 }
 
 /// A change of a saga's state by the worker that owns it.
-#[doc(hidden)]
 #[derive(Debug)]
-pub enum Turn<'a> {
+pub(crate) enum Turn<'a> {
     /// It waits for a step. Its next turn is at once if more than these replies have come, or if it
     /// was cancelled. In a transaction that has locked the saga before, only a reply to this step
     /// counts, because it is visible there.

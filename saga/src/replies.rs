@@ -61,7 +61,10 @@ impl<DB: Dialect> Sagas<DB> {
         key: &StepKey,
         payload: &str,
     ) -> Result<Replied, StoreError> {
-        let replied = self.0.tables.put_reply(tx, &key.saga, &key.step, payload)
+        let replied = self
+            .0
+            .tables
+            .put_reply(tx, &key.saga, &key.step, payload)
             .await
             .map_err(StoreError::during("keep a reply to a saga"))?;
         telemetry::replied(replied);

@@ -26,8 +26,8 @@ impl<DB: Dialect> Sagas<DB> {
             loop {
                 let mut connection = sagas.acquire().await?;
                 // The database's clock alone must not decide on a deletion.
-                let ended = (sagas.0.options.retention, sagas.0.clock.now());
-                let batch = sagas.0.tables.forget(&mut connection, ended);
+                let (retention, until) = (sagas.0.options.retention, sagas.0.clock.now());
+                let batch = sagas.0.tables.forget(&mut connection, retention, until);
                 let batch = sagas.call("forget ended sagas", batch).await?;
                 forgotten += batch;
                 if batch < u64::from(BATCH) {

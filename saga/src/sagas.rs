@@ -114,9 +114,8 @@ impl<DB: Dialect> Sagas<DB> {
             function.check(&input).map_err(refused)?;
         }
         let tables = &self.0.tables;
-        let is_new = tables.insert(tx, &id, version, &input)
-            .await
-            .map_err(StoreError::during("start a saga"))?;
+        let is_new =
+            tables.insert(tx, &id, version, &input).await.map_err(StoreError::during("start a saga"))?;
         if is_new {
             telemetry::started(saga_type);
             return Ok(Started::Started);

@@ -404,7 +404,11 @@ impl<DB: Dialect> Tables<DB> {
     }
 
     /// Counts sagas whose turn is overdue by more than this, by type and version.
-    pub(crate) async fn overdue(&self, connection: &mut DB::Connection, by: Duration) -> Result<Vec<Overdue>> {
+    pub(crate) async fn overdue(
+        &self,
+        connection: &mut DB::Connection,
+        by: Duration,
+    ) -> Result<Vec<Overdue>> {
         let found = Query::<DB>::new(&self.shared.overdue).bind(by).rows(connection).await?;
         found.iter().map(rows::overdue).collect()
     }

@@ -39,16 +39,14 @@ impl<'a, DB: Dialect> Claims<'a, DB> {
         let turns = (0..self.kinds.len()).map(|turn| (self.first + turn) % self.kinds.len());
         let due: Vec<usize> = turns.filter(|place| due[*place]).collect();
         for (turn, place) in due.iter().enumerate() {
-            let (saga_type, version) = &self.kinds[*place];
+            let kind = &self.kinds[*place];
             let share = share(free.saturating_sub(taken.len()), due.len() - turn);
             if share == 0 {
                 break;
             }
             let (asked_at, lease) = (Instant::now(), inner.options.lease);
-            let kind = (saga_type.as_str(), *version);
             let pause = inner.options.backoff;
-            let claimed =
-                inner.tables.claim(&mut connection, kind, share, worker, lease, pause);
+            let claimed = inner.tables.claim(&mut connection, kind, share, worker, lease, pause);
             match self.sagas.call("take sagas that are due", claimed).await {
                 Ok(sagas) => {
                     for saga in sagas {
