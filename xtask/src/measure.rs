@@ -101,7 +101,8 @@ fn counts(sources: &[Source]) -> Vec<Count> {
 }
 
 fn is_public_item(line: &str) -> bool {
-    let items = ["async fn", "const", "enum", "fn", "macro", "mod", "static", "struct", "trait", "type", "union"];
+    let items =
+        ["async fn", "const", "enum", "fn", "macro", "mod", "static", "struct", "trait", "type", "union"];
     let item = line.trim_start().strip_prefix("pub ");
     item.is_some_and(|rest| items.iter().any(|item| rest.starts_with(&format!("{item} "))))
 }

@@ -258,16 +258,27 @@ fn words_match(pattern: &[&str], words: &[&str]) -> bool {
     reached[words.len()]
 }
 
+/// The number that RabbitMQ applies of an argument and a policy: the lower one, where a negative one
+/// means no limit (<https://www.rabbitmq.com/docs/policies>).
+fn applied(argument: i64, policy: i64) -> i64 {
+    if argument < 0 || policy < 0 { argument.max(policy) } else { argument.min(policy) }
+}
+
 impl From<Queue> for QueueFacts {
     fn from(queue: Queue) -> Self {
         let policy = queue.effective_policy_definition.as_object();
-        // Of two numbers RabbitMQ applies the lower; this returns the argument of the declaration.
-        let value = |name: &str| {
-            let argument = queue.arguments.get(&format!("x-{name}"));
-            argument.or_else(|| policy.and_then(|policy| policy.get(name)))
-        };
+        let argument = |name: &str| queue.arguments.get(&format!("x-{name}"));
+        let of_policy = |name: &str| policy.and_then(|policy| policy.get(name));
+        let value = |name: &str| argument(name).or_else(|| of_policy(name));
         let text = |name: &str| value(name).and_then(Value::as_str).map(str::to_owned);
-        let millis = |name: &str| value(name).and_then(Value::as_u64).map(Duration::from_millis);
+        let number = |name: &str| {
+            let numbers = [argument(name), of_policy(name)].map(|value| value.and_then(Value::as_i64));
+            match numbers {
+                [Some(argument), Some(of_policy)] => Some(applied(argument, of_policy)),
+                [argument, of_policy] => argument.or(of_policy),
+            }
+        };
+        let millis = |name: &str| number(name).and_then(|ms| ms.try_into().ok()).map(Duration::from_millis);
         let settings = QueueSettings {
             kind: queue
                 .kind
@@ -278,7 +289,7 @@ impl From<Queue> for QueueFacts {
             transient: queue.auto_delete || queue.exclusive,
             bounded: value("max-length").is_some() || value("max-length-bytes").is_some(),
             overflow: text("overflow"),
-            delivery_limit: value("delivery-limit").and_then(Value::as_i64),
+            delivery_limit: number("delivery-limit"),
             dead_letter_exchange: text("dead-letter-exchange"),
             message_ttl: millis("message-ttl"),
             expires: millis("expires"),
@@ -312,6 +323,13 @@ mod tests {
             assert_eq!(matches("topic", binding, key), is_match, "{binding} {key}");
         }
         assert!(matches("fanout", "", "x") && !matches("direct", "a", "b"));
+    }
+
+    #[test]
+    fn the_stricter_of_argument_and_policy_counts() {
+        for (argument, policy, limit) in [(20, 5, 5), (5, 20, 5), (-1, 5, 5), (5, -1, 5), (-1, -1, -1)] {
+            assert_eq!(applied(argument, policy), limit, "{argument} {policy}");
+        }
     }
 
     #[test]

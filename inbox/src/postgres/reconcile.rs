@@ -77,9 +77,9 @@ async fn begin(
         "SELECT set_config('statement_timeout', $1, true), set_config('enable_seqscan', 'off', true), \
          set_config('enable_bitmapscan', 'off', true), set_config('enable_sort', 'off', true)",
     )
-        .bind(statement_timeout.as_millis().to_string())
-        .execute(&mut *tx)
-        .await?;
+    .bind(statement_timeout.as_millis().to_string())
+    .execute(&mut *tx)
+    .await?;
     Ok(tx)
 }
 

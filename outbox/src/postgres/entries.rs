@@ -21,7 +21,7 @@ use crate::postgres::mark::{PgMark, array};
 use crate::postgres::reconcile::Passed;
 use crate::postgres::row::{self, optional_text, text};
 use crate::postgres::statements::{
-    BOUNDED, COLUMNS, HEADERS, HEADERS_BYTES, PASSED, SAME_SEGMENT, TRACE, UNBOUNDED,
+    BOUNDED, COLUMNS, DISCARDED, HEADERS, HEADERS_BYTES, PASSED, SAME_SEGMENT, TRACE, UNBOUNDED,
 };
 use crate::postgres::store::PostgresLog;
 
@@ -42,8 +42,7 @@ migrations::statements! {
         selected = "
             SELECT m.id, m.message_id, m.topic, m.key, coalesce(m.kind, m.topic) AS kind, {labels} AS headers,
                 m.payload_bytes, m.enqueued_at, e.state, {passed} AS passed,
-                EXISTS (SELECT FROM {schema}outbox_audit AS a WHERE a.relay = $1
-                    AND a.message_id = m.message_id AND a.action = 'discard' OFFSET 0) AS discarded,
+                {discarded} AS discarded,
                 EXISTS (SELECT FROM {schema}outbox_audit AS a WHERE a.relay = $1
                     AND a.message_id = m.message_id AND a.action = 'edit' OFFSET 0) AS edited
             FROM ({chosen}) AS m
@@ -57,6 +56,7 @@ migrations::statements! {
                 FROM ({selected}) AS run WINDOW place AS (ORDER BY run.id)) AS cut
             WHERE nth = 1 OR bytes <= 8388608 ORDER BY id";
         passed = PASSED;
+        discarded = DISCARDED;
         labels = LABELS;
         columns = COLUMNS;
         headers = HEADERS;
@@ -97,10 +97,10 @@ migrations::statements! {
             coalesce(m.enqueued_at, p.enqueued_at) AS enqueued_at, m.xid::text AS transaction, m.deliver_at,
             m.id IS NOT NULL AS is_in_log, coalesce({passed}, false) AS passed,
             e.state, e.attempts, e.due_at, e.fault, e.error, e.created_at, e.updated_at, p.edited_at IS NOT NULL AS edited,
-            (SELECT true FROM {schema}outbox_audit AS a
+            (SELECT a.action FROM {schema}outbox_audit AS a
                 WHERE a.relay = $1 AND a.message_id >= n.message_id AND a.message_id <= n.message_id
-                    AND a.id = n.id AND a.action = 'discard'
-                ORDER BY a.message_id, a.seq LIMIT 1) IS NOT NULL AS was_discarded,
+                    AND a.id = n.id AND a.action IN ('discard', 'requeue')
+                ORDER BY a.message_id DESC, a.seq DESC LIMIT 1) IS NOT DISTINCT FROM 'discard' AS was_discarded,
             (SELECT true FROM {schema}outbox_audit AS a
                 WHERE a.relay = $1 AND a.message_id >= n.message_id AND a.message_id <= n.message_id
                     AND a.id = n.id AND a.action = 'edit'

@@ -14,7 +14,7 @@ use crate::log::{LogError, RelayName, stored};
 use crate::postgres::entries::LABELS;
 use crate::postgres::mark::PgMark;
 use crate::postgres::row::text;
-use crate::postgres::statements::{PASSED, SAME_SEGMENT, UNBOUNDED};
+use crate::postgres::statements::{DISCARDED, PASSED, SAME_SEGMENT, UNBOUNDED};
 use crate::postgres::store::ONE_PLAN_HERE;
 use crate::read_only::begin;
 use crate::reconcile::{Row, Rows, stage};
@@ -31,9 +31,7 @@ migrations::statements! {
             {passed} AS passed,
             EXISTS (SELECT FROM {schema}outbox_audit AS a WHERE a.relay = $1 AND a.message_id = m.message_id
                 AND a.action = 'edit' OFFSET 0) AS edited,
-            coalesce((SELECT max(a.seq) FILTER (WHERE a.action = 'discard')
-                    > coalesce(max(a.seq) FILTER (WHERE a.action = 'requeue'), 0)
-                FROM {schema}outbox_audit AS a WHERE a.relay = $1 AND a.message_id = m.message_id), false) AS discarded
+            {discarded} AS discarded
             FROM {chosen} LEFT JOIN LATERAL (SELECT state FROM {schema}outbox_exception
                 WHERE relay = $1 AND shard = 0 AND id = m.id AND message_id = m.message_id LIMIT 1) AS e ON true
             ORDER BY m.message_id";
@@ -43,6 +41,7 @@ migrations::statements! {
         unbounded = UNBOUNDED;
         of = "m";
         passed = PASSED;
+        discarded = DISCARDED;
         same_segment = SAME_SEGMENT;
     }
 

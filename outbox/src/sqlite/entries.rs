@@ -63,8 +63,9 @@ migrations::statements! {
                     coalesce(m.enqueued_at, p.enqueued_at) AS enqueued_at, m.deliver_at, m.id IS NOT NULL AS is_in_log,
                     n.id <= ?2 AS passed, e.state, e.attempts, e.due_at, e.fault, e.error, e.created_at, e.updated_at,
                     p.edited_at IS NOT NULL AS edited,
-                    EXISTS (SELECT 1 FROM outbox_audit AS a WHERE a.relay = ?1 AND a.id = n.id
-                        AND a.message_id = n.message_id AND a.action = 'discard') AS was_discarded,
+                    (SELECT a.action FROM outbox_audit AS a WHERE a.relay = ?1 AND a.id = n.id
+                        AND a.message_id = n.message_id AND a.action IN ('discard', 'requeue')
+                        ORDER BY a.seq DESC LIMIT 1) IS 'discard' AS was_discarded,
                     EXISTS (SELECT 1 FROM outbox_audit AS a WHERE a.relay = ?1 AND a.id = n.id
                         AND a.message_id = n.message_id AND a.action = 'edit') AS was_edited,
                     (SELECT a.error FROM outbox_audit AS a WHERE a.relay = ?1 AND a.message_id = n.message_id
@@ -84,12 +85,14 @@ migrations::statements! {
     select = "
         SELECT m.id, m.message_id, m.topic, m.key, coalesce(m.kind, m.topic) AS kind, {labels} AS headers,
                 octet_length(m.payload) AS payload_bytes, m.enqueued_at, e.state, m.id <= ?2 AS passed,
-                EXISTS (SELECT 1 FROM outbox_audit AS a WHERE a.relay = ?1 AND a.id = m.id
-                    AND a.message_id = m.message_id AND a.action = 'discard') AS discarded,
+                (SELECT a.action FROM outbox_audit AS a WHERE a.relay = ?1 AND a.id = m.id
+                    AND a.message_id = m.message_id AND a.action IN ('discard', 'requeue')
+                    ORDER BY a.seq DESC LIMIT 1) IS 'discard' AS discarded,
                 EXISTS (SELECT 1 FROM outbox_audit AS a WHERE a.relay = ?1 AND a.id = m.id
                     AND a.message_id = m.message_id AND a.action = 'edit') AS edited
         FROM outbox_message AS m
-        LEFT JOIN outbox_exception AS e ON e.relay = ?1 AND e.shard = 0 AND e.id = m.id
+        LEFT JOIN outbox_exception AS e
+            ON e.relay = ?1 AND e.shard = 0 AND e.id = m.id AND e.message_id = m.message_id
         WHERE m.id > ?3 AND m.id <= ?4 AND (?5 IS NULL OR m.id IN (SELECT value FROM json_each(?5)))
                 AND (?6 IS NULL OR m.topic = ?6) AND (?7 IS NULL OR m.key = ?7)
                 AND (?8 IS NULL OR m.enqueued_at >= ?8) AND (?9 IS NULL OR m.enqueued_at <= ?9)

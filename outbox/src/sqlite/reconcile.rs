@@ -32,7 +32,7 @@ migrations::statements! {
                         > coalesce(max(a.seq) FILTER (WHERE a.action = 'requeue'), 0)
                     FROM outbox_audit AS a WHERE a.relay = ?1 AND a.message_id = m.message_id), 0) AS discarded
             FROM outbox_message AS m LEFT JOIN outbox_exception AS e
-                ON e.relay = ?1 AND e.shard = 0 AND e.id = m.id
+                ON e.relay = ?1 AND e.shard = 0 AND e.id = m.id AND e.message_id = m.message_id
             WHERE {is_id}";
         // A row whose id is not a UUID is not a message.
         is_id = "octet_length(m.message_id) = 36 AND length(replace(m.message_id, '-', '')) = 32

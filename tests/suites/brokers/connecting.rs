@@ -1,5 +1,5 @@
-//! Sessions that a silent server or wrong credentials keep from being opened: whose fault, and how
-//! soon it is told.
+//! Sessions that cannot open because of a silent server or wrong credentials: whose fault it is,
+//! and how soon it is reported.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use message::{Connector, Fault, FaultScope};
 use tests::{Backend, Failure, Outcome, trial};
 use tokio::net::TcpListener;
 
-/// The time that connecting may take in these cases.
+/// Connect timeout in these cases.
 const TIMEOUT: Duration = Duration::from_millis(1_000);
 const PASSWORD: &str = "wr0ng-s3cret";
 
@@ -36,12 +36,12 @@ pub(crate) fn trials() -> Vec<Trial> {
 
 type Made = Result<Arc<dyn Connector>, Failure>;
 
-/// Goal: a server that takes the connection and says nothing is given up after the connect timeout.
-/// Oracle: the error and the clock.
+/// Goal: the connector gives up, after the connect timeout, on a server that accepts the connection
+/// and says nothing. Oracle: the error and the clock.
 async fn silent(connector: fn(u16) -> Made) -> Outcome {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let connector = connector(listener.local_addr()?.port())?;
-    // Takes every connection, keeps it open and never writes.
+    // Accepts every connection, keeps it open and never writes.
     let server = tokio::spawn(async move {
         let mut taken = Vec::new();
         while let Ok(connection) = listener.accept().await {
@@ -55,8 +55,7 @@ async fn silent(connector: fn(u16) -> Made) -> Outcome {
     Ok(())
 }
 
-/// Goal: credentials that are not accepted are told apart from an outage, and never shown. Oracle:
-/// the error.
+/// Goal: rejected credentials are distinguished from an outage, and never shown. Oracle: the error.
 async fn wrong_credentials(connector: Arc<dyn Connector>) -> Outcome {
     let error = refusal(connector.as_ref()).await?;
     assert_eq!((error.fault(), error.scope()), (Fault::Operator, FaultScope::Session), "{error}");
@@ -93,7 +92,7 @@ fn silent_sqs(port: u16) -> Made {
     Ok(Arc::new(sqs::Connector::new(&config)?))
 }
 
-/// A password for a cluster that asks for none: to librdkafka the same as a wrong one.
+/// Configures a password for a cluster that asks for none. librdkafka treats it like a wrong one.
 fn sasl_kafka() -> Made {
     let servers = Backend::Kafka.address()?;
     let settings = serde_json::json!({

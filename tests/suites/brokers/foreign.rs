@@ -1,4 +1,4 @@
-//! Deliveries of producers that know nothing of the toolkit, as a consumer's inbox keeps them. The
+//! Deliveries of producers that know nothing of the toolkit, as a consumer's inbox stores them. The
 //! producers are plain clients.
 
 mod corpus;
@@ -27,7 +27,7 @@ use tests::{Backend, Database, Failure, Outcome, Stage, eventually, trial};
 
 use crate::sqs;
 
-/// One body for all deliveries.
+/// The same body for all deliveries.
 const BODY: &str = r#"{"amount":10}"#;
 const TENANTS: [&str; 5] = ["t1", "t2", "t3", "t4", "t5"];
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -52,8 +52,8 @@ pub(crate) fn trials() -> Vec<Trial> {
     [apart_or_equal, corpus::trials()].into_iter().flatten().collect()
 }
 
-/// The dead letters after so many deliveries were received, dead-lettered and not acknowledged, and
-/// then all of them once more by another session. The first look is at the letters between.
+/// Receives this many deliveries, dead-letters them without acknowledging any, and does all of it
+/// again in a second session, which settles them. Returns the dead letters.
 async fn letters<F, Fut>(stage: &Stage, deliveries: usize, subscribe: F) -> Result<Vec<DeadLetter>, Failure>
 where
     F: Fn() -> Fut,
@@ -86,7 +86,8 @@ fn value<'a>(letter: &'a DeadLetter, name: &str) -> Option<&'a str> {
     letter.headers.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
 }
 
-/// Each was delivered twice, all have the one body, and each has these headers and another tenant.
+/// Checks that each was delivered twice, that all have the same body, and that each has these
+/// headers and a tenant of its own.
 fn assert_apart(letters: &[DeadLetter], expected: &[(&str, &str)]) {
     let mut tenants: Vec<_> = letters.iter().filter_map(|letter| value(letter, "tenant")).collect();
     tenants.sort_unstable();
@@ -99,7 +100,7 @@ fn assert_apart(letters: &[DeadLetter], expected: &[(&str, &str)]) {
     }
 }
 
-/// So many letters, each delivered twice.
+/// Checks that there are `count` dead letters, each delivered twice.
 fn assert_equal_ones(letters: &[DeadLetter], count: usize) {
     let deliveries: Vec<u32> = letters.iter().map(|letter| letter.deliveries).collect();
     assert_eq!(deliveries, vec![2; count], "{letters:?}");
@@ -139,8 +140,8 @@ async fn amqp_subscribe(queue: &str) -> Result<Box<dyn Subscription>, Failure> {
     Ok(rabbitmq::Subscriber::new(&config, [queue])?.subscribe().await?)
 }
 
-/// Goal: five charges of one amount that differ in a header are five dead letters with all
-/// properties and headers; delivered again they are counted. Oracle: the inbox's table.
+/// Goal: five charges of the same amount that differ in one header become five dead letters with
+/// all properties and headers, and redeliveries are counted. Oracle: the inbox's table.
 async fn rabbitmq_apart(stage: Stage) -> Outcome {
     let queue = queue(&stage, false).await?;
     let properties = |tenant: &&str| -> Result<BasicProperties, Failure> {
@@ -178,8 +179,8 @@ async fn rabbitmq_apart(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// Goal: three webhooks that nothing tells apart are three dead letters, and redeliveries are
-/// counted. Oracle: the inbox's table.
+/// Goal: three indistinguishable webhooks become three dead letters, and redeliveries are counted.
+/// Oracle: the inbox's table.
 async fn rabbitmq_equal(stage: Stage, quorum: bool) -> Outcome {
     let queue = queue(&stage, quorum).await?;
     amqp_publish(&queue, vec![BasicProperties::default(); 3]).await?;
@@ -202,7 +203,8 @@ async fn sqs_subscribe(queue: &str) -> Result<Box<dyn Subscription>, Failure> {
     Ok(SqsSubscriber::new(&sqs::config(Backend::Sqs.address()?), queue)?.subscribe().await?)
 }
 
-/// As [`rabbitmq_apart`]; each letter has the broker's own id and the time at which it was sent.
+/// Does the same as [`rabbitmq_apart`]. Each dead letter has the broker's own id and the time of
+/// sending.
 async fn sqs_apart(stage: Stage) -> Outcome {
     let queue = sqs_queue(&stage).await?;
     let client = sqs::plain().await?;
@@ -237,7 +239,7 @@ async fn sqs_apart(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// As [`rabbitmq_equal`]: SQS gives each message an id.
+/// Does the same as [`rabbitmq_equal`]: SQS gives each message an id.
 async fn sqs_equal(stage: Stage) -> Outcome {
     let queue = sqs_queue(&stage).await?;
     let client = sqs::plain().await?;
@@ -295,8 +297,8 @@ fn header<'a>(key: &'a str, value: &'a [u8]) -> Header<'a, &'a [u8]> {
     Header { key, value: Some(value) }
 }
 
-/// As [`rabbitmq_apart`]; the letters have the record's time, and the bytes of a key that is no
-/// text.
+/// Does the same as [`rabbitmq_apart`]. The dead letters have the record's timestamp, and the bytes
+/// of a key that is not text.
 async fn kafka_apart(stage: Stage) -> Outcome {
     let scene = KafkaScene::open(&stage).await?;
     let headers = |tenant: &&str| {
@@ -315,7 +317,7 @@ async fn kafka_apart(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// As [`rabbitmq_equal`]: each record has an offset.
+/// Does the same as [`rabbitmq_equal`]: each record has an offset.
 async fn kafka_equal(stage: Stage) -> Outcome {
     let scene = KafkaScene::open(&stage).await?;
     scene.put(b"k", &[OwnedHeaders::new(), OwnedHeaders::new(), OwnedHeaders::new()])?;

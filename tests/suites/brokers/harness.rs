@@ -1,4 +1,4 @@
-//! The brokers of the shared harness as the conformance suite wants them.
+//! The brokers of the shared harness, in the form that the conformance suite expects.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use tests::{Backend, Broker, Failure, Outcome, Stage};
 
 use crate::sqs;
 
-/// A broker, and the stage with which its topics go.
+/// A broker, and the stage that its topics belong to.
 pub(crate) struct Harness {
     stage: Stage,
     broker: Arc<dyn Broker>,
@@ -26,7 +26,7 @@ impl Harness {
         matches!(self.broker.backend(), Backend::Sqs | Backend::SqsFifo)
     }
 
-    /// The prefix of attributes in the broker's CloudEvents binding.
+    /// Returns the prefix of attributes in the broker's CloudEvents binding.
     fn prefix(&self) -> &'static str {
         match self.broker.backend() {
             Backend::Kafka | Backend::KafkaMock => "ce_",

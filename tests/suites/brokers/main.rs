@@ -1,20 +1,21 @@
-//! The contracts of every publisher and of every subscription: one trial per case and broker. The
-//! cases are those of the crate `conformance`, which adapters of other people pass too; and:
+//! The contracts of every publisher and of every subscription: one trial for each case and broker.
+//! The shared cases come from the crate `conformance`, which adapters by other people run too. The
+//! rest are here:
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | [`target`], [`harness`] | the brokers as data, and as the crate `conformance` wants them |
+//! | [`target`], [`harness`] | the brokers as data, and as the crate `conformance` expects them |
 //! | [`connecting`] | silent servers and wrong credentials |
 //! | [`wire`] | every field of `docs/wire.md`, as a plain client of each broker sees it |
-//! | [`foreign`] | what foreign producers and other libraries send, as effects or dead letters of an inbox |
-//! | [`record_time`] | the time of a Kafka record, by which Kafka deletes it |
-//! | [`queues`] | which queue of SQS a topic leads to |
-//! | [`kafka_group`] | what a member of a real Kafka group relies on: pauses, rebalances, lost sessions, beginnings |
-//! | [`transactions`] | what a reader of committed records sees of Kafka's transactions, and what marks are found |
+//! | [`foreign`] | messages of foreign producers and other libraries, as effects or dead letters of an inbox |
+//! | [`record_time`] | the timestamp of a Kafka record, which decides when Kafka deletes it |
+//! | [`queues`] | the SQS queue that a topic maps to |
+//! | [`kafka_group`] | promises to a member of a real Kafka group: pauses, rebalances, lost sessions, where it starts |
+//! | [`transactions`] | what a reader of committed records sees of Kafka's transactions, and which marks are found |
 //! | [`exactly_once`] | a whole relay that publishes in transactions, killed and stopped |
-//! | [`quorum`] | what RabbitMQ's quorum queues count against a message |
+//! | [`quorum`] | what RabbitMQ's quorum queues count as a delivery of a message |
 //! | [`rabbitmq`] | several queues at once, streams, permissions that are withdrawn |
-//! | [`sqs`] | what the shared harness does not have: plain SQS |
+//! | [`sqs`] | plain SQS, for cases that need more than the shared harness offers |
 
 mod connecting;
 mod exactly_once;
@@ -35,8 +36,8 @@ fn main() -> std::process::ExitCode {
         return ended;
     }
     tests::log::keep("off,brokers=error");
-    // A relay that is killed and stopped for as long as its lease lasts, minutes together; broker
-    // transactions that time out while the machine is busy.
+    // These take minutes: relays that are killed, or stopped for as long as their lease lasts, and
+    // broker transactions that time out on a busy machine.
     let at_night = [exactly_once::trials(), transactions::trials()].into_iter().flatten();
     let at_night = tests::trial::at_night(at_night.collect());
     let trials = [

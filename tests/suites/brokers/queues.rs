@@ -1,4 +1,4 @@
-//! Which queue of SQS a topic leads to.
+//! The SQS queue that a topic maps to.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,9 +20,9 @@ pub(crate) fn trials() -> Vec<Trial> {
     vec![named(Backend::Sqs), named(Backend::SqsFifo)]
 }
 
-/// Goal: a topic that `queues` sends to a queue arrives there, and the delivery's topic is the
-/// queue's name, whether the consumer names the queue or its URL. Oracle: equality of everything
-/// else.
+/// Goal: a message of a topic that `queues` maps to a queue arrives there, and the delivery's topic
+/// is the queue's name, whether the consumer gives the queue's name or its URL. Oracle: equality of
+/// all other fields.
 async fn queue_of_a_topic(stage: Stage, backend: Backend) -> Outcome {
     let broker = brokers::open(backend).await?;
     let name = broker.topic_name(&stage, "orders");

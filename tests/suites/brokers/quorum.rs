@@ -1,4 +1,4 @@
-//! Deliveries that a RabbitMQ quorum queue counts: it drops or dead-letters a message that was
+//! Deliveries that a RabbitMQ quorum queue counts. It drops or dead-letters a message that was
 //! delivered too often.
 
 use std::sync::Arc;
@@ -27,7 +27,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     ]
 }
 
-/// A quorum queue of the test's own with messages of one key, on a broker.
+/// A quorum queue for one test, with messages of one key.
 struct Scene {
     broker: Arc<dyn Broker>,
     url: String,
@@ -56,13 +56,13 @@ impl Scene {
         Ok(Self { broker, url, queue })
     }
 
-    /// How often each message that waits in the queue was delivered before, as its next delivery
-    /// tells. Leaves them unsettled, which counts: to be asked once.
+    /// Returns how often each waiting message was delivered before, as its next delivery reports.
+    /// It leaves the messages unsettled, which counts as a delivery, so it may be called only once.
     async fn delivered(&self, messages: usize) -> Result<Vec<i64>, Failure> {
         let connection = Connection::connect(&self.url, ConnectionProperties::default()).await?;
         let channel = &connection.create_channel().await?;
         let counts = &tokio::sync::Mutex::new(Vec::new());
-        // An end of a session is noticed a little later.
+        // The broker notices the end of a session a little later.
         let all = eventually("the messages are back", || async move {
             let (mut counts, queue) = (counts.lock().await, ShortString::try_new(&*self.queue)?);
             while let Some(got) = channel.basic_get(queue.clone(), BasicGetOptions::default()).await? {
@@ -79,8 +79,8 @@ impl Scene {
     }
 }
 
-/// Goal: to know what costs a delivery. Oracle: the broker's own count, after the end of a session,
-/// a release and a stop.
+/// Goal: find out which ends of a delivery are counted. Oracle: the broker's own count, after the
+/// end of a session, a release and a stop.
 async fn once(stage: Stage) -> Outcome {
     for (what, expected) in [("closed", 1), ("released-closed", 2), ("stopped-released-closed", 1)] {
         let scene = Scene::open(&stage, what, 1).await?;
@@ -93,7 +93,8 @@ async fn once(stage: Stage) -> Outcome {
             member.settle(vec![Settlement::release(delivery.token)]).await?;
         }
         if what.starts_with("released") {
-            // The broker delivers it here again, and the end of the session counts that one too.
+            // The broker delivers the message here again, and the end of the session counts that
+            // delivery as well.
             receive(&mut member, 1).await?;
         }
         member.close().await?;
@@ -104,7 +105,7 @@ async fn once(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// Keeps the first message in hand until it is told to go on.
+/// Holds the first message until it is allowed to continue.
 struct Holds {
     called: Arc<Semaphore>,
     go: Arc<Semaphore>,
@@ -123,8 +124,8 @@ impl Handler<Sqlite> for Holds {
     }
 }
 
-/// Goal: a deployment costs what was prefetched one delivery, not two. Oracle: the broker's count
-/// of each message that is left after a stop in the middle; the one in hand is settled.
+/// Goal: a deployment costs each prefetched message one delivery, not two. Oracle: the broker's
+/// count for each message that is left after a stop in the middle; the message in hand is settled.
 async fn stopped(stage: Stage) -> Outcome {
     const MESSAGES: usize = 40;
     let scene = Scene::open(&stage, "stopped", MESSAGES.try_into()?).await?;
@@ -144,7 +145,7 @@ async fn stopped(stage: Stage) -> Outcome {
     let running = tokio::spawn(consumer.run(shutdown.clone()));
     called.acquire().await?.forget();
     shutdown.graceful.cancel();
-    // The waiting ones go back while the first one is still in hand.
+    // Waiting messages go back while the first one is still in hand.
     let admin = Admin::connect(&Config::new(&scene.url)).await?;
     eventually("the others are back", || async {
         Ok((admin.count(&scene.queue).await? as usize == MESSAGES - 1).then_some(()))

@@ -1,5 +1,5 @@
-//! Queues of RabbitMQ that the shared cases do not have: several at once, streams, and what a user
-//! who lost a permission sees.
+//! RabbitMQ queues that the shared cases do not cover: several at once, streams, and the view of a
+//! user who lost a permission.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -48,9 +48,9 @@ fn remove(stage: &Stage, queue: &str) -> Outcome {
     Ok(())
 }
 
-/// Goal: one subscription reads several quorum queues, and a delivery of one of them is settled in
-/// that one. Oracle: the ids that are received; the broker's count of each queue after one of them
-/// was settled.
+/// Goal: one subscription reads several quorum queues, and a delivery is settled in the queue it
+/// came from. Oracle: the ids that are received; the broker's count for each queue after the
+/// deliveries of one queue were settled.
 async fn several(stage: Stage) -> Outcome {
     let config = config()?;
     let admin = Admin::connect(&config).await?;
@@ -80,8 +80,8 @@ async fn several(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// Goal: who closes in order is not paged for it. Oracle: no line of the client library above INFO,
-/// in twenty sessions of each kind, on a runtime whose every task logs to this thread.
+/// Goal: an orderly close raises no alarm. Oracle: no line of the client library above INFO, in
+/// twenty sessions of each kind, on a runtime whose every task logs to this thread.
 async fn orderly(stage: Stage) -> Outcome {
     let queue = stage.unique("orderly");
     remove(&stage, &queue)?;
@@ -108,7 +108,7 @@ async fn orderly(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// One session of each kind: an administrator's, a publisher's, a subscriber's.
+/// Runs one session of each kind: an administrator's, a publisher's, a subscriber's.
 async fn sessions(config: &Config, queue: &str) -> Outcome {
     let admin = Admin::connect(config).await?;
     admin.declare_queue(queue, QueueOptions::default()).await?;
@@ -137,8 +137,8 @@ impl io::Write for Lines {
     }
 }
 
-/// Goal: a stream, which would be read from its end after every pause, is no queue. Oracle: the
-/// operator's fault, by the queue's name.
+/// Goal: a stream is refused as a queue, because it would be read from its end after every pause.
+/// Oracle: the operator's fault, with the queue's name.
 async fn stream(stage: Stage) -> Outcome {
     let (config, queue) = (config()?, stage.unique("stream"));
     let connection =
@@ -167,9 +167,9 @@ async fn stream(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// Goal: what an expired token does, and a permission that is withdrawn and given again: a topic
-/// that was published before ends the session, so that the next one logs in anew. Oracle: the scope
-/// of the refusal; what the next session publishes.
+/// Goal: find out what an expired token does, or a permission that is withdrawn and granted again:
+/// a refusal of a topic that was published to before ends the session, so that the next one logs in
+/// again. Oracle: the scope of the refusal; what the next session publishes.
 async fn withdrawn(stage: Stage) -> Outcome {
     let (admin, queue, user) = (Admin::connect(&config()?).await?, stage.unique("q"), stage.unique("relay"));
     admin.declare_queue(&queue, QueueOptions::default()).await?;
@@ -196,7 +196,8 @@ async fn withdrawn(stage: Stage) -> Outcome {
     };
     outcome(&mut publisher).await??;
     permit("").await?;
-    // A channel that has published goes on from its cache; the session has another one.
+    // A channel that has published keeps using its cached permission; the session opens another
+    // one.
     let refusal = within("a publish is refused", async {
         loop {
             if let Err(error) = outcome(&mut publisher).await? {
@@ -206,7 +207,8 @@ async fn withdrawn(stage: Stage) -> Outcome {
     });
     let error = refusal.await?;
     assert_eq!((error.fault(), error.scope()), (Fault::Broker, FaultScope::Session), "{error}");
-    // To a session that has not published it yet it is the topic's, and an operator's to mend.
+    // For a session that has not published to the topic yet, the fault is the topic's, and the
+    // operator must mend it.
     let sent = relaying::send(&connector, &[sample::complete(&queue)?]).await?;
     let [(_, error)] = &sent.refused[..] else { return Err(format!("{:?}", sent.refused).into()) };
     assert_eq!((error.fault(), error.scope()), (Fault::Operator, FaultScope::Topic), "{error}");
@@ -216,7 +218,7 @@ async fn withdrawn(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// A request to the broker's management API.
+/// Sends a request to the broker's management API.
 async fn manage(method: &str, path: &str, body: &str) -> Outcome {
     let address = Backend::RabbitmqManagement.address()?;
     let host = address.strip_prefix("http://").ok_or("no http:// URL")?.trim_end_matches('/');

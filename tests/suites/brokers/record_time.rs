@@ -1,4 +1,4 @@
-//! The time that a Kafka record carries: Kafka's retention deletes by it.
+//! The timestamp of a Kafka record, by which Kafka's retention deletes it.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -18,10 +18,10 @@ use tests::eventually::when;
 use tests::{Backend, Failure, Outcome, Stage, eventually, trial};
 
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How long the messages have waited: longer than a topic keeps records by default.
+/// Age of the messages: longer than a topic keeps records by default.
 const WAITED: Duration = Duration::from_secs(30 * 86_400);
-/// The retention of the topic: an hour. A record with the time of enqueuing is due for deletion
-/// when it arrives.
+/// Retention of the topic: one hour. A record that carried its time of enqueuing would be due for
+/// deletion on arrival.
 const RETENTION_MS: &str = "3600000";
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -55,7 +55,7 @@ async fn topic(stage: &Stage, settings: &[(&str, &str)]) -> Result<(Config, Stri
     Ok((config, topic))
 }
 
-/// A message that was enqueued long ago, alone and in chunks.
+/// Returns a message that was enqueued long ago, whole and in chunks.
 fn old(topic: &str) -> Result<Vec<Message>, Failure> {
     let waited = |message: Message| Message { time: message.time - WAITED, ..message };
     let whole = waited(sample::order(topic, "k", 1)?);
@@ -71,8 +71,8 @@ fn now_ms() -> Result<i64, Failure> {
     Ok(i64::try_from(SystemTime::now().duration_since(UNIX_EPOCH)?.as_millis())?)
 }
 
-/// Checks that each record was stamped between these moments, and says when its message was
-/// enqueued.
+/// Checks that each record was stamped between these moments, and that `ce_time` is when its
+/// message was enqueued.
 fn assert_times(records: &[OwnedMessage], sent: &[Message], (before, after): (i64, i64)) -> Outcome {
     assert_eq!(records.len(), sent.len());
     for (record, message) in records.iter().zip(sent) {
@@ -85,9 +85,9 @@ fn assert_times(records: &[OwnedMessage], sent: &[Message], (before, after): (i6
     Ok(())
 }
 
-/// Goal: what has waited for longer than a topic keeps records is not deleted minutes after it was
-/// published. Oracle: the records' timestamps, by which Kafka deletes, and the clock of this
-/// machine around the publishing.
+/// Goal: a message that has waited longer than its topic keeps records is not deleted minutes after
+/// it was published. Oracle: the records' timestamps, by which Kafka deletes, and this machine's
+/// clock before and after publishing.
 async fn plain(stage: Stage) -> Outcome {
     let (config, topic) = topic(&stage, &[("retention.ms", RETENTION_MS)]).await?;
     let sent = old(&topic)?;
@@ -100,10 +100,10 @@ async fn plain(stage: Stage) -> Outcome {
     assert_times(&records, &sent, (before, after))
 }
 
-/// As [`plain`], in a broker transaction.
+/// Does the same as [`plain`], in a broker transaction.
 async fn transactional(stage: Stage) -> Outcome {
     let (mut config, topic) = topic(&stage, &[("retention.ms", RETENTION_MS)]).await?;
-    // Longer than the transactions: librdkafka makes no such client.
+    // Longer than the transaction timeout: librdkafka refuses to make such a client.
     config.properties.insert(String::from("socket.timeout.ms"), "60000".into());
     let scope = TransactionScope {
         log: stage.unique("log").to_lowercase(),
@@ -136,11 +136,11 @@ async fn transactional(stage: Stage) -> Outcome {
     assert_times(&records, &sent, (before, after))
 }
 
-/// Goal: a topic that takes no record of this age, as with a clock that is wrong, stops until
-/// somebody acts, and costs no message its attempts. Oracle: the fault and the advice.
+/// Goal: a topic that refuses records of this age, for example because a clock is wrong, stops
+/// until an operator acts, and costs no message an attempt. Oracle: the fault and the advice.
 async fn refused(stage: Stage) -> Outcome {
     let (mut config, topic) = topic(&stage, &[("message.timestamp.before.max.ms", "0")]).await?;
-    // A record is older than the topic admits by the time its batch has been filled.
+    // By the time its batch is filled, a record is older than the topic accepts.
     config.linger_ms = 200;
     let outcome = relaying::send(&Connector::new(config)?, &[sample::order(&topic, "k", 1)?]).await?;
     let [(_, error)] = &outcome.refused[..] else { return Err(format!("{outcome:?}").into()) };
@@ -149,7 +149,7 @@ async fn refused(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// The committed records of the only partition. Blocks.
+/// Returns the committed records of the only partition. Blocks.
 fn read(config: &Config, topic: &str, count: usize) -> Result<Vec<OwnedMessage>, Failure> {
     let mut client = ClientConfig::new();
     client.set("bootstrap.servers", config.bootstrap_servers.join(",")).set("group.id", "plain");

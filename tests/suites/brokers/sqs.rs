@@ -1,5 +1,5 @@
-//! SQS as the cases need it beyond the harness: other visibility timeouts, and what is left in a
-//! queue.
+//! Plain SQS, for what the cases need beyond the shared harness: other visibility timeouts, and the
+//! number of messages left in a queue.
 
 use aws_sdk_sqs::Client;
 use aws_sdk_sqs::config::{BehaviorVersion, Credentials, Region};
@@ -10,7 +10,7 @@ use tests::{Backend, Failure};
 
 const REGION: &str = "elasticmq";
 
-/// The settings for a server at this endpoint.
+/// Returns the settings for a server at this endpoint.
 pub(crate) fn config(endpoint: String) -> Config {
     Config {
         region: Some(REGION.to_owned()),
@@ -22,7 +22,7 @@ pub(crate) fn config(endpoint: String) -> Config {
     }
 }
 
-/// A subscription whose unsettled deliveries come again after so many seconds.
+/// Opens a subscription with this visibility timeout: unsettled deliveries come again after it.
 pub(crate) async fn subscribe(
     queue: &str,
     visibility_timeout_secs: u32,
@@ -31,7 +31,7 @@ pub(crate) async fn subscribe(
     Ok(Subscriber::new(&config, queue)?.subscribe().await?)
 }
 
-/// A client that knows nothing of the toolkit.
+/// Returns a client that knows nothing of the toolkit.
 pub(crate) async fn plain() -> Result<Client, Failure> {
     let config = aws_config::defaults(BehaviorVersion::latest())
         .endpoint_url(Backend::Sqs.address()?)
@@ -42,13 +42,13 @@ pub(crate) async fn plain() -> Result<Client, Failure> {
     Ok(Client::new(&config))
 }
 
-/// The URL of a queue.
+/// Returns the URL of a queue.
 pub(crate) async fn url(client: &Client, queue: &str) -> Result<String, Failure> {
     let found = client.get_queue_url().queue_name(queue).send().await?;
     found.queue_url.ok_or_else(|| "an answer without a URL".into())
 }
 
-/// How many messages are in a queue, hidden ones included.
+/// Returns how many messages are in a queue, including hidden and delayed ones.
 pub(crate) async fn left(queue: &str) -> Result<u64, Failure> {
     let client = plain().await?;
     let wanted = [

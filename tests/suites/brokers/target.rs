@@ -10,16 +10,16 @@ use tests::{Backend, Broker, Failure, brokers, trial};
 
 use crate::harness::Harness;
 
-/// A broker, and how it is opened.
+/// A broker and the way to open it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Target {
-    /// As the harness opens it.
+    /// Opened as the shared harness opens it.
     Shared(Backend),
-    /// The in-memory broker whose sessions take any number of messages of one key.
+    /// The in-memory broker, with sessions that accept any number of messages of one key at once.
     MemoryPipelined,
 }
 
-/// Brokers whose publishers and subscriptions are tested. Every case applies that their
+/// Brokers whose publishers and subscriptions are tested, each with every case that its
 /// capabilities allow.
 const TARGETS: [Target; 7] = [
     Target::Shared(Backend::Memory),
@@ -31,7 +31,7 @@ const TARGETS: [Target; 7] = [
     Target::Shared(Backend::SqsFifo),
 ];
 
-/// Every case on every broker that can run it.
+/// Returns every case on every broker that can run it.
 pub(crate) fn trials() -> Vec<Trial> {
     let of = |target: Target| {
         let applies = move |case: &Case| target.publishes_only().is_none_or(|suite| case.suite == suite);
@@ -43,7 +43,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 }
 
 impl Target {
-    /// The word in the names of trials.
+    /// Returns the word for it in the names of trials.
     fn as_str(self) -> &'static str {
         match self {
             Self::Shared(backend) => backend.as_str(),
@@ -59,8 +59,8 @@ impl Target {
         }
     }
 
-    /// The one suite that applies, where it is not all of them: the pipelined broker in memory
-    /// differs from the other one in its publishers only.
+    /// Returns the one suite that applies, or `None` for all of them. The pipelined in-memory
+    /// broker differs from the other one only in its publishers.
     fn publishes_only(self) -> Option<&'static str> {
         (self == Self::MemoryPipelined).then_some("publisher")
     }
@@ -69,18 +69,18 @@ impl Target {
         let backend = self.backend();
         Capabilities {
             order: if backend == Backend::Sqs { Order::Free } else { Order::PerKey },
-            // Kafka knows one offset for a partition.
+            // Kafka has one committed offset for each partition.
             settles_singly: !matches!(backend, Backend::Kafka | Backend::KafkaMock),
-            // The harness reads fixed partitions of the mock, because its group join takes three
-            // seconds: no members.
+            // The harness assigns fixed partitions of the mock, because joining a group there takes
+            // three seconds. So there are no members.
             shares_work: backend != Backend::KafkaMock,
             limits_size: backend != Backend::Memory,
-            // It hands out the problem that was put there.
+            // The in-memory broker hands out the problem as it was put there.
             has_wire: backend != Backend::Memory,
         }
     }
 
-    /// A connection to it, or a new one in this process.
+    /// Connects to the broker, or makes a new one in this process.
     async fn open(self) -> Result<Arc<dyn Broker>, Failure> {
         match self {
             Self::Shared(backend) => brokers::open(backend).await,

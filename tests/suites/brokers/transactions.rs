@@ -37,14 +37,14 @@ where
     trial(format!("transactions/{name}"), &[Backend::Kafka], body)
 }
 
-/// A topic, and a relay's transactions into it.
+/// A topic, and the scope of a relay's transactions.
 struct Scene {
     config: Config,
     topic: String,
     scope: TransactionScope,
 }
 
-/// A session with its receipts.
+/// A publisher's session with its receipts.
 struct Session {
     publisher: Box<dyn Publisher>,
     received: UnboundedReceiver<Receipt>,
@@ -53,7 +53,7 @@ struct Session {
 impl Scene {
     async fn open(stage: &Stage) -> Result<Self, Failure> {
         let mut config = tests::brokers::patient_kafka(&Backend::Kafka.address()?);
-        // Longer than the transactions: librdkafka makes no such client.
+        // Longer than the transaction timeout: librdkafka refuses to make such a client.
         config.properties.insert(String::from("socket.timeout.ms"), "60000".into());
         let topic = stage.unique("orders");
         let plan = TopicPlan::new(&topic, 2).with("max.message.bytes", "20000");
@@ -80,7 +80,7 @@ impl Scene {
         Ok(TransactionalConnector::new(self.config.clone())?)
     }
 
-    /// A message whose payload is its number.
+    /// Returns a message whose payload is its number.
     fn message(&self, number: u64) -> Result<Message, Failure> {
         keyed(&self.topic, &format!("k{}", number % 5), number.to_string())
     }
@@ -89,7 +89,7 @@ impl Scene {
         numbers.into_iter().map(|number| self.message(number)).collect()
     }
 
-    /// The payloads that a reader of committed records sees.
+    /// Returns the payloads that a reader of committed records sees, sorted.
     fn read(&self, topic: &str) -> Result<Vec<String>, Failure> {
         let payloads = committed::read(&self.config.bootstrap_servers.join(","), topic)?;
         let text = |payload: Vec<u8>| String::from_utf8_lossy(&payload).into_owned();
@@ -104,7 +104,7 @@ fn keyed(topic: &str, key: &str, payload: String) -> Result<Message, Failure> {
     Ok(message.with_key(OrderingKey::new(key)?))
 }
 
-/// The error of what must not succeed.
+/// Returns the error of an operation that must not succeed.
 fn refusal<T>(outcome: Result<T, PublishError>) -> Result<PublishError, Failure> {
     outcome.err().ok_or_else(|| "it was not refused".into())
 }
@@ -115,7 +115,7 @@ async fn session(connector: &TransactionalConnector) -> Result<Session, Failure>
 }
 
 impl Session {
-    /// Submits messages and waits for their receipts, in the order of submission.
+    /// Submits messages and returns their receipts, in the order of submission.
     async fn submit(&mut self, messages: Vec<Message>) -> Result<Vec<Receipt>, Failure> {
         let count = messages.len();
         let numbered = messages.into_iter().enumerate();
@@ -149,8 +149,8 @@ fn texts(numbers: impl IntoIterator<Item = u64>) -> Vec<String> {
     texts
 }
 
-/// Goal: confirmed is not visible, committed is. Oracle: the plain reader, and the mark that a
-/// successor finds.
+/// Goal: a confirmed message is not visible, a committed one is. Oracle: the plain reader, and the
+/// mark that a successor finds.
 async fn commit(stage: Stage) -> Outcome {
     let scene = Scene::open(&stage).await?;
     let connector = scene.connector()?;
@@ -169,9 +169,9 @@ async fn commit(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// Goal: while a closed transaction is committed, the next batch is with the brokers already; it is
-/// seen when its own transaction is committed, and never without. Oracle: the plain reader, and the
-/// mark that a successor finds.
+/// Goal: while a closed transaction is being committed, the next batch is already with the brokers.
+/// It becomes visible when its own transaction is committed, never otherwise. Oracle: the plain
+/// reader, and the mark that a successor finds.
 async fn next_batch(stage: Stage) -> Outcome {
     let scene = Scene::open(&stage).await?;
     let connector = scene.connector()?;
@@ -188,7 +188,7 @@ async fn next_batch(stage: Stage) -> Outcome {
         connector.commit(connector.close(connector.session()), mark(number * 2 + 2, "next")).await?;
         assert_eq!(scene.read(&scene.topic)?, seen_after(number + 1));
     }
-    // A batch behind a closed transaction goes with it when nobody commits either.
+    // A batch behind a closed transaction disappears with it when neither is committed.
     session.confirmed(scene.messages([200])?).await?;
     let closed = connector.close(connector.session());
     session.confirmed(scene.messages([201])?).await?;
@@ -199,7 +199,7 @@ async fn next_batch(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// The payloads of [`next_batch`] after so many rounds.
+/// Returns the payloads of [`next_batch`] after this many rounds.
 fn seen_after(rounds: u64) -> Vec<String> {
     sorted(texts(0..rounds * 10).into_iter().chain(texts(100..rounds * 10 + 100)))
 }
@@ -210,8 +210,8 @@ fn sorted(texts: impl Iterator<Item = String>) -> Vec<String> {
     texts
 }
 
-/// Goal: who takes over shuts the earlier session out, whichever of its producers has a transaction
-/// open, and that session's connector finds out that it was superseded.
+/// Goal: a takeover shuts out the earlier session, whichever of its producers has an open
+/// transaction, and that session's connector finds out that it was superseded.
 async fn fenced(stage: Stage, producer: u64) -> Outcome {
     let scene = Scene::open(&stage).await?;
     let earlier = scene.connector()?;
@@ -262,8 +262,8 @@ async fn many_marks(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// Goal: the last mark is found, whatever a compaction has removed of the ones before it. Oracle:
-/// the plain reader sees fewer marks than were written.
+/// Goal: the last mark is found, whichever earlier ones a compaction has removed. Oracle: the plain
+/// reader sees fewer marks than were written.
 async fn compacted(stage: Stage) -> Outcome {
     let scene = Scene::open(&stage).await?;
     let eager = TopicPlan::new(scene.marks_topic(), 1)
@@ -297,8 +297,8 @@ async fn compacted(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// Goal: no reader sees anything of a transaction with a record that the broker refuses; the record
-/// is found when it is sent alone, and the rest leaves.
+/// Goal: no reader sees any message of a transaction with a record that the broker refuses. The
+/// record is identified when it is sent alone, and the rest is published.
 async fn refused(stage: Stage) -> Outcome {
     let scene = Scene::open(&stage).await?;
     let connector = scene.connector()?;
@@ -342,7 +342,7 @@ async fn refused_mark(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// Goal: a topic that does not exist is the operator's, and nothing of its transaction is seen.
+/// Goal: a missing topic is the operator's fault, and no message of its transaction is seen.
 async fn missing_topic(stage: Stage) -> Outcome {
     let scene = Scene::open(&stage).await?;
     let connector = scene.connector()?;
@@ -375,8 +375,8 @@ async fn marks_topic(stage: Stage) -> Outcome {
     .await
 }
 
-/// Goal: a relay that stood still for longer than its transaction may last commits nothing, and
-/// readers are held up no longer than that. Oracle: the plain reader.
+/// Goal: a relay that is suspended for longer than its transaction may last commits nothing, and
+/// readers are delayed no longer than that. Oracle: the plain reader.
 async fn timed_out(stage: Stage) -> Outcome {
     let mut scene = Scene::open(&stage).await?;
     scene.scope.timeout = Duration::from_secs(1);
@@ -384,7 +384,7 @@ async fn timed_out(stage: Stage) -> Outcome {
     connector.take_over(&scene.scope).await?;
     let mut session = session(&connector).await?;
     session.confirmed(scene.messages([1])?).await?;
-    // The coordinator looks for such transactions every ten seconds by default.
+    // By default the coordinator looks for such transactions every ten seconds.
     tokio::time::sleep(Duration::from_secs(13)).await;
     assert!(connector.commit(connector.close(connector.session()), mark(1, "late")).await.is_err());
     assert_eq!(scene.read(&scene.topic)?, texts([]));

@@ -1,15 +1,15 @@
 //! Ends the process between two steps of a transaction, as a power cut would.
 //!
-//! | place | Kafka | the database |
+//! | place | state of Kafka | state of the database |
 //! |---|---|---|
-//! | `before_take_over` | what the one before left | the identity of the log |
-//! | `after_take_over` | nobody else can commit | the same |
-//! | `before_commit` | has messages in an open transaction | is at the mark before |
-//! | `after_commit` | has committed them with their mark | is one behind |
+//! | `before_take_over` | as the previous relay left it | has the identity of the log |
+//! | `after_take_over` | no other relay can commit | the same |
+//! | `before_commit` | has messages in an open transaction | is at the previous mark |
+//! | `after_commit` | has committed them with their mark | is one mark behind |
 //! | `before_checkpoint` | the same | the same |
 //! | `after_checkpoint` | the same | is at the mark |
 //!
-//! At `in_commit` it stands still for ever instead, before the request to commit.
+//! At `in_commit` the process hangs forever instead, before the request to commit.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -26,12 +26,12 @@ use outbox::log::{
 };
 use tests::Failure;
 
-/// Where this process ends, if anywhere.
+/// The place at which this process ends, if any.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Ends(Option<Arc<(String, AtomicU32)>>);
 
 impl Ends {
-    /// Holds `place=times`.
+    /// Environment variable that holds `place=times`.
     pub(super) const VARIABLE: &str = "OUTBOX_TRANSACTIONAL_RELAY_ENDS";
 
     pub(super) fn from_environment() -> Result<Self, Failure> {
@@ -59,7 +59,7 @@ impl Ends {
     }
 }
 
-/// A broker around which the process may end.
+/// A broker that may end the process before and after each step.
 pub(super) struct EndsBroker {
     inner: Arc<dyn Transactions>,
     ends: Ends,
@@ -112,7 +112,7 @@ impl Transactions for EndsBroker {
     }
 }
 
-/// A database around whose checkpoints the process may end.
+/// A database that may end the process before and after each checkpoint.
 pub(super) struct EndsDatabase {
     inner: Arc<dyn LogStore>,
     ends: Ends,

@@ -1,12 +1,12 @@
-//! A whole relay that publishes to Kafka in transactions, as a process that is killed and stopped,
-//! and whose database or cluster becomes another one. The oracle is a plain reader of committed
-//! records: of each key it must see 1, 2, 3, … and nothing twice.
+//! A whole relay that publishes to Kafka in transactions. It is a process that is killed and
+//! stopped, and whose database or cluster is replaced by another one. The oracle is a plain reader
+//! of committed records: for each key it must see 1, 2, 3, … without duplicates.
 //!
 //! | file | what is in it |
 //! |---|---|
 //! | `program.rs` | the relay, as a process |
-//! | `ends.rs` | the places between two steps at which it ends |
-//! | `stalls.rs` | how long a transaction that it leaves open keeps readers waiting |
+//! | `ends.rs` | the places between two steps at which the process ends |
+//! | `stalls.rs` | how long readers wait for a transaction that the relay leaves open |
 
 mod ends;
 mod program;
@@ -29,10 +29,10 @@ pub(crate) use program::relay;
 
 const KEYS: usize = 7;
 const KILLS: u32 = 12;
-/// Longer than a transaction of Kafka takes, and shorter than the lease.
+/// Longer than a Kafka transaction takes, and shorter than the lease.
 const LOCKED_FOR: Duration = Duration::from_millis(700);
 const HELD: &str = "SELECT count(*) FROM outbox_relay WHERE holder IS NOT NULL";
-/// Said by a relay that brings the database to the last mark.
+/// Logged by a relay that advances the database to the last mark.
 const BROUGHT: &str = "the database is brought to it";
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -111,7 +111,7 @@ async fn open<DB: Dialect>(stage: &Stage) -> Result<Workload<DB>, Failure> {
     Ok(workload)
 }
 
-/// The topic of the marks, of which the cursor tells.
+/// Returns the topic of the marks, derived from the relay's cursor.
 async fn marks_topic<DB: Dialect>(database: &tests::Database<DB>) -> Result<String, Failure> {
     let cursor = database.texts("SELECT cursor FROM outbox_relay WHERE relay = 'orders'").await?;
     let cursor = cursor.first().ok_or("the relay has no cursor")?;
@@ -120,7 +120,7 @@ async fn marks_topic<DB: Dialect>(database: &tests::Database<DB>) -> Result<Stri
     Ok(format!("outbox-marks.{log}.orders"))
 }
 
-/// Places orders until told to stop, ten in a transaction.
+/// Places orders, ten in a transaction, until it is stopped.
 fn place<DB: Dialect>(
     workload: &Workload<DB>,
     stop: &CancellationToken,
@@ -144,8 +144,8 @@ fn place<DB: Dialect>(
     })
 }
 
-/// The numbers of each key in the order of their partition, as a reader of committed records sees
-/// them. Blocks.
+/// Returns the numbers of each key in the order of their partition, as a reader of committed
+/// records sees them. Blocks.
 fn read(topic: &str) -> Result<BTreeMap<String, Vec<i64>>, Failure> {
     let mut seen: BTreeMap<String, Vec<i64>> = BTreeMap::new();
     for payload in committed::read(&Backend::Kafka.address()?, topic)?.into_iter().flatten() {
@@ -160,7 +160,7 @@ fn count(seen: &BTreeMap<String, Vec<i64>>) -> usize {
     seen.values().map(Vec::len).sum()
 }
 
-/// Each key has 1, 2, 3, … so far: nothing twice, nothing left out, nothing overtaken.
+/// Checks that each key has 1, 2, 3, … so far: no duplicate, no gap, no overtaking.
 fn check(seen: &BTreeMap<String, Vec<i64>>) -> Outcome {
     for (key, numbers) in seen {
         let first_wrong = numbers.iter().zip(1..).position(|(number, expected)| *number != expected);
@@ -172,7 +172,8 @@ fn check(seen: &BTreeMap<String, Vec<i64>>) -> Outcome {
     Ok(())
 }
 
-/// Waits until everything that was placed is seen, and checks it.
+/// Waits until everything that was placed is seen, and checks it. Returns how many orders were
+/// placed.
 async fn settled<DB: Dialect>(workload: &Workload<DB>) -> Result<usize, Failure> {
     let placed = workload.database.integer("SELECT count(*) FROM placed WHERE key <> 'poison'").await?;
     let placed = usize::try_from(placed)?;
@@ -186,9 +187,9 @@ async fn settled<DB: Dialect>(workload: &Workload<DB>) -> Result<usize, Failure>
     Ok(placed)
 }
 
-/// Goal: relays that are killed at any moment, while one message is refused by the broker, publish
-/// each message once and in order. Oracle: a reader of committed records; at least one relay had to
-/// bring the database to a mark.
+/// Goal: relays that are killed at any moment, while the broker refuses one message, publish each
+/// message once and in order. Oracle: a reader of committed records; at least one relay had to
+/// advance the database to a mark.
 async fn killed<DB: Dialect>(stage: Stage) -> Outcome {
     let workload = open::<DB>(&stage).await?;
     let stop = CancellationToken::new();
@@ -198,9 +199,9 @@ async fn killed<DB: Dialect>(stage: Stage) -> Outcome {
     let placing = place(&workload, &stop);
     let mut brought = 0;
     let mut kills = 0;
-    // A kill between the broker's commit and the database's leaves a mark that the next relay
-    // brings to the database. The marks are what this is about: every other relay, once it
-    // publishes, finds the database locked when it comes to store one.
+    // A kill between the broker's commit and the database's leaves a mark, to which the next relay
+    // advances the database. To hit that gap, every other relay finds the database locked when it
+    // wants to store a mark.
     while kills < KILLS {
         let relay = Relay::start(&stage, &workload)?;
         relay.tells("connected").await?;
@@ -232,7 +233,7 @@ async fn killed<DB: Dialect>(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// Waits until more is published than there was.
+/// Waits until more is published than before.
 async fn publishes<DB: Dialect>(workload: &Workload<DB>) -> Outcome {
     let before = count(&read(&workload.topic)?);
     eventually("the relay publishes", || async {
@@ -241,7 +242,7 @@ async fn publishes<DB: Dialect>(workload: &Workload<DB>) -> Outcome {
     .await
 }
 
-/// A statement that waits is carried out although its client is gone.
+/// PostgreSQL carries out a statement that waits for a lock although its client is gone.
 const END_WAITING: &str = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
     WHERE datname = current_database() AND wait_event_type = 'Lock'";
 
@@ -256,7 +257,7 @@ async fn lock<DB: Dialect>(workload: &Workload<DB>) -> Result<sqlx::Transaction<
     Ok(lock)
 }
 
-/// Goal: a relay that is stopped for longer than its lease while it publishes, and goes on when
+/// Goal: a relay that is suspended for longer than its lease while it publishes, and resumes when
 /// another one leads, publishes nothing again.
 async fn stopped<DB: Dialect>(stage: Stage) -> Outcome {
     let workload = open::<DB>(&stage).await?;
@@ -282,21 +283,21 @@ async fn stopped<DB: Dialect>(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// Goal: wherever a relay ends between two steps of its protocol, its successor publishes what is
-/// left, once; and one that follows an unstored commit brings the database to its mark.
+/// Goal: wherever a relay ends between two steps of its protocol, its successor publishes the rest
+/// once. A successor of an unstored commit advances the database to its mark.
 async fn ended_between_steps<DB: Dialect>(stage: Stage) -> Outcome {
     const STEPS: [(&str, u32); 13] = [
-        // The identity of the log, and the first transaction.
+        // At the start: the identity of the log, and the first transaction.
         ("before_checkpoint", 1),
         ("after_checkpoint", 1),
         ("before_take_over", 1),
         ("after_take_over", 1),
         ("before_commit", 1),
         ("after_commit", 1),
-        // The commit that was left behind is being brought to the database.
+        // While the database is advanced to the commit that was left behind.
         ("before_checkpoint", 1),
         ("after_checkpoint", 1),
-        // In the middle.
+        // In the middle of the work.
         ("before_commit", 4),
         ("after_commit", 5),
         ("before_checkpoint", 6),
@@ -312,7 +313,7 @@ async fn ended_between_steps<DB: Dialect>(stage: Stage) -> Outcome {
         assert!(log.contains(&format!("ends {place}")), "it ended elsewhere than {place}");
         let has_led = !place.ends_with("take_over");
         assert_eq!(log.contains(BROUGHT), is_ahead && has_led, "{place}={times}: the mark before it");
-        // Whether Kafka has a mark that the database has not.
+        // Whether Kafka has a mark that the database does not have.
         is_ahead = match place {
             "after_commit" => true,
             "before_checkpoint" => is_ahead || times > 1,
@@ -329,8 +330,8 @@ async fn ended_between_steps<DB: Dialect>(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// Goal: when the topic of the marks was removed, nothing more is published, the relay says why,
-/// and does not keep the lease.
+/// Goal: when the topic of the marks was removed, the relay publishes nothing more, says why, and
+/// does not keep the lease.
 async fn without_marks<DB: Dialect>(stage: Stage) -> Outcome {
     let workload = open::<DB>(&stage).await?;
     workload.place_many(KEYS, 20).await?;
@@ -351,8 +352,8 @@ async fn without_marks<DB: Dialect>(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// Goal: a database that knows less than the marks, as after a restore, publishes nothing again,
-/// and the relay says both numbers.
+/// Goal: when a database knows less than the marks, as after a restore, the relay publishes nothing
+/// again and reports both numbers.
 async fn set_back<DB: Dialect>(stage: Stage) -> Outcome {
     let workload = open::<DB>(&stage).await?;
     let relay = Relay::start(&stage, &workload)?;
@@ -388,8 +389,8 @@ async fn set_back<DB: Dialect>(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// Goal: a database that was restored to right before the last transaction, of which the broker has
-/// the mark, passes nothing over that was written since under ids of before.
+/// Goal: a database is restored to just before the last transaction, whose mark the broker has. New
+/// rows that reuse the old ids are not skipped.
 async fn restored<DB: Dialect>(stage: Stage) -> Outcome {
     let workload = open::<DB>(&stage).await?;
     workload.place_many(KEYS, 20).await?;
@@ -403,7 +404,7 @@ async fn restored<DB: Dialect>(stage: Stage) -> Outcome {
     let log = Relay::start_doomed(&stage, &workload, "after_commit", 1)?.ended().await?;
     assert!(!log.contains(BROUGHT), "the database is one behind");
     let left = count(&read(&workload.topic)?);
-    // As a restore does; what is placed afterwards gets the same ids where nothing else keeps them.
+    // A restore does the same. On SQLite, rows that are placed afterwards get the same ids.
     workload.database.execute(&format!("DELETE FROM outbox_message WHERE id > {last}")).await?;
     if DB::BACKEND == Backend::Sqlite {
         workload.database.execute(&format!("UPDATE sqlite_sequence SET seq = {last}")).await?;
@@ -418,8 +419,8 @@ async fn restored<DB: Dialect>(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// Goal: a relay that is stopped while a commit is not answered ends, and gives its lease back; its
-/// successor publishes the rest, once.
+/// Goal: a relay that is stopped while a commit is unanswered ends and releases its lease; its
+/// successor publishes the rest once.
 async fn stopped_in_commit<DB: Dialect>(stage: Stage) -> Outcome {
     let workload = open::<DB>(&stage).await?;
     workload.place_many(KEYS, 20).await?;
@@ -434,8 +435,8 @@ async fn stopped_in_commit<DB: Dialect>(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// Goal: a relay that is pointed at another cluster, where its marks are not, publishes nothing
-/// there.
+/// Goal: a relay that is pointed at another cluster, which does not have its marks, publishes
+/// nothing there.
 async fn elsewhere<DB: Dialect>(stage: Stage) -> Outcome {
     let workload = open::<DB>(&stage).await?;
     workload.place_many(KEYS, 20).await?;
@@ -447,7 +448,7 @@ async fn elsewhere<DB: Dialect>(stage: Stage) -> Outcome {
     let relay = Relay::start_elsewhere(&stage, &workload, &other.bootstrap_servers().join(","))?;
     relay.tells("is missing, although transactions were committed").await?;
     relay.kill().await?;
-    // Back at its own, it goes on where it was.
+    // Back on its own cluster, it continues where it was.
     let relay = Relay::start(&stage, &workload)?;
     settled(&workload).await?;
     relay.kill().await?;

@@ -1,4 +1,4 @@
-//! The relay under test: this program itself, in a process of its own.
+//! The relay under test: this same program, in a process of its own.
 
 use std::process::{ExitCode, Stdio};
 use std::sync::Arc;
@@ -15,17 +15,17 @@ use tokio_util::sync::CancellationToken;
 
 use super::ends::{Ends, EndsBroker, EndsDatabase};
 
-/// Where a child finds its database; set, this program is a relay and no test.
+/// URL of the database of a child process. When it is set, this program runs a relay and no test.
 const DATABASE: &str = "OUTBOX_TRANSACTIONAL_RELAY";
-/// Another cluster than that of the tests.
+/// Bootstrap servers of a cluster other than that of the tests.
 const CLUSTER: &str = "OUTBOX_TRANSACTIONAL_RELAY_CLUSTER";
-/// How long its lease lasts, and with it its transactions.
+/// TTL of the relay's lease, and so the timeout of its transactions.
 pub(super) const LEASE: Duration = Duration::from_secs(2);
 
-/// The relays that were started so far, to tell their logs apart.
+/// Number of relays started so far, which gives each its own log.
 static STARTED: AtomicU32 = AtomicU32::new(0);
 
-/// Runs the relay when this program was started as one.
+/// Runs the relay if this program was started as one.
 pub(crate) fn relay() -> Option<ExitCode> {
     let url = std::env::var(DATABASE).ok()?;
     tracing_subscriber::fmt().with_writer(std::io::stderr).with_max_level(tracing::Level::INFO).init();
@@ -71,7 +71,7 @@ impl Relay {
         Self::start_with(stage, workload, &[])
     }
 
-    /// One that ends itself when it reaches a place for the so many-th time.
+    /// Starts a relay that ends itself when it reaches a place for the `times`-th time.
     pub(super) fn start_doomed<DB: Dialect>(
         stage: &Stage,
         workload: &Workload<DB>,
@@ -81,7 +81,7 @@ impl Relay {
         Self::start_with(stage, workload, &[(Ends::VARIABLE, &format!("{place}={times}"))])
     }
 
-    /// One that publishes to another cluster.
+    /// Starts a relay that publishes to another cluster.
     pub(super) fn start_elsewhere<DB: Dialect>(
         stage: &Stage,
         workload: &Workload<DB>,
@@ -95,7 +95,7 @@ impl Relay {
         workload: &Workload<DB>,
         variables: &[(&str, &str)],
     ) -> Result<Self, Failure> {
-        // A log for each: a relay that goes on would write over what its successor has said.
+        // Each relay has its own log: a relay that resumes would overwrite its successor's lines.
         let number = STARTED.fetch_add(1, Ordering::Relaxed);
         let log = stage.folder().join(format!("relay_{number}.log"));
         stage.show_on_failure(&log);
@@ -110,13 +110,13 @@ impl Relay {
         Ok(Self { child, log })
     }
 
-    /// Kills it, and returns its log.
+    /// Kills the relay and returns its log.
     pub(super) async fn kill(mut self) -> Result<String, Failure> {
         self.child.kill().await?;
         Ok(std::fs::read_to_string(self.log)?)
     }
 
-    /// Waits until it has ended itself, and returns its log.
+    /// Waits until the relay has ended itself, and returns its log.
     pub(super) async fn ended(mut self) -> Result<String, Failure> {
         tokio::time::timeout(Duration::from_secs(60), self.child.wait())
             .await
@@ -130,7 +130,7 @@ impl Relay {
         if sent.success() { Ok(()) } else { Err(format!("signal {name} did not reach the relay").into()) }
     }
 
-    /// Waits until it has told this.
+    /// Waits until the relay has logged this text.
     pub(super) async fn tells(&self, text: &str) -> Outcome {
         eventually(&format!("the relay tells {text:?}"), || async {
             Ok(eventually::when(std::fs::read_to_string(&self.log)?.contains(text)))

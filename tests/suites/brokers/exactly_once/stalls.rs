@@ -1,5 +1,5 @@
 //! Readers of committed records behind a transaction that a relay has left open. Another program
-//! commits to the same topic behind it; the oracle is when the plain reader sees that.
+//! commits to the same topic behind it. The oracle is when a plain reader sees that commit.
 
 use std::time::{Duration, Instant};
 
@@ -15,17 +15,17 @@ use tests::{Backend, Dialect, Failure, Outcome, Stage};
 use super::program::{LEASE, Relay};
 use super::{KEYS, open};
 
-/// How often brokers look for transactions whose time is over, by default:
+/// Default interval at which brokers abort timed-out transactions:
 /// `transaction.abort.timed.out.transaction.cleanup.interval.ms`.
 const LOOKED_FOR: Duration = Duration::from_secs(10);
-/// For a machine that has other work.
+/// Allowance for a machine that is busy with other work.
 const SLACK: Duration = Duration::from_secs(10);
-/// So many that every partition has some.
+/// Enough messages that every partition gets some.
 const OTHERS: usize = 60;
 const PAYLOAD: &[u8] = b"of another program";
 
-/// Goal: a relay that is killed with messages in its transaction, and has no successor, holds
-/// readers up for the time of its lease and the brokers' interval at most.
+/// Goal: a relay that is killed with messages in its transaction, and has no successor, delays
+/// readers at most for its lease and the brokers' interval.
 pub(super) async fn killed<DB: Dialect>(stage: Stage) -> Outcome {
     let workload = open::<DB>(&stage).await?;
     workload.place_many(KEYS, 20).await?;
@@ -33,7 +33,7 @@ pub(super) async fn killed<DB: Dialect>(stage: Stage) -> Outcome {
     readers_go_on(&stage, &workload).await
 }
 
-/// Goal: the same for one that stands still, with its connections open.
+/// Goal: the same for a relay that is suspended with its connections open.
 pub(super) async fn stopped<DB: Dialect>(stage: Stage) -> Outcome {
     let workload = open::<DB>(&stage).await?;
     workload.place_many(KEYS, 20).await?;
@@ -62,7 +62,7 @@ async fn readers_go_on<DB: Dialect>(stage: &Stage, workload: &Workload<DB>) -> O
     Ok(())
 }
 
-/// Another program, with transactions of its own, commits to every partition.
+/// Commits to every partition, as another program with transactions of its own.
 async fn commit_behind(stage: &Stage, topic: &str) -> Outcome {
     let config = Config::new(Backend::Kafka.address()?.split(','));
     let other = TransactionalConnector::new(config.clone())?;

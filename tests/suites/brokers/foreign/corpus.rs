@@ -1,6 +1,6 @@
-//! Messages as other libraries write them, from `producers.json`: each is an effect where it has an
-//! id that the inbox can take, else a dead letter with all that arrived. None is lost or merged
-//! with another one, and none stops its neighbours.
+//! Messages as other libraries write them, from `producers.json`. A message with an id that the
+//! inbox accepts becomes an effect; any other becomes a dead letter with everything that arrived.
+//! None is lost or merged with another one, and none stops its neighbours.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -40,12 +40,12 @@ pub(super) fn trials() -> Vec<Trial> {
 
 #[derive(Deserialize)]
 struct Corpus {
-    /// Bodies for producers without bodies of their own, by broker.
+    /// Bodies for producers that list none, by broker.
     bodies: std::collections::BTreeMap<String, Vec<Value>>,
     producers: Vec<Producer>,
 }
 
-/// An envelope, as a library writes it.
+/// An envelope as one library writes it.
 #[derive(Deserialize)]
 struct Producer {
     name: String,
@@ -56,25 +56,25 @@ struct Producer {
     #[serde(default)]
     headers: Vec<(String, Value)>,
     bodies: Option<Vec<Value>>,
-    /// Whether it has an id that the inbox takes.
+    /// Whether it has an id that the inbox accepts.
     #[serde(default)]
     effect: bool,
 }
 
-/// One message to send: its values are filled in.
+/// One message to send, with its placeholders filled in.
 struct Sent {
     producer: String,
     key: Option<Vec<u8>>,
     properties: Map<String, Value>,
     headers: Vec<(String, Value)>,
-    /// None is Kafka's tombstone.
+    /// `None` is Kafka's tombstone.
     body: Option<Vec<u8>>,
-    /// Its id, where it is to take effect.
+    /// The message's id, if it must take effect.
     effect: Option<String>,
 }
 
-/// All messages of a broker, in the order of the file: those of one producer follow each other, so
-/// that each stands between others.
+/// Returns all messages of a broker in the order of the file. Messages of one producer follow each
+/// other, so each stands between others.
 fn corpus(backend: Backend) -> Result<Vec<Sent>, Failure> {
     let Corpus { bodies, producers } = serde_json::from_str(include_str!("producers.json"))?;
     let mut sent = Vec::new();
@@ -101,7 +101,7 @@ fn corpus(backend: Backend) -> Result<Vec<Sent>, Failure> {
     Ok(sent)
 }
 
-/// With fresh ids in the place of `$v4` and `$v7`; the latter is told.
+/// Replaces `$v4` and `$v7` by fresh ids, and stores the latter in `id`.
 fn filled(value: &Value, id: &mut Option<String>) -> Value {
     match value {
         Value::String(text) if text.contains("$v7") => {
@@ -119,8 +119,8 @@ fn filled(value: &Value, id: &mut Option<String>) -> Value {
     }
 }
 
-/// The bytes of a notation: a text as it is, `{"hex": …}`, `{"repeat": [text, count]}`, null as
-/// none, all else as JSON.
+/// Returns the bytes of a notation: text as it is, `{"hex": …}`, `{"repeat": [text, count]}`, null
+/// as `None`, and anything else as JSON.
 fn bytes(notation: &Value, id: &mut Option<String>) -> Option<Vec<u8>> {
     match filled(notation, id) {
         Value::Null => None,
@@ -138,7 +138,7 @@ fn special(value: &Value) -> Option<Vec<u8>> {
     Some(repeat[0].as_str()?.repeat(count).into_bytes())
 }
 
-/// Writes down which message took effect.
+/// Records which message took effect.
 struct WritesDown;
 
 #[async_trait]
@@ -154,7 +154,7 @@ impl Handler<Sqlite> for WritesDown {
     }
 }
 
-/// Consumes what was sent, and demands an effect or a dead letter of its own for each message.
+/// Consumes what was sent, and demands one effect or one dead letter for each message.
 async fn consumed(stage: &Stage, sent: Vec<Sent>, subscriber: impl Subscriber) -> Outcome {
     let database = Database::<Sqlite>::migrated(stage).await?;
     database.execute("CREATE TABLE effect (id TEXT NOT NULL)").await?;
@@ -187,7 +187,8 @@ fn compared(mut sent: Vec<Sent>, mut letters: Vec<DeadLetter>, effects: Vec<Stri
     let (applied, expected) = (effects.len(), sent.iter().filter_map(|sent| sent.effect.clone()));
     assert_eq!(effects.into_iter().collect::<BTreeSet<_>>(), expected.clone().collect(), "effects");
     assert_eq!(applied, expected.count(), "an effect was doubled");
-    // Those with the most headers choose first: what has none is kept in any letter of its body.
+    // Messages with the most headers choose first: one without headers matches any dead letter of
+    // its body.
     sent.sort_by_key(|sent| std::cmp::Reverse(sent.headers.len()));
     for sent in sent.iter().filter(|sent| sent.effect.is_none()) {
         let at = letters.iter().position(|letter| sent.is_kept_in(letter)).ok_or_else(|| {
@@ -204,7 +205,7 @@ fn compared(mut sent: Vec<Sent>, mut letters: Vec<DeadLetter>, effects: Vec<Stri
 }
 
 impl Sent {
-    /// Whether the letter has its body, every header that is a text, and the key.
+    /// Returns whether the dead letter has its body, its key, and every header that is text.
     fn is_kept_in(&self, letter: &DeadLetter) -> bool {
         let has = |name: &str, value: &str| {
             letter.headers.iter().any(|(known, text)| known == name && text == value)
@@ -227,7 +228,8 @@ impl Sent {
         self.is_payload(&letter.payload) && key && self.headers.iter().all(keeps)
     }
 
-    /// Whether this is the body; of a CloudEvent in JSON its data, whose attributes are headers.
+    /// Returns whether this is the body. Of a CloudEvent in JSON it is the data; its attributes are
+    /// headers.
     fn is_payload(&self, payload: &[u8]) -> bool {
         let body = self.body.as_deref().unwrap_or_default();
         let event: Value = serde_json::from_slice(body).unwrap_or_default();

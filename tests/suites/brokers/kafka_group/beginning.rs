@@ -1,4 +1,4 @@
-//! Groups that begin at the end skip what was there at their first start, and nothing else.
+//! Groups that start at the end skip only what was there at their first start.
 
 use std::time::Duration;
 
@@ -13,8 +13,8 @@ use super::member::Group;
 
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Goal: the first start decides where the group begins, although it handles nothing then.
-/// Oracle: the ids that the second start handles.
+/// Goal: the first start decides where the group begins, although it handles nothing then. Oracle:
+/// the ids that the second start handles.
 pub(crate) async fn away(stage: Stage) -> Outcome {
     let group = Group::open(&stage, 3).await?;
     let older = group.publish(1).await?;
@@ -26,8 +26,8 @@ pub(crate) async fn away(stage: Stage) -> Outcome {
     member.close().await
 }
 
-/// Goal: partitions that are added to the topic are read from their beginning, although messages
-/// are in them before any member knows of them. Oracle: the ids that the member handles.
+/// Goal: partitions that are added to the topic are read from their beginning, although they get
+/// messages before any member knows of them. Oracle: the ids that the member handles.
 pub(crate) async fn added_partitions(stage: Stage) -> Outcome {
     let group = Group::open(&stage, 2).await?;
     let older = group.publish(1).await?;
@@ -43,8 +43,8 @@ pub(crate) async fn added_partitions(stage: Stage) -> Outcome {
     member.close().await
 }
 
-/// Goal: when the offsets of a group are removed with their records, it goes on with the oldest
-/// that are left. Oracle: the ids that it handles then.
+/// Goal: when a group's offsets are gone because their records were removed, it continues with the
+/// oldest records that are left. Oracle: the ids that it handles then.
 pub(crate) async fn out_of_range(stage: Stage) -> Outcome {
     let group = Group::open(&stage, 2).await?;
     let mut member = group.join(Start::Latest).await?;
@@ -62,8 +62,8 @@ pub(crate) async fn out_of_range(stage: Stage) -> Outcome {
     member.close().await
 }
 
-/// Goal: a group that has members cannot begin at the end of another topic, and then skips nothing
-/// of it. Oracle: the ids that are handled.
+/// Goal: a group that has members cannot start at the end of another topic, and then skips none of
+/// it. Oracle: the ids that are handled.
 pub(crate) async fn with_members(stage: Stage) -> Outcome {
     let group = Group::open(&stage, 1).await?;
     let member = group.join(Start::Earliest).await?;

@@ -1,4 +1,4 @@
-//! A member that the coordinator is told has left: to it, that is a session that expired.
+//! Removal of members from a group. To the coordinator it is the same as an expired session.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Takes every member out of a group. Each learns of it by its next heartbeat.
+/// Removes every member from a group. Each finds out at its next heartbeat.
 pub(crate) async fn expel_all(group: &str) -> Outcome {
     let name = group.to_owned();
     let listing = move || -> Result<Vec<String>, Failure> {
@@ -28,7 +28,7 @@ pub(crate) async fn expel_all(group: &str) -> Outcome {
     Ok(())
 }
 
-/// A LeaveGroup request of version 1, and its answer
+/// Sends a LeaveGroup request of version 1 and reads the answer
 /// (<https://kafka.apache.org/protocol.html#The_Messages_LeaveGroup>).
 async fn leave(group: &str, member: &str) -> Outcome {
     let mut request = Vec::new();

@@ -1,4 +1,4 @@
-//! A group of the test's own, its members, and the topic they read.
+//! A group for one test, its members, and the topic they read.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use tests::{Backend, Failure, Outcome, Stage, eventually};
 use conformance::consuming::{BATCH, WAIT, ids, settle, within};
 use conformance::{relaying, sample};
 
-/// How many messages a member fetches ahead: far fewer than there are.
+/// How many messages a member prefetches: far fewer than there are.
 pub(crate) const PREFETCH: usize = 20;
 /// Enough keys that every partition gets some.
 const KEYS: usize = 40;
@@ -23,17 +23,17 @@ pub(crate) struct Group {
 }
 
 impl Group {
-    /// Makes a topic of so many partitions.
+    /// Makes a topic with this many partitions, and a group.
     pub(crate) async fn open(stage: &Stage, partitions: u16) -> Result<Self, Failure> {
         Self::of(stage, "orders", partitions).await
     }
 
-    /// As [`open`](Self::open), for another topic.
+    /// Does the same as [`open`](Self::open), for another topic.
     pub(crate) async fn of(stage: &Stage, topic: &str, partitions: u16) -> Result<Self, Failure> {
         Self::called(stage, &stage.unique(topic), partitions).await
     }
 
-    /// As [`open`](Self::open), for a topic of this very name.
+    /// Does the same as [`open`](Self::open), for a topic of exactly this name.
     pub(crate) async fn called(stage: &Stage, topic: &str, partitions: u16) -> Result<Self, Failure> {
         let mut config = tests::brokers::patient_kafka(&Backend::Kafka.address()?);
         for (name, millis) in
@@ -52,7 +52,7 @@ impl Group {
         Ok(group)
     }
 
-    /// Waits until the cluster answers with so many partitions.
+    /// Waits until the cluster reports this many partitions.
     pub(crate) async fn until_it_has(&self, partitions: usize) -> Outcome {
         let admin = Admin::new(&self.config)?;
         eventually("the partitions are listed", || async {
@@ -61,7 +61,7 @@ impl Group {
         .await
     }
 
-    /// Publishes `rounds` messages of each key.
+    /// Publishes `rounds` messages of each key. Returns their ids.
     pub(crate) async fn publish(&self, rounds: i64) -> Result<BTreeSet<MessageId>, Failure> {
         let messages: Vec<Message> = sample::orders(&self.topic, KEYS, rounds)?;
         let sent = relaying::send(&Connector::new(self.config.clone())?, &messages).await?;
@@ -69,7 +69,7 @@ impl Group {
         Ok(messages.iter().map(|message| message.id).collect())
     }
 
-    /// A new member.
+    /// Adds a new member.
     pub(crate) async fn join(&self, start: Start) -> Result<Member, Failure> {
         let mut group = GroupConfig::new(&self.name, [&self.topic]);
         (group.start, group.prefetch_len, group.session_timeout_ms) = (start, PREFETCH, 6_000);
@@ -90,13 +90,13 @@ impl Member {
         self.subscriber.status().unwrap_or_default()
     }
 
-    /// Waits until the status is as it should be.
+    /// Waits until the status satisfies the condition.
     pub(crate) async fn until(&self, what: &str, is: impl Fn(&ReadStatus) -> bool) -> Outcome {
         let waited = eventually(what, || async { Ok(when(is(&self.status()))) }).await;
         waited.map_err(|failure| format!("{failure}; {:?}", self.status()).into())
     }
 
-    /// Receives and settles until all of these were handled. Returns what was handled.
+    /// Receives and settles until all of these are handled. Returns everything that was handled.
     pub(crate) async fn handle(
         &mut self,
         wanted: &BTreeSet<MessageId>,

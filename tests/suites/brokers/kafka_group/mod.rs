@@ -1,13 +1,13 @@
-//! The promises to a member of a real Kafka group: pauses, rebalances, lost sessions, and where a
-//! group begins.
+//! Promises to a member of a real Kafka group: pauses, rebalances, lost sessions, and where a group
+//! starts.
 //!
 //! | module | what it holds |
 //! |---|---|
 //! | [`pausing`] | partitions that come and go while reading is paused |
-//! | [`beginning`] | groups that begin at the end, partitions that are added, offsets that are out of range |
-//! | [`member`] | a group of the test's own, its members, and the topic they read |
-//! | [`topics`] | topics that are made anew, or not there |
-//! | [`expel`] | a member that the coordinator is told has left |
+//! | [`beginning`] | groups that start at the end, partitions that are added, offsets that are out of range |
+//! | [`member`] | a group for one test, its members, and the topic they read |
+//! | [`topics`] | topics that are recreated or missing |
+//! | [`expel`] | removal of members, as if their sessions had expired |
 
 mod beginning;
 mod expel;

@@ -1,4 +1,4 @@
-//! Partitions that come and go while reading is paused, because the consumer takes nothing.
+//! Partitions that come and go while reading is paused because the consumer takes nothing.
 
 use brokers::kafka::Start;
 use tests::{Outcome, Stage};
@@ -7,11 +7,11 @@ use super::expel::expel_all;
 use super::member::{Group, Member, PREFETCH};
 
 const PARTITIONS: u16 = 6;
-/// Messages of each key: many times what is fetched ahead.
+/// Messages of each key: many times the prefetch.
 const ROUNDS: i64 = 10;
 
 /// Goal: a member whose database is slow pauses, loses its session and gets its partitions back; it
-/// reads all of them. Oracle: the ids that it handles. No more was fetched ahead than it may.
+/// reads all of them. Oracle: the ids that it handles; it never prefetches more than its limit.
 pub(crate) async fn lost_session(stage: Stage) -> Outcome {
     let group = Group::open(&stage, PARTITIONS).await?;
     let published = group.publish(ROUNDS).await?;
@@ -26,9 +26,9 @@ pub(crate) async fn lost_session(stage: Stage) -> Outcome {
     member.close().await
 }
 
-/// Goal: other members come and go while all are paused; partitions that a paused member is given
-/// wait until it has room, and are read then. Oracle: the ids that are handled; the most that was
-/// fetched ahead.
+/// Goal: other members come and go while all are paused. Partitions that a paused member is given
+/// wait until it has room, and are then read. Oracle: the ids that are handled; the peak of the
+/// prefetch.
 pub(crate) async fn members_come_and_go(stage: Stage) -> Outcome {
     let group = Group::open(&stage, PARTITIONS).await?;
     let published = group.publish(ROUNDS).await?;
@@ -42,8 +42,8 @@ pub(crate) async fn members_come_and_go(stage: Stage) -> Outcome {
         passing.close().await?;
     }
     paused(&staying, usize::from(PARTITIONS)).await?;
-    // Another rebalance is a round trip to the brokers: enough for messages that should not have
-    // been fetched.
+    // Another rebalance is a round trip to the brokers: long enough for messages that should not be
+    // fetched to arrive.
     let third = group.join(Start::Earliest).await?;
     paused(&third, usize::from(PARTITIONS / 2)).await?;
     third.close().await?;
@@ -52,8 +52,8 @@ pub(crate) async fn members_come_and_go(stage: Stage) -> Outcome {
     staying.close().await
 }
 
-/// Waits until a member has so many partitions and does not read them. Returns how often it was
-/// assigned some.
+/// Waits until a member has this many partitions and does not read them. Returns how often it was
+/// assigned partitions.
 async fn paused(member: &Member, partitions: usize) -> Result<u64, tests::Failure> {
     let what = format!("{partitions} partitions are paused");
     member.until(&what, |now| now.partitions.len() == partitions && now.paused_for.is_some()).await?;

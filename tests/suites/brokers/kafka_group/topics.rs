@@ -1,4 +1,4 @@
-//! Topics of a group that are not what they were: made anew, or not there.
+//! Topics of a group that are recreated or missing.
 
 use std::collections::BTreeSet;
 use std::num::NonZeroUsize;
@@ -15,16 +15,16 @@ use conformance::consuming::{BATCH, WAIT, ids, settle, within};
 
 use super::member::{Group, Member};
 
-/// How long a handler of the backlog works: the topic is made anew before it is through.
+/// How long a handler of the backlog works: the topic is recreated before it finishes.
 const SLOWLY: Duration = Duration::from_millis(10);
 
-/// Goal: a topic that is deleted and made anew under a member that works on a backlog is read from
-/// its first record, although it has more records by then than the member had read of the old one.
+/// Goal: a topic is deleted and recreated under a member that works on a backlog. It is read from
+/// its first record, although by then it has more records than the member had read of the old one.
 /// Oracle: the ids that are handled, over all subscriptions.
 pub(crate) async fn made_anew(stage: Stage) -> Outcome {
     let group = Group::open(&stage, 1).await?;
     let mut member = group.join(Start::Earliest).await?;
-    // Far more than a member fetches ahead: librdkafka's queue is full of old records.
+    // Far more than a member prefetches: librdkafka's queue is full of old records.
     group.publish(100).await?;
     let first = member.subscription.receive(BATCH, conformance::session::PATIENCE).await?;
     settle(&mut member.subscription, &first).await?;
@@ -38,8 +38,8 @@ pub(crate) async fn made_anew(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// Goal: positions that a member commits before it notices that the topic was made anew mislead no
-/// later one. Oracle: the ids that the later one handles.
+/// Goal: positions that a member commits before it notices that the topic was recreated mislead no
+/// later member. Oracle: the ids that the later one handles.
 pub(crate) async fn made_anew_unnoticed(stage: Stage) -> Outcome {
     let group = Group::open(&stage, 1).await?;
     let mut member = group.join(Start::Earliest).await?;
@@ -55,19 +55,19 @@ pub(crate) async fn made_anew_unnoticed(stage: Stage) -> Outcome {
     member.close().await
 }
 
-/// Deletes the topic of the group and makes it anew.
+/// Deletes the topic of the group and recreates it.
 async fn remake(group: &Group) -> Outcome {
     let admin = Admin::new(&group.config)?;
     admin.delete_topics(&[&group.topic]).await?;
     eventually("the name is free again", || async {
-        // It is not, for as long as the deletion lasts.
+        // The name stays taken for as long as the deletion lasts.
         let made = admin.create_topics(&[TopicPlan::new(&group.topic, 1)]).await;
         Ok(when(made.is_ok() && admin.topics().await?.contains(&(group.topic.clone(), 1))))
     })
     .await
 }
 
-/// The commit of a group in the first partition of its topic.
+/// The committed offset of a group in the first partition of its topic.
 #[derive(Debug)]
 struct Committed {
     offset: i64,
@@ -100,14 +100,14 @@ async fn commit(group: &Group, old: Committed) -> Outcome {
     committed.await?
 }
 
-/// A client of the group that does not join it.
+/// Returns a client of the group that does not join it.
 fn outsider(group: &Group) -> Result<BaseConsumer, Failure> {
     let servers = Backend::Kafka.address()?;
     Ok(ClientConfig::new().set("bootstrap.servers", servers).set("group.id", &group.name).create()?)
 }
 
-/// Handles until all of these were, and subscribes anew as often as that takes. Works slowly until
-/// the first subscription is lost: there is a backlog then.
+/// Handles messages until all of these are handled, and resubscribes as often as that takes. It
+/// works slowly until the first subscription is lost, so that there is a backlog by then.
 async fn again_and_again(member: Member, wanted: watch::Receiver<BTreeSet<MessageId>>) -> Outcome {
     let Member { subscriber, mut subscription } = member;
     let mut handled = BTreeSet::new();
@@ -140,8 +140,8 @@ async fn again_and_again(member: Member, wanted: watch::Receiver<BTreeSet<Messag
     Ok(subscription.close().await?)
 }
 
-/// Goal: a topic that does not exist keeps nobody from reading the others of the subscription, is
-/// named meanwhile, and is read once it exists. Oracle: the ids that one subscription handles.
+/// Goal: a missing topic does not keep the subscription from reading its other topics. It is named
+/// meanwhile, and is read once it exists. Oracle: the ids that one subscription handles.
 pub(crate) async fn missing(stage: Stage) -> Outcome {
     let group = Group::open(&stage, 1).await?;
     let later = stage.unique("later");

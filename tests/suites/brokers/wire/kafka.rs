@@ -16,20 +16,21 @@ use super::{attributes, plain_headers, publish};
 use conformance::sample;
 use conformance::session::PATIENCE;
 
-/// Where `murmur2(key) % partitions` of Java clients is worth looking at.
+/// Enough partitions that the result of `murmur2(key) % partitions`, as in Java clients, is a real
+/// test.
 const PARTITIONS: u16 = 16;
-/// The partition of the key `order-7` among 16, computed with Apache Kafka's `Utils.murmur2`
-/// written in Python.
+/// The partition of the key `order-7` among 16, computed with a Python version of Apache Kafka's
+/// `Utils.murmur2`.
 const PARTITION_OF_ORDER_7: i32 = 1;
 
-/// librdkafka's mock cluster.
+/// Runs the check on librdkafka's mock cluster.
 pub(super) async fn mock() -> Outcome {
     let cluster = mock::Mock::start(1)?;
     cluster.create_topic("wire", PARTITIONS)?;
     check(&cluster.bootstrap_servers(), "wire").await
 }
 
-/// Apache Kafka.
+/// Runs the check on Apache Kafka.
 pub(super) async fn cluster(stage: Stage) -> Outcome {
     let servers: Vec<String> = Backend::Kafka.address()?.split(',').map(str::to_owned).collect();
     let topic = stage.unique("wire");
@@ -72,14 +73,14 @@ async fn check(servers: &[String], topic: &str) -> Outcome {
     Ok(())
 }
 
-/// Milliseconds since 1970.
+/// Returns the milliseconds since 1970.
 fn now_ms() -> Result<i64, Failure> {
     Ok(i64::try_from(SystemTime::now().duration_since(UNIX_EPOCH)?.as_millis())?)
 }
 
 fn assert_fields(record: &OwnedMessage, message: &Message, published: &RangeInclusive<i64>) -> Outcome {
     assert_eq!(record.payload(), Some(&message.payload[..]));
-    // When it was published; `ce_time` below says when it was enqueued.
+    // The time of publishing. `ce_time` below is the time of enqueuing.
     let Timestamp::CreateTime(at_ms) = record.timestamp() else { return Err("no CreateTime".into()) };
     assert!(published.contains(&at_ms), "{at_ms} is not in {published:?}");
     let mut found: BTreeMap<String, String> = BTreeMap::new();

@@ -1,5 +1,5 @@
-//! Every field of `docs/wire.md`, as a plain client of each broker sees it: the names are those of
-//! the specifications, written down here once more, and not our own code's.
+//! Every field of `docs/wire.md`, as a plain client of each broker sees it. The names are those of
+//! the specifications, written out here again instead of taken from our own code.
 
 mod kafka;
 mod rabbitmq;
@@ -29,7 +29,7 @@ where
     trial(format!("wire/{backend}/a_plain_client_finds_every_field"), &[backend], body)
 }
 
-/// Publishes a message that uses every field and one that uses none; answers both.
+/// Publishes a message that uses every field and one that uses none. Returns both.
 async fn publish(connector: &dyn Connector, topic: &str) -> Result<[Message; 2], tests::Failure> {
     let messages = [sample::complete(topic)?, sample::binary(topic)?];
     let sent = relaying::send(connector, &messages).await?;
@@ -37,7 +37,7 @@ async fn publish(connector: &dyn Connector, topic: &str) -> Result<[Message; 2],
     Ok(messages)
 }
 
-/// The attributes of a message without any prefix, by the table of CloudEvents 1.0.2.
+/// Returns the attributes of a message without any prefix, by the table of CloudEvents 1.0.2.
 fn attributes(message: &Message) -> Result<Vec<(&'static str, String)>, tests::Failure> {
     let mut attributes = vec![
         ("specversion", String::from("1.0")),
@@ -50,7 +50,7 @@ fn attributes(message: &Message) -> Result<Vec<(&'static str, String)>, tests::F
     Ok(attributes)
 }
 
-/// Trace context and free headers, under their own names.
+/// Returns the trace context and free headers, under their own names.
 fn plain_headers(message: &Message) -> Vec<(&str, String)> {
     let trace = message.trace.iter().flat_map(|trace| {
         [("traceparent", Some(trace.parent())), ("tracestate", trace.state())]

@@ -79,7 +79,7 @@ async fn read(url: &str, queue: &str) -> Result<Vec<Delivery>, Failure> {
     let connection = Connection::connect(url, ConnectionProperties::default()).await?;
     let channel = connection.create_channel().await?;
     let mut records = Vec::new();
-    // A confirmed message is in the queue: nothing to wait for.
+    // A confirmed message is in the queue already, so there is nothing to wait for.
     while let Some(got) =
         channel.basic_get(ShortString::try_new(queue)?, BasicGetOptions { no_ack: true }).await?
     {

@@ -48,7 +48,7 @@ fn assert_body(record: &Received, message: &Message) -> Outcome {
         expected.insert(String::from("tracestate"), trace.state().into());
     }
     let mut found: Map<String, Value> = serde_json::from_str(body)?;
-    // Free headers: an object as text, because the format has no objects as attribute values.
+    // Free headers are an object as text, because the format has no objects as attribute values.
     let headers: BTreeMap<String, String> = match found.remove("headers") {
         Some(text) => serde_json::from_str(text.as_str().ok_or("headers is no text")?)?,
         None => BTreeMap::new(),
@@ -93,7 +93,7 @@ fn assert_fifo(record: &Received, message: &Message, fifo: bool) {
     assert_eq!(id, Some(message.id.to_string().as_str()));
     match &message.key {
         Some(key) => assert_eq!(group, Some(key.as_str())),
-        // A group of its own.
+        // A message without a key has a group of its own.
         None => assert!(group.is_some_and(|group| group.contains(&message.id.to_string())), "{group:?}"),
     }
 }

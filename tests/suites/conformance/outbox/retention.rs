@@ -9,6 +9,7 @@ use std::time::Duration;
 use crate::outbox::support::{Database, Follower, SMALL, TTL, TestDialect, granted, ids, on, relay, source};
 use message::token::DriftWindow;
 use outbox::admin::{self, ChosenEntry, Decision, OperatorDecision};
+use outbox::entries::{EntryRef, Selection, Standing};
 use outbox::log::{
     CheckpointStore, Cursor, Entry, EntryId, ExceptionChange, ExceptionState, Fenced, HeldAsk, LogError,
     LogOptions, Mark, PageLimit, Parked, PauseScope, QueueName, RelayName,
@@ -362,7 +363,8 @@ async fn what_was_discarded_counts_as_published_by_the_next_relay_of_its_name<DB
     let mut main = Relay::new(&db, &relay()).await;
     let entry = main.follower.all().await.remove(0);
     main.pass(&[ExceptionChange::Park(parked(&entry, ExceptionState::Dead))]).await;
-    let admin = admin::open(&db.relay_url(), source(), LogOptions::default()).unwrap();
+    let (admin, entries) =
+        outbox::entries::open(db.relay_url().as_str(), source(), LogOptions::default()).unwrap();
     let decree = OperatorDecision {
         decision: Decision::Discard,
         actor: "ops".into(),
@@ -375,7 +377,15 @@ async fn what_was_discarded_counts_as_published_by_the_next_relay_of_its_name<DB
     main.pass(&[ExceptionChange::Resolve(entry.id)]).await;
     let id = [uuid::Uuid::parse_str(&entry.message_id()).unwrap()];
     let stage = async || rows(&db).await.find(&id).await.unwrap().remove(0).stage;
+    // As the story of the message and a list for a replay see it.
+    let is_discarded = async || {
+        let found = entries.find(&relay(), EntryRef::Id(entry.id)).await.unwrap().remove(0);
+        let extent = entries.extent(&relay()).await.unwrap();
+        let page = entries.select(&relay(), &extent, &Selection::default(), EntryId(0)).await.unwrap();
+        (found.is_discarded, page.entries[0].standing == Standing::Discarded)
+    };
     assert_eq!(stage().await, Stage::Discarded);
+    assert_eq!(is_discarded().await, (true, true));
 
     assert_eq!(main.checkpoint_store.release(main.epoch).await.unwrap(), Fenced::Held);
     open(&db).forget(&relay(), false).await.unwrap();
@@ -383,6 +393,7 @@ async fn what_was_discarded_counts_as_published_by_the_next_relay_of_its_name<DB
     assert_eq!(stage().await, Stage::Ahead);
     assert_eq!(next.pass(&[]).await.len(), 1);
     assert_eq!(stage().await, Stage::Passed);
+    assert_eq!(is_discarded().await, (false, false));
     let told = admin.audit(&relay(), 1).await.unwrap().remove(0);
     assert_eq!((told.action.as_str(), told.actor.as_str()), ("requeue", "relay forget"));
     db
