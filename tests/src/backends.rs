@@ -1,4 +1,4 @@
-//! Which components there are, and whether this run has them.
+//! The components that tests run against, and whether this run has them.
 
 use std::fmt;
 
@@ -40,7 +40,7 @@ pub enum Backend {
 }
 
 impl Backend {
-    /// The lower-case word in the names of tests.
+    /// Returns the lower-case word in the names of tests.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -63,7 +63,7 @@ impl Backend {
         }
     }
 
-    /// The variable that says where it is; none for what lives in the process.
+    /// Returns the variable that holds its address; none for a component inside the process.
     #[must_use]
     pub fn variable(self) -> Option<&'static str> {
         match self {
@@ -83,7 +83,7 @@ impl Backend {
         }
     }
 
-    /// Where it is; empty for what lives in the process.
+    /// Returns its address; empty for a component inside the process.
     ///
     /// # Errors
     /// A text that says which variable is not set.
@@ -102,13 +102,14 @@ impl fmt::Display for Backend {
     }
 }
 
-/// The first of `needs` that this run does not have, in words.
+/// Returns why the first missing backend of `needs` is missing; none if this run has them all.
 #[must_use]
 pub fn missing(needs: &[Backend]) -> Option<String> {
     needs.iter().find_map(|backend| backend.address().err())
 }
 
-/// Whether a missing backend is a failure (`OUTBOX_REQUIRE=all`) instead of an ignored test.
+/// Returns whether a missing backend is a failure (`OUTBOX_REQUIRE=all`) instead of an ignored
+/// test.
 #[must_use]
 pub fn all_are_required() -> bool {
     std::env::var("OUTBOX_REQUIRE").is_ok_and(|required| required == "all")

@@ -3,18 +3,18 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-/// Brings what cargo selects by these arguments up to date, with the profile of this test. Returns
-/// the folder that holds the programs.
+/// Builds the programs that these arguments of cargo select, with the profile of this test. Returns
+/// the folder that holds them.
 ///
 /// # Errors
-/// Says what cargo said.
+/// The build failed; the error holds cargo's output.
 pub fn programs(selected: &[&str]) -> Result<PathBuf, String> {
     let own = std::env::current_exe().map_err(|error| error.to_string())?;
     // target/<profile>/deps/<test>
     let profile = own.ancestors().nth(2).ok_or("this test does not lie in a target folder")?;
     let target = profile.parent().ok_or("this test does not lie in a target folder")?;
     let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    // With the dependencies that are built for the tests.
+    // Also select the dependencies that are built for the tests, so that none is built twice.
     build.args(["build", "--quiet", "--package", "shared-build"]).args(selected);
     build.arg("--target-dir").arg(target);
     if profile.ends_with("release") {

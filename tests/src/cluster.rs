@@ -1,5 +1,5 @@
 //! PostgreSQL servers of a test's own: to crash, copy, promote and restore. The task runner starts
-//! them, as it starts the shared ones, with folders and ports of their own.
+//! them as it starts the shared one, with folders and ports of their own.
 
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
@@ -15,18 +15,18 @@ use crate::roles;
 use crate::stage::Stage;
 use crate::trial::{Failure, Outcome};
 
-/// The backends that a test with servers of its own needs; the roles' names are made on the shared
-/// server as well.
+/// The backends that a test with its own servers needs. The shared server is one of them: the roles
+/// are made there as well.
 pub const NEEDS: [Backend; 2] = [Backend::Postgres, Backend::Xtask];
 
-/// The setting that chooses another release of PostgreSQL than the installed one.
+/// The setting that chooses a major version of PostgreSQL other than the installed one.
 pub const MAJOR: &str = "OUTBOX_POSTGRES_MAJOR";
 
-/// The superuser, its password and its database.
+/// The names of the superuser and its database, and its password.
 const WHO: &str = "outbox";
 
-/// One PostgreSQL server, and the pooler before it once that is started. Both are stopped and
-/// removed with the stage.
+/// A PostgreSQL server, and the pooler before it once it is started. Both are stopped and removed
+/// with the stage.
 #[derive(Debug, Clone)]
 pub struct Cluster {
     folder: PathBuf,
@@ -37,19 +37,19 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// A running server with the roles of the tests, and without tables.
+    /// Starts a server with the roles of the tests and without tables.
     ///
     /// # Errors
-    /// The task runner's own words.
+    /// The task runner failed; the error holds its output.
     pub async fn start(stage: &Stage, settings: &[(&'static str, &str)]) -> Result<Self, Failure> {
         Self::place(stage, settings)?.begin().await
     }
 
-    /// As [`Cluster::start`], with a wall clock that [`Cluster::set_clock`] moves; it is right at
-    /// first.
+    /// As [`Cluster::start`], with a wall clock that [`Cluster::set_clock`] moves. It begins
+    /// correct.
     ///
     /// # Errors
-    /// The task runner's own words.
+    /// The task runner failed; the error holds its output.
     pub async fn start_with_clock(stage: &Stage) -> Result<Self, Failure> {
         let mut cluster = Self::place(stage, &[])?;
         cluster.set_clock(0)?;
@@ -63,13 +63,13 @@ impl Cluster {
         Ok(self)
     }
 
-    /// Sets the server's wall clock ahead of the machine's, by seconds, or behind it. The server
-    /// notices within a second or two.
+    /// Sets the server's wall clock this many seconds ahead of the machine's; a negative number
+    /// sets it behind. The server notices within two seconds.
     ///
     /// # Errors
-    /// The file system's.
+    /// The file could not be written.
     pub fn set_clock(&self, seconds: i64) -> Outcome {
-        // Renamed, so that nobody reads half of it.
+        // Renamed, so that the server never reads half of it.
         let aside = self.folder.join("clock.new");
         std::fs::write(&aside, format!("{seconds:+}\n"))?;
         Ok(std::fs::rename(aside, self.clock())?)
@@ -79,7 +79,7 @@ impl Cluster {
         self.folder.join("clock")
     }
 
-    /// A place for a server: a folder that the server's user may enter, and ports that nobody uses.
+    /// Prepares a folder that the server's user may enter, and picks ports that are free.
     fn place(stage: &Stage, settings: &[(&'static str, &str)]) -> Result<Self, Failure> {
         let folder =
             tempfile::Builder::new().permissions(std::fs::Permissions::from_mode(0o755)).tempdir()?;
@@ -92,20 +92,20 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// A standby that follows this server.
+    /// Starts a standby that follows this server.
     ///
     /// # Errors
-    /// The programs' own words.
+    /// `pg_basebackup`, `chown` or the task runner failed; the error holds its output.
     pub async fn standby(&self, stage: &Stage) -> Result<Self, Failure> {
         let standby = self.copied(stage, true).await?;
         standby.resume().await?;
         Ok(standby)
     }
 
-    /// A base backup, made while the server runs. Nothing runs on it before [`Cluster::recover`].
+    /// Makes a base backup while the server runs. Nothing runs on it before [`Cluster::recover`].
     ///
     /// # Errors
-    /// The program's own words.
+    /// `pg_basebackup` or `chown` failed; the error holds its output.
     pub async fn backup(&self, stage: &Stage) -> Result<Self, Failure> {
         self.copied(stage, false).await
     }
@@ -123,11 +123,11 @@ impl Cluster {
         Ok(copy)
     }
 
-    /// Starts the server on a backup, with the target that these lines of configuration name;
-    /// returns when it answers, which may be before it has recovered.
+    /// Starts the server on a backup, with the recovery target that these lines of configuration
+    /// name. Returns when it answers, which may be before it has recovered.
     ///
     /// # Errors
-    /// The task runner's own words.
+    /// The files could not be written, or `chown` or the task runner failed.
     pub async fn recover(&self, target: &str) -> Outcome {
         let file = self.data().join("postgresql.auto.conf");
         let before = std::fs::read_to_string(&file)?;
@@ -137,32 +137,32 @@ impl Cluster {
         self.resume().await
     }
 
-    /// Gives the files to the owner of a folder: the server refuses those of anybody else.
+    /// Gives the files to the owner of another folder: the server refuses files of any other owner.
     async fn hand_over_like(&self, model: &Path) -> Outcome {
         let mut reference = std::ffi::OsString::from("--reference=");
         reference.push(model);
         run(Command::new("chown").arg("--recursive").arg(reference).arg(self.data())).await
     }
 
-    /// Where it listens.
+    /// Returns where it listens, as `host:port`.
     #[must_use]
     pub fn address(&self) -> String {
         format!("127.0.0.1:{}", self.port)
     }
 
-    /// Where the administrator connects.
+    /// Returns the administrator's URL.
     #[must_use]
     pub fn url(&self) -> String {
         format!("postgres://{WHO}:{WHO}@{}/{WHO}", self.address())
     }
 
-    /// The same database behind the pooler.
+    /// Returns the URL of the same database behind the pooler.
     #[must_use]
     pub fn pooler_url(&self) -> String {
         format!("postgres://{WHO}:{WHO}@127.0.0.1:{}/{WHO}", self.pooler_port)
     }
 
-    /// The folder of the server's files.
+    /// Returns the folder of the server's files.
     #[must_use]
     pub fn data(&self) -> PathBuf {
         self.folder.join("postgres/data")
@@ -171,16 +171,16 @@ impl Cluster {
     /// Starts a pooler before the server, in the mode `transaction` or `session`.
     ///
     /// # Errors
-    /// The task runner's own words.
+    /// The task runner failed; the error holds its output.
     pub async fn start_pooler(&self, mode: &str) -> Outcome {
         self.start_pooler_with(&[("OUTBOX_PGBOUNCER_MODE", mode)]).await
     }
 
-    /// Starts a pooler before the server, in transaction mode, that keeps so many prepared
+    /// Starts a pooler before the server, in transaction mode, that keeps `statements` prepared
     /// statements for each connection.
     ///
     /// # Errors
-    /// The task runner's own words; the installed pooler may be older than 1.21.
+    /// The task runner failed, for example because the installed pooler is older than 1.21.
     pub async fn start_pooler_that_prepares(&self, statements: u16) -> Outcome {
         self.start_pooler_with(&[("OUTBOX_PGBOUNCER_PREPARED", &statements.to_string())]).await
     }
@@ -194,7 +194,7 @@ impl Cluster {
     /// Stops the pooler.
     ///
     /// # Errors
-    /// The task runner's own words.
+    /// The task runner failed; the error holds its output.
     pub async fn stop_pooler(&self) -> Outcome {
         run(self.services()?.args(["stop", "pgbouncer", "--immediate"])).await
     }
@@ -202,24 +202,24 @@ impl Cluster {
     /// Starts the server again; returns when it answers.
     ///
     /// # Errors
-    /// The task runner's own words.
+    /// The task runner failed; the error holds its output.
     pub async fn resume(&self) -> Outcome {
         run(self.services()?.args(["start", "postgres"])).await
     }
 
-    /// Ends the server as a crash does.
+    /// Stops the server as a crash does.
     ///
     /// # Errors
-    /// The task runner's own words.
+    /// The task runner failed; the error holds its output.
     pub async fn crash(&self) -> Outcome {
         run(self.services()?.args(["stop", "postgres", "--immediate"])).await
     }
 
-    /// Runs the cases of this suite whose names contain a text on this server, in a process of
+    /// Runs the cases of this suite whose names contain `filter` on this server, in a process of
     /// their own. Cases that start servers, and those on SQLite, are left out.
     ///
     /// # Errors
-    /// A case fails, or none runs; the error holds everything that they wrote.
+    /// A case fails, or no case runs; the error holds their whole output.
     pub async fn passes(&self, filter: &str) -> Outcome {
         let mut suite = Command::new(std::env::current_exe()?);
         suite.args([filter, "--skip", "sqlite"]).env("OUTBOX_POSTGRES_URL", self.url());
@@ -240,7 +240,7 @@ impl Cluster {
     /// Returns the server's log.
     ///
     /// # Errors
-    /// The file system's.
+    /// The log could not be read.
     pub fn log(&self) -> Result<String, Failure> {
         Ok(String::from_utf8_lossy(&std::fs::read(self.folder.join("postgres/logs/server.log"))?)
             .into_owned())
@@ -257,7 +257,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// The first column of the first row, as a text.
+    /// Returns the first column of the first row as a text.
     ///
     /// # Errors
     /// The database's, or there is no row.
@@ -277,10 +277,11 @@ impl Cluster {
             .env("OUTBOX_PGBOUNCER_PORT", self.pooler_port.to_string())
             .env("OUTBOX_DOWNLOADS_DIR", downloads()?)
             .env_remove("OUTBOX_PGBOUNCER_SERVER")
-            // Chosen by the settings of this server alone.
+            // Only the settings of this server choose the version.
             .env_remove(MAJOR)
             .envs(self.settings.iter().map(|(name, value)| (*name, value)));
-        // The address of a service that runs would make it an external one, which is left alone.
+        // With the address of a running service, the task runner would take it for an external one
+        // and leave it alone.
         for variable in ["OUTBOX_POSTGRES_URL", "OUTBOX_PGBOUNCER_URL"] {
             command.env_remove(variable);
         }
@@ -288,7 +289,8 @@ impl Cluster {
     }
 }
 
-/// Where the services of this run keep what they downloaded: beside their data, unless told.
+/// Returns the folder where the services of this run keep their downloads. It is beside their data
+/// unless a variable names another.
 pub(crate) fn downloads() -> Result<PathBuf, Failure> {
     for variable in ["OUTBOX_DOWNLOADS_DIR", "OUTBOX_SERVICES_DIR"] {
         if let Some(folder) = std::env::var_os(variable).filter(|value| !value.is_empty()) {
@@ -309,18 +311,18 @@ async fn remove(cluster: Cluster, folder: TempDir) -> Outcome {
     Ok(())
 }
 
-/// Below the ports that the kernel gives to whoever asks for any: it would give one to somebody
-/// else before the server is there.
+/// Below the range from which the kernel assigns ports: it could assign one of those to another
+/// process before the server starts.
 const PORTS: std::ops::Range<u16> = 30_000..32_000;
 
-/// A port that nobody listens on, and that no other server of this process is given.
+/// Returns a port that nothing listens on and that no other server of this process has.
 ///
 /// # Errors
-/// There is none.
+/// No port is free.
 pub fn free_port() -> Result<u16, Failure> {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let len = PORTS.end - PORTS.start;
-    // Another run of the tests begins elsewhere.
+    // Another run of the tests begins at another port.
     let first = u16::try_from(std::process::id() % u32::from(len))?;
     let ports =
         (0..len).map(|_| NEXT.fetch_add(1, Ordering::Relaxed).wrapping_add(first) % len + PORTS.start);
@@ -331,7 +333,7 @@ pub fn free_port() -> Result<u16, Failure> {
 /// Runs a program to its end.
 ///
 /// # Errors
-/// The program failed; the error holds everything that it wrote.
+/// The program could not be started or failed; the error holds its whole output.
 pub async fn run(command: &mut Command) -> Outcome {
     let output = command.output().await?;
     if output.status.success() {

@@ -1,4 +1,4 @@
-//! A collector of OpenTelemetry in this process: OTLP over HTTP, kept in memory.
+//! An OpenTelemetry collector in this process: OTLP over HTTP, kept in memory.
 
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,20 +20,20 @@ use tokio::task::JoinHandle;
 
 use crate::trial::Failure;
 
-/// The spans and metrics that have come in.
+/// The received spans and metrics.
 #[derive(Default)]
 struct Received {
     spans: Mutex<Vec<(String, Span)>>,
     metrics: Mutex<Vec<Metric>>,
-    /// The raw bodies, for a look at what must not be in them.
+    /// The raw bodies, to check what must not be in them.
     bodies: Mutex<Vec<Bytes>>,
     /// The header `authorization` of the last request that had one.
     authorization: Mutex<Option<String>>,
-    /// So many requests are turned away as if it were busy.
+    /// The number of requests that are still to be refused, as by a busy collector.
     busy: AtomicUsize,
 }
 
-/// A collector that listens. It ends when this is dropped.
+/// A collector that listens until it is dropped.
 pub struct Collector {
     received: Arc<Received>,
     endpoint: String,
@@ -45,7 +45,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 impl Received {
-    /// Takes a body in, unless it is busy.
+    /// Keeps a body, or refuses it while it plays busy.
     fn take<M: prost::Message + Default>(&self, headers: &HeaderMap, body: &Bytes) -> Result<M, StatusCode> {
         let busy = self.busy.fetch_update(Ordering::AcqRel, Ordering::Acquire, |left| left.checked_sub(1));
         if busy.is_ok() {
@@ -90,7 +90,7 @@ async fn metrics(
     Ok(Vec::new())
 }
 
-/// The value of a text attribute.
+/// Returns the value of a text attribute.
 #[must_use]
 pub fn text(attributes: &[KeyValue], key: &str) -> Option<String> {
     match value(attributes, key)? {
@@ -99,7 +99,7 @@ pub fn text(attributes: &[KeyValue], key: &str) -> Option<String> {
     }
 }
 
-/// The value of an attribute that is a whole number.
+/// Returns the value of an attribute that is a whole number.
 #[must_use]
 pub fn int(attributes: &[KeyValue], key: &str) -> Option<i64> {
     match value(attributes, key)? {
@@ -114,7 +114,7 @@ fn value<'a>(attributes: &'a [KeyValue], key: &str) -> Option<&'a Value> {
 }
 
 impl Collector {
-    /// Listens on a port of the system's choice.
+    /// Listens on a port that the system assigns.
     ///
     /// # Errors
     /// No port is free.
@@ -128,44 +128,44 @@ impl Collector {
             .layer(DefaultBodyLimit::max(64 << 20))
             .with_state(Arc::clone(&received));
         let task = tokio::spawn(async move {
-            // It ends with this task only.
+            // It ends only when this task is aborted.
             let _ = axum::serve(listener, router).await;
             Ok(())
         });
         Ok(Self { received, endpoint, task })
     }
 
-    /// Its address.
+    /// Returns its address.
     #[must_use]
     pub fn endpoint(&self) -> &str {
         &self.endpoint
     }
 
-    /// Turns so many requests away as if it were busy.
+    /// Refuses the next `requests` requests, as a busy collector does.
     pub fn turn_away(&self, requests: usize) {
         self.received.busy.store(requests, Ordering::Release);
     }
 
-    /// The spans of a service so far.
+    /// Returns the spans of a service so far.
     #[must_use]
     pub fn spans(&self, service: &str) -> Vec<Span> {
         let spans = lock(&self.received.spans);
         spans.iter().filter(|(name, _)| name == service).map(|(_, span)| span.clone()).collect()
     }
 
-    /// The metrics so far.
+    /// Returns the metrics so far.
     #[must_use]
     pub fn metrics(&self) -> Vec<Metric> {
         lock(&self.received.metrics).clone()
     }
 
-    /// The header `authorization` of the last request that had one.
+    /// Returns the header `authorization` of the last request that had one.
     #[must_use]
     pub fn authorization(&self) -> Option<String> {
         lock(&self.received.authorization).clone()
     }
 
-    /// Whether these bytes came in, in any request.
+    /// Returns whether any request contained these bytes.
     #[must_use]
     pub fn has_seen(&self, bytes: &[u8]) -> bool {
         let bodies = lock(&self.received.bodies);

@@ -1,8 +1,8 @@
-//! New databases of tests, and their end.
+//! New databases for tests, and their removal.
 //!
-//! A migrated one is a copy of one that this process has migrated: a hundred statements of
-//! migrations took longer than most cases. One of PostgreSQL is removed in the background, as each
-//! removal waits for a checkpoint of the server.
+//! A migrated database is a copy of one that this process has migrated, because the hundred
+//! statements of the migrations took longer than most cases. A PostgreSQL database is removed in
+//! the background, because each removal waits for a checkpoint of the server.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -19,21 +19,21 @@ use crate::roles;
 use crate::stage::random;
 use crate::trial::{Failure, Outcome, chain};
 
-/// Something that is made once for each set of lines.
+/// A value that is made once for each set of lines.
 type Once<T> = LazyLock<Mutex<BTreeMap<Vec<Line>, &'static OnceCell<T>>>>;
 
-/// URLs of the databases that others are copied from.
+/// URLs of the databases that others are copied from, by lines.
 static ORIGINALS: Once<String> = LazyLock::new(Mutex::default);
-/// Contents of files that others are copied from.
+/// Contents of the database files that others are copied from, by lines.
 static FILES: Once<Vec<u8>> = LazyLock::new(Mutex::default);
-/// Removals of databases, by URL.
+/// Removals of databases under way, with their URLs.
 static REMOVALS: Mutex<Vec<(String, JoinHandle<Outcome>)>> = Mutex::new(Vec::new());
 
-/// Creates a database of PostgreSQL with these options of `CREATE DATABASE`; returns its
+/// Creates a PostgreSQL database with these options of `CREATE DATABASE`. Returns its
 /// administrator's URL.
 ///
 /// # Errors
-/// The server refused or is away.
+/// The server refused or is unavailable.
 pub async fn postgres(options: &str) -> Result<String, Failure> {
     let server = Backend::Postgres.address()?;
     roles::exist().await?;
@@ -45,10 +45,10 @@ pub async fn postgres(options: &str) -> Result<String, Failure> {
     Ok(format!("{base}/{name}"))
 }
 
-/// Makes the tables of these lines in a database of PostgreSQL, and grants the roles their rights.
+/// Creates the tables of these lines in a PostgreSQL database, and grants the roles their rights.
 ///
 /// # Errors
-/// The server refused or is away.
+/// The server refused or is unavailable.
 pub(crate) async fn migrate(admin: &mut PgConnection, lines: &[Line]) -> Outcome {
     for line in lines {
         Migrator::<sqlx::Postgres>::new(*line).up(admin).await?;
@@ -56,11 +56,11 @@ pub(crate) async fn migrate(admin: &mut PgConnection, lines: &[Line]) -> Outcome
     roles::grant(admin, lines, None).await
 }
 
-/// Creates a database of PostgreSQL with the tables of these lines and the rights of the roles;
-/// returns its administrator's URL.
+/// Creates a PostgreSQL database with the tables of these lines and the rights of the roles.
+/// Returns its administrator's URL.
 ///
 /// # Errors
-/// The server refused or is away.
+/// The server refused or is unavailable.
 pub async fn migrated_postgres(lines: &[Line]) -> Result<String, Failure> {
     let original = once(&ORIGINALS, lines).get_or_try_init(async || {
         let url = postgres("").await?;
@@ -73,10 +73,10 @@ pub async fn migrated_postgres(lines: &[Line]) -> Result<String, Failure> {
     postgres(&format!("TEMPLATE {name}")).await
 }
 
-/// Writes a database of SQLite with the tables of these lines to a file that is not there.
+/// Writes an SQLite database with the tables of these lines to a new file.
 ///
 /// # Errors
-/// SQLite's, and those of files.
+/// SQLite failed, or the file could not be written.
 pub async fn migrated_sqlite(lines: &[Line], file: &Path) -> Outcome {
     let content = once(&FILES, lines).get_or_try_init(async || {
         let folder = tempfile::tempdir()?;
@@ -97,7 +97,7 @@ fn once<T>(all: &Once<T>, lines: &[Line]) -> &'static OnceCell<T> {
     all.entry(lines.to_vec()).or_insert_with(|| Box::leak(Box::default()))
 }
 
-/// Begins to remove a database of PostgreSQL, with every session in it.
+/// Begins to remove a PostgreSQL database and ends every session in it.
 pub fn remove_postgres(url: &str) {
     let own = url.to_owned();
     let removal = thread::spawn(move || {
@@ -111,8 +111,8 @@ pub fn remove_postgres(url: &str) {
     REMOVALS.lock().unwrap_or_else(PoisonError::into_inner).push((url.to_owned(), removal));
 }
 
-/// Removes what databases were copied from, and waits until nothing is left of this process; says
-/// what could not be removed.
+/// Removes the databases that others were copied from, and waits until no database of this process
+/// is left. Reports those that could not be removed.
 pub(crate) fn clean_up() -> Result<(), String> {
     let originals = ORIGINALS.lock().unwrap_or_else(PoisonError::into_inner);
     originals.values().filter_map(|original| original.get()).for_each(|url| remove_postgres(url));

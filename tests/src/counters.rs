@@ -1,4 +1,4 @@
-//! The metrics that the components of a test binary have counted.
+//! The metrics that the components of a test binary report.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,9 +9,9 @@ use metrics::{
     Counter, Gauge, Histogram, HistogramFn, Key, KeyName, Label, Metadata, Recorder, SharedString, Unit,
 };
 
-/// Counters, gauges and histograms. All tests of a binary count into the
-/// [installed](Counters::installed) ones: ask with labels of the test's own, or for growth. One of
-/// a test's own is for [`metrics::with_local_recorder`].
+/// Counters, gauges and histograms. All tests of a binary share the
+/// [installed](Counters::installed) one: ask with labels of the test's own, or for growth. Use an
+/// instance of a test's own with [`metrics::with_local_recorder`].
 #[derive(Clone, Default)]
 pub struct Counters {
     counters: Registered,
@@ -27,11 +27,11 @@ pub enum Kind {
     Counter,
     /// Shows a value of the moment.
     Gauge,
-    /// Takes samples.
+    /// Records samples.
     Histogram,
 }
 
-/// A metric that something was written to.
+/// A metric that a value was reported for.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Emitted {
     /// Its name.
@@ -42,7 +42,7 @@ pub struct Emitted {
     pub labels: Vec<String>,
 }
 
-/// The rows of a table of metrics.
+/// Returns the rows of a table of metrics.
 fn documented(table: &[Metric]) -> BTreeSet<Emitted> {
     let row = |metric: &Metric| Emitted {
         name: metric.name.to_owned(),
@@ -72,7 +72,7 @@ fn registered(registered: &Registered, key: &Key) -> Arc<AtomicU64> {
     Arc::clone(registered.entry(key.clone()).or_default())
 }
 
-/// The value, without registering what nobody has written to.
+/// Returns the value, 0 if nothing was reported, and does not register the metric.
 fn read(registered: &Registered, name: &'static str, labels: &[(&'static str, &str)]) -> u64 {
     let registered = registered.lock().unwrap_or_else(PoisonError::into_inner);
     registered.get(&key(name, labels)).map_or(0, |value| value.load(Ordering::Relaxed))
@@ -85,14 +85,14 @@ fn key(name: &'static str, labels: &[(&'static str, &str)]) -> Key {
 
 static INSTALLED: LazyLock<Counters> = LazyLock::new(|| {
     let counters = Counters::default();
-    // Another recorder in this process would have been installed by the binary itself: then nothing
-    // is counted here, and every test that asks fails.
+    // If the binary itself has installed another recorder, nothing is counted here, and every test
+    // that asks fails.
     drop(metrics::set_global_recorder(counters.clone()));
     counters
 });
 
 impl Counters {
-    /// Those of this process, which counts from the first call on.
+    /// Returns the counters of this process, which counts from the first call on.
     #[must_use]
     pub fn installed() -> &'static Self {
         &INSTALLED
@@ -110,19 +110,19 @@ impl Counters {
         f64::from_bits(read(&self.gauges, name, labels))
     }
 
-    /// How many samples a histogram took under a name and labels.
+    /// Returns how many samples a histogram recorded under a name and labels.
     #[must_use]
     pub fn samples(&self, name: &'static str, labels: &[(&'static str, &str)]) -> u64 {
         read(&self.histograms, name, labels)
     }
 
-    /// The metrics that were described, with their kinds.
+    /// Returns the metrics that were described, with their kinds.
     #[must_use]
     pub fn described(&self) -> BTreeMap<String, Kind> {
         self.described.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The metrics that were emitted, whatever the values of their labels.
+    /// Returns the metrics that were emitted, whatever the values of their labels.
     #[must_use]
     pub fn emitted(&self) -> BTreeSet<Emitted> {
         let kinds = [
@@ -140,8 +140,8 @@ impl Counters {
         emitted
     }
 
-    /// Demands that the metrics whose names begin so are the same in a table of metrics, in its
-    /// descriptions, and in what was emitted.
+    /// Asserts that three sets of metrics are equal: the rows of the table, its descriptions, and
+    /// the emitted metrics. Only names that begin with `prefix` count.
     ///
     /// # Panics
     /// They differ.

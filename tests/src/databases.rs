@@ -1,4 +1,5 @@
-//! A migrated database of the test's own, and the one place where tests send SQL made of texts.
+//! A migrated database of the test's own, and the one place where tests send SQL that is made from
+//! strings.
 
 use std::fmt;
 use std::future::Future;
@@ -13,46 +14,46 @@ use crate::roles::Role;
 use crate::stage::{Stage, random};
 use crate::trial::{Failure, Outcome};
 
-/// Connections of one test's pool.
+/// Maximum connections of each pool.
 const CONNECTIONS: u32 = 24;
 
 /// A database that the suites run on.
 pub trait Dialect: outbox::Dialect + inbox::dialect::Dialect + inbox::keys::KeyStore + saga::Dialect {
-    /// Which one.
+    /// The backend of this dialect.
     const BACKEND: Backend;
 
-    /// Creates an empty database, which is removed with the stage; returns its administrator's URL.
+    /// Creates an empty database, which is removed with the stage. Returns its administrator's URL.
     fn create(stage: &Stage) -> impl Future<Output = Result<String, Failure>> + Send;
 
-    /// Creates a database with every table of the toolkit, of which each role may use what it
-    /// needs; it is removed with the stage. Returns its administrator's URL.
+    /// Creates a database with every table of the toolkit, in which each role has the rights that
+    /// it needs. It is removed with the stage. Returns its administrator's URL.
     fn create_migrated(stage: &Stage) -> impl Future<Output = Result<String, Failure>> + Send;
 
-    /// The URL of a role; the same for all where the database has no roles.
+    /// Returns the URL of a role; the same for all where the database has no roles.
     ///
     /// # Errors
     /// The URL has no user.
     fn url_of(role: Role, admin: &str) -> Result<String, Failure>;
 
-    /// Runs one or more statements; returns the affected rows.
+    /// Runs one or more statements. Returns the number of affected rows.
     fn execute(
         connection: &mut Self::Connection,
         sql: &str,
     ) -> impl Future<Output = Result<u64, sqlx::Error>> + Send;
 
-    /// The first column of all rows, as numbers.
+    /// Returns the first column of all rows, as numbers.
     fn integers(
         connection: &mut Self::Connection,
         sql: &str,
     ) -> impl Future<Output = Result<Vec<i64>, sqlx::Error>> + Send;
 
-    /// The first column of all rows, as texts.
+    /// Returns the first column of all rows, as texts.
     fn texts(
         connection: &mut Self::Connection,
         sql: &str,
     ) -> impl Future<Output = Result<Vec<String>, sqlx::Error>> + Send;
 
-    /// Inserts an entry as a producer without the toolkit does; returns its place.
+    /// Inserts an entry as a producer without the toolkit does. Returns its position in the log.
     fn append(
         connection: &mut Self::Connection,
         topic: &str,
@@ -61,10 +62,11 @@ pub trait Dialect: outbox::Dialect + inbox::dialect::Dialect + inbox::keys::KeyS
     ) -> impl Future<Output = Result<i64, sqlx::Error>> + Send;
 }
 
-/// Ends a transaction as a timeout does that fires while a savepoint begins: sqlx rolls back the
-/// whole of it, and the handle stays usable.
+/// Ends a transaction as a timeout does that fires while a savepoint begins: sqlx rolls back all of
+/// it, and the handle stays usable.
 pub async fn drop_a_begin<C: sqlx::Connection>(connection: &mut C) {
-    // One that is begun at once is rolled back alone.
+    // A savepoint that begins at once is rolled back alone, so try until one is dropped while
+    // pending.
     while futures_util::poll!(std::pin::pin!(connection.begin())).is_ready() {}
 }
 
@@ -118,7 +120,7 @@ impl Dialect for Postgres {
     }
 }
 
-/// Has a database of PostgreSQL removed with the stage.
+/// Registers the removal of a PostgreSQL database with the stage.
 fn with_stage(stage: &Stage, url: String) -> String {
     let ended = url.clone();
     stage.afterwards("a database", async move {
@@ -173,18 +175,18 @@ impl Dialect for Sqlite {
 }
 
 impl Database<Postgres> {
-    /// A database without tables, made with these options of `CREATE DATABASE`.
+    /// Creates a database without tables, with these options of `CREATE DATABASE`.
     ///
     /// # Errors
-    /// The server refused or is away.
+    /// The server refused or is unavailable.
     pub async fn empty_with(stage: &Stage, options: &str) -> Result<Self, Failure> {
         Self::at(stage, with_stage(stage, copies::postgres(options).await?))
     }
 
-    /// The database of this administrator's URL, with every table of the toolkit.
+    /// Creates every table of the toolkit in the database of this administrator's URL.
     ///
     /// # Errors
-    /// The server refused or is away.
+    /// The server refused or is unavailable.
     pub async fn migrated_at(stage: &Stage, url: String) -> Result<Self, Failure> {
         let database = Self::at(stage, url)?;
         let mut connection = database.admin.acquire().await?;
@@ -193,9 +195,9 @@ impl Database<Postgres> {
         Ok(database)
     }
 
-    /// Makes this database one of a cloud that refuses the functions of the write-ahead log, with
-    /// the words of Aurora. A builtin function is called by its oid, so it gets another name, and
-    /// one that refuses gets its own; both stay within this database.
+    /// Makes this database refuse the functions of the write-ahead log, with the error of Aurora.
+    /// PostgreSQL calls a built-in function by its oid. So the function is renamed, and one that
+    /// refuses gets its name. Both changes stay within this database.
     ///
     /// # Errors
     /// The administrator is no superuser.
@@ -212,7 +214,7 @@ impl Database<Postgres> {
         .await
     }
 
-    /// Its name.
+    /// Returns its name.
     ///
     /// # Errors
     /// The URL names no database.
@@ -221,10 +223,10 @@ impl Database<Postgres> {
     }
 }
 
-/// A database of the test's own. On PostgreSQL everybody connects as the role that has the fewest
-/// rights; only what a test itself looks at and breaks is done as the administrator.
+/// A database of the test's own. On PostgreSQL every pool connects as the role with the fewest
+/// rights. Only a test's own queries and faults run as the administrator.
 pub struct Database<DB: Dialect> {
-    /// Where it is, for its administrator.
+    /// The administrator's URL.
     pub url: String,
     /// Connections of the administrator.
     pub admin: Pool<DB>,
@@ -237,23 +239,23 @@ pub struct Database<DB: Dialect> {
 }
 
 impl<DB: Dialect> Database<DB> {
-    /// A database with every table of the toolkit.
+    /// Creates a database with every table of the toolkit.
     ///
     /// # Errors
-    /// The server refused or is away.
+    /// The server refused or is unavailable.
     pub async fn migrated(stage: &Stage) -> Result<Self, Failure> {
         Self::at(stage, DB::create_migrated(stage).await?)
     }
 
-    /// A database without tables.
+    /// Creates a database without tables.
     ///
     /// # Errors
-    /// The server refused or is away.
+    /// The server refused or is unavailable.
     pub async fn empty(stage: &Stage) -> Result<Self, Failure> {
         Self::at(stage, <DB as Dialect>::create(stage).await?)
     }
 
-    /// The same database with pools of its own, whose sessions begin anew.
+    /// Returns the same database with its own pools and new sessions.
     ///
     /// # Errors
     /// The URL has no user.
@@ -261,7 +263,7 @@ impl<DB: Dialect> Database<DB> {
         Self::at(stage, self.url.clone())
     }
 
-    /// The same database at another address, such as that of a pooler.
+    /// Returns the same database at another address, such as that of a pooler.
     ///
     /// # Errors
     /// The URL has no user.
@@ -290,7 +292,7 @@ impl<DB: Dialect> Database<DB> {
         })
     }
 
-    /// Where the relay finds it.
+    /// Returns the relay's URL.
     ///
     /// # Errors
     /// The URL has no user.
@@ -298,8 +300,8 @@ impl<DB: Dialect> Database<DB> {
         DB::url_of(Role::Relay, &self.url)
     }
 
-    /// Lets a role use tables of the service, with the numbers of their rows, in every way but to
-    /// remove or change their definition.
+    /// Grants a role the right to read, insert, update and delete rows of a service's tables, and
+    /// to use their sequences.
     ///
     /// # Errors
     /// The database's.
@@ -325,7 +327,7 @@ impl<DB: Dialect> Database<DB> {
         Ok(())
     }
 
-    /// One number.
+    /// Returns the first column of the first row as a number.
     ///
     /// # Errors
     /// The database's, or there is no row.
@@ -335,7 +337,7 @@ impl<DB: Dialect> Database<DB> {
         first.ok_or_else(|| format!("no row: {sql}").into())
     }
 
-    /// The first column of all rows, as texts.
+    /// Returns the first column of all rows as texts.
     ///
     /// # Errors
     /// The database's.
@@ -344,7 +346,7 @@ impl<DB: Dialect> Database<DB> {
         Ok(<DB as Dialect>::texts(&mut connection, sql).await?)
     }
 
-    /// Appends an entry in a transaction of its own; returns its place.
+    /// Appends an entry in a transaction of its own. Returns its position in the log.
     ///
     /// # Errors
     /// The database's.

@@ -1,5 +1,5 @@
 //! A Kafka server of a test's own, whose clients come through a port that the test holds. The task
-//! runner starts it, as it starts the shared one, with a folder and ports of its own.
+//! runner starts it as it starts the shared one, with its own folder and ports.
 
 use std::path::PathBuf;
 
@@ -10,7 +10,7 @@ use crate::cluster::{downloads, free_port, run};
 use crate::stage::Stage;
 use crate::trial::Failure;
 
-/// One node. Stopped and removed with the stage.
+/// A Kafka server of one node. It is stopped and removed with the stage.
 #[derive(Debug, Clone)]
 pub struct KafkaServer {
     folder: PathBuf,
@@ -21,11 +21,11 @@ pub struct KafkaServer {
 }
 
 impl KafkaServer {
-    /// A running server. `proxied` are a port to listen at, and the port that it announces to the
-    /// clients which come there.
+    /// Starts a server. `proxied` holds a port to listen on, and the port that the server
+    /// advertises to clients which connect there.
     ///
     /// # Errors
-    /// The task runner's own words.
+    /// The task runner failed; the error holds its output.
     pub async fn start(stage: &Stage, proxied: (u16, u16)) -> Result<Self, Failure> {
         let folder = tempfile::tempdir()?;
         let server =
@@ -40,7 +40,7 @@ impl KafkaServer {
         Ok(server)
     }
 
-    /// Its address without the test's port, as `host:port`.
+    /// Returns its address without the test's port, as `host:port`.
     #[must_use]
     pub fn address(&self) -> String {
         format!("127.0.0.1:{}", self.port)
@@ -55,8 +55,8 @@ impl KafkaServer {
             .env("OUTBOX_KAFKA_PORT", self.port.to_string())
             .env("OUTBOX_KAFKA_CONTROLLER_PORT", self.controller.to_string())
             .env("OUTBOX_KAFKA_PROXIED", format!("{listening}:{announced}"));
-        // The address of a service that runs would make it an external one, which is left alone;
-        // the other listeners are the shared server's.
+        // With the address of a running service, the task runner would take it for an external one
+        // and leave it alone. The other listeners belong to the shared server.
         for variable in ["OUTBOX_KAFKA_BROKERS", "OUTBOX_KAFKA_TLS_PORT", "OUTBOX_KAFKA_SASL_PORT"] {
             command.env_remove(variable);
         }

@@ -1,4 +1,4 @@
-//! The log of this process, kept for tests that ask.
+//! The log of this process, kept for tests that need it.
 
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -24,8 +24,8 @@ impl io::Write for ToLog {
     }
 }
 
-/// Starts to keep what this process logs, as far as these directives ask for it. Once for a test
-/// binary, before its first test.
+/// Starts to keep the log lines of this process that match these directives. Call it once in a test
+/// binary, before the first test.
 pub fn keep(directives: &str) {
     tracing_subscriber::fmt()
         .with_env_filter(EnvFilter::new(directives))
@@ -40,8 +40,8 @@ pub fn logged() -> String {
     String::from_utf8_lossy(&log()).into_owned()
 }
 
-/// The lines that hold all of these texts. Ask with a text of the test's own: all tests of a binary
-/// log into one.
+/// Returns the lines that contain all of these texts. Include a text of the test's own: all tests
+/// of a binary share one log.
 #[must_use]
 pub fn lines_with(texts: &[&str]) -> Vec<String> {
     let holds = |line: &&str| texts.iter().all(|text| line.contains(text));

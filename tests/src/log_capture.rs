@@ -1,6 +1,6 @@
-//! The statements of a client to PostgreSQL: a listener in between reads along.
+//! The statements that a client sends to PostgreSQL, recorded by a listener in between.
 //!
-//! A round trip ends when the server is ready again. So each message counts that makes it ready: a
+//! A round trip ends when the server is ready again. So only messages count that make it ready: a
 //! query, or a `Sync` after prepared statements.
 
 use std::collections::HashMap;
@@ -15,19 +15,19 @@ use crate::trial::{Failure, Outcome};
 
 /// A round trip without a statement: the pool asks whether the connection still works.
 pub const PING: &str = "(ping)";
-/// A round trip in which a statement is prepared, not executed.
+/// A round trip in which a statement is prepared but not executed.
 pub const PREPARE: &str = "(prepare)";
 
-/// The round trips of all connections, in the order in which they were begun.
+/// The round trips of all connections, in the order in which they began.
 #[derive(Debug, Clone, Default)]
 pub struct LogCapture(Arc<Mutex<Vec<String>>>);
 
 impl LogCapture {
-    /// Listens before a server (`host:port`) until the test ends; returns its own port. The client
+    /// Listens before a server (`host:port`) until the test ends. Returns its own port. The client
     /// must not ask for TLS.
     ///
     /// # Errors
-    /// The operating system's.
+    /// The port could not be opened.
     pub async fn before(stage: &Stage, server: &str) -> Result<(Self, u16), Failure> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let port = listener.local_addr()?.port();
@@ -45,7 +45,7 @@ impl LogCapture {
         Ok((log_capture, port))
     }
 
-    /// The round trips since this was asked last.
+    /// Returns the round trips since the last call.
     #[must_use]
     pub fn take(&self) -> Vec<String> {
         std::mem::take(&mut *self.told())
@@ -62,10 +62,11 @@ impl LogCapture {
         Ok(())
     }
 
-    /// Notes a message before the server gets it, so that whoever has the answer finds it noted.
+    /// Records a message before the server gets it, so that it is there once the client has the
+    /// answer.
     async fn read_along(self, mut client: OwnedReadHalf, mut server: OwnedWriteHalf) -> Outcome {
         let mut statements = Statements::default();
-        // The first message has no kind.
+        // The first message of a connection has no kind.
         let mut kind = None;
         loop {
             let length = client.read_u32().await?;
@@ -97,7 +98,7 @@ struct Statements {
 }
 
 impl Statements {
-    /// The round trip that a message of the client completes, if it does.
+    /// Returns the round trip that a client's message completes, if it completes one.
     fn read(&mut self, kind: u8, body: &[u8]) -> Option<String> {
         let mut texts = body.split(|byte| *byte == 0);
         let mut text = || texts.next().unwrap_or_default();
@@ -108,7 +109,7 @@ impl Statements {
                 self.prepared.insert(text().to_vec(), shown(text()));
                 self.was_prepared = true;
             }
-            // The portal, then the statement.
+            // The name of the portal comes first, then that of the statement.
             b'B' => {
                 text();
                 self.executed = self.prepared.get(text()).cloned();

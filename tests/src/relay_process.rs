@@ -13,7 +13,7 @@ use crate::eventually::{eventually, when};
 use crate::stage::{Stage, random};
 use crate::trial::{Failure, Outcome};
 
-/// Settings with which tests need not wait for human time scales.
+/// Short times, so that tests do not wait as long as an operator would.
 const ENGINE: &str = "\
 [pipeline.engine]
 lease_ttl = \"3s\"
@@ -30,8 +30,8 @@ pub struct Config {
 }
 
 impl Config {
-    /// A pipeline `name` from a database to a broker, with short times; `more` is appended to the
-    /// file.
+    /// Writes a pipeline `name` from a database to a broker, with short times. `more` is appended
+    /// to the file.
     ///
     /// # Errors
     /// The file could not be written, or the broker lives in this process only.
@@ -47,7 +47,7 @@ impl Config {
         Self::with_section(stage, name, url, &section, more)
     }
 
-    /// A pipeline `name` from a database to the broker of this section, with short times.
+    /// Writes a pipeline `name` from a database to the broker of this section, with short times.
     ///
     /// # Errors
     /// The file could not be written.
@@ -62,17 +62,17 @@ impl Config {
         Self::text(stage, &format!("{database}{section}{ENGINE}{more}"))
     }
 
-    /// A file with this text.
+    /// Writes a file with this text.
     ///
     /// # Errors
-    /// It could not be written.
+    /// The file could not be written.
     pub fn text(stage: &Stage, text: &str) -> Result<Self, Failure> {
         let path = stage.folder().join(format!("relay-{}.toml", random()));
         std::fs::write(&path, text)?;
         Ok(Self { path })
     }
 
-    /// The file.
+    /// Returns the path of the file.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -94,7 +94,7 @@ impl RelayProcess {
         Self::start_with(stage, config, &[("RELAY_LOG", "info,relay=debug")])
     }
 
-    /// Starts `relay run` with these variables.
+    /// Starts `relay run` with these environment variables.
     ///
     /// # Errors
     /// The program could not be built or started.
@@ -132,10 +132,10 @@ impl RelayProcess {
         Ok(Self { child, log })
     }
 
-    /// Kills it without a warning, and waits until it is gone.
+    /// Kills it without warning, and waits until it has ended.
     ///
     /// # Errors
-    /// The operating system's.
+    /// The process could not be killed.
     pub async fn kill(mut self) -> Outcome {
         self.child.kill().await?;
         Ok(())
@@ -144,25 +144,25 @@ impl RelayProcess {
     /// Sends a signal by its name: `TERM`, `STOP`, `CONT`.
     ///
     /// # Errors
-    /// The process is gone.
+    /// The process has ended.
     pub async fn signal(&self, name: &str) -> Outcome {
         let pid = self.child.id().ok_or("the relay has ended")?;
         let sent = Command::new("kill").arg(format!("-{name}")).arg(pid.to_string()).status().await?;
         if sent.success() { Ok(()) } else { Err(format!("signal {name} did not reach the relay").into()) }
     }
 
-    /// How it has ended, if it has.
+    /// Returns its exit status, if it has ended.
     ///
     /// # Errors
-    /// The operating system's.
+    /// The operating system does not report its status.
     pub fn has_ended(&mut self) -> Result<Option<ExitStatus>, Failure> {
         Ok(self.child.try_wait()?)
     }
 
-    /// Returns the most memory that it had at one time, in bytes.
+    /// Returns its peak resident memory in bytes.
     ///
     /// # Errors
-    /// The process is gone.
+    /// The process has ended.
     pub fn memory_peak(&self) -> Result<u64, Failure> {
         let pid = self.child.id().ok_or("the relay has ended")?;
         let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
@@ -173,16 +173,16 @@ impl RelayProcess {
     /// Waits until it has ended.
     ///
     /// # Errors
-    /// It does not end.
+    /// It does not end in time.
     pub async fn ended(&mut self) -> Result<ExitStatus, Failure> {
         let child = tokio::sync::Mutex::new(&mut self.child);
         eventually("the relay ends", || async { Ok(child.lock().await.try_wait()?) }).await
     }
 
-    /// Asks it to stop and waits until it has ended well.
+    /// Asks it to stop and waits until it has ended with success.
     ///
     /// # Errors
-    /// It does not end, or not with success.
+    /// It does not end in time, or not with success.
     pub async fn stop(mut self) -> Outcome {
         self.signal("TERM").await?;
         let status = self.ended().await?;
@@ -197,20 +197,21 @@ impl RelayProcess {
         Ok(std::fs::read_to_string(&self.log)?)
     }
 
-    /// Waits until it has told this.
+    /// Waits until its log contains this text.
     ///
     /// # Errors
-    /// It does not.
+    /// The text does not come in time.
     pub async fn tells(&self, text: &str) -> Outcome {
         eventually(&format!("the relay tells {text:?}"), || async { Ok(when(self.log()?.contains(text))) })
             .await
     }
 
-    /// Waits until it has told this with an address, and returns the address: tests let it listen
-    /// at port 0, since a port that was free a moment ago may be somebody's by now.
+    /// Waits until it has logged this text with an address, and returns the address. Tests let it
+    /// listen on port 0, since another process may meanwhile hold a port that was free a moment
+    /// ago.
     ///
     /// # Errors
-    /// It does not.
+    /// The text does not come in time.
     pub async fn address(&self, text: &str) -> Result<String, Failure> {
         eventually(&format!("the relay tells {text:?} with an address"), || async {
             let log = self.log()?;
@@ -222,7 +223,7 @@ impl RelayProcess {
     }
 }
 
-/// The end of a failed test's evidence: whether the relay was silent or gone.
+/// Appends to the log of a test whether the relay was still running, or how it had ended.
 impl Drop for RelayProcess {
     fn drop(&mut self) {
         let end = match self.child.try_wait() {
@@ -231,15 +232,15 @@ impl Drop for RelayProcess {
             Err(error) => format!("nobody knows whether the relay runs: {error}"),
         };
         let log = std::fs::File::options().append(true).open(&self.log);
-        // A folder that is gone has no reader either.
+        // If the folder is already removed, the line has no reader either.
         _ = log.and_then(|mut log| {
             writeln!(log, "--- {}: the test lets it go; {end}", OffsetDateTime::now_utc())
         });
     }
 }
 
-/// The threads of a process, each with what it waits for in the kernel: a program that is silent
-/// because all of them are blocked looks like one that has nothing to say.
+/// Lists the threads of a process, each with the kernel function it waits in. A program whose
+/// threads are all blocked looks like one that has nothing to log.
 fn threads(pid: Option<u32>) -> String {
     let Some(pid) = pid else { return String::from("no threads") };
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
@@ -259,7 +260,7 @@ pub async fn relay(arguments: &[&str]) -> Result<Output, Failure> {
     Ok(command(arguments)?.stdin(Stdio::null()).output().await?)
 }
 
-/// Runs a command with more variables, such as a URL that holds a password.
+/// Runs a command with additional environment variables, such as a URL that holds a password.
 ///
 /// # Errors
 /// The program could not be built or started.
@@ -267,7 +268,7 @@ pub async fn relay_with(variables: &[(&str, &str)], arguments: &[&str]) -> Resul
     Ok(command(arguments)?.envs(variables.iter().copied()).stdin(Stdio::null()).output().await?)
 }
 
-/// Runs a command on a database.
+/// Runs a command with the URL of a database.
 ///
 /// # Errors
 /// The program could not be built or started.
@@ -281,8 +282,8 @@ fn command(arguments: &[&str]) -> Result<Command, Failure> {
     Ok(command)
 }
 
-/// The program beside this test's own executable, brought up to date once per run. `OUTBOX_RELAY`
-/// names another.
+/// Returns the program beside this test's own executable, which is built once per run.
+/// `OUTBOX_RELAY` names another program.
 ///
 /// # Errors
 /// It could not be built.

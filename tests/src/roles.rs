@@ -1,5 +1,5 @@
-//! The roles of least privilege, with users that can log in: what the suites run under on
-//! PostgreSQL.
+//! The roles of least privilege that the suites run under on PostgreSQL, with users that can log
+//! in.
 
 use migrations::{Identifier, Line, Roles};
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection};
@@ -8,26 +8,26 @@ use tokio::sync::OnceCell;
 use crate::backends::Backend;
 use crate::trial::{Failure, Outcome};
 
-/// Everybody's password.
+/// The password of every user.
 const PASSWORD: &str = "outbox";
 
-/// Who connects.
+/// A role that connects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// Enqueues.
+    /// Enqueues messages.
     Producer,
     /// Runs the relay, and decides about dead messages.
     Relay,
-    /// Consumes.
+    /// Consumes messages.
     Consumer,
     /// Takes idempotency keys, runs sagas, and enqueues.
     Service,
-    /// Looks.
+    /// Reads only.
     Observer,
 }
 
 impl Role {
-    /// Its user, the same in every database of a server.
+    /// Returns its user, which is the same in every database of a server.
     #[must_use]
     pub fn user(self) -> &'static str {
         match self {
@@ -39,7 +39,7 @@ impl Role {
         }
     }
 
-    /// An administrator's URL as this user's.
+    /// Returns an administrator's URL with this user instead.
     ///
     /// # Errors
     /// The URL has no user.
@@ -52,10 +52,10 @@ impl Role {
 
 const ALL: [Role; 5] = [Role::Producer, Role::Relay, Role::Consumer, Role::Service, Role::Observer];
 
-/// Another process of tests may do the same at this moment, and roles belong to the whole server.
+/// Another test process may do the same at this moment, and roles belong to the whole server.
 const LOCK: &str = "SELECT pg_advisory_xact_lock(8031170788430771317)";
 
-/// Runs the toolkit's own script on a migrated database.
+/// Runs the toolkit's own script of rights on a migrated database.
 ///
 /// # Errors
 /// The database's.
@@ -79,7 +79,7 @@ fn names() -> Result<Roles, Failure> {
     Ok(roles)
 }
 
-/// Makes the users, once per process and server.
+/// Creates the users on the shared server, once per process.
 pub(crate) async fn exist() -> Outcome {
     static MADE: OnceCell<()> = OnceCell::const_new();
     MADE.get_or_try_init(make).await?;
@@ -90,7 +90,7 @@ async fn make() -> Outcome {
     make_at(&Backend::Postgres.address()?).await
 }
 
-/// Makes the users on the server of an administrator's URL.
+/// Creates the users on the server of an administrator's URL.
 pub(crate) async fn make_at(server: &str) -> Outcome {
     let mut admin = PgConnection::connect(server).await?;
     let mut tx = admin.begin().await?;
@@ -102,7 +102,7 @@ pub(crate) async fn make_at(server: &str) -> Outcome {
         );
         tx.execute(AssertSqlSafe(create)).await?;
     }
-    // A service that takes keys enqueues as well.
+    // A service that claims keys enqueues as well.
     let member = format!("GRANT {} TO {}", Role::Producer.user(), Role::Service.user());
     tx.execute(AssertSqlSafe(member)).await?;
     tx.commit().await?;

@@ -1,4 +1,4 @@
-//! Restarting a service in the middle of a test, through the task runner that started it.
+//! Restarts of services in the middle of a test, through the task runner that started them.
 
 use tokio::process::Command;
 
@@ -6,36 +6,36 @@ use crate::backends::Backend;
 use crate::stage::Stage;
 use crate::trial::{Failure, Outcome};
 
-/// Crashes a service and starts it again; returns when it answers.
+/// Crashes a service and starts it again. Returns when it answers.
 ///
 /// # Errors
-/// The task runner's own words.
+/// The task runner failed; the error holds its output.
 pub async fn crash(backend: Backend) -> Outcome {
     services(&["restart", service(backend)?, "--immediate"]).await
 }
 
-/// Stops a service in order and starts it again; returns when it answers.
+/// Stops a service in order and starts it again. Returns when it answers.
 ///
 /// # Errors
-/// The task runner's own words.
+/// The task runner failed; the error holds its output.
 pub async fn restart(backend: Backend) -> Outcome {
     services(&["restart", service(backend)?]).await
 }
 
-/// Stops a service as a crash does. It is started again at the end of the test at the latest,
-/// whatever its outcome.
+/// Stops a service as a crash does. The end of the test starts it again, whatever the test's
+/// outcome.
 ///
 /// # Errors
-/// The task runner's own words.
+/// The task runner failed; the error holds its output.
 pub async fn stop(stage: &Stage, backend: Backend) -> Outcome {
     stage.afterwards(format!("the stop of {backend}"), start(backend));
     services(&["stop", service(backend)?, "--immediate"]).await
 }
 
-/// Starts a stopped service; returns when it answers.
+/// Starts a stopped service. Returns when it answers.
 ///
 /// # Errors
-/// The task runner's own words.
+/// The task runner failed; the error holds its output.
 pub async fn start(backend: Backend) -> Outcome {
     services(&["start", service(backend)?]).await
 }
@@ -51,7 +51,8 @@ fn service(backend: Backend) -> Result<&'static str, Failure> {
 async fn services(arguments: &[&str]) -> Outcome {
     let mut command = Command::new(Backend::Xtask.address()?);
     command.arg("services").args(arguments);
-    // The address of a service that runs would make it an external one, which is left alone.
+    // With the address of a running service, the task runner would take it for an external one and
+    // leave it alone.
     for backend in [Backend::Postgres, Backend::Kafka, Backend::Rabbitmq, Backend::Sqs] {
         if let Some(variable) = backend.variable() {
             command.env_remove(variable);

@@ -1,4 +1,4 @@
-//! The things that a test has made, and the evidence that it shows when it fails.
+//! Resources of a test, which are removed at its end, and the evidence that it shows when it fails.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,11 +9,11 @@ use tempfile::TempDir;
 
 use crate::trial::{Failure, Outcome};
 
-/// Bytes of a log that are shown: the end of it.
+/// Maximum bytes of a log that are shown, from its end.
 const EVIDENCE_BYTES: usize = 6_000;
 
-/// The place of one test: a folder, a suffix for names, and what has to be removed at its end, in
-/// reverse order.
+/// The surroundings of one test: a folder, a suffix for names, and the cleanups for its end, which
+/// run in reverse order.
 #[derive(Clone)]
 pub struct Stage(Arc<Inner>);
 
@@ -41,25 +41,25 @@ impl Stage {
         })))
     }
 
-    /// The test's name.
+    /// Returns the test's name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.0.name
     }
 
-    /// A name that no other test has: `prefix` and a random suffix, of `a-z 0-9 _`.
+    /// Returns a name that no other test has: `prefix` and a random suffix of `a-z 0-9 _`.
     #[must_use]
     pub fn unique(&self, prefix: &str) -> String {
         format!("{prefix}_{}", self.0.suffix)
     }
 
-    /// A folder that goes with the test.
+    /// Returns a folder that is removed with the test.
     #[must_use]
     pub fn folder(&self) -> &Path {
         self.0.folder.path()
     }
 
-    /// Has something removed when the test ends, whatever its outcome.
+    /// Registers work that runs when the test ends, whatever its outcome.
     pub fn afterwards(&self, what: impl Into<String>, work: impl Future<Output = Outcome> + Send + 'static) {
         lock(&self.0.cleanups).push(Cleanup { what: what.into(), work: work.boxed() });
     }
@@ -79,7 +79,7 @@ impl Stage {
         text
     }
 
-    /// Removes everything; says what could not be removed.
+    /// Runs all cleanups. Reports what could not be removed.
     pub(crate) async fn clean_up(&self) -> Result<(), String> {
         let mut problems = Vec::new();
         loop {
@@ -97,7 +97,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Twelve random characters of `a-f 0-9`.
+/// Returns twelve random characters of `a-f 0-9`.
 #[must_use]
 pub fn random() -> String {
     format!("{:012x}", rand::random::<u64>() >> 16)

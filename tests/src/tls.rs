@@ -1,5 +1,5 @@
-//! A private certificate authority and servers that speak TLS before a service that does not: with
-//! a good certificate, and with every bad one.
+//! A private certificate authority, and servers that speak TLS before a service without TLS: with a
+//! good certificate, and with every kind of bad one.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -26,11 +26,11 @@ use crate::trial::{Failure, Outcome};
 pub enum Shown {
     /// A certificate for this host, signed by the authority that the client trusts.
     Good,
-    /// One that is signed by an authority nobody trusts.
+    /// A certificate signed by an authority that the client does not trust.
     Foreign,
-    /// One for another host.
+    /// A certificate for another host.
     OtherHost,
-    /// One whose time is over.
+    /// A certificate that has expired.
     Expired,
 }
 
@@ -43,7 +43,7 @@ pub enum Opening {
     Requested,
 }
 
-/// Certificate and key, in PEM.
+/// A certificate and its key, in PEM.
 #[derive(Debug, Clone)]
 pub struct Certified {
     chain: String,
@@ -54,7 +54,7 @@ pub struct Certified {
 pub struct Authority(CertifiedIssuer<'static, KeyPair>);
 
 impl Authority {
-    /// A new one.
+    /// Creates an authority.
     ///
     /// # Errors
     /// No key could be made.
@@ -65,18 +65,18 @@ impl Authority {
         Ok(Self(CertifiedIssuer::self_signed(params, KeyPair::generate()?)?))
     }
 
-    /// The file that a client trusts.
+    /// Writes the certificate of the authority to a file, which a client trusts. Returns its path.
     ///
     /// # Errors
-    /// It could not be written.
+    /// The file could not be written.
     pub fn file(&self, stage: &Stage) -> Result<PathBuf, Failure> {
         write(stage, "ca.pem", &self.0.pem())
     }
 
-    /// A client's certificate and key, as files.
+    /// Writes a client's certificate and its key to files. Returns their paths.
     ///
     /// # Errors
-    /// They could not be made or written.
+    /// The certificate or the files could not be made.
     pub fn client_files(&self, stage: &Stage) -> Result<(PathBuf, PathBuf), Failure> {
         let Certified { chain, key } = self.client()?;
         Ok((write(stage, "client.pem", &chain)?, write(stage, "client.key", &key)?))
@@ -122,7 +122,7 @@ fn write(stage: &Stage, name: &str, text: &str) -> Result<PathBuf, Failure> {
     Ok(path)
 }
 
-/// The files of a client, at paths that stay while their content is renewed.
+/// The files of a client. Their paths stay when their content is renewed.
 #[derive(Debug, Clone)]
 pub struct ClientFiles {
     /// The authority that it trusts.
@@ -134,10 +134,10 @@ pub struct ClientFiles {
 }
 
 impl ClientFiles {
-    /// Those of an authority.
+    /// Writes the files of a client of this authority.
     ///
     /// # Errors
-    /// They could not be made or written.
+    /// The certificate or the files could not be made.
     pub fn new(stage: &Stage, authority: &Authority) -> Result<Self, Failure> {
         let path = |name: &str| stage.folder().join(format!("{}-{name}", crate::stage::random()));
         let files = Self { authority: path("ca.pem"), chain: path("client.pem"), key: path("client.key") };
@@ -145,10 +145,10 @@ impl ClientFiles {
         Ok(files)
     }
 
-    /// Replaces them, one after the other, each as a whole.
+    /// Replaces the files one by one, each atomically.
     ///
     /// # Errors
-    /// They could not be made or written.
+    /// The certificate or the files could not be made.
     pub fn renew(&self, authority: &Authority) -> Outcome {
         let Certified { chain, key } = authority.client()?;
         for (path, text) in [(&self.authority, authority.0.pem()), (&self.chain, chain), (&self.key, key)] {
@@ -160,19 +160,19 @@ impl ClientFiles {
     }
 }
 
-/// Speaks TLS before a service. Ends with the stage.
+/// A listener that speaks TLS before a service. It ends with the stage.
 pub struct Front {
-    /// Where it listens on 127.0.0.1.
+    /// The port on 127.0.0.1.
     pub port: u16,
     identity: watch::Sender<TlsAcceptor>,
 }
 
 impl Front {
-    /// A front of the service at `target`; `clients` is the authority whose clients alone are let
-    /// in.
+    /// Listens before the service at `target`. With `clients`, only clients of that authority are
+    /// let in.
     ///
     /// # Errors
-    /// No port or no certificate.
+    /// No port is free, or the certificate could not be made.
     pub async fn start(
         stage: &Stage,
         target: String,
@@ -184,14 +184,14 @@ impl Front {
         let identity = watch::Sender::new(acceptor(authority, shown, clients)?);
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let port = listener.local_addr()?.port();
-        // A sender stays here, so that connections outlive a front of which only the port is kept.
+        // The task keeps a sender, so that connections survive when a test keeps only the port.
         let kept = identity.clone();
         let serving = tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
                 let (mut current, target) = (kept.subscribe(), target.clone());
                 tokio::spawn(async move {
                     let acceptor = current.borrow_and_update().clone();
-                    // A client that turns away ends its own connection only.
+                    // A client that refuses the certificate ends only its own connection.
                     tokio::select! {
                         served = serve(client, &acceptor, &target, opening) => served.ok(),
                         renewed = current.changed() => renewed.ok(),
@@ -206,11 +206,11 @@ impl Front {
         Ok(Self { port, identity })
     }
 
-    /// Shows a certificate of another authority from now on, lets only its clients in where
-    /// `clients` names one, and cuts every connection.
+    /// Shows a certificate of another authority from now on, and closes every connection. With
+    /// `clients`, only clients of that authority are let in.
     ///
     /// # Errors
-    /// No certificate.
+    /// The certificate could not be made.
     pub fn renew(&self, authority: &Authority, clients: Option<&Authority>) -> Outcome {
         self.identity.send_replace(acceptor(authority, Shown::Good, clients)?);
         Ok(())

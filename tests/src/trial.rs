@@ -1,4 +1,4 @@
-//! One test: a deadline, an orderly end, and an honest listing when a backend is missing.
+//! A test with a deadline, an orderly end, and an honest listing when a backend is missing.
 
 use std::error::Error;
 use std::future::Future;
@@ -14,17 +14,17 @@ use crate::backends::{Backend, all_are_required, missing};
 use crate::copies;
 use crate::stage::Stage;
 
-/// No test may take longer. Each one alone takes seconds; on a busy machine ten times as long.
+/// The time limit of a test. Alone, each takes seconds; on a busy machine, ten times as long.
 const DEADLINE: Duration = Duration::from_secs(600);
 
-/// The same where tests of the night run: some fill a million rows, or run a whole suite.
+/// The time limit of a test of the night: some fill a million rows, or run a whole suite.
 const DEADLINE_AT_NIGHT: Duration = Duration::from_secs(1_800);
 
-/// More threads than processors: tests spend their time waiting for services.
+/// More threads than processors, because tests mostly wait for services.
 const THREADS: usize = 6;
 
-/// A test that needs some backends. It is listed as ignored, with the reason in its name, when one
-/// of them is missing; with `OUTBOX_REQUIRE=all` it fails instead.
+/// Creates a test that needs some backends. When one is missing, the test is listed as ignored,
+/// with the reason in its name. With `OUTBOX_REQUIRE=all` it fails instead.
 pub fn trial<F>(
     name: impl Into<String>,
     needs: &[Backend],
@@ -43,7 +43,7 @@ where
     }
 }
 
-/// Marks tests that take long, wait for a clock or need more than the four servers: `cargo xtask
+/// Marks tests that take long, wait for a clock or need more than the four servers. `cargo xtask
 /// night` runs them, and `cargo xtask test` leaves them out.
 #[must_use]
 pub fn at_night(trials: Vec<Trial>) -> Vec<Trial> {
@@ -53,10 +53,10 @@ pub fn at_night(trials: Vec<Trial>) -> Vec<Trial> {
 /// The mark of a test of the night.
 const NIGHT: &str = "night";
 
-/// `gate` or `night`: the tests that run. Unset, all of them do.
+/// The variable that selects the tests: `gate` or `night`. Unset, all tests run.
 const CASES: &str = "OUTBOX_CASES";
 
-/// Whether a test with this mark is among those that the value of `OUTBOX_CASES` asks for.
+/// Returns whether the value of `OUTBOX_CASES` selects tests with this mark.
 fn is_asked_for(cases: Option<&str>, kind: &str) -> bool {
     match cases {
         Some("gate") => kind != NIGHT,
@@ -71,7 +71,7 @@ pub fn run(trials: Vec<Trial>) -> ExitCode {
     run_on(trials, THREADS)
 }
 
-/// Runs all tests of a binary one after the other: they stop services that others need.
+/// Runs all tests of a binary one by one, because they stop services that other tests need.
 #[must_use]
 pub fn run_alone(trials: Vec<Trial>) -> ExitCode {
     run_on(trials, 1)
@@ -103,14 +103,14 @@ fn attend<F: Future<Output = Outcome>>(name: &str, body: impl FnOnce(Stage) -> F
             Ok(Err(panic)) => Err(panic_text(panic.as_ref())),
             Err(_) => Err(format!("not finished after {deadline:?}")),
         };
-        // Once more at the end: who is shown the end of a long output alone sees it, too.
+        // Repeated after the evidence, for readers who see only the end of a long output.
         let verdict = verdict.map_err(|problem| format!("{problem}\n{}{problem}", stage.evidence()));
         let cleaned_up = stage.clean_up().await;
         verdict.and(cleaned_up).map_err(Failed::from)
     })
 }
 
-/// An error and its sources in one line.
+/// The commit has begun an empty transaction, which the pool rolls back with its ping.
 #[must_use]
 pub fn chain(error: &(dyn Error + 'static)) -> String {
     let mut text = error.to_string();

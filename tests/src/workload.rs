@@ -1,8 +1,8 @@
 //! A producer and a consumer whose facts and effects can be counted.
 //!
 //! Placing an order raises the counter of its key, writes the order and enqueues the message, all
-//! in one transaction: the counter's row lock makes the numbers of a key ascend in the order of
-//! commits. The consumer writes one effect per message, into a table that would take doubled ones.
+//! in one transaction. The row lock of the counter makes the numbers of a key ascend in commit
+//! order. The consumer writes one effect per message, into a table that accepts duplicates.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -25,26 +25,26 @@ use crate::roles::Role;
 use crate::stage::Stage;
 use crate::trial::{Failure, Outcome};
 
-/// Deliveries per receive.
+/// Maximum deliveries of a receive.
 const BATCH: NonZeroUsize = NonZeroUsize::new(64).expect("not zero");
-/// How often the broker is told that deliveries are still being worked on: well below the shortest
+/// Interval at which the consumer extends its unsettled deliveries: well below the shortest
 /// visibility timeout.
 const KEEP_ALIVE: Duration = Duration::from_secs(2);
 const WAIT: Duration = Duration::from_millis(200);
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// `IDENTITY` is the dialect's ascending number; effects are read in its order.
+/// `IDENTITY` stands for the dialect's ascending number. Effects are read in its order.
 const TABLES: &str = "\
 CREATE TABLE counter (key TEXT PRIMARY KEY, seq BIGINT NOT NULL);
 CREATE TABLE placed (key TEXT NOT NULL, seq BIGINT NOT NULL);
 CREATE TABLE effect (n IDENTITY PRIMARY KEY, fact TEXT NOT NULL);
 CREATE TABLE repeated (n IDENTITY PRIMARY KEY, fact TEXT NOT NULL);";
 
-/// A service that places orders, and one that applies them.
+/// A service that places orders, and a service that applies them.
 pub struct Workload<DB: Dialect> {
     /// Orders, outbox, inbox and effects.
     pub database: Database<DB>,
-    /// Where orders go.
+    /// The topic of the orders.
     pub topic: String,
     /// The broker between the two services.
     pub broker: Arc<dyn Broker>,
@@ -63,19 +63,19 @@ impl<DB: Dialect> Clone for Workload<DB> {
 }
 
 impl<DB: Dialect> Workload<DB> {
-    /// A workload with its own database and topic.
+    /// Opens a workload with its own database and topic.
     ///
     /// # Errors
-    /// Database or broker refused or are away.
+    /// The database or the broker refused or is unavailable.
     pub async fn open(stage: &Stage, broker: Arc<dyn Broker>) -> Result<Self, Failure> {
         let database = Database::<DB>::migrated(stage).await?;
         Self::on(stage, database, broker).await
     }
 
-    /// A workload on this database, with its own topic.
+    /// Opens a workload on this database, with its own topic.
     ///
     /// # Errors
-    /// Database or broker refused or are away.
+    /// The database or the broker refused or is unavailable.
     pub async fn on(stage: &Stage, database: Database<DB>, broker: Arc<dyn Broker>) -> Result<Self, Failure> {
         let topic = broker.topic_name(stage, "orders");
         broker.create_topic(stage, &topic).await?;
@@ -83,33 +83,34 @@ impl<DB: Dialect> Workload<DB> {
         database.execute(&TABLES.replace("IDENTITY", identity)).await?;
         database.let_use(Role::Producer, "counter, placed").await?;
         database.let_use(Role::Consumer, "effect, repeated").await?;
-        // A test may send more on purpose than any broker takes.
+        // A test may enqueue more than any broker accepts, on purpose.
         let limit = message::SizeLimit { destination: "the test", message_bytes_max: 64 << 20 };
         let outbox = Outbox::builder().limit(limit).build();
         Ok(Self { database, topic, broker, outbox })
     }
 
-    /// The producer's handle.
+    /// Returns the producer's outbox.
     #[must_use]
     pub fn outbox(&self) -> &Outbox<DB> {
         &self.outbox
     }
 
-    /// An order of this workload: the next number of its key, and its message.
+    /// Places an order in this transaction: takes the next number of its key and enqueues its
+    /// message.
     ///
     /// # Errors
-    /// The database's or the outbox'.
+    /// A statement or the outbox failed.
     pub async fn place_in(&self, tx: &mut Transaction<'_, DB>, key: &str) -> Result<Fact, Failure> {
         let seq = self.next(tx, key).await?;
         self.outbox.enqueue(tx, self.message(key, seq)).await?;
         Ok(Fact::new(key, seq))
     }
 
-    /// As [`place_in`](Self::place_in), with so many bytes more: the id and the payload of its
-    /// message.
+    /// As [`place_in`](Self::place_in), with `padding` additional bytes of payload. Returns the id
+    /// and the payload of the message.
     ///
     /// # Errors
-    /// The database's or the outbox'.
+    /// A statement or the outbox failed.
     pub async fn place_large_in(
         &self,
         tx: &mut Transaction<'_, DB>,
@@ -122,7 +123,7 @@ impl<DB: Dialect> Workload<DB> {
         Ok((self.outbox.enqueue(tx, message).await?.message_id(), payload))
     }
 
-    /// The next number of a key, as an order that is placed.
+    /// Takes the next number of a key and records the order.
     async fn next(&self, tx: &mut Transaction<'_, DB>, key: &str) -> Result<i64, Failure> {
         let next = format!(
             "INSERT INTO counter (key, seq) VALUES ('{key}', 1) \
@@ -133,7 +134,7 @@ impl<DB: Dialect> Workload<DB> {
         Ok(seq)
     }
 
-    /// The message of an order.
+    /// Returns the message of an order.
     pub fn message(&self, key: &str, seq: i64) -> NewMessage {
         let payload = json!({ "key": key, "seq": seq });
         NewMessage::new(&self.topic).key(key).kind("order.placed").json(&payload)
@@ -142,7 +143,7 @@ impl<DB: Dialect> Workload<DB> {
     /// Places one order in a transaction of its own.
     ///
     /// # Errors
-    /// The database's or the outbox'.
+    /// A statement or the outbox failed.
     pub async fn place(&self, key: &str) -> Outcome {
         let mut tx = self.begin().await?;
         self.place_in(&mut tx, key).await?;
@@ -150,10 +151,10 @@ impl<DB: Dialect> Workload<DB> {
         Ok(())
     }
 
-    /// Places orders one after the other, key by key.
+    /// Places orders one by one, taking the keys in turn.
     ///
     /// # Errors
-    /// The database's or the outbox'.
+    /// A statement or the outbox failed.
     pub async fn place_many(&self, keys: usize, orders: usize) -> Outcome {
         for number in 0..orders {
             self.place(&format!("key-{}", number % keys)).await?;
@@ -161,7 +162,7 @@ impl<DB: Dialect> Workload<DB> {
         Ok(())
     }
 
-    /// A transaction that may write.
+    /// Begins a transaction that may write.
     ///
     /// # Errors
     /// The database's.
@@ -170,7 +171,7 @@ impl<DB: Dialect> Workload<DB> {
         Ok(self.database.producer.begin_with(statement).await?)
     }
 
-    /// A consumer of the topic, until it is dropped or stopped.
+    /// Starts a consumer of the topic. It ends when it is dropped or stopped.
     ///
     /// # Errors
     /// The inbox could not be opened.
@@ -187,11 +188,11 @@ impl<DB: Dialect> Workload<DB> {
         Ok(Consumer { stop, task: tokio::spawn(work.run()) })
     }
 
-    /// Waits until every placed order took effect, then checks that each did exactly once, in
-    /// order, and that nothing else did.
+    /// Waits until every placed order has an effect. Then checks that each has exactly one, in
+    /// order, and that nothing else has an effect.
     ///
     /// # Errors
-    /// The checker's findings, or not all orders took effect in time.
+    /// The checker found a violation, or some order had no effect in time.
     pub async fn settled(&self) -> Outcome {
         let waited = eventually("every order took effect", || async {
             let placed = self.database.integer("SELECT count(*) FROM placed").await?;
@@ -203,10 +204,10 @@ impl<DB: Dialect> Workload<DB> {
         waited
     }
 
-    /// Waits until so many effects are there.
+    /// Waits until there are at least `at_least` effects.
     ///
     /// # Errors
-    /// They do not come.
+    /// They do not come in time.
     pub async fn applied(&self, at_least: i64) -> Outcome {
         eventually(&format!("{at_least} effects"), || async {
             let effects = self.database.integer("SELECT count(*) FROM effect").await?;
@@ -215,7 +216,7 @@ impl<DB: Dialect> Workload<DB> {
         .await
     }
 
-    /// How often the consumer was handed a message that had taken effect.
+    /// Returns how often the consumer received a message that already had its effect.
     ///
     /// # Errors
     /// The database's.
@@ -232,7 +233,7 @@ impl<DB: Dialect> Workload<DB> {
         rows.iter().map(|row| parse(row)).collect()
     }
 
-    /// Returns the orders that took effect, in the order in which they did.
+    /// Returns the orders that took effect, in the order of their effects.
     ///
     /// # Errors
     /// The database's.
@@ -247,7 +248,7 @@ fn parse(text: &str) -> Result<Fact, Failure> {
     Ok(Fact::new(key, seq.parse()?))
 }
 
-/// A running consumer; it ends when this is dropped.
+/// A running consumer. It ends when this is dropped.
 pub struct Consumer {
     stop: watch::Sender<bool>,
     task: JoinHandle<()>,
@@ -257,7 +258,7 @@ impl Consumer {
     /// Stops it between two deliveries, and waits until it has ended.
     ///
     /// # Errors
-    /// It panicked.
+    /// The consumer panicked.
     pub async fn stop(self) -> Outcome {
         self.stop.send_replace(true);
         Ok(self.task.await?)
@@ -273,8 +274,8 @@ struct Work<DB: Dialect> {
 }
 
 impl<DB: Dialect> Work<DB> {
-    /// Subscribes again after every failure: brokers and databases are restarted under this
-    /// consumer.
+    /// Runs until it is stopped. Subscribes again after every failure, since tests restart the
+    /// broker and the database.
     async fn run(self) {
         while !self.is_stopped() {
             if let Err(failure) = self.session().await {
@@ -295,8 +296,8 @@ impl<DB: Dialect> Work<DB> {
             let mut told = Instant::now();
             for (at, delivery) in deliveries.iter().enumerate() {
                 self.apply(subscription.as_mut(), delivery).await?;
-                // On a busy machine the rest of a batch would come again before its turn, and count
-                // as repeated.
+                // On a busy machine the broker would otherwise redeliver the rest of a batch, which
+                // would count as repeated.
                 if told.elapsed() > KEEP_ALIVE {
                     let rest: Vec<_> = deliveries[at + 1..].iter().map(|delivery| delivery.token).collect();
                     subscription.keep_alive(&rest).await?;

@@ -1,5 +1,5 @@
-//! A reader of the committed records of a topic of Kafka: a plain client, so that nothing of ours
-//! judges itself.
+//! A reader of the committed records of a Kafka topic. It is a plain client, so that our own code
+//! does not verify itself.
 
 use std::time::{Duration, Instant};
 
@@ -10,12 +10,12 @@ use rdkafka::{ClientConfig, Message as _, Offset, TopicPartitionList};
 use crate::trial::Failure;
 
 const PATIENCE: Duration = Duration::from_secs(240);
-/// For the ends of transactions to be written: a commit is answered before they are.
+/// Time for Kafka to write the ends of transactions: it answers a commit before it writes them.
 const SETTLE: Duration = Duration::from_secs(3);
 const LOOK: Duration = Duration::from_millis(50);
 
-/// The payloads of each partition in their order, up to where it ends now; waits a while for the
-/// ends of transactions. Blocks.
+/// Returns the payloads of each partition in order, up to its present end. Waits up to three
+/// seconds for the ends of transactions. Blocks.
 ///
 /// # Errors
 /// Kafka does not answer.
@@ -23,7 +23,7 @@ pub fn read(servers: &str, topic: &str) -> Result<Vec<Vec<Vec<u8>>>, Failure> {
     read_within(servers, topic, SETTLE)
 }
 
-/// The same as it is seen now, with transactions that are open. Blocks.
+/// As [`read`], without waiting: records of open transactions are left out. Blocks.
 ///
 /// # Errors
 /// Kafka does not answer.
@@ -54,8 +54,8 @@ fn one(
 ) -> Result<Vec<Vec<u8>>, Failure> {
     let mut list = TopicPartitionList::new();
     list.add_partition_offset(topic, partition, Offset::Beginning)?;
-    // Of a partition that is written to without a pause, the client never tells the end. The end
-    // of a transaction has an offset as well, and is no record.
+    // The client never reports the end of a partition that is written to without a pause. The end
+    // of a transaction has an offset as well, but is no record.
     let end = loop {
         let (_, stable) = consumer.fetch_watermarks(topic, partition, PATIENCE)?;
         let (_, end) = all.fetch_watermarks(topic, partition, PATIENCE)?;

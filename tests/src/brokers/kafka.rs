@@ -19,7 +19,7 @@ use crate::brokers::{Broker, Record};
 use crate::stage::Stage;
 use crate::trial::{Failure, Outcome};
 
-/// Partitions of every topic: more than one, so that keys land on different ones.
+/// Partitions of every topic: more than one, so that keys are spread over several.
 const PARTITIONS: u16 = 3;
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -35,7 +35,7 @@ pub struct KafkaMock {
 }
 
 impl Kafka {
-    /// The cluster at `host:port,…`.
+    /// Takes the cluster at `host:port,…`.
     #[must_use]
     pub fn new(servers: String) -> Self {
         Self { servers }
@@ -118,7 +118,7 @@ impl Broker for Kafka {
     async fn create_topic(&self, stage: &Stage, topic: &str) -> Outcome {
         let admin = Admin::new(&self.config())?;
         admin.create_topics(&[TopicPlan::new(topic, PARTITIONS)]).await?;
-        // A new topic is known to the controller before every broker answers for it.
+        // The controller knows a new topic before every broker answers for it.
         crate::eventually("the topic is listed", || async {
             let topics = admin.topics().await?;
             Ok(topics.iter().any(|(name, partitions)| name == topic && *partitions > 0).then_some(()))
@@ -179,7 +179,7 @@ impl KafkaMock {
         Ok(Self { cluster, kafka })
     }
 
-    /// Reads the partitions without joining the group: the mock's join takes three seconds.
+    /// Reads the partitions without joining the group: a join takes the mock three seconds.
     fn group(group: &str, topic: &str) -> GroupConfig {
         let mut fixed = GroupConfig::new(group, Vec::<String>::new());
         fixed.partitions =
@@ -232,8 +232,8 @@ impl Broker for KafkaMock {
     }
 }
 
-/// The bounds of a partition. Right after a topic was created a broker can say that it does not
-/// lead it yet.
+/// Returns the bounds of a partition. Right after a topic is created, a broker may answer that it
+/// does not lead the partition yet.
 fn watermarks(consumer: &BaseConsumer, topic: &str, partition: u16) -> Result<(i64, i64), Failure> {
     let deadline = Instant::now() + PATIENCE;
     loop {

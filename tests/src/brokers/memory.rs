@@ -19,7 +19,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// An empty one whose sessions have this key window.
+    /// Creates an empty broker whose sessions have this maximum in flight per key.
     #[must_use]
     pub fn new(max_in_flight_per_key: MaxInFlightPerKey) -> Self {
         Self { broker: MemoryBroker::with_strict_topics(), max_in_flight_per_key }

@@ -1,5 +1,5 @@
-//! Every broker with the same verbs: topics, publishers, subscriptions, and a plain client that
-//! knows nothing of the toolkit's wire format.
+//! Every broker behind the same methods: topics, publishers, subscriptions, and a plain client that
+//! does not know the toolkit's wire format.
 
 pub mod committed;
 mod kafka;
@@ -23,11 +23,11 @@ use crate::facts::Order;
 use crate::stage::Stage;
 use crate::trial::{Failure, Outcome};
 
-/// How long an adapter under test waits for its broker: its default is meant for a broker that is
-/// not starved by ten other processes on the same machine.
+/// Connect timeout of an adapter under test. The adapter's default is too short when ten other
+/// processes on the same machine starve the broker.
 const CONNECT_TIMEOUT_MS: u64 = 120_000;
 
-/// The cluster at `host:port,…`, with patience for a busy machine.
+/// Configures the cluster at `host:port,…`, with long timeouts for a busy machine.
 #[must_use]
 pub fn patient_kafka(servers: &str) -> brokers::kafka::Config {
     let mut config = brokers::kafka::Config::new(servers.split(','));
@@ -35,7 +35,7 @@ pub fn patient_kafka(servers: &str) -> brokers::kafka::Config {
     config
 }
 
-/// The broker at `amqp://…`, with patience for a busy machine.
+/// Configures the broker at `amqp://…`, with long timeouts for a busy machine.
 #[must_use]
 pub fn patient_rabbitmq(url: &str) -> brokers::rabbitmq::Config {
     let mut config = brokers::rabbitmq::Config::new(url);
@@ -46,32 +46,32 @@ pub fn patient_rabbitmq(url: &str) -> brokers::rabbitmq::Config {
 /// A broker that the suites run on.
 #[async_trait]
 pub trait Broker: Send + Sync {
-    /// Which one.
+    /// Returns its backend.
     fn backend(&self) -> Backend;
 
-    /// How many messages of a key its publisher may have in flight.
+    /// Returns how many messages of a key its publisher may have in flight.
     fn max_in_flight_per_key(&self) -> MaxInFlightPerKey;
 
-    /// Whether it keeps the order of a key.
+    /// Returns whether it keeps the order of a key.
     fn order(&self) -> Order {
         Order::PerKey
     }
 
-    /// A topic name of the test's own that does not exist yet.
+    /// Returns a topic name of the test's own that does not exist yet.
     fn topic_name(&self, stage: &Stage, prefix: &str) -> String {
         stage.unique(prefix)
     }
 
-    /// Makes a topic; it goes with the stage.
+    /// Creates a topic; it is removed with the stage.
     async fn create_topic(&self, stage: &Stage, topic: &str) -> Outcome;
 
-    /// A connector with the right settings.
+    /// Returns a connector with the right settings.
     fn connector(&self) -> Result<Arc<dyn Connector>, Failure>;
 
-    /// A connector that nobody answers.
+    /// Returns a connector whose address nothing listens at.
     fn unreachable(&self) -> Result<Arc<dyn Connector>, Failure>;
 
-    /// A connector with wrong credentials; none where the broker under test asks for no
+    /// Returns a connector with wrong credentials; none where the broker under test needs no
     /// credentials.
     fn wrong_credentials(&self) -> Option<Result<Arc<dyn Connector>, Failure>> {
         None
@@ -80,17 +80,18 @@ pub trait Broker: Send + Sync {
     /// Subscribes to one topic as a member of a group.
     async fn subscribe(&self, group: &str, topic: &str) -> Result<Box<dyn Subscription>, Failure>;
 
-    /// The section of `relay.toml`; none for a broker that lives in the test's process only.
+    /// Returns its section of `relay.toml`; none for a broker that lives in the test's process
+    /// only.
     fn relay_section(&self) -> Option<String>;
 
-    /// The bytes of a payload that the broker or its client refuses.
+    /// Returns a payload size in bytes that the broker or its client refuses.
     fn oversize_bytes(&self) -> Option<usize>;
 
-    /// Everything in a topic, in order where the broker has one, read with a plain client; at least
-    /// `at_least` records are waited for. Consuming brokers lose them by this.
+    /// Reads everything in a topic with a plain client, in order where the broker keeps one. Waits
+    /// for at least `at_least` records. Queues lose the records that are read.
     async fn drain(&self, topic: &str, at_least: usize) -> Result<Vec<Record>, Failure>;
 
-    /// Puts a record there with a plain client.
+    /// Writes a record to a topic with a plain client.
     async fn put(&self, topic: &str, record: Record) -> Outcome;
 }
 
@@ -107,10 +108,10 @@ pub struct Record {
     pub payload: Vec<u8>,
 }
 
-/// The broker behind a name.
+/// Opens the broker of a backend.
 ///
 /// # Errors
-/// It is not there, or its client could not be made.
+/// This run does not have it, or its client could not be created.
 pub async fn open(backend: Backend) -> Result<Arc<dyn Broker>, Failure> {
     Ok(match backend {
         Backend::Memory => Arc::new(Memory::new(MaxInFlightPerKey::One)),

@@ -21,7 +21,7 @@ pub struct Rabbitmq {
 }
 
 impl Rabbitmq {
-    /// The broker at `amqp://…`.
+    /// Takes the broker at `amqp://…`.
     #[must_use]
     pub fn new(url: String) -> Self {
         Self { url }

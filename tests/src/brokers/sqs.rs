@@ -26,12 +26,12 @@ pub struct Sqs {
 }
 
 impl Sqs {
-    /// Standard queues.
+    /// Takes the server at `endpoint`, with standard queues.
     pub async fn standard(endpoint: String) -> Self {
         Self::new(endpoint, false).await
     }
 
-    /// FIFO queues.
+    /// Takes the server at `endpoint`, with FIFO queues.
     pub async fn fifo(endpoint: String) -> Self {
         Self::new(endpoint, true).await
     }
@@ -62,7 +62,7 @@ impl Sqs {
         answer.queue_url.ok_or_else(|| "an answer without a URL".into())
     }
 
-    /// Removes every message of a queue, as SQS does with those that are older than its retention.
+    /// Removes every message of a queue, as SQS removes those that are older than its retention.
     ///
     /// # Errors
     /// The server's.

@@ -1,7 +1,7 @@
 //! Producers are held back while consumers are far behind.
 //!
-//! Without it a storm that lasts measures the machine: what producers enqueue faster than it can
-//! carry is still on its way at the end, and there is no verdict.
+//! Without it a long storm measures the machine: whatever producers enqueue faster than the machine
+//! can carry is still in flight at the end, and there is no verdict.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,24 +14,25 @@ use crate::read;
 use crate::setup::Plot;
 use crate::stage::Stage;
 
-/// Messages without an effect, counted for each consumer, from which on producers are held back.
-/// What an outage of half a minute leaves behind stays below it.
+/// Maximum number of messages without an effect, counted for each consumer, before producers are
+/// held back. The backlog of an outage of half a minute stays below it.
 const BEHIND_MAX: u64 = 10_000;
-/// They go on below this share of it.
+/// Producers go on once the backlog is at or below `BEHIND_MAX` divided by this.
 const RELEASE_SHARE: u64 = 2;
-/// Between two looks, at least.
+/// Minimum time between two looks.
 const LOOK: Duration = Duration::from_secs(2);
-/// Looking takes at most this share of the time.
+/// Pause after a look, as a multiple of the time that the look took: looking takes at most a tenth
+/// of the time.
 const LOOK_SHARE: u32 = 9;
 /// How often a producer that is held back asks again.
 const ASK: Duration = Duration::from_millis(100);
 
-/// The order in the storm's folder.
+/// Returns the path of the file in the storm's folder whose presence holds producers back.
 fn order(folder: &Path) -> PathBuf {
     folder.join("held-back")
 }
 
-/// For a producer, before each operation: waits while it is held back.
+/// Waits while producers are held back. A producer calls this before each operation.
 pub(crate) async fn obey(folder: &Path) {
     while order(folder).exists() {
         sleep(ASK).await;
@@ -45,18 +46,18 @@ pub(crate) struct Backpressure {
 }
 
 impl Backpressure {
-    /// For how long they were held back.
+    /// Returns the total time for which producers were held back.
     pub(crate) fn lasted(&self) -> Duration {
         Duration::from_millis(self.millis.load(Ordering::Relaxed))
     }
 
-    /// Looks on for as long as it is polled. Afterwards [`release`] lets producers go.
+    /// Watches the backlog for as long as it is polled. Afterwards [`release`] lets producers go.
     pub(crate) async fn watch(self: Arc<Self>, plot: Plot, stage: Arc<Stage>) {
         let order = order(&plot.folder);
         let mut looked_at = Instant::now();
         loop {
             let began = Instant::now();
-            // A server that is away says nothing: everybody goes on as before.
+            // While a server is away, nothing is known and nothing changes.
             if let Ok(pending) = read::pending(&plot, &stage).await {
                 let written = if must_wait(order.exists(), pending.undecided) {
                     std::fs::write(&order, [])
@@ -92,7 +93,7 @@ fn remove(order: &Path) -> std::io::Result<()> {
     }
 }
 
-/// Whether producers have to wait from now on.
+/// Returns whether producers have to wait from now on.
 fn must_wait(do_wait: bool, behind: u64) -> bool {
     behind > if do_wait { BEHIND_MAX / RELEASE_SHARE } else { BEHIND_MAX }
 }

@@ -15,8 +15,8 @@ use crate::setup::{Programs, Servers};
 use crate::verdict::StormVerdict;
 use crate::{consume, faults, load, process, sagas};
 
-/// Runs producers, relays and consumers against real services, throws faults at them at random, and
-/// lets the checker decide what held.
+/// Runs producers, relays and consumers against real services, injects random faults, and lets the
+/// checker decide what held.
 #[derive(Debug, Parser)]
 #[command(name = "storm", version)]
 pub struct Cli {
@@ -27,7 +27,7 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Run a storm over each pair. Exit code 0: everything held; 1: something is broken; 2: a storm
-    /// could not be run; 3: no verdict, because something was still on its way.
+    /// could not run; 3: no verdict, because something was still in flight.
     Run(Run),
     /// A producer, in a process of its own.
     #[command(hide = true)]
@@ -45,16 +45,16 @@ enum Command {
 
 #[derive(Debug, Args)]
 struct Run {
-    /// How long faults inject, for each pair.
+    /// For how long faults are injected into each pair.
     #[arg(long, value_name = "MINUTES", default_value_t = 1.0)]
     minutes: f64,
-    /// Makes the plan of faults; random without it.
+    /// Seed of the plan of faults; random by default.
     #[arg(long)]
     seed: Option<u64>,
-    /// These databases; all without it.
+    /// Only these databases; all by default.
     #[arg(long, value_enum, value_delimiter = ',')]
     database: Vec<DatabaseKind>,
-    /// These brokers; all without it.
+    /// Only these brokers; all by default.
     #[arg(long, value_enum, value_delimiter = ',')]
     broker: Vec<BrokerKind>,
     /// Only these faults.
@@ -63,38 +63,38 @@ struct Run {
     /// Print the plan and run nothing.
     #[arg(long)]
     plan: bool,
-    /// Switch the inbox's guard off: duplicates take effect again, and the storm must find out.
+    /// Switch off the inbox's guard: duplicates take effect again, and the storm must find out.
     #[arg(long)]
     without_inbox_guard: bool,
     /// Relays publish in transactions, and a reader of committed records must see no copy. Kafka
-    /// only; without the faults that bring a database back to its past, after which such a relay
-    /// waits for its operator.
+    /// only. Leaves out the faults that bring a database back to an earlier state, after which such
+    /// a relay waits for its operator.
     #[arg(long)]
     transactional: bool,
-    /// Operations per second, over all producers; fewer in a long storm, so that it can be checked
+    /// Operations per second, over all producers. A long storm has fewer, so that it can be checked
     /// in memory.
     #[arg(long, value_name = "RATE", default_value_t = 60.0)]
     rate: f64,
-    /// Fail when a fault cannot be had on this machine: all, or none.
+    /// Which faults this machine must offer: all, or none.
     #[arg(long, value_enum, default_value_t)]
     require: Require,
-    /// Keep databases, topics, queues and the folder even when all is well.
+    /// Keep databases, topics, queues and the folder even if the storm holds.
     #[arg(long)]
     keep: bool,
-    /// Where each storm has its folder.
+    /// The folder below which each storm has its own.
     #[arg(long, default_value = "target/storm")]
     folder: PathBuf,
-    /// How the result is printed.
+    /// The format of the result.
     #[arg(long, value_enum, default_value_t)]
     output: Output,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 enum Require {
-    /// A fault that cannot be had is named as ignored.
+    /// A missing fault is reported as ignored.
     #[default]
     None,
-    /// Every fault must be there.
+    /// A missing fault is an error.
     All,
 }
 
@@ -107,17 +107,16 @@ enum Output {
     Json,
 }
 
-/// Operations of one storm at most: what fits into memory many times.
+/// Maximum number of operations in one storm, so that the checker can hold them all in memory.
 const OPERATIONS_MAX: f64 = 400_000.0;
-/// The exit code when a storm could not be run.
+/// The exit code if a storm could not run.
 const NOT_RUN: u8 = 2;
-/// Workers over all producers.
+/// Number of workers over all producers.
 const WORKERS: f64 = 12.0;
 
 impl Cli {
-    /// Does what was asked for.
+    /// Runs the command.
     ///
-    /// # Errors
     /// There is no result.
     pub async fn execute(self) -> Result<ExitCode, Failure> {
         match self.command {
@@ -175,7 +174,7 @@ impl Run {
         Ok(ExitCode::from(exit_code(&verdicts, failures.is_empty())))
     }
 
-    /// Names the faults that this machine does not offer.
+    /// Reports the faults that this machine does not offer.
     fn name_missing(&self) -> Result<(), Failure> {
         for (fault, why) in faults::missing() {
             if self.require == Require::All {

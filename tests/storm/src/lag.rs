@@ -6,45 +6,44 @@ use std::time::Duration;
 
 use crate::read::Pending;
 
-/// The messages on their way at some time after the last fault was healed.
+/// The messages in flight at some time after the last fault was healed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 pub struct LagSample {
-    /// Since the last fault was healed.
+    /// Time since the last fault was healed.
     pub at: Duration,
-    /// The messages on their way.
+    /// The messages in flight.
     pub pending: Pending,
 }
 
-/// The lag after the last fault was healed, sample by sample.
+/// The lag after the last fault was healed, as a series of samples.
 #[derive(Debug, Clone, Default, PartialEq, serde::Serialize)]
 pub struct LagSeries {
-    /// In the order of their times.
+    /// The samples in the order of their times.
     pub samples: Vec<LagSample>,
     /// When producers stopped.
     pub producers_ended: Duration,
-    /// When the lag has to be gone, unless it goes down all along; see
-    /// [`LagSeries::producers_end`].
+    /// When the lag has to be gone, unless it never stands still; see [`LagSeries::producers_end`].
     pub limit: Duration,
-    /// The longest time in which it may stand still.
+    /// The longest time for which it may stand still.
     pub reaction: Duration,
-    /// The longest time in which relays may publish nothing.
+    /// The longest time for which relays may publish nothing.
     pub relay_pause: Duration,
 }
 
 /// Effects of one message: one for each of two consumers.
 const EFFECTS: f64 = 2.0;
-/// See [`LagSeries::slack`].
+/// A factor; see [`LagSeries::slack`].
 const SLACK: u32 = 4;
-/// Fewer held entries than this come and go.
+/// Fewer held entries than this are normal.
 const HELD_MANY: u64 = 100;
-/// Lines of a series that are shown.
+/// Maximum number of lines shown of a series.
 const SHOWN: usize = 20;
 
 impl LagSeries {
-    /// Producers stop: derives from what was seen until now when the lag has to be gone. Whatever
-    /// had piled up when the last fault was healed goes as fast as producers send, besides what
-    /// they send; nothing else may take longer than the pauses that are made on purpose. A machine
-    /// with other work is slower than that, and the lag goes down all the same.
+    /// Notes that producers stop, and derives the time by which the lag has to be gone. The backlog
+    /// at the healing of the last fault drains at the rate of producers, besides their new
+    /// messages. Nothing else may take longer than the deliberate pauses. A machine with other work
+    /// is slower, but then the lag still goes down all the time.
     pub fn producers_end(&mut self, at: Duration, reaction: Duration, relay_pause: Duration) {
         let lag = |sample: &LagSample| sample.pending.lag() as f64 / EFFECTS;
         let (first, last) = (self.samples.first(), self.samples.last());
@@ -58,22 +57,22 @@ impl LagSeries {
         self.limit = at + reaction + Duration::from_secs_f64(backlog / per_second);
     }
 
-    /// When nothing lagged for the first time after producers had stopped.
+    /// Returns when there was no lag for the first time after producers had stopped.
     #[must_use]
     pub fn caught_up(&self) -> Option<Duration> {
         let after = self.samples.iter().filter(|sample| sample.at >= self.producers_ended);
         after.filter(|sample| sample.pending.lag() == 0).map(|sample| sample.at).next()
     }
 
-    /// How much later the lag may be gone because the machine was busy: some times the longest
-    /// pause between two looks, each of which is a few short queries.
+    /// Returns how much later the lag may be gone because the machine was busy: a multiple of the
+    /// longest pause between two looks, each of which is a few short queries.
     fn slack(&self) -> Duration {
         let times = self.samples.iter().map(|sample| sample.at);
         let pauses = times.clone().skip(1).zip(times).map(|(next, last)| next.saturating_sub(last));
         pauses.max().unwrap_or_default() * SLACK
     }
 
-    /// The longest time after producers had stopped in which the lag did not go down.
+    /// Returns the longest time after producers had stopped in which the lag did not go down.
     fn stood_still(&self) -> Duration {
         let (mut least, mut since, mut longest) = (u64::MAX, self.producers_ended, Duration::ZERO);
         for LagSample { at, pending } in
@@ -90,8 +89,8 @@ impl LagSeries {
         longest
     }
 
-    /// Says what is wrong: what was still held when relays had waited for whatever they wait for
-    /// did not drain while producers went on. A short storm ends before that.
+    /// Returns what is wrong, if entries stayed held while producers went on: those that were held
+    /// after the longest pause of relays did not drain. A short storm ends before that.
     fn held_under_load(&self) -> Option<String> {
         let mut judged = self
             .samples
@@ -109,7 +108,8 @@ impl LagSeries {
         })
     }
 
-    /// Says what is wrong: the lag was not gone in time, and did not go down all along.
+    /// Returns what is wrong, if the lag was not gone in time and stood still, or if entries stayed
+    /// held.
     #[must_use]
     pub fn breach(&self) -> Option<String> {
         self.held_under_load().or_else(|| self.late())
@@ -132,7 +132,7 @@ impl LagSeries {
             }
         };
         let limit = limit.as_secs_f64();
-        Some(format!("the lag after healing {late}, and had to be gone after {limit:.0} s\n{self}"))
+        Some(format!("the lag after healing {late}; the limit was {limit:.0} s\n{self}"))
     }
 }
 
@@ -152,7 +152,8 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// Lags, one each second; producers send 100 messages a second and stop after ten.
+    /// Makes a series with these lags, one a second. Producers send 100 messages a second and stop
+    /// after ten seconds.
     fn series(lags: &[u64]) -> LagSeries {
         let mut series = LagSeries::default();
         for (second, lag) in (0..).zip(lags) {
@@ -190,7 +191,8 @@ mod tests {
         assert!(series.caught_up() > Some(series.limit * 2) && series.breach().is_none());
     }
 
-    /// Looks each second at what is held while producers go on, and judges it.
+    /// Makes a series with these held entries, one a second while producers go on, and returns what
+    /// is wrong with it.
     fn held(looks: &[u64]) -> Option<String> {
         let mut series = LagSeries::default();
         for (second, held) in (0..).zip(looks) {
@@ -214,10 +216,10 @@ mod tests {
 
     #[test]
     fn what_is_held_may_wait_for_the_lease_of_a_relay_that_was_killed() {
-        // A short storm's producers stop before that.
+        // In a short storm, producers stop before that.
         assert_eq!(held(&[300; 8]), None);
         assert_eq!(held(&[300, 400, 500, 600, 700, 700, 700, 700, 200]), None);
-        // A crash point that was left struck after it had drained.
+        // A crash point that was still armed fired after the entries had drained.
         assert_eq!(held(&[300, 300, 300, 300, 300, 300, 300, 300, 0, 400, 400]), None);
     }
 
@@ -232,7 +234,7 @@ mod tests {
         let mut series = series(&[2_000; 41]);
         let gone = LagSample { at: SECOND * 60, pending: Pending::default() };
         series.samples.push(gone);
-        // It was not looked at for 20 seconds.
+        // There was no look for 20 seconds.
         assert_eq!(series.breach(), None);
         series.samples.splice(
             41..41,

@@ -1,27 +1,27 @@
-//! A storm: producers, relays, consumers and workers of sagas in processes of their own, real
-//! services, and faults at random; then everything is healed, everything is read with plain
-//! clients, and the [checker] decides what held.
+//! A storm: producers, relays, consumers and saga workers in separate processes, real services, and
+//! random faults. Then everything is healed and read with plain clients, and the [checker] decides
+//! what held.
 //!
 //! | module | what it holds |
 //! |---|---|
 //! | [`cli`] | the command line |
 //! | [`run`] | one storm from its first process to its verdict |
-//! | [`faults`] | what can go wrong, each with its cure |
-//! | [`stage`] | what a fault can reach: processes, wires, services, database, broker |
-//! | [`setup`] | makes the stage |
-//! | [`load`] | what producers do |
-//! | [`consume`] | what consumers do |
+//! | [`faults`] | the faults, each with its cure |
+//! | [`stage`] | everything that a fault can reach: processes, wires, services, database, broker |
+//! | [`setup`] | sets up the stage |
+//! | [`load`] | the work of producers |
+//! | [`consume`] | the work of consumers |
 //! | [`sagas`] | sagas over services of their own |
-//! | [`journal`] | what both write down |
-//! | [`topic_reader`], [`read`] | what is there in the end |
+//! | [`journal`] | the journals of processes and faults |
+//! | [`topic_reader`], [`read`] | readers of the final state |
 //! | `settle`, [`lag`], [`waits`] | from the last healed fault until everything has arrived |
 //! | `backpressure` | producers wait while consumers are far behind |
 //! | [`memory`] | resident memory of relays and consumers |
 //! | [`verdict`] | *holds*, *broken* or *no verdict* |
-//! | [`report`], [`phases`], [`progress`] | what a person sees |
-//! | [`pair`], [`process`] | what all of them need |
+//! | [`report`], [`phases`], [`progress`] | output for people |
+//! | [`pair`], [`process`] | shared by all of them |
 //!
-//! Processes, workload, journals, plain readers, the schedule of faults and their injector are of
+//! Processes, workload, journals, plain readers, the schedule of faults and their injector are in
 //! the crate `harness`, which the demo shares.
 
 mod backpressure;

@@ -1,4 +1,4 @@
-//! Resident memory of relays and consumers: sampled while they run, compared with a bound.
+//! Resident memory of relays and consumers, sampled while they run and compared with a bound.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -13,31 +13,32 @@ use crate::stage::{Role, Stage};
 /// The memory of a process at some time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 pub struct MemorySample {
-    /// When: see [`crate::clock`].
+    /// When it was sampled: see [`crate::clock`].
     pub at: u64,
-    /// Resident now, in KiB.
+    /// Resident memory now, in KiB.
     pub resident_kib: u64,
-    /// The most that this process ever had, in KiB.
+    /// The peak of resident memory in this process's life, in KiB.
     pub peak_kib: u64,
 }
 
 /// The memory of every process.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
 pub struct MemorySeries {
-    /// By the name of the process; a process that was started again goes on in the same series.
+    /// The samples by the name of the process. A process that is restarted continues the same
+    /// series.
     pub processes: BTreeMap<String, Vec<MemorySample>>,
 }
 
 const EVERY: Duration = Duration::from_secs(1);
 const KIB_PER_MIB: u64 = 1_024;
-/// The most that an engine may have.
+/// The maximum for an engine.
 const ENGINE_MIB: u64 = 96;
-/// The memory of an unoptimised program before it does anything, and its waste on the way.
+/// The additional memory of an unoptimised program, idle and at work.
 const UNOPTIMISED_MIB: u64 = 32;
-/// Lines of a series that are shown.
+/// Maximum number of lines shown of a series.
 const SHOWN: usize = 20;
 
-/// Returns what a process of this role may have, in MiB; nothing for one that promises nothing.
+/// Returns the maximum for a process of this role, in MiB; `None` for a role without a bound.
 #[must_use]
 pub fn limit_mib(role: Role) -> Option<u64> {
     let unoptimised = if cfg!(debug_assertions) { UNOPTIMISED_MIB } else { 0 };
@@ -60,7 +61,8 @@ pub(crate) async fn watch(stage: Arc<Stage>, series: Arc<std::sync::Mutex<Memory
     }
 }
 
-/// Reads `/proc/<pid>/status`. One that has just ended has no memory any more.
+/// Parses `/proc/<pid>/status`. `None` for a process that has just ended: it has no memory any
+/// more.
 fn sample(status: &str, at: u64) -> Option<MemorySample> {
     let kib = |field: &str| {
         let line = status.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'))?;
@@ -70,7 +72,7 @@ fn sample(status: &str, at: u64) -> Option<MemorySample> {
 }
 
 impl MemorySeries {
-    /// The most that any process of a name that begins so had, in MiB.
+    /// Returns the peak of all processes of this role, in MiB.
     #[must_use]
     pub fn peak_mib(&self, role: Role) -> u64 {
         let series = self.processes.iter().filter(|(name, _)| name.starts_with(role.as_str()));
@@ -78,7 +80,7 @@ impl MemorySeries {
         peak.unwrap_or_default().div_ceil(KIB_PER_MIB)
     }
 
-    /// Says which processes had more than they may, each with its series.
+    /// Returns the processes that exceeded their bound, each with its series.
     #[must_use]
     pub fn breaches(&self) -> Vec<String> {
         let mut breaches = Vec::new();
@@ -89,7 +91,7 @@ impl MemorySeries {
                 if peak > limit * KIB_PER_MIB {
                     let peak = peak.div_ceil(KIB_PER_MIB);
                     breaches.push(format!(
-                        "{name} had {peak} MiB in memory, and may have {limit}\n{}",
+                        "{name} used {peak} MiB of memory; its limit is {limit} MiB\n{}",
                         shown(samples)
                     ));
                 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// Where outbox and inbox are.
+/// The database of outbox and inbox.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum, serde::Serialize, serde::Deserialize,
 )]
@@ -28,31 +28,32 @@ pub enum BrokerKind {
     Sqs,
     /// SQS, FIFO queues.
     SqsFifo,
-    /// Kafka inside the storm's process: it keeps nothing, but its errors can be chosen.
+    /// Kafka inside the storm's process: it persists nothing, but its errors can be chosen.
     MockKafka,
 }
 
 impl BrokerKind {
-    /// Whether the broker keeps the order of a key.
+    /// Returns whether the broker keeps the order of a key.
     #[must_use]
     pub fn keeps_order(self) -> bool {
         self != Self::Sqs
     }
 
-    /// Partitions of a topic: so many that keys spread and share. The mock cluster keeps some 5 MiB
-    /// of each and forgets the rest, so that half an hour needs more of them.
+    /// Returns the number of partitions of a topic, such that keys spread over them and share them.
+    /// The mock cluster keeps some 5 MiB of each partition and drops the rest, so half an hour
+    /// needs more of them.
     #[must_use]
     pub fn partitions(self) -> u16 {
         if self == Self::MockKafka { 24 } else { 6 }
     }
 
-    /// Whether it is a Kafka, real or not.
+    /// Returns whether the broker is Kafka, real or mock.
     #[must_use]
     pub fn is_kafka(self) -> bool {
         matches!(self, Self::Kafka | Self::MockKafka)
     }
 
-    /// Whether it is an SQS, whatever its queues.
+    /// Returns whether the broker is SQS, with either kind of queues.
     #[must_use]
     pub fn is_sqs(self) -> bool {
         matches!(self, Self::Sqs | Self::SqsFifo)
@@ -62,7 +63,7 @@ impl BrokerKind {
 /// The database and the broker of one storm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 pub struct Pair {
-    /// Where outbox and inbox are.
+    /// The database of outbox and inbox.
     pub database: DatabaseKind,
     /// The broker that carries the messages.
     pub broker: BrokerKind,
@@ -86,14 +87,14 @@ impl fmt::Display for Pair {
 }
 
 impl Pair {
-    /// Another seed for each pair.
+    /// Mixes the pair into a seed, so that each pair gets another one.
     #[must_use]
     pub fn mix(self, seed: u64) -> u64 {
         let number = (self.database as u64) << 8 | self.broker as u64;
         seed ^ number.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
     }
 
-    /// Its name as part of a file's name.
+    /// Returns its name in the form of a part of a file name.
     #[must_use]
     pub fn slug(self) -> String {
         self.to_string().replace(" × ", "-")

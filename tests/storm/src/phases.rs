@@ -8,11 +8,11 @@ use crate::clock;
 /// A part of a storm.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct Phase {
-    /// Which.
+    /// The phase.
     pub name: &'static str,
     /// When it began: see [`crate::clock`].
     pub began_at: u64,
-    /// The same on the wall clock, as logs have it.
+    /// The same on the wall clock, as in logs.
     pub began_at_utc: String,
 }
 
@@ -21,13 +21,13 @@ pub struct Phase {
 pub(crate) struct Phases(Vec<Phase>);
 
 impl Phases {
-    /// The next one begins.
+    /// Begins the next phase.
     pub(crate) fn begin(&mut self, name: &'static str) {
         let began_at_utc = OffsetDateTime::now_utc().format(&Rfc3339).unwrap_or_default();
         self.0.push(Phase { name, began_at: clock::now(), began_at_utc });
     }
 
-    /// The last one is over.
+    /// Ends the last phase and returns them all.
     pub(crate) fn end(mut self) -> Vec<Phase> {
         self.begin("over");
         self.0

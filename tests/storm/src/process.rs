@@ -8,10 +8,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::Failure;
 
-/// Reads what this process is to do, and arms its crash points.
+/// Reads the task of this process, and arms its crash points.
 ///
 /// # Errors
-/// The file cannot be read, or a crash point is not one.
+/// The file cannot be read, or a crash point is unknown.
 pub fn task<T: DeserializeOwned>(file: &Path) -> Result<T, Failure> {
     #[cfg(feature = "crash-points")]
     message::crash_points::arm_from_environment()?;
@@ -19,7 +19,7 @@ pub fn task<T: DeserializeOwned>(file: &Path) -> Result<T, Failure> {
     serde_json::from_slice(&text).map_err(|error| format!("{}: {error}", file.display()).into())
 }
 
-/// Cancelled by SIGTERM or SIGINT.
+/// Returns a token that SIGTERM or SIGINT cancels.
 ///
 /// # Errors
 /// Signals cannot be received.

@@ -8,7 +8,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use crate::pair::Pair;
 use crate::read::Pending;
 
-/// A bar, or lines where nobody looks at a terminal.
+/// A progress bar, or lines if standard error is not a terminal.
 pub struct Progress {
     bar: ProgressBar,
     lines: bool,
@@ -27,7 +27,7 @@ impl Default for Progress {
 }
 
 impl Progress {
-    /// A storm begins.
+    /// Begins the bar of a storm.
     pub fn storm(&self, pair: Pair, length: Duration) {
         self.bar.reset();
         self.bar.set_length(length.as_secs());
@@ -46,7 +46,7 @@ impl Progress {
         }
     }
 
-    /// A fault injected.
+    /// Shows an injected fault.
     pub fn fault(&self, name: &str) {
         self.bar.set_message(name.to_owned());
     }
@@ -59,7 +59,7 @@ impl Progress {
         }
     }
 
-    /// How much is still on its way.
+    /// Shows how much is still in flight.
     pub fn pending(&self, pending: Pending) {
         self.bar.set_message(pending.to_string());
     }

@@ -22,70 +22,70 @@ use crate::verdict::{Ending, Grounds, StormVerdict};
 /// Numbers of one storm.
 #[derive(Debug, Clone, Default, serde::Serialize)]
 pub struct Counts {
-    /// Operations whose client was told that they are done.
+    /// Operations whose client got the answer that they are done.
     pub operations_ok: usize,
-    /// … that they failed.
+    /// Operations whose client got the answer that they failed.
     pub operations_failed: usize,
-    /// … nothing.
+    /// Operations whose client got no answer.
     pub operations_unknown: usize,
     /// Rows in the outbox.
     pub messages: usize,
-    /// Messages that were there and are no more, because the database went back.
+    /// Messages that are gone because the database went back.
     pub forgotten: usize,
-    /// Of the parked entries in the end.
+    /// Parked entries in the end.
     pub parked: usize,
     /// Messages at the broker, copies included; for SQS, deliveries.
     pub published: usize,
-    /// Of these copies.
+    /// Copies among these.
     pub copies: usize,
     /// Deliveries to consumers.
     pub deliveries: usize,
     /// Effects, over all consumers.
     pub effects: usize,
-    /// Deliveries that changed nothing.
+    /// Deliveries without an effect, because they are copies.
     pub duplicates_suppressed: usize,
     /// Open dead letters, over all consumers.
     pub dead_letters: usize,
-    /// How often the operator had dead messages tried again while faults were injected.
+    /// How often the operator requeued dead messages while faults were injected.
     pub requeues: usize,
-    /// Of these, those that failed.
+    /// Requeues that failed.
     pub requeues_failed: usize,
     /// How often a process was started.
     pub process_starts: u64,
-    /// Sagas that ran to their ends.
+    /// Sagas that ran to their end.
     pub sagas_finished: usize,
     /// Sagas that were undone.
     pub sagas_undone: usize,
-    /// Steps that were done and undone for them.
+    /// Steps that were done and undone for sagas.
     pub steps: usize,
 }
 
 /// The report of a storm over one pair.
 #[derive(Debug, Clone, serde::Serialize)]
 pub struct PairReport {
-    /// Which.
+    /// The pair.
     pub pair: Pair,
     /// The seed of the plan.
     pub seed: u64,
-    /// How long all of it took.
+    /// The duration of the whole storm.
     pub seconds: f64,
-    /// Its parts.
+    /// Its phases.
     pub phases: Vec<Phase>,
     /// Numbers.
     pub counts: Counts,
     /// How waiting ended.
     pub ending: Ending,
-    /// The messages still on their way when every process had ended.
+    /// The messages still in flight when every process had ended.
     pub pending: Pending,
-    /// Partitions and queues that somebody has not read to their ends.
+    /// Partitions and queues that a consumer has not read to the end.
     pub waiting: Vec<Waiting>,
     /// Partitions and queues with messages that a consumer has not applied.
     pub unapplied: Vec<Unapplied>,
-    /// Roles of which a process did not end when it was asked to.
+    /// Roles with a process that did not end when it was asked to.
     pub unruly: Vec<&'static str>,
-    /// For how long producers were held back, because consumers were far behind.
+    /// For how long producers were held back because consumers were far behind.
     pub held_back: Duration,
-    /// The messages on their way after the last fault was healed.
+    /// The messages in flight after the last fault was healed.
     pub lag: LagSeries,
     /// Resident memory.
     pub memory: MemorySeries,
@@ -97,15 +97,15 @@ pub struct PairReport {
     pub transactional: bool,
     /// Whether the broker removed messages before a consumer had read them.
     pub removed_unread: bool,
-    /// Where everything is; removed when all is well.
+    /// The folder with journals, logs and history. It is removed if the storm holds.
     pub folder: PathBuf,
 }
 
-/// The report for people in a storm's folder, or why there is none.
+/// The file in a storm's folder with the report for people, or with the reason why there is none.
 pub(crate) const TEXT_FILE: &str = "report.txt";
-/// So many breaches are shown in full.
+/// Maximum number of breaches that are shown in full.
 const BREACHES_SHOWN: usize = 3;
-/// Faults that were healed so shortly before a breach began are named with it.
+/// A fault that was healed less than this before a breach began is named with it, in microseconds.
 const BEFORE: u64 = 20_000_000;
 
 impl PairReport {
@@ -126,11 +126,11 @@ impl PairReport {
         let unruly = self.unruly.iter().map(|role| format!("a {role} did not end when it was asked to"));
         let Counts { copies, .. } = self.counts;
         let seen_twice = (self.transactional && copies > 0)
-            .then(|| format!("a reader of committed records saw {copies} copies, and was promised none"));
+            .then(|| format!("a reader of committed records saw {copies} copies; there must be none"));
         unruly.chain(self.lag.breach()).chain(self.memory.breaches()).chain(seen_twice).collect()
     }
 
-    /// How often each fault was injected, and how often it could not.
+    /// Returns how often each fault was injected, and how often it could not be.
     #[must_use]
     pub fn injected(&self) -> BTreeMap<&'static str, (usize, usize)> {
         let mut injected: BTreeMap<_, (usize, usize)> = BTreeMap::new();
@@ -141,23 +141,23 @@ impl PairReport {
         injected
     }
 
-    /// Into its folder.
+    /// Writes the report into the storm's folder.
     pub(crate) fn write_down(&self) -> Result<(), Failure> {
         std::fs::write(self.folder.join("report.json"), serde_json::to_vec_pretty(&self.json()?)?)?;
         Ok(std::fs::write(self.folder.join(TEXT_FILE), self.table())?)
     }
 
-    /// For machines.
+    /// Returns the report for machines.
     ///
     /// # Errors
-    /// It cannot be written as JSON.
+    /// The report has no form in JSON.
     pub fn json(&self) -> Result<serde_json::Value, Failure> {
         let mut report = serde_json::to_value(self)?;
         report["verdict"] = serde_json::to_value(self.verdict())?;
         Ok(report)
     }
 
-    /// For people.
+    /// Returns the report for people.
     #[must_use]
     pub fn table(&self) -> String {
         let Counts { operations_ok: ok, operations_failed: failed, operations_unknown: unknown, .. } =

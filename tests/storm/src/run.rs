@@ -35,45 +35,45 @@ use crate::waits;
 /// The options of a storm.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Makes the plan.
+    /// The seed of the plan.
     pub seed: u64,
-    /// How long faults inject.
+    /// The time during which faults are injected.
     pub length: Duration,
     /// The pause between two operations of one worker of a producer.
     pub pause: Duration,
-    /// Only these faults; all, when there is none.
+    /// The only faults to inject; all, if empty.
     pub faults: Vec<String>,
     /// Whether the inbox's guard is on.
     pub guarded: bool,
     /// Whether relays publish in transactions.
     pub transactional: bool,
-    /// Whether databases, topics and queues stay.
+    /// Whether databases, topics and queues are kept.
     pub keep: bool,
-    /// Below which each storm has a folder.
+    /// The folder below which each storm has its own.
     pub folder: PathBuf,
-    /// Which programs run.
+    /// The programs to run.
     pub programs: Programs,
     /// The task runner, which stops and starts servers.
     pub xtask: PathBuf,
 }
 
-/// For processes to be there and to have done something before the first fault.
+/// Time before the first fault, in which processes start and begin to work.
 const WARM_UP: Duration = Duration::from_secs(2);
-/// For an orderly end of a process: longer than a producer waits for an operation.
+/// Timeout for an orderly end of a process: longer than a producer waits for an operation.
 const STOP: Duration = Duration::from_secs(60);
-/// Producers go on for so long after the last fault was healed: a part of the storm's length within
-/// these bounds.
+/// For how long producers go on after the last fault was healed: a part of the storm's length,
+/// within these bounds.
 const RECOVERY: std::ops::RangeInclusive<Duration> = Duration::from_secs(3)..=Duration::from_secs(20);
-/// How long an operator tries to have dead messages tried again.
+/// For how long the operator tries to requeue dead messages.
 const REQUEUE: Duration = Duration::from_secs(120);
-/// How often an operator has them tried again while faults inject. Without one a long storm ends
-/// with every key behind a dead message, and with nothing to do for anybody.
+/// The interval at which the operator requeues dead messages while faults are injected. Without
+/// that, every key of a long storm ends behind a dead message, and no process has anything to do.
 const OPERATOR: Duration = Duration::from_secs(30);
 
-/// The word for every fault, also those that inject only when they are asked for.
+/// The word for every fault, including those that are injected only on request.
 const ALL: &str = "all";
 
-/// The faults that a storm over this pair uses.
+/// Returns the faults that a storm over this pair uses.
 #[must_use]
 pub fn faults(pair: Pair, options: &Options) -> Faults<Stage> {
     let mut faults = catalogue(pair);
@@ -88,7 +88,7 @@ pub fn faults(pair: Pair, options: &Options) -> Faults<Stage> {
     faults
 }
 
-/// The plan of a storm, without running it.
+/// Returns the plan of a storm without running it.
 #[must_use]
 pub fn planned(pair: Pair, options: &Options) -> Vec<PlannedFault<Duration>> {
     let kinds: Vec<_> = faults(pair, options).iter().map(|fault| fault.kind()).collect();
@@ -98,7 +98,7 @@ pub fn planned(pair: Pair, options: &Options) -> Vec<PlannedFault<Duration>> {
 /// Runs a storm over one pair, until it is over or asked to stop.
 ///
 /// # Errors
-/// There is no verdict: a server is not there, or something could not be healed or read.
+/// There is no verdict: a server is missing, or something could not be healed or read.
 pub async fn run(
     pair: Pair,
     servers: &Servers,
@@ -143,7 +143,8 @@ pub async fn run(
     outcome.map_err(|error| explained(pair, &storm.plot.folder, &error))
 }
 
-/// Says why there is no verdict, also in the storm's folder where no report stands there.
+/// Returns the reason why there is no verdict, and writes it into the storm's folder if there is no
+/// report.
 fn explained(pair: Pair, folder: &Path, error: &Failure) -> Failure {
     let text = format!("{pair}: {error} (see {})", folder.display());
     let report = folder.join(TEXT_FILE);
@@ -155,19 +156,19 @@ fn explained(pair: Pair, folder: &Path, error: &Failure) -> Failure {
     text.into()
 }
 
-/// Faults under which ElasticMQ itself breaks promises. They are injected only when they are asked
-/// for.
+/// Returns whether ElasticMQ itself breaks promises under this fault. Such faults are injected only
+/// on request.
 ///
-/// - Stopped or killed, it forgets messages that it has accepted, also with its files (1.7.1, a
-///   client of a few lines, docs/reliability.md).
-/// - Started anew, it forgets what was in flight, and then hands out a later message of a group
-///   before an earlier one that it had handed out already.
+/// - When it is stopped or killed, it loses messages that it has accepted, even with its files
+///   (1.7.1; shown with a client of a few lines, docs/reliability.md).
+/// - When it is restarted, it forgets deliveries in flight. Then it hands out a later message of a
+///   group before an earlier one that it had handed out already.
 fn is_beyond(pair: Pair, fault: &str) -> bool {
     pair.broker.is_sqs() && matches!(fault, "broker-crash" | "broker-restart")
 }
 
-/// Whether it brings a database back to its past: a relay that publishes in transactions waits for
-/// its operator then.
+/// Returns whether the fault brings a database back to an earlier state. A relay that publishes in
+/// transactions then waits for its operator.
 fn brings_back(fault: &str) -> bool {
     matches!(fault, "restore" | "promotion" | "sequence-reset")
 }
@@ -178,7 +179,7 @@ struct Storm<'a> {
     options: &'a Options,
     stage: Arc<Stage>,
     progress: &'a Progress,
-    /// Requeues of the operator: those that failed, and those that succeeded.
+    /// The operator's requeues: failed ones, then successful ones.
     requeues: [AtomicUsize; 2],
 }
 
@@ -195,13 +196,13 @@ impl Storm<'_> {
         sleep(WARM_UP).await;
         phases.begin("faults");
         let backpressure = Arc::new(Backpressure::default());
-        // In a task of its own: it looks long, and faults are injected on time.
+        // In a separate task: its looks take long, and faults are injected on time.
         let mut holding = JoinSet::new();
         holding.spawn(Arc::clone(&backpressure).watch(plot.clone(), Arc::clone(stage)));
         let records = tokio::select! {
             records = self.run() => records?,
-            _ = holding.join_next() => return Err("nobody looks after the producers".into()),
-            () = self.operate() => return Err("the operator has left".into()),
+            _ = holding.join_next() => return Err("the watch over producers has ended".into()),
+            () = self.operate() => return Err("the task of the operator has ended".into()),
         };
         holding.shutdown().await;
         backpressure::release(plot)?;
@@ -218,7 +219,7 @@ impl Storm<'_> {
         self.progress.phase("waiting until everything has arrived");
         self.requeue().await?;
         let mut ending = settling.until_quiet(due_by).await?;
-        // A relay may still publish: readers go last.
+        // A relay may still publish: consumers stop last.
         self.stop(Role::Relay, &mut unruly).await;
         if ending == Ending::Quiet {
             ending = settling.until_quiet(due_by).await?;
@@ -235,7 +236,7 @@ impl Storm<'_> {
         if records.iter().any(is_unfair) {
             (topic_reader.ordered, topic_reader.complete) = (false, false);
         }
-        // Another broker that removes them is its operator's mistake, and judged.
+        // Any other broker that removes messages is its operator's mistake, and is judged.
         let removed_unread = plot.pair.broker == BrokerKind::MockKafka && has_removed_unread(&plot.folder)?;
         let facts = Facts { settled: ending.is_final() && !removed_unread, topic_read: topic_reader };
         let history = read::history(plot, stage, facts).await?;
@@ -298,20 +299,21 @@ impl Storm<'_> {
         }
     }
 
-    /// Has dead messages tried again now and then.
+    /// Requeues dead messages now and then.
     async fn operate(&self) {
         loop {
             sleep(OPERATOR).await;
-            // The next one asks again for whatever is refused now.
+            // Messages that are refused now are requeued the next time.
             let asked = timeout(OPERATOR, self.requeue_once()).await;
             let done = matches!(asked, Ok(Ok(output)) if output.status.success());
             self.requeues[usize::from(done)].fetch_add(1, Relaxed);
         }
     }
 
-    /// As an operator does when the broker takes larger messages again.
+    /// Requeues dead messages, as an operator does when the broker accepts larger messages again.
+    /// Repeats it until it succeeds or [`REQUEUE`] is over.
     async fn requeue(&self) -> Result<(), Failure> {
-        // The server may still be recovering from what injected last.
+        // The server may still be recovering from the last fault.
         let deadline = Instant::now() + REQUEUE;
         loop {
             let output = self.requeue_once().await?;
@@ -320,7 +322,7 @@ impl Storm<'_> {
             }
             if Instant::now() >= deadline {
                 let why = String::from_utf8_lossy(&output.stderr);
-                return Err(format!("dead messages cannot be tried again: {why}").into());
+                return Err(format!("dead messages cannot be requeued: {why}").into());
             }
             sleep(Duration::from_secs(1)).await;
         }
@@ -356,7 +358,7 @@ impl Storm<'_> {
         let ended = |state| runs.iter().filter(|run| run.state == state).count();
         let [failed, succeeded] = self.requeues.each_ref().map(|count| count.load(Relaxed));
         let effects_of_sagas = sagas.map_or(&[][..], |sagas| &sagas.effects);
-        // Where one reader applies a message under two names, a delivery is one for both.
+        // Where one reader applies a message under two names, one delivery serves both.
         let readers = if self.plot.pair.broker.is_sqs() { 2 } else { 1 };
         Ok(Counts {
             operations_ok: told(Outcome::Ok),
@@ -381,7 +383,7 @@ impl Storm<'_> {
     }
 }
 
-/// Whether a consumer has told that records were removed before it had read them.
+/// Returns whether a consumer logged that records were removed before it had read them.
 fn has_removed_unread(folder: &Path) -> Result<bool, Failure> {
     const TOLD: &str = "records were removed from kafka before this group had read them";
     for entry in std::fs::read_dir(folder)? {

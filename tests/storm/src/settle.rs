@@ -1,5 +1,5 @@
-//! From the last healed fault to the end of everything: producers go on for a while, then whatever
-//! is on its way arrives.
+//! From the last healed fault to the end: producers go on for a while, then everything in flight
+//! arrives.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -17,18 +17,19 @@ use crate::topic_reader;
 use crate::verdict::Ending;
 use crate::waits;
 
-/// For everything to arrive, with progress.
+/// Timeout for everything to arrive, as long as something moves.
 const MOVING_MAX: Duration = Duration::from_secs(1_800);
-/// Nothing moved for so long: redeliveries have come.
+/// Time without movement after which the end is quiet: redeliveries have come by then.
 const STILL: Duration = Duration::from_secs(2);
-/// Between two looks, at least.
+/// Minimum time between two looks.
 const LOOK: Duration = Duration::from_millis(500);
-/// Looking takes at most this share of the time: a long storm has many messages to look through.
+/// Pause after a look, as a multiple of the time that the look took: looking takes at most a fifth
+/// of the time. A long storm has many messages to look through.
 const LOOK_SHARE: u32 = 4;
-/// A server may not answer yet.
+/// Timeout for a server that does not answer yet.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Looks at what is on its way, and keeps what it has seen.
+/// Watches what is in flight, and keeps its samples.
 pub(crate) struct Settling<'a> {
     plot: &'a Plot,
     stage: &'a Stage,
@@ -43,7 +44,7 @@ impl<'a> Settling<'a> {
         Self { plot, stage, progress, healed_at: Instant::now(), series: LagSeries::default() }
     }
 
-    /// Looks on while producers go on.
+    /// Watches while producers go on.
     ///
     /// # Errors
     /// A server does not answer.
@@ -56,13 +57,13 @@ impl<'a> Settling<'a> {
         Ok(())
     }
 
-    /// Producers have stopped.
+    /// Notes that producers have stopped.
     pub(crate) fn producers_ended(&mut self) {
         self.series.producers_end(self.healed_at.elapsed(), waits::reaction(), waits::relay_pause());
     }
 
-    /// Waits until nothing is on its way, or nothing moves that is. Scheduled messages are waited
-    /// for until `due_by`.
+    /// Waits until nothing is in flight, or nothing that is moves. It waits for scheduled messages
+    /// until `due_by`.
     ///
     /// # Errors
     /// A server does not answer.
@@ -111,7 +112,7 @@ impl<'a> Settling<'a> {
     }
 }
 
-/// Bytes of all journals of consumers: they grow with each delivery.
+/// Returns the size of all consumers' journals in bytes: it grows with each delivery.
 fn received_bytes(plot: &Plot, stage: &Stage) -> u64 {
     let size = |path: PathBuf| std::fs::metadata(path).map_or(0, |file| file.len());
     topic_reader::journals(plot, stage).into_iter().map(size).sum()

@@ -4,20 +4,20 @@ use checker::Verdict;
 
 use crate::read::Pending;
 
-/// How waiting for the end of everything ended.
+/// The end of the wait for everything to arrive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Ending {
-    /// Nothing was on its way any more.
+    /// Nothing was in flight any more.
     Quiet,
-    /// Something was, and nothing moved for longer than anything waits by itself.
+    /// Something was in flight, and nothing moved for longer than every deliberate pause.
     Stalled,
     /// Something still moved when the time was over.
     Moving,
 }
 
 impl Ending {
-    /// Whether what is on its way now stays where it is: then it can be judged.
+    /// Returns whether messages in flight stay where they are, so that they can be judged.
     #[must_use]
     pub fn is_final(self) -> bool {
         self != Self::Moving
@@ -30,9 +30,9 @@ impl Ending {
 pub enum StormVerdict {
     /// Everything that is checked held.
     Holds,
-    /// Something is wrong, and is shown.
+    /// Something is wrong, and the report shows it.
     Broken,
-    /// Nothing wrong was seen, and not everything could be judged.
+    /// Nothing wrong was found, but not everything could be judged.
     NoVerdict,
 }
 
@@ -41,20 +41,20 @@ pub enum StormVerdict {
 pub struct Grounds<'a> {
     /// How waiting ended.
     pub ending: Ending,
-    /// The messages still on their way when every process had ended.
+    /// The messages still in flight when every process had ended.
     pub pending: Pending,
     /// The checker's verdict.
     pub promises: &'a Verdict,
-    /// Whether a process did not end in order, used too much memory, or the lag was not gone in
+    /// Whether a process did not end in order or used too much memory, or the lag was not gone in
     /// time.
     pub misbehaved: bool,
-    /// Whether the broker removed messages before a consumer had read them, as the mock cluster
-    /// does, which keeps some 5 MiB of a partition: then effects are missing by right.
+    /// Whether the broker removed messages before a consumer had read them. The mock cluster does
+    /// that, because it keeps some 5 MiB of a partition. Then missing effects are no breach.
     pub removed_unread: bool,
 }
 
 impl StormVerdict {
-    /// Decides.
+    /// Decides the verdict.
     #[must_use]
     pub fn decide(grounds: Grounds<'_>) -> Self {
         let Grounds { ending, pending, promises, misbehaved, removed_unread } = grounds;
@@ -68,7 +68,7 @@ impl StormVerdict {
         }
     }
 
-    /// The exit code of a program that ends with it.
+    /// Returns the exit code of a program that ends with this verdict.
     #[must_use]
     pub fn exit_code(self) -> u8 {
         match self {
@@ -78,7 +78,7 @@ impl StormVerdict {
         }
     }
 
-    /// For people.
+    /// Returns the verdict's word for people.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -147,7 +147,7 @@ mod tests {
         ] {
             assert_eq!(decide(Ending::Moving, pending), StormVerdict::NoVerdict, "{pending}");
             assert_eq!(decide(Ending::Quiet, pending), StormVerdict::NoVerdict, "{pending}");
-            // Longer than anything waits by itself.
+            // Longer than every deliberate pause.
             assert_eq!(decide(Ending::Stalled, pending), StormVerdict::Broken, "{pending}");
         }
     }
@@ -167,7 +167,7 @@ mod tests {
     fn every_verdict_has_an_exit_code_of_its_own() {
         let codes =
             [StormVerdict::Holds, StormVerdict::Broken, StormVerdict::NoVerdict].map(StormVerdict::exit_code);
-        // 2 is a run that could not be.
+        // 2 stands for a storm that could not run.
         assert_eq!(codes, [0, 1, 3]);
     }
 }

@@ -1,4 +1,4 @@
-//! How long something may wait by itself once everything is healed. Pure.
+//! How long parts of the system may wait once everything is healed. Pure.
 
 use std::time::Duration;
 
@@ -16,18 +16,19 @@ pub fn relay_pause() -> Duration {
     LEASE * 2 + RETRY_MAX
 }
 
-/// Returns the longest time in which a healed system may stand still: every pause that a part of it
-/// makes on purpose, one after the other.
+/// Returns the longest time in which a healed system may stand still: the sum of all deliberate
+/// pauses.
 #[must_use]
 pub fn reaction() -> Duration {
-    // A dead reader is noticed: by its group, or by two heartbeats that did not come.
+    // A dead reader is detected by its group, or by two missing heartbeats.
     let readers = (SESSION * 2).max(HEARTBEAT * 2);
-    // A message whose handler hangs, fails, and comes again, as often as it may.
+    // A message whose handler hangs, fails and gets the message again, for the maximum number of
+    // attempts.
     let handler = (HANG + VISIBILITY_TIMEOUT) * ATTEMPTS_MAX;
     relay_pause() + readers + handler + ACQUIRE
 }
 
-/// Returns for how long nothing may move until what is still on its way counts as lost: twice the
+/// Returns for how long nothing may move until what is still in flight counts as lost: twice the
 /// [`reaction`], because the machine may have other work.
 #[must_use]
 pub fn stalled() -> Duration {
@@ -35,7 +36,7 @@ pub fn stalled() -> Duration {
 }
 
 /// Returns when the last scheduled message is due at the latest, in microseconds of
-/// [`crate::clock`]: a producer whose wall clock was ahead schedules messages that much later.
+/// [`crate::clock`]. A producer whose wall clock was ahead schedules messages later by that much.
 #[must_use]
 pub fn due_by(producers_ended_at: u64, length: Duration, records: &[Record]) -> u64 {
     let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);

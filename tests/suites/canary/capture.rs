@@ -1,23 +1,23 @@
-//! Everything that is told, and what must not be in it.
+//! Everything that the parts write, and the search for secrets in it.
 
 use std::fmt::{Debug, Display};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-/// All that this process logs: its own crates in full, client libraries as far as they can be asked
-/// to be.
+/// Log filter: our own crates in full, and client libraries as verbosely as they allow.
 pub(crate) const DIRECTIVES: &str = "info,relay=trace,outbox=trace,inbox=trace,brokers=trace,migrations=trace,message=trace,\
      sqlx=trace,lapin=debug,librdkafka=trace,rdkafka=trace,aws_sdk_sqs=debug,aws_config=debug";
 
 /// Starts to keep what this process logs.
 pub(crate) fn start() {
-    // As the relay does: the client library would write returned payloads into the log.
+    // Excluded here as in the relay: the client library would log the payloads of returned
+    // messages.
     let filter = format!("{DIRECTIVES},{}=off", brokers::rabbitmq::PAYLOAD_LOG_TARGET);
     tests::log::keep(&filter);
 }
 
-/// Log lines by their place.
+/// Recorded text, each with the place it came from.
 #[derive(Default)]
 pub(crate) struct Told(Vec<(String, String)>);
 
@@ -26,19 +26,19 @@ impl Told {
         self.0.push((place.into(), text.into()));
     }
 
-    /// As people and as `?` print it.
+    /// Adds an error in the forms that a person, and `?` in `main`, see.
     pub(crate) fn error(&mut self, place: &str, error: &(impl Display + Debug)) {
         self.add(place, format!("{error}\n{error:?}\n{error:#?}"));
     }
 
-    /// Where a canary sings, in any of the forms in which bytes are printed.
+    /// Returns the places where a canary leaks, in any of the forms in which bytes are printed.
     pub(crate) fn leaks(&self, canaries: &[&str]) -> Vec<String> {
         let mut leaks = Vec::new();
         for canary in canaries {
             let bytes: Vec<String> = canary.bytes().take(12).map(|byte| byte.to_string()).collect();
             let hex: String = canary.bytes().map(|byte| format!("{byte:02x}")).collect();
-            // The middle of the encoded text does not depend on what stands around it; three places
-            // for it.
+            // Base64 text depends on its neighbours only at its ends. Three shifts cover the three
+            // possible alignments.
             let encoded = (0..3).map(|shift| STANDARD.encode(&canary.as_bytes()[shift..])[..12].to_owned());
             let forms: Vec<String> =
                 [(*canary).to_owned(), bytes.join(", "), hex].into_iter().chain(encoded).collect();

@@ -1,5 +1,5 @@
-//! Canaries in payloads, header values, passwords and keys: every error is provoked, everything
-//! that is told is read, and none of them may sing in it.
+//! Canaries in payloads, header values, passwords and keys. Every error is provoked, everything
+//! that is written is searched, and no canary may appear in it.
 
 mod capture;
 mod scene;

@@ -1,4 +1,5 @@
-//! One message's way through producer, relay and consumer, with everything going wrong that can.
+//! The path of one message through producer, relay and consumer, with every error that can be
+//! provoked.
 
 use std::num::NonZeroUsize;
 use std::time::Duration;
@@ -36,9 +37,9 @@ impl Canaries {
     }
 }
 
-/// Goal: nothing that is told holds a payload, a header's value or a secret. Oracle: every text of
-/// every part, while the message itself arrives with payload and header, through a connection that
-/// needs the password.
+/// Goal: nothing that is logged or printed holds a payload, a header's value or a secret. Oracle:
+/// all text of every part, while the message itself arrives with payload and header, over a
+/// connection that needs the password.
 pub(crate) async fn play(stage: Stage, backend: Backend) -> Outcome {
     let (canaries, mut told) = (Canaries::new(), Told::default());
     let workload = Workload::<Postgres>::open(&stage, brokers::open(backend).await?).await?;
@@ -56,7 +57,7 @@ pub(crate) async fn play(stage: Stage, backend: Backend) -> Outcome {
     }
 }
 
-/// A relay's user whose password is a canary.
+/// Creates a relay's user whose password is a canary. Returns the database URL for it.
 async fn login(stage: &Stage, workload: &Workload<Postgres>, canaries: &Canaries) -> Result<String, Failure> {
     let user = stage.unique("outbox_canary");
     let (group, password) = (Role::Relay.user(), &canaries.password);
@@ -77,7 +78,8 @@ fn message(topic: &str, canaries: &Canaries) -> NewMessage {
     NewMessage::new(topic).key("k").header("authorization", &canaries.header).json(&canaries.payload)
 }
 
-/// A good message, one that the broker refuses, one for no topic, and what a producer can do wrong.
+/// Enqueues a good message, one that the broker refuses and one for a missing topic, and makes a
+/// producer's mistakes.
 async fn produce(workload: &Workload<Postgres>, canaries: &Canaries, told: &mut Told) -> Outcome {
     let id = MessageId::new();
     let mut messages = vec![message(&workload.topic, canaries).id(id)];
@@ -109,7 +111,7 @@ async fn produce(workload: &Workload<Postgres>, canaries: &Canaries, told: &mut 
     Ok(())
 }
 
-/// The relay at its most talkative, and what operators ask it.
+/// Runs the relay at its most verbose log level, and the commands that operators run.
 async fn publish(
     stage: &Stage,
     workload: &Workload<Postgres>,
@@ -152,7 +154,7 @@ async fn publish(
     relay_process.kill().await
 }
 
-/// A handler that fails, and an id that comes with another content.
+/// Runs a handler that fails, and offers an id that comes with other content.
 async fn consume(workload: &Workload<Postgres>, canaries: &Canaries, told: &mut Told) -> Outcome {
     let mut subscription = workload.broker.subscribe("canary", &workload.topic).await?;
     let delivery = loop {
@@ -163,7 +165,7 @@ async fn consume(workload: &Workload<Postgres>, canaries: &Canaries, told: &mut 
     };
     told.add("a delivery", format!("{delivery:?}"));
     let message = delivery.message.as_ref().map_err(|malformed| malformed.problem.clone())?;
-    // The canaries are alive: what follows is about them.
+    // The canaries arrived unchanged: the rest of the test is about them.
     assert!(String::from_utf8_lossy(&message.payload).contains(&canaries.payload));
     assert_eq!(message.headers.get("authorization"), Some(canaries.header.as_str()));
 
@@ -188,7 +190,7 @@ async fn consume(workload: &Workload<Postgres>, canaries: &Canaries, told: &mut 
     Ok(())
 }
 
-/// Fails for the database's reasons, whatever it is handed.
+/// A handler that fails in the database, whatever it receives.
 struct Fails;
 
 #[async_trait]
@@ -231,7 +233,7 @@ async fn run(workload: &Workload<Postgres>, inbox: &Inbox<Postgres>) -> Outcome 
     Ok(())
 }
 
-/// Wrong passwords, of the database and of the broker.
+/// Uses wrong passwords for the database and for the broker.
 async fn strangers(
     stage: &Stage,
     workload: &Workload<Postgres>,
@@ -264,7 +266,7 @@ async fn strangers(
     relay_process.kill().await
 }
 
-/// Secrets that libpq takes in a URL's parameters, which the client library would log.
+/// Puts secrets into URL parameters that libpq accepts and the client library would log.
 async fn parameters(
     stage: &Stage,
     url: &str,
@@ -295,7 +297,8 @@ async fn parameters(
     Ok(())
 }
 
-/// The broker's section with a password that it does not accept; none for one that accepts all.
+/// Returns the broker's section with a password that it does not accept, or `None` for a broker
+/// that accepts any.
 fn stranger(broker: &dyn Broker, section: &str, canaries: &Canaries) -> Option<String> {
     let password = &canaries.password;
     match broker.backend() {
@@ -307,7 +310,7 @@ fn stranger(broker: &dyn Broker, section: &str, canaries: &Canaries) -> Option<S
     }
 }
 
-/// That the search can fail.
+/// Checks that the search finds a leak.
 pub(crate) async fn a_leak_is_found(_: Stage) -> Outcome {
     use base64::Engine as _;
     let canaries = Canaries::new();

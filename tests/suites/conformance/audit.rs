@@ -1,4 +1,5 @@
-//! Decisions of operators are signed within bounds, kept for years, and then forgotten.
+//! Decisions of operators: their signatures have limits, and the records are kept for years and
+//! then removed.
 
 use std::num::NonZeroU32;
 
@@ -17,7 +18,7 @@ use saga::{SagaId, Sagas};
 use sqlx::{Postgres, Sqlite};
 use tests::{Backend, Database, Dialect, Failure, Outcome, Stage, trial};
 
-/// Days ago, as each database has it.
+/// A time some days ago, in the SQL of each database.
 const POSTGRES: &str = "clock_timestamp() - interval '1 day' * {days}";
 const SQLITE: &str = "(unixepoch() - 86400 * {days}) * 1000000";
 
@@ -43,9 +44,9 @@ pub(crate) fn trials() -> Vec<Trial> {
     ]
 }
 
-/// Goal: decisions older than three years are removed by services in their course, with the rights
-/// that they have; younger ones stay, and so does a redrive that nobody has carried out. Oracle:
-/// the rows.
+/// Goal: services remove decisions older than three years as part of their maintenance, with the
+/// rights that they have. Younger ones stay, and so does a redrive that has not been carried out.
+/// Oracle: the rows.
 async fn outlive<DB>(db: &Database<DB>, ago: &str) -> Outcome
 where
     DB: Dialect + inbox::Dialect + KeyStore + saga::Dialect,
@@ -79,7 +80,7 @@ where
     Ok(())
 }
 
-/// Goal: no service removes what was decided of late. Oracle: the database refuses both ways.
+/// Goal: no service can remove a recent decision. Oracle: the database refuses both ways.
 async fn cannot_be_taken_back(db: &Database<Postgres>) -> Outcome {
     for (pool, line) in [(&db.consumer, "inbox"), (&db.service, "idempotency"), (&db.service, "saga")] {
         for (sql, code) in [
@@ -94,7 +95,7 @@ async fn cannot_be_taken_back(db: &Database<Postgres>) -> Outcome {
     Ok(())
 }
 
-/// A signature, and the text of its refusal; nothing for one that is kept.
+/// Returns signatures, each with the text of its refusal; none for a signature that is accepted.
 fn signatures() -> Vec<(Signature, Option<String>)> {
     let text = |bytes: usize| "n".repeat(bytes);
     let mut signatures = Vec::new();
@@ -113,9 +114,9 @@ fn signatures() -> Vec<(Signature, Option<String>)> {
     signatures
 }
 
-/// Goal: actor and note of a decision are kept whole or refused with length and limit, by every
-/// call of the libraries that decides, before it changes anything; the error of a failure is kept
-/// up to its limit. Oracle: the errors of each call; what is read back.
+/// Goal: every call of the libraries that records a decision keeps actor and note whole, or refuses
+/// them with length and limit before it changes anything. The error of a failure is kept up to its
+/// limit. Oracle: the errors of each call; the stored values.
 async fn sizes<DB>(db: &Database<DB>) -> Outcome
 where
     DB: Dialect + inbox::Dialect + KeyStore + saga::Dialect,
@@ -166,7 +167,7 @@ where
         for (call, error) in errors {
             assert!(error.contains(&refused) && error.len() < 500, "{call}: {error}, and not {refused}");
         }
-        // It is open as before.
+        // The refused calls have left it open.
         inbox.discard(letter, &signatures()[1].0).await?;
     }
     for scope in [PauseScope::Topic("t".repeat(256)), PauseScope::Key(String::new())] {
@@ -218,7 +219,7 @@ fn message() -> Result<Message, Failure> {
     Ok(Message::new(Topic::new("orders")?, EventType::new("order.placed")?, "x"))
 }
 
-/// Dead-letters a message for this error, and returns its letter.
+/// Stores a dead letter with this error. Returns its id.
 async fn dead_letter<DB: Dialect>(inbox: &Inbox<DB>, error: &str) -> Result<DeadLetterId, Failure> {
     let (consumer, message) = (ConsumerName::new("billing")?, message()?);
     let id = message.id;

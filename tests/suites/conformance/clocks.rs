@@ -1,4 +1,4 @@
-//! A database server whose clock is wrong by days, for a while.
+//! A database server whose clock is wrong by days for a while.
 
 use inbox::keys::{ClaimOptions, Claimed, Ending, IdempotencyKeys, KeyId, KeyOptions};
 use inbox::{Admission, ConsumerName, Inbox, InboxOptions, Tenant};
@@ -18,7 +18,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     at_night(vec![trial(name, &cluster::NEEDS, days_ahead)])
 }
 
-/// The three memories of one process.
+/// The three parts of one process that remember: inbox, keys and sagas.
 struct Memories {
     inbox: Inbox<Postgres>,
     keys: IdempotencyKeys<Postgres>,
@@ -41,16 +41,16 @@ impl Memories {
         })
     }
 
-    /// Everything that forgets, and everything that prepares days to come.
+    /// Runs everything that forgets, and everything that prepares coming days.
     async fn maintain(&self) -> Outcome {
-        // A part of it may fail while the clock is wrong; it has to lose nothing.
+        // Part of it may fail while the clock is wrong, but it must lose nothing.
         drop(self.inbox.maintain().await);
         self.keys.maintain().await?;
         self.sagas.forget().await?;
         Ok(())
     }
 
-    /// Whether the message is new to the inbox; if so, it is noted.
+    /// Returns whether the message is new to the inbox, and records it.
     async fn is_new(&self, message: &Message) -> Result<bool, Failure> {
         let mut tx = self.inbox.begin().await?;
         let admission = tx.admit(&ConsumerName::new("billing")?, &Tenant::none(), message).await?;
@@ -59,7 +59,7 @@ impl Memories {
         Ok(is_new)
     }
 
-    /// Whether the request was free; if so, it has run.
+    /// Returns whether the request was free, and completes it.
     async fn is_free(&self) -> Result<bool, Failure> {
         let id = KeyId::of_texts("tenant-1", "charge", "order-7")?;
         let fingerprint = Fingerprint::of_parts("charge", "", b"1250");
@@ -82,7 +82,7 @@ async fn set_clock(cluster: &Cluster, database: &Database<Postgres>, seconds: i6
         Ok(when((database.integer(off).await? - here - seconds).abs() < 60))
     })
     .await?;
-    // Each session reads the file by itself, once a second.
+    // Each session reads the file once a second.
     tokio::time::sleep(std::time::Duration::from_secs(2)).await;
     Ok(())
 }
@@ -92,9 +92,9 @@ fn order() -> Result<Message, Failure> {
 }
 
 /// Goal: one wrong clock is no reason to forget. While the server's clock is ahead by more than
-/// every retention, a process that has been running and one that starts maintain everything; then
-/// the clock is set right. Oracle: the message, the request and the saga from before are known, and
-/// a new message takes effect.
+/// every retention, maintenance runs in a process from before and in one that starts. Then the
+/// clock is corrected. Oracle: the earlier message, request and saga are still known, and a new
+/// message takes effect.
 async fn days_ahead(stage: Stage) -> Outcome {
     let cluster = Cluster::start_with_clock(&stage).await?;
     let database = Database::<Postgres>::migrated_at(&stage, cluster.url()).await?;

@@ -1,11 +1,12 @@
-//! The promises of the two database seams, on PostgreSQL and SQLite: producers, the log that relays
-//! read, leases and exceptions, migrations, guard, dead letters, retention, the consumer runner,
-//! idempotency keys, sagas.
+//! The promises of the two database seams, on PostgreSQL and SQLite. The suites cover producers,
+//! the log that relays read, leases and exceptions, migrations, the guard, dead letters, retention,
+//! the consumer runner, idempotency keys and sagas.
 //!
 //! The broker seams have their own binary, `brokers`.
 
-/// One trial per case and database: `every` runs on both, on a database of its own; the others
-/// bring theirs. Those `at_night` wait for a clock, measure times, or take a minute.
+/// Makes one trial for each case and database. Cases under `every` run on both databases, each on a
+/// database of its own; the others bring theirs. Cases `at_night` wait for a clock, measure times,
+/// or take a minute.
 macro_rules! cases {
     ($suite:literal:
         $(every { $($every:ident),* $(,)? })?
@@ -59,7 +60,7 @@ mod statistics;
 use libtest_mimic::Trial;
 use tests::{Backend, trial};
 
-/// A case fails by panicking.
+/// Makes a trial of a case that fails by panicking.
 fn case<F: Future<Output = ()>>(
     suite: &str,
     backend: Backend,

@@ -1,5 +1,5 @@
-//! Services that stop, crash and come back in the middle of the work. These tests run alone and one
-//! by one: they stop what others would need.
+//! Services that stop, crash and come back in the middle of the work. These tests run alone, one by
+//! one, because they stop services that other tests need.
 
 mod transactions;
 
@@ -20,7 +20,8 @@ const KEYS: usize = 5;
 
 fn main() -> std::process::ExitCode {
     let mut trials = Vec::new();
-    // The SQS server under test keeps its queues in memory: what it confirmed does not outlive it.
+    // The SQS server under test keeps its queues in memory: confirmed messages do not survive a
+    // stop.
     for backend in [Backend::Kafka, Backend::Rabbitmq] {
         let needs = [Backend::Postgres, backend, Backend::Xtask];
         let name = format!("a_broker_that_crashes_loses_nothing/postgres/{backend}");
@@ -34,8 +35,8 @@ fn main() -> std::process::ExitCode {
             a_stopped_broker_confirms_nothing_it_does_not_hold(stage, brokers::open(backend).await?).await
         }));
     }
-    // Nor can anything be demanded of what that server holds after a stop; the receipts are the
-    // publisher's own.
+    // For the same reason nothing can be demanded of its contents after a stop. The receipts are
+    // the publisher's own.
     trials.push(trial(
         "a_stopped_broker_leaves_no_submission_without_a_receipt/sqs",
         &[Backend::Sqs, Backend::Xtask],
@@ -67,8 +68,8 @@ fn main() -> std::process::ExitCode {
     trial::run_alone(trial::at_night(trials))
 }
 
-/// Places an order although the database may be away: tries again until it is there. An order whose
-/// commit was answered by nobody is in the database or not; the checker counts what is there.
+/// Places an order although the database may be down: tries again until it is back. An order whose
+/// commit got no answer may or may not be in the database; the checker counts what is there.
 async fn place_patiently(workload: &Workload<Postgres>, key: &str) -> Outcome {
     eventually("an order is placed", || async { Ok(workload.place(key).await.ok()) }).await
 }
@@ -80,8 +81,8 @@ async fn place_many_patiently(workload: &Workload<Postgres>, orders: usize) -> O
     Ok(())
 }
 
-/// Goal: G2, a broker that crashes in the middle loses nothing, burns no attempts, and its return
-/// is noticed. Oracle: the checker; nothing is parked.
+/// Goal: G2, a broker that crashes in the middle loses nothing and costs no attempts, and its
+/// return is noticed. Oracle: the checker; nothing is parked.
 async fn a_broker_that_crashes_loses_nothing(stage: Stage, broker: Arc<dyn Broker>) -> Outcome {
     let backend = broker.backend();
     let workload = Workload::<Postgres>::open(&stage, broker).await?;
@@ -105,9 +106,9 @@ async fn a_broker_that_crashes_loses_nothing(stage: Stage, broker: Arc<dyn Broke
     relay.stop().await
 }
 
-/// Goal: G8, when the broker stops, every submission still gets its one receipt, and it says
-/// "unknown" unless the broker holds the message. Oracle: the records, read with a plain client
-/// after the broker's return.
+/// Goal: G8, when the broker stops, every submission still gets its one receipt, and the receipt
+/// says "unknown" unless the broker holds the message. Oracle: the records, read with a plain
+/// client after the broker's return.
 async fn a_stopped_broker_confirms_nothing_it_does_not_hold(
     stage: Stage,
     broker: Arc<dyn Broker>,
@@ -124,8 +125,8 @@ async fn a_stopped_broker_confirms_nothing_it_does_not_hold(
 }
 
 /// Goal: G8, for a broker that may forget: when it stops, every submission still gets its one
-/// receipt, and what is not confirmed is the broker's fault. Oracle: the receipts. That what it
-/// confirmed outlives the stop is not promised: ElasticMQ forgets, also when it is stopped in order
+/// receipt, and missing confirmations are the broker's fault. Oracle: the receipts. Confirmed
+/// messages need not survive the stop: ElasticMQ forgets them even in an orderly one
 /// (docs/reliability.md).
 async fn a_stopped_broker_leaves_no_submission_without_a_receipt(
     stage: Stage,
@@ -134,10 +135,10 @@ async fn a_stopped_broker_leaves_no_submission_without_a_receipt(
     publish_through_an_outage(&stage, broker.as_ref()).await.map(drop)
 }
 
-/// The receipts of a publisher while its broker stopped.
+/// The result of publishing while the broker stopped.
 struct Outage {
     topic: String,
-    /// The numbers of the messages that the broker confirmed.
+    /// Numbers of the messages that the broker confirmed.
     confirmed: BTreeSet<u64>,
 }
 
@@ -148,8 +149,8 @@ async fn publish_through_an_outage(stage: &Stage, broker: &dyn Broker) -> Result
     let topic = broker.topic_name(stage, "outage");
     broker.create_topic(stage, &topic).await?;
     if broker.backend() == Backend::Rabbitmq {
-        // It confirms a declaration before that is on disk: a crash right after it would take the
-        // queue with it.
+        // RabbitMQ confirms a declaration before it is on disk: a crash right afterwards would lose
+        // the queue.
         services::restart(Backend::Rabbitmq).await?;
     }
     let (sender, mut receipts) = Receipts::channel();
@@ -187,8 +188,8 @@ async fn publish_through_an_outage(stage: &Stage, broker: &dyn Broker) -> Result
     Ok(Outage { topic, confirmed })
 }
 
-/// Goal: G2, a database that crashes in the middle loses nothing; relay and consumer come back by
-/// themselves. Oracle: the checker.
+/// Goal: G2, a database that crashes in the middle loses nothing; relay and consumer recover
+/// without help. Oracle: the checker.
 async fn a_database_that_crashes_loses_nothing(stage: Stage, broker: Arc<dyn Broker>) -> Outcome {
     let workload = Workload::<Postgres>::open(&stage, broker).await?;
     let config =
@@ -206,8 +207,8 @@ async fn a_database_that_crashes_loses_nothing(stage: Stage, broker: Arc<dyn Bro
     relay.stop().await
 }
 
-/// Goal: a database that is down when the relay starts is waited for, not an end. Oracle: the
-/// checker.
+/// Goal: a relay that starts while the database is down waits for it and does not give up. Oracle:
+/// the checker.
 async fn a_database_that_is_down_at_the_start_is_waited_for(
     stage: Stage,
     broker: Arc<dyn Broker>,

@@ -1,5 +1,4 @@
-//! Kafka that stops in the middle of transactions. The oracle is a plain reader of committed
-//! records.
+//! Kafka stops in the middle of transactions. The oracle is a plain reader of committed records.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,8 +17,8 @@ use tests::{Backend, Broker, Failure, Outcome, RelayProcess, Stage, eventually, 
 
 use super::place_many_patiently;
 
-/// Goal: a broker that crashes while a relay publishes in transactions, and with it the coordinator
-/// and the leader of the marks, loses nothing and shows nothing twice.
+/// Goal: a broker crashes while a relay publishes in transactions, and takes down the coordinator
+/// and the leader of the marks. Nothing is lost, and nothing is seen twice.
 pub(super) async fn a_broker_that_crashes_shows_each_message_once(
     stage: Stage,
     broker: Arc<dyn Broker>,
@@ -46,13 +45,13 @@ pub(super) async fn a_broker_that_crashes_shows_each_message_once(
     relay.stop().await
 }
 
-/// The payloads that a reader of committed records sees.
+/// Returns the payloads that a reader of committed records sees.
 fn seen(topic: &str) -> Result<Vec<Vec<u8>>, Failure> {
     Ok(committed::read(&Backend::Kafka.address()?, topic)?.into_iter().flatten().collect())
 }
 
-/// Goal: a commit that nobody answers is unknown, so its session commits nothing more. Oracle: the
-/// mark that a successor finds.
+/// Goal: the outcome of an unanswered commit is unknown, so its session commits nothing more.
+/// Oracle: the mark that a successor finds.
 pub(super) async fn a_commit_that_nobody_answers_ends_its_session(
     stage: Stage,
     broker: Arc<dyn Broker>,
@@ -85,7 +84,7 @@ pub(super) async fn a_commit_that_nobody_answers_ends_its_session(
     let mark = |number| TransactionMark { number, content: Vec::from("unanswered") };
     let unknown = connector.commit(connector.close(connector.session()), mark(1)).await;
     let unknown = unknown.err().ok_or("nobody was there to commit")?.to_string();
-    // Asked for anything from now on, it answers with this end of its transaction.
+    // From now on it answers every call with this failure of its transaction.
     let refused = submit("second").await?.err().ok_or("the session takes nothing more")?;
     assert!(refused.to_string().contains(&unknown), "{refused} is not {unknown}");
     services::start(Backend::Kafka).await?;

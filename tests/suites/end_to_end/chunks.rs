@@ -1,4 +1,4 @@
-//! Messages that are larger than their broker takes.
+//! Messages that are larger than their broker accepts.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -14,11 +14,11 @@ use tests::workload::Workload;
 use tests::{Broker, Dialect, Failure, Outcome, RelayProcess, Stage, eventually};
 
 const RELAY: &str = "orders";
-/// The relay's configured limit of the broker.
+/// The limit of the broker that the relay is configured with.
 const LIMIT: usize = 32 << 10;
 const ENGINE: &str = "message_bytes_max = \"32KiB\"\noversize = \"chunk\"\n";
 
-/// Writes the effect of an order, which is only readable whole.
+/// A handler that writes the effect of an order, whose payload is readable only as a whole.
 struct Apply;
 
 #[async_trait]
@@ -39,10 +39,10 @@ impl<DB: Dialect> Handler<DB> for Apply {
     }
 }
 
-/// Goal: A9 and C9. Messages of three times the limit, among small ones of their keys, take effect
-/// once, whole and in order, although a relay stopped between two chunks, and another is killed.
-/// `relay verify` proves it. Oracle: the checker; the handler reads JSON of which a fragment is
-/// none; nothing is left incomplete; the report.
+/// Goal: messages of three times the limit, among small ones of their keys, take effect once, whole
+/// and in order, although one relay stops between two chunks and another is killed. `relay verify`
+/// proves it. Oracle: the checker; the handler parses JSON, which no fragment is; nothing is left
+/// incomplete; the report.
 pub(crate) async fn a_message_in_chunks_arrives_whole_and_once<DB: Dialect>(
     stage: Stage,
     broker: Arc<dyn Broker>,
@@ -78,8 +78,8 @@ pub(crate) async fn a_message_in_chunks_arrives_whole_and_once<DB: Dialect>(
     place(&workload).await?;
     let relay = RelayProcess::start(&stage, &config)?;
     workload.settled().await?;
-    // The last chunks can be on their way once more: the killed relay had not noted what it had
-    // sent.
+    // The last chunks may still be on their way a second time: the killed relay had not recorded
+    // what it had sent.
     eventually("nothing is left incomplete", || async {
         let left = workload.database.integer("SELECT count(*) FROM inbox_chunk").await?;
         Ok((left == 0).then_some(()))
@@ -91,8 +91,8 @@ pub(crate) async fn a_message_in_chunks_arrives_whole_and_once<DB: Dialect>(
     verified(&stage, &workload).await
 }
 
-/// `relay verify` knows a message by its chunks: on the broker, where there is a log to read, and
-/// in the inbox.
+/// Checks that `relay verify` recognizes a message by its chunks: on the broker, if it has a log to
+/// read, and in the inbox.
 async fn verified<DB: Dialect>(stage: &Stage, workload: &Workload<DB>) -> Outcome {
     let config = verify::config(stage, workload, &workload.database.url, "")?;
     let (code, report) = verify::verify(&config, &["--grace", "1s"]).await?;
@@ -101,7 +101,7 @@ async fn verified<DB: Dialect>(stage: &Stage, workload: &Workload<DB>) -> Outcom
     Ok(())
 }
 
-/// Small and large orders of three keys.
+/// Places small and large orders of three keys.
 async fn place<DB: Dialect>(workload: &Workload<DB>) -> Outcome {
     for number in 0..12 {
         let mut tx = workload.begin().await?;
@@ -112,7 +112,7 @@ async fn place<DB: Dialect>(workload: &Workload<DB>) -> Outcome {
     Ok(())
 }
 
-/// Sends the first two chunks of an order, and no more, as a relay does that stops there.
+/// Sends only the first two chunks of an order, like a relay that stops there.
 async fn begin_to_send<DB: Dialect>(
     workload: &Workload<DB>,
     (id, payload): (message::MessageId, Vec<u8>),

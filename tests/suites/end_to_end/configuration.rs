@@ -1,4 +1,4 @@
-//! Errors of the program about wrong settings, and that it starts nothing then.
+//! Errors of the program about wrong settings, with which it starts nothing.
 
 use libtest_mimic::Trial;
 use sqlx::Postgres;
@@ -28,7 +28,7 @@ url = \"sqlite::memory:\"
 bootstrap_servers = [\"127.0.0.1:1\"]
 ";
 
-/// Runs the program with a file that it must refuse; answers what it says.
+/// Runs the program with a file that it must refuse. Returns its errors.
 async fn refused(config: &Config) -> Result<String, tests::Failure> {
     let path = config.path().to_str().ok_or("a path that is no text")?;
     let output = relay(&["run", "--config", path]).await?;
@@ -37,7 +37,7 @@ async fn refused(config: &Config) -> Result<String, tests::Failure> {
     Ok(text)
 }
 
-/// Goal: a misspelt setting does not pass in silence. Oracle: exit code 2; name, line and known
+/// Goal: a misspelt setting is never silently ignored. Oracle: exit code 2; name, line and known
 /// names in the text.
 async fn an_unknown_setting(stage: Stage) -> Outcome {
     let config = Config::text(&stage, &format!("{PIPELINE}[pipeline.engine]\nlease_til = \"5s\"\n"))?;
@@ -48,9 +48,9 @@ async fn an_unknown_setting(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// Goal: no name of the configuration gets into a statement, or past the limits of whom it names.
-/// Oracle: exit code 2 and the setting, for each name and each place; the database's file is not
-/// even made.
+/// Goal: no name of the configuration gets into a statement, or exceeds the limits for what it
+/// names. Oracle: exit code 2 and the setting, for each name and each place; the database's file is
+/// not even created.
 async fn hostile_names(stage: Stage) -> Outcome {
     let file = stage.folder().join("never.db");
     let pipeline = PIPELINE.replace("sqlite::memory:", &format!("sqlite:{}?mode=rwc", file.display()));
@@ -64,7 +64,7 @@ async fn hostile_names(stage: Stage) -> Outcome {
                 pipeline.replace("[pipeline.kafka]", &format!("schema = {text}\n[pipeline.kafka]")),
             ),
         ];
-        // 64 letters are a queue's name.
+        // A queue's name may have 64 letters.
         if name.len() != 64 {
             let (head, _) = pipeline.split_once("[pipeline.kafka]").ok_or("no broker")?;
             places.push(("pipeline[0].sqs.queues", format!("{head}{sqs}{text} }}\n")));
@@ -73,7 +73,7 @@ async fn hostile_names(stage: Stage) -> Outcome {
             let told = refused(&Config::text(&stage, &text)?).await?;
             assert!(told.contains(setting), "{name:?}: {told}");
         }
-        // No argument of a program can hold it.
+        // A program's argument cannot hold a null character.
         if !name.contains('\0') {
             let output = relay(&["migrate", "roles", &format!("--producer={name}")]).await?;
             assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0), "{name:?}");
@@ -90,8 +90,8 @@ async fn two_pipelines_of_one_name(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// Goal: a database without tables is waited for, as a restore may bring them, and the log names
-/// the command that helps. Oracle: the log, and a process that runs.
+/// Goal: the relay waits for a database without tables, because a restore may bring them, and the
+/// log names the command that helps. Oracle: the log, and a process that runs.
 async fn a_missing_schema(stage: Stage) -> Outcome {
     let database = Database::<Postgres>::empty(&stage).await?;
     let broker = brokers::open(Backend::Kafka).await?;
@@ -115,8 +115,8 @@ async fn a_schema_that_is_too_new(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// Goal: wrong credentials are told apart from an outage, and never printed. Oracle: the log names
-/// the operator's fault and holds no password.
+/// Goal: wrong credentials are distinguished from an outage, and never printed. Oracle: the log
+/// names the operator's fault and holds no password.
 async fn a_wrong_database_password(stage: Stage) -> Outcome {
     let database = Database::<Postgres>::migrated(&stage).await?;
     let url = database.url.replacen(":outbox@", ":s3cret@", 1);
@@ -127,14 +127,14 @@ async fn a_wrong_database_password(stage: Stage) -> Outcome {
     relay.kill().await
 }
 
-/// As above, for a broker.
+/// Does the same for a broker.
 async fn a_wrong_broker_password(stage: Stage) -> Outcome {
     let database = Database::<Postgres>::migrated(&stage).await?;
     let url = Backend::Rabbitmq.address()?.replace("guest:guest@", "guest:s3cret@");
     let broker = brokers::Rabbitmq::new(url);
     let relay =
         RelayProcess::start(&stage, &Config::write(&stage, "orders", &database.relay_url()?, &broker, "")?)?;
-    // The relay's own line, not the client library's before it.
+    // The relay's own line, not the earlier one of the client library.
     relay.tells("check user name, password and permissions").await?;
     let log = relay.log()?;
     assert!(!log.contains("s3cret"), "the log holds the password");

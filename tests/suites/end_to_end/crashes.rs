@@ -11,9 +11,9 @@ const ORDERS: usize = 60;
 const KEYS: usize = 7;
 
 /// Goal: G2 and G5, a relay that is killed between publishing and storing its cursor loses nothing,
-/// and nothing takes effect twice. The cursor is stored once in 1.9 s, so every kill hits that
-/// window. Oracle: the checker; and the consumer was handed repetitions, which proves that the
-/// window was hit (a FIFO queue of SQS drops them itself).
+/// and nothing takes effect twice. The cursor is stored every 1.9 s, so every kill hits that
+/// window. Oracle: the checker; the consumer received duplicates, which proves that the window was
+/// hit (a FIFO queue of SQS drops them itself).
 pub(crate) async fn a_relay_that_is_killed_again_and_again_loses_nothing<DB: Dialect>(
     stage: Stage,
     broker: Arc<dyn Broker>,
@@ -30,7 +30,7 @@ pub(crate) async fn a_relay_that_is_killed_again_and_again_loses_nothing<DB: Dia
         workload.place_many(KEYS, ORDERS / 2).await?;
         expected += i64::try_from(ORDERS / 2)?;
         workload.applied(expected).await?;
-        // Another half is on its way when the relay dies.
+        // The second half is being published when the relay dies.
         workload.place_many(KEYS, ORDERS / 2).await?;
         expected += i64::try_from(ORDERS / 2)?;
         relay.kill().await?;

@@ -14,8 +14,8 @@ use time::OffsetDateTime;
 
 const RELAY: &str = "orders";
 
-/// Goal: G1 and G3, nothing is published that did not commit. Oracle: the checker; a message of
-/// rolled-back work would be an effect without an order, or a doubled one, because the next order
+/// Goal: G1 and G3, nothing is published that did not commit. Oracle: the checker. A message of
+/// rolled-back work would be an effect without an order, or a duplicate, because the next order
 /// takes the same number again.
 pub(crate) async fn rolled_back_work_leaves_no_message<DB: Dialect>(
     stage: Stage,
@@ -72,8 +72,9 @@ pub(crate) async fn the_trace_context_arrives<DB: Dialect>(stage: Stage, broker:
     relay.stop().await
 }
 
-/// Goal: A7, a scheduled message leaves not before its time and soon after, and nobody waits for
-/// it. Oracle: the clock of this machine (the database runs on it) when the effect is first seen.
+/// Goal: a scheduled message is published not before its time and soon after, and delays no other
+/// message. Oracle: this machine's clock, which the database uses as well, when the effect is first
+/// seen.
 pub(crate) async fn a_scheduled_message_leaves_at_its_time<DB: Dialect>(
     stage: Stage,
     broker: Arc<dyn Broker>,
@@ -82,14 +83,14 @@ pub(crate) async fn a_scheduled_message_leaves_at_its_time<DB: Dialect>(
     let config = Config::write(&stage, RELAY, &workload.database.relay_url()?, workload.broker.as_ref(), "")?;
     let relay = RelayProcess::start(&stage, &config)?;
     let consumer = workload.consume().await?;
-    // The broker session and the subscription stand before the clock starts.
+    // The broker session and the subscription are open before the clock starts.
     workload.place("warm-up").await?;
     workload.applied(1).await?;
     let due = OffsetDateTime::now_utc() + Duration::from_secs(4);
     let mut tx = workload.begin().await?;
     workload.outbox().enqueue(&mut tx, workload.message("later", 1).deliver_at(due)).await?;
     tx.commit().await?;
-    workload.place("later").await?; // number 1 of its key as well: told apart below
+    workload.place("later").await?; // also number 1 of its key: distinguished below
     workload.applied(2).await?;
     assert!(OffsetDateTime::now_utc() < due, "an unscheduled message of the same key had to wait");
     workload.applied(3).await?;
@@ -101,8 +102,8 @@ pub(crate) async fn a_scheduled_message_leaves_at_its_time<DB: Dialect>(
     relay.stop().await
 }
 
-/// Goal: B5 and G7, a long transaction delays only its own rows, and they are not lost. Oracle:
-/// what was committed later takes effect while the transaction is open; the checker at the end.
+/// Goal: G7, a long transaction delays only its own rows, and they are not lost. Oracle: rows that
+/// were committed later take effect while the transaction is open; the checker at the end.
 pub(crate) async fn an_open_transaction_delays_only_its_own_rows(
     stage: Stage,
     broker: Arc<dyn Broker>,
@@ -132,10 +133,10 @@ pub(crate) async fn an_open_transaction_delays_only_its_own_rows(
     relay.stop().await
 }
 
-/// Goal: G1, after a sequence went back and was ahead again before a relay looked: it finds nothing
-/// wrong before it meets two rows of one id. Oracle: the checker.
+/// Goal: G1, after a sequence went back and was ahead again before a relay read the log. The relay
+/// sees nothing wrong until it meets two rows with one id. Oracle: the checker.
 pub(crate) async fn rows_of_one_id_are_all_delivered(stage: Stage, broker: Arc<dyn Broker>) -> Outcome {
-    // As if the messages had been made days before: their rows are in another segment.
+    // Makes the messages look days old, so that their rows are in another segment.
     const MAKE_OLDER: &str = "UPDATE outbox_message AS m SET message_id = encode(
             set_byte(set_byte(uuid_send(m.message_id), 1, hours / 256), 2, hours % 256), 'hex')::uuid
         FROM (SELECT id, get_byte(uuid_send(message_id), 1) * 256 + get_byte(uuid_send(message_id), 2) - 12 AS hours

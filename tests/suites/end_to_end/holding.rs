@@ -1,4 +1,4 @@
-//! Holding: which messages wait, and which do not.
+//! Holding: which messages wait behind a blocked one, and which do not.
 
 use std::sync::Arc;
 
@@ -14,8 +14,8 @@ use tests::{Broker, Dialect, Failure, Outcome, RelayProcess, Stage, eventually};
 
 const RELAY: &str = "orders";
 
-/// Goal: B8 and G7, a message that the broker can never take is parked where an operator sees it,
-/// with its key behind it, and everything else flows; after the operator's edit the key goes on in
+/// Goal: G7, a message that the broker can never accept is parked where an operator sees it, with
+/// its key behind it, and everything else flows; after the operator's edit the key continues in
 /// order. Oracle: effects of other keys while it is parked; the checker's order at the end.
 pub(crate) async fn a_poisoned_message_holds_its_key_only<DB: Dialect>(
     stage: Stage,
@@ -62,7 +62,7 @@ pub(crate) async fn a_poisoned_message_holds_its_key_only<DB: Dialect>(
     relay.stop().await
 }
 
-/// The next order of the key, with a payload that no relay of this broker sends.
+/// Places the next order of the key, with a payload that no relay of this broker sends.
 async fn place_oversize<DB: Dialect>(workload: &Workload<DB>, bytes: usize) -> Result<(), Failure> {
     let mut tx = workload.begin().await?;
     DB::execute(&mut tx, "UPDATE counter SET seq = 2 WHERE key = 'poisoned'").await?;
@@ -73,8 +73,8 @@ async fn place_oversize<DB: Dialect>(workload: &Workload<DB>, bytes: usize) -> R
     Ok(())
 }
 
-/// Goal: a message for a topic that does not exist stops that topic by name, others flow, and it
-/// leaves once the topic is there. Oracle: the relay's log names the topic; effects of the other
+/// Goal: a message for a missing topic stops only that topic, the log names it, and the message is
+/// published once the topic exists. Oracle: the relay's log names the topic; effects of the other
 /// topic; the record, read with a plain client.
 pub(crate) async fn an_unknown_topic_stops_alone<DB: Dialect>(
     stage: Stage,
@@ -107,9 +107,9 @@ pub(crate) async fn an_unknown_topic_stops_alone<DB: Dialect>(
     relay.stop().await
 }
 
-/// Goal: with `unroutable = "dead"` a message that no queue takes is an operator's at once, with
-/// its key behind it, and other keys of its topic go on. Oracle: one attempt and the reason; what a
-/// plain client finds once a queue is there.
+/// Goal: with `unroutable = "dead"` a message that no queue accepts is dead at once, with its key
+/// behind it, and other keys of its topic continue. Oracle: one attempt and the reason; the records
+/// that a plain client finds once a queue exists.
 pub(crate) async fn a_message_that_nobody_takes_is_dead_at_once(
     stage: Stage,
     broker: Arc<dyn Broker>,

@@ -1,4 +1,4 @@
-//! `relay dead` on inboxes: what an operator decides about the dead letters of a consumer.
+//! `relay dead` on inboxes: an operator's decisions about the dead letters of a consumer.
 
 use inbox::{Admission, ConsumerName, Inbox, InboxOptions, Reason, Tenant};
 use libtest_mimic::Trial;
@@ -22,8 +22,8 @@ pub(crate) fn trials() -> Vec<Trial> {
 const KEY_IN_ORDER: &str = "dead_letters_of_a_key_are_decided_about_in_order_of_arrival";
 
 /// Goal: a plan takes the dead letters of a key in the order of their arrival, whatever the clocks
-/// said, and a discard goes through them backwards: once the first one is gone, the next one could
-/// take effect. Oracle: the program's output, and the audit.
+/// said, and a discard goes through them backwards, because once the first one is gone the next one
+/// could take effect. Oracle: the program's output, and the audit.
 async fn key_in_order<DB: Dialect>(stage: Stage) -> Outcome {
     let database = Database::<DB>::migrated(&stage).await?;
     let inbox = Inbox::open(database.consumer.clone(), InboxOptions::default()).await?;
@@ -36,7 +36,7 @@ async fn key_in_order<DB: Dialect>(stage: Stage) -> Outcome {
         let cause = (reason, String::from("no price"), 1);
         drop(inbox.dead_letter(&ConsumerName::new("billing")?, &Tenant::none(), &delivery, cause).await?);
     }
-    // The clock of the process that stored the first one ran ahead.
+    // The clock of the process that stored the first dead letter was fast.
     let last = "ffffffff-ffff-7fff-bfff-ffffffffffff";
     for sql in [
         format!(
@@ -57,13 +57,13 @@ async fn key_in_order<DB: Dialect>(stage: Stage) -> Outcome {
     assert!(plan[1] < plan[2], "{plan:?}");
     let discarded = json(&database.url, &[&["discard", "--yes"][..], &decide].concat()).await?;
     assert_eq!((outcomes(&discarded), ids(&discarded["messages"])), (vec!["discarded"; 3], plan.clone()));
-    // The audit tells the newest decision first: that about the first letter of the key.
+    // The audit lists the newest decision first: the one about the first dead letter of the key.
     assert_eq!(ids(&json(&database.url, &["audit", "--each"]).await?), plan);
     Ok(())
 }
 
-/// Goal: an inbox that cannot be looked at is not reported as empty, and the advice is none that
-/// was followed already. Oracle: the program's output.
+/// Goal: an inbox that cannot be read is not reported as empty, and the advice is not something the
+/// operator already did. Oracle: the program's output.
 async fn unanswered() -> Outcome {
     let inbox = ["--inbox", "sqlite:/nowhere/inbox.db"];
     let listed = relay(&[&["dead", "list"][..], &inbox].concat()).await?;
@@ -75,8 +75,9 @@ async fn unanswered() -> Outcome {
     Ok(())
 }
 
-/// Goal: an operator finds dead letters, has some redriven and gives others up, and it is known who
-/// did. Oracle: the program's output; what a copy of the discarded message comes to.
+/// Goal: an operator finds dead letters, requests redrives of some and discards others, and the
+/// audit shows who did. Oracle: the program's output; the outcome of a copy of the discarded
+/// message.
 async fn decides<DB: Dialect>(stage: Stage) -> Outcome {
     let database = Database::<DB>::migrated(&stage).await?;
     let inbox = Inbox::open(database.consumer.clone(), InboxOptions::default()).await?;
@@ -196,7 +197,7 @@ async fn json(url: &str, arguments: &[&str]) -> Result<Value, Failure> {
     Err(String::from_utf8_lossy(&output.stderr).into())
 }
 
-/// The exit code, and everything that was told.
+/// Returns the exit code and the whole output.
 async fn run(url: &str, arguments: &[&str]) -> Result<(Option<i32>, String), Failure> {
     let output = command(url, arguments).await?;
     let told = [output.stdout, output.stderr].concat();

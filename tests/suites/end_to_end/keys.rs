@@ -1,4 +1,4 @@
-//! `relay keys`: what an operator decides about idempotency keys whose holder is gone.
+//! `relay keys`: an operator's decisions about idempotency keys whose holder is gone.
 
 use std::time::Duration;
 
@@ -21,8 +21,8 @@ pub(crate) fn trials() -> Vec<Trial> {
 
 const OPERATION: &str = "POST /charges";
 
-/// Goal: an operator finds the keys of a service that died, lets one run again and gives the other
-/// one up. Oracle: the program's list; what the next claims come to.
+/// Goal: an operator finds the keys of a service that died, lets one run again and discards the
+/// other. Oracle: the program's list; the outcome of the next claims.
 async fn decides<DB: Dialect>(stage: Stage) -> Outcome {
     let database = Database::<DB>::migrated(&stage).await?;
     let keys = IdempotencyKeys::open(database.service.clone(), KeyOptions::default()).await?;
@@ -74,7 +74,7 @@ async fn json(url: &str, list: &str) -> Result<Vec<Value>, Failure> {
     Err(String::from_utf8_lossy(&output.stderr).into())
 }
 
-/// The exit code, and everything that was told.
+/// Decides about a key. Returns the exit code and the whole output.
 async fn decide(url: &str, verb: &str, key: &str) -> Result<(Option<i32>, String), Failure> {
     let which = [
         "--scope",

@@ -1,4 +1,4 @@
-//! How far a consumer lags behind, as its metric tells it.
+//! A consumer's lag, as its metric reports it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,11 +11,11 @@ use tests::relay_process::Config;
 use tests::workload::Workload;
 use tests::{Backend, Broker, Counters, Outcome, RelayProcess, Stage, brokers, eventually, trial};
 
-/// More than any client fetches ahead.
+/// More than any client prefetches.
 const MESSAGES: i64 = 1_200;
-/// Enough for batches where a relay sends one message of a key at a time (SQS).
+/// Enough keys for batches with a relay that sends one message of a key at a time (SQS).
 const KEYS: i64 = 40;
-/// Between two attempts at a message that holds others of its key.
+/// Pause between two attempts at a message that holds others of its key.
 const PAUSE: Duration = Duration::from_millis(200);
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -33,13 +33,13 @@ async fn applied(_: &mut inbox::Tx, _: &Message) -> Result<(), HandlerError> {
     Ok(())
 }
 
-/// Fails until it is dead-lettered, which takes longer than the case.
+/// Fails until the message is dead-lettered, which takes longer than the case.
 async fn refused(_: &mut inbox::Tx, _: &Message) -> Result<(), HandlerError> {
     Err(HandlerError::retry("the test lets nothing through"))
 }
 
-/// Goal: a consumer that does not keep up is seen. Oracle: the gauge while nothing takes effect,
-/// when everything has, and after the end of the session, when nothing is known.
+/// Goal: a consumer that falls behind is visible. Oracle: the gauge while no message takes effect,
+/// when all have, and after the end of the session, when the lag is unknown.
 async fn the_lag_is_told(stage: Stage, broker: Arc<dyn Broker>) -> Outcome {
     let counters = Counters::installed();
     let workload = Workload::<Postgres>::open(&stage, broker).await?;
@@ -91,7 +91,7 @@ async fn the_lag_is_told(stage: Stage, broker: Arc<dyn Broker>) -> Outcome {
     relay.stop().await
 }
 
-/// Whether the consumer has received anything yet.
+/// Returns whether the consumer has received any message yet.
 fn counted(counters: &Counters, consumer: &str) -> bool {
     counters.value("inbox_received_total", &[("consumer", consumer)]) > 0
 }

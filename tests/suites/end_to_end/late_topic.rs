@@ -14,10 +14,10 @@ const RELAY: &str = "orders";
 const KEYS: u32 = 40;
 /// Messages that wait for the topic.
 const WAITING: i64 = 10_000;
-/// New messages in a transaction.
+/// New messages in each transaction.
 const BATCH: i64 = 20;
 const BETWEEN_BATCHES: Duration = Duration::from_millis(20);
-/// Copies of parked messages that may be read for each message: one is looked for, read back and
+/// Maximum rows of parked copies read for each message: a copy is searched for, read back and
 /// removed.
 const READ_EACH: i64 = 10;
 
@@ -35,10 +35,10 @@ pub(crate) fn trials() -> Vec<Trial> {
     trials.into()
 }
 
-/// Goal: what waited for a topic leaves while new messages of its keys arrive, although the server
-/// has planned every statement for tables that were empty. Oracle: nothing is held any more while
-/// messages are still written; each message is in the topic once; the epoch of the lease, which
-/// each grant raises; the server's count of rows that were read of what is parked.
+/// Goal: messages that waited for a topic are published while new messages of their keys arrive,
+/// although the server planned every statement for empty tables. Oracle: nothing is held any more
+/// while messages are still written; each message is in the topic once; the epoch of the lease,
+/// which each grant raises; the server's count of parked rows that were read.
 async fn catches_up(stage: Stage, lease_ttl: &str) -> Outcome {
     let broker = brokers::open(Backend::Kafka).await?;
     let topic = broker.topic_name(&stage, "late");
@@ -96,7 +96,7 @@ async fn catches_up(stage: Stage, lease_ttl: &str) -> Outcome {
     Ok(())
 }
 
-/// Autovacuum would bring the statistics up to date whenever it likes.
+/// Turns autovacuum off: it could update the statistics at any time.
 async fn never_analyse(database: &Database<Postgres>) -> Outcome {
     let segments = (0..8).map(|number| format!("outbox_message_{number}"));
     for table in segments.chain(["outbox_exception", "outbox_parked"].map(String::from)) {

@@ -12,8 +12,8 @@ use tests::{Backend, Broker, Dialect, Outcome, RelayProcess, Stage, brokers, eve
 
 const RELAY: &str = "orders";
 
-/// Goal: B6, a leader that freezes past its lease is replaced, and when it wakes up it changes
-/// nothing. Oracle: the checker (order per key included), and lease and epoch in the database are
+/// Goal: a leader that freezes for longer than its lease is replaced, and changes nothing when it
+/// wakes up. Oracle: the checker, including the order per key; lease and epoch in the database are
 /// the successor's.
 pub(crate) async fn a_stopped_leader_is_replaced_and_changes_nothing<DB: Dialect>(
     stage: Stage,
@@ -43,8 +43,8 @@ pub(crate) async fn a_stopped_leader_is_replaced_and_changes_nothing<DB: Dialect
     standby.stop().await
 }
 
-/// Stops a process at a moment at which it does not hold the database: SQLite has one lock for all
-/// writers, and nobody writes as long as its owner is stopped.
+/// Suspends a process at a moment when it holds no lock of the database. SQLite has one lock for
+/// all writers, and no other process could write while its owner is suspended.
 async fn freeze<DB: Dialect>(process: &RelayProcess, workload: &Workload<DB>) -> Outcome {
     eventually("the process is stopped outside of a transaction", async || {
         process.signal("STOP").await?;
@@ -57,9 +57,9 @@ async fn freeze<DB: Dialect>(process: &RelayProcess, workload: &Workload<DB>) ->
     .await
 }
 
-/// Goal: SIGTERM drains, stores the cursor and gives the lease back, so that a standby need not
-/// wait for its end. Oracle: the lease lasts an hour, and the standby leads while the test waits
-/// for it; the checker; nothing is sent again, because the cursor was stored last.
+/// Goal: SIGTERM drains, stores the cursor and releases the lease, so that a standby need not wait
+/// for the lease to expire. Oracle: the lease lasts an hour, and the standby leads while the test
+/// waits for it; the checker; nothing is sent again, because the cursor was stored last.
 pub(crate) async fn a_terminated_leader_hands_over_at_once<DB: Dialect>(
     stage: Stage,
     broker: Arc<dyn Broker>,
@@ -78,7 +78,7 @@ pub(crate) async fn a_terminated_leader_hands_over_at_once<DB: Dialect>(
     standby.tells("leading").await?;
     workload.place_many(5, 20).await?;
     workload.settled().await?;
-    // With one message of a key in flight, some have left ahead of one that waited for its key.
+    // With one message of a key in flight, some messages left ahead of one that waited for its key.
     let ahead_max = match workload.broker.max_in_flight_per_key() {
         MaxInFlightPerKey::One => 10,
         _ => 0,
@@ -89,9 +89,9 @@ pub(crate) async fn a_terminated_leader_hands_over_at_once<DB: Dialect>(
     standby.stop().await
 }
 
-/// Goal: a second signal ends a relay that still waits for confirmations, and nothing is lost by
-/// that. Oracle: messages that took effect and were never confirmed to the relay; its exit code;
-/// the checker, and repetitions from the next relay.
+/// Goal: a second signal ends a relay that still waits for confirmations, and nothing is lost.
+/// Oracle: messages that took effect and were never confirmed to the relay; its exit code; the
+/// checker, and duplicates from the next relay.
 pub(crate) async fn a_second_signal_ends_the_relay_at_once(stage: Stage) -> Outcome {
     let broker = brokers::open(Backend::Rabbitmq).await?;
     let workload = Workload::<Postgres>::open(&stage, broker).await?;
@@ -114,7 +114,7 @@ pub(crate) async fn a_second_signal_ends_the_relay_at_once(stage: Stage) -> Outc
     workload.applied(21).await?;
     relay.signal("TERM").await?;
     relay.tells("waiting for outstanding confirmations").await?;
-    // At once it is the same signal, as `timeout` sends it.
+    // A signal that follows immediately counts as the same one: `timeout` sends it twice.
     relay.signal("TERM").await?;
     tokio::time::sleep(Duration::from_millis(1_200)).await;
     assert!(relay.has_ended()?.is_none(), "{}", relay.log()?);

@@ -33,10 +33,10 @@ use sqlx::{Postgres, Sqlite};
 use tests::trial::at_night;
 use tests::{Backend, brokers, trial};
 
-/// The brokers that PostgreSQL is paired with.
+/// Brokers that PostgreSQL is paired with.
 const BROKERS: [Backend; 4] = [Backend::Kafka, Backend::Rabbitmq, Backend::SqsFifo, Backend::Sqs];
 
-/// One trial per broker of a case that is generic over the database.
+/// Adds one trial for each broker, for a case that is generic over the database.
 macro_rules! everywhere {
     ($trials:ident: $($module:ident::$case:ident),* $(,)?) => {$(
         let name = stringify!($case);
@@ -54,8 +54,8 @@ macro_rules! everywhere {
     )*};
 }
 
-/// The cases of every change: one way from producer to consumer over every broker, what kills and
-/// holds it, and what a first start says.
+/// Returns the cases that run for every change: one path from producer to consumer over every
+/// broker, crashes and holds on it, and what a first start says.
 fn of_the_gate() -> Vec<Trial> {
     let mut trials = Vec::new();
     everywhere! { trials:
@@ -98,7 +98,8 @@ fn of_the_gate() -> Vec<Trial> {
     trials
 }
 
-/// Everything else: whole seconds of waiting each, or a browser, a collector, a connector.
+/// Returns all other cases: each waits for whole seconds, or needs a browser, a collector, a
+/// connector.
 fn of_the_night() -> Vec<Trial> {
     let mut trials = Vec::new();
     everywhere! { trials:

@@ -29,12 +29,12 @@ pub(crate) fn trials() -> Vec<Trial> {
     ]
 }
 
-/// An address that the relay chooses and tells.
+/// Address with a port that the relay chooses and logs.
 const ANY: &str = "127.0.0.1:0";
-/// The line that names it.
+/// Log line that names the address.
 const SERVING: &str = "serving /metrics";
 
-/// The status code and the body.
+/// Sends a GET request. Returns the status code and the body.
 pub(crate) async fn get(address: &str, path: &str) -> Result<(u16, String), Failure> {
     let mut stream = TcpStream::connect(address).await?;
     stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: relay\r\n\r\n").as_bytes()).await?;
@@ -52,13 +52,13 @@ fn served(stage: &Stage, config: &Config, address: &str) -> Result<Config, Failu
     Config::text(stage, &format!("{text}{http}"))
 }
 
-/// The value of the first series whose name and labels begin so.
+/// Returns the value of the first series whose name and labels begin with `series`.
 fn value(text: &str, series: &str) -> Option<f64> {
     text.lines().find_map(|line| line.strip_prefix(series)?.rsplit_once(' ')?.1.parse().ok())
 }
 
-/// Goal: the table is what a running relay exports, with these types and labels, and no more.
-/// Oracle: the text of a scrape, taken apart here.
+/// Goal: a running relay exports exactly the metrics of the table, with these types and labels.
+/// Oracle: the text of a scrape, parsed here.
 async fn every_metric(stage: Stage) -> Outcome {
     let workload = Workload::<Postgres>::open(&stage, brokers::open(Backend::Kafka).await?).await?;
     let url = workload.database.relay_url()?;
@@ -93,7 +93,7 @@ async fn every_metric(stage: Stage) -> Outcome {
     assert_eq!(value(&text, "relay_leading{"), Some(1.0));
     assert_eq!(value(&text, "relay_database_up{"), Some(1.0));
     let found = exported(&text);
-    // They need a fault of the program, an old history, or a failure of the database.
+    // These need a fault of the program, an old history, or a failure of the database.
     let rare =
         ["relay_maintenance_faults_total", "relay_expired_segments_total", "relay_database_failures_total"];
     for metric in engine::telemetry::METRICS {
@@ -116,7 +116,7 @@ async fn every_metric(stage: Stage) -> Outcome {
     relay.stop().await
 }
 
-/// The metrics of a scrape: the type, and the names of the labels.
+/// Returns the metrics of a scrape, with the type and the names of the labels.
 fn exported(text: &str) -> BTreeMap<&str, (&str, BTreeSet<&str>)> {
     let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
     let mut found: BTreeMap<_, _> = types.map(|(name, kind)| (name, (kind, BTreeSet::new()))).collect();
@@ -133,8 +133,8 @@ fn exported(text: &str) -> BTreeMap<&str, (&str, BTreeSet<&str>)> {
     found
 }
 
-/// Goal: messages that wait for an operator are seen by everybody who looks. Oracle: metrics and
-/// `relay status` while a topic is missing; the exit code.
+/// Goal: messages that wait for an operator are visible in every view. Oracle: metrics and `relay
+/// status` while a topic is missing; the exit code.
 async fn held_messages_are_backlog(stage: Stage) -> Outcome {
     let workload = Workload::<Postgres>::open(&stage, brokers::open(Backend::Kafka).await?).await?;
     let url = workload.database.relay_url()?;
@@ -165,8 +165,8 @@ async fn held_messages_are_backlog(stage: Stage) -> Outcome {
     process.stop().await
 }
 
-/// Goal: traffic is sent to processes that can work. Oracle: `/readyz` of a leader and a standby,
-/// and of a relay whose database does not answer.
+/// Goal: traffic is sent only to processes that can work. Oracle: `/readyz` of a leader and a
+/// standby, and of a relay whose database does not answer.
 async fn readiness(stage: Stage) -> Outcome {
     let workload = Workload::<Postgres>::open(&stage, brokers::open(Backend::Kafka).await?).await?;
     let url = workload.database.relay_url()?;
@@ -182,7 +182,7 @@ async fn readiness(stage: Stage) -> Outcome {
     assert_eq!(get(&standing, "/readyz").await?, (200, String::from("orders: standby\n")));
     leader.stop().await?;
     standby.stop().await?;
-    // The first port: nobody listens there.
+    // Port 1 has no listener.
     let nowhere = "127.0.0.1:1";
     let text = std::fs::read_to_string(config.path())?;
     let line = text.lines().find(|line| line.starts_with("url = ")).ok_or("no url")?;
@@ -201,10 +201,11 @@ async fn readiness(stage: Stage) -> Outcome {
     relay.stop().await
 }
 
-/// Goal: whoever reaches the port of metrics and health cannot have the process killed: the probes
-/// are answered whatever others do there. 200 connections of the prober's own address say nothing;
-/// before each probe come more of them, from other addresses as well, and some that have begun a
-/// request. Oracle: 20 probes, each answered with 200; the connections that the relay has closed.
+/// Goal: a client that reaches the port of metrics and health cannot get the process killed: probes
+/// are answered whatever others do there. 200 connections from the prober's own address say
+/// nothing. Before each probe come more of them, from other addresses as well, and some that have
+/// begun a request. Oracle: 20 probes, each answered with 200; the connections that the relay has
+/// closed.
 async fn silent_connections(stage: Stage) -> Outcome {
     const PROBES: usize = 20;
     /// The beginning of a request.
@@ -226,7 +227,7 @@ async fn silent_connections(stage: Stage) -> Outcome {
         for host in 1..=8 {
             for number in 0..8 {
                 let mut stream = connect_from(host, &address).await?;
-                // The relay may have closed it by then.
+                // The relay may already have closed it.
                 if number % 2 == 0 && stream.write_all(HEAD).await.is_err() {
                     continue;
                 }
@@ -241,7 +242,7 @@ async fn silent_connections(stage: Stage) -> Outcome {
         answered += 1;
     }
     assert_eq!(answered, PROBES);
-    // Those that say nothing do not stay, whatever comes after them.
+    // Silent connections are closed, whatever comes after them.
     eventually("all silent connections are closed", || {
         silent.retain(is_open);
         let closed = silent.is_empty();
@@ -251,32 +252,32 @@ async fn silent_connections(stage: Stage) -> Outcome {
     relay.stop().await
 }
 
-/// Much longer than a probe takes, and shorter than the silent connections of the test would need
+/// Much longer than a probe takes, and shorter than the silent connections of the test would take
 /// one after the other.
 const PROBE_MAX: Duration = Duration::from_secs(20);
 
-/// A connection of the loopback address with this last number.
+/// Connects from the loopback address that ends in `host`.
 async fn connect_from(host: u8, address: &str) -> Result<TcpStream, Failure> {
     let socket = TcpSocket::new_v4()?;
     socket.bind((std::net::Ipv4Addr::new(127, 0, 0, host), 0).into())?;
     Ok(socket.connect(address.parse()?).await?)
 }
 
-/// Whether the other end has not closed it.
+/// Returns whether the other end has not closed it.
 fn is_open(stream: &TcpStream) -> bool {
     let mut bytes = [0; 512];
     loop {
         match stream.try_read(&mut bytes) {
             Ok(0) => return false,
-            // Its words do not matter.
+            // The response does not matter.
             Ok(_) => {}
             Err(error) => return error.kind() == std::io::ErrorKind::WouldBlock,
         }
     }
 }
 
-/// Goal: SIGHUP applies what can be applied, names the rest, and an error changes nothing. Oracle:
-/// the log; the process goes on.
+/// Goal: SIGHUP applies the settings that can change at run time and names the rest; an error
+/// changes nothing. Oracle: the log; the process continues.
 async fn reload(stage: Stage) -> Outcome {
     let workload = Workload::<Postgres>::open(&stage, brokers::open(Backend::Kafka).await?).await?;
     let url = workload.database.relay_url()?;
@@ -297,8 +298,8 @@ async fn reload(stage: Stage) -> Outcome {
     relay.stop().await
 }
 
-/// Goal: a unit of `Type=notify` with a watchdog. Oracle: the datagrams, received by a socket of
-/// the test's own.
+/// Goal: the relay works as a unit of `Type=notify` with a watchdog. Oracle: the datagrams,
+/// received by the test's own socket.
 async fn service_manager(stage: Stage) -> Outcome {
     let workload = Workload::<Postgres>::open(&stage, brokers::open(Backend::Kafka).await?).await?;
     let url = workload.database.relay_url()?;
@@ -320,7 +321,7 @@ async fn service_manager(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// Waits for a datagram that holds this.
+/// Waits for a datagram with this line.
 async fn told(socket: &UnixDatagram, text: &str) -> Outcome {
     let waited = async {
         let mut buffer = [0; 1024];
@@ -334,8 +335,8 @@ async fn told(socket: &UnixDatagram, text: &str) -> Outcome {
     tokio::time::timeout(Duration::from_secs(20), waited).await.map_err(|_| format!("{text} was not told"))?
 }
 
-/// Goal: a transaction that holds rows back raises the alert under the documented roles, from which
-/// its age is hidden; and that is not shown as an age of 0. Oracle: the metric, which grows; the
+/// Goal: a transaction that holds rows back raises the alert even under the documented roles, which
+/// cannot see its age, and the hidden age is not shown as 0. Oracle: the metric, which grows; the
 /// pid; `relay status` before and after the grant that `relay doctor` names.
 async fn hidden_transaction(stage: Stage) -> Outcome {
     let workload = Workload::<Postgres>::open(&stage, brokers::open(Backend::Kafka).await?).await?;

@@ -1,4 +1,4 @@
-//! The page for operators of the real program: who may do what, and what nobody may.
+//! The operators' page of the real program: who may do what, and what is forbidden to all.
 
 mod access;
 mod browser;
@@ -18,13 +18,13 @@ use tests::{Backend, Dialect, Failure, RelayProcess, Role, Stage, brokers, event
 
 use client::Client;
 
-/// The pipeline.
+/// Name of the relay and its pipeline.
 const RELAY: &str = "orders";
-/// The line that names the page's address.
+/// Log line that names the page's address.
 const SERVING: &str = "serving the page";
-/// An operator, by token.
+/// Token of an operator.
 const ANN: &str = "token-of-ann-the-operator";
-/// A viewer, by password.
+/// Password of a viewer.
 const EVE: &str = "password-of-eve";
 
 const USERS: &str = "\
@@ -53,7 +53,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     trials
 }
 
-/// A running relay with its page, and messages that are dead: larger than the pipeline takes.
+/// A running relay with its page. Its dead messages are larger than the pipeline accepts.
 pub(crate) struct Served {
     pub(crate) workload: Workload<Postgres>,
     pub(crate) relay: RelayProcess,
@@ -62,7 +62,7 @@ pub(crate) struct Served {
 }
 
 impl Served {
-    /// Starts it with `users`; `more` is appended to the section of the page.
+    /// Starts a relay with `users`; `more` is appended to the section of the page.
     pub(crate) async fn start(stage: &Stage, users: &str, more: &str) -> Result<Self, Failure> {
         let workload = Workload::<Postgres>::open(stage, brokers::open(Backend::KafkaMock).await?).await?;
         let config = config(stage, &workload, users, more)?;
@@ -72,12 +72,12 @@ impl Served {
         Ok(Self { workload, relay, config, address })
     }
 
-    /// Places so many messages that die at once, each with a key of its own.
+    /// Places this many messages that die at once, each with a key of its own.
     pub(crate) async fn with_dead(self, count: usize) -> Result<Self, Failure> {
         self.with_dead_more(0, count).await
     }
 
-    /// Places dead messages from one number up to another.
+    /// Places dead messages numbered from `from` up to `to`, exclusive.
     pub(crate) async fn with_dead_more(self, from: usize, to: usize) -> Result<Self, Failure> {
         let there = self.parked("dead").await?;
         for number in from..to {
@@ -92,13 +92,13 @@ impl Served {
         Ok(self)
     }
 
-    /// How many messages are parked in a state.
+    /// Returns how many messages are parked in a state.
     pub(crate) async fn parked(&self, state: &str) -> Result<i64, Failure> {
         let count = format!("SELECT count(*) FROM outbox_exception WHERE state = '{state}'");
         self.workload.database.integer(&count).await
     }
 
-    /// Lines in the audits: decisions, and what operators did besides.
+    /// Returns the number of lines in all audits: decisions, and other operations of operators.
     pub(crate) async fn audited(&self) -> Result<i64, Failure> {
         let count = "SELECT (SELECT count(*) FROM outbox_audit) + (SELECT count(*) FROM outbox_operation) \
                      + (SELECT count(*) FROM inbox_audit) + (SELECT count(*) FROM idempotency_audit) \
@@ -106,25 +106,25 @@ impl Served {
         self.workload.database.integer(count).await
     }
 
-    /// The dead messages as the list's form names them.
+    /// Returns the dead messages as the list's form names them.
     pub(crate) async fn rows(&self) -> Result<Vec<String>, Failure> {
         let rows =
             "SELECT 'outbox/' || id || '/orders' FROM outbox_exception WHERE state = 'dead' ORDER BY id";
         self.workload.database.texts(rows).await
     }
 
-    /// Ann, with her token.
+    /// Returns a client that logs in as Ann, with her token.
     pub(crate) fn ann(&self) -> Client {
         Client::new(&self.address).with("Authorization", &format!("Bearer {ANN}"))
     }
 
-    /// Eve, with her password.
+    /// Returns a client that logs in as Eve, with her password.
     pub(crate) fn eve(&self) -> Client {
         Client::new(&self.address).basic("eve", EVE)
     }
 }
 
-/// A configuration with the page at an address that the relay chooses and tells.
+/// Returns a configuration with the page at an address that the relay chooses and logs.
 pub(crate) fn config(
     stage: &Stage,
     workload: &Workload<Postgres>,

@@ -13,9 +13,9 @@ use crate::commands::refusals::refusal;
 
 const RELAY: &str = "orders";
 
-/// Goal: a database password that was rotated is picked up from its file without a restart. Oracle:
-/// the old password no longer opens anything and every session of the user is gone; what is placed
-/// then takes effect all the same, through the same process.
+/// Goal: the relay picks up a rotated database password from its file without a restart. Oracle:
+/// the old password is refused and every session of the user is gone; a message placed afterwards
+/// still takes effect through the same process.
 pub(crate) async fn a_rotated_database_password_is_picked_up(stage: Stage) -> Outcome {
     let workload = Workload::<Postgres>::open(&stage, brokers::open(Backend::Kafka).await?).await?;
     let user = stage.unique("rotated");
@@ -55,8 +55,8 @@ pub(crate) async fn a_rotated_database_password_is_picked_up(stage: Stage) -> Ou
     relay.stop().await
 }
 
-/// Goal: a login that RabbitMQ refuses is shown until it is accepted, and a password that is wrong
-/// is not taken for a rotation; beside it, how many processes wait for the lease. Oracle: the
+/// Goal: a login that RabbitMQ refuses is shown until it is accepted, and a wrong password is not
+/// taken for a rotation; the status also shows how many processes wait for the lease. Oracle: the
 /// status while the file holds a wrong password, a right one, and a wrong one again; the log.
 pub(crate) async fn a_refused_login_is_shown_until_it_is_accepted(stage: Stage) -> Outcome {
     let workload = Workload::<Postgres>::open(&stage, brokers::open(Backend::Rabbitmq).await?).await?;
@@ -105,7 +105,7 @@ pub(crate) async fn a_refused_login_is_shown_until_it_is_accepted(stage: Stage) 
     relay.stop().await
 }
 
-/// Writes the URL of a user with this password, as a whole and at once.
+/// Replaces the file atomically by the URL of a user with this password. Returns the URL.
 fn write(file: &Path, admin: &str, user: &str, password: &str) -> Result<String, Failure> {
     let (scheme, rest) = admin.split_once("://").ok_or("no URL")?;
     let (_, place) = rest.rsplit_once('@').ok_or("a URL without a user")?;

@@ -1,4 +1,4 @@
-//! `relay sagas`: what an operator sees of sagas, and decides.
+//! `relay sagas`: an operator's view of sagas, and decisions about them.
 
 use std::time::Duration;
 
@@ -20,8 +20,8 @@ pub(crate) fn trials() -> Vec<Trial> {
     ]
 }
 
-/// Goal: an operator finds the sagas that are stuck, skips a step of one and cancels the other, and
-/// finds both decisions again. Oracle: the program's own lists; the sagas' ends.
+/// Goal: an operator finds stuck sagas, skips a step of one and cancels the other, and finds both
+/// decisions in the audit. Oracle: the program's own lists; how the sagas end.
 async fn decides<DB: Dialect>(stage: Stage) -> Outcome {
     let database = Database::<DB>::migrated(&stage).await?;
     let mut options = WorkerOptions::default();
@@ -81,7 +81,7 @@ async fn json(url: &str, arguments: &[&str]) -> Result<Value, Failure> {
     Err(String::from_utf8_lossy(&output.stderr).into())
 }
 
-/// Decides; checks the exit code, and a part of what was told.
+/// Makes a decision. Checks the exit code and a part of the output.
 async fn decide(url: &str, arguments: &[&str], code: i32, part: &str) -> Outcome {
     let output = relay_on(url, &[&["sagas"][..], arguments].concat()).await?;
     let told = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();

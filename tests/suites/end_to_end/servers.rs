@@ -1,5 +1,5 @@
-//! The program on servers as people have them. What the sessions do is tested at the seam:
-//! `conformance: outbox/servers`.
+//! The program on servers as they are found in practice. The sessions themselves are tested at the
+//! seam: `conformance: outbox/servers`.
 
 use std::sync::Arc;
 
@@ -28,8 +28,8 @@ pub(crate) fn trials() -> Vec<Trial> {
     ]
 }
 
-/// Goal: where the server refuses the functions of its write-ahead log, as Aurora does, messages
-/// flow, through a change of leader as well. Oracle: the checker.
+/// Goal: when the server refuses the functions of its write-ahead log, as Aurora does, messages
+/// flow, even through a change of leader. Oracle: the checker.
 async fn without_a_timeline(stage: Stage, broker: Arc<dyn Broker>) -> Outcome {
     let workload = Workload::<Postgres>::open(&stage, broker).await?;
     workload.database.refuse_wal_functions().await?;
@@ -49,7 +49,7 @@ async fn without_a_timeline(stage: Stage, broker: Arc<dyn Broker>) -> Outcome {
 }
 
 /// Goal: a role that is read-only and serializable by default can run the relay and every command
-/// that decides something. Oracle: the checker, and exit codes.
+/// that makes a decision. Oracle: the checker, and exit codes.
 async fn other_defaults(stage: Stage, broker: Arc<dyn Broker>) -> Outcome {
     let workload = Workload::<Postgres>::open(&stage, broker).await?;
     let database = &workload.database;
@@ -72,7 +72,7 @@ async fn other_defaults(stage: Stage, broker: Arc<dyn Broker>) -> Outcome {
     }
     consumer.stop().await?;
     relay.stop().await?;
-    // The owner of the tables decides about keys: a new session of its follows the defaults.
+    // The owner of the tables decides about keys. Its new sessions follow the defaults.
     let owner = database.texts("SELECT current_user").await?.remove(0);
     database
         .execute(
@@ -89,8 +89,8 @@ async fn other_defaults(stage: Stage, broker: Arc<dyn Broker>) -> Outcome {
     Ok(())
 }
 
-/// Goal: a parameter of a URL that the program cannot honour is refused where it enters, by its
-/// name, and never with its value. Oracle: exit code 2, the name, the remedy; no value.
+/// Goal: a URL parameter that the program cannot honour is refused where it is read, by its name
+/// and never with its value. Oracle: exit code 2, the name, the remedy; no value.
 async fn refused_urls(stage: Stage) -> Outcome {
     let place = "postgres://u@127.0.0.1:1/x";
     for (url, parts) in [

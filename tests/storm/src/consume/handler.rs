@@ -1,4 +1,4 @@
-//! Applies messages, and fails where it is told to.
+//! Applies messages, and fails where a message asks for it.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,10 +15,10 @@ use crate::content::HEADER_PREFIX;
 use crate::load::{Hint, Payload};
 use crate::workload::{Effect, Workload};
 
-/// Longer than the visibility of a message, and than a lease.
+/// Longer than the visibility timeout of a message, and than a lease.
 pub(crate) const HANG: Duration = Duration::from_secs(6);
 
-/// Whose account a message touches.
+/// Returns the tenant whose account a message touches.
 pub(super) fn tenant_of(message: &Message) -> Tenant {
     let tenant = message.headers.get(&format!("{HEADER_PREFIX}tenant"));
     tenant.and_then(|tenant| Tenant::new(tenant).ok()).unwrap_or_else(Tenant::none)
@@ -31,11 +31,11 @@ pub(super) struct Apply<DB: Workload> {
     pub(super) known: Known,
 }
 
-/// Messages that have failed or hung in this process before.
+/// The messages that have failed or hung in this process before.
 #[derive(Debug, Default)]
 pub(super) struct Known {
     ids: Mutex<HashSet<MessageId>>,
-    /// One has hung.
+    /// Whether a handler of this process has hung before.
     has_hung: AtomicBool,
 }
 
@@ -46,8 +46,9 @@ impl Known {
 }
 
 impl<DB: Workload> Apply<DB> {
-    /// A handler that hangs on SQLite keeps every consumer from writing: after the first one of a
-    /// process few do there, or nobody else would ever have a turn.
+    /// Returns whether the handler hangs on this message. On SQLite a hanging handler keeps every
+    /// consumer from writing. So after the first time in a process few messages hang there, or the
+    /// other consumers would never have a turn.
     fn hangs(&self, id: MessageId) -> bool {
         const SQLITE_SHARE: u128 = 32;
         let has_hung = || self.known.has_hung.swap(true, Ordering::Relaxed);

@@ -2,8 +2,8 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | `handler` | applies messages, and fails where it is told to |
-//! | `process` | the process around them |
+//! | `handler` | applies messages, and fails where a message asks for it |
+//! | `process` | the process of a consumer |
 
 mod handler;
 mod process;

@@ -25,16 +25,16 @@ pub struct ConsumerTask {
     pub database: String,
     /// The subscription that it reads.
     pub broker: BrokerAddress,
-    /// Its name.
+    /// The consumer's name.
     pub consumer: String,
-    /// A second name under which it applies every message in the same transaction: where a message
-    /// goes to one reader only.
+    /// A second name under which every message is applied in the same transaction. Used where a
+    /// message goes to one reader only.
     pub also: Option<String>,
-    /// Many messages per transaction.
+    /// Whether it handles many messages in one transaction.
     pub batch: bool,
     /// Whether the inbox's guard is on.
     pub guarded: bool,
-    /// Where it writes down what it receives.
+    /// Where it records the messages that it receives.
     pub journal: PathBuf,
 }
 
@@ -50,12 +50,12 @@ pub enum BrokerAddress {
         topic: String,
         /// The consumer group.
         group: String,
-        /// Partitions that are this reader's own. None: the group shares them.
+        /// The partitions assigned to this reader. None: the group shares them.
         partitions: Vec<u16>,
     },
     /// RabbitMQ.
     Rabbitmq {
-        /// Where it is.
+        /// The server's URL.
         url: String,
         /// The queue.
         queue: String,
@@ -69,21 +69,22 @@ pub enum BrokerAddress {
     },
 }
 
-/// Messages per transaction at most, where it is more than one.
+/// Maximum number of messages in a transaction, if there may be more than one.
 const BATCH: NonZeroUsize = NonZeroUsize::new(25).unwrap();
-/// Deliveries in hand at most.
+/// Maximum number of unsettled deliveries.
 const PREFETCH: NonZeroUsize = NonZeroUsize::new(100).unwrap();
-/// Transactions at once.
+/// Number of concurrent transactions.
 const CONCURRENCY: NonZeroUsize = NonZeroUsize::new(4).unwrap();
-/// How often a handler may fail.
+/// Maximum number of attempts of a handler.
 pub(crate) const ATTEMPTS_MAX: u32 = 3;
-/// Until an unsettled SQS message comes again: how long a killed consumer holds its messages up.
+/// Time until an unsettled SQS message is delivered again. A killed consumer delays its messages by
+/// this long.
 pub(crate) const VISIBILITY_TIMEOUT: Duration = Duration::from_secs(4);
-/// Until a Kafka group gives a silent member's partitions to others.
+/// Time until a Kafka group gives a silent member's partitions to others.
 pub(crate) const SESSION: Duration = Duration::from_secs(6);
-/// Below half of it.
+/// The keep-alive interval, below half of both times above.
 const KEEP_ALIVE: Duration = Duration::from_millis(1_500);
-/// For a connection from the pool.
+/// Timeout for a connection from the pool.
 pub(crate) const ACQUIRE: Duration = Duration::from_secs(5);
 
 /// Runs a consumer until it is told to stop.
@@ -171,7 +172,7 @@ impl BrokerAddress {
     }
 }
 
-/// Clients that notice soon that the broker is gone or back.
+/// Returns a configuration with which clients soon notice that the broker is gone or back.
 fn kafka_config(servers: &[String]) -> kafka::Config {
     let mut config = kafka::Config::new(servers);
     for (name, value) in KAFKA_PROPERTIES {
@@ -180,11 +181,11 @@ fn kafka_config(servers: &[String]) -> kafka::Config {
     config
 }
 
-/// librdkafka's times, for a storm.
+/// Timeouts of librdkafka in a storm.
 pub(crate) const KAFKA_PROPERTIES: [(&str, &str); 2] =
     [("reconnect.backoff.max.ms", "500"), ("socket.timeout.ms", "6000")];
 
-/// For a server that takes any credentials.
+/// Returns a configuration for a server that accepts any credentials.
 pub(crate) fn sqs_config(endpoint: &str) -> sqs::Config {
     sqs::Config {
         endpoint_url: Some(endpoint.to_owned()),

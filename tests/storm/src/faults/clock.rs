@@ -1,5 +1,5 @@
-//! The wall clock of one process jumps; the monotonic clock does not. With libfaketime, a library
-//! that answers instead of the system when the process asks for the time.
+//! The wall clock of one process jumps; the monotonic clock does not. It takes libfaketime, a
+//! library that answers in place of the system when the process asks for the time.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -13,20 +13,20 @@ use super::{Fault, FaultKind, Injected, seconds};
 use crate::Failure;
 use crate::stage::{Signal, Stage};
 
-/// The variable that names the library's file; `cargo xtask services faketime` prints it.
+/// The variable with the path of the library; `cargo xtask services faketime` prints it.
 pub const LIBRARY: &str = "OUTBOX_FAKETIME";
 
-/// Its name.
+/// The fault's name.
 pub(crate) const NAME: &str = "clock-jump";
 
-/// How far a clock jumps at most, either way, in a storm of this length: beyond any lease, and
-/// within what the inbox takes from the future. A short storm has short jumps: what a producer
-/// schedules by a clock that is ahead has to be waited for.
+/// Returns the maximum jump of a clock, either way, in a storm of this length: beyond any lease,
+/// and within what the inbox accepts from the future. A short storm has short jumps, because the
+/// storm must wait for messages that a producer schedules by a clock that is ahead.
 pub(crate) fn jump_max(length: Duration) -> Duration {
     length.clamp(Duration::from_secs(20), Duration::from_secs(240))
 }
 
-/// A jump of the wall clock of one process at random, while it runs, and back in the end.
+/// A fault that makes the wall clock of a random process jump while it runs, and back in the end.
 #[derive(Debug)]
 pub struct ClockJump {
     library: PathBuf,
@@ -34,16 +34,16 @@ pub struct ClockJump {
 }
 
 impl ClockJump {
-    /// With this library.
+    /// Creates the fault with this library.
     #[must_use]
     pub fn new(library: PathBuf) -> Self {
         Self { library, jumped: None }
     }
 
-    /// With the library that the environment names.
+    /// Creates the fault with the library that the environment names.
     ///
     /// # Errors
-    /// There is none: what to do.
+    /// The environment names no library, or it is not a file. The text says what to do.
     pub fn from_environment() -> Result<Self, String> {
         match std::env::var_os(LIBRARY).map(PathBuf::from) {
             Some(library) if library.is_file() => Ok(Self::new(library)),
@@ -52,12 +52,13 @@ impl ClockJump {
         }
     }
 
-    /// The variables of a process whose wall clock is off by what the file says.
+    /// Returns the variables of a process whose wall clock is off by the number of seconds in the
+    /// file.
     fn variables(&self, file: &Path) -> [(&'static str, String); 4] {
         [
             ("LD_PRELOAD", self.library.display().to_string()),
             ("FAKETIME_TIMESTAMP_FILE", file.display().to_string()),
-            // Read again every second: the clock jumps while the process runs.
+            // Reads the file again every second: the clock jumps while the process runs.
             ("FAKETIME_CACHE_DURATION", "1".to_owned()),
             ("FAKETIME_DONT_FAKE_MONOTONIC", "1".to_owned()),
         ]
@@ -87,7 +88,8 @@ impl Fault<Stage> for ClockJump {
             while stage.processes.starts(&name) == before {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
-            // A moment with the right time, so that the jump is one.
+            // The process runs at the right time for a moment, so that its clock jumps while it
+            // runs.
             tokio::time::sleep(Duration::from_millis(1_500)).await;
         };
         tokio::time::timeout(seconds(5), began).await.map_err(|_| format!("{name} does not start"))?;
@@ -105,7 +107,7 @@ impl Fault<Stage> for ClockJump {
 }
 
 async fn write(file: &Path, jump: i64) -> Result<(), Failure> {
-    // Renamed, so that nobody reads half of it.
+    // Written aside and renamed, so that the process never reads half a file.
     let aside = file.with_extension("new");
     tokio::fs::write(&aside, format!("{jump:+}\n")).await?;
     tokio::fs::rename(&aside, file).await?;

@@ -10,14 +10,14 @@ use super::{Fault, FaultKind, Injected, millis};
 use crate::Failure;
 use crate::stage::{CRASH_POINTS, Role, Signal, Stage};
 
-/// A process is started again, and ends at a crash point of its own.
+/// A fault that restarts a process, which then ends at one of its crash points.
 #[derive(Debug)]
 pub struct Crash {
     of_relays: Vec<&'static str>,
 }
 
 impl Crash {
-    /// With those places of relays that they reach, in transactions or without.
+    /// Creates the fault with the crash points that relays reach, with transactions or without.
     #[must_use]
     pub fn new(is_transactional: bool) -> Self {
         let mut of_relays = engine::crash_points::ALL.to_vec();
@@ -45,7 +45,7 @@ impl Fault<Stage> for Crash {
         };
         let names = stage.processes.of(role);
         let (name, &point) = (names.choose(rng).ok_or("no process")?, points.choose(rng).ok_or("no point")?);
-        // Few messages are large.
+        // Large messages, which have chunks, are rare.
         let times_max = if point == AFTER_CHUNK { 4 } else { 40 };
         let point = format!("{point}={}", rng.random_range(1..times_max));
         stage.processes.set_for_next_start(name, CRASH_POINTS, &point)?;

@@ -1,4 +1,4 @@
-//! The faults of a storm: those that it shares with the demo, and those that only it can inject.
+//! The faults of a storm: those that it shares with the demo, and its own.
 //!
 //! | module | what it holds |
 //! |---|---|
@@ -7,7 +7,7 @@
 //! | [`servers`] | servers that go away and come back |
 //! | [`pooler`] | a pooler between relays and the database |
 //! | [`database`] | other sessions, and the disk |
-//! | [`broker`] | what a broker answers |
+//! | [`broker`] | the answers of a broker |
 
 pub mod broker;
 pub mod clock;
@@ -21,13 +21,13 @@ use harness::faults::{Fault, FaultKind, Faults, Injected, Kill, Pause, millis, s
 use crate::pair::{BrokerKind, DatabaseKind, Pair};
 use crate::stage::Stage;
 
-/// Every fault that makes sense for this pair, and can be had on this machine.
+/// Returns every fault that suits this pair and that this machine offers.
 #[must_use]
 pub fn catalogue(pair: Pair) -> Faults<Stage> {
     let mut faults: Faults<Stage> = vec![Box::new(Kill), Box::new(Pause::default())];
     faults.extend(boxed(clock::ClockJump::from_environment()));
     faults.extend(boxed(servers::Server::all(pair)));
-    // There is no wire to a file, nor to a broker inside this process.
+    // There is no connection to a file, nor to a broker inside this process.
     if pair.database != DatabaseKind::Sqlite || pair.broker != BrokerKind::MockKafka {
         faults.extend(boxed(tcp::Tcp::all()));
     }
@@ -45,8 +45,8 @@ fn boxed<F: Fault<Stage> + 'static>(
     faults.into_iter().map(|fault| Box::new(fault) as Box<dyn Fault<Stage>>)
 }
 
-/// The faults that cannot be had on this machine, and why. A report names them; CI requires that
-/// there are none.
+/// Returns the faults that this machine does not offer, and why. A report names them; CI requires
+/// that there are none.
 #[must_use]
 pub fn missing() -> Vec<(&'static str, String)> {
     clock::ClockJump::from_environment().err().map(|why| (clock::NAME, why)).into_iter().collect()

@@ -1,5 +1,5 @@
 //! A pooler between relays and the database: clients take over sessions of others (`PgBouncer`,
-//! pool mode `session`). It outlives the server's sessions, and ends by itself.
+//! pool mode `session`). It outlives the sessions of the server, and ends on its own.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,16 +14,16 @@ use super::{Fault, FaultKind, Injected, millis, seconds};
 use crate::Failure;
 use crate::stage::{Peer, Role, Service, Services, Stage, Wire};
 
-/// The variable that says where the pooler listens once it is started.
+/// The variable with the URL at which the pooler listens once it is started.
 pub const ADDRESS: &str = "OUTBOX_PGBOUNCER_URL";
 
-/// Relays reach the database through a pooler for a while. One kind stays, the other is started
-/// again and again.
+/// A fault that redirects relays through a pooler for a while. One kind keeps the pooler up, the
+/// other restarts it again and again.
 #[derive(Debug)]
 pub struct Pooler {
     address: String,
     restarts: bool,
-    /// Where the wire led before.
+    /// The upstream of the wire before.
     before: Option<Arc<str>>,
     restarting: JoinSet<()>,
 }
@@ -31,10 +31,10 @@ pub struct Pooler {
 const RELAYS: Wire = Wire { role: Role::Relay, peer: Peer::Database };
 
 impl Pooler {
-    /// One of each kind, at the address that the environment names.
+    /// Creates one fault of each kind, at the address that the environment names.
     ///
     /// # Errors
-    /// There is none: what to do.
+    /// The environment names no usable address. The text says what to do.
     pub fn from_environment() -> Result<Vec<Self>, String> {
         let url = std::env::var(ADDRESS)
             .map_err(|_| format!("{ADDRESS} is not set: run this through `cargo xtask storm`"))?;
@@ -58,7 +58,7 @@ impl Fault<Stage> for Pooler {
     async fn inject(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Injected, Failure> {
         let proxy = stage.wires.proxies.get(&RELAYS).ok_or("relays have no wire to the database")?;
         stage.services.start(Service::Pgbouncer).await?;
-        // The other kind may be in between already.
+        // The other kind may already be active.
         let before = proxy.upstream();
         if *before == *self.address {
             return Err("relays go through the pooler already".into());
@@ -85,11 +85,11 @@ impl Fault<Stage> for Pooler {
     }
 }
 
-/// Stops the pooler and starts it, until this is aborted.
+/// Restarts the pooler again and again, until this is aborted.
 async fn restart(services: Services, pause: Duration, immediately: bool) {
     loop {
         tokio::time::sleep(pause).await;
-        // One that does not start makes the next inject fail, which the report tells.
+        // If it does not start, the next `inject` fails, and the report says so.
         let _ = services.stop(Service::Pgbouncer, immediately).await;
         let _ = services.start(Service::Pgbouncer).await;
     }

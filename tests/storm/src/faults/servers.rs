@@ -8,16 +8,17 @@ use crate::Failure;
 use crate::pair::{BrokerKind, DatabaseKind, Pair};
 use crate::stage::{Service, Stage};
 
-/// How a server goes.
+/// How a server stops.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Manner {
-    /// At once, nothing is flushed: SIGKILL; PostgreSQL's immediate stop, then crash recovery.
+    /// At once, and nothing is flushed: SIGKILL. PostgreSQL stops in mode `immediate`, and
+    /// recovers.
     Crash,
-    /// In order.
+    /// Orderly.
     Restart,
 }
 
-/// The database's server or the broker's is stopped, and started again in the end.
+/// A fault that stops the server of the database or the broker, and starts it again in the end.
 #[derive(Debug)]
 pub struct Server {
     name: &'static str,

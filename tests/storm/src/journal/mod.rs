@@ -3,8 +3,8 @@
 //! | module | what it holds |
 //! |---|---|
 //! | `producing` | operations: begun, sent, ended |
-//! | `passing` | what went through the gateway of SQS |
-//! | `going_back` | what a database forgot when it went back, ids that it gave out twice |
+//! | `passing` | entries that went through the gateway of SQS |
+//! | `going_back` | what a database forgot when it went back, ids that it assigned twice |
 
 mod going_back;
 mod passing;

@@ -11,15 +11,15 @@ use uuid::Uuid;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Step {
-    /// Nothing was done yet.
+    /// The operation began; nothing is done yet.
     Begun {
         /// The operation.
         operation: Uuid,
         /// When: see [`crate::clock`].
         at: u64,
     },
-    /// All statements are done, and what comes next may commit. Only the last one counts: an
-    /// earlier attempt was rolled back.
+    /// All statements are done, and the next step may commit. Only the last of these steps counts:
+    /// an earlier attempt was rolled back.
     Sent {
         /// The operation.
         operation: Uuid,
@@ -27,15 +27,15 @@ pub enum Step {
         #[serde(flatten)]
         sent: Sent,
     },
-    /// The client knows, or knows that it does not.
+    /// The operation ended for its client, perhaps with an unknown outcome.
     Ended {
         /// The operation.
         operation: Uuid,
         /// When.
         at: u64,
-        /// The answer that it got.
+        /// The answer that the client got.
         outcome: Outcome,
-        /// For people.
+        /// Details for people.
         detail: String,
     },
 }
@@ -53,9 +53,8 @@ pub struct Sent {
     pub undone_messages: Vec<Uuid>,
 }
 
-/// The operations that these steps make, in the order in which they began. One without an end is
-/// unknown; one that never sent anything has failed, because its client died before it could
-/// commit.
+/// Returns the operations that these steps make, in the order in which they began. One without an
+/// end is unknown. One that never sent anything has failed: its client died before it could commit.
 #[must_use]
 pub fn operations(steps: impl IntoIterator<Item = Step>) -> Vec<Operation> {
     let mut places: HashMap<Uuid, usize> = HashMap::new();

@@ -1,8 +1,9 @@
-//! Callers that go away in the middle.
+//! Callers that cancel in the middle.
 
 use std::time::Duration;
 
-/// Drops the work when it takes longer, wherever it is: in `begin`, in a statement, in `commit`.
+/// Runs the work, and drops it after this time wherever it is: in `begin`, in a statement, in
+/// `commit`. Returns `None` if it was dropped.
 pub(super) async fn within<T>(limit: Duration, work: impl Future<Output = T>) -> Option<T> {
     tokio::time::timeout(limit, work).await.ok()
 }

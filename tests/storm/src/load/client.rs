@@ -1,4 +1,4 @@
-//! Carries operations out and writes down what it was told.
+//! Carries operations out and records the answers.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -31,15 +31,15 @@ pub struct ProducerTask {
     pub database: String,
     /// Where messages go.
     pub topics: Topics,
-    /// How many accounts there are.
+    /// Number of accounts.
     pub accounts: u32,
-    /// Between two operations of one worker, on average.
+    /// Average pause between two operations of one worker.
     pub pause: Duration,
     /// When the storm began, in seconds since 1970.
     pub began: i64,
     /// The storm's folder.
     pub folder: PathBuf,
-    /// Where it writes down what it does.
+    /// Where it records its operations.
     pub journal: PathBuf,
 }
 
@@ -48,15 +48,15 @@ pub struct ProducerTask {
 pub struct Topics {
     /// The topic that consumers read.
     pub main: String,
-    /// The topic that nobody has made.
+    /// A topic that does not exist.
     pub nowhere: String,
 }
 
-/// Operations at once.
+/// Number of concurrent operations.
 const WORKERS: usize = 4;
-/// For a connection from the pool.
+/// Timeout for a connection from the pool.
 const ACQUIRE: Duration = Duration::from_secs(5);
-/// Nobody waits longer for an operation; then its outcome is unknown.
+/// Timeout of an operation, after which its outcome is unknown.
 const PATIENCE: Duration = Duration::from_secs(45);
 
 /// Runs a producer until it is told to stop.
@@ -104,7 +104,7 @@ async fn produce<DB: SettleIn>(pool: Pool<DB>, task: ProducerTask) -> Result<(),
     Ok(())
 }
 
-/// One producer's connections, and where it writes.
+/// The connections of one producer, and its journal.
 pub(super) struct Client<DB: SettleIn> {
     pub(super) outbox: Outbox<DB>,
     pub(super) pool: Pool<DB>,
@@ -136,7 +136,7 @@ impl Told {
 
 impl<DB: SettleIn> Client<DB> {
     async fn work_until(self: Arc<Self>, stop: CancellationToken, pause: Duration) -> Result<(), Failure> {
-        // Every start of a process does something else.
+        // Every start of a process produces other operations.
         let mut rng = StdRng::from_os_rng();
         while !stop.is_cancelled() {
             tokio::select! {
@@ -161,7 +161,7 @@ impl<DB: SettleIn> Client<DB> {
             Ending::Vanish(millis) => Duration::from_millis(millis),
             Ending::Commit | Ending::RollBack => PATIENCE,
         };
-        // A client that goes away hears nothing: there is nothing to write down.
+        // A client that has cancelled gets no answer to record.
         let Some(told) = cancel::within(limit, self.attempt(shape, &self.given)).await else { return Ok(()) };
         self.ended(operation, &told)?;
         if let (Outcome::Ok, Some(sent), true) = (told.outcome, &told.sent, shape.is_repeatable()) {
@@ -176,8 +176,8 @@ impl<DB: SettleIn> Client<DB> {
         self.journal.write(&[Step::Ended { operation, at: clock::now(), outcome, detail }])
     }
 
-    /// Does the same again, with the same ids. Only a success says anything new: what failed was
-    /// there before.
+    /// Repeats an operation with the same ids. Only a success says anything new: a failed
+    /// repetition changes nothing.
     async fn repeat(self: &Arc<Self>, shape: &Shape, sent: &Sent) -> Result<(), Failure> {
         let operation = Uuid::new_v4();
         let numbers = sent.messages.iter().map(|message| message.seq.unwrap_or_default()).collect();
@@ -201,10 +201,10 @@ impl<DB: SettleIn> Client<DB> {
         }
     }
 
-    /// The statements, and a note of them before anything can commit.
+    /// Runs the statements, and records them before anything can commit.
     async fn write(&self, tx: Tx<'_, DB>, shape: &Shape, given: &Given) -> Result<Sent, WorkError> {
         let sent = work(tx, shape, given).await?;
-        // A repetition writes nothing that was not noted the first time.
+        // A repetition writes nothing that was not recorded the first time.
         if given.numbers.is_none() {
             self.journal.write(&[Step::Sent { operation: shape.operation, sent: sent.clone() }])?;
         }
@@ -232,7 +232,8 @@ impl<DB: SettleIn> Client<DB> {
             Ok(sent) => sent,
             Err(error) => {
                 let told = Told::failed(causes(&error));
-                // It is rolled back in any case, at the latest when the connection ends.
+                // The transaction is rolled back in any case, at the latest when the connection
+                // ends.
                 let _ = tx.rollback().await;
                 return Err(told);
             }
@@ -261,8 +262,8 @@ impl<DB: SettleIn> Client<DB> {
                 return Err(told);
             }
         };
-        // All a client knows about its own commit: a refusal is a failure, a lost answer is
-        // nothing.
+        // A client knows only this much about its own commit: a refusal is a failure, a lost answer
+        // says nothing.
         match tx.commit().await {
             Ok(()) => {
                 self.outbox.wake_up().wake();
@@ -280,7 +281,7 @@ impl<DB: SettleIn> Client<DB> {
     }
 }
 
-/// An error with all its causes.
+/// Returns an error with all its causes.
 fn causes(error: &(dyn std::error::Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut next = error.source();

@@ -2,12 +2,12 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | `shape` | what one operation is like, at random |
-//! | `client` | carries operations out and writes down what it was told |
+//! | `shape` | the shape of one operation, at random |
+//! | `client` | carries operations out and records the answers |
 //! | `work` | the statements of one operation, inside its transaction |
 //! | `settle_in` | how a transaction begins |
-//! | `prepared` | operations that wait for their decision |
-//! | `cancel` | operations whose caller goes away in the middle |
+//! | `prepared` | operations whose transaction is prepared and undecided |
+//! | `cancel` | operations whose caller cancels in the middle |
 
 mod cancel;
 mod client;

@@ -20,7 +20,7 @@ pub(crate) struct Preparation {
 }
 
 impl Preparation {
-    /// One whose messages can all be published.
+    /// Returns a random operation whose messages can all be published.
     pub(crate) fn random(rng: &mut StdRng, accounts: u32) -> Self {
         loop {
             let mut shape = Shape::random(rng, accounts);
@@ -40,12 +40,13 @@ impl Preparation {
         self.shape.operation
     }
 
-    /// How many messages it means to send.
+    /// Returns the number of messages that it sends.
     pub(crate) fn messages(&self) -> usize {
         self.shape.items.len()
     }
 
-    /// Runs its statements, tells what they wrote, and prepares the transaction under this name.
+    /// Runs its statements, passes what they wrote to `note`, and prepares the transaction under
+    /// this name.
     pub(crate) async fn prepare(
         &self,
         pool: &PgPool,
@@ -55,7 +56,7 @@ impl Preparation {
         note: impl FnOnce(Sent) -> std::io::Result<()> + Send,
     ) -> Result<(), Failure> {
         let given = Given {
-            // All its messages go to the first one.
+            // All messages go to `topic`.
             topics: Topics { main: topic.to_owned(), nowhere: topic.to_owned() },
             folder: folder.to_owned(),
             began: OffsetDateTime::now_utc(),
@@ -66,7 +67,7 @@ impl Preparation {
         note(work(Tx::Raw(&mut tx, &outbox), &self.shape, &given).await?)?;
         let prepare = AssertSqlSafe(format!("PREPARE TRANSACTION '{name}'"));
         sqlx::query(prepare).execute(&mut *tx).await?;
-        // The session is in no transaction any more; this only tells the client library.
+        // The session has no transaction any more; this only informs the client library.
         tx.rollback().await?;
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! How a transaction of a storm begins, which differs by database.
+//! The beginning of a transaction in a storm, which differs by database.
 
 use std::path::Path;
 
@@ -7,10 +7,10 @@ use sqlx::{PgConnection, Postgres, Sqlite, SqliteConnection};
 
 use crate::faults::database::disk::SqliteFull;
 
-/// A database that producers work on.
+/// A database that producers use.
 pub(super) trait SettleIn: Workload {
-    /// Begins the work of a transaction: how long it waits for locks, how isolated it is, how large
-    /// a file may be (what the storm's folder says).
+    /// Begins the work of a transaction: sets its lock timeout and isolation level, and the limit
+    /// of the file that the fault `disk-full` asks for in the storm's folder.
     fn settle_in(
         connection: &mut Self::Connection,
         serializable: bool,

@@ -16,14 +16,14 @@ pub(super) enum Mode {
     Single,
     /// All at once.
     Batch,
-    /// Kept until the commit.
+    /// Staged until the commit.
     Staged,
 }
 
-/// Through which part of the producer's interface.
+/// The part of the producer's interface that an operation uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Path {
-    /// `Outbox::transaction`: runs to its end, tries again.
+    /// `Outbox::transaction`, which runs to its end and retries.
     Run,
     /// `Outbox::begin` and `commit`.
     Guarded,
@@ -31,14 +31,14 @@ pub(super) enum Path {
     Raw,
 }
 
-/// How an operation is meant to end.
+/// The intended end of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ending {
-    /// By a commit.
+    /// A commit.
     Commit,
-    /// By a rollback, of everything.
+    /// A rollback of everything.
     RollBack,
-    /// The caller goes away after so many milliseconds.
+    /// The caller cancels after this many milliseconds.
     Vanish(u64),
 }
 
@@ -46,25 +46,25 @@ pub(super) enum Ending {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Item {
     pub(super) row: Uuid,
-    /// Which account is locked and counted; also the message's key.
+    /// The account that is locked and counted, and the message's key.
     pub(super) account: String,
     pub(super) topic: Topic,
-    /// An id made of the row's name, enqueued twice.
+    /// Whether the id is derived from the row's name, and the message enqueued twice.
     pub(super) derived: bool,
-    /// Not before so many milliseconds have passed.
+    /// Delay in milliseconds before it may be published.
     pub(super) delay: Option<u64>,
     pub(super) hint: Option<Hint>,
     pub(super) pad: usize,
-    /// Rolled back to a savepoint.
+    /// Whether it is rolled back to a savepoint.
     pub(super) undone: bool,
 }
 
-/// Where a message goes.
+/// The destination of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Topic {
     /// The topic that consumers read.
     Main,
-    /// A topic that nobody has made.
+    /// A topic that does not exist.
     Nowhere,
 }
 
@@ -75,27 +75,30 @@ pub(super) struct Shape {
     pub(super) path: Path,
     pub(super) mode: Mode,
     pub(super) ending: Ending,
-    /// At the isolation level SERIALIZABLE, where there are levels.
+    /// Whether the isolation level is SERIALIZABLE, where there are levels.
     pub(super) serializable: bool,
-    /// In the order in which they are locked.
+    /// The items in the order in which their accounts are locked.
     pub(super) items: Vec<Item>,
 }
 
-/// How far ahead a message is scheduled at most.
+/// Maximum delay of a scheduled message.
 pub(crate) const DELAY_MAX: Duration = Duration::from_secs(3);
-/// More than a producer may send.
+/// The padding of a message that is larger than a producer may send, in bytes.
 pub(super) const OVERSIZE: usize = 150_000;
-/// The most that a producer may send, in bytes.
+/// The maximum size of a message that a producer may send, in bytes.
 pub(super) const PRODUCER_BYTES_MAX: usize = 100_000;
-/// More than the relay takes, also in chunks: it parks the message as dead.
+/// The padding of a message that is larger than the relay accepts even in chunks, in bytes. The
+/// relay parks it as dead.
 pub(super) const POISONOUS: usize = 80_000;
-/// More than the relay sends in one piece: two to four chunks.
+/// The padding of a message that is larger than the relay sends in one piece, in bytes: two to four
+/// chunks.
 pub(super) const LARGE: std::ops::Range<usize> = 21_000..50_000;
-/// The keys of messages that the relay cannot publish, so that they stand in nobody's way.
+/// Number of keys for messages that the relay cannot publish. They differ from the keys of other
+/// messages, which would wait behind these.
 const POISON_KEYS: u32 = 4;
 
 impl Shape {
-    /// The next operation, over so many accounts.
+    /// Returns a random operation over this number of accounts.
     pub(super) fn random(rng: &mut StdRng, accounts: u32) -> Self {
         let ending = match rng.random_range(0..100) {
             0..88 => Ending::Commit,
@@ -103,7 +106,7 @@ impl Shape {
             _ => Ending::Vanish(rng.random_range(0..25)),
         };
         let path = *[Path::Run, Path::Run, Path::Guarded, Path::Raw].choose(rng).unwrap_or(&Path::Run);
-        // A caller's own transaction has no staging area.
+        // The caller's own transaction has no staging area.
         let modes: &[Mode] = if path == Path::Raw {
             &[Mode::Single, Mode::Batch]
         } else {
@@ -112,7 +115,7 @@ impl Shape {
         let mode = *modes.choose(rng).unwrap_or(&Mode::Single);
         let count = rng.random_range(1..=3);
         let mut chosen = (0..accounts).choose_multiple(rng, count);
-        // In one order by almost everybody: whoever locks them in another meets deadlocks.
+        // Almost all operations lock in one order; the others cause deadlocks.
         if !rng.random_bool(0.05) {
             chosen.sort_unstable();
         }
@@ -130,8 +133,8 @@ impl Shape {
         Self { operation: Uuid::new_v4(), path, mode, ending, serializable: rng.random_bool(0.1), items }
     }
 
-    /// The same once more, as a client does it who did not believe the first answer: all ids are
-    /// derived.
+    /// Returns whether a client that distrusts the first answer may repeat the operation: all ids
+    /// are derived.
     pub(super) fn is_repeatable(&self) -> bool {
         self.ending == Ending::Commit && self.items.iter().all(|item| item.derived && !item.undone)
     }
@@ -165,7 +168,7 @@ impl Item {
             0 => self.pad = OVERSIZE,
             1 => {
                 self.account = format!("poison-{key}");
-                // Only some: the others wait behind the dead one.
+                // Only some are too large: the others wait behind a dead one.
                 self.pad = if rng.random_bool(0.5) { POISONOUS } else { 10 };
             }
             _ => {

@@ -17,31 +17,31 @@ use crate::journal::Sent;
 use harness::payload::Payload;
 use harness::workload::Workload;
 
-/// Why an operation failed.
+/// A reason for which an operation failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum WorkError {
-    /// A statement of the business.
+    /// A business statement failed.
     #[error("a statement failed: {0}")]
     Sql(#[from] sqlx::Error),
-    /// A message.
+    /// A message was refused.
     #[error("a message was refused: {0}")]
     Enqueue(#[from] EnqueueError),
     /// The journal refused an entry.
     #[error("the journal cannot be written: {0}")]
     Journal(#[from] std::io::Error),
-    /// It was meant to.
+    /// It was rolled back on purpose.
     #[error("rolled back on purpose")]
     OnPurpose,
-    /// An oversize message was taken.
+    /// An oversize message was accepted.
     #[error("a message above the limit was taken")]
     OversizeTaken,
 }
 
 /// A transaction of either kind.
 pub(super) enum Tx<'a, DB: outbox::Dialect> {
-    /// The toolkit's.
+    /// A transaction of the toolkit.
     Guarded(&'a mut OutboxTransaction<DB>),
-    /// The caller's own.
+    /// The caller's own transaction.
     Raw(&'a mut Transaction<'static, DB>, &'a Outbox<DB>),
 }
 
@@ -77,7 +77,8 @@ impl<DB: SettleIn> Tx<'_, DB> {
     }
 }
 
-/// The time from which derived ids are made: the same for a repetition, and inside every retention.
+/// Returns the derived id of an item. Its time is the storm's beginning, so a repetition gets the
+/// same id, and the time is within every retention.
 pub(super) fn derived_id(item: &Item, began: OffsetDateTime) -> Option<MessageId> {
     MessageId::derived(began, [item.row.as_bytes()]).ok()
 }
@@ -91,17 +92,17 @@ pub(super) struct Given {
     pub(super) folder: PathBuf,
     /// When the storm began.
     pub(super) began: OffsetDateTime,
-    /// The numbers of the rows, when they are there already: this is a repetition.
+    /// The numbers of the rows if the operation is a repetition: they are stored already.
     pub(super) numbers: Option<Vec<u64>>,
 }
 
-/// A message as it is sent, with what the checker is to know.
+/// A message as it is sent, and the checker's record of it.
 struct Draft {
     message: NewMessage,
     enqueued: Enqueued,
 }
 
-/// Runs all statements up to the commit, and tells what was written.
+/// Runs all statements up to the commit, and returns what was written.
 pub(super) async fn work<DB: SettleIn>(
     mut tx: Tx<'_, DB>,
     shape: &Shape,

@@ -1,5 +1,5 @@
-//! The entries that the relay's stored cursor has passed. Its notation is the dialect's own, and
-//! only the toolkit can read it: the one thing that plain SQL cannot tell.
+//! The entries that the relay's stored cursor has passed. Plain SQL cannot find them: the notation
+//! of the cursor belongs to the dialect, and only the toolkit can read it.
 
 use std::collections::HashMap;
 
@@ -15,8 +15,7 @@ use harness::stores::Plain;
 
 const ROWS_MAX: u32 = 2_000;
 
-/// Says of each row whether the cursor has passed it; of parked ones, nothing: they stand there in
-/// plain SQL.
+/// Sets on each row whether the cursor has passed it. Parked rows stay unset: plain SQL reads them.
 pub(super) async fn mark(stage: &Stage, mut outbox: Vec<OutboxRow>) -> Result<Vec<OutboxRow>, Failure> {
     let relay = RelayName::new(RELAY_NAME)?;
     let mut rows = match Plain::open(&stage.database.producers).await? {

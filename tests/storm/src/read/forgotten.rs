@@ -1,4 +1,5 @@
-//! Messages and rows that are gone since the database went back, and rows without a turn. Pure.
+//! Messages and rows that are gone since the database went back, and rows whose order no longer
+//! counts. Pure.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
@@ -8,8 +9,8 @@ use checker::{Forgotten, History, Operation, Outcome};
 
 use crate::journal::{SetBack, WentBack};
 
-/// Tells the checker what the database has forgotten. What was written again since, under the same
-/// id, is there and owed, but its first copy left before: its turn is nobody's any more.
+/// Adds to the history what the database has forgotten. A message that was written again since
+/// under the same id still counts. Its first copy left earlier, so its order no longer matters.
 pub(super) fn forget(history: &mut History, times: &[WentBack]) {
     let messages = latest(times.iter().flat_map(|time| time.messages.iter().map(|id| (*id, time.at))));
     let rows = latest(
@@ -36,22 +37,22 @@ pub(super) fn forget(history: &mut History, times: &[WentBack]) {
     };
 }
 
-/// Takes their turn from rows with ids that were given out twice: of those not read yet the later
-/// ones leave first.
+/// Marks rows with ids that were assigned twice as out of turn: among rows that the relay has not
+/// read yet, later ones may leave first.
 pub(super) fn mix_up(history: &mut History, times: &[SetBack]) {
     for row in history.outbox.iter_mut().flatten() {
         row.out_of_turn |= times.iter().any(|ids| row.position > ids.above && row.position <= ids.up_to);
     }
 }
 
-/// Whether a client began after the database had gone back, and was told that it is done: then it
-/// must be there.
+/// Returns whether a client began after the database had gone back and got the answer that the
+/// operation is done. Then its rows must be there.
 fn is_promised_since(operation: &Operation, went_back: Option<&u64>) -> bool {
     let began = operation.started.unwrap_or_default();
     operation.outcome == Outcome::Ok && went_back.is_some_and(|at| began > *at)
 }
 
-/// When each was forgotten last.
+/// Returns for each item when it was last forgotten.
 fn latest<T: Eq + Hash>(times: impl Iterator<Item = (T, u64)>) -> HashMap<T, u64> {
     let mut latest = HashMap::new();
     for (what, at) in times {
@@ -71,8 +72,8 @@ mod tests {
         Uuid::from_u128(number)
     }
 
-    /// A transaction that began at this time and was reported as done, with one row and one message
-    /// of this number.
+    /// Makes a transaction that began at this time and was reported as done, with one row and one
+    /// message of this number.
     fn operation(number: u128, started: u64) -> Operation {
         Operation {
             id: format!("{number} at {started}").into(),
@@ -85,8 +86,8 @@ mod tests {
         }
     }
 
-    /// Transactions 1 and 2; the database went back at 100 to a state without the second. All was
-    /// published.
+    /// Makes a history in which the database went back at 100 to a state without transaction 2.
+    /// Messages 1 and 2 were published.
     fn history(operations: Vec<Operation>, there: &[u128]) -> History {
         let row = |number: &u128| OutboxRow { id: id(*number), ..OutboxRow::default() };
         let business =

@@ -1,4 +1,4 @@
-//! Everything together, for the checker.
+//! The whole history, for the checker.
 
 use checker::{Forgotten, History, Operation, TopicRead};
 
@@ -16,16 +16,16 @@ use harness::stores::Plain;
 /// Facts that are read elsewhere.
 #[derive(Debug)]
 pub struct Facts {
-    /// Whether nothing is on its way any more, or nothing moves that is.
+    /// Whether nothing is in flight any more, or nothing that is moves.
     pub settled: bool,
     /// The broker's records.
     pub topic_read: TopicRead,
 }
 
-/// Reads both databases and the producers' journals.
+/// Reads both databases and the journals of producers.
 ///
 /// # Errors
-/// A database does not answer, or holds what cannot be.
+/// A database does not answer, or its rows cannot be valid.
 pub async fn history(plot: &Plot, stage: &Stage, facts: Facts) -> Result<History, Failure> {
     let mut producers = Plain::open(&stage.database.producers).await?;
     let mut consumers = Plain::open(&stage.database.consumers).await?;
@@ -34,7 +34,7 @@ pub async fn history(plot: &Plot, stage: &Stage, facts: Facts) -> Result<History
         let mut consumer = consumers.consumer(name, plot.dead_lettered_by(name)).await?;
         consumer.topics = Some(vec![plot.topics().main.into()]);
         if !plot.guarded {
-            // Nothing is remembered then, and nothing claimed about it.
+            // Without the guard the inbox remembers nothing, so nothing is claimed about it.
             consumer.inbox = None;
         }
         read.push(consumer);

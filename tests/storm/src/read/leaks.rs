@@ -1,4 +1,4 @@
-//! Leaks: resources that nobody gave back once every process has ended in order.
+//! Leaks: resources that were not released although every process has ended in order.
 
 use checker::{Forgotten, Leak, LeakKind};
 
@@ -6,8 +6,9 @@ use crate::Failure;
 use crate::stage::Stage;
 use harness::stores::Plain;
 
-/// Transactions that nobody ends, leases that nobody gave back, messages whose last chunks nobody
-/// sent. Those of a message that the database has forgotten in the middle nobody owes; they expire.
+/// Returns transactions that are still open, leases that were not released, and messages whose last
+/// chunks were not sent. The chunks of a message that the database has forgotten are not owed; they
+/// expire.
 pub(super) async fn leaks(stage: &Stage, forgotten: &Forgotten) -> Result<Vec<Leak>, Failure> {
     let mut leaks = Vec::new();
     let mut producers = Plain::open(&stage.database.producers).await?;

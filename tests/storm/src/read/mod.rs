@@ -1,13 +1,13 @@
-//! Readers of the final state, with plain SQL wherever it can be.
+//! Readers of the final state, in plain SQL wherever possible.
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | `cursor` | what the relay's stored cursor has passed |
-//! | `forgotten` | what is no more since the database went back |
-//! | `history` | everything together, for the checker |
-//! | `quiet` | whether anything is still on its way |
-//! | `leaks` | what nobody gave back |
-//! | `unapplied` | where messages without an effect are |
+//! | `cursor` | entries that the relay's stored cursor has passed |
+//! | `forgotten` | messages and rows that are gone since the database went back |
+//! | `history` | the whole history, for the checker |
+//! | `quiet` | whether anything is still in flight |
+//! | `leaks` | resources that were not released |
+//! | `unapplied` | the places of messages without an effect |
 
 mod cursor;
 mod forgotten;

@@ -1,4 +1,4 @@
-//! Whether anything is still on its way.
+//! Whether anything is still in flight.
 
 use std::collections::HashSet;
 
@@ -9,33 +9,34 @@ use crate::stage::Stage;
 use crate::topic_reader;
 use harness::stores::Plain;
 
-/// Counts of messages that are still on their way.
+/// Numbers of messages that are still in flight.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Pending {
-    /// Messages in the outbox and not beside it.
+    /// Messages in the outbox that are not parked.
     pub messages: u64,
     /// Parked messages that leave at their time.
     pub scheduled: u64,
-    /// Parked messages that are tried again.
+    /// Parked messages that are retried.
     pub retrying: u64,
-    /// Parked messages that wait for another one, which is not dead.
+    /// Parked messages that wait for another one that is not dead.
     pub held: u64,
     /// Messages without an effect and without a dead letter, over all consumers.
     pub undecided: u64,
-    /// Deliveries that wait at the broker. They are counted when nothing else is on its way.
+    /// Deliveries that wait at the broker. They are counted only when nothing else is in flight.
     pub waiting: u64,
-    /// Sagas that have not ended, and messages between them and shipping.
+    /// Sagas that have not ended, and messages between them and the shipping service.
     pub sagas: u64,
 }
 
 impl Pending {
-    /// Whether nothing is on its way.
+    /// Returns whether nothing is in flight.
     #[must_use]
     pub fn is_quiet(self) -> bool {
         self.scheduled == 0 && self.lag() == 0
     }
 
-    /// Counts what would not be there if everything were as fast as it should be.
+    /// Returns the number of messages that would not be in flight if everything were as fast as it
+    /// should be.
     #[must_use]
     pub fn lag(self) -> u64 {
         self.retrying + self.held + self.undecided + self.waiting + self.sagas
@@ -53,7 +54,7 @@ impl std::fmt::Display for Pending {
     }
 }
 
-/// Looks into the databases, and at the broker when nothing is left there.
+/// Reads the databases, and the broker if nothing is left there.
 ///
 /// # Errors
 /// A database or the broker does not answer.
@@ -73,8 +74,8 @@ pub async fn pending(plot: &Plot, stage: &Stage) -> Result<Pending, Failure> {
     Ok(Pending { waiting: waiting.iter().map(|place| place.count).sum(), ..known })
 }
 
-/// Counts the messages that nobody has decided about. A decision about one that is parked again
-/// does not stand for another one.
+/// Counts the messages without a decision. The decision about a message that has been parked again
+/// does not stand in for another message.
 fn missing(left: &HashSet<String>, decided: &HashSet<String>) -> u64 {
     left.difference(decided).count() as u64
 }
@@ -89,7 +90,7 @@ mod tests {
 
     #[test]
     fn one_lost_and_one_parked_message_do_not_cancel_out() {
-        // "c" took effect and is parked once more; "b" is lost.
+        // "c" took effect and was parked again; "b" is lost.
         assert_eq!(missing(&set(&["a", "b"]), &set(&["a", "c"])), 1);
         assert_eq!(missing(&set(&["a"]), &set(&["a", "b", "c"])), 0);
     }

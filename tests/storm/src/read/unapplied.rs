@@ -1,4 +1,4 @@
-//! Where messages without an effect are: by consumer, and by partition or queue. Pure.
+//! The places of messages without an effect: by consumer, and by partition or queue. Pure.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -6,26 +6,26 @@ use std::sync::Arc;
 use checker::History;
 use uuid::Uuid;
 
-/// Messages of one place that a consumer has not decided about.
+/// Messages in one place that a consumer has not decided.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct Unapplied {
     /// The consumer.
     pub consumer: Arc<str>,
-    /// Partition or queue; `None` for messages that the broker never had.
+    /// The partition or queue; `None` for messages that never reached the broker.
     pub place: Option<Arc<str>>,
-    /// How many messages.
+    /// Number of undecided messages.
     pub count: usize,
-    /// How many of that place the consumer has decided about.
+    /// Number of messages in that place that the consumer has decided.
     pub decided: usize,
-    /// Whether nothing was decided about behind the first of them: the place is not read any more.
+    /// Whether nothing behind the first of them is decided: the place is not read any more.
     pub shield: bool,
 }
 
-/// Finds the places, those with most messages first.
+/// Finds the places, those with the most messages first.
 #[must_use]
 pub fn unapplied(history: &History) -> Vec<Unapplied> {
     let mut places: HashMap<Uuid, &Arc<str>> = HashMap::new();
-    // In the order in which the broker has them.
+    // In the order of the broker.
     let mut ids: Vec<Uuid> = Vec::new();
     for seen in history.topic_read.iter().flat_map(|topic_reader| &topic_reader.occurrences) {
         let Some(id) = seen.id else { continue };
@@ -91,8 +91,8 @@ mod tests {
         Uuid::from_u128(number)
     }
 
-    /// Messages 1 to 6 in partition 0 and 7 to 9 in partition 1; 10 was never published, 11 is
-    /// parked.
+    /// Makes a history with messages 1 to 6 in partition 0 and 7 to 9 in partition 1. Message 10
+    /// was never published, 11 is parked.
     fn history(applied: &[u128]) -> History {
         let seen = |number| Occurrence {
             id: Some(id(number)),

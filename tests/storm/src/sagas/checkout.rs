@@ -13,7 +13,7 @@ use super::shop::{ITEMS, Shop};
 /// The input of a saga.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(super) struct Order {
-    /// Which item.
+    /// The item.
     pub(super) item: i64,
     /// Its price.
     pub(super) cents: i64,
@@ -21,11 +21,11 @@ pub(super) struct Order {
     pub(super) flaw: Flaw,
 }
 
-/// A way in which an order goes wrong, faults apart.
+/// The way in which an order fails on purpose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Flaw {
-    /// Nothing.
+    /// It does not fail.
     None,
     /// The bank refuses.
     BankRefuses,
@@ -48,7 +48,7 @@ impl Flaw {
 }
 
 impl Order {
-    /// The next one, at random.
+    /// Returns a random order.
     pub(super) fn random() -> Self {
         let mut rng = rand::rng();
         let flaw = match rng.random_range(0..100) {
@@ -64,10 +64,10 @@ impl Order {
 
 /// How long an impatient saga waits for shipping.
 const PATIENCE: Duration = Duration::from_millis(600);
-/// How long a charge is tried.
+/// For how long a charge is retried.
 const CHARGING: Duration = Duration::from_secs(30);
 
-/// Charges and ships one of an item. Returns the cents.
+/// Reserves, charges and ships one item. Returns the price in cents.
 pub(super) async fn checkout<DB: Shop>(
     saga: &mut Run<DB>,
     order: Order,

@@ -1,5 +1,5 @@
-//! Sagas over three services of their own: stock in the sagas' database, a bank that is called, and
-//! shipping that is asked by a message and answers with one.
+//! Sagas over three services: stock in the sagas' database, a bank that is called, and shipping,
+//! which gets requests as messages and replies with messages.
 //!
 //! | module | what it holds |
 //! |---|---|
@@ -7,12 +7,12 @@
 //! | `services` | stock, bank and shipping: what they do, and how they fail |
 //! | `checkout` | the saga |
 //! | `orders` | the process that starts sagas and cancels some |
-//! | `worker` | the process that runs sagas, ships and takes replies |
-//! | `reading` | what is there in the end, and what is still on its way |
+//! | `worker` | the process that runs sagas, ships and receives replies |
+//! | `reading` | reads the final state, and counts what is still in flight |
 //!
-//! Services write down what they did without a look at what was done before: nothing but the
-//! promises of sagas and of the inbox keeps them from doing it twice. The bank alone honours keys,
-//! as a service that is called must.
+//! Stock and shipping record each effect without checking for an earlier one. Only the promises of
+//! sagas and of the inbox keep them from doing it twice. The bank alone honours keys, as a service
+//! that is called must.
 
 mod checkout;
 mod orders;
@@ -35,5 +35,5 @@ const CHECKOUT: &str = "checkout";
 const VERSION: u16 = 1;
 /// The consumer that ships.
 pub(crate) const SHIPPING: &str = "shipping";
-/// The consumer that takes replies.
+/// The consumer that receives replies.
 pub(crate) const REPLIES: &str = "replies";

@@ -19,16 +19,16 @@ use crate::process;
 /// The task of a process that starts sagas.
 #[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
 pub struct OrdersTask {
-    /// Where the sagas are.
+    /// The database of the sagas.
     pub database: String,
-    /// Between two starts, on average.
+    /// Average pause between two starts.
     pub pause: Duration,
 }
 
 const CONNECTIONS: NonZeroU32 = NonZeroU32::new(4).unwrap();
-/// Of a hundred sagas so many are cancelled.
+/// Percentage of sagas that are cancelled.
 const CANCELLED: u32 = 6;
-/// Within this time after their start.
+/// Maximum time between the start of a saga and its cancellation.
 const CANCELLED_WITHIN_MS: u64 = 800;
 const ORDER: &str = "INSERT INTO shop_order (id) VALUES ($1)";
 
@@ -48,7 +48,7 @@ async fn start_sagas<DB: Shop>(task: OrdersTask) -> Result<(), Failure> {
     let pool = DB::pool(&task.database, CONNECTIONS)?;
     let sagas = Sagas::builder(pool, Outbox::new()).starts(CHECKOUT, VERSION).open().await?;
     while !stop.is_cancelled() {
-        // A start that failed, or whose outcome is unknown, is there with its order or not at all.
+        // A start that failed, or whose outcome is unknown, leaves both saga and order, or neither.
         if let Err(error) = start_one(&sagas).await {
             eprintln!("a saga was not started: {error}");
         }
@@ -71,7 +71,7 @@ async fn start_one<DB: Shop>(sagas: &Sagas<DB>) -> Result<(), Failure> {
         tokio::time::sleep(Duration::from_millis(rand::rng().random_range(0..CANCELLED_WITHIN_MS))).await;
         let signature =
             Signature { actor: "storm".into(), note: "cancelled at random".into(), selection: None };
-        // One that has ended meanwhile cannot be cancelled.
+        // A saga that has ended meanwhile cannot be cancelled.
         if let Err(error) = sagas.cancel(&SagaId::new(CHECKOUT, &*id)?, &signature).await {
             eprintln!("{id} was not cancelled: {error}");
         }

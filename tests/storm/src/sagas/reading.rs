@@ -1,4 +1,4 @@
-//! Reads the final state, and counts what is still on its way. Plain SQL.
+//! Reads the final state, and counts what is still in flight. Plain SQL.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ const STOCK: &str = "SELECT CAST(sum(free) AS bigint) FROM stock";
 const CUSTOMERS: &str = "SELECT cents FROM bank_account WHERE name = 'customers'";
 const SHOP: &str = "SELECT cents FROM bank_account WHERE name = 'shop'";
 
-/// Counts the sagas that have not ended, and the messages between them and shipping.
+/// Counts the sagas that have not ended, and the messages between them and the shipping service.
 ///
 /// # Errors
 /// The database does not answer.
@@ -37,10 +37,10 @@ async fn open_in<DB: Shop>(url: &str) -> Result<u64, Failure> {
     Ok(open.unsigned_abs())
 }
 
-/// Reads all sagas, what was done for them, and the books.
+/// Reads all sagas, their effects, and the balances.
 ///
 /// # Errors
-/// A database does not answer, or holds what cannot be.
+/// A database does not answer, or its rows cannot be valid.
 pub(crate) async fn read(database: &Database) -> Result<checker::Sagas, Failure> {
     match outbox::connect::dialect_of(&database.sagas)? {
         migrations::Dialect::Postgres => read_from::<Postgres>(database).await,

@@ -19,14 +19,14 @@ const EFFECT: &str =
 const UNDO: &str =
     "INSERT INTO saga_effect (saga, step, service, is_undo, amount) VALUES ($1, $2, $3, true, $4)";
 
-/// The step of the stock.
+/// The step at the stock.
 pub(super) const RESERVE: &str = "reserve";
-/// The step of the bank.
+/// The step at the bank.
 pub(super) const CHARGE: &str = "charge";
-/// The step of shipping.
+/// The step at shipping.
 pub(super) const SHIP: &str = "ship";
 
-/// Takes one of an item.
+/// Takes one unit of an item.
 pub(super) async fn reserve<DB: Shop>(
     connection: &mut DB::Connection,
     saga: &str,
@@ -40,7 +40,7 @@ pub(super) async fn reserve<DB: Shop>(
     Ok(())
 }
 
-/// Gives it back.
+/// Returns the unit to the stock.
 pub(super) async fn release<DB: Shop>(
     connection: &mut DB::Connection,
     saga: &str,
@@ -52,13 +52,13 @@ pub(super) async fn release<DB: Shop>(
     Ok(())
 }
 
-/// A bank that honours keys: a key is charged once and refunded once, and one that was refunded
-/// before it was charged is never charged.
+/// A bank that honours keys: each key is charged at most once and refunded at most once. A key that
+/// was refunded before it was charged is never charged.
 pub(super) struct Bank<DB: Shop>(pub(super) Pool<DB>);
 
-/// Of a hundred requests so many are lost on their way.
+/// Percentage of requests that are lost on their way.
 const LOST: u32 = 5;
-/// And so many answers.
+/// Percentage of answers that are lost.
 const ANSWERS_LOST: u32 = 12;
 
 fn chance(percent: u32, what: &str) -> Result<(), StepError> {
@@ -66,7 +66,7 @@ fn chance(percent: u32, what: &str) -> Result<(), StepError> {
 }
 
 impl<DB: Shop> Bank<DB> {
-    /// Takes cents from the customers.
+    /// Charges the customers.
     pub(super) async fn charge(&self, key: &str, cents: i64) -> Result<(), StepError> {
         chance(LOST, "the request to charge was lost")?;
         let mut tx = <DB as migrations::Backend>::begin_marked(&self.0).await?;
@@ -84,7 +84,7 @@ impl<DB: Shop> Bank<DB> {
         chance(ANSWERS_LOST, "the answer of the charge was lost")
     }
 
-    /// Gives them back, if they were taken.
+    /// Refunds the charge, if there was one. Otherwise it refuses a later charge with this key.
     pub(super) async fn refund(&self, key: &str, cents: i64) -> Result<(), StepError> {
         chance(LOST, "the request to refund was lost")?;
         let mut tx = <DB as migrations::Backend>::begin_marked(&self.0).await?;
@@ -100,7 +100,7 @@ impl<DB: Shop> Bank<DB> {
         chance(ANSWERS_LOST, "the answer of the refund was lost")
     }
 
-    /// Moves cents from the customers to the shop, and writes that down.
+    /// Moves cents from the customers to the shop, and records the effect.
     async fn book(
         &self,
         connection: &mut DB::Connection,
@@ -108,7 +108,7 @@ impl<DB: Shop> Bank<DB> {
         effect: &'static str,
         cents: i64,
     ) -> Result<(), StepError> {
-        // Both at once lock them in one order.
+        // Concurrent bookings lock the two accounts in the same order.
         let take = "UPDATE bank_account SET cents = cents - $1 WHERE name = 'customers'";
         let give = "UPDATE bank_account SET cents = cents + $1 WHERE name = 'shop'";
         DB::execute(connection, take, &[], Some(cents)).await?;
@@ -122,15 +122,15 @@ impl<DB: Shop> Bank<DB> {
 
 /// The kind of a message that asks to ship.
 pub(super) const SHIP_KIND: &str = "storm.ship";
-/// The kind of a message that takes that back.
+/// The kind of a message that cancels such a request.
 pub(super) const CANCEL_KIND: &str = "storm.ship.cancel";
-/// How late an answer comes to a saga that does not wait for it.
+/// The delay of an answer to a saga that does not wait for it.
 const LATE: Duration = Duration::from_millis(1_500);
 
-/// Ships what it is asked for, and answers. A request that was taken back before it came is
+/// A handler that ships on request, and replies. A request that was cancelled before it arrived is
 /// refused.
 pub(super) struct Shipping {
-    /// The topic of its answers.
+    /// The topic of its replies.
     pub(super) replies: String,
 }
 
@@ -158,8 +158,8 @@ impl<DB: Shop> Handler<DB> for Shipping {
         }
         let order: Order = serde_json::from_slice(&message.payload)?;
         let [id, new] = state(if order.flaw.refuses_shipping() { "refused" } else { "shipped" });
-        // Locks the row. One that is shipped already is shipped again: the inbox alone keeps that
-        // from happening.
+        // Locks the row. A request that was shipped before ships again: only the inbox prevents
+        // that.
         DB::execute(tx, insert, &[&id, &new], None).await?;
         let now = DB::text(tx, "SELECT state FROM shipment WHERE id = $1", &id).await?;
         let is_shipped = now.as_deref() == Some("shipped");

@@ -7,38 +7,38 @@ use sqlx::{Connection as _, PgConnection, Pool, Postgres, Sqlite, SqliteConnecti
 
 use crate::Failure;
 
-/// Where requests and replies go.
+/// The topics of requests and replies.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct SagaTopics {
-    /// Requests to ship, and to take them back.
+    /// Requests to ship, and their cancellations.
     pub ship: String,
     /// The answers of shipping.
     pub replies: String,
 }
 
-/// How many items the stock has: few, so that sagas meet at them.
+/// Number of items in stock: few, so that sagas contend for them.
 pub(super) const ITEMS: i64 = 12;
-/// How many of each there are.
+/// Units of each item.
 pub(super) const FREE: i64 = 1_000_000_000;
 /// The customers' money, in cents.
 pub(super) const CENTS: i64 = 1_000_000_000_000;
 
-/// An effect of a step or of its undo (saga, step, service, whether it is an undo, amount).
+/// The effect of a step or of its undo (saga, step, service, whether it is an undo, amount).
 pub(super) type EffectRow = (String, String, String, bool, i64);
 
 /// The database of a service.
 pub(crate) trait Shop: saga::Dialect {
-    /// Makes the table of effects, which counts its rows.
+    /// Creates the table of effects, whose rows are numbered.
     const CREATE_EFFECTS: &'static str;
 
-    /// Connects when it is needed, with so many connections at most.
+    /// Returns a pool that connects on demand, with this maximum number of connections.
     fn pool(url: &str, connections_max: NonZeroU32) -> Result<Pool<Self>, Failure>;
 
-    /// Connects past the pool.
+    /// Connects without a pool.
     fn connect(url: &str) -> impl Future<Output = Result<Self::Connection, Failure>> + Send;
 
-    /// Runs a statement with these texts and, as the last parameter, this number; how many rows it
-    /// touched.
+    /// Runs a statement with these texts and, as the last parameter, this number. Returns how many
+    /// rows it touched.
     fn execute(
         connection: &mut Self::Connection,
         sql: &'static str,
@@ -84,7 +84,7 @@ const CREATE_BANK: [&str; 2] = [
 const ITEM: &str = "INSERT INTO stock (item, free) VALUES ($1, $2)";
 const ACCOUNT: &str = "INSERT INTO bank_account (name, cents) VALUES ($1, $2)";
 
-/// Makes the tables beside those of the sagas.
+/// Creates and fills the tables beside those of the sagas.
 pub(crate) async fn create_shop<DB: Shop>(connection: &mut DB::Connection) -> Result<(), Failure> {
     DB::execute(connection, DB::CREATE_EFFECTS, &[], None).await?;
     for statement in CREATE_SHOP {
@@ -96,7 +96,7 @@ pub(crate) async fn create_shop<DB: Shop>(connection: &mut DB::Connection) -> Re
     Ok(())
 }
 
-/// Makes the tables of the bank.
+/// Creates and fills the tables of the bank.
 pub(crate) async fn create_bank<DB: Shop>(connection: &mut DB::Connection) -> Result<(), Failure> {
     DB::execute(connection, DB::CREATE_EFFECTS, &[], None).await?;
     for statement in CREATE_BANK {
@@ -107,7 +107,7 @@ pub(crate) async fn create_bank<DB: Shop>(connection: &mut DB::Connection) -> Re
     Ok(())
 }
 
-/// For a connection from the pool.
+/// Timeout for a connection from the pool.
 const ACQUIRE: std::time::Duration = std::time::Duration::from_secs(5);
 
 macro_rules! shop {

@@ -1,4 +1,4 @@
-//! The process that runs sagas, ships and takes replies.
+//! The process that runs sagas, ships and receives replies.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -21,27 +21,27 @@ use crate::process;
 /// The task of a process that runs sagas.
 #[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
 pub struct WorkerTask {
-    /// Where the sagas are, the stock, and shipping.
+    /// The database of sagas, stock and shipping.
     pub database: String,
-    /// Where the bank is.
+    /// The database of the bank.
     pub bank: String,
-    /// Where messages go.
+    /// The topics of the sagas' messages.
     pub topics: SagaTopics,
-    /// The requests to ship.
+    /// The subscription to requests to ship.
     pub ship: BrokerAddress,
-    /// The replies.
+    /// The subscription to replies.
     pub replies: BrokerAddress,
 }
 
-/// Sagas at once.
+/// Number of concurrent sagas.
 const CONCURRENCY: NonZeroU32 = NonZeroU32::new(8).unwrap();
 const CONNECTIONS: NonZeroU32 = NonZeroU32::new(16).unwrap();
 const BANK_CONNECTIONS: NonZeroU32 = NonZeroU32::new(8).unwrap();
-/// For an outage of the longest fault many times over: nothing in a storm is to be stuck.
+/// Enough attempts for many outages of the longest fault: nothing in a storm may be stuck.
 const ATTEMPTS_MAX: u32 = 100_000;
 /// How long a dead worker keeps its sagas.
 pub(crate) const LEASE: Duration = Duration::from_secs(3);
-/// Pauses after failures, of sagas and of handlers.
+/// Pauses of sagas and handlers after failures.
 const BACKOFF: Backoff = Backoff { first: Duration::from_millis(100), max: Duration::from_secs(1) };
 const GRACE: Duration = Duration::from_secs(10);
 

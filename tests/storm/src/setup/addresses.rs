@@ -1,4 +1,4 @@
-//! Where the servers are, directly and through proxies.
+//! The addresses of servers, direct and through proxies.
 
 use std::net::SocketAddr;
 
@@ -9,13 +9,13 @@ use crate::Failure;
 use crate::pair::{BrokerKind, DatabaseKind, Pair};
 use crate::stage::{Broker, Peer, Role, Wire, Wires};
 
-/// The servers' own addresses, as the environment names them.
+/// The addresses of the servers, from the environment.
 #[derive(Debug, Clone, Default)]
 pub struct Servers {
     postgres: Option<Url>,
     kafka: Option<String>,
-    /// For relays and for consumers: where Kafka listens for a proxy, and the port under which it
-    /// announces that.
+    /// For relays, consumers and workers: the port at which Kafka listens for a proxy, and the port
+    /// that it announces for it.
     kafka_proxied: Vec<(u16, u16)>,
     rabbitmq: Option<Url>,
     sqs: Option<Url>,
@@ -79,7 +79,7 @@ pub(super) fn host_and_port(url: &Url) -> Result<String, Failure> {
     Ok(format!("{host}:{port}"))
 }
 
-/// The same address at a proxy.
+/// Returns the same URL at a proxy.
 pub(super) fn through(url: &Url, proxy: SocketAddr) -> Result<String, Failure> {
     let mut url = url.clone();
     let wrong = || Failure::from("a URL that cannot have a host and a port");
@@ -88,7 +88,7 @@ pub(super) fn through(url: &Url, proxy: SocketAddr) -> Result<String, Failure> {
     Ok(url.to_string())
 }
 
-/// Puts a proxy between every role and every server.
+/// Starts a proxy between every role and every server.
 pub(super) async fn wire(
     pair: Pair,
     servers: &Servers,

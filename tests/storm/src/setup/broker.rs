@@ -16,7 +16,7 @@ use crate::journal::Journal;
 use crate::pair::BrokerKind;
 use crate::stage::{Broker, Topic};
 
-/// Makes what messages are published to; never the topic that leads nowhere.
+/// Creates what messages are published to, except the topic that leads nowhere.
 pub(super) async fn make(plot: &Plot, servers: &Servers) -> Result<Broker, Failure> {
     let topic = plot.topics().main;
     let broker = |address: String, queues: Vec<String>| Broker {
@@ -81,12 +81,12 @@ fn inner_exchange(plot: &Plot) -> String {
     format!("{}-inner", plot.name)
 }
 
-/// RabbitMQ's queue of a consumer.
+/// Returns the name of a consumer's RabbitMQ queue.
 pub(super) fn queue(plot: &Plot, consumer: &str) -> String {
     format!("{}-{consumer}", plot.name)
 }
 
-/// Removes all of it.
+/// Removes everything that [`make`] created.
 pub(super) async fn remove(plot: &Plot, stage: &crate::stage::Stage) -> Result<(), Failure> {
     let broker = &stage.broker;
     match plot.pair.broker {

@@ -9,7 +9,7 @@ use crate::Failure;
 use crate::stage::Database;
 use crate::workload::Workload;
 
-/// Databases on a server.
+/// Creates the databases on a server.
 pub(super) async fn postgres(plot: &Plot, server: &Url) -> Result<Database, Failure> {
     let mut admin = PgConnection::connect(server.as_str()).await?;
     for part in PARTS {
@@ -42,7 +42,7 @@ pub(super) async fn postgres(plot: &Plot, server: &Url) -> Result<Database, Fail
     Ok(database)
 }
 
-/// Files.
+/// Creates the SQLite files.
 pub(super) async fn sqlite(plot: &Plot) -> Result<Database, Failure> {
     let url = |part: &str| format!("sqlite://{}?mode=rwc", plot.file(&format!("{part}.db")).display());
     let database = Database {
@@ -66,7 +66,7 @@ pub(super) async fn sqlite(plot: &Plot) -> Result<Database, Failure> {
     Ok(database)
 }
 
-/// Removes all databases, whoever is connected.
+/// Drops all databases, even those with connections.
 pub(super) async fn drop_postgres(plot: &Plot, server: &Url) -> Result<(), Failure> {
     let mut admin = PgConnection::connect(server.as_str()).await?;
     for part in PARTS {
@@ -106,9 +106,10 @@ async fn make_tables<DB: Workload>(
     Ok(DB::create_effects(consumers).await?)
 }
 
-/// Writes down every change of a relay's row, with the session that made it: the lease was granted
-/// to that session under the epoch of its last takeover, and whatever it writes it writes under
-/// that one. With the owner's rights: a relay must not be able to write the list itself.
+/// Statements that record every change of a relay's row, with the session that made it. A session
+/// gets the lease with the epoch of its last takeover, and writes everything under that epoch. The
+/// function runs with its owner's rights, because a relay must not be able to write the list
+/// itself.
 const WATCH_LEASES: [&str; 3] = [
     "CREATE TABLE lease_change (place bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, session bigint NOT NULL, \
      relay text NOT NULL, before bigint, epoch bigint NOT NULL, holder text, moved boolean NOT NULL)",

@@ -1,13 +1,14 @@
-//! Makes the stage of one storm: databases, topics and queues, proxies, and the processes' tasks.
+//! Sets up the stage of one storm: databases, topics and queues, proxies, and the tasks of
+//! processes.
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | `addresses` | where the servers are, directly and through proxies |
+//! | `addresses` | the addresses of servers, direct and through proxies |
 //! | `broker` | topics, exchanges, queues |
 //! | `database` | databases, tables |
-//! | `processes` | how producers, relays and consumers are started |
-//! | `sagas` | what sagas need besides |
-//! | `roles` | the users of least privilege that they connect as on PostgreSQL |
+//! | `processes` | starts producers, relays and consumers |
+//! | `sagas` | tables and topics of sagas, and their pipeline |
+//! | `roles` | the PostgreSQL users of least privilege for the processes |
 
 mod addresses;
 mod broker;
@@ -36,11 +37,11 @@ pub use processes::{Programs, RELAY_NAME};
 pub struct Plot {
     /// Its database and its broker.
     pub pair: Pair,
-    /// Names everything that this storm makes.
+    /// The prefix of everything that this storm creates.
     pub name: String,
-    /// Where everything is written.
+    /// The folder for all files.
     pub folder: PathBuf,
-    /// How long faults inject.
+    /// The time during which faults are injected.
     pub length: Duration,
     /// The pause between two operations of one worker.
     pub pause: Duration,
@@ -52,17 +53,17 @@ pub struct Plot {
     pub began: i64,
 }
 
-/// How many accounts producers contend for.
+/// Number of accounts for which producers contend.
 pub const ACCOUNTS: u32 = 40;
 
 impl Plot {
-    /// Where messages go.
+    /// Returns the topics of producers' messages.
     #[must_use]
     pub fn topics(&self) -> Topics {
         Topics { main: self.topic("rows"), nowhere: self.topic("nowhere") }
     }
 
-    /// Where the messages of sagas go.
+    /// Returns the topics of the sagas' messages.
     #[must_use]
     pub fn saga_topics(&self) -> SagaTopics {
         SagaTopics { ship: self.topic("ship"), replies: self.topic("replies") }
@@ -73,36 +74,36 @@ impl Plot {
         format!("{}-{word}{suffix}", self.name)
     }
 
-    /// The names under which messages are applied.
+    /// Returns the names under which messages are applied.
     #[must_use]
     pub fn consumers(&self) -> [&'static str; 2] {
         ["billing", "audit"]
     }
 
-    /// Under which name a consumer's messages are put aside: where one reader applies a message
-    /// under both names, by that reader.
+    /// Returns the name under which a consumer's dead letters are stored. Where one reader applies
+    /// a message under both names, it is that reader's.
     #[must_use]
     pub fn dead_lettered_by(&self, consumer: &'static str) -> &'static str {
         if self.pair.broker.is_sqs() { self.consumers()[0] } else { consumer }
     }
 
-    /// Kafka's group of a consumer.
+    /// Returns the Kafka group of a consumer.
     #[must_use]
     pub fn group(&self, consumer: &str) -> String {
         format!("{}-{consumer}", self.name)
     }
 
-    /// A file of this storm.
+    /// Returns the path of a file of this storm.
     #[must_use]
     pub fn file(&self, name: &str) -> PathBuf {
         self.folder.join(name)
     }
 }
 
-/// Makes everything; no process runs yet.
+/// Sets up everything except the processes.
 ///
 /// # Errors
-/// A server that this pair needs is not there, or refuses.
+/// A server that this pair needs is missing, or refuses.
 pub async fn stage(plot: &Plot, servers: &Servers, xtask: &Path) -> Result<Stage, Failure> {
     let mut database = match plot.pair.database {
         DatabaseKind::Postgres => database::postgres(plot, servers.postgres()?).await?,
@@ -130,7 +131,7 @@ pub async fn stage(plot: &Plot, servers: &Servers, xtask: &Path) -> Result<Stage
 /// Starts every process.
 ///
 /// # Errors
-/// A task cannot be written down.
+/// A task cannot be written.
 pub async fn start(
     plot: &Plot,
     servers: &Servers,
@@ -140,7 +141,7 @@ pub async fn start(
     processes::start(plot, servers, stage, programs).await
 }
 
-/// Removes what was made on servers; files stay with their folder.
+/// Removes what was created on servers; files stay with their folder.
 ///
 /// # Errors
 /// A server refuses.

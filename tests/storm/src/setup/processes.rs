@@ -1,4 +1,4 @@
-//! How producers, relays and consumers are started.
+//! Starts producers, relays and consumers.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -16,35 +16,35 @@ use crate::pair::BrokerKind;
 use crate::sagas::{OrdersTask, REPLIES, SHIPPING, WorkerTask};
 use crate::stage::{Peer, Recipe, Role, Stage, Wire};
 
-/// For the mock cluster, which checks no sequence numbers: behind a refused request it stores the
-/// next one, as no real broker does, and librdkafka takes the refused one for stored.
+/// A setting for the mock cluster, which checks no sequence numbers. Behind a refused request it
+/// stores the next one, as no real broker does, and librdkafka takes the refused one for stored.
 const ONE_REQUEST_IN_FLIGHT: (&str, &str) = ("max.in.flight.requests.per.connection", "1");
 
 /// The programs that a storm runs.
 #[derive(Debug, Clone)]
 pub struct Programs {
-    /// This one, with its hidden subcommands.
+    /// This program, with its hidden subcommands.
     pub storm: PathBuf,
     /// The relay.
     pub relay: PathBuf,
 }
 
-/// The relay's name: of its cursor and its lease.
+/// The relay's name, to which its cursor and its lease belong.
 pub const RELAY_NAME: &str = "storm";
 
 const PRODUCERS: usize = 3;
 const RELAYS: usize = 2;
-/// Per name.
+/// Number of consumer processes for each name.
 const CONSUMERS: usize = 2;
 const WORKERS: usize = 2;
-/// So many pauses between two operations lie between two starts of sagas.
+/// Pause between two starts of sagas, as a multiple of the pause between two operations.
 const PAUSES: u32 = 4;
 
-/// Times with which a storm need not wait for human time scales.
+/// The relay's lease, short so that a storm need not wait on a human time scale.
 pub(crate) const LEASE: Duration = Duration::from_secs(3);
-/// Between two tries of a message that the broker did not take.
+/// Maximum pause before a refused message is retried.
 pub(crate) const RETRY_MAX: Duration = Duration::from_secs(1);
-/// Of RabbitMQ's connections.
+/// Heartbeat of RabbitMQ's connections.
 pub(crate) const HEARTBEAT: Duration = Duration::from_secs(5);
 
 fn engine() -> String {
@@ -128,7 +128,7 @@ impl Cast<'_> {
         Ok(())
     }
 
-    /// Through the proxy, where there is one.
+    /// Returns the URL through the proxy, if there is one.
     fn at(&self, role: Role, peer: Peer, direct: &str) -> Result<String, Failure> {
         match self.stage.wires.proxies.get(&Wire { role, peer }) {
             Some(proxy) => through(&Url::parse(direct)?, proxy.address()),
@@ -149,7 +149,7 @@ impl Cast<'_> {
         }
     }
 
-    /// The sagas' database, reached as this role over the workers' wire.
+    /// Returns the URL of the sagas' database for the user of this role, through the workers' wire.
     fn saga_database(&self, role: Role) -> Result<String, Failure> {
         let direct = roles::url(self.plot.pair.database, role, &self.stage.database.sagas)?;
         self.at(Role::Worker, Peer::Database, &direct)
@@ -184,7 +184,8 @@ impl Cast<'_> {
         Ok(format!("{main}{sagas}"))
     }
 
-    /// A pipeline from a database to the broker, over this role's wire.
+    /// Returns the configuration of a pipeline from a database to the broker, through this role's
+    /// wire.
     fn pipeline(
         &self,
         name: &str,
@@ -230,7 +231,7 @@ impl Cast<'_> {
     fn consumers(&self) -> Result<Vec<(String, ConsumerTask)>, Failure> {
         let [one, other] = self.plot.consumers();
         let mut tasks = Vec::new();
-        // A queue of SQS hands a message to one reader only: each reader then applies it under both
+        // An SQS queue hands a message to one reader only, so each reader applies it under both
         // names.
         let is_shared = self.plot.pair.broker.is_sqs();
         let names: &[(&str, Option<&str>)] =
@@ -253,10 +254,10 @@ impl Cast<'_> {
         Ok(tasks)
     }
 
-    /// Where one of a consumer's processes receives, over this role's wire. The mock's group
-    /// coordinator ends its program (`member->resp` is asserted) when a member asks again to join
-    /// before it was answered, as it does after a fault: there the partitions are divided
-    /// beforehand.
+    /// Returns the address at which one of a consumer's processes receives, through this role's
+    /// wire. With the mock cluster, partitions are assigned beforehand. Its group coordinator ends
+    /// the program (it asserts `member->resp`) when a member repeats its request to join before the
+    /// answer, as it does after a fault.
     fn address(
         &self,
         role: Role,

@@ -1,4 +1,4 @@
-//! The users of least privilege that the processes connect as on PostgreSQL; the storm itself is
+//! The users of least privilege as which the processes connect to PostgreSQL. The storm itself is
 //! the administrator.
 
 use migrations::{Identifier, Line, Roles, Statement, Template};
@@ -9,7 +9,7 @@ use crate::Failure;
 use crate::pair::DatabaseKind;
 use crate::stage::Role;
 
-/// Everybody's password.
+/// The password of all users.
 const PASSWORD: &str = "storm";
 
 fn user(role: Role) -> &'static str {
@@ -21,14 +21,14 @@ fn user(role: Role) -> &'static str {
     }
 }
 
-/// Grants for the business besides the toolkit's own.
+/// Grants for the business tables, besides the toolkit's own grants.
 const BUSINESS: [(Role, &str); 3] = [
     (Role::Producer, "GRANT SELECT, INSERT, UPDATE ON account TO {user}"),
     (Role::Producer, "GRANT SELECT, INSERT ON business TO {user}"),
     (Role::Consumer, "GRANT INSERT ON effect TO {user}"),
 ];
 
-/// Grants for the services of sagas, and for the operator that cancels some.
+/// Grants for the services of sagas, and for the process that cancels some sagas.
 const SHOP: [&str; 4] = [
     "GRANT INSERT ON shop_order, saga_effect TO {user}",
     "GRANT SELECT, UPDATE ON stock TO {user}",
@@ -41,7 +41,7 @@ const BANK: [&str; 3] = [
     "GRANT SELECT, INSERT, UPDATE ON bank_ledger TO {user}",
 ];
 
-/// An administrator's URL as a role's; a file has no users.
+/// Returns an administrator's URL with the user of a role. A SQLite file has no users.
 pub(super) fn url(kind: DatabaseKind, role: Role, admin: &str) -> Result<String, Failure> {
     if kind == DatabaseKind::Sqlite {
         return Ok(admin.to_owned());
@@ -53,8 +53,8 @@ pub(super) fn url(kind: DatabaseKind, role: Role, admin: &str) -> Result<String,
     Ok(url.to_string())
 }
 
-/// Makes the users, which belong to the whole server, and grants them what they need of these two
-/// databases: by the toolkit's own script, and nothing more of the toolkit's tables.
+/// Creates the users, which belong to the whole server, and grants them what they need in these two
+/// databases. For the toolkit's tables it uses only the toolkit's own script.
 pub(super) async fn grant(producers: &mut PgConnection, consumers: &mut PgConnection) -> Result<(), Failure> {
     for role in [Role::Producer, Role::Relay, Role::Consumer] {
         producers.execute(&create(role)?).await?;
@@ -70,7 +70,7 @@ pub(super) async fn grant(producers: &mut PgConnection, consumers: &mut PgConnec
     Ok(())
 }
 
-/// Makes the users of sagas, and grants them what they need.
+/// Creates the user of sagas, and grants it what it needs.
 pub(super) async fn grant_sagas(sagas: &mut PgConnection, bank: &mut PgConnection) -> Result<(), Failure> {
     sagas.execute(&create(Role::Worker)?).await?;
     let mut roles = roles()?;

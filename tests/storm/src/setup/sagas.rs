@@ -13,7 +13,7 @@ use crate::stage::{Broker, Stage};
 /// The relay's name for the sagas' outbox.
 pub(super) const PIPELINE: &str = "sagas";
 
-/// Makes the tables of the sagas, with an outbox and an inbox, and those of the bank.
+/// Creates the tables of the sagas, with an outbox and an inbox, and those of the bank.
 pub(super) async fn make_tables<DB: Shop>(
     sagas: &mut DB::Connection,
     bank: &mut DB::Connection,
@@ -25,19 +25,19 @@ pub(super) async fn make_tables<DB: Shop>(
     create_bank::<DB>(bank).await
 }
 
-/// Topics and their readers. Faults that break a topic leave these alone: sagas wait for a reply
-/// as long as it takes.
+/// Returns the topics and their consumers. Faults that break a topic spare these: sagas wait for a
+/// reply as long as it takes.
 fn readers(plot: &Plot) -> [(String, &'static str); 2] {
     let topics = plot.saga_topics();
     [(topics.ship, SHIPPING), (topics.replies, REPLIES)]
 }
 
-/// RabbitMQ's exchange of the sagas.
+/// Returns the RabbitMQ exchange of the sagas.
 pub(super) fn exchange(plot: &Plot) -> String {
     format!("{}-sagas", plot.name)
 }
 
-/// Makes topics and queues.
+/// Creates topics and queues.
 pub(super) async fn make_topics(plot: &Plot, broker: &Broker) -> Result<(), Failure> {
     match plot.pair.broker {
         BrokerKind::Kafka => {
@@ -73,7 +73,7 @@ pub(super) async fn make_topics(plot: &Plot, broker: &Broker) -> Result<(), Fail
     Ok(())
 }
 
-/// Removes them.
+/// Removes topics and queues.
 pub(super) async fn remove_topics(plot: &Plot, stage: &Stage) -> Result<(), Failure> {
     let address = &stage.broker.address;
     match plot.pair.broker {
@@ -101,7 +101,8 @@ pub(super) async fn remove_topics(plot: &Plot, stage: &Stage) -> Result<(), Fail
     Ok(())
 }
 
-/// The engine of the sagas' pipeline: no message of theirs is ever given up.
+/// Returns the engine settings of the sagas' pipeline: their messages are retried practically for
+/// ever.
 pub(super) fn engine() -> String {
     let (lease, retry) = (super::LEASE.as_secs(), RETRY_MAX.as_secs());
     format!(

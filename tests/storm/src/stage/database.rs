@@ -1,6 +1,6 @@
 //! The databases of producers, consumers, sagas and their bank.
 
-/// Databases on one PostgreSQL server, or SQLite files. Reached directly, past every proxy.
+/// The URLs of databases on one PostgreSQL server, or of SQLite files; direct, past every proxy.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Database {
     /// Business rows and outbox.
@@ -11,13 +11,14 @@ pub struct Database {
     pub sagas: String,
     /// The bank that sagas call.
     pub bank: String,
-    /// Accounts, the rows that producers contend for: table `account`, column `name` in `account-0`
-    /// up to this number less one. A producer locks them in ascending order of their names.
+    /// Number of accounts, the rows for which producers contend: table `account`, column `name`,
+    /// from `account-0` up to this number less one. A producer locks them in ascending order of
+    /// their names.
     pub accounts: u32,
 }
 
 impl Database {
-    /// The name of an account.
+    /// Returns the name of an account.
     #[must_use]
     pub fn account(number: u32) -> String {
         format!("account-{number}")

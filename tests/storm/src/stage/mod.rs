@@ -1,5 +1,5 @@
-//! The stage: everything that a fault can reach. All of it belongs to the storm: nothing else may
-//! be harmed.
+//! The stage: everything that a fault can reach. All of it belongs to the storm, so faults harm
+//! nothing else.
 //!
 //! | module | what it holds |
 //! |---|---|
@@ -28,8 +28,7 @@ pub use wires::{Peer, Wire, Wires};
 use crate::Failure;
 use crate::pair::Pair;
 
-/// The variable that arms crash points of a process; how it is written stands in
-/// [`message::crash_points`].
+/// The variable that arms crash points of a process; [`message::crash_points`] defines its format.
 pub const CRASH_POINTS: &str = message::crash_points::VARIABLE;
 
 /// Everything that a fault can reach.
@@ -42,13 +41,13 @@ pub struct Stage {
     pub wires: Wires,
     /// The servers' private instances.
     pub services: Services,
-    /// Where the rows are.
+    /// The databases.
     pub database: Database,
-    /// Where the messages are.
+    /// The broker.
     pub broker: Broker,
-    /// How long faults inject.
+    /// The time during which faults are injected.
     pub length: Duration,
-    /// Journals, logs, configurations; faults may keep files here.
+    /// The folder of journals, logs and configurations. Faults may keep files in it.
     pub folder: PathBuf,
 }
 

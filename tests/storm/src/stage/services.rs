@@ -15,7 +15,7 @@ use crate::pair::{BrokerKind, DatabaseKind, Pair};
 pub enum Service {
     /// PostgreSQL.
     Postgres,
-    /// `PgBouncer`, before PostgreSQL. A fault starts it.
+    /// `PgBouncer` in front of PostgreSQL. A fault starts it.
     Pgbouncer,
     /// Apache Kafka.
     Kafka,
@@ -26,7 +26,7 @@ pub enum Service {
 }
 
 impl Service {
-    /// The servers that a pair needs.
+    /// Returns the servers that a pair needs.
     #[must_use]
     pub fn of(pair: Pair) -> Vec<Self> {
         let database = (pair.database == DatabaseKind::Postgres).then_some(Self::Postgres);
@@ -39,7 +39,7 @@ impl Service {
         database.into_iter().chain(broker).collect()
     }
 
-    /// As the task runner names it.
+    /// Returns its name for the task runner.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -52,28 +52,29 @@ impl Service {
     }
 }
 
-/// The private instances of this storm. The environment of this process says where they are.
+/// The private instances of this storm. This process's environment holds their addresses.
 #[derive(Debug, Clone)]
 pub struct Services {
     xtask: PathBuf,
-    /// Their environment besides this process's.
+    /// Variables besides those of this process.
     environment: BTreeMap<&'static str, String>,
     others: Arc<Mutex<Vec<Services>>>,
 }
 
-/// Where PostgreSQL is; an address would make it somebody else's, which is left alone.
+/// The address of PostgreSQL. With it set, the task runner would treat the server as foreign and
+/// leave it alone.
 const POSTGRES: &str = "OUTBOX_POSTGRES_URL";
 const POSTGRES_PORT: &str = "OUTBOX_POSTGRES_PORT";
 const FOLDER: &str = "OUTBOX_SERVICES_DIR";
 
 impl Services {
-    /// Instances that this program manages.
+    /// Creates a handle to the instances that this task runner manages.
     #[must_use]
     pub fn new(xtask: PathBuf) -> Self {
         Self { xtask, environment: BTreeMap::new(), others: Arc::default() }
     }
 
-    /// One more PostgreSQL in a folder and at a port of its own, until
+    /// Adds one more PostgreSQL with this folder and port, until
     /// [`remove_others`](Self::remove_others).
     #[must_use]
     pub fn another_postgres(&self, folder: &Path, port: u16) -> Self {
@@ -87,7 +88,7 @@ impl Services {
     /// Stops every other PostgreSQL and deletes its folder.
     ///
     /// # Errors
-    /// One goes on, and why.
+    /// A server cannot be stopped. The text says why.
     pub async fn remove_others(&self) -> Result<(), Failure> {
         let others = std::mem::take(&mut *self.others.lock().unwrap_or_else(PoisonError::into_inner));
         for other in others {
@@ -99,20 +100,20 @@ impl Services {
         Ok(())
     }
 
-    /// Stops a server: in order, or at once, as in a crash. One that is not running is fine.
+    /// Stops a server: in order, or at once, as in a crash. Does nothing if it is not running.
     ///
     /// # Errors
-    /// It goes on, and why.
+    /// It cannot be stopped. The text says why.
     pub async fn stop(&self, service: Service, immediate: bool) -> Result<(), Failure> {
         let how = if immediate { Some("--immediate") } else { None };
         let arguments: Vec<&str> = ["stop", service.as_str()].into_iter().chain(how).collect();
         self.run(&arguments).await
     }
 
-    /// Starts a server and waits until it answers. One that is running is fine.
+    /// Starts a server and waits until it answers. Does nothing if it is running.
     ///
     /// # Errors
-    /// It does not answer, and why.
+    /// It does not answer. The text says why.
     pub async fn start(&self, service: Service) -> Result<(), Failure> {
         self.run(&["start", service.as_str()]).await
     }

@@ -1,9 +1,9 @@
 //! The proxies between processes and servers.
 //!
-//! Kafka's clients connect to the addresses that the broker announces. The storm therefore gives
-//! Kafka one more listener per role, announced under the port of a proxy: the variable
-//! `OUTBOX_KAFKA_PROXIED` holds pairs `listening:announced`, separated by commas, the first for
-//! relays, the second for consumers.
+//! Kafka's clients connect to the addresses that the broker announces. So Kafka gets one more
+//! listener for each role, and announces it under the port of a proxy. The variable
+//! `OUTBOX_KAFKA_PROXIED` holds pairs `listening:announced`, separated by commas: for relays,
+//! consumers and workers, in this order.
 
 use std::collections::BTreeMap;
 
@@ -11,10 +11,10 @@ use proxy::Proxy;
 
 use super::Role;
 
-/// A server, from the view of a process.
+/// A server, as a process sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Peer {
-    /// PostgreSQL. There is no wire to a file.
+    /// PostgreSQL. There is no connection to a SQLite file.
     Database,
     /// The broker. The mock cluster has no wire.
     Broker,
@@ -23,9 +23,9 @@ pub enum Peer {
 /// All connections of one role to one server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Wire {
-    /// Whose.
+    /// The role of the processes.
     pub role: Role,
-    /// Whereto.
+    /// The server.
     pub peer: Peer,
 }
 
@@ -39,12 +39,12 @@ impl std::fmt::Display for Wire {
     }
 }
 
-/// The proxies, one per wire. Producers have no wire to the broker.
+/// The proxies, one for each wire. Producers have no wire to the broker.
 #[derive(Debug, Default)]
 pub struct Wires {
-    /// In the order of their keys, so that chance depends on the seed alone.
+    /// The proxies in the order of their keys, so that random choices depend on the seed alone.
     pub proxies: BTreeMap<Wire, Proxy>,
-    /// The storm's own way to the producers' PostgreSQL, which nothing disturbs: it leads where
-    /// they are.
+    /// The storm's own way to the producers' PostgreSQL. No fault disturbs it, and it follows the
+    /// database after a promotion.
     pub own: Option<Proxy>,
 }

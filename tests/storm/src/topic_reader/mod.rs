@@ -1,8 +1,8 @@
-//! Reads the broker's content with plain clients that share nothing with the toolkit's.
+//! Reads the broker's content with plain clients that share nothing with the toolkit.
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | `waiting` | what waits for its readers |
+//! | `waiting` | counts messages that wait for their readers |
 
 mod waiting;
 
@@ -21,7 +21,8 @@ use harness::topic_reader::{kafka, rabbitmq};
 pub use harness::topic_reader::kafka::Follower;
 pub use waiting::{Waiting, waiting};
 
-/// Follows a log that forgets; nothing for others, which are read in the end.
+/// Starts to follow a log that drops its old records. `None` for other brokers, which are read at
+/// the end.
 #[must_use]
 pub fn follow(plot: &Plot, stage: &Stage) -> Option<Follower> {
     let kind = plot.pair.broker;
@@ -29,8 +30,8 @@ pub fn follow(plot: &Plot, stage: &Stage) -> Option<Follower> {
     (kind == BrokerKind::MockKafka).then(follow)
 }
 
-/// Reads everything. What `waiting` says was counted before consumers stopped: a queue of SQS keeps
-/// no log, and the consumers' journals tell all of it only when nothing is left in the queue.
+/// Reads everything. `waiting` was counted after consumers had stopped. An SQS queue keeps no log,
+/// and the consumers' journals are complete only if nothing is left in the queue.
 ///
 /// # Errors
 /// The broker does not answer.
@@ -56,19 +57,20 @@ pub async fn read(
     Ok(TopicRead { ordered: plot.pair.broker.keeps_order(), complete, occurrences })
 }
 
-/// Whether nothing is missing of what was read.
+/// Returns whether everything was read.
 fn is_complete(broker: BrokerKind, waiting: &[Waiting]) -> bool {
     !broker.is_sqs() || waiting.is_empty()
 }
 
-/// The journals of all consumers.
+/// Returns the journals of all consumers.
 #[must_use]
 pub fn journals(plot: &Plot, stage: &Stage) -> Vec<PathBuf> {
     let names = stage.processes.of(crate::stage::Role::Consumer);
     names.iter().map(|name| plot.file(&format!("{name}.journal"))).collect()
 }
 
-/// SQS keeps no log and knows no copy: what consumers received stands for it.
+/// Returns what consumers received from SQS. It stands in for a log: SQS keeps none and cannot copy
+/// messages to another queue.
 fn deliveries(plot: &Plot, stage: &Stage) -> Result<Vec<Occurrence>, Failure> {
     let mut received: Vec<Received> = Vec::new();
     for path in journals(plot, stage) {
@@ -94,7 +96,7 @@ mod tests {
     fn journals_stand_for_a_queue_only_when_it_is_empty() {
         let waiting = [Waiting { place: "queue q, visible".to_owned(), count: 1 }];
         assert!(is_complete(BrokerKind::SqsFifo, &[]) && !is_complete(BrokerKind::Sqs, &waiting));
-        // A log is read whatever its readers did.
+        // A log is read whatever its consumers did.
         assert!(is_complete(BrokerKind::Kafka, &waiting));
     }
 }

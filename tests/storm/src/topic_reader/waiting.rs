@@ -1,5 +1,5 @@
-//! Messages that wait at the broker for its readers: partitions of a group, queues. Read with plain
-//! clients.
+//! Messages that wait at the broker for their readers, in partitions of a group or in queues. Read
+//! with plain clients.
 
 use std::time::Duration;
 
@@ -17,19 +17,19 @@ use crate::pair::BrokerKind;
 use crate::setup::Plot;
 use crate::stage::Stage;
 
-/// A partition or a queue that somebody does not read to its end.
+/// A partition or a queue that a reader has not read to the end.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct Waiting {
-    /// Which one, and whose.
+    /// The partition with its group, or the queue.
     pub place: String,
     /// Deliveries that wait there.
     pub count: u64,
 }
 
-/// For one request.
+/// Timeout of one request.
 const REQUEST: Duration = Duration::from_secs(10);
 
-/// Counts what waits. Places where nothing waits are left out.
+/// Counts the messages that wait. Places without any are left out.
 ///
 /// # Errors
 /// The broker does not answer.
@@ -61,7 +61,7 @@ pub async fn waiting(plot: &Plot, stage: &Stage) -> Result<Vec<Waiting>, Failure
     Ok(all.into_iter().filter(|place| place.count > 0).collect())
 }
 
-/// Counts what is behind a group's committed offsets.
+/// Counts the records behind a group's committed offsets.
 fn behind(servers: &str, topic: &str, group: &str, partitions: u16) -> Result<Vec<Waiting>, Failure> {
     let mut config = ClientConfig::new();
     config.set("bootstrap.servers", servers).set("group.id", group).set("enable.auto.commit", "false");
@@ -86,8 +86,8 @@ fn behind(servers: &str, topic: &str, group: &str, partitions: u16) -> Result<Ve
     Ok(all)
 }
 
-/// Counts the records from an offset on: the ends of transactions have offsets, too, and nobody
-/// reads them.
+/// Counts the records from an offset on. Offsets alone do not give the number: transaction markers
+/// have offsets as well, and no reader gets them.
 fn records(servers: &str, topic: &str, partition: i32, from: i64) -> Result<u64, Failure> {
     let mut config = ClientConfig::new();
     config.set("bootstrap.servers", servers).set("group.id", format!("{topic}-count"));
@@ -107,8 +107,7 @@ fn records(servers: &str, topic: &str, partition: i32, from: i64) -> Result<u64,
     }
 }
 
-/// Counts what a queue can hand out, what it has handed out without an answer, and what it holds
-/// back.
+/// Counts a queue's messages that are visible, in flight, and delayed.
 async fn queue(endpoint: &str, name: &str) -> Result<Vec<Waiting>, Failure> {
     let config = aws_sdk_sqs::Config::builder()
         .behavior_version(BehaviorVersion::latest())

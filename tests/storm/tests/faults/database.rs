@@ -36,8 +36,7 @@ fn code(error: &sqlx::Error) -> Option<String> {
     error.as_database_error().and_then(|error| error.code()).map(|code| code.into_owned())
 }
 
-/// Runs a statement that waits for no lock longer than a moment, and returns its error code, if
-/// any.
+/// Runs a statement that waits only a moment for locks, and returns its error code, if any.
 async fn impatient(url: &str, sql: &str) -> Result<Option<String>, tests::Failure> {
     let mut session = PgConnection::connect(url).await?;
     sqlx::query("SET lock_timeout = '50ms'").execute(&mut session).await?;
@@ -76,7 +75,7 @@ async fn a_table_lock_times_others_out(test: Stage) -> Outcome {
     Ok(())
 }
 
-/// A producer that locks in its usual order, until it or a rival loses.
+/// Runs a producer that locks in its usual order, until it or a rival is the victim.
 async fn deadlocks_are_met(test: Stage) -> Outcome {
     let (stage, database) = with_database::<Postgres>(&test, 3).await?;
     let mut fault = rivals::Deadlocks::default();
@@ -96,7 +95,7 @@ async fn deadlocks_are_met(test: Stage) -> Outcome {
         Ok((fault.lost_by_rivals() > 0).then_some(()))
     })
     .await?;
-    // The server counts them when a session has nothing else to do.
+    // The server counts deadlocks only when a session is idle.
     until("the server has counted a deadlock", async || {
         let counted = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()";
         Ok((database.integer(counted).await? > 0).then_some(()))
@@ -166,8 +165,8 @@ async fn a_prepared_transaction_waits_for_its_decision(test: Stage) -> Outcome {
     Ok(())
 }
 
-/// The median of eleven commits in a session of its own: one that another session's flush has
-/// covered does not wait.
+/// Returns the median of eleven commits in one session: a commit that the flush of another session
+/// covers does not wait.
 async fn usual_commit(url: &str) -> Result<Duration, tests::Failure> {
     let mut session = PgConnection::connect(url).await?;
     let mut took = [Duration::ZERO; 11];
@@ -207,7 +206,7 @@ async fn ids_go_back(test: Stage) -> Outcome {
     Ok(())
 }
 
-/// An operation of a producer with its messages, all in the database.
+/// Commits an operation of a producer with its messages.
 async fn commit_something(stage: &storm::stage::Stage) -> Outcome {
     let mut fault = prepared::Prepared::default();
     for seed in 0.. {

@@ -14,12 +14,12 @@ pub(crate) fn trials() -> Vec<Trial> {
     ]
 }
 
-/// Seed with which the outbox is hit, not the inbox.
+/// A seed with which the fault hits the outbox, not the inbox.
 const OUTBOX: u64 = 1;
 
 async fn postgres(test: Stage) -> Outcome {
     let (stage, database) = with_database::<Postgres>(&test, 1).await?;
-    // More than a file of the server's own log, of the usual size: that one must not be hit.
+    // More than a WAL segment of the usual size, because the limit must not hit the WAL.
     database
         .execute(
             "INSERT INTO outbox_message (topic, payload) \

@@ -1,4 +1,4 @@
-//! Every fault is seen to happen, and to be over once it is healed.
+//! Shows that every fault happens, and is over once it is healed.
 
 mod database;
 mod disk;

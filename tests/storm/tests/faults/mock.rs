@@ -52,7 +52,8 @@ async fn send(producer: &FutureProducer) -> Result<(), rdkafka::error::KafkaErro
     producer.send(record, Duration::ZERO).await.map(drop).map_err(|(error, _)| error)
 }
 
-/// The first seed whose inject says something like this; all others are healed.
+/// Injects the fault with increasing seeds until the detail is the wanted one, and heals all
+/// others.
 async fn inject_until(
     fault: &mut dyn Fault<storm::stage::Stage>,
     stage: &storm::stage::Stage,
@@ -70,7 +71,7 @@ async fn inject_until(
 
 async fn produce_requests_fail(test: Stage) -> Outcome {
     let (stage, address) = open(&test)?;
-    // Without a second try, the first error is the outcome.
+    // Without a retry, the first error is the outcome.
     let producer = producer(&address, &[("retries", "0")])?;
     send(&producer).await?;
     let mut fault = ProduceErrors;
@@ -138,9 +139,9 @@ async fn leaders_move(test: Stage) -> Outcome {
         seen.push(injected.detail);
     }
     assert!(seen.iter().any(|detail| *detail != before), "{before}");
-    // A client that sees a leader go and come back within a millisecond may leave the partition
-    // with the wrong broker for good (librdkafka 2.12: the first move is still under way when the
-    // second one looks undone).
+    // The old producer may have the wrong broker for good: librdkafka 2.12 loses track of a leader
+    // that goes and comes back within a millisecond. The first move is still under way when the
+    // second one looks undone.
     let newcomer = self::producer(&address, &[])?;
     Ok(send(&newcomer).await?)
 }
@@ -163,13 +164,13 @@ async fn the_brokers_go_and_come_back(test: Stage) -> Outcome {
     let (stage, address) = open(&test)?;
     let mut fault = BrokerGone;
     heal(&mut fault, &stage).await?;
-    // Without a second try, a connection that is cut is the outcome.
+    // Without a retry, a cut connection is the outcome.
     let retried = producer(&address, &[("retries", "0"), ("reconnect.backoff.max.ms", "100")])?;
     send(&retried).await?;
     inject(&mut fault, &stage, 1).await?;
     let error = send(&retried).await.err().ok_or("it did not fail")?;
     assert!(error.to_string().contains("Transport"), "{error}");
-    // Nor does a new client get anything through.
+    // A new client gets nothing through either.
     let newcomer = producer(&address, &[("message.timeout.ms", "300"), ("reconnect.backoff.max.ms", "100")])?;
     let error = send(&newcomer).await.err().ok_or("it did not fail")?;
     assert!(error.to_string().contains("MessageTimedOut"), "{error}");

@@ -1,4 +1,4 @@
-//! Processes that end, stand still, or lose track of time.
+//! Processes that end, are suspended, or lose track of time.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -31,7 +31,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     trials
 }
 
-/// One process that writes down the wall clock and the monotonic one, several times a second.
+/// Starts a process that writes the wall clock and the monotonic clock several times a second.
 async fn watch(stage: &Stage) -> PathBuf {
     let seen = stage.folder.join("seen");
     let script = "use Time::HiRes qw(clock_gettime CLOCK_REALTIME CLOCK_MONOTONIC sleep); $| = 1; \
@@ -47,7 +47,7 @@ async fn watch(stage: &Stage) -> PathBuf {
     seen
 }
 
-/// The last whole line: wall clock and monotonic clock, in seconds.
+/// Returns the last whole line: wall clock and monotonic clock, in seconds.
 fn last(seen: &Path) -> Result<Option<(f64, f64)>, Failure> {
     let text = std::fs::read_to_string(seen).unwrap_or_default();
     let Some((lines, _)) = text.rsplit_once('\n') else { return Ok(None) };
@@ -101,7 +101,7 @@ async fn a_clock_jumps(test: tests::Stage, clock: Result<ClockJump, String>) -> 
     let jump: f64 = injected.detail.trim_end_matches(" s").parse()?;
     let off = || -> Result<Option<(f64, f64)>, Failure> {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?.as_secs_f64();
-        // Since boot, as the monotonic clock of a process that nobody lies to.
+        // Time since boot, like the monotonic clock of a process whose clock is not faked.
         let boot: f64 =
             std::fs::read_to_string("/proc/uptime")?.split(' ').next().ok_or("no time")?.parse()?;
         Ok(last(&seen)?.map(|(wall, monotonic)| (wall - now, monotonic - boot)))
@@ -115,7 +115,7 @@ async fn a_clock_jumps(test: tests::Stage, clock: Result<ClockJump, String>) -> 
     Ok(())
 }
 
-/// A storm that is killed cannot stop anybody: the kernel does.
+/// A storm that is killed cannot stop its processes: the kernel does.
 async fn nobody_outlives_the_storm(test: tests::Stage) -> Outcome {
     let folder = test.folder().display().to_string();
     let mut storm = Command::new(env!("CARGO_BIN_EXE_storm"))
@@ -133,7 +133,7 @@ async fn nobody_outlives_the_storm(test: tests::Stage) -> Outcome {
     until("nobody is left", async || Ok((others() == 0).then_some(()))).await
 }
 
-/// The processes whose arguments mention something.
+/// Returns the processes whose arguments contain this text.
 fn mentioning(what: &str) -> Vec<u32> {
     let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());

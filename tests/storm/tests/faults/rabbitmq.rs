@@ -1,4 +1,4 @@
-//! RabbitMQ: nacks, returned messages, confirms that do not come.
+//! RabbitMQ: nacks, returned messages, missing confirms.
 
 use std::sync::Arc;
 use std::time::Duration;

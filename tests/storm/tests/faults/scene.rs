@@ -1,4 +1,4 @@
-//! A stage with as much on it as one fault needs.
+//! Stages with only the parts that one fault needs.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use storm::stage::{Broker, Database, Processes, Services, Stage, Topic, Wires};
 use storm::workload::Workload;
 use tests::{Dialect, Failure, Outcome};
 
-/// A stage without anything but a folder.
+/// Returns a stage with nothing but a folder.
 pub(crate) fn empty(test: &tests::Stage) -> Stage {
     Stage {
         pair: Pair { database: DatabaseKind::Postgres, broker: BrokerKind::Kafka },
@@ -34,7 +34,7 @@ pub(crate) fn empty(test: &tests::Stage) -> Stage {
     }
 }
 
-/// A stage with one database for producers and consumers, and these accounts.
+/// Returns a stage with one database for producers and consumers, and this number of accounts.
 pub(crate) async fn with_database<DB: Dialect + Workload>(
     test: &tests::Stage,
     accounts: u32,
@@ -50,7 +50,7 @@ pub(crate) async fn with_database<DB: Dialect + Workload>(
     Ok((Stage { database: reached, ..empty(test) }, database))
 }
 
-/// A stage with one topic.
+/// Returns a stage with one topic.
 pub(crate) fn with_topic(test: &tests::Stage, address: &str, topic: &str) -> Stage {
     let mut stage = empty(test);
     stage.broker.address = address.to_owned();
@@ -58,7 +58,7 @@ pub(crate) fn with_topic(test: &tests::Stage, address: &str, topic: &str) -> Sta
     stage
 }
 
-/// Strikes with chance from this seed.
+/// Injects a fault with random numbers from this seed.
 pub(crate) async fn inject(
     fault: &mut dyn Fault<Stage>,
     stage: &Stage,
@@ -67,16 +67,16 @@ pub(crate) async fn inject(
     fault.inject(stage, &mut StdRng::seed_from_u64(seed)).await
 }
 
-/// Heals once before any inject and once more afterwards: both do nothing.
+/// Heals twice: healing must do nothing before `inject`, and nothing when it is repeated.
 pub(crate) async fn heal(fault: &mut dyn Fault<Stage>, stage: &Stage) -> Outcome {
     fault.heal(stage).await?;
     fault.heal(stage).await
 }
 
-/// A condition may take so long; only a failing test uses it up.
+/// Timeout of a condition; only a failing test uses it up.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Asks again and again until the answer is there. Unlike `tests::eventually`, asking may change
+/// Asks again and again until there is an answer. Unlike `tests::eventually`, asking may change
 /// what it looks at.
 pub(crate) async fn until<T>(
     what: &str,

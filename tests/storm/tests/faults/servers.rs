@@ -1,4 +1,4 @@
-//! Servers that go away and come back: private instances, on ports of their own.
+//! Servers that go away and come back: private instances on separate ports.
 
 use std::net::TcpListener;
 use std::path::PathBuf;
@@ -24,7 +24,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     ]
 }
 
-/// A PostgreSQL with a folder and a port that nobody else has.
+/// Returns a private PostgreSQL with its own folder and port, its URL, and its log.
 fn private(test: &Stage) -> Result<(Services, String, PathBuf), Failure> {
     let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
     let folder = test.folder().join("services");
@@ -58,7 +58,7 @@ async fn a_database_crashes_and_recovers(test: Stage) -> Outcome {
     Ok(())
 }
 
-/// The rows of the business, and whether the server may be written to.
+/// Returns the business rows.
 async fn business(url: &str) -> Result<Vec<String>, Failure> {
     let mut session = PgConnection::connect(url).await?;
     Ok(sqlx::query_scalar("SELECT row FROM business ORDER BY row").fetch_all(&mut session).await?)

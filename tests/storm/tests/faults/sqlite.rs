@@ -1,4 +1,4 @@
-//! SQLite: a file that is busy.
+//! SQLite: a busy file.
 
 use std::str::FromStr as _;
 use std::time::Duration;

@@ -128,7 +128,7 @@ async fn a_queue_answers_nothing(test: Stage) -> Outcome {
     scene.gateway.write_to(storm::journal::Journal::open(&journal)?);
     scene.gateway.set(Mood::SilentSends);
     assert!(matches!(scene.send().await, Err(SdkError::TimeoutError(_))));
-    // Readers go on.
+    // Readers still get answers.
     assert_eq!(scene.held().await?, 10);
     scene.gateway.set(Mood::Fair);
     scene.send().await?;
@@ -147,7 +147,7 @@ async fn every_error_passes(test: Stage) -> Outcome {
         inject(&mut fault, &stage, 1).await?;
         let before = scene.gateway.spoilt();
         while scene.gateway.spoilt() == before {
-            // Its outcome is the fault's business.
+            // The outcome depends on the fault.
             drop(scene.send().await);
         }
         heal(&mut fault, &stage).await?;

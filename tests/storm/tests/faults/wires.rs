@@ -19,7 +19,8 @@ pub(crate) fn trials() -> Vec<Trial> {
         .collect()
 }
 
-/// The session of a producer ends with an error of the wire, and after the cure another one works.
+/// Checks that a producer's session ends with an I/O error, and that another one works after
+/// healing.
 async fn a_session_breaks(test: Stage, kind: Kind) -> Outcome {
     let database = Database::<Postgres>::empty(&test).await?;
     database.execute("CREATE TABLE done (n int)").await?;
@@ -35,7 +36,7 @@ async fn a_session_breaks(test: Stage, kind: Kind) -> Outcome {
     assert_eq!(injected.target, "producers–database");
     let work = tokio::spawn(async move {
         loop {
-            // In one message: a prepared statement would wait for the first answer before it is
+            // As a simple query: a prepared statement would wait for the first answer before it is
             // executed.
             if let Err(error) = sqlx::raw_sql("INSERT INTO done VALUES (1)").execute(&mut session).await {
                 return error;
@@ -43,13 +44,13 @@ async fn a_session_breaks(test: Stage, kind: Kind) -> Outcome {
         }
     });
     if kind == Kind::AnswersLost {
-        // The row shows before its answer has come this far: a cure in between would let the answer
-        // through.
+        // The row is visible before its answer has come this far. Healing in between would let the
+        // answer through.
         until("an answer is lost", async || {
             Ok(stage.wires.proxies.values().any(|wire| wire.counts().lost_bytes > 0).then_some(()))
         })
         .await?;
-        // It was done, and its client does not know.
+        // The insert was done, and its client does not know.
         assert!(database.integer("SELECT count(*) FROM done").await? > 0);
         assert!(!work.is_finished());
     }
@@ -63,7 +64,7 @@ async fn a_session_breaks(test: Stage, kind: Kind) -> Outcome {
     Ok(())
 }
 
-/// `host:port` and the database's name.
+/// Returns `host:port` and the database's name.
 fn parts(url: &str) -> Result<(String, String), Failure> {
     let (_, rest) = url.rsplit_once('@').ok_or("an address without a user")?;
     let (server, name) = rest.split_once('/').ok_or("an address without a database")?;

@@ -1,5 +1,5 @@
-//! Features that meet: each works alone, so every two of them run together, over the whole way from
-//! producer to effect.
+//! Combinations of features: each works alone, so every pair of them is tested together, all the
+//! way from producer to effect.
 
 mod pairs;
 mod scene;
@@ -10,7 +10,7 @@ use sqlx::{Postgres, Sqlite};
 use tests::trial::at_night;
 use tests::{Backend, trial};
 
-/// A feature and its levels; the first one is its absence, or the default.
+/// A feature and its levels. The first level is the default, or the feature's absence.
 type Factor = (&'static str, &'static [&'static str]);
 
 const FACTORS: [Factor; 20] = [

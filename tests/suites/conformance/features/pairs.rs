@@ -1,12 +1,12 @@
-//! Rows in which every pair of levels of two factors occurs at least once: pairwise testing
-//! (Cohen et al., "The AETG system", 1997), chosen greedily and always the same.
+//! Rows in which every pair of levels of two factors occurs at least once: pairwise testing (Cohen
+//! et al., "The AETG system", 1997). The choice is greedy and deterministic.
 
 use std::collections::BTreeSet;
 
-/// Factor and level, twice.
+/// Two pairs of a factor and its level.
 type Pair = ((usize, usize), (usize, usize));
 
-/// Every pair that factors with so many levels have.
+/// Returns every pair of factors with these numbers of levels.
 pub(super) fn pairs(levels: &[usize]) -> BTreeSet<Pair> {
     let of = |factor: usize| (0..levels[factor]).map(move |level| (factor, level));
     let later = |factor: usize| (factor + 1..levels.len()).flat_map(of);
@@ -15,13 +15,13 @@ pub(super) fn pairs(levels: &[usize]) -> BTreeSet<Pair> {
         .collect()
 }
 
-/// The pairs of one row.
+/// Returns the pairs of one row.
 pub(super) fn met(row: &[usize]) -> impl Iterator<Item = Pair> {
     let at = |factor: usize| (factor, row[factor]);
     (0..row.len()).flat_map(move |one| (one + 1..row.len()).map(move |other| (at(one), at(other))))
 }
 
-/// Rows, a level for each factor.
+/// Returns rows that cover all pairs, each with a level for every factor.
 pub(super) fn rows(levels: &[usize]) -> Vec<Vec<usize>> {
     let mut missing = pairs(levels);
     let mut rows = Vec::new();
@@ -38,7 +38,7 @@ pub(super) fn rows(levels: &[usize]) -> Vec<Vec<usize>> {
                     };
                     row.iter().enumerate().filter_map(with).filter(|is_missing| *is_missing).count()
                 };
-                // The first of the best.
+                // Of equal gains, the first level.
                 row[factor] = (0..levels[factor]).rev().max_by_key(|level| gain(*level));
             }
         }

@@ -1,6 +1,6 @@
 //! One row of features: a producer, relays, a broker in memory, consumers, and an operator of both
-//! sides. What becomes of each message follows from the row; the order of a key is demanded where
-//! no feature gives it up.
+//! sides. The row determines the outcome of each message. The order of a key is checked unless a
+//! feature gives it up.
 
 #![allow(clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -41,8 +41,8 @@ use super::transactions::Cluster;
 
 const KEYS: u32 = 4;
 const OF_EACH_KEY: u32 = 12;
-/// The message of this place in these keys is refused by the broker, and cannot be done by its
-/// handler.
+/// The place, in the two keys below, of the message that the broker refuses or that its handler
+/// cannot do.
 const PLACE: u32 = 4;
 const REFUSED_KEY: u32 = 2;
 const FAILING_KEY: u32 = 3;
@@ -50,10 +50,11 @@ const LIMIT: SizeLimit = SizeLimit { destination: "the test", message_bytes_max:
 const SOON: Backoff = Backoff { first: Duration::from_millis(5), max: Duration::from_millis(20) };
 const CONSUMER: &str = "billing";
 const SAGA: &str = "follow-up";
-/// The key of the effects of messages that sagas sent.
+/// The key of the effects of messages that sagas send.
 const ANNOUNCED: u32 = KEYS + 1;
 
-/// Messages of each key that wait in an old table when it is adopted; the others go through it.
+/// The number of messages of each key that wait in an old table when it is adopted. Later ones go
+/// through that table as well.
 const ADOPTED_FROM: u32 = 3;
 const OLD_TABLE: &str = "\
 CREATE TABLE old_outbox (
@@ -70,7 +71,7 @@ order_by = \"place\"
 id_header = \"old-id\"
 ";
 
-/// The levels of a row, by the names of their factors.
+/// A row: for each factor, the index of its level.
 struct Row(Vec<usize>);
 
 impl Row {
@@ -100,7 +101,8 @@ struct Order {
     padding: String,
 }
 
-/// The effect of a message that is not to fail, or no longer, and the saga that follows it.
+/// Returns a handler that writes the effect of a message, unless it has to fail, and starts the
+/// saga that follows.
 fn applying<DB: Dialect>(
     sagas: Option<Sagas<DB>>,
 ) -> impl for<'t> Fn(&'t mut Tx<DB>, &'t Message) -> BoxFuture<'t, Result<(), HandlerError>> + Send + Sync {
@@ -122,7 +124,7 @@ fn applying<DB: Dialect>(
     }
 }
 
-/// A saga of two steps; the second one is a message of its own, back to the consumer.
+/// A saga of two steps. The second sends a message back to the consumer.
 async fn follow_up<DB: Dialect>(saga: &mut Run<DB>, (key, place): (u32, u32)) -> Result<(), Stop> {
     let number = saga.step("number", async |_| Ok(key * OF_EACH_KEY + place)).await?;
     saga.step("announce", async |tx| {
@@ -133,14 +135,14 @@ async fn follow_up<DB: Dialect>(saga: &mut Run<DB>, (key, place): (u32, u32)) ->
     .await
 }
 
-/// The effect itself: key and place of its order.
+/// Writes the effect itself. Returns key and place of the order.
 async fn applied<DB: Dialect>(tx: &mut Tx<DB>, message: &Message) -> Result<(u32, u32), HandlerError> {
     let order: Order = serde_json::from_slice(&message.payload)?;
     let healed = DB::integers(&mut **tx, "SELECT count(*) FROM healed").await?;
     if order.fails && healed == [0] {
         return Err(HandlerError::retry("there is no such price yet"));
     }
-    // That of the old table, where the message comes from one.
+    // A message from the old table keeps its id of that table.
     let id = message.headers.get("old-id").map_or_else(|| message.id.to_string(), str::to_owned);
     let insert =
         format!("INSERT INTO effect (id, key, place) VALUES ('{id}', {}, {})", order.key, order.place);
@@ -157,11 +159,11 @@ struct Scene<DB: Dialect> {
     keys: IdempotencyKeys<DB>,
     sagas: Sagas<DB>,
     folder: PathBuf,
-    /// Of each relay that has a name of its own.
+    /// The administration of each relay that has a name of its own.
     admins: Vec<(RelayName, Arc<dyn LogAdmin>)>,
 }
 
-/// A task, and how it is asked to stop.
+/// A task, and the signal that stops it.
 struct Running {
     stop: Option<oneshot::Sender<()>>,
     task: JoinHandle<()>,
@@ -173,16 +175,16 @@ impl Running {
         Ok(self.task.await?)
     }
 
-    /// As a crash does it: nothing is told to anybody.
+    /// Aborts the task, as a crash would, without any shutdown.
     async fn crash(self) {
         self.task.abort();
         let _ = self.task.await;
     }
 }
 
-/// Goal: features that work alone work together. Oracle: the effect of every message that is to
-/// have one, once; none of any other; the order of keys; nothing parked, dead or unsettled at the
-/// end; no violation that the broker saw.
+/// Goal: features that work alone work together. Oracle: each message has one effect if it should
+/// have one, and none otherwise; keys keep their order; nothing is parked, dead or unsettled at the
+/// end; the broker saw no violation.
 pub(super) async fn plays<DB: Dialect>(stage: Stage, row: Vec<usize>) -> Outcome {
     let row = Row(row);
     let told = row.to_string();
@@ -228,7 +230,7 @@ impl<DB: Dialect> Scene<DB> {
         Ok(Self { row, database, broker, transactions, inbox, keys, sagas, folder, admins })
     }
 
-    /// A connector of relays and of operators.
+    /// Returns a connector for relays and operators.
     fn connector(&self) -> impl message::Connector + use<DB> {
         let window = if self.row.is("window of a key", "one") {
             MaxInFlightPerKey::One
@@ -344,7 +346,7 @@ impl<DB: Dialect> Scene<DB> {
         self.compare(&expected).await
     }
 
-    /// Enqueues everything; returns the ids of what is to take effect.
+    /// Enqueues everything. Returns the ids of the messages that should have an effect.
     async fn enqueue(&self) -> Result<BTreeSet<String>, Failure> {
         let is_refused = !self.row.is("message that the broker refuses", "none");
         let fails = !self.row.is("message that its handler cannot do", "none");
@@ -379,7 +381,8 @@ impl<DB: Dialect> Scene<DB> {
                 if is_wanted && !is_given_up {
                     expected.insert(id.to_string());
                 }
-                // A row gets its message id by the database, so that nobody can refuse it by that.
+                // The database assigns the message id of a row, so the broker cannot be told to
+                // refuse it by id.
                 if self.is_adopted() && !(is_refused && is_chosen(REFUSED_KEY)) {
                     let payload = serde_json::to_string(&order)?;
                     rows.push(format!(
@@ -404,7 +407,7 @@ impl<DB: Dialect> Scene<DB> {
         Ok(expected)
     }
 
-    /// Stores the messages of one request, which is made again where it has a key.
+    /// Stores the messages of one request, and repeats the request where it has a key.
     async fn store(&self, place: u32, messages: Vec<NewMessage>, rows: &[String]) -> Outcome {
         let outbox = Outbox::<DB>::builder().limit(SizeLimit::CHUNKED).build();
         let id = KeyId::of_texts("shop", "place", &place.to_string())?;
@@ -437,12 +440,12 @@ impl<DB: Dialect> Scene<DB> {
         again.acquired().map_or(Ok(()), |_| Err("a key was leased twice".into()))
     }
 
-    /// Whether messages go into a table that is adopted, which only PostgreSQL has.
+    /// Returns whether messages go into an adopted table, which only PostgreSQL supports.
     fn is_adopted(&self) -> bool {
         self.row.is("producer", "into an adopted table") && DB::BACKEND == Backend::Postgres
     }
 
-    /// Takes the old table over, with the rows that wait in it.
+    /// Adopts the old table with the rows that wait in it.
     async fn adopt(&self) -> Outcome {
         let text = format!(
             "[[pipeline]]\nname = {:?}\n[pipeline.database]\nurl = {:?}\n\
@@ -467,13 +470,14 @@ impl<DB: Dialect> Scene<DB> {
         Ok(())
     }
 
-    /// Sends everything again that was published, as an operator does.
+    /// Sends all published messages again, as an operator does.
     async fn replay(&self) -> Outcome {
         let operator = Operator::new("ann", Role::Operator);
         let signed = Signed { operator: operator.clone(), reason: String::from("a test") };
         for (name, _) in &self.admins {
             let url = &self.database.url;
-            // The broker of the section is never asked: the places are connected to the scene's.
+            // The broker of this section is never contacted: the relays connect to the scene's own
+            // broker.
             let text = format!(
                 "[[pipeline]]\nname = {:?}\n[pipeline.database]\nurl = {url:?}\n\
                  [pipeline.kafka]\nbootstrap_servers = [\"127.0.0.1:1\"]\n",
@@ -507,7 +511,8 @@ impl<DB: Dialect> Scene<DB> {
         Running { stop: Some(stop), task }
     }
 
-    /// How many effects there are in the end: each message's, and that of what its saga sent.
+    /// Returns the final number of effects: one for each message, and one for the message that its
+    /// saga sends.
     fn effects_len(&self, expected: &BTreeSet<String>) -> usize {
         expected.len() * if self.has_sagas() { 2 } else { 1 }
     }
@@ -536,7 +541,7 @@ impl<DB: Dialect> Scene<DB> {
         Ok(())
     }
 
-    /// An operator decides about whatever is dead, until everything is as it is to be.
+    /// Decides about dead messages as an operator does, until every message is done.
     async fn decided_until_done(&self, expected: &BTreeSet<String>) -> Outcome {
         eventually("every message is done with", || async {
             let is_quiet = self.decide_about_parked().await? && self.decide_about_letters().await?;
@@ -547,7 +552,7 @@ impl<DB: Dialect> Scene<DB> {
         .await
     }
 
-    /// Whether every relay has passed all that is in the outbox.
+    /// Returns whether every relay has passed the whole outbox.
     async fn is_passed(&self) -> Result<bool, Failure> {
         for (name, admin) in &self.admins {
             let relays = admin.relays().await?;
@@ -559,7 +564,7 @@ impl<DB: Dialect> Scene<DB> {
         Ok(true)
     }
 
-    /// Requeues or discards what the broker refused. Whether there was nothing.
+    /// Requeues or discards what the broker refused. Returns whether nothing was dead.
     async fn decide_about_parked(&self) -> Result<bool, Failure> {
         let mut is_quiet = true;
         for (name, admin) in &self.admins {
@@ -585,14 +590,16 @@ impl<DB: Dialect> Scene<DB> {
         Ok(is_quiet)
     }
 
-    /// Redrives or discards dead letters that wait for somebody. Whether none is open.
+    /// Redrives or discards dead letters that wait for a decision. Returns whether no dead letter
+    /// is open.
     async fn decide_about_letters(&self) -> Result<bool, Failure> {
         let letters = self.inbox.dead_letters(&DeadLetterQuery::default()).await?;
         let is_quiet = letters.is_empty();
         let by = Signature { actor: String::from("ann"), note: String::from("a test"), selection: None };
         for letter in &letters {
             let is_wanted = letter.kind.as_deref() == Some("wanted");
-            // A held message has its turn by itself; a refused kind waits for who knows it.
+            // A held message is released by itself. A message of an unknown kind waits for a
+            // process that knows it.
             if letter.reason == Reason::Held && (is_wanted || self.row.is("unknown kinds", "skipped")) {
                 continue;
             }
@@ -606,7 +613,7 @@ impl<DB: Dialect> Scene<DB> {
         Ok(is_quiet)
     }
 
-    /// Everything that is not done with, for whoever has to find out why.
+    /// Describes everything unfinished, to explain a failure.
     async fn left(&self) -> Result<String, Failure> {
         let mut left = format!("effects: {:?}\n", self.effects().await?);
         for letter in self.inbox.dead_letters(&DeadLetterQuery::default()).await? {
@@ -628,7 +635,7 @@ impl<DB: Dialect> Scene<DB> {
         Ok(left)
     }
 
-    /// Ids, keys and places, in the order of the effects.
+    /// Returns ids, keys and places, in the order of the effects.
     async fn effects(&self) -> Result<Vec<(String, u32, u32)>, Failure> {
         let rows =
             self.database.texts("SELECT id || ' ' || key || ' ' || place FROM effect ORDER BY n").await?;
@@ -678,7 +685,7 @@ impl<DB: Dialect> Scene<DB> {
         Ok(())
     }
 
-    /// Whether no feature of the row gives up the order of this key.
+    /// Returns whether no feature of the row gives up the order of this key.
     fn keeps_order_of(&self, key: u32) -> bool {
         let is_passed = self.row.is("after a dead message", "pass")
             && self.row.is("message that the broker refuses", "requeued")

@@ -1,5 +1,6 @@
-//! A broker in memory that publishes in transactions, as Kafka does: topics have what a transaction
-//! holds when it is committed, together with its mark, and a session shuts out the one before it.
+//! A broker in memory that publishes in transactions, as Kafka does. Topics receive the messages of
+//! a transaction when it is committed, together with its mark. A new session fences the previous
+//! one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,13 +13,13 @@ use message::{
     Receipts, Submission, TransactionMark, TransactionScope, Transactions,
 };
 
-/// Messages of a transaction: few, so that a short scene has many.
+/// Maximum messages of a transaction: few, so that a short scene has many transactions.
 const BATCH_LEN: usize = 8;
 
 /// A log's identity, and a relay's name.
 type Scope = (String, String);
 
-/// The transactions of all relays that publish to a broker.
+/// The transactions of all relays that publish to one broker.
 #[derive(Clone)]
 pub(super) struct Cluster {
     broker: Broker,
@@ -33,7 +34,7 @@ struct State {
 
 #[derive(Default)]
 struct Relay {
-    /// Counts the sessions of all processes; only the last one can commit.
+    /// Counts the sessions of all processes. Only the latest session can commit.
     epoch: u64,
     mark: Option<TransactionMark>,
     open: Vec<Message>,
@@ -41,7 +42,7 @@ struct Relay {
 }
 
 impl Relay {
-    /// Shuts out the session before; what it left open is gone.
+    /// Fences the previous session and drops what it left open. Returns the new epoch.
     fn begin(&mut self) -> u64 {
         *self = Self { epoch: self.epoch + 1, mark: self.mark.take(), ..Self::default() };
         self.epoch
@@ -66,7 +67,7 @@ impl Cluster {
         self.lock().refused.clear();
     }
 
-    /// A connector for one process.
+    /// Returns a connector for one process.
     pub(super) fn connector(&self) -> Connector {
         Connector { cluster: self.clone(), own: Mutex::default() }
     }
@@ -82,11 +83,11 @@ pub(super) struct Connector {
     own: Mutex<Own>,
 }
 
-/// The knowledge of one process.
+/// The state of one process.
 #[derive(Default)]
 struct Own {
     scope: Option<Scope>,
-    /// The number of the last mark that it knows.
+    /// The number of the last mark that this process knows.
     mark: u64,
     epoch: u64,
     sessions: u64,
@@ -187,7 +188,7 @@ impl Publisher for Session {
         Capabilities { max_in_flight_per_key: MaxInFlightPerKey::Pipelined, batch_len: BATCH_LEN }
     }
 
-    /// All of a batch is in the open transaction, or none of it and the session ends.
+    /// Adds the whole batch to the open transaction, or none of it and ends the session.
     async fn submit(&mut self, batch: Vec<Submission>) {
         let mut state = self.cluster.lock();
         let State { relays, refused } = &mut *state;

@@ -1,4 +1,4 @@
-//! A queue in memory that redelivers what was not settled.
+//! A queue in memory that redelivers unsettled messages.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::num::NonZeroUsize;
@@ -29,7 +29,7 @@ struct State {
     session: u64,
     subscribed: u32,
     closed: u32,
-    /// The session that asked for no more.
+    /// The session that has stopped receiving.
     stopped: Option<u64>,
     settle_calls_to_lose: u32,
     is_silent: bool,
@@ -47,18 +47,18 @@ impl Broker {
         self.changes.send_replace(());
     }
 
-    /// Breaks the session: what is unsettled is delivered again, in its order.
+    /// Breaks the session: unsettled messages are delivered again, in their order.
     pub fn lose_session(&self) {
         self.lock().break_session();
         self.changes.send_replace(());
     }
 
-    /// Redeliveries are not flagged from here on, as with Kafka.
+    /// Stops marking redeliveries, as Kafka never does.
     pub fn says_nothing_of_redeliveries(&self) {
         self.lock().is_silent = true;
     }
 
-    /// The next settlements do not arrive, and the session breaks.
+    /// Loses the next `calls` calls that settle, and breaks the session at each.
     pub fn lose_settlements(&self, calls: u32) {
         self.lock().settle_calls_to_lose = calls;
     }
@@ -68,7 +68,7 @@ impl Broker {
         self.until(|state| state.pending.is_empty() && state.unsettled.is_empty()).await;
     }
 
-    /// Waits until so many deliveries are settled.
+    /// Waits until at least `count` deliveries are settled.
     pub async fn settled_at_least(&self, count: usize) {
         self.until(|state| state.settled.len() >= count).await;
     }
@@ -77,7 +77,8 @@ impl Broker {
         self.lock().settled.clone()
     }
 
-    /// Settled, waiting or in hand, and closed subscriptions.
+    /// Returns three counts: settled deliveries, pending or unsettled ones, and closed
+    /// subscriptions.
     pub fn counts(&self) -> (usize, usize, u32) {
         let state = self.lock();
         (state.settled.len(), state.pending.len() + state.unsettled.len(), state.closed)
@@ -97,7 +98,7 @@ impl Broker {
         Box::new(Session { broker: self.clone(), number })
     }
 
-    /// Waits for the so manieth subscription.
+    /// Waits until there have been at least `count` subscriptions.
     pub async fn subscribed_at_least(&self, count: u32) {
         self.until(|state| state.subscribed >= count).await;
     }

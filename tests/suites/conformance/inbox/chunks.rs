@@ -1,5 +1,5 @@
-//! Messages in chunks: the handler runs once with the whole, whatever order, repetition or crash
-//! lies between.
+//! Messages in chunks: the handler runs once with the whole message, whatever order, repetition or
+//! crash there is.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -44,7 +44,7 @@ cases! { "inbox/chunks":
 
 const LARGE: usize = 5_000;
 
-/// So small that a large message has several chunks.
+/// Splits a message with a limit so small that a large one has several chunks.
 fn split_at(message_bytes_max: usize, message: &Message) -> Vec<Message> {
     let limit = SizeLimit { destination: "the test", message_bytes_max };
     let splitter = Splitter { limit, encoding: Encoding::Raw, chunked_bytes_max: 1 << 20 };
@@ -61,7 +61,7 @@ fn large(text: &str) -> Message {
     message(&format!("{text}{}", "x".repeat(LARGE)))
 }
 
-/// Gathers one delivery and applies what is whole, as a service without the runner does.
+/// Gathers one delivery and applies a whole message, as a service without the runner does.
 async fn consume<DB: TestDatabase>(
     inbox: &Inbox<DB>,
     message: &Message,
@@ -87,7 +87,7 @@ async fn assert_nothing_waits<DB: TestDatabase>(inbox: &Inbox<DB>) {
 pub(super) async fn chunks_between_others_take_effect_once_in_the_order_of_their_key<DB: TestDatabase>(
     database: &Database<DB>,
 ) {
-    // The batch is large enough to hold chunks and what comes behind them on their key.
+    // A batch of 40 is large enough to hold chunks and the messages behind them on their key.
     for batch in [None, NonZeroUsize::new(40)] {
         let inbox = database.inbox().await;
         let mut deliveries = Vec::new();
@@ -136,7 +136,7 @@ async fn any_order_and_any_repetition_gives_the_whole_once<DB: TestDatabase>(dat
             applied += u32::from(fresh);
         }
         assert_eq!(applied, 1, "{order:?}");
-        // The same message whole, from a relay without the limit, is its duplicate.
+        // The same message, sent whole by a relay without the limit, is a duplicate.
         assert!(!consume(&inbox, &whole).await.unwrap().0, "{order:?}");
         expected.push(String::from_utf8(whole.payload.to_vec()).unwrap());
     }
@@ -161,7 +161,7 @@ async fn of_the_last_two_chunks_the_second_sees_the_first<DB: TestDatabase>(data
         let (inbox, last) = (inbox.clone(), last.clone());
         tokio::spawn(async move { consume(&inbox, &last).await.unwrap().0 })
     };
-    // It has to wait; one that does not look at the lock says at once that a chunk is missing.
+    // It has to wait. A consumer that ignored the lock would report a missing chunk at once.
     let early = tokio::time::timeout(Duration::from_millis(300), &mut racing).await;
     assert!(early.is_err(), "did not wait: {early:?}");
     drop(tx.commit().await.unwrap());
@@ -194,8 +194,8 @@ async fn a_crash_between_chunks_is_harmless<DB: TestDatabase>(database: &Databas
     let whole = large("one");
     let chunks = chunks_of(&whole);
     let broker = Broker::new(chunks.clone());
-    // Each consumer comes one commit further than the one before, then is gone without having
-    // settled it.
+    // Each consumer completes one commit more than the previous one, then crashes before it
+    // settles.
     for commits in 1..=2 * chunks.len() {
         let shutdown = Shutdown::new();
         let abort = shutdown.abort.clone();
@@ -238,7 +238,7 @@ async fn chunks_of_two_splits_do_not_mix<DB: TestDatabase>(database: &Database<D
     assert_nothing_waits(&inbox).await;
 }
 
-/// Puts the beginning of everything that waits two days back.
+/// Moves the time at which every incomplete message began two days back.
 async fn two_days_pass<DB: TestDatabase>(database: &Database<DB>) {
     let mut tx = database.admin.begin().await.unwrap();
     let statement = match DB::DIALECT {
@@ -273,12 +273,12 @@ pub(super) async fn missing_chunks_expire_for_all_to_see<DB: TestDatabase>(datab
     assert_eq!((letter.reason, letter.message_id), (Reason::Incomplete, Some(whole.id)));
     let told = format!("{} of {} chunks, missing 2", chunks.len() - 1, chunks.len());
     assert!(letter.error.contains(&told), "{}", letter.error);
-    // There is nothing to redrive: a fragment never reaches a handler.
+    // A fragment cannot be redriven, because it never reaches a handler.
     let handler = Effect::works();
     let redriven = inbox.redrive(&consumer("billing"), letter.id, &handler, RedriveOptions::default()).await;
     assert!(matches!(redriven, Err(RedriveError::NotAMessage { .. })), "{redriven:?}");
     assert!(DB::effects(&database.pool, "billing").await.is_empty());
-    // Published again, it takes effect, also when the broker says that it delivers again.
+    // Published again, it takes effect, even when the broker redelivers it.
     let broker = Broker::new(chunks);
     broker.lose_settlements(1);
     let running = start(builder(&inbox, &broker, Effect::works()));
@@ -287,7 +287,7 @@ pub(super) async fn missing_chunks_expire_for_all_to_see<DB: TestDatabase>(datab
     assert_eq!(DB::effects(&database.pool, "billing").await.len(), 1);
 }
 
-/// Nobody holds its chunks while it waits for its next attempt.
+/// While a whole message waits for its next attempt, no consumer holds its chunks.
 async fn a_whole_that_is_tried_again_does_not_expire<DB: TestDatabase>(database: &Database<DB>) {
     let inbox = database.inbox().await;
     let (whole, billing) = (large("one"), consumer("billing"));
@@ -308,7 +308,8 @@ async fn a_whole_that_is_tried_again_does_not_expire<DB: TestDatabase>(database:
     assert_eq!(inbox.maintain().await.unwrap().incomplete_expired, 1, "it was not tried for long");
 }
 
-/// The table of chunks is away for longer than a failing message would live, while others succeed.
+/// The table of chunks is missing for longer than a failing message would live, while other
+/// messages succeed.
 async fn a_chunk_that_could_not_be_kept_is_kept_later_and_leaves_no_failure<DB: TestDatabase>(
     database: &Database<DB>,
 ) {
@@ -321,7 +322,7 @@ async fn a_chunk_that_could_not_be_kept_is_kept_later_and_leaves_no_failure<DB: 
     let (whole, billing, scope) = (large("one"), consumer("billing"), Tenant::none());
     let chunks = chunks_of(&whole);
     rename("ALTER TABLE inbox_chunk RENAME TO inbox_chunk_away").await;
-    // One chunk, so that it is kept alone later: the whole does not clear its failures.
+    // One chunk only, which is stored alone later: no whole message clears its failures.
     let broker =
         Broker::new(std::iter::once(chunks[0].clone()).chain((0..40).map(|n| message(&n.to_string()))));
     let handler = Effect::new(|_, _| {
@@ -359,7 +360,8 @@ async fn hostile_chunks_are_refused_and_harm_nobody<DB: TestDatabase>(database: 
     let count = u32::try_from(chunks.len()).unwrap();
     assert!(!consume(&inbox, &chunks[0]).await.unwrap().0);
 
-    // Another total for the same message; a payload of another length; more than this inbox takes.
+    // Three faults: another total for the same message, a payload of another length, and more bytes
+    // than this inbox accepts.
     let mut longer = chunks[1].clone();
     let total = Chunk::new(1, count, LARGE as u64 + 50, fingerprint).unwrap();
     longer.payload = vec![b'y'; usize::try_from(total.range().end - total.range().start).unwrap()].into();
@@ -384,7 +386,7 @@ async fn hostile_chunks_are_refused_and_harm_nobody<DB: TestDatabase>(database: 
     assert!(matches!(admitted[..], [Err(Refusal::Fragment { .. }), Ok(Admission::Fresh(_))]), "{admitted:?}");
     tx.rollback().await.unwrap();
 
-    // The runner dead-letters them, and the message itself takes effect.
+    // The runner dead-letters these chunks, and the message itself takes effect.
     let broker = Broker::new([longer, cut, huge[0].clone()]);
     let running = start(builder(&inbox, &broker, Effect::works()));
     broker.settled_at_least(3).await;
@@ -424,7 +426,7 @@ async fn a_damaged_whole_is_dead_lettered_before_any_effect<DB: TestDatabase>(da
     assert_eq!((letter.reason, letter.payload.len()), (Reason::Malformed, whole.payload.len()));
     assert!(letter.message().is_err(), "what is damaged is nothing to redrive");
     assert_nothing_waits(&inbox).await;
-    // Sent again without the damage, it takes effect.
+    // Sent again undamaged, it takes effect.
     for chunk in intact {
         broker.send(Ok(chunk));
     }
@@ -464,8 +466,8 @@ async fn a_failing_message_dies_whole_and_is_redriven_whole<DB: TestDatabase>(da
     assert_nothing_waits(&inbox).await;
 }
 
-/// Of two chunks that are delivered again, the first can come just before a consumer that was
-/// thought dead gives the whole up.
+/// Of two redelivered chunks, the first can arrive just before a consumer that was thought dead
+/// gives up the whole message.
 async fn late_chunks_of_a_dead_letter_make_no_second_one<DB: TestDatabase>(database: &Database<DB>) {
     let inbox = database.inbox().await;
     let chunks = chunks_of(&large("one"));
@@ -521,7 +523,7 @@ async fn all_chunks_in_one_transaction_are_proven_together<DB: TestDatabase>(dat
     assert_nothing_waits(&inbox).await;
 }
 
-/// Its chunks are gone with the commit, so their proofs would lose it.
+/// The commit removes its chunks, so proofs for them would lose the message.
 async fn a_whole_that_was_not_admitted_gives_no_proof<DB: TestDatabase>(database: &Database<DB>) {
     let inbox = database.inbox().await;
     let message = large("forgotten");

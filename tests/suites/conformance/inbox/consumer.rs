@@ -122,7 +122,7 @@ fn base<DB: TestDatabase>(inbox: &Inbox<DB>, broker: &Broker) -> ConsumerBuilder
         .backoff(Backoff { first: Duration::from_millis(1), max: Duration::from_millis(4) })
 }
 
-/// Runs until a plain future ends it.
+/// Runs until a plain future stops it.
 fn start<DB: TestDatabase>(
     builder: ConsumerBuilder<DB>,
 ) -> (oneshot::Sender<()>, JoinHandle<Result<(), RunError>>) {
@@ -216,7 +216,8 @@ async fn the_event_on_which_a_batch_function_fails_dies_alone<DB: TestDatabase>(
     assert!(letter.error.contains("not for us"), "{}", letter.error);
 }
 
-/// The first call does not return before it is dropped; it tells how long that took.
+/// The guard of a call that never returns. When it is dropped, it records how long the call has
+/// run.
 struct Hung(Instant, &'static OnceLock<Duration>);
 
 impl Drop for Hung {
@@ -225,7 +226,8 @@ impl Drop for Hung {
     }
 }
 
-/// Goal: a batch in one call may take as long as any other call. Oracle: when it was dropped.
+/// Goal: a batch in one call has the same time limit as any other call. Oracle: when it was
+/// dropped.
 async fn a_batch_function_that_hangs_is_ended_as_one_call<DB: TestDatabase>(database: &Database<DB>) {
     static CALLS: OnceLock<Duration> = OnceLock::new();
     async fn hang_once<DB: TestDatabase>(_tx: &mut Tx<DB>, _placed: Vec<Placed>) -> Result<(), HandlerError> {
@@ -284,7 +286,7 @@ pub(super) async fn unknown_kinds_are_skipped_on_demand<DB: TestDatabase>(databa
     assert_eq!(counters.value("inbox_skipped_total", &[("consumer", name.as_str())]), 1);
 }
 
-/// Goal: a message without an effect never waits for its key, which no process would ever free.
+/// Goal: a message without an effect never waits for its key, which no process would ever release.
 /// Oracle: the dead letters, and that everything is settled.
 async fn skipped_kinds_do_not_wait_behind_a_dead_letter<DB: TestDatabase>(database: &Database<DB>) {
     let inbox = database.inbox().await;
@@ -371,7 +373,8 @@ async fn a_foreign_message_takes_effect_once<DB: TestDatabase>(database: &Databa
     assert_eq!(broker.counts(), (3, 0, 1));
 }
 
-/// Not even one that skips unknown kinds may close the letter: its effect would never happen.
+/// A process that skips unknown kinds must not close the dead letter either: its effect would never
+/// happen.
 async fn a_redrive_waits_for_a_process_that_knows_the_kind<DB: TestDatabase>(database: &Database<DB>) {
     let inbox = database.inbox().await;
     let broker = Broker::new([event("order.placed", r#"{"order":1}"#)]);
@@ -399,7 +402,7 @@ async fn a_redrive_waits_for_a_process_that_knows_the_kind<DB: TestDatabase>(dat
     assert_eq!(effects(database).await, ["bill 1"]);
 }
 
-/// Goal: requests that this process cannot carry out do not keep later ones from being looked at.
+/// Goal: requests that this process cannot carry out do not hide later ones.
 async fn redrives_behind_many_that_wait_are_carried_out<DB: TestDatabase>(database: &Database<DB>) {
     const WAITING: usize = 110;
     let inbox = database.inbox().await;

@@ -1,5 +1,5 @@
-//! The cost of the guard, as PostgreSQL counts it, so that a plan that reads a whole day does not
-//! pass for one that looks, and the messages on the wire.
+//! The cost of the guard: rows that PostgreSQL reads, so that a plan which scans a whole day does
+//! not pass for an index lookup, and messages on the wire.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -26,15 +26,15 @@ pub(crate) fn trials() -> Vec<Trial> {
     ]
 }
 
-/// Rows that were read in full scans of the days, by everybody until now.
+/// Returns how many rows full scans of the days have read so far, in all sessions.
 async fn scanned(admin: &PgPool) -> i64 {
     let read = "SELECT coalesce(sum(seq_tup_read), 0)::bigint FROM pg_stat_all_tables \
         WHERE schemaname = current_schema() AND relname LIKE 'inbox\\_message\\_2%'";
     sqlx::query_scalar(read).fetch_one(admin).await.unwrap()
 }
 
-/// Goal: batches are looked up row by row by the index, however many messages a batch and a day
-/// have. Oracle: the server's count of rows that full scans have read.
+/// Goal: batches are looked up row by row through the index, however many messages a batch and a
+/// day have. Oracle: the server's count of rows that full scans have read.
 async fn a_batch_of_any_length_is_looked_up_by_the_index(database: &Database<Postgres>) {
     const REMEMBERED: usize = 6_000;
     let inbox = database.inbox().await;
@@ -53,14 +53,14 @@ async fn a_batch_of_any_length_is_looked_up_by_the_index(database: &Database<Pos
         let mut tx = inbox.begin().await.unwrap();
         let admissions = tx.admit_batch(&billing, &candidates[..len]).await.unwrap();
         assert!(admissions.iter().all(|admission| matches!(admission, Ok(Admission::Duplicate(_)))));
-        // Told at the end of this transaction, not some time later.
+        // Flushes the statistics at the end of this transaction instead of some time later.
         sqlx::query("SELECT pg_stat_force_next_flush()").execute(&mut **tx).await.unwrap();
         assert_eq!(tx.commit().await.unwrap().len(), len);
         assert_eq!(scanned(&database.admin).await - before, 0, "rows read in full scans by a batch of {len}");
     }
 }
 
-/// Admits a message and applies its effect, if it is fresh.
+/// Admits a message and applies its effect if it is fresh.
 async fn work(tx: &mut InboxTransaction<Postgres>, message: &Message) -> Outcome {
     if let Admission::Fresh(_) = tx.admit(&consumer("billing"), &Tenant::none(), message).await? {
         <Postgres as TestDatabase>::apply(tx, "billing", message).await?;
@@ -68,8 +68,8 @@ async fn work(tx: &mut InboxTransaction<Postgres>, message: &Message) -> Outcome
     Ok(())
 }
 
-/// Goal: beside BEGIN, effect and COMMIT a fresh message costs one statement, since the look at its
-/// row travels with COMMIT; a duplicate another one in place of its effect; and a chained
+/// Goal: a fresh message costs one statement beside BEGIN, its effect and COMMIT, because the check
+/// of its row is sent with COMMIT. A duplicate costs a second one in place of its effect. A chained
 /// transaction needs no BEGIN. Oracle: the messages on the wire.
 async fn a_message_costs_one_statement_more(stage: Stage) -> Outcome {
     const ADMIT: &str = "INSERT INTO inbox_message";
@@ -81,11 +81,11 @@ async fn a_message_costs_one_statement_more(stage: Stage) -> Outcome {
     let (log_capture, port) =
         LogCapture::before(&stage, &format!("{}:{}", options.get_host(), options.get_port())).await?;
     let options = options.host("127.0.0.1").port(port).ssl_mode(PgSslMode::Disable);
-    // One connection, so that nothing is prepared a second time.
+    // One connection, so that no statement is prepared twice.
     let pool = PgPoolOptions::new().max_connections(1).connect_with(options).await?;
     let inbox = Inbox::open(pool.clone(), InboxOptions::default()).await?;
     let told = async || -> Result<Vec<String>, Failure> {
-        // A rollback in the background is over once the connection is there again.
+        // Once the connection is back in the pool, a rollback in the background has ended.
         drop(pool.acquire().await?);
         let said = log_capture.take().into_iter().filter(|said| said != PING && said != PREPARE);
         let begin = |said: String| {
@@ -96,7 +96,7 @@ async fn a_message_costs_one_statement_more(stage: Stage) -> Outcome {
         Ok(said.map(begin).collect())
     };
     let again = message("again");
-    // The first ones prepare their statements.
+    // The first transactions prepare the statements.
     for (message, expected) in [
         (&message("one"), None),
         (&again, None),
@@ -110,7 +110,7 @@ async fn a_message_costs_one_statement_more(stage: Stage) -> Outcome {
         tx.commit().await?;
         let told = told().await?;
         if let Some([first, second]) = expected {
-            // The empty transaction that the commit has begun goes with the pool's ping.
+            // The commit has begun an empty transaction, which the pool rolls back with its ping.
             assert_eq!(told, ["BEGIN", first, second, LOOK_AND_COMMIT, "ROLLBACK"]);
         }
     }

@@ -1,4 +1,4 @@
-//! A database per test, with the inbox's tables and one table of effects.
+//! A database for each test, with the tables of the inbox and one table of effects.
 
 use std::str::FromStr;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -15,9 +15,9 @@ use tests::{Role, copies, roles};
 static NUMBER: AtomicU32 = AtomicU32::new(0);
 
 pub struct Database<DB: Dialect> {
-    /// The administrator's.
+    /// The administrator's pool.
     pub admin: Pool<DB>,
-    /// A consumer's: on PostgreSQL with the fewest rights.
+    /// A consumer's pool; on PostgreSQL, with the fewest rights.
     pub pool: Pool<DB>,
     pub schema: Option<Identifier>,
     _folder: Option<tempfile::TempDir>,
@@ -33,14 +33,14 @@ impl<DB: Dialect> Database<DB> {
     }
 }
 
-/// SQL of tests, besides the inbox.
+/// The SQL of tests beside that of the inbox.
 #[async_trait::async_trait]
 pub trait TestDatabase: Dialect + Sized {
     /// Whether a commit can begin the next transaction.
     const CHAINS: bool;
-    /// Nothing when there is no such database here.
+    /// Creates a database; none when this run has no such server.
     async fn create() -> Option<Database<Self>>;
-    /// Removes it.
+    /// Removes a database.
     async fn remove(database: Database<Self>);
     /// Writes an effect.
     async fn apply(
@@ -50,14 +50,14 @@ pub trait TestDatabase: Dialect + Sized {
     ) -> Result<(), sqlx::Error>;
     /// Runs any statement, for misuse.
     async fn sql(tx: &mut Transaction<'static, Self>, sql: &'static str) -> Result<(), sqlx::Error>;
-    /// The payloads of all effects of a consumer, in the order in which they were written.
+    /// Returns the payloads of all effects of a consumer, in the order in which they were written.
     async fn effects(pool: &Pool<Self>, consumer: &str) -> Vec<String>;
-    /// Connections of another consumer, of which a test can see that it waits for a lock.
+    /// Returns a pool for another consumer, whose waits for a lock a test can observe.
     async fn rival(database: &Database<Self>) -> Pool<Self>;
-    /// The session that runs a transaction, as the database counts them; 0 where it does not.
+    /// Returns the database's number of the session that runs a transaction; 0 where it has none.
     async fn holder(tx: &mut Transaction<'static, Self>) -> i32;
-    /// Whether a rival waits, or has waited, for a lock of the `holder`. `refusals` counts the
-    /// waits that ended without it.
+    /// Returns whether a rival waits, or has waited, for a lock of the `holder`. `refusals` counts
+    /// the waits that timed out.
     async fn is_waited_for(database: &Database<Self>, holder: i32, refusals: &AtomicU32) -> bool;
 }
 
@@ -106,8 +106,8 @@ impl TestDatabase for Sqlite {
         sqlx::query_scalar(SELECT).bind(consumer.to_owned()).fetch_all(pool).await.unwrap()
     }
 
-    /// SQLite tells nobody who waits. These connections give up soon, so that each wait is seen
-    /// when it ends.
+    /// SQLite does not report who waits. These connections time out soon, so that the test sees
+    /// each wait when it ends.
     async fn rival(database: &Database<Self>) -> Pool<Self> {
         let options = (*database.pool.connect_options()).clone().busy_timeout(Duration::from_millis(50));
         SqlitePoolOptions::new().max_connections(1).connect_with(options).await.unwrap()
@@ -136,7 +136,7 @@ impl Database<Postgres> {
 impl TestDatabase for Postgres {
     const CHAINS: bool = true;
 
-    /// A schema of its own, beside those of other tests and of earlier runs.
+    /// Creates a schema of the test's own, apart from those of other tests and earlier runs.
     async fn create() -> Option<Database<Self>> {
         let url = std::env::var("OUTBOX_POSTGRES_URL").ok()?;
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Dead letters: nothing is lost, and a redrive applies once as well.
+//! Dead letters: nothing is lost, and a redrive takes effect once, too.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -111,7 +111,7 @@ async fn a_dead_letter_is_stored_once_and_its_deliveries_are_counted<DB: TestDat
     assert_ne!(theirs, id, "two sources of one id and payload are two dead letters");
     assert_eq!(store_dead_letter(&inbox, &elsewhere, Reason::KeyReused).await, theirs);
     assert_eq!(inbox.dead_letter_by_id(id).await.unwrap().unwrap().deliveries, 2);
-    // Pages go from the oldest on.
+    // A list begins with the oldest dead letter.
     let first = DeadLetterQuery { limit: std::num::NonZeroU32::MIN, ..DeadLetterQuery::default() };
     let page = inbox.dead_letters(&first).await.unwrap();
     assert_eq!(page.iter().map(|letter| letter.id).collect::<Vec<_>>(), [id]);
@@ -121,7 +121,7 @@ async fn a_dead_letter_is_stored_once_and_its_deliveries_are_counted<DB: TestDat
     assert!(inbox.dead_letters(&nobody).await.unwrap().is_empty());
 }
 
-/// A delivery of a queue, whose broker gives it neither an id nor a place.
+/// Returns a delivery of a queue whose broker gives it neither an id nor a position.
 fn from_queue(malformed: Malformed) -> Delivery {
     Delivery { origin: String::from("queue orders"), ..delivery(Err(malformed)) }
 }
@@ -141,8 +141,8 @@ async fn letters<DB: TestDatabase>(inbox: &Inbox<DB>) -> Vec<DeadLetter> {
     inbox.dead_letters(&DeadLetterQuery::default()).await.unwrap()
 }
 
-/// Goal: of a foreign producer's deliveries with one payload each is kept with all that it had, and
-/// recognised when it comes again. Oracle: the letters and their counts.
+/// Goal: of a foreign producer's deliveries with equal payloads, each is stored with all its parts
+/// and recognised when it is redelivered. Oracle: the dead letters and their counts.
 async fn malformed_deliveries_of_one_payload_are_dead_letters_of_their_own<DB: TestDatabase>(
     database: &Database<DB>,
 ) {
@@ -159,7 +159,7 @@ async fn malformed_deliveries_of_one_payload_are_dead_letters_of_their_own<DB: T
     let deliveries = [
         one.clone(),
         Malformed { headers: vec![pair("tenant", "t2"), pair("trace", "a")], ..one.clone() },
-        // Names and values cut in another way.
+        // Names and values of the headers, split in another place.
         Malformed { headers: vec![pair("tenant", "t1tracea")], ..one.clone() },
         Malformed { properties: vec![pair("amqp.correlation_id", "c-2")], ..one.clone() },
         Malformed { key: Some(String::from("k")), ..one.clone() },
@@ -187,9 +187,9 @@ async fn malformed_deliveries_of_one_payload_are_dead_letters_of_their_own<DB: T
     assert_eq!(counts, [2; 5], "each came again");
 }
 
-/// Goal: two deliveries that nothing tells apart are two letters when the broker hands both out for
-/// the first time; what it hands out again is counted, and lost in no case. Oracle: the letters and
-/// their counts.
+/// Goal: two indistinguishable deliveries make two dead letters when the broker delivers each for
+/// the first time. A redelivery is counted, and never lost. Oracle: the dead letters and their
+/// counts.
 async fn equal_arrivals_are_dead_letters_of_their_own_and_one_counts_a_redelivery<DB: TestDatabase>(
     database: &Database<DB>,
 ) {
@@ -203,7 +203,7 @@ async fn equal_arrivals_are_dead_letters_of_their_own_and_one_counts_a_redeliver
     };
     let counts =
         async || -> Vec<u32> { letters(&inbox).await.iter().map(|letter| letter.deliveries).collect() };
-    // One that nobody has seen: its first delivery ended with its consumer.
+    // A redelivery without a dead letter: its consumer ended during the first delivery.
     store_malformed(&inbox, webhook(None)).await;
     assert_eq!(counts().await, [1]);
     for arrival in 1..=3 {
@@ -227,7 +227,7 @@ async fn equal_arrivals_are_dead_letters_of_their_own_and_one_counts_a_redeliver
     assert_eq!(counts().await, [1], "nobody looks at what was given up");
 }
 
-/// Its scope function is repaired, an old offset is read again, and now its handler fails.
+/// The scope function is repaired, an old offset is read again, and now the handler fails.
 async fn a_letter_that_dies_again_tells_what_happened_last<DB: TestDatabase>(database: &Database<DB>) {
     let inbox = database.inbox().await;
     let (open, given_up) = (message("open"), message("given up"));
@@ -237,7 +237,7 @@ async fn a_letter_that_dies_again_tells_what_happened_last<DB: TestDatabase>(dat
     assert_eq!(store_dead_letter(&inbox, &open, Reason::Poison).await, id);
     let successor = store_dead_letter(&inbox, &given_up, Reason::Poison).await;
     assert_ne!(successor, closed, "nobody looks at what was given up");
-    // The function breaks again: what is known stays.
+    // The scope function breaks again, but the later reason stays.
     assert_eq!(store_dead_letter(&inbox, &open, Reason::NoTenant).await, id);
     for (id, deliveries) in [(id, 3), (successor, 1)] {
         let letter = inbox.dead_letter_by_id(id).await.unwrap().unwrap();
@@ -282,7 +282,7 @@ async fn a_redrive_applies_once<DB: TestDatabase>(database: &Database<DB>) {
     }
     assert_eq!(now, 1);
 
-    // One whose dead letter stops no copies, because it was refused and not handled.
+    // A message whose dead letter stops no copies, because it was refused, not handled.
     let id = store_dead_letter(&inbox, &applied, Reason::TooOld).await;
     let mut tx = inbox.begin().await.unwrap();
     drop(tx.admit(&billing(), &Tenant::none(), &applied).await.unwrap());
@@ -293,7 +293,7 @@ async fn a_redrive_applies_once<DB: TestDatabase>(database: &Database<DB>) {
     assert_eq!(DB::effects(&database.pool, "billing").await, ["poison", "applied meanwhile"]);
     assert!(inbox.dead_letters(&DeadLetterQuery::default()).await.unwrap().is_empty());
 
-    // The redriven message is known to the inbox, with its result.
+    // The inbox knows the redriven message and its result.
     let mut tx = inbox.begin().await.unwrap();
     let admission = tx.admit(&billing(), &Tenant::none(), &poison).await.unwrap();
     let Admission::Duplicate(duplicate) = admission else { panic!() };
@@ -309,7 +309,7 @@ async fn a_late_message_is_redriven_only_when_accepted_and_only_once<DB: TestDat
     let short = Inbox::<DB>::open(database.pool.clone(), short).await.unwrap();
     let now = inbox.window().now;
     let accept = RedriveOptions { accept_late: true, ..RedriveOptions::default() };
-    // One whose day is gone for good, and one that is too old for a short retention only.
+    // One message whose day has been dropped, and one that is too old only for a short retention.
     let (gone, late) = (message_of(now - 30 * day, "gone"), message_of(now - 5 * day, "late"));
     for (message, resolution) in [(&gone, Resolution::AppliedLate), (&late, Resolution::Applied)] {
         let id = store_dead_letter(&short, message, Reason::TooOld).await;
@@ -317,7 +317,7 @@ async fn a_late_message_is_redriven_only_when_accepted_and_only_once<DB: TestDat
         assert!(matches!(refused, Err(RedriveError::Refused(Refusal::TooOld { .. }))), "{refused:?}");
         let redriven = short.redrive(&billing(), id, &WORKS, accept).await.unwrap();
         assert_eq!(redriven, Redriven::Now(resolution));
-        // Another late delivery finds the closed dead letter, and redriving it again does nothing.
+        // Another late delivery finds the closed dead letter, and a second redrive does nothing.
         let cause = (Reason::TooOld, String::from("again"), 0);
         let again = delivery(Ok(message.clone()));
         drop(short.dead_letter(&billing(), &Tenant::none(), &again, cause).await.unwrap());
@@ -377,7 +377,7 @@ fn signature() -> Signature {
     Signature { actor: String::from("ann"), note: String::from("no longer wanted"), selection: None }
 }
 
-/// Admits a copy alone and as part of a batch, and says what came of both.
+/// Admits a copy alone and as part of a batch. Returns the dead letter that stops each.
 async fn admitted_again<DB: TestDatabase>(inbox: &Inbox<DB>, copy: &Message) -> [Option<DeadLetterId>; 2] {
     let mut tx = inbox.begin().await.unwrap();
     let alone = tx.admit(&billing(), &Tenant::none(), copy).await.unwrap();
@@ -408,7 +408,7 @@ async fn a_dead_letter_stops_further_copies_until_it_is_redriven<DB: TestDatabas
 async fn a_discarded_dead_letter_is_never_applied<DB: TestDatabase>(database: &Database<DB>) {
     let inbox = database.inbox().await;
     let now = inbox.window().now;
-    // An open letter of these leaves no row: they are refused at present.
+    // An open dead letter of the early message leaves no row: the message is refused at present.
     let early = message_of(now + Duration::from_secs(3_600), "early");
     for (dead, reason) in [
         (message("poison"), Reason::Poison),
@@ -423,15 +423,15 @@ async fn a_discarded_dead_letter_is_never_applied<DB: TestDatabase>(database: &D
         let redriven = inbox.redrive(&billing(), id, &WORKS, RedriveOptions::default()).await.unwrap();
         assert!(matches!(redriven, Redriven::Before { resolution: Resolution::Discarded, .. }));
     }
-    // One whose day is forgotten is refused by its time.
+    // A message whose day is forgotten is refused by its time.
     let gone = message_of(now - Duration::from_secs(90 * 86_400), "gone");
     let id = store_dead_letter(&inbox, &gone, Reason::TooOld).await;
     assert_eq!(inbox.discard(id, &signature()).await.unwrap(), Redriven::Now(Resolution::Discarded));
-    // One whose day lies further ahead than days are made is refused by its time as well.
+    // A message whose day lies further ahead than days are created is refused by its time as well.
     let far = message_of(now + Duration::from_secs(800 * 86_400), "far");
     let id = store_dead_letter(&inbox, &far, Reason::FromTheFuture).await;
     assert_eq!(inbox.discard(id, &signature()).await.unwrap(), Redriven::Now(Resolution::Discarded));
-    // One that took effect meanwhile says so.
+    // The discard of a message that meanwhile took effect reports that.
     let early = message_of(now + Duration::from_secs(7_000), "applied");
     let id = store_dead_letter(&inbox, &early, Reason::FromTheFuture).await;
     let wide = InboxOptions { skew_max: Duration::from_secs(7_200), ..database.options() };
@@ -467,7 +467,7 @@ async fn attempts_are_counted_until_success<DB: TestDatabase>(database: &Databas
     let (none, message) = (Tenant::none(), message("x"));
     assert_eq!(inbox.attempt(&billing(), &none, message.id).await.unwrap(), None);
     let backoff = Backoff::MESSAGES;
-    // One that is not counted is noted all the same.
+    // A failure that does not count is still recorded.
     let noted = inbox.record_failure(&billing(), &none, message.id, "away", None).await.unwrap();
     assert_eq!((noted.attempts, noted.delay), (0, Duration::ZERO));
     let attempt = inbox.attempt(&billing(), &none, message.id).await.unwrap().unwrap();
@@ -485,8 +485,8 @@ async fn attempts_are_counted_until_success<DB: TestDatabase>(database: &Databas
     assert_eq!(inbox.attempt(&consumer("shipping"), &none, message.id).await.unwrap(), None);
 }
 
-/// An upgrade adds columns while consumers of the version before go on, with statements that their
-/// connections have prepared.
+/// An upgrade adds columns while consumers of the previous version keep running, with statements
+/// that their connections have prepared.
 async fn dead_letters_are_read_when_columns_are_added<DB: TestDatabase>(database: &Database<DB>) {
     let inbox = database.inbox().await;
     let id = store_dead_letter(&inbox, &message("poison"), Reason::Poison).await;

@@ -1,4 +1,5 @@
-//! Messages that end the process of their consumer: counted, given up, and nothing else goes along.
+//! Messages that end the process of their consumer: they are counted and given up, and no other
+//! message is given up with them.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -33,7 +34,8 @@ cases! { "inbox/ends":
 
 const ENDS: &[u8] = b"ends its process";
 
-/// Tells when it has the one message that ends its process; beside that no other message gets done.
+/// Reports when it has the one message that ends its process. From then on it finishes no other
+/// message.
 #[derive(Clone)]
 struct Ending {
     in_hand: Arc<watch::Sender<bool>>,
@@ -61,7 +63,8 @@ impl<DB: TestDatabase + Dialect> Handler<DB> for Ending {
     }
 }
 
-/// A process of the consumer, until it ends with the message in hand (`true`) or nothing is left.
+/// Runs a process of the consumer until it ends with the message in hand, or until nothing is left.
+/// Returns whether it ended.
 async fn live<DB: TestDatabase>(inbox: &Inbox<DB>, broker: &Broker, batch: Option<NonZeroUsize>) -> bool {
     let (source, in_hand) = (broker.clone(), Arc::new(watch::channel(false).0));
     let mut has_ended = in_hand.subscribe();
@@ -82,9 +85,9 @@ async fn live<DB: TestDatabase>(inbox: &Inbox<DB>, broker: &Broker, batch: Optio
     is_over
 }
 
-/// Goal: a handler that ends its process (an abort, no memory left) ends a bounded number of them,
-/// also where the broker does not say that it delivers again, and takes no message along that was
-/// in hand beside it. Oracle: the processes that ended, the one dead letter, the effects.
+/// Goal: a message whose handler ends its process (an abort, no memory left) ends a bounded number
+/// of processes, even if the broker does not mark redeliveries. No message that was in hand beside
+/// it is given up. Oracle: the processes that ended, the one dead letter, the effects.
 async fn a_message_that_ends_its_process_is_given_up_alone<DB: TestDatabase>(database: &Database<DB>) {
     let inbox = database.inbox().await;
     for (batch, is_told) in [(BATCHES[0], true), (BATCHES[0], false), (BATCHES[1], false)] {
@@ -119,7 +122,7 @@ async fn a_message_that_ends_its_process_is_given_up_alone<DB: TestDatabase>(dat
     }
 }
 
-/// Rejects a message, ends its process with another, and applies all others.
+/// Rejects one message, ends its process with another, and applies the rest.
 #[derive(Clone)]
 struct Redriven(Ending);
 
@@ -137,8 +140,8 @@ impl<DB: TestDatabase + Dialect> Handler<DB> for Redriven {
     }
 }
 
-/// A process of the consumer that redrives, until it ends with a message in hand (`true`) or
-/// something is done.
+/// Runs a process of the consumer that redrives, until it ends with a message in hand or `is_done`
+/// holds. Returns whether it ended.
 async fn redrive<DB: TestDatabase>(
     inbox: &Inbox<DB>,
     broker: &Broker,
@@ -171,8 +174,8 @@ async fn redrive<DB: TestDatabase>(
     is_over
 }
 
-/// Goal: a dead letter whose handler ends its process ends a bounded number of them when it is
-/// redriven, on request or in its turn. Oracle: the processes that ended, what became of the
+/// Goal: a dead letter whose handler ends its process ends a bounded number of processes when it is
+/// redriven, on request or in its turn. Oracle: the processes that ended, the outcome of the
 /// request, and the dead letters.
 async fn a_redrive_that_ends_its_process_is_given_up<DB: TestDatabase>(database: &Database<DB>) {
     let inbox = database.inbox().await;
@@ -185,7 +188,7 @@ async fn a_redrive_that_ends_its_process_is_given_up<DB: TestDatabase>(database:
     assert_eq!(dead.iter().map(|letter| letter.reason).collect::<Vec<_>>(), [Reason::Rejected, Reason::Held]);
     let [rejected, held] = [dead[0].id, dead[1].id];
 
-    // In its turn.
+    // Redriven in its turn.
     inbox.discard(rejected, &signature).await.unwrap();
     let is_given_up = async || {
         let letter = inbox.dead_letter_by_id(held).await.unwrap().unwrap();
@@ -197,7 +200,7 @@ async fn a_redrive_that_ends_its_process_is_given_up<DB: TestDatabase>(database:
         assert!(ended <= 6, "it goes on ending processes in its turn");
     }
 
-    // On request, each of which begins anew.
+    // Redriven on request; each request begins a new count.
     for _ in 0..2 {
         inbox.request_redrive(held, RedriveOptions::default(), &signature).await.unwrap();
         let one = NonZeroU32::MIN;
@@ -216,7 +219,7 @@ async fn a_redrive_that_ends_its_process_is_given_up<DB: TestDatabase>(database:
 
 const MOVES: &[u8] = b"moves";
 
-/// Handles the one message for as long as the test wants.
+/// Handles the one message until the test lets it end.
 #[derive(Clone)]
 struct Long {
     begun: Arc<watch::Sender<u32>>,
@@ -239,8 +242,8 @@ impl Handler<Postgres> for Long {
     }
 }
 
-/// A process of the consumer, with one worker. It subscribes once: the broker takes its deliveries
-/// away for the next one.
+/// Starts a process of the consumer with one worker. It subscribes once; the broker gives its
+/// deliveries to the next process.
 fn process(inbox: &Inbox<Postgres>, broker: &Broker, handler: &Long) -> JoinHandle<Result<(), RunError>> {
     let (broker, has_subscribed) = (broker.clone(), Arc::new(AtomicBool::new(false)));
     let consumer = Consumer::builder(inbox.clone(), "billing")
@@ -258,14 +261,14 @@ fn process(inbox: &Inbox<Postgres>, broker: &Broker, handler: &Long) -> JoinHand
     tokio::spawn(consumer.run(std::future::pending::<()>()))
 }
 
-/// Goal: a message that moves from process to process while the first one still handles it is
-/// neither counted against it nor does it stop their other work; when the first process ends after
-/// all, that counts once. Oracle: the messages that each process handles beside it, with its one
+/// Goal: a message moves from process to process while the first one still handles it. That is not
+/// counted against the message, and the processes still do other work. When the first process ends
+/// after all, that counts once. Oracle: the other messages that each process handles with its one
 /// worker; the count in the database; the effects.
 async fn a_message_that_moves_stops_no_process_and_counts_none_on_postgres() {
     for is_ended in [false, true] {
         let Some(database) = <Postgres as TestDatabase>::create().await else { return };
-        // A process that stands still is seen by its failures soon.
+        // A short timeout, so that a process that hangs soon fails.
         let options = InboxOptions { call_timeout: Duration::from_secs(5), ..database.options() };
         let inbox = Inbox::<Postgres>::open(database.pool.clone(), options).await.unwrap();
         let broker = Broker::new([message("moves")]);

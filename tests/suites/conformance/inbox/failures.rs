@@ -1,5 +1,5 @@
 //! Handlers that hang, block, panic or fail in ways that look like an outage: the message is given
-//! up, the consumer goes on.
+//! up, and the consumer goes on.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -63,7 +63,7 @@ pub(super) async fn dead_letters<DB: TestDatabase>(inbox: &Inbox<DB>) -> Vec<Dea
     inbox.dead_letters(&DeadLetterQuery::default()).await.unwrap()
 }
 
-/// Hangs on payloads that begin so, and writes the effect of the others.
+/// Writes the effect of each message, and then hangs if the payload begins with `hangs`.
 struct Hangs;
 
 #[async_trait]
@@ -81,8 +81,8 @@ impl<DB: TestDatabase + Dialect> Handler<DB> for Hangs {
     }
 }
 
-/// Goal: eight handlers that hang do not stop a consumer of eight. Oracle: what came behind them
-/// takes effect, they do not.
+/// Goal: eight handlers that hang do not stop a consumer of eight. Oracle: the message behind them
+/// takes effect, and they do not.
 pub(super) async fn handlers_that_hang_are_ended_and_dead_lettered<DB: TestDatabase>(
     database: &Database<DB>,
 ) {
@@ -107,14 +107,14 @@ pub(super) async fn handlers_that_hang_are_ended_and_dead_lettered<DB: TestDatab
     assert_eq!(DB::effects(&database.pool, "billing").await, ["fine 0", "fine 1"]);
 }
 
-/// Goal: a handler that cannot be ended is at least told. Oracle: the gauge.
+/// Goal: a handler that cannot be ended is at least reported. Oracle: the gauge.
 async fn a_handler_that_blocks_its_thread_is_told<DB: TestDatabase>(database: &Database<DB>) {
     let counters = Counters::installed();
     let inbox = database.inbox().await;
     let broker = Broker::new([message("blocks")]);
     let told = Arc::new(AtomicBool::new(false));
     let telling = Arc::clone(&told);
-    // It asks by itself: a runtime with a blocked thread need not run anything else.
+    // The handler reads the gauge itself: a runtime with a blocked thread need not run other tasks.
     let handler = Effect::new(move |_, _| {
         let deadline = std::time::Instant::now() + Duration::from_secs(30);
         while std::time::Instant::now() < deadline && !telling.load(Ordering::Relaxed) {
@@ -130,8 +130,8 @@ async fn a_handler_that_blocks_its_thread_is_told<DB: TestDatabase>(database: &D
     assert!(told.load(Ordering::Relaxed));
 }
 
-/// Goal: what the database ends for one message only is that message's failure. Oracle: it is
-/// dead-lettered, the others take effect.
+/// Goal: when the database ends a transaction for one message only, the message has failed. Oracle:
+/// it is dead-lettered, and the others take effect.
 async fn a_failure_that_looks_like_an_outage_counts_while_others_succeed<DB: TestDatabase>(
     database: &Database<DB>,
 ) {
@@ -141,7 +141,7 @@ async fn a_failure_that_looks_like_an_outage_counts_while_others_succeed<DB: Tes
         let feeding = broker.clone();
         let handler = Effect::new(move |message, call| {
             if message.payload.starts_with(b"poison") {
-                // One more that succeeds before the next attempt.
+                // Another message succeeds before the next attempt.
                 feeding.send(Ok(self::message(&format!("other {call}"))));
                 return Err(sqlx::Error::PoolTimedOut.into());
             }
@@ -160,8 +160,8 @@ async fn a_failure_that_looks_like_an_outage_counts_while_others_succeed<DB: Tes
     }
 }
 
-/// Goal: a message that nothing can be compared with is not tried for ever. Oracle: its dead letter
-/// has no attempt.
+/// Goal: a message is not tried for ever when there are no others to compare it with. Oracle: its
+/// dead letter has no attempt.
 async fn a_failure_without_others_is_capped_by_age<DB: TestDatabase>(database: &Database<DB>) {
     let inbox = database.inbox().await;
     let broker = Broker::new([message("alone")]);
@@ -175,8 +175,8 @@ async fn a_failure_without_others_is_capped_by_age<DB: TestDatabase>(database: &
     assert_eq!(dead[0].error, "the service it needs is away");
 }
 
-/// Goal: a scope function that panics or refuses ends no consumer. Oracle: dead letters with the
-/// reason, and the others' effects.
+/// Goal: a scope function that panics or refuses does not end the consumer. Oracle: dead letters
+/// with the reason, and the effects of the others.
 async fn a_message_whose_scope_cannot_be_told_is_dead_lettered<DB: TestDatabase>(database: &Database<DB>) {
     let inbox = database.inbox().await;
     for (round, batch) in BATCHES.into_iter().enumerate() {
@@ -201,8 +201,8 @@ async fn a_message_whose_scope_cannot_be_told_is_dead_lettered<DB: TestDatabase>
     assert_eq!(DB::effects(&database.pool, "billing").await, ["fine 0", "fine 1"]);
 }
 
-/// Goal: what an operator asks for happens once, in a process with the handler. Oracle: the effect,
-/// the letter, the audit.
+/// Goal: a redrive that an operator requests happens once, in a process with the handler. Oracle:
+/// the effect, the dead letter, the audit.
 async fn a_redrive_that_is_requested_is_carried_out_once<DB: TestDatabase>(database: &Database<DB>) {
     let inbox = database.inbox().await;
     let repaired = Arc::new(AtomicBool::new(false));
@@ -227,7 +227,7 @@ async fn a_redrive_that_is_requested_is_carried_out_once<DB: TestDatabase>(datab
     let request = async |at: usize| inbox.request_redrive(dead[at].id, options, &signature).await.unwrap();
     let decided = async || inbox.decisions(std::num::NonZeroU32::new(10).unwrap()).await.unwrap();
     let done = async || decided().await.iter().all(|decision| decision.done_at.is_some());
-    // Not repaired yet: told, and the letter stays open.
+    // Not repaired yet: the failure is reported, and the dead letter stays open.
     assert_eq!(request(0).await, Requested::Now);
     until("the requests are carried out", done).await;
     let outcome = decided().await[0].outcome.clone();
@@ -297,7 +297,7 @@ async fn a_statement_that_always_takes_too_long_is_dead_lettered_on_postgres() {
     database.drop_schema().await;
 }
 
-/// Goal: the server stops working on a statement whose handler was ended, so that the next attempt
+/// Goal: the server cancels the statement of a handler that was ended, so that the next attempt
 /// does not wait for its locks. Oracle: the dead letter within the test's deadline, while the
 /// statement would take an hour.
 async fn a_hung_statement_ends_with_its_handler_on_postgres() {
@@ -322,9 +322,9 @@ async fn a_hung_statement_ends_with_its_handler_on_postgres() {
     database.drop_schema().await;
 }
 
-/// Goal: a host that is gone without a word, with requests on their way to it, stops no consumer
-/// once another host answers at its address. Oracle: the effects, with a pool of two connections.
-/// Without TLS: sqlx waits for the other end when it closes such a connection.
+/// Goal: a host that disappears silently, with requests on their way to it, stops no consumer once
+/// another host answers at its address. Oracle: the effects, with a pool of two connections.
+/// Without TLS: sqlx waits for the peer when it closes a TLS connection.
 async fn a_database_host_that_is_gone_stops_no_consumer_on_postgres() {
     let Some(database) = <Postgres as TestDatabase>::create().await else { return };
     let there = (*database.pool.connect_options()).clone();
@@ -342,7 +342,7 @@ async fn a_database_host_that_is_gone_stops_no_consumer_on_postgres() {
     let broker = Broker::new((0..20).map(|n| keyed(&format!("key-{n}"), &format!("effect {n}"))));
     let handler = Effect::new(move |message, call| {
         if call == 1 && [&b"effect 3"[..], b"effect 9"].contains(&&message.payload[..]) {
-            // Nobody answers what this transaction asks for next, and nobody says so.
+            // No answer to this transaction's next statement comes, and no connection error either.
             gone.abandon(proxy::End::Server);
         }
         Ok(())
@@ -358,7 +358,7 @@ async fn a_database_host_that_is_gone_stops_no_consumer_on_postgres() {
     <Postgres as TestDatabase>::remove(database).await;
 }
 
-/// Reads a table by all its columns, which the session prepares once.
+/// Reads all columns of a table with a statement that the session prepares once.
 struct ReadsAll;
 
 #[async_trait]
@@ -399,8 +399,8 @@ async fn a_table_that_changes_under_a_handler_counts_no_attempt_on_postgres() {
     database.drop_schema().await;
 }
 
-/// Goal: after a failover that closes no connection a pool does not stay on the old primary.
-/// Oracle: the server's process behind the connection that is lent next.
+/// Goal: after a failover that closes no connection, a pool does not stay on the old primary.
+/// Oracle: the server process behind the next connection from the pool.
 async fn a_session_that_became_read_only_is_not_lent_again_on_postgres() {
     let Some(database) = <Postgres as TestDatabase>::create().await else { return };
     let options = (*database.pool.connect_options()).clone();
@@ -415,7 +415,7 @@ async fn a_session_that_became_read_only_is_not_lent_again_on_postgres() {
     database.drop_schema().await;
 }
 
-/// Waits with one message until it may go on.
+/// Blocks on one message until the test lets it go on.
 #[derive(Clone)]
 struct Waits(Arc<tokio::sync::Semaphore>);
 
@@ -433,8 +433,8 @@ impl Handler<Postgres> for Waits {
     }
 }
 
-/// Goal: a process does not wait for the redrive of another one, and finds work of its own. Oracle:
-/// the second request is carried out while the first one's handler waits for that.
+/// Goal: a process does not wait for another one's redrive, but finds work of its own. Oracle: the
+/// second request is carried out while the first one's handler waits for exactly that.
 async fn processes_carry_out_different_requests_at_once_on_postgres() {
     let Some(database) = <Postgres as TestDatabase>::create().await else { return };
     let inbox = database.inbox().await;

@@ -1,4 +1,4 @@
-//! The guard: one effect per consumer, scope and message, whoever races.
+//! The guard: one effect per consumer, scope and message, in every race.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -50,7 +50,7 @@ async fn admit<DB: TestDatabase>(
     tx.admit(&consumer(name), &Tenant::none(), message).await
 }
 
-/// The whole way of a consumer. Whether it applied, and the proof.
+/// Handles a message as a consumer does. Returns whether it applied the effect, and the proofs.
 async fn consume<DB: TestDatabase>(
     inbox: &Inbox<DB>,
     name: &str,
@@ -71,8 +71,8 @@ async fn consume_in<DB: TestDatabase>(
     (fresh, tx.commit().await.unwrap())
 }
 
-/// As [`consume`], but begins again, and counts that, when the database gives up waiting for its
-/// lock.
+/// As [`consume`], but begins again whenever the database times out while it waits for its lock,
+/// and counts these refusals.
 async fn consume_patiently<DB: TestDatabase>(
     inbox: &Inbox<DB>,
     name: &str,
@@ -151,7 +151,8 @@ async fn each_consumer_and_each_scope_applies<DB: TestDatabase>(database: &Datab
     }
 }
 
-/// A valid name of a consumer or a tenant is stored as it is, means nobody else, and is never SQL.
+/// A valid name of a consumer or a tenant is stored unchanged, never means another one, and is
+/// never SQL.
 async fn hostile_names_are_names_and_nothing_else<DB: TestDatabase>(database: &Database<DB>) {
     let inbox = database.inbox().await;
     let names = tests::hostile::NAMES.into_iter().chain(["billing", "billing ", "%", "_", "billing'--"]);
@@ -164,7 +165,8 @@ async fn hostile_names_are_names_and_nothing_else<DB: TestDatabase>(database: &D
         accepted.push((name, consumer));
     }
     assert!(accepted.len() > 12, "{accepted:?}");
-    // One message for all of them: whoever meant somebody else would find it applied already.
+    // All of them get the same message: a name that meant another one would find it already
+    // applied.
     let message = message("once each");
     for (name, consumer) in &accepted {
         for (scope, is_fresh) in
@@ -219,7 +221,7 @@ async fn a_reused_id_is_refused_before_any_effect<DB: TestDatabase>(database: &D
 }
 
 /// Goal: source and id together identify a message, so that equal ids of two producers lose no
-/// effect in silence. Oracle: what each way of admitting answers.
+/// effect silently. Oracle: the answer of each way to admit.
 async fn an_id_of_another_source_is_refused<DB: TestDatabase>(database: &Database<DB>) {
     let inbox = database.inbox().await;
     let one = message("one");
@@ -285,7 +287,7 @@ async fn json_of_the_same_content_is_the_same_payload_on_demand<DB: TestDatabase
     assert!(matches!(admit(&mut tx, "billing", &one).await.unwrap(), Admission::Duplicate(_)));
     assert!(admit(&mut tx, "billing", &same).await.is_err(), "bytes are what is promised");
     tx.rollback().await.unwrap();
-    // A message that was admitted by its bytes has no content to compare with.
+    // A message that was admitted by its bytes has no stored content to compare with.
     let before = json(r#"{"a":1,"b":2}"#);
     consume(&by_bytes, "billing", &before).await;
     let mut tx = by_content.begin().await.unwrap();
@@ -375,8 +377,8 @@ async fn a_batch_admits_each_message_once<DB: TestDatabase>(database: &Database<
     assert_eq!(subjects, expected);
 }
 
-/// Goal: consumers with the same long batch, each in an order of its own, wait for each other.
-/// Oracle: none of them fails, as in a deadlock one would, and each message is fresh once.
+/// Goal: consumers with the same long batch, each in another order, wait for each other. Oracle:
+/// none of them fails, as one would in a deadlock, and each message is fresh once.
 async fn racing_batches_in_opposite_order_apply_once<DB: TestDatabase>(database: &Database<DB>) {
     let inbox = database.inbox().await;
     for round in 0..10 {
@@ -429,7 +431,7 @@ async fn a_rolled_back_savepoint_gives_no_proof<DB: TestDatabase>(database: &Dat
         let error = tx.commit().await.unwrap_err();
         assert!(error.is_rolled_back(), "{misuse}: {error}");
     }
-    // One that comes afterwards does not stand in for the one that is gone.
+    // A message that is admitted later does not stand in for the one that was undone.
     let mut tx = inbox.begin().await.unwrap();
     DB::sql(&mut tx, "SAVEPOINT one").await.unwrap();
     let (undone, later) = (message("undone"), message("later"));
@@ -443,8 +445,8 @@ async fn a_rolled_back_savepoint_gives_no_proof<DB: TestDatabase>(database: &Dat
     }
 }
 
-/// The transaction after a commit stands for itself: its messages are its own, and rolling it back
-/// takes nothing along.
+/// A chained transaction is independent: it proves only its own messages, and its rollback undoes
+/// nothing of the one before.
 async fn a_chained_transaction_is_one_of_its_own<DB: TestDatabase>(database: &Database<DB>) {
     let inbox = database.inbox().await;
     let [first, second, third] = [message("first"), message("second"), message("third")];
@@ -468,7 +470,7 @@ async fn a_chained_transaction_is_one_of_its_own<DB: TestDatabase>(database: &Da
         let confirmed = inbox.confirm(&consumer("billing"), &Tenant::none(), &message).await;
         assert_eq!(confirmed.is_ok(), is_kept);
     }
-    // An empty one commits nothing and proves nothing.
+    // An empty transaction commits and proves nothing.
     assert!(inbox.begin().await.unwrap().commit_and_chain().await.unwrap().0.is_empty());
 }
 
@@ -498,7 +500,7 @@ async fn a_swallowed_error_on_postgres_gives_no_proof() {
     database.drop_schema().await;
 }
 
-/// The server goes away in the middle of COMMIT: a deferred trigger ends the session, the first
+/// The server disconnects in the middle of COMMIT: a deferred trigger ends the session, the first
 /// time.
 async fn a_commit_without_an_answer_is_unknown_on_postgres() {
     let Some(database) = <sqlx::Postgres as TestDatabase>::create().await else {
@@ -522,15 +524,15 @@ async fn a_commit_without_an_answer_is_unknown_on_postgres() {
     sqlx::Postgres::apply(&mut tx, "billing", &message).await.unwrap();
     let outcome = tx.commit().await;
     assert!(matches!(outcome, Err(CommitError::Unknown { .. })), "{outcome:?}");
-    // The next delivery finds out: here nothing was committed, so it applies.
+    // The next delivery finds that nothing was committed, so it applies.
     assert!(consume(&inbox, "billing", &message).await.0);
     assert!(!consume(&inbox, "billing", &message).await.0);
     assert_eq!(sqlx::Postgres::effects(&database.pool, "billing").await, ["unknown"]);
     database.drop_schema().await;
 }
 
-/// Goal: the error of a service's own trigger is not taken for a transaction that has ended, nor
-/// the other way round, whatever its code. Oracle: the cause that the commit names.
+/// Goal: an error of a service's own trigger is not taken for a transaction that has ended, nor the
+/// reverse, whatever its code. Oracle: the cause that the commit names.
 async fn a_deferred_trigger_that_fails_is_the_cause_on_postgres() {
     let Some(database) = <sqlx::Postgres as TestDatabase>::create().await else {
         println!("NOT RUN: OUTBOX_POSTGRES_URL is not set");
@@ -565,8 +567,8 @@ async fn a_deferred_trigger_that_fails_is_the_cause_on_postgres() {
     database.drop_schema().await;
 }
 
-/// Goal: after sqlx has ended a transaction behind the handler's back, no inbox row is stored
-/// without its effect, and no proof is given. Oracle: what is admitted afterwards.
+/// Goal: after sqlx has ended a transaction unnoticed by the handler, no inbox row is stored
+/// without its effect, and no proof is given. Oracle: the answers to later calls that admit.
 async fn a_transaction_that_was_ended_by_a_dropped_begin_admits_nothing<DB: TestDatabase>(
     database: &Database<DB>,
 ) {

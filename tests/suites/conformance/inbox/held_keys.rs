@@ -1,5 +1,5 @@
-//! Keys that wait behind a dead letter: nothing overtakes, nothing is stuck, and everything else
-//! goes on.
+//! Keys that wait behind a dead letter: no message overtakes, none is stuck, and all other keys go
+//! on.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -44,7 +44,7 @@ cases! { "inbox/held_keys":
 
 pub(super) const SOON: Option<Duration> = Some(Duration::from_millis(2));
 
-/// Payloads that are rejected until they are repaired.
+/// The payloads that the handler rejects until they are repaired.
 #[derive(Clone, Default)]
 pub(super) struct Rejects(Arc<Mutex<HashSet<String>>>);
 
@@ -70,7 +70,7 @@ pub(super) fn text(payload: &[u8]) -> String {
     String::from_utf8(payload.to_vec()).unwrap()
 }
 
-/// A consumer that holds keys.
+/// Configures a consumer that holds keys.
 pub(super) fn holding<DB: TestDatabase>(
     inbox: &Inbox<DB>,
     broker: &Broker,
@@ -89,7 +89,7 @@ pub(super) async fn request<DB: TestDatabase>(inbox: &Inbox<DB>, letter: &DeadLe
     inbox.request_redrive(letter.id, RedriveOptions::default(), &signature()).await.unwrap()
 }
 
-/// The open letters by payload and reason, in the order of the payloads.
+/// Returns the open dead letters by payload and reason, in the order of the payloads.
 pub(super) fn told(letters: &[DeadLetter]) -> Vec<(String, &'static str)> {
     let mut told: Vec<_> =
         letters.iter().map(|letter| (text(&letter.payload), letter.reason.as_str())).collect();
@@ -134,8 +134,8 @@ async fn by_default_the_key_goes_on<DB: TestDatabase>(database: &Database<DB>) {
     }
 }
 
-/// Goal: what comes behind a rejected message waits in the database, other keys go on, and all of
-/// it follows once the message is redriven. Oracle: the order of the effects.
+/// Goal: the messages behind a rejected one wait in the database, other keys go on, and the waiting
+/// messages follow once the rejected one is redriven. Oracle: the order of the effects.
 async fn what_comes_behind_a_dead_letter_follows_it_in_order<DB: TestDatabase>(database: &Database<DB>) {
     let inbox = database.inbox().await;
     let mut expected = Vec::new();
@@ -171,8 +171,8 @@ async fn what_comes_behind_a_dead_letter_follows_it_in_order<DB: TestDatabase>(d
     }
 }
 
-/// Goal: of a batch that meets an open dead letter, the messages of its key are held in their
-/// order, and the others take effect. Oracle: the effects, then their order.
+/// Goal: when a batch meets an open dead letter, the messages of its key are held in their order,
+/// and the others take effect. Oracle: the effects, then their order.
 async fn a_batch_leaves_out_the_held_keys_alone<DB: TestDatabase>(database: &Database<DB>) {
     let inbox = database.inbox().await;
     let rejects = Rejects::these(["a"]);
@@ -208,9 +208,9 @@ async fn a_discarded_dead_letter_lets_its_key_go_on<DB: TestDatabase>(database: 
     assert_eq!(effects(database).await, ["b", "c"]);
 }
 
-/// Goal: a held message that is rejected, or fails as often as any may, is an ordinary dead letter
-/// with its own reason, error and attempts, and the rest stays held. Oracle: the letters, then the
-/// order of the effects.
+/// Goal: a held message that is rejected, or reaches the maximum of attempts, is an ordinary dead
+/// letter with its own reason, error and attempts, and the rest stays held. Oracle: the dead
+/// letters, then the order of the effects.
 async fn a_held_message_that_fails_holds_those_behind_it<DB: TestDatabase>(database: &Database<DB>) {
     let inbox = database.inbox().await;
     let (rejects, fails) = (Rejects::these(["a", "b"]), Rejects::these(["c"]));
@@ -275,8 +275,8 @@ async fn a_held_message_is_tried_again_after_a_backoff<DB: TestDatabase>(databas
     assert_eq!(left, None, "forgotten with the success");
 }
 
-/// Goal: an outage counts no attempt of a held message. Oracle: it takes effect although it may
-/// not fail once.
+/// Goal: an outage counts no attempt of a held message. Oracle: it takes effect although a single
+/// counted failure would dead-letter it.
 async fn a_held_message_waits_out_an_outage<DB: TestDatabase>(database: &Database<DB>) {
     let inbox = database.inbox().await;
     let handler = Effect::new(|message, call| match text(&message.payload).as_str() {
@@ -295,9 +295,9 @@ async fn a_held_message_waits_out_an_outage<DB: TestDatabase>(database: &Databas
     assert_eq!(effects(database).await, ["b"]);
 }
 
-/// Goal: the order of each key holds while two consumers take the session from each other, dead
-/// letters come and go, and messages arrive while held ones are redriven. Oracle: the order of the
-/// effects, dead and redriven messages among them.
+/// Goal: the order of each key holds while two consumers take the session from each other, messages
+/// die and are redriven, and new ones arrive during the redrives. Oracle: the order of all effects,
+/// including those of redriven messages.
 async fn two_consumers_that_take_turns_keep_the_order<DB: TestDatabase>(database: &Database<DB>) {
     const MESSAGES: usize = 240;
     let inbox = database.inbox().await;
@@ -374,7 +374,7 @@ async fn a_held_message_is_not_redriven_before_its_turn<DB: TestDatabase>(databa
         effects(database).await.is_empty()
             && inbox.decisions(10.try_into().unwrap()).await.unwrap().is_empty()
     );
-    // In their order all of them can be redriven by hand.
+    // In their order, all of them can be redriven by hand.
     rejects.repair("a");
     for payload in ["a", "b", "c"] {
         let redriven = inbox.redrive(&billing, of(&letters, payload).id, &handler, options).await.unwrap();
@@ -400,8 +400,8 @@ async fn a_discarded_held_message_lets_those_behind_it_go_on<DB: TestDatabase>(d
     assert_eq!(effects(database).await, ["a", "c"], "a copy of what was given up has no effect");
 }
 
-/// Goal: messages without a key, of another topic and of another tenant pass. Oracle: the effects,
-/// alone and in a batch.
+/// Goal: messages without a key, of another topic or of another tenant do not wait. Oracle: the
+/// effects, alone and in a batch.
 async fn only_the_key_of_its_tenant_and_topic_waits<DB: TestDatabase>(database: &Database<DB>) {
     let inbox = database.inbox().await;
     for (round, batch) in BATCHES.into_iter().enumerate() {
@@ -489,7 +489,7 @@ async fn a_message_in_chunks_is_held_whole<DB: TestDatabase>(database: &Database
 }
 
 /// Goal: a process whose clock runs ahead changes no order. Oracle: the order of the effects, after
-/// the first held letter was given the last id there is.
+/// the first held dead letter was given the highest possible id.
 async fn held_messages_go_in_the_order_of_arrival_whatever_their_ids<DB: TestDatabase>(
     database: &Database<DB>,
 ) {
@@ -515,7 +515,7 @@ async fn held_messages_go_in_the_order_of_arrival_whatever_their_ids<DB: TestDat
     assert_eq!(effects(database).await, ["b", "c"]);
 }
 
-/// Goal: a message that was held until its day was forgotten takes effect all the same, once.
+/// Goal: a message that was held until its day was forgotten still takes effect, and only once.
 /// Oracle: the effects, also after a copy.
 async fn a_held_message_older_than_the_memory_takes_effect<DB: TestDatabase>(database: &Database<DB>) {
     let inbox = database.inbox().await;
@@ -524,7 +524,7 @@ async fn a_held_message_older_than_the_memory_takes_effect<DB: TestDatabase>(dat
     let letters = dead_letters(&inbox).await;
     let later = database.inbox().await;
     later.advance(Duration::from_secs(20 * 86_400));
-    // As if its day had gone: the database's clock cannot be moved.
+    // As if its day had been dropped: the test cannot move the database's clock.
     let place = database.schema.as_ref().map(|schema| format!("{schema}.")).unwrap_or_default();
     let mut tx = database.admin.begin().await.unwrap();
     let forget = format!("DELETE FROM {place}inbox_message");
@@ -552,8 +552,8 @@ async fn a_held_message_older_than_the_memory_takes_effect<DB: TestDatabase>(dat
     assert_eq!(effects(database).await, ["b"]);
 }
 
-/// Goal: a process that lost its partition and dead-letters late holds no key for nothing. Oracle:
-/// no letter is open after that.
+/// Goal: a process that lost its partition and stores a dead letter late does not hold the key in
+/// vain. Oracle: no dead letter is open afterwards.
 async fn a_late_letter_of_what_took_effect_holds_nothing<DB: TestDatabase>(database: &Database<DB>) {
     let inbox = database.inbox().await;
     let applied = keyed("k", "applied");

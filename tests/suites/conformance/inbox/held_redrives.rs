@@ -1,5 +1,5 @@
-//! Held messages and redrives of a consumer that holds keys, where something goes wrong: nothing is
-//! lost, nothing overtakes, and no message keeps the others waiting for ever.
+//! Failures of held messages and redrives, in a consumer that holds keys: nothing is lost, nothing
+//! overtakes, and no message blocks the others for ever.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -65,8 +65,8 @@ async fn noted<DB: TestDatabase>(tx: &mut Tx<DB>, message: &Message) -> Result<(
 }
 
 /// Goal: a process that does not know the kind of a held message leaves it alone, whatever it does
-/// with such deliveries. Oracle: a key behind it has had its turn, and the message takes effect in
-/// a process that knows it.
+/// with deliveries of unknown kinds. Oracle: the process redrives another key behind it, and the
+/// message takes effect in a process that knows it.
 async fn a_held_message_waits_for_a_process_that_knows_its_kind<DB: TestDatabase>(database: &Database<DB>) {
     let inbox = database.inbox().await;
     let rules = [UnknownKinds::Refuse, UnknownKinds::Skip, UnknownKinds::Hold];
@@ -101,7 +101,7 @@ async fn a_held_message_waits_for_a_process_that_knows_its_kind<DB: TestDatabase
     }
 }
 
-/// Goal: where keys are held, no redrive that an operator asks for passes an open dead letter of
+/// Goal: where keys are held, no redrive that an operator requests overtakes an open dead letter of
 /// its key, whatever the reasons are. Oracle: the effects, the audit.
 async fn a_redrive_passes_no_earlier_dead_letter_where_keys_are_held<DB: TestDatabase>(
     database: &Database<DB>,
@@ -140,7 +140,7 @@ async fn a_redrive_passes_no_earlier_dead_letter_where_keys_are_held<DB: TestDat
     running.stop().await;
     assert_eq!(effects(database).await, ["first", "second"]);
 
-    // A consumer that lets keys go on redrives in any order.
+    // A consumer that does not hold keys redrives in any order.
     let rejects = Rejects::these(["a", "b"]);
     let broker = Broker::new(["a", "b"].map(|payload| keyed("k", payload)));
     let running = start(builder(&inbox, &broker, rejects.handler()).redrive_interval(SOON));
@@ -153,8 +153,8 @@ async fn a_redrive_passes_no_earlier_dead_letter_where_keys_are_held<DB: TestDat
     assert_eq!(reasons(&dead_letters(&inbox).await), [("a", "rejected")]);
 }
 
-/// Goal: a message whose tenant was not known when it died, and whose key is held when it comes
-/// again, can be redriven. Oracle: it takes effect by itself.
+/// Goal: a message whose tenant was unknown when it died, and whose key is held when it is
+/// redelivered, can be redriven. Oracle: it takes effect by itself.
 async fn a_dead_letter_without_a_tenant_can_become_a_held_one<DB: TestDatabase>(database: &Database<DB>) {
     let inbox = database.inbox().await;
     let (before, behind) = (keyed("k", "before"), keyed("k", "behind"));
@@ -165,7 +165,7 @@ async fn a_dead_letter_without_a_tenant_can_become_a_held_one<DB: TestDatabase>(
     assert_eq!(reasons(&letters), [("before", "rejected"), ("behind", "held")]);
     let letter = of(&letters, "behind");
     assert_eq!((letter.error.as_str(), letter.deliveries), ("held behind another", 2));
-    // Any other letter tells what it told before.
+    // A dead letter with any other reason keeps its reason.
     dead(&inbox, &before, Reason::Held).await;
     assert_eq!(of(&dead_letters(&inbox).await, "before").reason, Reason::Rejected);
     inbox.discard(of(&letters, "before").id, &signature()).await.unwrap();
@@ -175,8 +175,8 @@ async fn a_dead_letter_without_a_tenant_can_become_a_held_one<DB: TestDatabase>(
     assert_eq!(effects(database).await, ["behind"]);
 }
 
-/// Goal: two processes that meet different payloads under one id at the same time lose none of
-/// them. Oracle: the second one is a dead letter that says so, whether the first was handled or is
+/// Goal: when two processes meet different payloads under one id at the same time, neither is lost.
+/// Oracle: the second one is a dead letter with that reason, whether the first was handled or is
 /// held.
 async fn another_payload_under_the_id_of_a_message_is_not_a_held_copy<DB: TestDatabase>(
     database: &Database<DB>,
@@ -204,8 +204,8 @@ async fn another_payload_under_the_id_of_a_message_is_not_a_held_copy<DB: TestDa
     assert!(of(&letters, "other than held").error.contains(&held.id.to_string()));
 }
 
-/// Goal: what cannot be held with an inbox row is not redriven by itself: nobody knows whether it
-/// took effect. Oracle: a person decides about it.
+/// Goal: a message that cannot be held with an inbox row is not redriven by itself, because it may
+/// have taken effect. Oracle: it waits for an operator's decision.
 async fn a_message_whose_day_is_forgotten_is_not_held<DB: TestDatabase>(database: &Database<DB>) {
     let inbox = database.inbox().await;
     let old = inbox.window().now - 90 * Duration::from_secs(86_400);
@@ -222,8 +222,8 @@ async fn a_message_whose_day_is_forgotten_is_not_held<DB: TestDatabase>(database
     assert_eq!(accepted.unwrap(), Redriven::Now(Resolution::AppliedLate));
 }
 
-/// Goal: where JSON is compared by its content, a copy of a dead message that was written anew is a
-/// copy. Oracle: no letter says that its id was reused, before the redrive and after it.
+/// Goal: where JSON is compared by its content, a copy of a dead message in another spelling is
+/// recognised. Oracle: no dead letter reports a reused id, before or after the redrive.
 async fn a_held_message_is_compared_by_its_content<DB: TestDatabase>(database: &Database<DB>) {
     let options = InboxOptions { payloads: PayloadComparison::CanonicalJson, ..database.options() };
     let inbox = Inbox::<DB>::open(database.pool.clone(), options).await.unwrap();
@@ -249,7 +249,8 @@ async fn a_held_message_is_compared_by_its_content<DB: TestDatabase>(database: &
     assert_eq!(effects(database).await, both.map(|(payload, _)| payload));
 }
 
-/// Runs SQL for a payload, whether it fails or not, and waits; others succeed meanwhile.
+/// Runs SQL for a payload, waits, and then sends another message that succeeds. With `swallows`,
+/// errors of the SQL are ignored.
 struct Runs {
     sql: Vec<(&'static str, &'static str)>,
     waits: Duration,
@@ -279,16 +280,17 @@ impl Handler<Postgres> for Runs {
     }
 }
 
-/// Keys with one held message each, whose turn it is.
+/// Stores one held message for each of these keys, each first in its key.
 async fn held_first<DB: TestDatabase + Dialect>(inbox: &Inbox<DB>, payloads: &[&str]) {
     for payload in payloads {
         dead(inbox, &keyed(payload, payload), Reason::Held).await;
     }
 }
 
-/// Goal: a held message that the database ends after its handler began (its session idle for too
-/// long, or its letter never closed) is counted as a delivery is, and its look goes on. Oracle: it
-/// is dead while others succeed, and a key behind it takes effect.
+/// Goal: when the database ends a held message's transaction after its handler began (its session
+/// was idle too long, or its dead letter could not be closed), that counts as for a delivery, and
+/// the consumer still looks at the other keys. Oracle: it is dead while others succeed, and a key
+/// behind it takes effect.
 async fn a_failure_after_the_handler_began_is_counted_and_ends_no_look_on_postgres() {
     let Some(database) = <Postgres as TestDatabase>::create().await else { return };
     let inbox = database.inbox().await;
@@ -323,9 +325,9 @@ async fn a_failure_after_the_handler_began_is_counted_and_ends_no_look_on_postgr
     <Postgres as TestDatabase>::remove(database).await;
 }
 
-/// Goal: the server stops working for a held message whose handler was ended, so that the next
-/// attempt finds its letter unlocked. Oracle: the letter and the server's sessions, while the
-/// statement would take an hour.
+/// Goal: the server cancels the statement of a held message whose handler was ended, so that the
+/// next attempt finds the dead letter unlocked. Oracle: the dead letter and the server's sessions,
+/// while the statement would take an hour.
 async fn a_hung_statement_of_a_held_message_ends_with_its_handler_on_postgres() {
     let Some(database) = <Postgres as TestDatabase>::create().await else { return };
     let inbox = database.inbox().await;
@@ -338,7 +340,7 @@ async fn a_hung_statement_of_a_held_message_ends_with_its_handler_on_postgres() 
         swallows: false,
     };
     let holding = holding(&inbox, &broker, Effect::works(), None).handler(handler).attempts_max(2);
-    // Long enough for what comes before the statement.
+    // Long enough for the work before the statement.
     let running = start(holding.handler_timeout(Duration::from_secs(1)));
     until("it is dead", async || dead_letters(&inbox).await[0].reason == Reason::Poison).await;
     running.stop().await;
@@ -351,8 +353,9 @@ async fn a_hung_statement_of_a_held_message_ends_with_its_handler_on_postgres() 
     <Postgres as TestDatabase>::remove(database).await;
 }
 
-/// Goal: a handler that goes on after a statement that failed is given up at the bound, also when
-/// nothing else succeeds: a delivery and a held message alike. Oracle: the letters.
+/// Goal: a handler that goes on after a failed statement is given up at the maximum of attempts,
+/// even when nothing else succeeds. This holds for a delivery and for a held message. Oracle: the
+/// dead letters.
 async fn a_swallowed_error_is_the_messages_own_failure_on_postgres() {
     let Some(database) = <Postgres as TestDatabase>::create().await else { return };
     let inbox = database.inbox().await;
@@ -361,7 +364,7 @@ async fn a_swallowed_error_is_the_messages_own_failure_on_postgres() {
     let handler = Runs {
         sql: vec![("a", "SELECT 1 / 0"), ("b", "SELECT 1 / 0")],
         waits: Duration::ZERO,
-        // Nothing else comes.
+        // No other message arrives.
         others: Broker::new([]),
         swallows: true,
     };

@@ -1,4 +1,4 @@
-//! A consumer whose keep-alive comes too late for its broker.
+//! A consumer whose keep-alive interval is too long for its broker.
 
 use std::num::NonZeroUsize;
 use std::time::Duration;
@@ -15,7 +15,7 @@ cases! { "inbox/keep_alive":
     every { a_keep_alive_that_comes_too_late_is_refused_at_the_start }
 }
 
-/// A queue that is empty, and takes back what is unsettled for ten seconds.
+/// An empty queue that redelivers unsettled messages after ten seconds.
 struct Impatient;
 
 #[async_trait]

@@ -1,5 +1,5 @@
-//! The days that a call locks: those of its messages alone, however many the inbox remembers. The
-//! sweep locks the days that are over, and the server's lock table is shared by all sessions.
+//! The days that a call locks: only those of its messages, however many the inbox remembers. The
+//! sweep locks the days that are over, and all sessions share the server's lock table.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -20,8 +20,8 @@ cases! { "inbox/locks":
     }
 }
 
-/// More calls than PostgreSQL plans anew before it makes a plan for all of them, which cannot leave
-/// a day out.
+/// PostgreSQL makes custom plans for the first five executions. Only then may it choose a generic
+/// plan, which cannot skip a day.
 const ROUNDS: usize = 6;
 
 const CALLS: [&str; 12] = [
@@ -109,9 +109,9 @@ async fn call(inbox: &Inbox<Postgres>, call: &str, payloads: PayloadComparison) 
     Ok(())
 }
 
-/// Goal: neither a comparison of contents, nor a batch, nor a plan that PostgreSQL keeps makes a
-/// call lock days that its messages are not of. Oracle: another session holds all other days as the
-/// sweep does, and no call meets it; the locks of a transaction in hand, as PostgreSQL lists them.
+/// Goal: neither a comparison of contents, nor a batch, nor a cached plan makes a call lock days
+/// without any of its messages. Oracle: another session holds all other days as the sweep does, and
+/// no call waits for it; the locks of an open transaction, as PostgreSQL lists them.
 async fn a_call_locks_the_days_of_its_messages_alone_on_postgres() {
     let Some(database) = <Postgres as TestDatabase>::create().await else { return };
     drop(database.inbox().await);
@@ -119,7 +119,7 @@ async fn a_call_locks_the_days_of_its_messages_alone_on_postgres() {
     for payloads in [PayloadComparison::Bytes, PayloadComparison::CanonicalJson] {
         let mut sweep = database.admin.begin().await.unwrap();
         lock_other_days(&database, &mut sweep).await;
-        // One connection, whose plans are kept.
+        // One connection, which keeps its plans.
         let options = (*database.pool.connect_options()).clone().options([("lock_timeout", "100ms")]);
         let pool = PgPoolOptions::new().max_connections(1).connect_with(options).await.unwrap();
         let options = InboxOptions { payloads, ..database.options() };
@@ -139,7 +139,7 @@ async fn a_call_locks_the_days_of_its_messages_alone_on_postgres() {
     database.drop_schema().await;
 }
 
-/// Locks all days but those around this moment.
+/// Locks all days except yesterday, today and tomorrow.
 async fn lock_other_days(database: &Database<Postgres>, sweep: &mut sqlx::Transaction<'static, Postgres>) {
     let days = "SELECT string_agg(format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE', c.oid::regclass), ';') \
         FROM pg_inherits AS i JOIN pg_class AS c ON c.oid = i.inhrelid \

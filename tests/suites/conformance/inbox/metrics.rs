@@ -11,7 +11,7 @@ cases! { "inbox/metrics":
     }
 }
 
-/// Oracle: what was recorded while cases ran in which each of them has a reason to be.
+/// Oracle: the metrics that were recorded while cases ran in which each of them must be.
 async fn every_metric_of_the_table_is_recorded() {
     let counters = Counters::installed();
     each::<Sqlite>(runner::a_batch_takes_effect_once_and_its_culprit_is_found).await;

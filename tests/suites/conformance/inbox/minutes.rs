@@ -1,4 +1,4 @@
-//! Duplicates are told by the tables, as consumers counted them.
+//! The tables report duplicates as the consumers counted them.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -24,8 +24,8 @@ cases! { "inbox/minutes":
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
-/// Oracle: the rate after two consumers have stopped, of which one takes single messages and the
-/// other one batches, and which share a row.
+/// Oracle: the rate after two consumers have stopped that share a row. One takes single messages
+/// and the other batches.
 async fn duplicates_are_told_by_the_tables<DB: TestDatabase>(database: &Database<DB>) {
     let inbox = database.inbox().await;
     assert!(inbox.activity(HOUR).await.unwrap().is_empty());
@@ -67,7 +67,7 @@ async fn minutes_are_forgotten_after_a_day<DB: TestDatabase>(database: &Database
     assert_eq!((all[0].counted.applied, all[0].counted.duplicates), (2, 4), "{all:?}");
 }
 
-/// Oracle: effects, maintenance and the other figures of a consumer whose role was not given the
+/// Oracle: effects, maintenance and the other figures of a consumer whose role has no right to the
 /// new table.
 async fn without_the_right_to_count_everything_else_goes_on_on_postgres() {
     each::<Postgres>(async |database| {

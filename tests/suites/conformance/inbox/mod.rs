@@ -1,5 +1,5 @@
-//! Shared by the tests of the inbox: a database per test, effects that can be counted, and a broker
-//! in memory.
+//! The shared parts of the inbox tests: a database for each test, effects that can be counted, and
+//! a broker in memory.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub, reason = "a test fails by panicking")]
 
@@ -77,12 +77,12 @@ pub fn keyed(key: &str, payload: &str) -> Message {
     message(payload).with_key(OrderingKey::new(key).unwrap())
 }
 
-/// A message whose id was made at another time.
+/// Returns a message whose id was made at another time.
 pub fn message_of(at: OffsetDateTime, payload: &str) -> Message {
     message(payload).with_id(MessageId::derived(at, [payload, "salt"]).unwrap())
 }
 
-/// Runs a case on a database of its own, and removes that.
+/// Runs a case on a database of its own, and removes it.
 pub(crate) async fn each<DB: TestDatabase>(case: impl AsyncFnOnce(&Database<DB>)) {
     let database = DB::create().await.expect("listed only when it is there");
     tokio::time::timeout(DEADLINE, case(&database)).await.unwrap();

@@ -1,4 +1,4 @@
-//! Forgetting without a hole: what is forgotten is refused, by every process.
+//! Forgetting without a gap: every process refuses the messages of forgotten days.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -50,7 +50,7 @@ pub(super) async fn a_replay_after_expiry_is_refused_by_every_process<DB: TestDa
     let (old, recent) = (message_of(now - 10 * DAY, "old"), message_of(now - DAY / 2, "recent"));
     assert!(consume(&long, &old).await.unwrap() && consume(&long, &recent).await.unwrap());
 
-    // Another process remembers for one day only, and maintains.
+    // Another process remembers for one day only, and runs maintenance.
     let short = InboxOptions { retention: DAY, ..database.options() };
     let short = Inbox::<DB>::open(database.pool.clone(), short).await.unwrap();
     assert!(short.maintain().await.unwrap().expired > 0);
@@ -58,7 +58,7 @@ pub(super) async fn a_replay_after_expiry_is_refused_by_every_process<DB: TestDa
     let confirmed = long.confirm(&consumer("billing"), &Tenant::none(), &old).await;
     assert!(matches!(confirmed, Err(ConfirmError::NotCommitted { .. })), "the record is gone");
 
-    // The first process still believes in 14 days. It may have to look twice, but it never applies.
+    // The first process still assumes 14 days. It may need a second call, but it never applies.
     let refused = match consume(&long, &old).await {
         Err(AdmitError::Expired { .. }) => consume(&long, &old).await,
         other => other,
@@ -66,7 +66,7 @@ pub(super) async fn a_replay_after_expiry_is_refused_by_every_process<DB: TestDa
     assert!(matches!(refused, Err(AdmitError::Refused(Refusal::TooOld { .. }))), "{refused:?}");
     assert!(!consume(&long, &recent).await.unwrap(), "what is kept is a duplicate");
 
-    // Maintaining with the long retention does not make the forgotten days again.
+    // Maintenance with the long retention does not create the forgotten days again.
     long.maintain().await.unwrap();
     let anew = database.inbox().await;
     for inbox in [&long, &anew] {
@@ -118,9 +118,9 @@ async fn a_missing_schema_says_what_to_run<DB: TestDatabase>(database: &Database
     assert!(error.to_string().contains("relay migrate up --line inbox"), "{error}");
 }
 
-/// Goal: days are forgotten however long handlers take and however payloads are compared, and
-/// refuse what comes late. Oracle: what maintenance returns beside an open transaction of today,
-/// and what another process answers.
+/// Goal: days are forgotten however long handlers take and however payloads are compared, and their
+/// late messages are refused. Oracle: the result of maintenance beside an open transaction of
+/// today, and the answer of another process.
 async fn days_are_forgotten_beside_open_transactions_on_postgres() {
     for payloads in [PayloadComparison::Bytes, PayloadComparison::CanonicalJson] {
         days_are_forgotten_beside_an_open_transaction(payloads).await;
@@ -149,8 +149,8 @@ async fn days_are_forgotten_beside_an_open_transaction(payloads: PayloadComparis
     let refused = consume(&long, &old).await;
     assert!(matches!(refused, Err(AdmitError::Refused(Refusal::TooOld { .. }))), "{refused:?}");
     assert_eq!(open.commit().await.unwrap().len(), 1);
-    // It waits for a lock for milliseconds only, and the next time is a better one: autovacuum or
-    // the end of the other session may still have the table.
+    // Maintenance waits for a lock only for milliseconds and succeeds another time: autovacuum or
+    // the end of the other session may still lock the table.
     while let Err(busy) = short.maintain().await {
         assert!(format!("{busy:?}").contains("lock timeout"), "{busy:?}");
     }
@@ -158,8 +158,8 @@ async fn days_are_forgotten_beside_an_open_transaction(payloads: PayloadComparis
     database.drop_schema().await;
 }
 
-/// Goal: what fails in maintenance keeps nothing else from its turn, and is counted. Oracle: what
-/// is purged although days cannot be forgotten, and the count of failures.
+/// Goal: a part of maintenance that fails does not prevent the other parts, and is counted. Oracle:
+/// the rows that are purged although days cannot be forgotten, and the count of failures.
 pub(super) async fn a_part_of_maintenance_that_fails_keeps_no_other_back<DB: TestDatabase>(
     database: &Database<DB>,
 ) {
@@ -191,8 +191,8 @@ pub(super) async fn a_part_of_maintenance_that_fails_keeps_no_other_back<DB: Tes
     assert_eq!(left, None, "purged all the same");
 }
 
-/// Goal: one reading of a database's clock that is far ahead forgets nothing. Oracle: a message of
-/// some days ago is still a duplicate when the clock is right again.
+/// Goal: a single reading of a database clock that is far ahead forgets nothing. Oracle: a message
+/// of some days ago is still a duplicate when the clock is right again.
 async fn a_clock_that_jumps_ahead_forgets_nothing_on_postgres() {
     let Some(database) = <sqlx::Postgres as TestDatabase>::create().await else { return };
     let schema = database.schema.clone().unwrap();
@@ -208,7 +208,7 @@ async fn a_clock_that_jumps_ahead_forgets_nothing_on_postgres() {
         AS $$SELECT pg_catalog.clock_timestamp() + interval '10 days'$$",
     )
     .await;
-    // Found before the server's own function, by the inbox's statements.
+    // The statements of the inbox find this function before the server's own.
     let path = format!("{}, pg_catalog", schema.as_str());
     let options = (*database.pool.connect_options()).clone().options([("search_path", path)]);
     let pool = sqlx::postgres::PgPoolOptions::new().max_connections(4).connect_with(options).await.unwrap();
@@ -220,7 +220,7 @@ async fn a_clock_that_jumps_ahead_forgets_nothing_on_postgres() {
     database.drop_schema().await;
 }
 
-/// Creating a day must not wait for, nor block, consumers at work.
+/// The creation of a day must neither wait for consumers at work nor block them.
 async fn a_day_is_created_beside_an_open_transaction_on_postgres() {
     let Some(database) = <sqlx::Postgres as TestDatabase>::create().await else {
         println!("NOT RUN: OUTBOX_POSTGRES_URL is not set");
@@ -232,8 +232,8 @@ async fn a_day_is_created_beside_an_open_transaction_on_postgres() {
     let mut tx = inbox.begin().await.unwrap();
     let (name, none) = (consumer("billing"), Tenant::none());
     assert!(matches!(tx.admit(&name, &none, &message("open")).await.unwrap(), Admission::Fresh(_)));
-    // Memory begins 14 days ago, so a longer retention changes nothing before that; new days lie
-    // ahead.
+    // Memory begins 14 days ago, and a longer retention alone does not extend it into the past. So
+    // move its beginning back: now there are days to create.
     sqlx::query("UPDATE inbox_retention SET retained_from = retained_from - interval '30 days'")
         .execute(&database.admin)
         .await
@@ -246,9 +246,9 @@ async fn a_day_is_created_beside_an_open_transaction_on_postgres() {
     database.drop_schema().await;
 }
 
-/// Goal: whoever needs a day while something stands in the way waits for a bounded time, and again.
-/// Oracle: two waits of one opening, the first of them ended by the server; the day is there when
-/// the way is free.
+/// Goal: a process that needs a day while a lock is in its way waits for a bounded time, and then
+/// tries again. Oracle: two waits of one opening, of which the server ends the first; the day is
+/// there once the lock is released.
 async fn creating_a_day_gives_way_and_tries_again_on_postgres() {
     let Some(database) = <sqlx::Postgres as TestDatabase>::create().await else { return };
     let inbox = database.inbox().await;
@@ -278,8 +278,8 @@ async fn creating_a_day_gives_way_and_tries_again_on_postgres() {
     database.drop_schema().await;
 }
 
-/// A consumer without the owner's rights runs while the days exist, and says what is missing when
-/// they do not.
+/// A consumer without the owner's rights runs while the days exist, and reports what is missing
+/// when they do not.
 async fn a_role_that_may_not_create_days_says_so_on_postgres() {
     let Some(database) = <sqlx::Postgres as TestDatabase>::create().await else {
         println!("NOT RUN: OUTBOX_POSTGRES_URL is not set");

@@ -1,4 +1,4 @@
-//! The consumer loop: every message takes effect once, whatever breaks.
+//! The consumer loop: every message takes effect once, whatever fails.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -43,10 +43,10 @@ cases! { "inbox/runner":
     }
 }
 
-/// The outcome after the effect, by message and call.
+/// The result after the effect, by message and call.
 type Then = dyn Fn(&Message, u32) -> Result<(), HandlerError> + Send + Sync;
 
-/// A handler that writes its effect, then does what a test tells it to.
+/// A handler that writes its effect and then returns what a test chooses.
 #[derive(Clone)]
 pub(super) struct Effect<DB> {
     then: Arc<Then>,
@@ -65,7 +65,7 @@ impl<DB> Effect<DB> {
         Self::new(|_, _| Ok(()))
     }
 
-    /// How often the handler was called for this payload, with this call.
+    /// Counts a call of the handler for this payload. Returns the number of calls, with this one.
     fn call(&self, payload: &str) -> u32 {
         let mut calls = self.calls.lock().unwrap();
         match calls.iter_mut().find(|(known, _)| known == payload) {
@@ -135,7 +135,8 @@ fn three_keys(count: usize) -> Vec<Message> {
     (0..count).map(|n| keyed(&format!("key-{}", n % 3), &format!("{}:{n:03}", n % 3))).collect()
 }
 
-/// Payloads are `key:number`; numbers of one key ascend, and each is there once.
+/// Asserts that each payload is there once and in order. Payloads are `key:number`, and the numbers
+/// of one key ascend.
 pub(super) fn assert_once_and_in_order(effects: &[String], expected: usize) {
     assert_eq!(effects.iter().collect::<HashSet<_>>().len(), expected, "each once: {effects:?}");
     assert_eq!(effects.len(), expected);
@@ -165,7 +166,7 @@ pub(super) async fn a_batch_takes_effect_once_and_its_culprit_is_found<DB: TestD
     let broker = Broker::new(
         doubled.chain([message_of(inbox.window().now - 90 * Duration::from_secs(86_400), "old")]),
     );
-    // Two fail a few times, one for ever.
+    // Two fail a few times, and one always fails.
     let handler = Effect::new(|message, call| match &message.payload[..] {
         b"1:007" if call < 4 => Err(HandlerError::retry("not yet")),
         b"2:008" if call < 3 => Err(HandlerError::unavailable("not there yet")),
@@ -198,7 +199,8 @@ async fn a_failing_message_holds_only_its_key_and_dies_at_the_bound<DB: TestData
     let settled = broker.clone();
     let handler = Effect::new(move |message, _| match &message.payload[..] {
         b"poison" => {
-            // The others settle while this one fails, or the test runs into its deadline.
+            // The others must settle while this one fails; otherwise the test runs into its
+            // deadline.
             if settled.counts().0 < 2 {
                 return Err(HandlerError::unavailable("waits for the others"));
             }
@@ -222,7 +224,7 @@ async fn a_failing_message_holds_only_its_key_and_dies_at_the_bound<DB: TestData
     assert_eq!((dead.len(), dead[0].reason, dead[0].attempts), (1, Reason::Poison, 3));
     assert_eq!((dead[0].message_id, dead[0].error.as_str()), (Some(poison.id), "always"));
 
-    // Repaired and redriven with the same id.
+    // The handler is repaired, and the message is redriven with the same id.
     let works = Effect::<DB>::works();
     inbox.redrive(&consumer("billing"), dead[0].id, &works, RedriveOptions::default()).await.unwrap();
     let again = Broker::new([poison]);
@@ -268,9 +270,9 @@ async fn refused_and_malformed_deliveries_are_dead_lettered_and_settled<DB: Test
     assert_eq!(reasons, ["from_the_future", "key_reused", "malformed", "rejected", "too_old"]);
 }
 
-/// Alone and in a batch, which takes what is refused out and once more.
-/// Goal: a database whose clock is behind stops the stream, and loses it to the dead letters only
-/// if it stays behind. Oracle: the effect, once the clock has come there.
+/// Goal: while the database's clock is behind, the stream stops, and messages are dead-lettered
+/// only if the clock stays behind. This holds for single messages and for a batch, which leaves out
+/// refused messages and begins again. Oracle: the effect, once the clock has caught up.
 async fn a_message_from_the_near_future_waits_for_its_time<DB: TestDatabase>(database: &Database<DB>) {
     let inbox = database.inbox().await;
     for batch in [None, NonZeroUsize::new(4)] {
@@ -396,7 +398,7 @@ pub(super) async fn lost_sessions_and_settlements_are_harmless<DB: TestDatabase>
     assert_eq!(broker.counts().1, 0);
 }
 
-/// Loses the session, and ends only when the next one is there.
+/// Breaks the session, and returns only when the next session has begun.
 struct Outlives {
     broker: Broker,
     calls: Arc<AtomicU32>,
@@ -429,7 +431,7 @@ async fn work_of_a_lost_session_is_finished_and_not_settled<DB: TestDatabase>(da
             outliving = outliving.batch(batch);
         }
         let running = start(outliving);
-        // The broker panics at the token of a lost session.
+        // The broker panics on the token of a lost session.
         broker.drained().await;
         running.stop().await;
         assert_eq!(calls.load(Ordering::Relaxed), 2, "each message was handled once");
@@ -482,7 +484,7 @@ async fn an_outage_counts_no_attempt<DB: TestDatabase>(database: &Database<DB>) 
         3 => Err(HandlerError::retry("its own failure")),
         _ => Ok(()),
     });
-    // One failure of its own is all it may have.
+    // The message may fail only once by itself.
     let running = start(builder(&inbox, &broker, handler).attempts_max(2));
     broker.drained().await;
     running.stop().await;
@@ -506,7 +508,7 @@ async fn a_panic_of_the_handler_is_a_failure<DB: TestDatabase>(database: &Databa
     assert_eq!(DB::effects(&database.pool, "billing").await, ["fine"]);
 }
 
-/// The server ends the session in the middle of the handler.
+/// The server ends the session while the handler runs.
 async fn a_terminated_session_counts_no_attempt_on_postgres() {
     struct Terminated(AtomicU32);
 

@@ -1,5 +1,4 @@
-//! Services of one database, each with a schema and roles of its own: none can touch another's
-//! records.
+//! Services in one database, each with its own schema and roles: none can touch another's records.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -19,7 +18,7 @@ cases! { "inbox/services":
     }
 }
 
-/// A service: its schema has its name, and its user is a member of its roles.
+/// A service. Its schema has its name, and its user is a member of its roles.
 struct Service {
     name: Identifier,
     user: String,
@@ -47,7 +46,7 @@ async fn service(admin: &mut PgConnection, url: &str, name: &str, roles: &Roles)
     Service { name, user, roles: [own.consumer, own.claimant], pool }
 }
 
-/// Everything that a schema holds, partitions included.
+/// Returns all relations of a schema, including partitions.
 async fn relations(admin: &mut PgConnection, schema: &Identifier) -> Vec<String> {
     let tables = "SELECT format('%I.%I', relnamespace::regnamespace, relname) FROM pg_class \
         WHERE relnamespace = $1::regnamespace AND relkind IN ('r', 'p', 'v', 'S')";
@@ -64,7 +63,7 @@ async fn is_denied(pool: &PgPool, statement: String) -> bool {
     code.as_deref() == Some("42501")
 }
 
-/// Goal: a service that was taken over reads, adds, changes and removes nothing of another one:
+/// Goal: a compromised service cannot read, add, change or remove anything of another service:
 /// inbox rows, attempts, chunks, dead letters, decisions, idempotency keys. Oracle: the server's
 /// refusals, for everything that its catalogue lists.
 async fn services_cannot_touch_each_others_records() {
@@ -79,7 +78,7 @@ async fn services_cannot_touch_each_others_records() {
         services.push(service(&mut admin, &url, &format!("{salt}_{name}"), &roles).await);
     }
     for Service { name, pool, .. } in &services {
-        // Its own records it can write.
+        // It can write its own records.
         let options = InboxOptions { schema: Some(name.clone()), ..InboxOptions::default() };
         let inbox = Inbox::<Postgres>::open(pool.clone(), options).await.unwrap();
         let (own, none) = (consumer("same-name"), Tenant::none());
@@ -128,7 +127,7 @@ async fn services_cannot_touch_each_others_records() {
             .await
             .unwrap();
         assert!(callable.is_empty(), "{callable:?}");
-        // Nor can it go around its own tables by a partition.
+        // Nor can it bypass the rights on its own tables through a partition.
         let day = relations.iter().find(|relation| relation.contains("inbox_message_2")).unwrap();
         assert!(is_denied(&services[at].pool, format!("DELETE FROM {day}")).await);
     }

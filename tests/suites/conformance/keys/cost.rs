@@ -1,4 +1,4 @@
-//! The cost of keys: in buffers of PostgreSQL, and in round trips to it.
+//! The cost of keys: rows that PostgreSQL reads, and round trips to it.
 
 use super::*;
 use axum::body::Body;
@@ -25,18 +25,18 @@ pub(super) fn trials() -> Vec<Trial> {
 }
 
 const BEGIN: &str = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED; SELECT set_config('idle_in";
-/// How what is said to the database begins.
+/// The beginnings of the statements on the wire.
 const CLAIM: &str = "INSERT INTO idempotency_key (";
 const LOOK: &str = "SELECT current_setting('idempotency.holder', true) = ";
 const OUTCOME: &str = "INSERT INTO idempotency_key AS k (";
 const EFFECT: &str = "INSERT INTO effect (payload) VALUES ($1)";
 
-/// Keys of a small table, and of a large one.
+/// The numbers of keys in a small table and in a large one.
 const FEW: u32 = 20;
 const MANY: u32 = 20_000;
 
-/// Goal: a session that has made its plans while there were few keys looks for a key by the index
-/// when there are many. Oracle: the server's count of rows that were read without one.
+/// Goal: a session whose plans date from a time with few keys still finds a key through the index
+/// when there are many. Oracle: the server's count of rows that were read without an index.
 async fn however_many_there_are(stage: Stage) -> Outcome {
     let db = database::<Postgres>(&stage).await;
     db.execute("ALTER TABLE idempotency_key SET (autovacuum_enabled = false)").await?;
@@ -47,13 +47,13 @@ async fn however_many_there_are(stage: Stage) -> Outcome {
              gen_random_uuid(), 'x', now(), now(), now() + interval '1 day' FROM generate_series({from}, {to}) AS n"
         )
     };
-    // An ANALYZE of the table now would let the planner believe in a page or two.
+    // An ANALYZE now makes the planner believe that the table has a page or two.
     db.execute(&fill(1, FEW)).await?;
     db.execute("ANALYZE idempotency_key").await?;
     let options: PgConnectOptions = Postgres::url_of(Role::Service, &db.url)?.parse()?;
     let pool = PgPoolOptions::new().max_connections(1).connect_with(options).await?;
     let keys = IdempotencyKeys::open(pool.clone(), KeyOptions::default()).await?;
-    // A plan is kept from the sixth use on.
+    // From the sixth execution on, PostgreSQL may keep a generic plan.
     for round in 0..16 {
         if round == 8 {
             db.execute(&fill(FEW + 1, MANY)).await?;
@@ -64,7 +64,7 @@ async fn however_many_there_are(stage: Stage) -> Outcome {
         lease.complete(Ending::Succeeded, b"x").await?;
         keys.maintain().await?;
     }
-    // A session tells what it has counted at its end at the latest.
+    // A session reports its statistics at the latest when it ends.
     pool.close().await;
     let counted = "SELECT idx_scan::bigint FROM pg_stat_user_tables WHERE relname = 'idempotency_key'";
     let scans = tests::eventually("it has told", async || {
@@ -94,17 +94,17 @@ async fn send(router: &Router, path: &str, key: &str) -> StatusCode {
     router.clone().call(request).await.unwrap().status()
 }
 
-/// Goal: a request with a key says two things more to the database than one without: its claim and
-/// its outcome. A replay also reads what is stored, with a plan made for it, and stores nothing.
-/// Oracle: the messages on the wire.
+/// Goal: a request with a key needs two more statements than one without: its claim and its
+/// outcome. A replay reads the stored answer in addition, with a plan made for it, and stores
+/// nothing. Oracle: the messages on the wire.
 async fn a_key_costs_two_round_trips(stage: Stage) -> Outcome {
     let db = database::<Postgres>(&stage).await;
     let options: PgConnectOptions = Postgres::url_of(Role::Service, &db.url)?.parse()?;
     let server = format!("{}:{}", options.get_host(), options.get_port());
     let (log_capture, port) = LogCapture::before(&stage, &server).await?;
     let options = options.host("127.0.0.1").port(port).ssl_mode(PgSslMode::Disable);
-    // One connection, so that nothing is prepared a second time; and no look at it when it is given
-    // back, so that whatever comes after an answer belongs to the next request.
+    // One connection, so that no statement is prepared twice. The pool does not ping it on return,
+    // so a statement after an answer belongs to the next request.
     let pool = PgPoolOptions::new().max_connections(1).connect_with(options).await?;
     let keys = IdempotencyKeys::open(pool.clone(), KeyOptions::default()).await?;
     let once = IdempotencyLayer::transactional(keys, "/keyed", |_| Tenant::new("tenant").ok())?;
@@ -112,7 +112,7 @@ async fn a_key_costs_two_round_trips(stage: Stage) -> Outcome {
         .route("/keyed", post(keyed).layer(once))
         .route("/bare", post(bare))
         .with_state(pool.clone());
-    // The first ones prepare their statements.
+    // The first requests prepare the statements.
     for (path, key, expected) in [
         ("/bare", "warm", None),
         ("/keyed", "warm", None),
@@ -121,7 +121,7 @@ async fn a_key_costs_two_round_trips(stage: Stage) -> Outcome {
         ("/keyed", "k", Some(&[BEGIN, CLAIM, EFFECT, OUTCOME, "COMMIT"])),
         ("/keyed", "k", Some(&[BEGIN, CLAIM, PREPARE, LOOK, "ROLLBACK"])),
     ] {
-        // Everything of an earlier request is over once the connection is there again.
+        // Once the connection is back in the pool, everything of an earlier request has ended.
         drop(pool.acquire().await?);
         let _ = log_capture.take();
         assert_eq!(send(&router, path, key).await, StatusCode::CREATED);

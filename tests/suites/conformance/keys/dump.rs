@@ -1,5 +1,4 @@
-//! A `pg_dump` that runs while requests come: it holds ACCESS SHARE on every table for as long as
-//! it takes.
+//! A `pg_dump` that runs beside requests. It holds ACCESS SHARE locks on every table until it ends.
 
 use std::time::{Duration, Instant};
 
@@ -12,23 +11,22 @@ pub(super) fn trials() -> Vec<Trial> {
     vec![trial("keys/dump/postgres/a_dump_delays_no_request", &[Backend::Postgres], delays_none)]
 }
 
-/// No request waits longer than this for any lock: one that would is refused by the server.
+/// The maximum wait of a request for a lock. The server refuses statements that would wait longer.
 const LOCK_TIMEOUT: &str = "100ms";
-/// Requests of each kind.
+/// The number of requests of each kind.
 const REQUESTS: usize = 500;
-/// Requests between two rounds of maintenance.
+/// The number of requests between two rounds of maintenance.
 const ROUND: usize = 20;
 
-/// How long requests took, in milliseconds: half of them at most so long, and all but one in a
-/// hundred.
+/// Returns the median and the 99th percentile of the requests' durations, in milliseconds.
 fn percentiles(mut took: Vec<Duration>) -> [f64; 2] {
     took.sort_unstable();
     [took.len() / 2, took.len() * 99 / 100].map(|at| took[at].as_secs_f64() * 1e3)
 }
 
-/// Goal: forgetting old keys needs no lock that a dump stands in the way of, and so makes no
-/// request wait. Oracle: the server refuses whatever waits for a lock; none is refused. Told
-/// besides: how long requests took, with and without a dump in turns.
+/// Goal: forgetting old keys needs no lock that conflicts with a dump, so no request waits for it.
+/// Oracle: the server refuses statements that wait for a lock, and no request is refused. Printed
+/// in addition: the durations of requests, alternating between a dump and none.
 async fn delays_none(stage: Stage) -> Outcome {
     let db = database::<Postgres>(&stage).await;
     let options: PgConnectOptions = Postgres::url_of(Role::Service, &db.url)?.parse()?;

@@ -1,4 +1,4 @@
-//! The effect of a request as its answer reports it, and the later fate of the request.
+//! The effect of a request as its answer reports it, and the later fate of its key.
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ key_cases! { "keys/effects":
     }
 }
 
-/// Writes an order and its message, and finds out then that it must not.
+/// Writes an order and its message before it finds out that it must not.
 async fn refuse<DB: Keys>(Extension(held): Extension<HeldTransaction<DB>>) -> StatusCode {
     let mut tx = held.lock().await.unwrap();
     DB::apply(&mut tx, String::from("refused")).await.unwrap();
@@ -38,7 +38,7 @@ async fn refuse<DB: Keys>(Extension(held): Extension<HeldTransaction<DB>>) -> St
     StatusCode::UNPROCESSABLE_ENTITY
 }
 
-/// Tells a broken unique constraint as a refusal.
+/// Reports a violated unique constraint as a refusal.
 async fn unique<DB: Keys>(Extension(held): Extension<HeldTransaction<DB>>, body: String) -> StatusCode {
     let mut tx = held.lock().await.unwrap();
     match DB::apply(&mut tx, body).await {
@@ -97,7 +97,7 @@ async fn under_refuse_an_answer_that_is_not_stored_waits_for_an_operator<DB: Key
     assert_eq!(app.calls().await, 4, "nobody is charged twice");
 }
 
-/// The key stays held while what its handler wrote is rolled back.
+/// The key stays held while the writes of its handler are rolled back.
 async fn a_hundred_refusals_at_once_run_once(db: Database<Postgres>) {
     let app = with(&db, "/refused", post(refuse::<Postgres>)).await;
     for round in 0..5 {
@@ -117,7 +117,7 @@ async fn a_hundred_refusals_at_once_run_once(db: Database<Postgres>) {
     assert_eq!(all_effects(&db).await, 0);
 }
 
-/// Answers as the header `x-do` says: a status, and what happened.
+/// Answers with the status and the effect that the header `x-do` names.
 async fn say<DB: Keys>(held: Option<Extension<HeldTransaction<DB>>>, headers: HeaderMap) -> Response<Body> {
     if let Some(Extension(held)) = held {
         DB::apply(&mut *held.lock().await.unwrap(), String::from("effect")).await.unwrap();
@@ -206,7 +206,7 @@ async fn a_handler_hears_that_its_lease_is_lost<DB: Keys>(db: Database<DB>) {
     let holder = tests::eventually("it is claimed", async || Ok(column(&db, &name, "holder").await.pop()));
     let holder = format!("holder={}", holder.await.unwrap());
     tests::eventually("somebody else has it", async || {
-        // Between two renewals.
+        // The test takes the key away between two renewals.
         db.execute("UPDATE idempotency_key SET holder = 'f0000000-0000-4000-8000-000000000000'").await?;
         Ok(waiting.is_finished().then_some(()))
     })

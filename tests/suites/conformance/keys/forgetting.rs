@@ -1,4 +1,4 @@
-//! Forgetting what has expired, and reporting holders that are gone.
+//! Forgetting expired keys, and reporting holders that have disappeared.
 
 use std::time::Duration;
 
@@ -90,8 +90,7 @@ async fn an_expired_key_is_free_whether_or_not_it_was_deleted<DB: Keys>(db: Data
             assert_eq!(keys.maintain().await.unwrap().forgotten, 1);
             assert_eq!(column(&db, "k", "key").await, [""; 0], "it is gone from the disk");
         }
-        // The transaction of the replay may still be on its way back into the pool, and have the
-        // key's lock.
+        // The replay's transaction may still hold the lock of the key while it returns to the pool.
         let ran = tests::eventually("the replay lets go of the key", async || {
             let ran = run(&keys, "k").await;
             Ok((ran != "in_flight").then_some(ran))
@@ -101,12 +100,12 @@ async fn an_expired_key_is_free_whether_or_not_it_was_deleted<DB: Keys>(db: Data
     assert_eq!((run(&keys, "k").await, effects(&db, "k").await), ("replay", 3));
 }
 
-/// Races over the boundary, and how many of them at once.
+/// The number of races over the time of expiry, and how many run at once.
 const RACES: usize = 400;
 const RACES_AT_ONCE: usize = 20;
 
-/// Each wave: two requests for each of twenty keys that have expired, and their deletion, all at
-/// once.
+/// Each wave runs at once: two requests for each of twenty expired keys, and the deletion of these
+/// keys.
 async fn requests_that_race_over_the_boundary_take_effect_once<DB: Keys>(db: Database<DB>) {
     let keys = open(&db).await;
     for wave in 0..RACES / RACES_AT_ONCE {
@@ -244,7 +243,8 @@ async fn an_expired_lease_is_reported_once_with_its_policy<DB: Keys>(db: Databas
         let labels = [("operation", operation.as_str()), ("on_expired", on_expired)];
         Counters::installed().value("idempotency_leases_expired_total", &labels)
     };
-    // Key, holder and how loud it is: whoever may have to decide finds the process by its holder.
+    // Counts the log lines with the key, its holder and the right level. An operator who has to
+    // decide finds the process by its holder.
     let told = async |policy: &str| {
         let holder = format!("holder={}", column(&db, policy, "holder").await[0]);
         let level = if policy == "refuse" { " WARN " } else { " INFO " };
@@ -270,14 +270,14 @@ async fn an_expired_lease_is_reported_once_with_its_policy<DB: Keys>(db: Databas
         let found = stuck.iter().find(|stuck| stuck.id == *claim.id()).unwrap();
         assert_eq!(found.on_expired, claim.on_expired());
     }
-    // A holder that was heard of again may be lost again.
+    // A holder that was renewed can be lost again.
     claims[0].renew().await.unwrap();
     db.execute(DB::LAPSE).await.unwrap();
     assert_eq!(keys.maintain().await.unwrap().leases_expired, 1);
     assert_eq!((counted("take_over"), told("take_over").await), (2, 2));
 }
 
-/// With the rights of a service, and statements of its own.
+/// A service tries its own statements with its own rights.
 async fn a_service_changes_and_removes_no_outcome_that_counts(db: Database<Postgres>) {
     let keys = open(&db).await;
     assert_eq!(run(&keys, "k").await, "acquired");

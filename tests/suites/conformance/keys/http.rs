@@ -43,7 +43,7 @@ key_cases! { "keys/http":
     }
 }
 
-/// A handler's gate, and the calls that it got.
+/// A gate at which handlers wait, and the calls that they received.
 pub(super) struct Shop {
     go: Semaphore,
     calls: Mutex<Vec<String>>,
@@ -55,7 +55,7 @@ impl Default for Shop {
     }
 }
 
-/// Does what the header `x-do` says, after it has written an effect.
+/// Writes an effect, then does what the header `x-do` names.
 async fn place<DB: Keys>(
     State(shop): State<Arc<Shop>>,
     Extension(held): Extension<HeldTransaction<DB>>,
@@ -100,7 +100,7 @@ fn endless() -> Response<Body> {
     Body::from_stream(endless).into_response()
 }
 
-/// An effect elsewhere: it is noted in the shop.
+/// Has an effect outside the database: the shop records the call.
 async fn charge(
     State(shop): State<Arc<Shop>>,
     Extension(LeasedKey { id, attempt, .. }): Extension<LeasedKey>,
@@ -146,7 +146,7 @@ pub(super) async fn app<DB: Keys>(db: &Database<DB>, change: impl FnOnce(Layers<
     App { router, shop }
 }
 
-/// A request to be.
+/// The parts of a request.
 #[derive(Clone, Copy)]
 pub(super) struct Ask<'a> {
     pub(super) method: &'a str,
@@ -228,7 +228,7 @@ async fn a_request_that_is_sent_again_gets_the_stored_response<DB: Keys>(db: Dat
     let first = app.send(ASK).await;
     assert_eq!((first.status, first.is_replayed(), &first.body[..]), (201, false, &[0, 255, 0][..]));
     assert_eq!(first.header("set-cookie"), Some("s=1"));
-    // Without quotes, and with other white space: the same request.
+    // Without quotes, and with other white space in the body: the same request.
     for again in [ASK, Ask { key: "k", body: " {\"a\":1 }", ..ASK }] {
         let again = app.send(again).await;
         assert_eq!((again.status, again.is_replayed(), &again.body), (201, true, &first.body));
@@ -390,7 +390,7 @@ async fn a_leased_request_is_in_flight_then_replayed<DB: Keys>(db: Database<DB>)
     assert_eq!(*app.shop.calls.lock().await, ["k 1"]);
 }
 
-/// Goal: a handler that blocks its thread does not keep its lease from being renewed. Oracle: the
+/// Goal: a handler that blocks its thread does not prevent the renewal of its lease. Oracle: the
 /// end of the lease, which moves while the handler blocks.
 async fn a_leased_handler_that_blocks_its_thread_keeps_its_lease<DB: Keys>(db: Database<DB>) {
     let brief = ClaimOptions::default().lease(Duration::from_secs(1));
@@ -422,7 +422,7 @@ async fn a_leased_request_that_failed_gives_its_key_back<DB: Keys>(db: Database<
 
 async fn a_request_waits_for_another_one_where_the_route_allows_it<DB: Keys>(db: Database<DB>) {
     let counters = tests::Counters::installed();
-    // A route of its own: other tests count under theirs.
+    // A route of its own, since other tests count under theirs.
     let route = format!("/charges/{}", message::MessageId::new());
     let charges = IdempotencyLayer::leased(open(&db).await, &route, tenant).unwrap();
     let app = app(&db, |(orders, _)| (orders, charges.wait_max(Duration::from_secs(60)))).await;
@@ -466,7 +466,7 @@ async fn a_transaction_that_outlives_its_handler_is_rolled_back<DB: Keys>(db: Da
     assert_eq!(all_effects(&db).await, 1, "only of the second one");
 }
 
-/// With a key or without one, an answer says that what it is about was stored.
+/// With a key or without one, no answer claims that its effect was stored.
 async fn a_transaction_that_its_handler_ended_is_an_error<DB: Keys>(db: Database<DB>) {
     let app = app(&db, |(orders, charges)| (orders.optional(), charges)).await;
     for key in ["\"k\"", ""] {
@@ -474,7 +474,7 @@ async fn a_transaction_that_its_handler_ended_is_an_error<DB: Keys>(db: Database
         assert_eq!((answer.status, answer.code().as_str()), (500, "idempotency_failed"), "{key}");
     }
     assert_eq!(all_effects(&db).await, 0);
-    // The lock of the key goes when the connection is back in the pool.
+    // The key's lock is released when the connection is back in the pool.
     tests::eventually("the key is free", async || Ok((app.send(ASK).await.status == 201).then_some(())))
         .await
         .unwrap();

@@ -33,7 +33,7 @@ async fn a_request_is_claimed_once_then_in_flight_then_replayed<DB: Keys>(db: Da
     let Claimed::InFlight { retry_after } = claim(&keys, "k", "a").await else { panic!() };
     assert!(retry_after.as_secs() > 30 && retry_after <= inbox::keys::LEASE_DEFAULT, "{retry_after:?}");
     let ended_at = holder.complete(Ending::Succeeded, b"\x00\xffdone").await.unwrap();
-    // Another process, with a handle of its own.
+    // Another process, with its own handle.
     let keys = open(&db).await;
     for _ in 0..2 {
         let Claimed::Replay(replay) = claim(&keys, "k", "a").await else { panic!() };
@@ -136,7 +136,7 @@ async fn a_stuck_key_waits_for_the_operator<DB: Keys>(db: Database<DB>) {
         drop(holder);
     }
     assert_eq!(keys.stuck(some).await.unwrap(), [], "a holder that may be alive is not stuck");
-    // Deciding takes more rights than a service has.
+    // A decision needs more rights than a service has.
     let operator = IdempotencyKeys::open(db.admin.clone(), KeyOptions::default()).await.unwrap();
     let signed =
         |actor: &str| Signature { actor: actor.into(), note: "asked the bank".into(), selection: None };
@@ -168,7 +168,7 @@ async fn a_stuck_key_waits_for_the_operator<DB: Keys>(db: Database<DB>) {
     assert_eq!(operator.stuck(some).await.unwrap(), []);
 }
 
-/// Dropped at its first await, again and again: no key stays held.
+/// The future of a claim is dropped at its first await, many times: no key stays held.
 async fn a_claim_whose_caller_is_gone_is_given_back<DB: Keys>(db: Database<DB>) {
     let keys = open(&db).await;
     let mut gone = 0;
@@ -177,8 +177,7 @@ async fn a_claim_whose_caller_is_gone_is_given_back<DB: Keys>(db: Database<DB>) 
         let id = key(&name);
         let options = ClaimOptions::default();
         let mut claiming = Box::pin(keys.claim(&id, request("a"), &options));
-        // Now and then the database has answered before the caller looks for the first time: that
-        // one is not gone.
+        // Sometimes the database answers before the first poll: then the claim is not dropped.
         if let Poll::Ready(claimed) = futures_util::poll!(&mut claiming) {
             claimed.unwrap().acquired().expect("nobody else asks for it").release().await.unwrap();
             continue;

@@ -19,7 +19,7 @@ use message::Fingerprint;
 use sqlx::{Postgres, Sqlite};
 use tests::{Backend, Database, Dialect, Role, Stage, trial};
 
-/// One trial per case and database.
+/// Makes one trial for each case and database.
 macro_rules! key_cases {
     (
         $suite:literal: every { $($every:ident),* $(,)? } $(postgres { $($postgres:ident),* $(,)? })?
@@ -46,7 +46,7 @@ use key_cases;
 pub(crate) fn trials() -> Vec<Trial> {
     [
         cost::trials(),
-        // Refused by a lock timeout of 100 ms, which a busy machine can exceed by itself.
+        // A lock timeout of 100 ms decides, which a busy machine can exceed by itself.
         trial::at_night(dump::trials()),
         effects::trials(),
         forgetting::trials(),
@@ -63,13 +63,13 @@ pub(crate) fn trials() -> Vec<Trial> {
     .collect()
 }
 
-/// Changes to the tables by tests, in a database's own SQL.
+/// The changes that tests make to the tables, in the SQL of each database.
 trait Keys: Dialect {
-    /// Every lease is over.
+    /// Ends every lease.
     const LAPSE: &str;
-    /// Every outcome has outlived its retention.
+    /// Ends the retention of every outcome.
     const EXPIRE: &str;
-    /// 23 hours go by.
+    /// Makes every key 23 hours older.
     const AGE: &str;
     const EFFECTS: &str;
     /// Writes an effect in a transaction.
@@ -112,7 +112,7 @@ impl Keys for Sqlite {
     }
 }
 
-/// Runs a case on a database of its own.
+/// Runs a case on a database of its own, then looks for malformed rows.
 fn case<DB, F>(suite: &str, name: &str, body: F) -> Trial
 where
     DB: Keys,
@@ -129,8 +129,8 @@ where
     })
 }
 
-/// The rows that no statement may leave behind, whatever the case was about. The tables themselves
-/// do not refuse them all (ADR 19).
+/// Rows that no statement may leave behind, in any case. The tables themselves do not refuse all of
+/// them (ADR 19).
 const MALFORMED: &str = "SELECT scope || ' ' || operation || ' ' || key || ' ' || state FROM idempotency_key WHERE NOT (
     octet_length(scope) BETWEEN 1 AND 255 AND octet_length(operation) BETWEEN 1 AND 255 AND octet_length(key) BETWEEN 1 AND 255
     AND octet_length(fingerprint) = 32 AND attempt > 0 AND state IN ('in_progress', 'released', 'succeeded', 'failed')
@@ -160,12 +160,13 @@ fn request(payload: &str) -> Fingerprint {
     Fingerprint::of_parts("POST /orders", "", payload.as_bytes())
 }
 
-/// Claims with the default policy.
+/// Claims a key with the default policy.
 async fn claim<DB: Keys>(keys: &IdempotencyKeys<DB>, name: &str, payload: &str) -> Claimed<Claim<DB>> {
     keys.claim(&key(name), request(payload), &ClaimOptions::default()).await.unwrap()
 }
 
-/// One request from begin to commit, whose effect is its own name; the word for what came of it.
+/// Runs one request from begin to commit, with its own name as its effect. Returns the word for its
+/// result.
 async fn run<DB: Keys>(keys: &IdempotencyKeys<DB>, name: &str) -> &'static str {
     let claimed = keys.begin(&key(name), request(name), &ClaimOptions::default()).await.unwrap();
     let word = claimed.as_str();
@@ -180,7 +181,7 @@ async fn effects<DB: Keys>(db: &Database<DB>, payload: &str) -> i64 {
     db.integer(&format!("SELECT count(*) FROM effect WHERE payload = '{payload}'")).await.unwrap()
 }
 
-/// The row's column as a text.
+/// Returns a column of the row as a text.
 async fn column<DB: Keys>(db: &Database<DB>, name: &str, column: &str) -> Vec<String> {
     db.texts(&format!("SELECT CAST({column} AS text) FROM idempotency_key WHERE key = '{name}'"))
         .await

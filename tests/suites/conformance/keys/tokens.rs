@@ -1,4 +1,4 @@
-//! Keys that are tokens: a request whose record may have expired is refused, and not run again.
+//! Keys that are tokens: a request whose record may have expired is refused instead of run again.
 
 use std::time::Duration;
 
@@ -38,7 +38,8 @@ async fn a_token_outside_the_window_is_refused_with_both_times_and_counted<DB: K
     };
     let named = |token: MessageId| id("tenant-1", &operation, &token.to_string());
     assert_eq!(counted("acquired"), 0);
-    // A request without a record that is older than 24 hours less the skew may have run before.
+    // A request without a record may have run before if its token is older than 24 hours less the
+    // skew.
     for (token, reason) in [(made_at(now - 24 * HOUR), "too_old"), (made_at(now + HOUR), "too_far_ahead")] {
         let leased = keys.claim(&named(token), request("a"), &tokens()).await.map(drop).unwrap_err();
         let held = keys.begin(&named(token), request("a"), &tokens()).await.map(drop).unwrap_err();
@@ -55,7 +56,7 @@ async fn a_token_outside_the_window_is_refused_with_both_times_and_counted<DB: K
             );
         }
         assert_eq!(counted(reason), 2);
-        // Nothing is left that would keep others waiting.
+        // No record is left that would make others wait.
         let free = keys.claim(&named(token), request("a"), &ClaimOptions::default()).await.unwrap();
         assert!(matches!(free, Claimed::Acquired(_)), "{free:?}");
     }
@@ -79,7 +80,7 @@ async fn a_record_answers_whatever_the_tokens_time<DB: Keys>(db: Database<DB>) {
         let replay = keys.begin(&key(&token), request("a"), &options).await.unwrap();
         assert!(matches!(replay, Claimed::Replay(_)), "{replay:?}");
     }
-    // Without the record nobody can tell any more.
+    // Without the record, it is unknown whether the request ran.
     db.execute(DB::EXPIRE).await.unwrap();
     let refused = keys.begin(&key(&token), request("a"), &narrow).await.map(drop).unwrap_err();
     assert!(matches!(refused, ClaimError::Drift(Drift::TooOld { .. })), "{refused}");

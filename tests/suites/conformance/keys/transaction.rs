@@ -55,7 +55,7 @@ async fn what_is_rolled_back_leaves_the_key_free<DB: Keys>(db: Database<DB>) {
             tx.rollback().await.unwrap();
         } else {
             drop(tx);
-            // A dropped transaction rolls back when its connection is lent again.
+            // A dropped transaction is rolled back when the pool hands out its connection again.
             tests::eventually("it is rolled back", async || {
                 let claimed = keys.begin(&key("k"), request("k"), &ClaimOptions::default()).await?;
                 match claimed {
@@ -72,7 +72,7 @@ async fn what_is_rolled_back_leaves_the_key_free<DB: Keys>(db: Database<DB>) {
     assert_eq!((run(&keys, "k").await, effects(&db, "k").await), ("replay", 1));
 }
 
-/// The caller ends the transaction by itself, and goes on in another one.
+/// The caller ends the transaction with its own SQL and begins another one.
 async fn a_transaction_that_was_exchanged_stores_nothing<DB: Keys>(db: Database<DB>) {
     let keys = open(&db).await;
     let Claimed::Acquired(mut tx) =
@@ -98,7 +98,7 @@ async fn a_transaction_that_was_ended_by_a_dropped_begin_stores_nothing<DB: Keys
     tests::drop_a_begin(&mut **tx).await;
     let committed = tx.commit(Ending::Succeeded, b"x").await;
     assert!(matches!(committed, Err(CommitError::RolledBack { source: None, .. })), "{committed:?}");
-    // Its lock goes when the connection is back in the pool.
+    // The lock is released when the connection is back in the pool.
     let ran = tests::eventually("the key is free", async || {
         let ran = run(&keys, "k").await;
         Ok((ran != "in_flight").then_some(ran))
@@ -116,7 +116,7 @@ async fn a_lease_that_expired_is_taken_over_by_a_transaction<DB: Keys>(db: Datab
     assert_eq!((run(&keys, "k").await, effects(&db, "k").await), ("replay", 1));
 }
 
-/// The takeover goes back with the effects, and the outcome ends the key all the same.
+/// The takeover is rolled back with the effects, but the outcome still ends the key.
 async fn what_was_taken_over_and_refused_is_stored_as_refused<DB: Keys>(db: Database<DB>) {
     let keys = open(&db).await;
     let Claimed::Acquired(lease) = claim(&keys, "k", "k").await else { panic!() };

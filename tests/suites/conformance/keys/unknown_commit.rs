@@ -1,4 +1,4 @@
-//! A commit whose answer is lost: a proxy between service and PostgreSQL cuts the line around
+//! A commit whose answer is lost: a proxy between service and PostgreSQL cuts the connection around
 //! COMMIT.
 
 use super::*;
@@ -45,8 +45,9 @@ async fn a_commit_that_never_arrived_is_told_and_leaves_the_key_free(db: Databas
     keys.pool().close().await;
 }
 
-/// Goal: a claim on lease whose answer is lost, while its session still commits, is this claim's.
-/// Oracle: it is acquired, as the first attempt, and not reported as in flight.
+/// Goal: when the answer to a lease claim is lost while its session still commits, the claim
+/// recognises the lease as its own. Oracle: the key is acquired, as the first attempt, and not
+/// reported as in flight.
 async fn a_claim_whose_lost_commit_still_runs_is_found_out(db: Database<Postgres>) {
     db.execute(
         "CREATE FUNCTION wait_for_the_test() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
@@ -87,8 +88,8 @@ async fn a_claim_whose_lost_commit_still_runs_is_found_out(db: Database<Postgres
     keys.pool().close().await;
 }
 
-/// Goal: a host that is gone without a word keeps no request for ever, and none after another host
-/// answers at its address. Oracle: each call returns, and then the key runs.
+/// Goal: a host that disappears silently delays no request for ever, and no request fails after
+/// another host answers at its address. Oracle: each call returns, and then the key runs.
 async fn a_database_host_that_is_gone_keeps_no_request(db: Database<Postgres>) {
     let (pool, wire) = crate::proxied::pool(&Role::Service.url(&db.url).unwrap(), 2).await;
     let options = KeyOptions { call_timeout: std::time::Duration::from_secs(1), ..KeyOptions::default() };

@@ -15,7 +15,7 @@ use super::{Ran, column};
 const RELAY: &str = "orders";
 const SIGNED: [&str; 4] = ["--actor", "ann", "--note", "a test"];
 
-/// A workload with dead messages, one for each of these keys, and their ids in the log.
+/// A workload with one dead message for each of the given keys.
 struct Scene<DB: Dialect> {
     workload: Workload<DB>,
     config: Config,
@@ -34,7 +34,7 @@ impl<DB: Dialect> Scene<DB> {
         let config =
             Config::write(stage, RELAY, &workload.database.relay_url()?, workload.broker.as_ref(), "")?;
         let scene = Self { workload, config };
-        // Dead messages are left: that is told by the exit code.
+        // The exit code reports that dead messages are left.
         scene.publish().await?.ended(3)?;
         Ok(scene)
     }
@@ -52,17 +52,17 @@ impl<DB: Dialect> Scene<DB> {
         self.dead(&["list", "--state", state, "--output", "json"]).await?.done()?.json()
     }
 
-    /// A decision, signed, as JSON.
+    /// Makes a signed decision. Returns the report as JSON.
     async fn decide(&self, arguments: &[&str]) -> Result<Value, Failure> {
         let arguments = [arguments, &SIGNED, &["--output", "json"]].concat();
         self.dead(&arguments).await?.done()?.json()
     }
 }
 
-/// Goal: an operator finds dead messages, repairs one, gives others up, and every decision can be
-/// read afterwards. Oracle: the records in the topic, read with a plain client; the lists; one
-/// audit record for each decision with who, what and why; exit code 3 while something is dead, 0
-/// afterwards.
+/// Goal: an operator finds dead messages, repairs one and discards others, and every decision can
+/// be looked up afterwards. Oracle: the records in the topic, read with a plain client; the lists;
+/// one audit record for each decision with who, what and why; exit code 3 while a message is dead,
+/// 0 afterwards.
 pub(super) async fn dead_messages_are_edited_requeued_and_discarded<DB: Dialect>(
     stage: Stage,
     broker: Arc<dyn Broker>,
@@ -115,7 +115,8 @@ pub(super) async fn dead_messages_are_edited_requeued_and_discarded<DB: Dialect>
     assert_eq!(scene.listed("dead").await?, json!([]));
     assert_eq!(scene.decide(&["requeue", "--all"]).await?["messages"], json!([]));
     scene.publish().await?.done()?;
-    // The relay has passed them, and they are known for as long as the messages are.
+    // The relay has passed the discarded messages; they stay listed for as long as the messages
+    // exist.
     let discarded = scene.listed("discarded").await?;
     assert_eq!(column(&discarded, "key"), ["b", "c"], "{discarded}");
     let error = |text: &str| text.starts_with("discarded by ann: a test; it was dead: a payload of ");
@@ -145,9 +146,9 @@ pub(super) async fn dead_messages_are_edited_requeued_and_discarded<DB: Dialect>
     Ok(())
 }
 
-/// Goal: of two operators who decide about the same messages at once, one wins and the other is
-/// told. Oracle: each message has one decision in the audit; every other outcome names the operator
-/// who was faster, and its command ends with 2.
+/// Goal: when two operators decide about the same messages at once, one wins and the other learns
+/// of it. Oracle: each message has one decision in the audit; every other outcome names the faster
+/// operator, and the slower one's command ends with 2.
 pub(super) async fn of_two_operators_one_wins_and_the_other_is_told<DB: Dialect>(
     stage: Stage,
     broker: Arc<dyn Broker>,
@@ -180,14 +181,13 @@ pub(super) async fn of_two_operators_one_wins_and_the_other_is_told<DB: Dialect>
     Ok(())
 }
 
-/// The ids and outcomes of a report.
+/// Returns the ids and outcomes of a report.
 fn outcomes(report: &Value) -> Vec<(&str, &str)> {
     column(&report["messages"], "id").into_iter().zip(column(&report["messages"], "outcome")).collect()
 }
 
-/// Goal: a command that cannot mean what it says decides about nothing. Oracle: exit code 2 (3
-/// where the database is away) and what is wrong, for each; everything is still dead, and no audit
-/// record was written.
+/// Goal: a command with a contradictory or wrong selection decides about nothing. Oracle: for each,
+/// exit code 2 and the error; everything is still dead, and no audit record was written.
 pub(super) async fn a_wrong_selection_decides_about_nothing<DB: Dialect>(
     stage: Stage,
     broker: Arc<dyn Broker>,
@@ -220,15 +220,15 @@ pub(super) async fn a_wrong_selection_decides_about_nothing<DB: Dialect>(
     scene.dead(&["show", "--id", "999"]).await?.refused(2, &["not parked: 999"])?;
     assert_eq!(column(&scene.listed("dead").await?, "key"), ["a", "b"]);
     assert_eq!(scene.dead(&["audit", "--output", "json"]).await?.done()?.json()?, json!([]));
-    // Nothing of a topic or key is no mistake: a script may say so again.
+    // A topic or key without messages is no mistake: a script may repeat its command.
     let nothing = scene.decide(&["discard", "--key", "nobody", "--yes"]).await?;
     assert_eq!(nothing["messages"], json!([]));
     Ok(())
 }
 
-/// Goal: a relay is not forgotten together with messages that somebody may still want, unless that
-/// is asked for. Oracle: exit code 2 with their number and what to do, and everything is still
-/// there; then no row of the relay is left.
+/// Goal: a relay is not forgotten together with messages that may still be needed, unless the
+/// operator asks for that. Oracle: exit code 2 with their number and the remedy, and everything is
+/// still there; then no row of the relay is left.
 pub(super) async fn a_relay_is_forgotten_with_its_dead_messages_when_asked<DB: Dialect>(
     stage: Stage,
     broker: Arc<dyn Broker>,
@@ -253,9 +253,9 @@ pub(super) async fn a_relay_is_forgotten_with_its_dead_messages_when_asked<DB: D
     Ok(())
 }
 
-/// Goal: a decision about a thousand messages opens a handful of sessions, tells how far it has
-/// come, and is one line of the audit; where one database is away, the audit shows the other.
-/// Oracle: the server's count of sessions, standard error, and the audit.
+/// Goal: a decision about a thousand messages opens few sessions, reports its progress, and is one
+/// line of the audit. When one database is away, the audit shows the other. Oracle: the server's
+/// count of sessions, standard error, and the audit.
 pub(super) async fn many_are_decided_about_in_few_sessions(stage: Stage) -> Outcome {
     let database = Database::<Postgres>::migrated(&stage).await?;
     for insert in [

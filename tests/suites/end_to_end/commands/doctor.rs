@@ -1,5 +1,5 @@
-//! `relay doctor`: each check is seen to fail on real servers, with the measured value and the
-//! remedy, and the exit code says whether something has to be changed.
+//! `relay doctor`: each check fails on real servers, with the measured value and the remedy, and
+//! the exit code says whether something must be changed.
 
 use aws_sdk_sqs::Client;
 use aws_sdk_sqs::config::{BehaviorVersion, Credentials, Region};
@@ -41,13 +41,13 @@ pub(super) fn trials() -> Vec<Trial> {
         trial("doctor/what_is_wrong_in_sqs_is_told/postgres/sqs", &sqs, what_is_wrong_in_sqs),
         trial("doctor/a_broker_that_is_away_can_pass_by_itself/sqlite", &[], a_broker_that_is_away),
     ];
-    // A server of its own.
+    // This case needs a server of its own.
     let private = [Backend::Postgres, Backend::Kafka, Backend::Xtask];
     trials.extend(at_night(vec![trial("doctor/a_pooler_is_named/private/kafka", &private, behind_a_pooler)]));
     trials
 }
 
-/// The report of one run.
+/// The result of one run.
 struct Report {
     code: Option<i32>,
     checks: Vec<Value>,
@@ -63,7 +63,8 @@ impl Report {
         Ok(Self { code: ran.code, checks, go_live })
     }
 
-    /// Demands a finding of this check in this state, whose text has a part.
+    /// Demands a finding of this check in this state whose text contains `part`, and a remedy for
+    /// every finding that is not a pass.
     fn has(&self, check: &str, state: &str, part: &str) {
         let is_it = |finding: &&Value| {
             finding["check"] == check && finding["state"] == state && finding.to_string().contains(part)
@@ -104,8 +105,8 @@ async fn topic(stage: &Stage, settings: &[(&str, &str)]) -> Result<String, Failu
     Ok(name)
 }
 
-/// Goal: nothing is alarmed about without a reason. Oracle: no failure, exit code 0, every fact of
-/// the database passes for the role of least privilege; warnings fail with `--strict` only.
+/// Goal: a sound pipeline raises no alarm. Oracle: no failure, exit code 0, every fact of the
+/// database passes for the role of least privilege; warnings fail only with `--strict`.
 async fn a_sound_pipeline(stage: Stage) -> Outcome {
     let database = Database::<Postgres>::migrated(&stage).await?;
     let name = topic(&stage, &[("unclean.leader.election.enable", "false")]).await?;
@@ -120,7 +121,7 @@ async fn a_sound_pipeline(stage: Stage) -> Outcome {
         report.has(check, "pass", "");
     }
     report.has("partitions", "pass", &name);
-    // The cluster of the tests has one broker.
+    // The test cluster has one broker.
     report.has("min-insync", "warn", "min.insync.replicas=1");
     assert_eq!((report.code, report.go_live), (Some(0), 14));
     assert_eq!(Report::of(&config, &["--strict"]).await?.code, Some(2));
@@ -129,8 +130,8 @@ async fn a_sound_pipeline(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// Goal: each fact of the server that puts messages at risk is seen. Oracle: the check, its state,
-/// the measured value; exit code 2.
+/// Goal: the doctor sees each fact of the server that puts messages at risk. Oracle: the check, its
+/// state, the measured value; exit code 2.
 async fn what_is_wrong_in_postgres(stage: Stage) -> Outcome {
     let database = Database::<Postgres>::migrated(&stage).await?;
     let (gid, slot) = (stage.unique("prepared"), stage.unique("slot"));
@@ -178,20 +179,21 @@ async fn what_is_wrong_in_postgres(stage: Stage) -> Outcome {
     report.has("schema", "fail", "inbox version 4");
     report.has("transactions", "pass", "open for");
     assert_eq!(report.code, Some(2));
-    // Sessions of others are hidden from the role of least privilege; their pids are not.
+    // The role of least privilege sees the pids of other users' sessions, but no details.
     let config = Config::with_section(&stage, "orders", &database.relay_url()?, &section, "")?;
     let report = Report::of(&config, &[]).await?;
     report.has("transactions", "warn", &pid.to_string());
     report.has("transactions", "warn", "GRANT pg_read_all_stats TO outbox_test_relay;");
     open.rollback().await?;
-    // Also while none is open: afterwards it is too late.
+    // The warning also comes while no transaction is open, before the details are needed.
     let report = Report::of(&config, &[]).await?;
     report.has("transactions", "warn", "GRANT pg_read_all_stats TO outbox_test_relay;");
     Ok(())
 }
 
-/// Goal: who runs on a cloud that does not tell the server's timeline reads which protection is
-/// missing. Oracle: the check passes on a whole server and warns on that one, and nothing fails.
+/// Goal: on a cloud that does not reveal the server's timeline, the operator learns which
+/// protection is missing. Oracle: the check passes on a complete server and warns on that one, and
+/// nothing fails.
 async fn what_a_cloud_takes_away(stage: Stage) -> Outcome {
     let database = Database::<Postgres>::migrated(&stage).await?;
     let config = Config::with_section(&stage, "orders", &database.relay_url()?, &kafka()?.1, "")?;
@@ -204,9 +206,9 @@ async fn what_a_cloud_takes_away(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// Goal: a collation of another version than when the database was made, as after an upgrade of the
-/// operating system or of ICU, is told with its remedy, and the relay opens the database all the
-/// same. Oracle: the checks, before and after another version is recorded.
+/// Goal: a collation whose version differs from when the database was made, as after an upgrade of
+/// the operating system or of ICU, is reported with its remedy, and the relay still opens the
+/// database. Oracle: the checks, before and after another version is recorded.
 async fn changed_collation(stage: Stage) -> Outcome {
     let options = "TEMPLATE template0 LOCALE_PROVIDER icu ICU_LOCALE 'en-US'";
     let database = Database::<Postgres>::empty_with(&stage, options).await?;
@@ -221,8 +223,8 @@ async fn changed_collation(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// Goal: a pooler that gives the doctor the session of another client, with what that one had
-/// prepared, is named, and no password or right is blamed. Oracle: the checks.
+/// Goal: a pooler that gives the doctor another client's session, with that client's prepared
+/// statements, is named, and no password or right is blamed. Oracle: the checks.
 async fn behind_a_pooler(stage: Stage) -> Outcome {
     let cluster = Cluster::start(&stage, &[]).await?;
     let _migrated = Database::<Postgres>::migrated_at(&stage, cluster.url()).await?;
@@ -239,8 +241,8 @@ async fn behind_a_pooler(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// Goal: a message that SQL has scheduled beyond the age of its id is found before consumers refuse
-/// it. Oracle: the check, before and after.
+/// Goal: the doctor finds a message that SQL has scheduled beyond the age limit of its id, before
+/// consumers refuse it. Oracle: the check, before and after.
 async fn too_old(stage: Stage) -> Outcome {
     let database = Database::<Postgres>::migrated(&stage).await?;
     let config = Config::with_section(&stage, "orders", &database.relay_url()?, &kafka()?.1, "")?;
@@ -264,8 +266,8 @@ async fn too_old(stage: Stage) -> Outcome {
     relay.stop().await
 }
 
-/// Goal: a database whose encoding is not UTF-8 is told from one that is. Oracle: the check, and
-/// that the relay opens it.
+/// Goal: a database whose encoding is not UTF-8 is distinguished from one that is. Oracle: the
+/// check, and that the relay opens it.
 async fn encodings(stage: Stage) -> Outcome {
     for (encoding, state, part) in
         [("UTF8", "pass", "UTF8"), ("LATIN1", "warn", "LATIN1"), ("SQL_ASCII", "warn", "any bytes")]
@@ -281,8 +283,8 @@ async fn encodings(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// Goal: a role that lacks a right, or has one too many, is found before the night. Oracle: the
-/// role, the right and the object.
+/// Goal: a role that lacks a right, or has one too many, is found before it causes trouble. Oracle:
+/// the role, the right and the object.
 async fn missing_rights(stage: Stage) -> Outcome {
     let database = Database::<Postgres>::migrated(&stage).await?;
     let config = Config::with_section(&stage, "orders", &database.relay_url()?, &kafka()?.1, "")?;
@@ -302,8 +304,8 @@ async fn missing_rights(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// Goal: settings of topics that lose, reorder or refuse messages, or keep them for longer than the
-/// inbox remembers, are seen. Oracle: the check, its state, the measured value.
+/// Goal: the doctor sees settings of topics that lose, reorder or refuse messages, or keep them
+/// longer than the inbox remembers them. Oracle: the check, its state, the measured value.
 async fn what_is_wrong_in_kafka(stage: Stage) -> Outcome {
     let database = Database::<Postgres>::migrated(&stage).await?;
     let name = topic(
@@ -339,7 +341,7 @@ async fn what_is_wrong_in_kafka(stage: Stage) -> Outcome {
     report.has("min-insync", "warn", "min.insync.replicas=1");
     report.has("partitions", "fail", "3, recorded are 12");
     report.has("topic", "fail", &missing);
-    // Seven days and some hours, against fourteen.
+    // The inbox remembers seven days and some hours; the topic keeps fourteen days.
     report.has("inbox-retention", "fail", "remembers 7d");
     report.has("inbox-waiting", "fail", "a message has waited for 8d");
     assert_eq!(report.code, Some(2));
@@ -350,7 +352,7 @@ fn rabbitmq(more: &str) -> Result<String, Failure> {
     Ok(format!("[pipeline.rabbitmq]\nurl = {:?}\n{more}", Backend::Rabbitmq.address()?))
 }
 
-/// Declares a queue; it goes with the stage.
+/// Declares a queue, which is deleted with the stage.
 async fn queue(stage: &Stage, prefix: &str, durable: bool, arguments: FieldTable) -> Result<String, Failure> {
     let url = Backend::Rabbitmq.address()?;
     let name = stage.unique(prefix);
@@ -367,8 +369,8 @@ async fn queue(stage: &Stage, prefix: &str, durable: bool, arguments: FieldTable
     Ok(name)
 }
 
-/// Goal: without the management API nothing is claimed. Oracle: a queue that exists is unknown with
-/// the setting that helps, one that is missing fails.
+/// Goal: without the management API the doctor makes no claims. Oracle: an existing queue is
+/// unknown, with the setting that helps; a missing one fails.
 async fn amqp_alone(stage: Stage) -> Outcome {
     let database = Database::<Postgres>::migrated(&stage).await?;
     let there = queue(&stage, "doctor", true, FieldTable::default()).await?;
@@ -381,7 +383,8 @@ async fn amqp_alone(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// Goal: queues that lose confirmed messages are seen. Oracle: the check, its state, the queue.
+/// Goal: the doctor sees queues that lose confirmed messages. Oracle: the check, its state, the
+/// queue.
 async fn what_is_wrong_in_rabbitmq(stage: Stage) -> Outcome {
     let database = Database::<Postgres>::migrated(&stage).await?;
     let argument = |arguments: &[(&str, AMQPValue)]| {
@@ -416,7 +419,7 @@ async fn what_is_wrong_in_rabbitmq(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// Goal: attributes of queues that make duplicates or lose messages are seen. Oracle: the check,
+/// Goal: the doctor sees attributes of queues that duplicate or lose messages. Oracle: the check,
 /// its state, the measured value.
 async fn what_is_wrong_in_sqs(stage: Stage) -> Outcome {
     let database = Database::<Postgres>::migrated(&stage).await?;
@@ -465,11 +468,11 @@ async fn what_is_wrong_in_sqs(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// Goal: an outage is told apart from a mistake. Oracle: exit code 3, and 2 as soon as something
-/// has to be changed as well.
+/// Goal: an outage is distinguished from a mistake. Oracle: exit code 3, and 2 as soon as something
+/// must be changed as well.
 async fn a_broker_that_is_away(stage: Stage) -> Outcome {
     let database = Database::<Sqlite>::migrated(&stage).await?;
-    // Whoever connects as the toolkit does switches a new file to the write-ahead log.
+    // A connection made like the toolkit's switches a new file to the write-ahead log.
     database.execute("SELECT 1").await?;
     let section = "[pipeline.kafka]\nbootstrap_servers = [\"127.0.0.1:1\"]\nconnect_timeout_ms = 1000\n";
     let config = Config::with_section(&stage, "orders", &database.url, section, "")?;

@@ -15,9 +15,9 @@ fn unreachable(url: &str) -> String {
     )
 }
 
-/// Goal: history goes when it is old and published, and not before. Oracle: rows before and after
-/// each call, a dry run among them; what is told about those that stay; nothing is published again
-/// afterwards.
+/// Goal: history is removed when it is old and published, not before. Oracle: rows before and after
+/// each call, including a dry run; what is reported about rows that stay; nothing is published
+/// again afterwards.
 pub(super) async fn what_was_published_is_removed_when_it_is_old<DB: Dialect>(
     stage: Stage,
     broker: Arc<dyn Broker>,
@@ -44,8 +44,8 @@ pub(super) async fn what_was_published_is_removed_when_it_is_old<DB: Dialect>(
     Ok(())
 }
 
-/// Goal: a relay that is gone for good holds nothing back any more, and one that leads cannot be
-/// forgotten. Oracle: exit codes; the relay's row.
+/// Goal: a relay that is gone for good can be forgotten, so that it holds nothing back; one that
+/// leads cannot. Oracle: exit codes; the relay's row.
 pub(super) async fn a_relay_that_is_gone_is_forgotten<DB: Dialect>(stage: Stage) -> Outcome {
     let database = Database::<DB>::migrated(&stage).await?;
     let config = Config::text(&stage, &unreachable(&database.relay_url()?))?;
@@ -62,8 +62,8 @@ pub(super) async fn a_relay_that_is_gone_is_forgotten<DB: Dialect>(stage: Stage)
     Ran::with(&config, &["forget", "orders"]).await?.refused(2, &["orders"])
 }
 
-/// Goal: a misspelt name, a length of time that is none and a database that is away change nothing.
-/// Oracle: exit code 2 or 3, and what is wrong; the relay's row is still there.
+/// Goal: a misspelt name, an invalid duration and an unavailable database change nothing. Oracle:
+/// exit code 2 or 3, and the error; the relay's row is still there.
 pub(super) async fn what_is_asked_wrongly_changes_nothing<DB: Dialect>(stage: Stage) -> Outcome {
     let database = Database::<DB>::migrated(&stage).await?;
     let config = Config::text(&stage, &unreachable(&database.relay_url()?))?;

@@ -13,9 +13,9 @@ fn url<DB: Dialect>(database: &Database<DB>) -> String {
     database.url.clone()
 }
 
-/// Goal: an empty database gets every table, once, and a database that fits is told from one that
-/// does not. Oracle: exit codes 2, 0, 0, 0; the lines with their versions in table and JSON; the
-/// bookkeeping's rows.
+/// Goal: an empty database gets every table, once, and a database that fits is distinguished from
+/// one that does not. Oracle: exit codes 2, 0, 0, 0; the lines with their versions in table and
+/// JSON; the bookkeeping's rows.
 pub(super) async fn what_is_missing_is_applied_once<DB: Dialect>(stage: Stage) -> Outcome {
     let database = Database::<DB>::empty(&stage).await?;
     let url = url(&database);
@@ -24,7 +24,7 @@ pub(super) async fn what_is_missing_is_applied_once<DB: Dialect>(stage: Stage) -
         let url = url.clone();
         async move { Ran::on(&url, &arguments).await }
     };
-    // A file that does not exist is an empty database only after it was made.
+    // A missing file counts as an empty database only after it was created.
     if DB::BACKEND == Backend::Sqlite {
         database.execute("SELECT 1").await?;
     }
@@ -53,9 +53,9 @@ pub(super) async fn what_is_missing_is_applied_once<DB: Dialect>(stage: Stage) -
     Ok(())
 }
 
-/// Goal: what the image holds is enough for an installation: roles and grants are made by the
-/// program, and made again without harm. Oracle: PostgreSQL's own answer about the relay's rights,
-/// before and after.
+/// Goal: the image is enough for an installation: the program creates roles and grants, and
+/// repeating it does no harm. Oracle: PostgreSQL's own answer about the relay's rights, before and
+/// after.
 pub(super) async fn roles_are_made_without_another_client(stage: Stage) -> Outcome {
     let database = Database::<Postgres>::empty(&stage).await?;
     let url = url(&database);
@@ -85,8 +85,8 @@ pub(super) async fn roles_are_made_without_another_client(stage: Stage) -> Outco
     Ran::of(&["migrate", "roles", "--apply", "--database", "sqlite:none.db"]).await?.refused(2, &["no roles"])
 }
 
-/// Goal: an administrator can run the SQL by hand. Oracle: what `migrate sql` prints, carried out
-/// by another client, satisfies `migrate status`; a version that is not there is refused.
+/// Goal: an administrator can run the SQL by hand. Oracle: the output of `migrate sql`, run by
+/// another client, satisfies `migrate status`; an unknown version is refused.
 pub(super) async fn a_script_makes_the_same_tables<DB: Dialect>(stage: Stage) -> Outcome {
     let database = Database::<DB>::empty(&stage).await?;
     let dialect = DB::DIALECT.to_string();
@@ -97,7 +97,7 @@ pub(super) async fn a_script_makes_the_same_tables<DB: Dialect>(stage: Stage) ->
     Ran::on(&url(&database), &["migrate", "status"]).await?.done()?;
     let all = Ran::of(&["migrate", "sql", "--dialect", &dialect]).await?.done()?;
     let named = Ran::on(&url(&database), &["migrate", "sql"]).await?.done()?;
-    // Where nothing is missing a comment says so, and the script is the same.
+    // When nothing is missing a comment says so, and the script is the same.
     let (comment, script) = named.out.split_once("\n\n").ok_or("no comment")?;
     assert!(comment.starts_with("-- ") && comment.contains("is up to date"), "{comment}");
     assert_eq!(all.out, script);
@@ -106,8 +106,8 @@ pub(super) async fn a_script_makes_the_same_tables<DB: Dialect>(stage: Stage) ->
     Ran::of(&["migrate", "sql", "--dialect", &dialect, "--from", "0"]).await?.refused(2, &["--from"])
 }
 
-/// Goal: what was done is told, also when another database cannot be had. Oracle: exit code 3, or 2
-/// for a file that is not there; that database on standard error, and the other one's rows on
+/// Goal: the command reports what it did even when another database is unavailable. Oracle: exit
+/// code 3, or 2 for a missing file; that database on standard error, and the other one's rows on
 /// standard output; its tables fit.
 pub(super) async fn a_database_that_is_away_hides_no_other<DB: Dialect>(stage: Stage) -> Outcome {
     let database = Database::<DB>::empty(&stage).await?;

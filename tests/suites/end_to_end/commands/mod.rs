@@ -1,5 +1,5 @@
-//! The commands of the program, run as processes: what they print as a table and as JSON, their
-//! exit codes, and what they leave in the database.
+//! The commands of the program, run as processes: their output as a table and as JSON, their exit
+//! codes, and what they leave in the database.
 
 mod adopt;
 mod dead;
@@ -22,7 +22,7 @@ use sqlx::{Postgres, Sqlite};
 use tests::relay_process::{Config, relay, relay_with};
 use tests::{Backend, Failure, brokers, trial};
 
-/// One trial for each database of a case that needs one only.
+/// Adds one trial for each database, for cases that need only a database.
 macro_rules! databases {
     ($trials:ident: $($module:ident::$case:ident),* $(,)?) => {$(
         let name = stringify!($case);
@@ -32,7 +32,7 @@ macro_rules! databases {
     )*};
 }
 
-/// One trial for each database, with a broker, of a case that needs both.
+/// Adds one trial for each database with a broker, for cases that need both.
 macro_rules! pairs {
     ($trials:ident: $($module:ident::$case:ident),* $(,)?) => {$(
         let name = stringify!($case);
@@ -46,7 +46,7 @@ macro_rules! pairs {
     )*};
 }
 
-/// How a relay is set up: what a first start says, whatever it finds.
+/// Returns the cases about setting up a relay: what a first start says, whatever it finds.
 pub(crate) fn of_the_gate() -> Vec<Trial> {
     let mut trials = setup::trials();
     trials.extend(refusals::trials());
@@ -98,7 +98,7 @@ pub(crate) fn of_the_night() -> Vec<Trial> {
     trials
 }
 
-/// How a command ended.
+/// The result of a command.
 #[derive(Debug)]
 pub(crate) struct Ran {
     code: Option<i32>,
@@ -113,7 +113,7 @@ impl Ran {
         Self::of(&[arguments, &["--config", path]].concat()).await
     }
 
-    /// Runs a command.
+    /// Runs a command without a configuration.
     pub(crate) async fn of(arguments: &[&str]) -> Result<Self, Failure> {
         Self::ended_with(relay(arguments).await?)
     }
@@ -123,7 +123,7 @@ impl Ran {
         Self::of_variables(arguments, &[("RELAY_DATABASE_URL", url)]).await
     }
 
-    /// Runs a command with more variables.
+    /// Runs a command with extra environment variables.
     pub(crate) async fn of_variables(
         arguments: &[&str],
         variables: &[(&str, &str)],
@@ -136,12 +136,12 @@ impl Ran {
         Ok(Self { code: output.status.code(), out: text(output.stdout)?, err: text(output.stderr)? })
     }
 
-    /// The same, demanding success.
+    /// Demands success.
     pub(crate) fn done(self) -> Result<Self, Failure> {
         self.ended(0)
     }
 
-    /// The same, demanding an exit code.
+    /// Demands an exit code.
     pub(crate) fn ended(self, code: i32) -> Result<Self, Failure> {
         if self.code == Some(code) { Ok(self) } else { Err(format!("not {code}: {self:?}").into()) }
     }
@@ -151,7 +151,8 @@ impl Ran {
         serde_json::from_str(&self.out).map_err(|error| format!("{error}: {self:?}").into())
     }
 
-    /// Demands exit code 2 and errors that name all of this, and nowhere a text that is a secret.
+    /// Demands exit code 2, errors that contain all of `parts`, and no secret anywhere in the
+    /// output.
     pub(crate) fn refused_without(self, secret: &str, parts: &[&str]) -> Result<(), Failure> {
         let ran = self.ended(2)?;
         assert!(!format!("{}{}", ran.out, ran.err).contains(secret), "{ran:?}");
@@ -161,7 +162,7 @@ impl Ran {
         Ok(())
     }
 
-    /// Demands a failure that names all of this, and nothing on standard output.
+    /// Demands this exit code, errors that contain all of `parts`, and an empty standard output.
     pub(crate) fn refused(self, code: i32, parts: &[&str]) -> Result<(), Failure> {
         let ran = self.ended(code)?;
         assert_eq!(ran.out, "", "{ran:?}");
@@ -172,7 +173,7 @@ impl Ran {
     }
 }
 
-/// The texts of one member of every row.
+/// Returns the text of one member of every row.
 pub(crate) fn column<'a>(rows: &'a Value, name: &str) -> Vec<&'a str> {
     rows.as_array().into_iter().flatten().filter_map(|row| row[name].as_str()).collect()
 }

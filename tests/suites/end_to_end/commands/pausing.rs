@@ -1,4 +1,4 @@
-//! `relay pause` and `relay resume`, with a relay that runs.
+//! `relay pause` and `relay resume` with a running relay.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use super::{Ran, column};
 
 const RELAY: &str = "orders";
 
-/// A running relay takes a pause up within a second; this leaves room for a busy machine.
+/// A running relay notices a pause within a second. The rest is for a busy machine.
 const TAKEN_UP: Duration = Duration::from_secs(2);
 
 struct Scene<DB: Dialect> {
@@ -38,12 +38,12 @@ impl<DB: Dialect> Scene<DB> {
     }
 
     async fn status(&self) -> Result<Value, Failure> {
-        // It ends with 3 while messages are held.
+        // The command exits with 3 while messages are held.
         let status = Ran::with(&self.config, &["status", "--output", "json"]).await?.json()?;
         Ok(status[0].clone())
     }
 
-    /// How many orders of a key have taken effect.
+    /// Returns how many orders of a key have taken effect.
     async fn effects(&self, key: &str) -> Result<usize, Failure> {
         Ok(self.workload.effects().await?.iter().filter(|fact| fact.key == key).count())
     }
@@ -63,8 +63,8 @@ impl<DB: Dialect> Scene<DB> {
     }
 }
 
-/// Goal: a paused key, topic or pipeline waits, also under a relay that takes over; others flow,
-/// what waits is counted, and after the resume every message takes effect once and in order.
+/// Goal: a paused key, topic or pipeline waits, even under a relay that takes over. Others flow,
+/// waiting messages are counted, and after the resume every message takes effect once and in order.
 /// Oracle: effects of both keys; the other topic, read with a plain client; the status; the
 /// checker's order at the end.
 pub(super) async fn what_is_paused_waits_in_order_and_others_flow<DB: Dialect>(
@@ -107,7 +107,7 @@ pub(super) async fn what_is_paused_waits_in_order_and_others_flow<DB: Dialect>(
     scene.refused("resume", &key, &["key a is not paused", "nothing"]).await?;
     scene.until_effects("a", 7).await?;
 
-    // A name that is misspelt.
+    // A misspelt name.
     let misspelt = ["--topic", "no-such-topic", "--note", "a test", "--actor", "ann"];
     let paused = Ran::with(&scene.config, &[&["pause"], &misspelt[..]].concat()).await?.done()?;
     assert!(paused.err.contains("no message of topic no-such-topic is in the outbox"), "{paused:?}");
@@ -129,7 +129,7 @@ pub(super) async fn what_is_paused_waits_in_order_and_others_flow<DB: Dialect>(
     scene.command("resume", &topic).await?;
     scene.until_effects("a", 10).await?;
 
-    // The whole pipeline: it waits in the log.
+    // The whole pipeline: messages wait in the log.
     scene.command("pause", &["--all"]).await?;
     scene.place("a", 2).await?;
     scene.place("b", 2).await?;

@@ -1,4 +1,4 @@
-//! The words of commands when a database or a broker does not let the relay in.
+//! The words of commands when a database or a broker refuses the relay.
 
 use libtest_mimic::Trial;
 use serde_json::Value;
@@ -18,15 +18,14 @@ pub(super) fn trials() -> Vec<Trial> {
     ]
 }
 
-/// The broker's error in the status of the only pipeline.
+/// Returns the broker's error from the status of the only pipeline.
 pub(crate) async fn refusal(config: &Config) -> Result<Value, Failure> {
     let ran = Ran::with(config, &["status", "--output", "json"]).await?;
     Ok(ran.json()?[0]["broker_error"].clone())
 }
 
-/// Goal: an operator finds in the status, on the page and in a message's story why nothing leaves:
-/// the error of the broker, since when, and what to do. Oracle: a broker's port at which nothing
-/// listens.
+/// Goal: the status, the page and a message's story tell an operator why nothing is published: the
+/// broker's error, since when, and the remedy. Oracle: a broker's port with no listener.
 async fn away(stage: Stage) -> Outcome {
     let database = Database::<Sqlite>::migrated(&stage).await?;
     let section = "[pipeline.rabbitmq]\nurl = \"amqp://guest:s3cret@127.0.0.1:1\"\n";
@@ -45,7 +44,7 @@ async fn away(stage: Stage) -> Outcome {
     assert!(status.out.contains("orders: no message reaches the broker since 20"), "{status:?}");
     let story = Ran::with(&config, &["show", "1"]).await?.done()?;
     let address = relay.address("serving the page").await?;
-    // It looks once for several requests.
+    // The page queries the database once for several requests.
     let is_shown = async || Ok(when(page_of(&address).await?.contains("no message reaches the broker")));
     eventually("the page has it", is_shown).await?;
     let page = page_of(&address).await?;
@@ -56,7 +55,7 @@ async fn away(stage: Stage) -> Outcome {
     relay.stop().await
 }
 
-/// The first page.
+/// Returns the start page.
 async fn page_of(address: &str) -> Result<String, Failure> {
     let mut stream = TcpStream::connect(address).await?;
     let request = format!("GET / HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
@@ -66,8 +65,8 @@ async fn page_of(address: &str) -> Result<String, Failure> {
     Ok(shown)
 }
 
-/// Goal: what lets the relay in nowhere says what to do, in every command alike: in `check` and
-/// `doctor` as the remedy. Oracle: each cause by itself.
+/// Goal: for every cause that keeps the relay out of its database, every command names the same
+/// remedy, including `check` and `doctor`. Oracle: each cause by itself.
 async fn remedies(stage: Stage) -> Outcome {
     let database = Database::<Postgres>::migrated(&stage).await?;
     let url = database.relay_url()?;
@@ -75,7 +74,7 @@ async fn remedies(stage: Stage) -> Outcome {
     let without_tls = plain.local_addr()?;
     let serving = tokio::spawn(async move {
         while let Ok((mut stream, _)) = plain.accept().await {
-            // The request for TLS has eight bytes.
+            // A request for TLS has eight bytes.
             if stream.read_exact(&mut [0; 8]).await.is_ok() {
                 let _ = stream.write_all(b"N").await;
             }
@@ -100,7 +99,7 @@ async fn remedies(stage: Stage) -> Outcome {
     ] {
         let file = stage.folder().join("url");
         std::fs::write(&file, &url)?;
-        // The broker is none of this: it lets nobody in.
+        // The broker plays no part here: it accepts no connection.
         let text = format!(
             "[[pipeline]]\nname = \"orders\"\n[pipeline.database]\nurl_file = {file:?}\n\
              [pipeline.rabbitmq]\nurl = \"amqp://127.0.0.1:1\"\n"

@@ -1,4 +1,4 @@
-//! `relay replay`: messages that were published are published again, and no others.
+//! `relay replay`: it republishes only messages that were published before.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,12 +38,12 @@ impl<DB: Dialect> Scene<DB> {
         Ran::with(&self.config, &["run", "--once"]).await
     }
 
-    /// A replay that is signed and asks nobody.
+    /// Runs a replay that is signed and needs no confirmation.
     async fn replay(&self, arguments: &[&str]) -> Result<Ran, Failure> {
         Ran::with(&self.config, &[&["replay"], arguments, &SIGNED, &["--yes"]].concat()).await
     }
 
-    /// A replay's result, as JSON.
+    /// Returns a replay's result from its JSON.
     async fn replayed(&self, arguments: &[&str]) -> Result<Value, Failure> {
         self.replay(&[arguments, &["--output", "json"]].concat()).await?.done()?.json()
     }
@@ -55,7 +55,7 @@ impl<DB: Dialect> Scene<DB> {
         Ok(())
     }
 
-    /// The payloads in the topic, in their order.
+    /// Returns the payloads in the topic, in their order.
     async fn records(&self, at_least: usize) -> Result<Vec<Value>, Failure> {
         let records = self.workload.broker.drain(&self.workload.topic, at_least).await?;
         records.iter().map(|record| Ok(serde_json::from_slice(&record.payload)?)).collect()
@@ -66,14 +66,14 @@ impl<DB: Dialect> Scene<DB> {
     }
 }
 
-/// The sequence numbers of a key, in their order.
+/// Returns the sequence numbers of a key, in their order.
 fn of_key(records: &[Value], key: &str) -> Vec<i64> {
     records.iter().filter(|record| record["key"] == key).filter_map(|record| record["seq"].as_i64()).collect()
 }
 
-/// Goal: B9, what was published is published again by id, time, topic, key and range, with the same
-/// message ids and in the order of keys, and takes no second effect. Oracle: the topic, read with a
-/// plain client; the consumer's effects and the duplicates that it was handed; the audit.
+/// Goal: published messages are published again by id, time, topic, key and range, with the same
+/// message ids and in the order of their keys, and take no second effect. Oracle: the topic, read
+/// with a plain client; the consumer's effects and the duplicates it received; the audit.
 pub(super) async fn what_was_published_is_replayed_with_its_ids<DB: Dialect>(
     stage: Stage,
     broker: Arc<dyn Broker>,
@@ -126,15 +126,15 @@ pub(super) async fn what_was_published_is_replayed_with_its_ids<DB: Dialect>(
     consumer.stop().await
 }
 
-/// Goal: what has not left is never replayed: not yet published, dead, held, given up; and neither
-/// what is paused. Oracle: the counts and refusals; the topic.
+/// Goal: a message that was not published is never replayed: not yet published, dead, held,
+/// discarded. A paused one is not replayed either. Oracle: the counts and refusals; the topic.
 pub(super) async fn what_was_not_published_is_not_replayed<DB: Dialect>(
     stage: Stage,
     broker: Arc<dyn Broker>,
 ) -> Outcome {
     let scene = Scene::<DB>::open(&stage, broker).await?;
     scene.place(&["a"]).await?;
-    // One dead message, one that is held behind it, and another dead one that is given up.
+    // One dead message, one that is held behind it, and another dead one that is discarded.
     let bytes = scene.workload.broker.oversize_bytes().ok_or("every message fits")?;
     for key in ["dead", "gone"] {
         let mut tx = scene.workload.begin().await?;
@@ -162,14 +162,14 @@ pub(super) async fn what_was_not_published_is_not_replayed<DB: Dialect>(
     scene.steer("resume").await?;
     assert_eq!(scene.records(2).await?.len(), 2, "one message, twice");
 
-    // Its copy is parked, and its row is gone: there is nothing to send.
+    // The message was discarded, and its row is gone: there is nothing to send.
     scene.workload.database.execute(&format!("DELETE FROM outbox_message WHERE id = {}", ids[1])).await?;
     scene.replay(&["--id", &ids[1]]).await?.refused(2, &[&ids[1], "not in the log any more"])?;
     Ok(())
 }
 
-/// Goal: a pause that is set while a replay runs stops it, and it says how to go on. Oracle: the
-/// exit code, what is told, and the topic, which does not grow afterwards.
+/// Goal: a pause that is set while a replay runs stops it, and the replay says how to continue.
+/// Oracle: the exit code, the log, and the topic, which does not grow afterwards.
 pub(super) async fn a_replay_stops_at_a_pause<DB: Dialect>(stage: Stage, broker: Arc<dyn Broker>) -> Outcome {
     let scene = Scene::<DB>::open(&stage, broker).await?;
     scene.place(&["a"; 40]).await?;
@@ -193,8 +193,8 @@ pub(super) async fn a_replay_stops_at_a_pause<DB: Dialect>(stage: Stage, broker:
     Ok(())
 }
 
-/// Goal: a replay of nothing that exists, of a range that is turned around, or that nobody has
-/// confirmed is refused, and nothing is sent. Oracle: exit codes, and what is told.
+/// Goal: a replay of unknown ids, of a reversed range, or without confirmation is refused, and
+/// nothing is sent. Oracle: exit codes and errors.
 pub(super) async fn a_replay_that_makes_no_sense_is_refused<DB: Dialect>(
     stage: Stage,
     broker: Arc<dyn Broker>,
@@ -222,8 +222,8 @@ pub(super) async fn a_replay_that_makes_no_sense_is_refused<DB: Dialect>(
     Ok(())
 }
 
-/// Goal: a replay never begins in silence behind what retention has removed. Oracle: the refusals
-/// name the place from which history is kept, and a replay from there works.
+/// Goal: a replay never silently begins behind history that retention has removed. Oracle: the
+/// refusals name the id from which history is kept, and a replay from there works.
 pub(super) async fn a_replay_begins_where_history_is_kept<DB: Dialect>(
     stage: Stage,
     broker: Arc<dyn Broker>,
@@ -253,9 +253,10 @@ pub(super) async fn a_replay_begins_where_history_is_kept<DB: Dialect>(
     Ok(())
 }
 
-/// Goal: a replay that is killed in the middle is repeated without loss, beside a relay that runs,
-/// and a signal stops one with the place to go on. Oracle: the topic has every message at least
-/// twice, the effects are there once and in order; the output tells how to go on, and that works.
+/// Goal: a replay that is killed in the middle can be repeated without loss, beside a running
+/// relay. A signal stops a replay, and it reports where to continue. Oracle: the topic has every
+/// message at least twice; the effects are there once and in order; the output says how to
+/// continue, and that works.
 pub(super) async fn a_replay_that_was_killed_is_repeated<DB: Dialect>(
     stage: Stage,
     broker: Arc<dyn Broker>,
@@ -265,7 +266,7 @@ pub(super) async fn a_replay_that_was_killed_is_repeated<DB: Dialect>(
     let consumer = scene.workload.consume().await?;
     scene.workload.place_many(4, 40).await?;
     scene.workload.settled().await?;
-    // A replay takes what the stored cursor has passed, which is behind what has left.
+    // A replay covers what the stored cursor has passed, and the cursor is behind publishing.
     eventually("the cursor has passed everything", || async {
         let dry = scene.replayed(&["--all", "--dry-run"]).await?;
         Ok((dry["chosen"] == json!(40)).then_some(()))

@@ -21,7 +21,7 @@ pub(super) fn trials() -> Vec<Trial> {
 }
 
 /// Goal: a new user gets a file that works, and never loses one. Oracle: `relay check` of the file;
-/// the second `init` is refused and changes nothing; nobody else may read the password.
+/// the second `init` is refused and changes nothing; other users cannot read the password.
 async fn what_init_writes(stage: Stage) -> Outcome {
     use std::os::unix::fs::PermissionsExt as _;
     let database = Database::<Postgres>::migrated(&stage).await?;
@@ -42,8 +42,9 @@ async fn what_init_writes(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// Goal: no file stands there that does not work. Oracle: exit code, remedy, and no file, for a
-/// database without tables, a broker that is away, and a question that nobody can answer.
+/// Goal: `init` never writes a file that does not work. Oracle: exit code, remedy, and no file, for
+/// a database without tables, an unavailable broker, and a question that has no terminal to answer
+/// it.
 async fn init_writes_nothing(stage: Stage) -> Outcome {
     let path = stage.folder().join("new.toml");
     let file = path.to_str().ok_or("a path that is no text")?;
@@ -61,8 +62,8 @@ async fn init_writes_nothing(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// Goal: CI and operators see what is wrong before a start. Oracle: 0, 2 for a missing schema with
-/// the command that helps, 3 for a broker that is away.
+/// Goal: CI and operators see mistakes before a start. Oracle: 0; 2 for a missing schema, with the
+/// command that helps; 3 for an unavailable broker.
 async fn check_tells(stage: Stage) -> Outcome {
     let database = Database::<Postgres>::migrated(&stage).await?;
     let servers = Backend::Kafka.address()?;
@@ -80,8 +81,8 @@ async fn check_tells(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// Goal: nobody has to guess what is in force. Oracle: values with file and default as their
-/// origin, no password, and the schema for editors knows the sections.
+/// Goal: nobody has to guess which settings are in force. Oracle: values with file or default as
+/// their origin, no password, and a schema for editors that knows the sections.
 async fn every_setting(stage: Stage) -> Outcome {
     let text = "[[pipeline]]\nname = \"orders\"\n[pipeline.database]\nurl = \"postgres://u:s3cret@127.0.0.1/d\"\n\
                 [pipeline.kafka]\nbootstrap_servers = [\"127.0.0.1:1\"]\n[pipeline.engine]\nwindow = \"8MiB\"\n";
@@ -102,8 +103,8 @@ async fn every_setting(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// Goal: who names no file learns where one was looked for. Oracle: the error, in a folder without
-/// one, where no package is installed.
+/// Goal: a user who names no file learns where the relay looked for one. Oracle: the error, in a
+/// folder without one, where no package is installed.
 async fn default_places(_: Stage) -> Outcome {
     if std::path::Path::new("/etc/relay/relay.toml").exists() {
         return Ok(());
@@ -116,7 +117,7 @@ async fn default_places(_: Stage) -> Outcome {
 }
 
 /// Goal: help is where people look for it. Oracle: a page for a command and its subcommands;
-/// scripts for three shells name them.
+/// completion scripts for three shells name them.
 async fn man_pages(stage: Stage) -> Outcome {
     let folder = stage.folder().join("man");
     Ran::of(&["man", "--out", folder.to_str().ok_or("a path that is no text")?]).await?.done()?;

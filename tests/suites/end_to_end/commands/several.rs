@@ -8,10 +8,10 @@ use tests::{Broker, Database, Dialect, Outcome, RelayProcess, Stage};
 
 use super::{Ran, column};
 
-/// Goal: pipelines of one process share nothing but the process: one whose broker is away and one
-/// whose database is away stop none of the others, and each has a cursor of its own. Oracle: the
-/// effects of a third and a fourth, which read one database under two names; what status says of
-/// each; the orderly stop.
+/// Goal: pipelines of one process share only the process. One whose broker is away and one whose
+/// database is away stop none of the others, and each has a cursor of its own. Oracle: the effects
+/// of a third and a fourth, which read one database under two names; the status of each; the
+/// orderly stop.
 pub(super) async fn pipelines_of_one_process_do_not_wait_for_each_other<DB: Dialect>(
     stage: Stage,
     broker: Arc<dyn Broker>,
@@ -20,7 +20,8 @@ pub(super) async fn pipelines_of_one_process_do_not_wait_for_each_other<DB: Dial
     let other = Database::<DB>::migrated(&stage).await?;
     let section = workload.broker.relay_section().ok_or("no section")?;
     let pipeline = |name: &str, url: &str, section: &str| {
-        // One source: the same message through two pipelines is the same to its consumer.
+        // All pipelines have the same source, so that the consumer recognizes a message that came
+        // through two.
         format!(
             "[[pipeline]]\nname = {name:?}\nsource = \"/shop\"\n[pipeline.database]\nurl = {url:?}\n{section}\n"
         )

@@ -1,5 +1,5 @@
-//! `relay show`: the story of a message, wherever it is. `relay lag`, `relay tail` and
-//! `relay status --watch`.
+//! `relay show`, the story of a message wherever it is; `relay lag`, `relay tail` and `relay status
+//! --watch`.
 
 use std::sync::Arc;
 
@@ -18,9 +18,10 @@ async fn shown(config: &Config, id: &str) -> Result<Value, Failure> {
     Ran::with(config, &["show", id, "--output", "json"]).await?.done()?.json()
 }
 
-/// Goal: an operator sees where a message is: waiting, published and applied, dead, held behind it,
-/// given up; by its place, its message id or its dead letter; and gets a clear answer for an id
-/// that is none, never was, or was removed. Oracle: the workload's own tables, and each answer.
+/// Goal: an operator sees where a message is: waiting, published and applied, dead, held behind a
+/// dead one, discarded. The operator can give its position, its message id or its dead letter, and
+/// gets a clear answer for an invalid id, an unknown one or a removed one. Oracle: the workload's
+/// own tables, and each answer.
 pub(super) async fn the_story_of_a_message_is_told<DB: Dialect>(
     stage: Stage,
     broker: Arc<dyn Broker>,
@@ -90,7 +91,7 @@ pub(super) async fn the_story_of_a_message_is_told<DB: Dialect>(
     assert_eq!(error, format!("discarded by ann: sent by hand; it was dead: {cause}"));
     assert_eq!(listed[0]["cause"], json!("message"), "{listed}");
 
-    // However many decisions were taken since, it was not published.
+    // However many decisions were made since, the message was not published.
     let later = "WITH RECURSIVE later(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM later WHERE n < 1001)
         INSERT INTO outbox_audit (relay, id, message_id, action, actor, note)
         SELECT a.relay, a.id + 1000 + n, a.message_id, 'requeue', 'bob', 'later' FROM later, outbox_audit AS a";
@@ -120,9 +121,9 @@ pub(super) async fn the_story_of_a_message_is_told<DB: Dialect>(
     Ok(())
 }
 
-/// Goal: an operator sees how far each topic is behind, and watches the state until a signal.
+/// Goal: an operator sees how far each topic is behind, and can watch the state until a signal.
 /// Oracle: counts before and after publishing, with a dead message and one held behind it; the
-/// looks in the output; the exit code.
+/// repeated states in the output; the exit code.
 pub(super) async fn topics_that_are_behind_are_told_and_watched<DB: Dialect>(
     stage: Stage,
     broker: Arc<dyn Broker>,
@@ -163,9 +164,9 @@ pub(super) async fn topics_that_are_behind_are_told_and_watched<DB: Dialect>(
     Ran::with(&config, &["status", "--watch", "soon"]).await?.refused(2, &["soon"])
 }
 
-/// Goal: an operator sees what is being published now, payloads only when they are asked for, and
-/// then it is known who looked. Oracle: the lines of a tail that runs while messages are published;
-/// the audit.
+/// Goal: an operator sees what is being published now, with payloads only on request, and then the
+/// audit shows who looked. Oracle: the lines of a tail that runs while messages are published; the
+/// audit.
 pub(super) async fn what_is_published_now_is_told<DB: Dialect>(
     stage: Stage,
     broker: Arc<dyn Broker>,
@@ -213,7 +214,8 @@ pub(super) async fn what_is_published_now_is_told<DB: Dialect>(
     relay.stop().await
 }
 
-/// A message that is parked is told, and once more when an operator has given it up.
+/// Checks that a tail reports a parked message, and reports it again when an operator has discarded
+/// it.
 async fn parked_ones_are_told_again<DB: Dialect>(
     stage: &Stage,
     workload: &Workload<DB>,
@@ -239,8 +241,8 @@ async fn parked_ones_are_told_again<DB: Dialect>(
     Ok(())
 }
 
-/// Goal: a count that is cut short is no exact number. Oracle: the table and the JSON, with as many
-/// unread messages as are counted.
+/// Goal: a count that is cut short is not shown as exact. Oracle: the table and the JSON, with fewer
+/// unread messages than the count's limit and with more.
 pub(super) async fn a_count_that_stops_is_a_lower_bound(stage: Stage) -> Outcome {
     let database = Database::<Postgres>::migrated(&stage).await?;
     let broker = "[pipeline.kafka]\nbootstrap_servers = [\"127.0.0.1:1\"]\n";

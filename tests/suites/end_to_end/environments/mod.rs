@@ -1,4 +1,4 @@
-//! One short way through everything, on databases with the settings that people have: producer,
+//! One short path through everything, on databases with settings found in practice: producer,
 //! relay, consumer, idempotency key, saga, and the proof that nothing is missing.
 
 mod private;
@@ -22,36 +22,36 @@ use tests::{
 
 use crate::verify::{self, verify};
 
-/// Orders of each round.
+/// Orders in each round.
 const ORDERS: usize = 20;
 
-/// A database as somebody has it.
+/// A database as a user may have configured it.
 struct Environment {
     name: &'static str,
     /// Options of `CREATE DATABASE`.
     create: &'static str,
-    /// Its settings, which every session begins with.
+    /// Settings of the database, with which every session begins.
     settings: &'static [(&'static str, &'static str)],
-    /// Whether consumers, keys and sagas have their tables there, too.
+    /// Whether it also has the tables of consumers, keys and sagas.
     has_every_line: bool,
 }
 
-/// With settings only.
+/// Returns an environment that differs only in its settings.
 const fn set(name: &'static str, settings: &'static [(&'static str, &'static str)]) -> Environment {
     Environment { name, create: "", settings, has_every_line: true }
 }
 
-/// With options of its creation only.
+/// Returns an environment that differs only in how it was created.
 const fn made(name: &'static str, create: &'static str) -> Environment {
     Environment { name, create, settings: &[], has_every_line: true }
 }
 
-/// In an encoding in which others' texts cannot be stored: an outbox alone.
+/// Returns an environment whose encoding cannot store every text, so that it has only an outbox.
 const fn narrow(name: &'static str, create: &'static str) -> Environment {
     Environment { name, create, settings: &[], has_every_line: false }
 }
 
-/// Each setting alone, so that a failure names its cause; limits are as tight as a careful
+/// Each setting alone, so that a failure names its cause. Limits are as tight as a careful
 /// administrator sets them.
 static ENVIRONMENTS: [Environment; 35] = [
     set("as_it_is_installed", &[]),
@@ -116,14 +116,14 @@ impl Environment {
         let database = Database::<Postgres>::empty_with(stage, self.create).await?;
         let version = database.integer("SELECT current_setting('server_version_num')::bigint").await?;
         for (setting, value) in self.settings {
-            // Its name before PostgreSQL 16.
+            // The setting's name before PostgreSQL 16.
             let is_renamed = *setting == "force_parallel_mode" && version >= 160_000;
             let setting = if is_renamed { "debug_parallel_query" } else { *setting };
             let value = if setting == "search_path" { (*value).to_owned() } else { format!("'{value}'") };
             let set = format!("ALTER DATABASE {} SET {setting} = {value}", database.name()?);
             database.execute(&set).await?;
         }
-        // The first session began before.
+        // The first session began before the settings were changed.
         database.admin.close().await;
         let database = database.reopened(stage)?;
         let mut connection = database.admin.acquire().await?;
@@ -137,8 +137,8 @@ impl Environment {
     }
 }
 
-/// Goal: every environment is served, whole, or as far as its encoding goes. Oracle: the checker,
-/// the answers of key and saga, and `relay verify`.
+/// Goal: every environment works, completely or as far as its encoding allows. Oracle: the checker,
+/// the results of key and saga, and `relay verify`.
 async fn runs(stage: Stage, environment: &Environment, broker: Arc<dyn Broker>) -> Outcome {
     let workload = Workload::<Postgres>::on(&stage, environment.database(&stage).await?, broker).await?;
     let database = &workload.database;
@@ -164,7 +164,7 @@ async fn runs(stage: Stage, environment: &Environment, broker: Arc<dyn Broker>) 
     nothing_is_missing(&stage, &workload).await
 }
 
-/// `relay verify` finds all that was placed at its consumer, and its effects once.
+/// Checks that `relay verify` finds every order at its consumer, and its effects once.
 async fn nothing_is_missing(stage: &Stage, workload: &Workload<Postgres>) -> Outcome {
     let config = verify::config(stage, workload, &workload.database.url, "")?;
     let (code, report) = verify(&config, &["--grace", "1s"]).await?;
@@ -172,7 +172,7 @@ async fn nothing_is_missing(stage: &Stage, workload: &Workload<Postgres>) -> Out
     Ok(())
 }
 
-/// Until the server has ended the producer's sessions.
+/// Waits until the server has ended the producer's sessions.
 async fn rested(database: &Database<Postgres>) -> Outcome {
     let sessions = format!(
         "SELECT count(*) FROM pg_stat_activity WHERE datname = '{}' AND usename = '{}'",
@@ -185,7 +185,7 @@ async fn rested(database: &Database<Postgres>) -> Outcome {
     .await
 }
 
-/// A request with a key runs once, and is answered again from what was stored.
+/// Checks that a request with a key runs once, and that a repetition gets the stored outcome.
 async fn key(database: &Database<Postgres>) -> Outcome {
     let keys = IdempotencyKeys::open(database.service.clone(), KeyOptions::default()).await?;
     let id = KeyId::of_texts("tenant-1", "charge", "İ-ß-7")?;
@@ -201,7 +201,7 @@ async fn key(database: &Database<Postgres>) -> Outcome {
     }
 }
 
-/// A saga of two steps comes to its end.
+/// Checks that a saga of two steps finishes.
 async fn saga(database: &Database<Postgres>) -> Outcome {
     let sagas = Sagas::builder(database.service.clone(), Outbox::new())
         .saga("checkout", 1, async |saga: &mut Run<Postgres>, cents: i64| {

@@ -1,5 +1,5 @@
-//! Servers of a test's own: one that becomes read-only under its sessions, one whose standby takes
-//! its place, and PostgreSQL 18.
+//! Servers of their own: one that becomes read-only under its sessions, one whose standby takes its
+//! place, poolers, and PostgreSQL 18.
 
 use libtest_mimic::Trial;
 use proxy::Proxy;
@@ -24,8 +24,7 @@ pub(super) fn trials() -> Vec<Trial> {
     ])
 }
 
-/// Every session of the server, also those that are open, reads only by default from now on, or
-/// writes again.
+/// Makes all sessions of the server read-only by default, including open ones, or writable again.
 async fn set_read_only(cluster: &Cluster, value: &str) -> Outcome {
     cluster.execute(&format!("ALTER SYSTEM SET default_transaction_read_only = {value}")).await?;
     cluster.execute("SELECT pg_reload_conf()").await?;
@@ -36,9 +35,9 @@ async fn set_read_only(cluster: &Cluster, value: &str) -> Outcome {
 }
 
 /// Goal: a server whose sessions become read-only (a primary that is about to be demoted, a full
-/// disk at a cloud) loses nothing and spends no attempt of a message or a saga; all go on by
-/// themselves once it writes again. Oracle: the server's own refusals, the checker, no dead letter
-/// and no stuck saga, `relay verify`.
+/// disk in a cloud) loses nothing and costs no message or saga an attempt; all continue by
+/// themselves once it accepts writes again. Oracle: the server's own refusals, the checker, no dead
+/// letter and no stuck saga, `relay verify`.
 async fn read_only(stage: Stage) -> Outcome {
     let cluster = Cluster::start(&stage, &[]).await?;
     let database = Database::<Postgres>::migrated_at(&stage, cluster.url()).await?;
@@ -54,7 +53,7 @@ async fn read_only(stage: Stage) -> Outcome {
     set_read_only(&cluster, "on").await?;
     let refused = workload.place_many(1, 1).await;
     assert!(refused.is_err(), "a producer was served by a server that reads only");
-    // Orders of an administrator, who overrules the setting, meet a consumer that does not.
+    // Orders of an administrator, who overrides the setting, reach a consumer that cannot write.
     let orders = format!(
         "BEGIN READ WRITE; INSERT INTO outbox_message (topic, key, kind, content_type, payload) \
          SELECT '{}', 'key-9', 'order.placed', 'application/json', \
@@ -84,13 +83,13 @@ async fn read_only(stage: Stage) -> Outcome {
     nothing_is_missing(&stage, &workload).await
 }
 
-/// Goal: a primary that stops, and whose standby is promoted at the same address, loses nothing
-/// that the standby has, published or not; relay, consumer, keys and sagas go on by themselves, and
-/// the relay reports the promotion. Oracle: the checker on what the promoted server has, the
+/// Goal: when a primary stops and its standby is promoted at the same address, nothing is lost that
+/// the standby has, published or not. Relay, consumer, keys and sagas continue by themselves, and
+/// the relay reports the promotion. Oracle: the checker on the contents of the promoted server, the
 /// relay's log, `relay status`, `relay verify`.
 async fn promoted(stage: Stage) -> Outcome {
     let primary = Cluster::start(&stage, &[]).await?;
-    // The one address that services know, as a name or a virtual address is.
+    // The one address that services know, like a DNS name or a virtual address.
     let way = Proxy::start(0, primary.address()).await?;
     let url = primary.url().replace(&primary.address(), &way.address().to_string());
     let database = Database::<Postgres>::migrated_at(&stage, url).await?;
@@ -104,7 +103,7 @@ async fn promoted(stage: Stage) -> Outcome {
     workload.place_many(3, ORDERS).await?;
     workload.settled().await?;
 
-    // Some of these are published or applied when the primary stops, and some are not.
+    // When the primary stops, some of these are published or applied and some are not.
     workload.place_many(3, 10 * ORDERS).await?;
     let written = primary.text("SELECT pg_current_wal_lsn()::text").await?;
     eventually("the standby has what was committed", || async {
@@ -134,8 +133,8 @@ async fn promoted(stage: Stage) -> Outcome {
     nothing_is_missing(&stage, &workload).await
 }
 
-/// Goal: behind a pooler as it is installed, in session mode, everything works, tables are made and
-/// operators are answered. Oracle: that of the short way.
+/// Goal: behind a pooler as it is installed, in session mode, everything works, including
+/// migrations and commands of operators. Oracle: that of the short path.
 async fn behind_a_pooler(stage: Stage) -> Outcome {
     let cluster = Cluster::start(&stage, &[]).await?;
     cluster.start_pooler("session").await?;
@@ -143,10 +142,10 @@ async fn behind_a_pooler(stage: Stage) -> Outcome {
     through_everything(stage, database).await
 }
 
-/// A pooler that keeps prepared statements: from this version on.
+/// First version of the pooler that keeps prepared statements.
 const PREPARES_FROM: (u32, u32) = (1, 21);
 
-/// Listed as ignored where the installed pooler is older.
+/// Lists the trial as ignored if the installed pooler is older.
 fn behind_a_pooler_that_prepares(needs: &[Backend]) -> Trial {
     let name = "environments/private/pgbouncer_in_transaction_mode_that_prepares";
     let version = installed_pooler().unwrap_or_default();
@@ -158,7 +157,7 @@ fn behind_a_pooler_that_prepares(needs: &[Backend]) -> Trial {
     trial(name, needs, prepared)
 }
 
-/// Major and minor version of the pooler that the task runner would start.
+/// Returns the major and minor version of the pooler that the task runner would start.
 fn installed_pooler() -> Option<(u32, u32)> {
     let told = std::process::Command::new("pgbouncer").arg("--version").output().ok()?;
     let told = String::from_utf8(told.stdout).ok()?;
@@ -166,9 +165,9 @@ fn installed_pooler() -> Option<(u32, u32)> {
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
-/// Goal: behind a pooler in transaction mode that keeps prepared statements, as errors recommend
-/// it, everything works. Oracle: that of the short way. One that keeps none is refused by name:
-/// `conformance: outbox/clusters`.
+/// Goal: behind a pooler in transaction mode that keeps prepared statements, as our errors
+/// recommend, everything works. Oracle: that of the short path. One that keeps none is refused by
+/// name: `conformance: outbox/clusters`.
 async fn prepared(stage: Stage) -> Outcome {
     let cluster = Cluster::start(&stage, &[]).await?;
     let direct = Database::<Postgres>::migrated_at(&stage, cluster.url()).await?;
@@ -177,7 +176,7 @@ async fn prepared(stage: Stage) -> Outcome {
     through_everything(stage, database).await
 }
 
-/// The short way of this suite.
+/// Runs the short path of this suite.
 async fn through_everything(stage: Stage, database: Database<Postgres>) -> Outcome {
     let broker = brokers::open(Backend::Rabbitmq).await?;
     let workload = Workload::<Postgres>::on(&stage, database, broker).await?;
@@ -194,7 +193,7 @@ async fn through_everything(stage: Stage, database: Database<Postgres>) -> Outco
     nothing_is_missing(&stage, &workload).await
 }
 
-/// Goal: the short way through everything holds on PostgreSQL 18, in each environment, with the
+/// Goal: the short path through everything works on PostgreSQL 18, in each environment, with the
 /// settings that are new there. Oracle: the cases of this suite, run on such a server.
 async fn on_18(stage: Stage) -> Outcome {
     let cluster = Cluster::start(&stage, &[(cluster::MAJOR, "18")]).await?;

@@ -1,5 +1,5 @@
-//! The page for people who do not see it well, and for those who use no mouse: by the rules of
-//! axe-core, in light and dark, on a screen and on a phone, and by keyboard.
+//! The page for people with impaired sight and people who use no mouse: by the rules of axe-core,
+//! in light and dark, on a screen and on a phone, and by keyboard.
 
 use base64::Engine as _;
 use serde_json::{Value, json};
@@ -9,15 +9,15 @@ use super::browser::{PAGES, logged_in};
 use super::driver::Browser;
 use super::{ANN, Served, USERS};
 
-/// Holds the file of axe-core.
+/// Environment variable with the path of axe-core.
 const AXE: &str = "OUTBOX_AXE";
 
-/// Width and height of a window.
+/// Width and height of a window, in pixels.
 const SCREEN: (u32, u32) = (1280, 900);
 const PHONE: (u32, u32) = (390, 844);
 
-/// Rules of the Web Content Accessibility Guidelines 2.2, levels A and AA, and what is good
-/// practice beside them. Told are the rule, the element, and why.
+/// Rules of the Web Content Accessibility Guidelines 2.2, levels A and AA, and best practices. The
+/// script reports the rule, the element, and the reason.
 const RUN: &str = "\
     const only = { type: 'tag', values: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa', 'best-practice'] }; \
     return axe.run(document, { runOnly: only, resultTypes: ['violations'] }).then((found) => ({ \
@@ -25,42 +25,42 @@ const RUN: &str = "\
         violations: found.violations.flatMap((it) => it.nodes.map((node) => \
             `${it.id}: ${node.html.slice(0, 200)}: ${node.failureSummary}`)) }));";
 
-/// Elements that the keyboard stops at, in the order of the page, and the one that it is at now.
+/// Elements where the keyboard stops, in the order of the page.
 const STOPS: &str = "\
     return [...document.querySelectorAll('a[href], button, input:not([type=hidden]), select, textarea, summary, [tabindex=\"0\"]')]\
         .filter((it) => !it.disabled && it.checkVisibility({ visibilityProperty: true }) && it.tabIndex >= 0).map(";
-/// Names an element by its place among all of them.
+/// Names an element by its index among all elements.
 const NAME: &str = "\
     const name = (it) => [...document.querySelectorAll('*')].indexOf(it) + ' ' + it.outerHTML.slice(0, 80); ";
 
-/// Whether `cargo xtask test` has found axe-core.
+/// Returns whether `cargo xtask test` has found axe-core.
 pub(crate) fn is_there() -> bool {
     std::env::var_os(AXE).is_some()
 }
 
-/// By the rules, in light on a screen. The colours do not depend on the width, so each of them is
-/// looked at once.
+/// Checks the rules in light on a screen. The colours do not depend on the width, so each scheme is
+/// checked once.
 pub(crate) async fn light(stage: Stage) -> Outcome {
     readable(stage, &[("light", SCREEN)], true).await
 }
 
-/// By the rules, in dark on a phone.
+/// Checks the rules in dark on a phone.
 pub(crate) async fn dark(stage: Stage) -> Outcome {
     readable(stage, &[("dark", PHONE)], true).await
 }
 
-/// The widths alone, in what the others leave out.
+/// Checks only the widths, in the combinations that the others leave out.
 pub(crate) async fn widths(stage: Stage) -> Outcome {
     readable(stage, &[("dark", SCREEN), ("light", PHONE)], false).await
 }
 
-/// Goal: the page is read in light and dark, on a phone, and by people who do not see it. Oracle:
-/// the width of each page, and that axe-core finds nothing on it.
+/// Goal: the page can be read in light and dark, on a phone, and with impaired sight. Oracle: the
+/// width of each page, and that axe-core finds no violation.
 async fn readable(stage: Stage, looks: &[(&str, (u32, u32))], by_rules: bool) -> Outcome {
     let axe = std::fs::read_to_string(std::env::var_os(AXE).ok_or("no axe-core")?)?;
     let served = Served::start(&stage, USERS, "").await?.with_dead(3).await?;
     served.workload.place_many(4, 12).await?;
-    // A topic that is not there stops, so that something waits on every page.
+    // A missing topic stops, so that every page shows something that waits.
     served.workload.database.append("a-topic-that-is-not-there", "key-of-it", "{}").await?;
     let mut found = Vec::new();
     let browser = Browser::start(&stage, true).await?;
@@ -96,7 +96,7 @@ async fn readable(stage: Stage, looks: &[(&str, (u32, u32))], by_rules: bool) ->
     browser.shows("Discard 1 message?").await?;
     found.extend(look_at(&browser, &axe, "a decision").await?);
     assert!(found.is_empty(), "{}", found.join("\n"));
-    // The rules find something where there is something.
+    // The rules do report a violation where there is one.
     browser.run("document.querySelector('main').append(new Image())").await?;
     let found = look_at(&browser, &axe, "a picture without a text").await?;
     assert!(found.iter().any(|it| it.contains("image-alt")), "{found:?}");
@@ -104,7 +104,7 @@ async fn readable(stage: Stage, looks: &[(&str, (u32, u32))], by_rules: bool) ->
     served.relay.stop().await
 }
 
-/// The violations that axe-core finds on the page that is shown; `what` names it.
+/// Returns the violations that axe-core finds on the current page; `what` names it.
 async fn look_at(browser: &Browser, axe: &str, what: &str) -> Result<Vec<String>, Failure> {
     let told = browser.run(&format!("{axe}\n{RUN}")).await?;
     let passes = told["passes"].as_u64().unwrap_or_default();
@@ -113,13 +113,13 @@ async fn look_at(browser: &Browser, axe: &str, what: &str) -> Result<Vec<String>
     Ok(violations.iter().map(|it| format!("{what}: {}", it.as_str().unwrap_or_default())).collect())
 }
 
-/// Goal: everything can be reached and done without a mouse. Oracle: the tabulator goes through
-/// everything that can be pressed or filled, in the order of the page, and shows where it is; a
-/// decision is made by keys alone.
+/// Goal: everything can be reached and done without a mouse. Oracle: the tab key goes through
+/// everything that can be pressed or filled in, in the order of the page, and the focus is visible;
+/// a decision is made with keys alone.
 pub(crate) async fn keyboard(stage: Stage) -> Outcome {
     let served = Served::start(&stage, USERS, "").await?.with_dead(2).await?;
     let browser = logged_in(&stage, &served, "ann", ANN, true).await?;
-    // Nothing is to move meanwhile.
+    // The page must not change meanwhile.
     browser.press("#follow").await?;
     for path in PAGES {
         browser.go(&format!("http://{}{path}", served.address)).await?;
@@ -159,14 +159,14 @@ pub(crate) async fn keyboard(stage: Stage) -> Outcome {
 const TAB: char = '\u{e004}';
 const ENTER: char = '\u{e007}';
 
-/// Whether the element that the keyboard is at looks otherwise than without it.
+/// Returns whether the focused element looks different without focus.
 const SHOWN: &str = "\
     const it = document.activeElement; \
     const look = () => { const style = getComputedStyle(it); \
         return [style.outlineStyle, style.outlineWidth, style.boxShadow, style.backgroundColor, style.borderColor].join(); }; \
     const here = look(); it.blur(); const away = look(); it.focus({ focusVisible: true }); return here !== away;";
 
-/// Presses the tabulator until the keyboard is at the element of a selector.
+/// Presses the tab key until the focus is on the element of a selector.
 async fn to(browser: &Browser, selector: &str) -> Outcome {
     for _ in 0..100 {
         if is_at(browser, selector).await? {

@@ -7,11 +7,11 @@ use super::driver::{self, Browser};
 use super::{ANN, EVE, Served, USERS};
 use super::{access, decisions};
 
-/// Every page that a reader opens.
+/// Every page that a viewer can open.
 pub(crate) const PAGES: [&str; 8] =
     ["/", "/topics", "/held", "/dead", "/consumers", "/keys", "/sagas", "/audit"];
 
-/// The tests; without a browser they are listed as ignored.
+/// Returns the trials. Without a browser they are listed as ignored.
 pub(crate) fn trials() -> Vec<Trial> {
     if !driver::is_there() || !access::is_there() {
         let name = "the_page_in_a_browser [OUTBOX_CHROMEDRIVER or OUTBOX_AXE is not set]";
@@ -31,7 +31,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     ]
 }
 
-/// A browser that is logged in and shows the pipelines.
+/// Starts a browser that is logged in and shows the pipelines.
 pub(crate) async fn logged_in(
     stage: &Stage,
     served: &Served,
@@ -49,7 +49,7 @@ pub(crate) async fn logged_in(
     Ok(browser)
 }
 
-/// The number of a tile of the overview.
+/// Returns the number on a tile of the overview.
 async fn tile(browser: &Browser, name: &str) -> Result<String, tests::Failure> {
     let script = format!(
         "return [...document.querySelectorAll('.tile')].filter(it => it.querySelector('.tile-name').textContent \
@@ -58,14 +58,14 @@ async fn tile(browser: &Browser, name: &str) -> Result<String, tests::Failure> {
     Ok(browser.run(&script).await?.as_str().unwrap_or_default().to_owned())
 }
 
-/// Goal: what an operator does in a browser, from the login to the audit. Oracle: what is shown,
-/// the state in the database, and that the browser complains about nothing.
+/// Goal: an operator can do everything in a browser, from the login to the audit. Oracle: the text
+/// shown, the state in the database, and no error in the browser's log.
 async fn decides(stage: Stage) -> Outcome {
     let served = Served::start(&stage, USERS, "").await?.with_dead(2).await?;
     let browser = logged_in(&stage, &served, "ann", ANN, true).await?;
     browser.shows("Live").await?;
     eventually("two are dead", || async { Ok((tile(&browser, "Dead").await? == "2").then_some(())) }).await?;
-    // The mark stays only as long as the page is not loaded anew.
+    // The mark survives only while the page is not reloaded.
     browser.run("window.mark = 1").await?;
     let served = served.with_dead_more(2, 3).await?;
     eventually("the page follows", || async { Ok((tile(&browser, "Dead").await? == "3").then_some(())) })
@@ -123,7 +123,7 @@ async fn decides(stage: Stage) -> Outcome {
     served.relay.stop().await
 }
 
-/// Goal: a viewer sees everything but buttons. Oracle: the forms of every page.
+/// Goal: a viewer sees everything except buttons. Oracle: the forms of every page.
 async fn viewer(stage: Stage) -> Outcome {
     let served = Served::start(&stage, USERS, "").await?.with_dead(2).await?;
     let browser = logged_in(&stage, &served, "eve", EVE, true).await?;
@@ -138,7 +138,7 @@ async fn viewer(stage: Stage) -> Outcome {
     served.relay.stop().await
 }
 
-/// Goal: reading needs no script. Oracle: each page with scripts switched off, and a decision.
+/// Goal: reading needs no script. Oracle: each page with scripts disabled, and a decision.
 async fn without_scripts(stage: Stage) -> Outcome {
     let served = Served::start(&stage, USERS, "").await?.with_dead(2).await?;
     let browser = logged_in(&stage, &served, "ann", ANN, false).await?;

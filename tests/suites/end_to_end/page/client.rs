@@ -1,4 +1,4 @@
-//! A plain HTTP client: it sends what it is told, and no more.
+//! A plain HTTP client that sends exactly what it is given.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -6,7 +6,7 @@ use tests::Failure;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-/// Somebody who asks, with heads of their own.
+/// A client with its own headers.
 #[derive(Clone)]
 pub(crate) struct Client {
     address: String,
@@ -14,7 +14,7 @@ pub(crate) struct Client {
     heads: Vec<(String, String)>,
 }
 
-/// An answer.
+/// A response.
 pub(crate) struct Answer {
     pub(crate) status: u16,
     pub(crate) head: String,
@@ -22,24 +22,24 @@ pub(crate) struct Answer {
 }
 
 impl Client {
-    /// Somebody without credentials.
+    /// Returns a client without credentials.
     pub(crate) fn new(address: &str) -> Self {
         Self { address: address.to_owned(), host: address.to_owned(), heads: Vec::new() }
     }
 
-    /// The same with one more head.
+    /// Adds a header.
     pub(crate) fn with(mut self, name: &str, value: &str) -> Self {
         self.heads.push((name.to_owned(), value.to_owned()));
         self
     }
 
-    /// The same under another host name.
+    /// Sets another host name.
     pub(crate) fn host(mut self, host: &str) -> Self {
         host.clone_into(&mut self.host);
         self
     }
 
-    /// The same with a name and a password, as browsers send them from the page itself.
+    /// Adds a name and a password, as browsers send them from the page itself.
     pub(crate) fn basic(self, name: &str, password: &str) -> Self {
         let origin = format!("http://{}", self.address);
         let pair = STANDARD.encode(format!("{name}:{password}"));
@@ -64,14 +64,14 @@ impl Client {
         Answer::read(&String::from_utf8_lossy(&answer))
     }
 
-    /// Sends a request and leaves its answer to the caller.
+    /// Sends a request and leaves reading the response to the caller.
     pub(crate) async fn open(&self, method: &str, path: &str, body: &str) -> Result<TcpStream, Failure> {
         let mut stream = TcpStream::connect(&self.address).await?;
         stream.write_all(self.request(method, path, body).as_bytes()).await?;
         Ok(stream)
     }
 
-    /// The text of a request.
+    /// Returns the text of a request.
     pub(crate) fn request(&self, method: &str, path: &str, body: &str) -> String {
         let heads: String = self.heads.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
         let kind = "application/x-www-form-urlencoded";
@@ -91,14 +91,14 @@ impl Answer {
         Ok(Self { status, head: head.to_owned(), body: body.to_owned() })
     }
 
-    /// The value of a hidden field of its form.
+    /// Returns the value of a hidden field of the response's form.
     pub(crate) fn field(&self, name: &str) -> Result<&str, Failure> {
         let field = format!("type=\"hidden\" name=\"{name}\" value=\"");
         let value = self.body.split(&*field).nth(1).and_then(|rest| rest.split('"').next());
         value.ok_or_else(|| format!("no field {name}: {}", self.body).into())
     }
 
-    /// The value of a head.
+    /// Returns the value of a header.
     pub(crate) fn value(&self, name: &str) -> Option<&str> {
         self.head
             .lines()

@@ -1,13 +1,13 @@
-//! Decisions about keys and sagas in a browser: each is asked about first, takes a reason, and
-//! stands in the audit.
+//! Decisions about keys and sagas in a browser: each needs a confirmation and a reason, and appears
+//! in the audit.
 
 use tests::{Outcome, Stage};
 
 use super::browser::logged_in;
 use super::{ANN, Served, USERS};
 
-/// The rights that the document tells to grant; those of an observer by column, because a
-/// membership would be one in every database of the server.
+/// Rights that the document says to grant. Those of an observer are granted by column, because a
+/// membership would apply to every database of the server.
 const RIGHTS: &str = "GRANT SELECT (scope, operation, key, fingerprint, state, attempt, holder, lease_until, \
     claimed_at, processed_at, expires_at, decided_by, refuses, reported_at) ON idempotency_key TO outbox_test_relay; \
     GRANT SELECT (type, id, version, state, epoch, worker, wake_at, replies, attempts, error, reason, cancel, \
@@ -22,13 +22,13 @@ const RIGHTS: &str = "GRANT SELECT (scope, operation, key, fingerprint, state, a
     TO outbox_test_relay; \
     GRANT INSERT, UPDATE (state, undo, result, ended_at, undone_at, error) ON saga_step TO outbox_test_relay";
 
-/// A key whose holder is gone, by name and number.
+/// Keys whose holder is gone.
 const STUCK_KEY: &str = "INSERT INTO idempotency_key (scope, operation, key, fingerprint, state, attempt, holder, lease_until, \
     claimed_at, expires_at) SELECT 'tenant-1', 'POST /charges', key, '\\x00', 'in_progress', 1, gen_random_uuid(), \
     now() - interval '1 minute', now() - interval '2 minutes', now() + interval '1 day' \
     FROM unnest(ARRAY['again', 'never', 'claimed <b>anew</b>']) AS key";
 
-/// A saga that is stuck at a step, and one that runs.
+/// Sagas that are stuck at a step, and one that runs.
 const SAGAS: &str = "INSERT INTO saga (type, id, version, input, wake_at, waits_for, stuck_at, error) VALUES \
     ('checkout', 'stuck', 1, '{}', NULL, 'ship', now(), 'ship: no lorry'), \
     ('checkout', 'skipped', 1, '{}', NULL, 'ship', now(), 'ship: no lorry'), \
@@ -42,8 +42,8 @@ const STALE: &str = "INSERT INTO saga (type, id, version, input, wake_at, waits_
     INSERT INTO saga_step (type, id, name, position, kind, state, undo, result) \
     VALUES ('checkout', 'stale', 'ship', 0, 'step', 'done', 'pending', '1')";
 
-/// Goal: keys are released and given up, and nothing is decided about one that somebody else has
-/// held since. Oracle: their states, and the audit of the page.
+/// Goal: keys are released and discarded, and nothing is decided about a key that another process
+/// has claimed since. Oracle: their states, and the audit of the page.
 pub(crate) async fn keys(stage: Stage) -> Outcome {
     let served = Served::start(&stage, USERS, "").await?;
     let database = &served.workload.database;
@@ -82,7 +82,7 @@ pub(crate) async fn keys(stage: Stage) -> Outcome {
     served.relay.stop().await
 }
 
-/// Goal: a stuck saga goes on, a step of another one is skipped, and one that runs is cancelled.
+/// Goal: a stuck saga continues, a step of another one is skipped, and a running one is cancelled.
 /// Oracle: their rows, and the audit of the page.
 pub(crate) async fn sagas(stage: Stage) -> Outcome {
     let served = Served::start(&stage, USERS, "").await?;
@@ -111,7 +111,7 @@ pub(crate) async fn sagas(stage: Stage) -> Outcome {
         let found = format!("SELECT count(*) FROM saga WHERE id = '{id}' AND ({state})");
         assert_eq!(database.integer(&found).await?, 1, "{id}");
     }
-    // A form of before somebody else cancelled it.
+    // The form was loaded before the saga was cancelled elsewhere.
     let stale = format!("http://{}/saga?database=pipeline:orders&type=checkout&id=stale", served.address);
     database.execute(STALE).await?;
     browser.go(&stale).await?;

@@ -8,13 +8,13 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
 
-/// The name under which the protocol gives elements out.
+/// Key under which the protocol returns elements.
 const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
 
-/// Holds the file of chromedriver, which finds its browser.
+/// Environment variable with the path of chromedriver, which finds its browser.
 const DRIVER: &str = "OUTBOX_CHROMEDRIVER";
 
-/// A browser. It ends with this.
+/// A browser. It is killed when this is dropped.
 pub(crate) struct Browser {
     address: String,
     session: String,
@@ -23,7 +23,8 @@ pub(crate) struct Browser {
 }
 
 impl Drop for Browser {
-    /// The driver dies with this, and would leave the browser of a test that failed behind.
+    /// Kills the browser: the driver is killed on drop, and would leave the browser of a failed
+    /// test running.
     fn drop(&mut self) {
         let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
         for process in processes.map(|entry| entry.path()) {
@@ -37,13 +38,13 @@ impl Drop for Browser {
     }
 }
 
-/// Whether `cargo xtask test` has found a browser and its driver.
+/// Returns whether `cargo xtask test` has found a browser and its driver.
 pub(crate) fn is_there() -> bool {
     std::env::var_os(DRIVER).is_some()
 }
 
 impl Browser {
-    /// Starts one with an empty profile, in which the scripts of pages run or not.
+    /// Starts a browser with an empty profile, in which the scripts of pages run or not.
     pub(crate) async fn start(stage: &Stage, with_scripts: bool) -> Result<Self, Failure> {
         let log = stage.folder().join("chromedriver.log");
         let driver = Command::new(std::env::var_os(DRIVER).ok_or("no chromedriver")?)
@@ -86,7 +87,7 @@ impl Browser {
         Ok(browser)
     }
 
-    /// Ends it.
+    /// Ends the browser.
     pub(crate) async fn quit(self) -> Outcome {
         self.call("DELETE", &self.path(""), &Value::Null).await?;
         Ok(())
@@ -118,7 +119,7 @@ impl Browser {
         Ok(())
     }
 
-    /// Presses a key that has no letter.
+    /// Presses a key that is not a letter.
     pub(crate) async fn key(&self, key: char) -> Outcome {
         let keys = json!([{ "type": "keyDown", "value": key }, { "type": "keyUp", "value": key }]);
         let actions = json!({ "actions": [{ "type": "key", "id": "keys", "actions": keys }] });
@@ -126,12 +127,12 @@ impl Browser {
         Ok(())
     }
 
-    /// The text that a reader sees.
+    /// Returns the visible text.
     pub(crate) async fn text(&self) -> Result<String, Failure> {
         Ok(self.run("return document.body.innerText").await?.as_str().unwrap_or_default().to_owned())
     }
 
-    /// Waits until a reader sees this.
+    /// Waits until this text is visible.
     pub(crate) async fn shows(&self, part: &str) -> Outcome {
         let what = format!("the browser shows {part:?}");
         let looked = eventually(&what, || async { Ok(self.text().await?.contains(part).then_some(())) });
@@ -141,7 +142,7 @@ impl Browser {
         }
     }
 
-    /// Light or dark, and the size of the window.
+    /// Sets the colour scheme and the size of the window in pixels.
     pub(crate) async fn look(&self, scheme: &str, width: u32, height: u32) -> Outcome {
         let media = json!({ "features": [{ "name": "prefers-color-scheme", "value": scheme }] });
         self.devtools("Emulation.setEmulatedMedia", &media).await?;
@@ -150,13 +151,13 @@ impl Browser {
         Ok(())
     }
 
-    /// A picture of the window, as PNG in base64.
+    /// Returns a screenshot of the window, as PNG in base64.
     pub(crate) async fn picture(&self) -> Result<String, Failure> {
         let taken = self.call("GET", &self.path("/screenshot"), &Value::Null).await?;
         Ok(taken.as_str().ok_or("no picture")?.to_owned())
     }
 
-    /// Complaints of the browser since the last time.
+    /// Returns the messages in the browser's log since the last call.
     pub(crate) async fn complaints(&self) -> Result<Vec<String>, Failure> {
         let lines = self.call("POST", &self.path("/se/log"), &json!({ "type": "browser" })).await?;
         let told = lines.as_array().into_iter().flatten();

@@ -1,4 +1,4 @@
-//! Lists and streams stay in bounds, however much there is.
+//! Lists and streams stay within bounds, however much there is.
 
 use std::time::Duration;
 
@@ -8,11 +8,11 @@ use tokio::net::TcpStream;
 
 use super::{RELAY, Served, USERS};
 
-/// The largest page that is accepted, in bytes.
+/// Maximum size of a page, in bytes.
 const PAGE_BYTES_MAX: usize = 200_000;
 
-/// Goal: hundred thousands of dead letters and ten thousand topics are paged. Oracle: the size of
-/// each page, and that following its links shows each message once.
+/// Goal: 200,000 dead letters and ten thousand topics are paged. Oracle: the size of each page, and
+/// that following its links shows each message once.
 pub(crate) async fn pieces(stage: Stage) -> Outcome {
     let served = Served::start(&stage, USERS, "").await?;
     let database = &served.workload.database;
@@ -41,7 +41,7 @@ pub(crate) async fn pieces(stage: Stage) -> Outcome {
         path = next.ok_or("no next page")?.replace("&amp;", "&");
     }
     assert_eq!(seen.len(), 250);
-    // A filter that fits nothing looks at a bounded number of rows, and offers to go on.
+    // A filter without matches reads a bounded number of rows, and offers to continue.
     let none = ann.get("/dead?topic=nothing").await?.body;
     assert!(none.contains("the list goes on") && none.contains("rel=\"next\""), "{none}");
     let some = ann.get("/dead?topic=topic-7").await?.body;
@@ -57,8 +57,8 @@ pub(crate) async fn pieces(stage: Stage) -> Outcome {
     served.relay.stop().await
 }
 
-/// Goal: a browser that keeps many streams open takes the page from nobody. Oracle: the answers to
-/// two hundred streams, to others beside them, and an event when something changes.
+/// Goal: a browser that keeps many streams open does not take the page from others. Oracle: the
+/// answers to sixty streams, to others beside them, and an event when something changes.
 pub(crate) async fn streams(stage: Stage) -> Outcome {
     let served = Served::start(&stage, USERS, "").await?;
     let ann = served.ann();

@@ -1,4 +1,4 @@
-//! Rights of each role, and what nobody may.
+//! Rights of each role, and what is forbidden to all.
 
 use tests::{Outcome, Stage, eventually};
 
@@ -6,14 +6,14 @@ use super::client::Client;
 use super::surface::{CHANGES, READ};
 use super::{ANN, EVE, Served, USERS};
 
-/// Goal: a viewer looks, and forged forms change nothing. Oracle: the answers, the parked messages,
-/// the pauses and the audits.
+/// Goal: a viewer can only look, and forged forms change nothing. Oracle: the answers, the parked
+/// messages, the pauses and the audits.
 pub(crate) async fn viewer(stage: Stage) -> Outcome {
     let served = Served::start(&stage, USERS, "").await?.with_dead(2).await?;
     let eve = served.eve();
     for path in READ.iter().filter(|path| !path.starts_with("/events")) {
         let answer = eve.get(path).await?;
-        // A form for a decision is shown to nobody who may not take it.
+        // A form for a decision is shown only to users who may make it.
         let is_refused = path.starts_with("/pause?");
         assert_eq!(matches!(answer.status, 401 | 403), is_refused, "{path}: {}", answer.status);
     }
@@ -33,7 +33,7 @@ pub(crate) async fn viewer(stage: Stage) -> Outcome {
 }
 
 /// Goal: an operator requeues, discards, pauses and resumes, one by one and in bulk. Oracle: the
-/// state in the database, and the audit with name, reason and choice.
+/// state in the database, and the audit with name, reason and selection.
 pub(crate) async fn operator(stage: Stage) -> Outcome {
     let served = Served::start(&stage, USERS, "").await?.with_dead(6).await?;
     let ann = served.ann();
@@ -57,7 +57,7 @@ pub(crate) async fn operator(stage: Stage) -> Outcome {
     let asked = ann.post("/dead/confirm", &which).await?;
     let expected = asked.field("expected")?;
     let all = [&which[..], &[("expected", expected), ("reason", "smaller now")]].concat();
-    // One of the four goes and another one comes.
+    // One of the four is replaced by another one.
     let row = rows[5].split('/').nth(1).ok_or("a row without an id")?;
     let moved = |from: &str, to: &str| format!("UPDATE outbox_exception SET id = {to} WHERE id = {from}");
     let other = "1000000";
@@ -82,7 +82,7 @@ pub(crate) async fn operator(stage: Stage) -> Outcome {
         Ok((page.contains("key key-9") && page.contains("ann") && page.contains("look first")).then_some(()))
     })
     .await?;
-    // A form that was made for an earlier pause.
+    // A form that was loaded during an earlier pause.
     let stale = ann.post("/resume", &[&pause[..], &[("since", "1764201600123456000")]].concat()).await?;
     assert!(stale.status == 409 && stale.body.contains("paused anew by ann: look first"), "{}", stale.body);
     assert_eq!(ann.post("/resume", &[&pause[..], &[("since", "once")]].concat()).await?.status, 400);
@@ -114,8 +114,8 @@ pub(crate) async fn operator(stage: Stage) -> Outcome {
     served.relay.stop().await
 }
 
-/// Goal: a page of somebody else cannot use an operator's login. Oracle: the answers to requests
-/// with the operator's cookie or password and foreign heads; nothing changed.
+/// Goal: a page from another site cannot use an operator's login. Oracle: the answers to requests
+/// with the operator's cookie or password and foreign headers; nothing changed.
 pub(crate) async fn forged(stage: Stage) -> Outcome {
     let served = Served::start(&stage, USERS, "").await?.with_dead(2).await?;
     let here = format!("http://{}", served.address);
@@ -159,7 +159,8 @@ pub(crate) async fn forged(stage: Stage) -> Outcome {
     served.relay.stop().await
 }
 
-/// Goal: two operators who decide about one message at once leave one decision. Oracle: the audit.
+/// Goal: when two operators decide about one message at once, only one decision is stored. Oracle:
+/// the audit.
 pub(crate) async fn two_operators(stage: Stage) -> Outcome {
     let bob = "[[page.user]]\nname = \"bob\"\nrole = \"operator\"\ntoken = \"token-of-bob-the-operator\"\n";
     let served = Served::start(&stage, &format!("{USERS}{bob}"), "").await?.with_dead(1).await?;

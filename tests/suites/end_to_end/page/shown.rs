@@ -1,4 +1,4 @@
-//! Texts, payloads and pictures: who is shown what.
+//! Text, payloads and views: what is shown to whom.
 
 use tests::{Outcome, RelayProcess, Stage, eventually};
 
@@ -9,7 +9,7 @@ use super::{RELAY, SERVING, Served, USERS, config};
 /// A name that would run if it were taken for markup.
 const HOSTILE: &str = "\"><script>alert(1)</script><img src=x onerror=alert(2)>''{{7*7}}";
 
-/// Goal: names, keys and errors from outside are text. Oracle: the source of every page.
+/// Goal: names, keys and errors from outside are shown as text. Oracle: the source of every page.
 pub(crate) async fn hostile(stage: Stage) -> Outcome {
     let served = Served::start(&stage, USERS, "").await?;
     let database = &served.workload.database;
@@ -68,8 +68,8 @@ pub(crate) async fn hostile(stage: Stage) -> Outcome {
     served.relay.stop().await
 }
 
-/// Goal: a payload is shown to an operator who says why, and to nobody else. Oracle: every page's
-/// source, the audit, and the answers to a viewer and to a form without a reason.
+/// Goal: a payload is shown only to an operator who gives a reason. Oracle: every page's source,
+/// the audit, and the answers to a viewer and to a form without a reason.
 pub(crate) async fn payloads(stage: Stage) -> Outcome {
     let served = Served::start(&stage, USERS, "").await?;
     let canary = "{\"card\":\"PAYLOAD-CANARY</pre><script>alert(1)</script>\"}";
@@ -93,10 +93,11 @@ pub(crate) async fn payloads(stage: Stage) -> Outcome {
         served.workload.database.append("unknown-topic", "k", &"x".repeat(2 << 20)).await?.to_string();
     let refused = ann.post("/message/payload", &[("id", &large), ("reason", "x")]).await?;
     assert!(refused.status == 422 && refused.body.contains("2097152 bytes"), "{}", refused.body);
-    // Nothing was shown, and nobody has looked.
+    // Nothing was shown, so no operation is recorded.
     let operations = "SELECT count(*) FROM outbox_operation";
     assert_eq!(served.workload.database.integer(operations).await?, 1);
-    // Plain SQL enqueues what no topic and no key may be: dead, and there to be looked at.
+    // Plain SQL can enqueue an invalid topic or key. The message is dead, and its payload can be
+    // read.
     for (topic, key) in [("no <topic>", "another"), ("orders", "no\nkey")] {
         let id = served.workload.database.append(topic, key, canary).await?.to_string();
         eventually("it is dead", || async {
@@ -108,7 +109,7 @@ pub(crate) async fn payloads(stage: Stage) -> Outcome {
         let shown = ann.post("/message/payload", &form).await?;
         assert!(shown.status == 200 && shown.body.contains("PAYLOAD-CANARY"), "{topic}: {}", shown.body);
     }
-    // Its row is gone; the copy of what is parked is not.
+    // Its row is gone, but the copy of the parked message is not.
     let parked = served.workload.database.integer("SELECT max(id) FROM outbox_exception").await?;
     served.workload.database.execute(&format!("DELETE FROM outbox_message WHERE id = {parked}")).await?;
     let form = [("id", &*parked.to_string()), ("reason", "the customer asked")];
@@ -123,7 +124,7 @@ pub(crate) async fn payloads(stage: Stage) -> Outcome {
 }
 
 /// Goal: it does not matter which process is asked. Oracle: the pages of the leader and of a
-/// standby, and what a decision at one shows at the other.
+/// standby, and the effect of a decision at one on the page of the other.
 pub(crate) async fn one_picture(stage: Stage) -> Outcome {
     let served = Served::start(&stage, USERS, "").await?.with_dead(2).await?;
     let standby = RelayProcess::start(&stage, &config(&stage, &served.workload, USERS, "")?)?;
@@ -131,7 +132,7 @@ pub(crate) async fn one_picture(stage: Stage) -> Outcome {
     standby.tells("standing by").await?;
     let eve = Client::new(&address).basic("eve", super::EVE);
     eventually("both name the leader", || async {
-        // Each time anew: on a slow machine the lease may change hands.
+        // The holder is read each time: on a slow machine the lease may change hands.
         let holder = served.workload.database.texts("SELECT holder FROM outbox_relay").await?.remove(0);
         let (leader, standby) = (served.eve().get("/").await?, eve.get("/").await?);
         let fits = [&leader, &standby]
@@ -146,7 +147,7 @@ pub(crate) async fn one_picture(stage: Stage) -> Outcome {
     let all = [("what", "discard-all"), ("expected", expected), ("reason", "given up")];
     assert_eq!(ann.post("/dead/decide", &all).await?.status, 200, "a standby decides as well");
     let audit = served.eve().get("/audit").await?.body;
-    // One line for the decision, whatever number of messages it was about.
+    // A decision is one line, however many messages it is about.
     assert_eq!(audit.matches("given up").count(), 1, "{audit}");
     standby.stop().await?;
     assert!(served.config.path().exists());

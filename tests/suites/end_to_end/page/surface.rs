@@ -1,4 +1,4 @@
-//! Who is let in, and how.
+//! Access to the page: who is let in, and how.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use tokio::net::TcpStream;
 use super::client::{Answer, Client};
 use super::{ANN, EVE, SERVING, Served, USERS, config};
 
-/// Every address that is read.
+/// Every address that is read with GET.
 pub(crate) const READ: [&str; 17] = [
     "/",
     "/topics",
@@ -43,7 +43,7 @@ const KEY: [(&str, &str); 7] = [
     ("reason", "forged"),
 ];
 
-/// Every address that changes something, with fields that it takes.
+/// Every address that changes something, with valid fields.
 pub(crate) const CHANGES: [(&str, &[(&str, &str)]); 8] = [
     ("/dead/confirm", &[("what", "requeue-all")]),
     ("/dead/decide", &[("what", "discard-all"), ("expected", "2"), ("reason", "forged")]),
@@ -64,7 +64,8 @@ pub(crate) const CHANGES: [(&str, &[(&str, &str)]); 8] = [
     ),
 ];
 
-/// Goal: nobody opens the page to a network by mistake. Oracle: the exit code and the text.
+/// Goal: an operator cannot expose the page to a network by mistake. Oracle: the exit code and the
+/// text.
 pub(crate) async fn refused_starts(stage: Stage) -> Outcome {
     let pipeline = "[[pipeline]]\nname = \"orders\"\n[pipeline.database]\nurl = \"sqlite:orders.db?mode=rwc\"\n\
                     [pipeline.kafka]\nbootstrap_servers = [\"127.0.0.1:1\"]\n";
@@ -84,7 +85,7 @@ pub(crate) async fn refused_starts(stage: Stage) -> Outcome {
     ] {
         let config = Config::text(&stage, &format!("{pipeline}{page}"))?;
         let path = config.path().to_str().ok_or("a path that is no text")?;
-        // A certificate may be mounted later: a relay publishes meanwhile.
+        // A certificate may be mounted later: the relay publishes meanwhile.
         let commands: &[&str] = if told == "cert_file" { &["check"] } else { &["check", "run"] };
         for command in commands {
             let output = relay(&[*command, "--config", path]).await?;
@@ -96,7 +97,7 @@ pub(crate) async fn refused_starts(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// Goal: without credentials there is nothing but the form. Oracle: the answer to every address,
+/// Goal: without credentials only the login form is shown. Oracle: the answer to every address,
 /// under a foreign host name, with a token in the address, and with a wrong one.
 pub(crate) async fn nobody_unknown(stage: Stage) -> Outcome {
     let served = Served::start(&stage, USERS, "hosts = [\"relay.internal\"]\nbehind_proxy = true\n").await?;
@@ -154,7 +155,7 @@ pub(crate) async fn nobody_unknown(stage: Stage) -> Outcome {
     served.relay.stop().await
 }
 
-/// Checks what every answer carries.
+/// Checks the headers that every response carries, and that it has no inline code.
 pub(crate) fn sealed(answer: &Answer) {
     let policy = answer.value("content-security-policy").unwrap_or_default();
     assert!(policy.contains("default-src 'none'") && policy.contains("script-src 'self'"), "{}", answer.head);
@@ -168,8 +169,8 @@ pub(crate) fn sealed(answer: &Answer) {
     }
 }
 
-/// Goal: somebody logs in by the form and out again. Oracle: the cookie, its attributes, and what
-/// is answered with it, with a changed one, and after many wrong ones.
+/// Goal: a user logs in by the form and out again. Oracle: the cookie, its attributes, and the
+/// answers to it, to a changed one, and after many wrong passwords.
 pub(crate) async fn login(stage: Stage) -> Outcome {
     let served = Served::start(&stage, USERS, "").await?;
     let browser = Client::new(&served.address).with("Origin", &format!("http://{}", served.address));
@@ -189,7 +190,7 @@ pub(crate) async fn login(stage: Stage) -> Outcome {
         "{}",
         page.body
     );
-    // Cookies of one port reach all others of this machine.
+    // Cookies of one port are sent to all other ports of this machine.
     let port = served.address.rsplit_once(':').ok_or("no port")?.1;
     let (name, value) = pair.split_once('=').ok_or("no value")?;
     assert_eq!(name, format!("relay-{port}"));
@@ -220,8 +221,8 @@ pub(crate) async fn login(stage: Stage) -> Outcome {
     served.relay.stop().await
 }
 
-/// Goal: the page speaks TLS with a certificate of the configuration. Oracle: a client that trusts
-/// its authority alone.
+/// Goal: the page speaks TLS with the configured certificate. Oracle: a client that trusts only its
+/// authority.
 pub(crate) async fn tls(stage: Stage) -> Outcome {
     let certified = rcgen::generate_simple_self_signed([String::from("localhost")])?;
     let (cert, key) = (stage.folder().join("page.pem"), stage.folder().join("page.key"));
@@ -242,7 +243,7 @@ pub(crate) async fn tls(stage: Stage) -> Outcome {
     let ann = served.ann().host("localhost");
     stream.write_all(ann.request("GET", "/", "").as_bytes()).await?;
     let mut text = Vec::new();
-    // A server may close without a word.
+    // A server may close without a close_notify.
     let _ = stream.read_to_end(&mut text).await;
     let answer = Answer::read(&String::from_utf8_lossy(&text))?;
     assert_eq!(answer.status, 200);
@@ -251,8 +252,8 @@ pub(crate) async fn tls(stage: Stage) -> Outcome {
     served.relay.stop().await
 }
 
-/// Goal: without users the page is of this machine, and decides nothing. Oracle: what is shown and
-/// what a form comes to.
+/// Goal: without users the page is for this machine only, and decides nothing. Oracle: the text
+/// shown, and the answer to each form.
 pub(crate) async fn open(stage: Stage) -> Outcome {
     let workload = Workload::<sqlx::Postgres>::open(&stage, brokers::open(Backend::KafkaMock).await?).await?;
     let relay = RelayProcess::start(&stage, &config(&stage, &workload, "", "")?)?;

@@ -1,4 +1,4 @@
-//! An HTTP server before SQS that answers nothing for one queue.
+//! An HTTP server in front of SQS that answers no request for one queue while it is silenced.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use tokio_util::task::AbortOnDropHandle;
 /// Larger than any request.
 const BODY_BYTES_MAX: usize = 4 << 20;
 
-/// The gateway; it stops when this is dropped.
+/// The gateway. It stops when this is dropped.
 pub(crate) struct Gateway {
     address: SocketAddr,
     silent: watch::Sender<bool>,
@@ -40,7 +40,7 @@ impl Gateway {
         let visit = Visit { server: server.into(), queue: queue.into(), is_silent };
         let router = Router::new().fallback(pass).with_state(visit);
         let serving = tokio::spawn(async move {
-            // It ends with the test.
+            // The server ends with the test.
             let _ = axum::serve(listener, router).await;
         });
         Ok(Self { address, silent, _serving: AbortOnDropHandle::new(serving) })
@@ -50,7 +50,7 @@ impl Gateway {
         self.address
     }
 
-    /// Answers nothing that the queue is sent from now on, or passes what has waited.
+    /// Stops answering batches for the queue, or answers those that have waited.
     pub(crate) fn silence(&self, is_silent: bool) {
         self.silent.send_replace(is_silent);
     }
@@ -67,8 +67,7 @@ async fn forward(mut visit: Visit, request: Request) -> Result<Response, Failure
     let (parts, body) = request.into_parts();
     let body = to_bytes(body, BODY_BYTES_MAX).await?;
     if is_batch(&parts.headers) && String::from_utf8_lossy(&body).contains(&*visit.queue) {
-        // Nobody waits any more when the client has hung up: then this ends here, and nothing is
-        // passed on.
+        // When the client has hung up, this future is dropped and nothing is passed on.
         visit.is_silent.wait_for(|is_silent| !is_silent).await?;
     }
     let stream = TcpStream::connect(&*visit.server).await?;

@@ -1,7 +1,7 @@
 //! A destination that does not answer delays only itself.
 //!
 //! The relay runs in the test's process, between a real database and a broker that is silent about
-//! one topic. What it hands over and what is confirmed is counted at the seam to the broker.
+//! one topic. Submissions and confirmations are counted at the seam to the broker.
 
 mod gateway;
 mod tally;
@@ -28,19 +28,19 @@ use tokio_util::sync::CancellationToken;
 use gateway::Gateway;
 use tally::{Tallied, Tally};
 
-/// How long the relay waits before it takes a destination to be silent.
+/// How long the relay waits before it considers a destination silent.
 const SILENT_AFTER: Duration = Duration::from_millis(500);
-/// Messages of the destination that answers, in each phase, times [`scale`].
+/// Messages for the answering destination in each phase, times [`scale`].
 const ALIVE: usize = 600;
-/// A larger number makes phases long enough for their times to be compared.
+/// Environment variable: a larger number makes phases long enough for their times to be compared.
 const SCALE: &str = "OUTBOX_SILENCE_SCALE";
-/// For so many of them there is one for the silent destination.
+/// The number of these messages for each message to the silent destination.
 const PER_SILENT: usize = 30;
-/// Phases without a silent destination, each followed by one with it. The first round is not timed:
-/// everything connects.
+/// Rounds of two phases: one without a silent destination, then one with it. The first round is not
+/// timed, because everything connects.
 const ROUNDS: usize = 3;
 const KEYS: usize = 10;
-/// The broker that answers late, and how late: longer than a phase takes.
+/// The broker that answers late, and its delay: longer than a phase takes.
 const LEADER: u8 = 2;
 const LATE: Duration = Duration::from_secs(10);
 
@@ -73,14 +73,14 @@ fn scale() -> Result<usize, Failure> {
 #[async_trait]
 trait Silencer: Send + Sync {
     fn connector(&self) -> Result<Arc<dyn Connector>, Failure>;
-    /// The topic that always answers, and the one that does not while it is silenced.
+    /// Returns the topic that always answers, and the one that does not while it is silenced.
     fn topics(&self) -> (String, String);
     fn silence(&self, is_silent: bool) -> Outcome;
 }
 
-/// A Kafka topic whose partition is led by a broker that does not answer. The mock cannot do
-/// without a leader once it is used: it ends the process when a record comes for such a partition
-/// (librdkafka 2.12.1).
+/// A Kafka topic whose partition is led by a broker that does not answer. A partition of the mock
+/// must keep a leader once it is used: without one, librdkafka 2.12.1 ends the process when a
+/// record comes for it.
 struct LateLeader {
     mock: Mock,
     topics: (String, String),
@@ -113,7 +113,7 @@ impl Silencer for LateLeader {
     }
 }
 
-/// A RabbitMQ queue whose confirms are kept back.
+/// A RabbitMQ queue whose confirms are withheld.
 struct Unconfirming {
     proxy: AmqpProxy,
     topics: (String, String),
@@ -189,10 +189,10 @@ async fn topics(stage: &Stage, broker: &dyn Broker) -> Result<(String, String), 
     Ok(topics)
 }
 
-/// Goal: while one destination does not answer, everything for the other one is confirmed, on one
-/// session and without copies; the silent one has a bounded number of copies, and goes on by
-/// itself, in the order of its keys. Oracle: what was handed over and confirmed, counted between
-/// engine and broker, in phases with and without silence.
+/// Goal: while one destination does not answer, every message for the other one is confirmed, on
+/// one session and without copies. The silent one gets a bounded number of copies, and continues by
+/// itself, in the order of its keys. Oracle: submissions and confirmations, counted between engine
+/// and broker, in phases with and without silence.
 async fn others_flow(stage: Stage, broker: Arc<dyn Broker>, silencer: Arc<dyn Silencer>) -> Outcome {
     let workload = Workload::<Postgres>::open(&stage, broker).await?;
     let (alive, silent) = silencer.topics();

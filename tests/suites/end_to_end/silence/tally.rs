@@ -1,4 +1,4 @@
-//! A connector that counts what passes it.
+//! A connector that counts the messages that pass through it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,7 +9,7 @@ use message::{
     Capabilities, Connector, Message, MessageId, PublishError, Publisher, Receipts, Submission, Ticket,
 };
 
-/// The messages that passed.
+/// Counts of the messages that passed.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Tally(Arc<Mutex<Counts>>);
 
@@ -17,32 +17,32 @@ pub(crate) struct Tally(Arc<Mutex<Counts>>);
 struct Counts {
     sessions: usize,
     submitted: HashMap<MessageId, (String, usize)>,
-    /// The first confirmations of messages, in their order.
+    /// Messages in the order of their first confirmations.
     confirmed: Vec<Arc<Message>>,
     seen: std::collections::HashSet<MessageId>,
     in_flight: HashMap<Ticket, Arc<Message>>,
 }
 
 impl Tally {
-    /// Sessions that were opened.
+    /// Returns how many sessions were opened.
     pub(crate) fn sessions(&self) -> usize {
         self.lock().sessions
     }
 
-    /// Messages of a topic that are confirmed.
+    /// Returns how many messages of a topic are confirmed.
     pub(crate) fn confirmed(&self, topic: &str) -> usize {
         self.lock().confirmed.iter().filter(|message| message.topic.as_str() == topic).count()
     }
 
-    /// How often messages of a topic were handed over again: one at most, and all together.
+    /// Returns the number of resubmissions for a topic: the maximum for one message, and the total.
     pub(crate) fn copies(&self, topic: &str) -> (usize, usize) {
         let counts = self.lock();
         let of_topic = counts.submitted.values().filter(|(name, _)| name == topic);
         of_topic.fold((0, 0), |(most, all), (_, count)| (most.max(count - 1), all + count - 1))
     }
 
-    /// The first confirmations of each key are in the order of the ids, which ascend as the
-    /// messages were enqueued.
+    /// Checks that the first confirmations of each key are in the order of the ids, which ascend in
+    /// the order of enqueuing.
     pub(crate) fn assert_order(&self, topic: &str) {
         let counts = self.lock();
         let mut last: HashMap<String, MessageId> = HashMap::new();
@@ -59,7 +59,7 @@ impl Tally {
     }
 }
 
-/// The connector.
+/// The connector that counts.
 pub(crate) struct Tallied {
     inner: Arc<dyn Connector>,
     tally: Tally,

@@ -1,4 +1,4 @@
-//! Kafka: topics that take small messages only.
+//! Kafka: topics that accept small messages only.
 
 use std::time::Duration;
 
@@ -14,18 +14,18 @@ use crate::Failure;
 use crate::faults::{Fault, FaultKind, Injected, seconds};
 use crate::stage::Stage;
 
-/// `max.message.bytes` of a topic is lowered, and restored.
+/// A fault that lowers `max.message.bytes` of a topic, and restores it.
 #[derive(Debug, Default)]
 pub struct Oversize {
     lowered: Option<String>,
 }
 
-/// The administrator's patience.
+/// Timeout of a request of the administrator.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 #[async_trait]
 impl Fault<Stage> for Oversize {
-    /// Shorter than it takes until a refused message is given up.
+    /// It is shorter than the time after which a refused message is given up.
     fn kind(&self) -> FaultKind {
         FaultKind::new("oversize").lasts(seconds(1)..=seconds(4))
     }
@@ -47,8 +47,8 @@ impl Fault<Stage> for Oversize {
     }
 }
 
-/// Sets the limit of a topic that has no other setting of its own; nothing restores the broker's
-/// default.
+/// Sets or removes the limit of a topic. No other setting of the topic survives, and removing the
+/// limit restores the broker's default.
 async fn alter(servers: &str, topic: &str, bytes: Option<u32>) -> Result<(), Failure> {
     let admin: AdminClient<DefaultClientContext> =
         ClientConfig::new().set("bootstrap.servers", servers).create()?;

@@ -25,12 +25,13 @@ use crate::Failure;
 use crate::faults::{Fault, FaultKind, Injected, seconds};
 use crate::stage::Stage;
 
-/// Brokers of the mock cluster, so that leaders can move.
+/// Number of brokers in the mock cluster: more than one, so that leaders can move.
 pub const BROKERS: u8 = 3;
-/// Partitions of a topic are looked for up to this number.
+/// Maximum number of partitions of a topic that are tried.
 const PARTITIONS_MAX: u16 = 64;
 
-/// Errors in answer to produce requests: some pass, some are fatal to an idempotent producer.
+/// Errors in answer to produce requests. Some are transient, some are fatal to an idempotent
+/// producer.
 const PRODUCE: [(&str, ResponseError); 9] = [
     ("not leader", NOT_LEADER),
     ("timed out", TIMED_OUT),
@@ -43,7 +44,7 @@ const PRODUCE: [(&str, ResponseError); 9] = [
     ("not authorized for the cluster", NOT_AUTHORIZED),
 ];
 
-/// Produce requests fail, some of them fatally for their producer.
+/// A fault that makes produce requests fail, some of them fatally for their producer.
 #[derive(Debug)]
 pub struct ProduceErrors;
 
@@ -75,7 +76,7 @@ const CONSUME: [(&str, ApiKey, ResponseError); 6] = [
     ("find coordinator: none available", ApiKey::FindCoordinator, NO_COORDINATOR),
 ];
 
-/// Consumers' requests fail.
+/// A fault that makes consumers' requests fail.
 #[derive(Debug, Default)]
 pub struct FetchErrors {
     ordered: Option<ApiKey>,
@@ -103,7 +104,7 @@ impl Fault<Stage> for FetchErrors {
     }
 }
 
-/// The leaders of some partitions move to other brokers.
+/// A fault that moves the leaders of a topic's partitions to other brokers.
 #[derive(Debug)]
 pub struct LeaderMoves;
 
@@ -119,7 +120,7 @@ impl Fault<Stage> for LeaderMoves {
         let mut moved = Vec::new();
         for partition in 0..PARTITIONS_MAX {
             let leader = rng.random_range(1..=BROKERS);
-            // The first one that is not there ends the topic.
+            // The first partition that does not exist ends the topic.
             if mock.lead(topic, partition, Some(leader)).is_err() {
                 break;
             }
@@ -132,14 +133,14 @@ impl Fault<Stage> for LeaderMoves {
     }
 }
 
-/// The broker that leads one or two partitions, and no others, answers late for a while: what is
-/// sent there gets no answer, and the others go on. A partition without any leader would be the
-/// same to clients, but ends the mock cluster's program when a record comes for it (librdkafka
-/// 2.12).
+/// A fault that makes one broker answer late. It leads one or two partitions and no others:
+/// requests for these get no answer, and the other partitions go on. To clients a partition without
+/// any leader would look the same, but the mock cluster's program ends when a record for such a
+/// partition arrives (librdkafka 2.12).
 #[derive(Debug)]
 pub struct SilentPartition;
 
-/// How late. The answers come after the fault is over.
+/// How late answers are. They come after the fault is over.
 const SILENCE: Duration = Duration::from_secs(20);
 
 #[async_trait]
@@ -154,7 +155,7 @@ impl Fault<Stage> for SilentPartition {
         let silent = rng.random_range(1..=2);
         for partition in 0..PARTITIONS_MAX {
             let leader = if partition < silent { BROKERS } else { rng.random_range(1..BROKERS) };
-            // The first one that is not there ends the topic.
+            // The first partition that does not exist ends the topic.
             if mock.lead(topic, partition, Some(leader)).is_err() {
                 break;
             }

@@ -1,9 +1,9 @@
-//! Faults in the answers of a broker that is there.
+//! Faults in the answers of a broker that is up.
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | [`rabbitmq`] | queues that are full, messages that nobody is bound to, confirms that do not come |
-//! | [`kafka`] | topics that take small messages only |
+//! | [`rabbitmq`] | full queues, unroutable messages, missing confirms |
+//! | [`kafka`] | topics that accept small messages only |
 //! | [`members`] | members that join a group and leave it |
 //! | [`mock`] | errors of the mock cluster, leaders that move, silence |
 //! | [`sqs`] | batches that fail in part, errors, throttling, silence |

@@ -1,4 +1,4 @@
-//! RabbitMQ: queues that are full, messages that nobody is bound to, confirms that do not come.
+//! RabbitMQ: full queues, unroutable messages, missing confirms.
 
 use std::num::NonZeroU32;
 
@@ -12,9 +12,9 @@ use crate::Failure;
 use crate::faults::{Fault, FaultKind, Injected, seconds};
 use crate::stage::{Broker, Stage};
 
-/// One more queue beside the others that takes few messages (`overflow=reject-publish`): once it is
-/// full, the broker refuses whatever is published to that topic with a nack, although the other
-/// queues got it. It is removed in the end.
+/// A fault that adds a small queue to a topic (`overflow=reject-publish`). Once it is full, the
+/// broker refuses every message to that topic with a nack, although the other queues got it.
+/// Healing removes the queue.
 #[derive(Debug, Default)]
 pub struct Full {
     declared: Option<String>,
@@ -28,9 +28,9 @@ impl Fault<Stage> for Full {
 
     async fn inject(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Injected, Failure> {
         let exchange = exchange(&stage.broker)?;
-        // Beside the others also when a topic loses its binding meanwhile: alone it would take
-        // messages that no consumer reads, the broker would rightly confirm them, and they would go
-        // with it.
+        // Bound to the inner exchange, so that the other queues lose the binding of a topic
+        // together with this one. Alone, this queue would take messages that no consumer reads: the
+        // broker would rightly confirm them, and they would be lost with the queue.
         let inner = inner(&stage.broker)?;
         let topic = &stage.broker.topics.choose(rng).ok_or("there is no topic")?.name;
         let messages_max = rng.random_range(1..=20_u32);
@@ -55,8 +55,8 @@ impl Fault<Stage> for Full {
     }
 }
 
-/// The binding of a topic is removed, for all its queues at once, and restored: messages come back
-/// as unroutable.
+/// A fault that removes the binding of a topic, for all its queues at once, and restores it.
+/// Meanwhile messages come back as unroutable.
 #[derive(Debug, Default)]
 pub struct Unroutable {
     unbound: Option<String>,
@@ -89,8 +89,9 @@ impl Fault<Stage> for Unroutable {
     }
 }
 
-/// Messages to the topic that consumers read are stored, and their confirms are kept back: longer
-/// than a window waits for them, and than a lease. Other topics get theirs, and heartbeats pass.
+/// A fault that keeps back the confirms of messages to the topic that consumers read. The broker
+/// stores the messages. It lasts longer than a window waits for confirms, and than a lease. Other
+/// topics get theirs, and heartbeats pass.
 #[derive(Debug)]
 pub struct SilentQueue;
 

@@ -9,7 +9,7 @@ use crate::Failure;
 use crate::faults::{Fault, FaultKind, Injected};
 use crate::stage::Stage;
 
-/// Ends a part of the sessions (`pg_terminate_backend`).
+/// A fault that ends a part of the sessions (`pg_terminate_backend`).
 #[derive(Debug)]
 pub struct Terminated;
 
@@ -25,7 +25,7 @@ impl Fault<Stage> for Terminated {
     }
 }
 
-/// Cancels a part of the running statements (`pg_cancel_backend`).
+/// A fault that cancels a part of the running statements (`pg_cancel_backend`).
 #[derive(Debug)]
 pub struct Cancelled;
 
@@ -41,7 +41,8 @@ impl Fault<Stage> for Cancelled {
     }
 }
 
-/// Does this to a random part of the sessions of the storm's databases, other faults' excepted.
+/// Applies this expression to a random part of the sessions in the storm's databases, except those
+/// of faults. Returns the number of sessions for which it was true.
 async fn hit(stage: &Stage, rng: &mut StdRng, what: &'static str) -> Result<usize, Failure> {
     let share = f64::from(rng.random_range(2..=10_u8)) / 10.0;
     let mut hit = 0;

@@ -18,20 +18,20 @@ use crate::Failure;
 use crate::faults::{Fault, FaultKind, Injected, millis, seconds};
 use crate::stage::Stage;
 
-/// PostgreSQL: the outbox, or the inbox, cannot grow by a page. The sizes of files that the
-/// sessions of that database may write are limited (`RLIMIT_FSIZE`) to what the largest of its
-/// growing tables has already, and half a page: a write beyond it is cut short, which the server
-/// reports as 53100, "disk full".
+/// A fault of PostgreSQL: the outbox, or the inbox, cannot grow by a page. It limits the size of
+/// files that the sessions of that database may write (`RLIMIT_FSIZE`). The limit is the size of
+/// the largest part of the growing table, plus half a page. A write beyond it is cut short, which
+/// the server reports as 53100, "disk full".
 ///
-/// The server's log must be in files below that size, or it would be the log that cannot grow,
-/// which is a crash: `OUTBOX_POSTGRES_WAL_SEGMENT_MB=1`. The server must run on this machine.
+/// The files of the server's WAL must be smaller than that: `OUTBOX_POSTGRES_WAL_SEGMENT_MB=1`.
+/// Otherwise the WAL could not grow, which crashes the server. The server must run on this machine.
 #[derive(Debug, Default)]
 pub struct PostgresFull {
     limiting: JoinSet<()>,
     url: Option<String>,
 }
 
-/// How often sessions are looked for that are not limited yet.
+/// How often the fault looks for sessions that are not limited yet.
 const LOOK: Duration = Duration::from_millis(100);
 const PAGE_BYTES: u64 = 8_192;
 
@@ -54,7 +54,7 @@ impl Fault<Stage> for PostgresFull {
         self.limiting.spawn(async move {
             loop {
                 tokio::time::sleep(LOOK).await;
-                // The session ends with the server's crash, and all limited ones with it.
+                // The session ends when the server crashes, and so do all limited ones.
                 if restrict(&mut session, Some(limit)).await.is_err() {
                     return;
                 }
@@ -74,11 +74,11 @@ impl Fault<Stage> for PostgresFull {
     }
 }
 
-/// Bytes that a file may have: the largest part of the table now, and half a page; more than a file
-/// of the log.
+/// Returns the maximum size of a file in bytes: the size of the table's largest part, or of a WAL
+/// segment if that is larger, plus half a page.
 async fn limit(session: &mut PgConnection, table: &str) -> Result<u64, Failure> {
     let largest: i64 = sqlx::query_scalar(
-        // A table without partitions is no leaf of itself.
+        // A table without partitions is not a leaf of its own tree.
         "SELECT greatest(pg_relation_size($1::regclass), (SELECT max(pg_relation_size(relid)) \
          FROM pg_partition_tree($1::regclass) WHERE isleaf))::bigint",
     )
@@ -92,7 +92,7 @@ async fn limit(session: &mut PgConnection, table: &str) -> Result<u64, Failure> 
     Ok(largest.max(segment) + PAGE_BYTES / 2)
 }
 
-/// Limits the files of this database's sessions, or lifts the limit; the asking session excepted.
+/// Limits the files of this database's sessions, except those of faults, or lifts the limit.
 async fn restrict(session: &mut PgConnection, limit: Option<u64>) -> Result<(), Failure> {
     let pids: Vec<i32> = sqlx::query_scalar(
         "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND backend_type = 'client backend' \
@@ -107,15 +107,15 @@ async fn restrict(session: &mut PgConnection, limit: Option<u64>) -> Result<(), 
     Ok(())
 }
 
-/// Limits the files of a process. The right to do so belongs to its own user, not to root alone in
-/// a container.
+/// Limits the files of a process, as the process's user: in a container, root alone may lack the
+/// right.
 async fn limit_files(pid: i32, limit: Option<u64>) -> Result<(), Failure> {
-    // It has just ended.
+    // The process has just ended.
     let Ok(owner) = std::fs::metadata(format!("/proc/{pid}")) else { return Ok(()) };
     let text = limit.map_or_else(|| "unlimited".to_owned(), |bytes| bytes.to_string());
     let mut command = Command::new("prlimit");
     command.arg(format!("--pid={pid}")).arg(format!("--fsize={text}:unlimited")).stdin(Stdio::null());
-    // One that outlived its fault would limit a session after it was healed.
+    // A command that outlived its fault would limit a session that was healed before.
     command.kill_on_drop(true);
     if owner.uid() != rustix::process::geteuid().as_raw() {
         command.uid(owner.uid()).gid(owner.gid());
@@ -128,25 +128,23 @@ async fn limit_files(pid: i32, limit: Option<u64>) -> Result<(), Failure> {
     Err(format!("the files of process {pid} cannot be limited: {}", why.trim()).into())
 }
 
-/// SQLite: the file cannot grow by a page. There is no limit from outside that would not hit the
-/// process's other files as well: producers apply the limit of a file to their own connections,
-/// `PRAGMA max_page_count`.
+/// A fault of SQLite: the file cannot grow by a page. A limit from outside would hit the process's
+/// other files as well, so producers apply `PRAGMA max_page_count` to their own connections.
 #[derive(Debug)]
 pub struct SqliteFull;
 
 impl SqliteFull {
-    /// While this file is there, the disk is full.
+    /// Returns the path of the file whose presence means that the disk is full.
     fn order(folder: &Path) -> PathBuf {
         folder.join("sqlite-full")
     }
 
-    /// For a producer, before each of its transactions: has a connection obey the order in the
-    /// storm's folder.
+    /// Applies the state of the fault to a connection. A producer calls this before each of its
+    /// transactions.
     ///
-    /// # Errors
-    /// SQLite's.
+    /// The pragma fails.
     pub async fn obey(connection: &mut SqliteConnection, folder: &Path) -> Result<(), sqlx::Error> {
-        // One page at most means no more than there are; the other number is SQLite's own.
+        // A maximum of one page keeps the file at its size; the other number is SQLite's default.
         let limit = if Self::order(folder).exists() {
             "PRAGMA max_page_count = 1"
         } else {

@@ -1,4 +1,4 @@
-//! A database that nobody gets into any more, so that what another state of it lacks can be told.
+//! A database that is closed to all clients, so that it can be compared with another state of it.
 
 use std::collections::HashSet;
 use std::hash::Hash;
@@ -16,13 +16,13 @@ use crate::clock;
 use crate::faults::{millis, seconds};
 use crate::journal::WentBack;
 
-/// Where a server's administration is done while another database is closed.
+/// The database from which the server is administrated while another one is closed.
 const MAINTENANCE: &str = "postgres";
-/// For sessions to end, and how often they are told.
+/// Timeout for sessions to end, and the interval at which they are terminated again.
 const END: Duration = seconds(10);
 const END_AGAIN: Duration = millis(50);
 
-/// A session of the administrator outside of the database.
+/// A session of the administrator in another database.
 pub(super) struct Fence {
     pub(super) admin: PgConnection,
     pub(super) name: Identifier,
@@ -30,20 +30,19 @@ pub(super) struct Fence {
 }
 
 impl Fence {
-    /// For the database of this URL; it stays open.
+    /// Connects to the server of this URL's database, which stays open.
     pub(super) async fn around(url: &str) -> Result<Self, Failure> {
         let mut admin = session::connect(&beside(url, MAINTENANCE)?).await?;
-        // Databases are made and removed with a checkpoint.
+        // Creating and dropping a database takes a checkpoint.
         session::run(&mut admin, "SET statement_timeout = '60s'".to_owned()).await?;
         let name = Identifier::new(Url::parse(url)?.path().trim_start_matches('/'))?;
         Ok(Self { admin, name, url: url.to_owned() })
     }
 
-    /// Ends everybody's sessions and lets nobody in any more; answers with the only session that is
-    /// left.
+    /// Ends all sessions and refuses new ones. Returns the only session that is left.
     pub(super) async fn close(&mut self) -> Result<PgConnection, Failure> {
         self.refuse_prepared().await?;
-        // An earlier try may have left it closed.
+        // An earlier attempt may have left it closed.
         self.allow("ALTER DATABASE {name} ALLOW_CONNECTIONS true").await?;
         let mut inside = session::connect(&self.url).await?;
         self.allow("ALTER DATABASE {name} ALLOW_CONNECTIONS false").await?;
@@ -79,27 +78,28 @@ impl Fence {
         }
     }
 
-    /// A client that decides about a prepared transaction must not find the other state.
+    /// Fails if there are prepared transactions: a client that decides one must not find the other
+    /// state.
     pub(super) async fn refuse_prepared(&mut self) -> Result<(), Failure> {
         let sql = "SELECT count(*) FROM pg_prepared_xacts WHERE database = $1";
         let prepared: i64 =
             sqlx::query_scalar(sql).bind(self.name.as_str()).fetch_one(&mut self.admin).await?;
         if prepared > 0 {
-            return Err(format!("{prepared} prepared transactions are to be decided first").into());
+            return Err(format!("{prepared} prepared transactions must be decided first").into());
         }
         Ok(())
     }
 }
 
-/// The URL of another database on the same server.
+/// Returns the URL of another database on the same server.
 pub(super) fn beside(url: &str, name: &str) -> Result<String, Failure> {
     let mut url = Url::parse(url)?;
     url.set_path(name);
     Ok(url.to_string())
 }
 
-/// Messages and rows of one state of the producers' database, which is closed, that another state
-/// lacks.
+/// Returns the messages and rows that one state of the producers' database has and the other lacks.
+/// The present state must be closed.
 pub(super) async fn lost(present: &mut PgConnection, other: &mut PgConnection) -> Result<WentBack, Failure> {
     Ok(WentBack {
         at: clock::now(),

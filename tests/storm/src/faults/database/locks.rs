@@ -1,5 +1,5 @@
-//! Rows and tables that somebody holds for a while: producers run into their `lock_timeout`,
-//! everybody else waits.
+//! Rows and tables that are locked for a while: producers run into their `lock_timeout`, everything
+//! else waits.
 
 use async_trait::async_trait;
 use rand::Rng as _;
@@ -12,7 +12,7 @@ use crate::Failure;
 use crate::faults::{Fault, FaultKind, Injected, seconds};
 use crate::stage::{Database, Stage};
 
-/// A session holds some accounts.
+/// A fault that locks some accounts in a session.
 #[derive(Debug, Default)]
 pub struct RowLocks {
     holder: Option<PgConnection>,
@@ -27,7 +27,7 @@ impl Fault<Stage> for RowLocks {
     async fn inject(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Injected, Failure> {
         let accounts = stage.database.accounts;
         let count = rng.random_range(1..=accounts.max(2) / 2);
-        // In the order in which producers lock, so that this is no deadlock.
+        // In the order in which producers lock, so that there is no deadlock.
         let mut chosen = (0..accounts).choose_multiple(rng, count as usize);
         chosen.sort_unstable();
         let holder = self.holder.insert(session::connect(&stage.database.producers).await?);
@@ -48,13 +48,13 @@ impl Fault<Stage> for RowLocks {
     }
 }
 
-/// Tables of the producers' database and of the consumers', and locks that stop writers, or readers
+/// Tables of the producers' and the consumers' database, and locks that block writers, or readers
 /// as well.
 const PRODUCERS: [&str; 4] = ["account", "outbox_message", "outbox_relay", "outbox_exception"];
 const CONSUMERS: [&str; 3] = ["inbox_message", "inbox_attempt", "inbox_dead_letter"];
 const MODES: [&str; 2] = ["SHARE ROW EXCLUSIVE", "ACCESS EXCLUSIVE"];
 
-/// A session holds a table.
+/// A fault that locks a table in a session.
 #[derive(Debug, Default)]
 pub struct TableLock {
     holder: Option<PgConnection>,

@@ -11,7 +11,8 @@ use crate::Failure;
 use crate::faults::{Fault, FaultKind, Injected, seconds};
 use crate::stage::Stage;
 
-/// A session that is idle in a transaction, in the producers' database or the consumers'.
+/// A fault that leaves a session idle in a transaction, in the producers' or the consumers'
+/// database.
 #[derive(Debug, Default)]
 pub struct LongTransaction {
     idle: Option<PgConnection>,

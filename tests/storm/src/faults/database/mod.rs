@@ -1,21 +1,21 @@
-//! Faults by other sessions of a database, and by its disk.
+//! Faults from other sessions of a database, and from its disk.
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | [`locks`] | rows and tables that somebody holds |
-//! | [`rivals`] | deadlocks, and updates under the feet of serializable transactions |
+//! | [`locks`] | locked rows and tables |
+//! | [`rivals`] | deadlocks, and updates between a transaction's read and its write |
 //! | [`long`] | transactions that stay open |
-//! | [`prepared`] | transactions that wait for their decision |
+//! | [`prepared`] | prepared transactions that wait for their decision |
 //! | [`backends`] | sessions and statements that are ended from outside |
-//! | [`promotion`] | a standby that lags in place of the primary |
+//! | [`promotion`] | a lagging standby in place of the primary |
 //! | [`restore`] | a backup in place of the database |
-//! | [`slow_commits`] | commits that take long |
+//! | [`slow_commits`] | slow commits |
 //! | [`sequence`] | ids that go back |
 //! | [`disk`] | a disk that is full |
 //! | [`sqlite`] | a file that is busy |
-//! | `fence` | a database that nobody gets into any more |
+//! | `fence` | a database that is closed to all clients |
 //! | `program` | PostgreSQL's own programs |
-//! | `session` | a fault's own connection |
+//! | `session` | the connection of a fault |
 
 pub mod backends;
 pub mod disk;

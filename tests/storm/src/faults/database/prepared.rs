@@ -1,6 +1,5 @@
-//! A transaction that is prepared and waits for its decision, as those of a two-phase commit do:
-//! its rows are there and nobody sees them, its locks hold, and a crash of the server changes
-//! nothing.
+//! A prepared transaction that waits for its decision, like those of a two-phase commit: its rows
+//! are stored but invisible, it keeps its locks, and it survives a crash of the server.
 
 use async_trait::async_trait;
 use checker::Outcome;
@@ -17,10 +16,10 @@ use crate::journal::{Journal, Step};
 use crate::load::Preparation;
 use crate::stage::Stage;
 
-/// Where its operations are written down: in the storm's folder, beside those of producers.
+/// The file in the storm's folder that records its operations, beside those of producers.
 pub const JOURNAL: &str = "prepared.journal";
 
-/// An operation of a producer is prepared, and committed or rolled back in the end.
+/// A fault that prepares an operation of a producer, and commits it or rolls it back in the end.
 #[derive(Debug, Default)]
 pub struct Prepared {
     waiting: Option<Waiting>,
@@ -30,7 +29,7 @@ pub struct Prepared {
 struct Waiting {
     operation: Uuid,
     commits: bool,
-    /// The decision was sent to the server once.
+    /// Whether the decision was sent to the server once.
     decided: bool,
 }
 
@@ -77,7 +76,7 @@ impl Fault<Stage> for Prepared {
             session::run(&mut session, format!("{verb} PREPARED '{}'", waiting.name())).await?;
         }
         session::end(session).await;
-        // Nobody else decides: one that has gone was decided by us, or never got there.
+        // No one else decides. A transaction that is gone was decided here, or was never prepared.
         let happened = waiting.decided && waiting.commits;
         let outcome = if happened { Outcome::Ok } else { Outcome::Failed };
         let (operation, at, detail) = (waiting.operation, clock::now(), String::new());

@@ -7,7 +7,8 @@ use tokio::process::Command;
 use super::session;
 use crate::Failure;
 
-/// Runs a program to its end, and kills it with the fault. Its sessions are listed as a fault's.
+/// Runs a program to its end, and kills it with the fault. Its sessions have the name of a fault's
+/// sessions.
 pub(super) async fn run(command: &mut Command) -> Result<(), Failure> {
     command.env("PGAPPNAME", session::APPLICATION);
     let output = command.stdin(Stdio::null()).kill_on_drop(true).output().await?;

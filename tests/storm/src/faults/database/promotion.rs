@@ -1,5 +1,5 @@
-//! A standby that lags takes the primary's place: what it had not received is undone, rows, cursor,
-//! lease and all, and some of it is at the broker.
+//! A lagging standby takes the primary's place. Everything that it had not received is undone:
+//! rows, cursor, lease. Some of it is already at the broker.
 
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
@@ -21,10 +21,10 @@ use crate::faults::{Fault, FaultKind, Injected, millis, seconds};
 use crate::journal::{Journal, WENT_BACK};
 use crate::stage::{Peer, Role, Service, Stage, Wire};
 
-/// A physical replica of the server follows it, then nobody, and is promoted in the end:
-/// `pg_promote`. Producers, relays and the storm itself reach the producers' database there from
-/// then on; consumers and theirs stay where they are. It happens once in a storm, for there is no
-/// standby of the new primary.
+/// A fault that starts a physical replica of the server, stops its replication, and promotes it in
+/// the end (`pg_promote`). From then on producers, relays and the storm itself reach the producers'
+/// database there; consumers and their database stay. It happens once in a storm, because the new
+/// primary has no standby.
 #[derive(Debug, Default)]
 pub struct Promotion {
     standby: Option<Standby>,
@@ -34,11 +34,11 @@ pub struct Promotion {
 #[derive(Debug)]
 struct Standby {
     address: String,
-    /// The producers' database there.
+    /// The URL of the producers' database on it.
     url: String,
 }
 
-/// Whether it still receives, or has not applied what it has received.
+/// Returns whether the standby still receives, or has not yet applied what it received.
 const FOLLOWS: &str = "SELECT EXISTS (SELECT FROM pg_stat_wal_receiver) \
      OR coalesce(pg_last_wal_replay_lsn() < pg_last_wal_receive_lsn(), false)";
 const LOOK: Duration = millis(100);
@@ -68,9 +68,9 @@ impl Fault<Stage> for Promotion {
         let own = stage.wires.own.as_ref().ok_or("the storm has no way of its own")?;
         let ways = [own, way(&PRODUCERS)?, way(&RELAYS)?];
         let primary = ways[0].upstream();
-        // A fault that leads them elsewhere would lead them back to the old primary.
+        // A fault that redirects one of them would restore its way to the old primary.
         if ways.iter().any(|way| way.upstream() != primary) {
-            return Err("somebody does not reach the primary directly".into());
+            return Err("a proxy does not lead to the primary".into());
         }
         let mut fence = Fence::around(&stage.database.producers).await?;
         let mut present = fence.close().await?;
@@ -94,19 +94,19 @@ impl Fault<Stage> for Promotion {
 }
 
 impl Standby {
-    /// A server on a copy of the primary's files, following it.
+    /// Starts a standby on a copy of the primary's files.
     async fn start(stage: &Stage) -> Result<Self, Failure> {
         let primary = &stage.database.producers;
         let mut session = session::connect(primary).await?;
         let model: String = ask(&mut session, "SELECT current_setting('data_directory')").await?;
         session::end(session).await;
-        // Where the server's user gets, which may not be the storm's.
+        // A folder that the server's user can reach, who may not be the storm's.
         let folder = std::env::temp_dir().join(format!("storm-standby-{:08x}", rand::random::<u32>()));
         let data = folder.join("postgres/data");
         std::fs::create_dir_all(folder.join("postgres"))?;
         std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o755))?;
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
-        // Known from now on, and removed with the storm whatever comes.
+        // Registered from now on, so that it is removed with the storm in any case.
         let services = stage.services.another_postgres(&folder, port);
         let mut backup = Command::new("pg_basebackup");
         backup.args(["--checkpoint=fast", "--wal-method=stream", "--no-sync", "--write-recovery-conf"]);
@@ -119,7 +119,7 @@ impl Standby {
         Ok(Self { address: format!("127.0.0.1:{port}"), url: url.to_string() })
     }
 
-    /// From here on it lags.
+    /// Stops the replication: from here on the standby lags.
     async fn follow_nobody(&self) -> Result<(), Failure> {
         let mut session = session::connect(&self.url).await?;
         session::run(&mut session, "ALTER SYSTEM SET primary_conninfo = ''".to_owned()).await?;
@@ -130,13 +130,13 @@ impl Standby {
         let prepared: i64 = ask(&mut session, "SELECT count(*) FROM pg_prepared_xacts").await?;
         session::end(session).await;
         if prepared > 0 {
-            return Err("the standby knows a prepared transaction, which nobody would decide there".into());
+            return Err("the standby has a prepared transaction, which would stay undecided there".into());
         }
         Ok(())
     }
 }
 
-/// A single answer.
+/// Returns a single value.
 async fn ask<T>(session: &mut PgConnection, sql: &'static str) -> Result<T, Failure>
 where
     T: Send + Unpin + Type<Postgres> + for<'r> Decode<'r, Postgres>,

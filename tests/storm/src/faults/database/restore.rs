@@ -1,5 +1,5 @@
-//! A backup takes the place of the producers' database while everything goes on: what was committed
-//! since is undone, rows, cursor, lease and all, and some of it is at the broker.
+//! A backup replaces the producers' database while everything goes on. Everything committed since
+//! is undone: rows, cursor, lease. Some of it is already at the broker.
 
 use std::path::{Path, PathBuf};
 
@@ -16,17 +16,18 @@ use crate::faults::{Fault, FaultKind, Injected, seconds};
 use crate::journal::{Journal, WENT_BACK};
 use crate::stage::Stage;
 
-/// `pg_dump` at one moment, `pg_restore` at a later one: into a database beside the other one,
-/// which then gives its name away. Inboxes and effects are in a database of their own, and stay.
+/// A fault that runs `pg_dump` at one moment and `pg_restore` at a later one. The backup is
+/// restored into a database beside the present one, and then takes its name. Inboxes and effects
+/// are in another database, which stays.
 ///
-/// Nobody can connect from the moment at which the difference is written down to that at which the
-/// backup has the name. So everything that was committed and is not in the backup is in the list.
+/// From the moment at which the difference is recorded until the backup has the name, no client can
+/// connect. So the list has everything that was committed and is not in the backup.
 #[derive(Debug, Default)]
 pub struct Restore {
     dump: Option<PathBuf>,
 }
 
-/// For the locks that a dump takes, while somebody holds tables.
+/// Timeout for the locks that a dump takes while another fault holds tables.
 const LOCK_WAIT: &str = "--lock-wait-timeout=20s";
 
 #[async_trait]
@@ -48,7 +49,7 @@ impl Fault<Stage> for Restore {
     async fn heal(&mut self, stage: &Stage) -> Result<(), Failure> {
         let Some(dump) = &self.dump else { return Ok(()) };
         let mut swap = Swap::open(&stage.database.producers).await?;
-        // Otherwise an earlier try has come that far.
+        // Otherwise an earlier attempt has come this far.
         if swap.has_present().await? {
             swap.restore(dump).await?;
             let mut present = swap.fence.close().await?;
@@ -57,8 +58,8 @@ impl Fault<Stage> for Restore {
             Journal::open(&stage.folder.join(WENT_BACK))?.write(&[lost])?;
             session::end(present).await;
             session::end(backup).await;
-            // Not removed at once: a crash in the middle of that leaves a database that is neither
-            // there nor gone.
+            // Not dropped at once: a crash in the middle of that would leave a database that is
+            // neither there nor gone.
             swap.run("ALTER DATABASE {present} RENAME TO {former}").await?;
         }
         swap.run("ALTER DATABASE {backup} RENAME TO {present}").await?;
@@ -69,8 +70,8 @@ impl Fault<Stage> for Restore {
     }
 }
 
-/// The database, the one beside it that a backup is restored into, and the name under which it
-/// goes.
+/// The present database, the one that a backup is restored into, and the name that the present one
+/// gets when it is replaced.
 struct Swap {
     fence: Fence,
     backup: Identifier,
@@ -101,10 +102,10 @@ impl Swap {
         Ok(sqlx::query_scalar(sql).bind(name.as_str()).fetch_one(admin).await?)
     }
 
-    /// The backup, beside the database that is still in use.
+    /// Restores the backup beside the database that is still in use.
     async fn restore(&mut self, dump: &Path) -> Result<(), Failure> {
         self.fence.refuse_prepared().await?;
-        // Databases that earlier tries have left.
+        // Earlier attempts may have left these databases.
         self.run("DROP DATABASE IF EXISTS {backup} WITH (FORCE)").await?;
         self.run("DROP DATABASE IF EXISTS {former} WITH (FORCE)").await?;
         self.run("CREATE DATABASE {backup}").await?;

@@ -1,5 +1,5 @@
-//! Sessions that touch what producers touch: in the opposite order, or between their reading and
-//! their writing.
+//! Sessions that touch the same rows as producers: in the opposite order, or between their read and
+//! their write.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -17,15 +17,15 @@ use crate::Failure;
 use crate::faults::{Fault, FaultKind, Injected, seconds};
 use crate::stage::{Database, Stage};
 
-/// The names of a few accounts, in the order in which producers never lock: descending.
+/// Returns the names of a few accounts in descending order, in which producers never lock.
 fn descending(accounts: u32, rng: &mut StdRng) -> Vec<String> {
     let mut chosen = (0..accounts).choose_multiple(rng, 3);
     chosen.sort_unstable_by(|a, b| b.cmp(a));
     chosen.into_iter().map(Database::account).collect()
 }
 
-/// Sessions that lock accounts in the opposite order: whoever loses, a producer or a rival, gets
-/// 40P01.
+/// A fault with sessions that lock accounts in the opposite order. The victim, a producer or a
+/// rival, gets 40P01.
 #[derive(Debug, Default)]
 pub struct Deadlocks {
     rivals: JoinSet<()>,
@@ -33,14 +33,14 @@ pub struct Deadlocks {
 }
 
 impl Deadlocks {
-    /// How often a rival was the loser; producers lose as well.
+    /// Returns how often a rival was the victim; producers are as well.
     #[must_use]
     pub fn lost_by_rivals(&self) -> u64 {
         self.met.load(Relaxed)
     }
 }
 
-/// Rivals at a time.
+/// Number of concurrent rivals.
 const RIVALS: usize = 2;
 
 #[async_trait]
@@ -60,7 +60,8 @@ impl Fault<Stage> for Deadlocks {
                     match embrace(&mut session, &names, rng.random_range(5..=60)).await {
                         Ok(()) => {}
                         Err(error) if is(&error, "40P01") => drop(met.fetch_add(1, Relaxed)),
-                        // Too long a wait is none of a rival's business; a lost session is.
+                        // A rival survives a statement that waited too long, but not a lost
+                        // session.
                         Err(error) if is(&error, "57014") => {}
                         Err(_) => return,
                     }
@@ -71,7 +72,7 @@ impl Fault<Stage> for Deadlocks {
     }
 
     async fn heal(&mut self, _stage: &Stage) -> Result<(), Failure> {
-        // Their sessions end with them.
+        // Stopping a task ends its session.
         self.rivals.shutdown().await;
         Ok(())
     }
@@ -89,8 +90,8 @@ async fn embrace(session: &mut PgConnection, names: &[String], pause_ms: u64) ->
     transaction.rollback().await
 }
 
-/// A session that updates accounts all the time, to what they are: transactions at REPEATABLE READ
-/// and above that read one before get 40001.
+/// A fault with a session that keeps updating accounts without changing them. Transactions at
+/// REPEATABLE READ and above that have read such an account get 40001.
 #[derive(Debug, Default)]
 pub struct Conflicts {
     rivals: JoinSet<()>,

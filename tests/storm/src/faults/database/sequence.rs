@@ -1,5 +1,5 @@
-//! The sequence of the outbox goes back, as after a restore of data without it, or a logical
-//! upgrade.
+//! The sequence of the outbox goes back, as after a restore of the data without it, or after a
+//! logical upgrade.
 
 use async_trait::async_trait;
 use rand::Rng as _;
@@ -11,13 +11,13 @@ use crate::faults::{Fault, FaultKind, Injected};
 use crate::journal::{Journal, SET_BACK, SetBack};
 use crate::stage::Stage;
 
-/// `setval` to an earlier id: new rows get ids that the relay has passed. Rows that it has not read
-/// yet may leave after new ones of their keys (`docs/operations/histories.md`), so the ids that are
-/// given out twice are written down.
+/// A fault that calls `setval` with an earlier id, so that new rows get ids that the relay has
+/// passed. Rows that it has not read yet may leave after newer ones of their keys
+/// (`docs/operations/histories.md`). So the range of ids that are assigned twice is recorded.
 #[derive(Debug)]
 pub struct SequenceReset;
 
-/// Ids that producers take between the question where the sequence stands and the answer.
+/// Ids that producers may take between the query for the sequence's position and `setval`.
 const MEANWHILE: i64 = 100;
 
 #[async_trait]

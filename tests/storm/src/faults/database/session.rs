@@ -7,16 +7,16 @@ use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _};
 
 use crate::Failure;
 
-/// As which a fault's sessions are listed: other faults leave them alone.
+/// The `application_name` of a fault's sessions, by which other faults spare them.
 pub(super) const APPLICATION: &str = "storm-fault";
 
-/// Connects directly, past every proxy. No statement waits longer than three seconds, so that a
-/// inject returns.
+/// Connects directly, past every proxy. No statement waits longer than three seconds, so that
+/// `inject` returns.
 pub(super) async fn connect(url: &str) -> Result<PgConnection, Failure> {
     Ok(options(url)?.connect().await?)
 }
 
-/// How [`connect`] connects.
+/// Returns the options with which [`connect`] connects.
 pub(super) fn options(url: &str) -> Result<PgConnectOptions, Failure> {
     Ok(PgConnectOptions::from_str(url)?
         .application_name(APPLICATION)
@@ -29,7 +29,7 @@ pub(super) async fn run(session: &mut PgConnection, sql: String) -> Result<(), F
     Ok(())
 }
 
-/// Ends a session and with it its transaction. One that the server has ended is as good.
+/// Ends a session and with it its transaction. A session that the server has ended is ignored.
 pub(super) async fn end(session: PgConnection) {
     let _ = session.close().await;
 }

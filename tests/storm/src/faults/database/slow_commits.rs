@@ -1,4 +1,4 @@
-//! Commits that take long, as on a disk that is busy: every commit waits before it is flushed.
+//! Slow commits, as on a busy disk: every commit waits before it is flushed.
 
 use std::ops::RangeInclusive;
 
@@ -11,14 +11,14 @@ use crate::Failure;
 use crate::faults::{Fault, FaultKind, Injected, seconds};
 use crate::stage::Stage;
 
-/// `commit_delay` of both databases, for sessions that begin from now on; the others are ended, so
-/// that they begin anew. `commit_siblings` is 0: a commit waits also when it is alone.
+/// A fault that sets `commit_delay` of both databases for new sessions, and ends the present ones,
+/// so that clients begin new ones. `commit_siblings` is 0, so a commit waits even when it is alone.
 #[derive(Debug, Default)]
 pub struct SlowCommits {
     slowed: bool,
 }
 
-/// How long a commit waits, in milliseconds.
+/// Delay of a commit, in milliseconds.
 const DELAY: RangeInclusive<u32> = 10..=20;
 
 #[async_trait]
@@ -44,7 +44,7 @@ impl Fault<Stage> for SlowCommits {
     }
 }
 
-/// Changes settings of both databases, and ends their sessions, other faults' excepted.
+/// Changes settings of both databases, and ends their sessions, except those of faults.
 async fn set(stage: &Stage, changes: &[String]) -> Result<(), Failure> {
     for url in [&stage.database.producers, &stage.database.consumers] {
         let mut session = session::connect(url).await?;

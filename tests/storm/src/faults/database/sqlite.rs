@@ -1,4 +1,4 @@
-//! A SQLite file that is busy: somebody else writes, and takes long.
+//! A busy SQLite file: another connection writes for a long time.
 
 use std::str::FromStr as _;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::Failure;
 use crate::faults::{Fault, FaultKind, Injected, seconds};
 use crate::stage::Stage;
 
-/// A connection that holds `BEGIN IMMEDIATE` on the producers' file or the consumers'.
+/// A fault with a connection that holds `BEGIN IMMEDIATE` on the producers' or the consumers' file.
 #[derive(Debug, Default)]
 pub struct Busy {
     writer: Option<SqliteConnection>,

@@ -1,5 +1,4 @@
-//! The SQL that `plan` prints, run by an administrator, and all kinds of tables that it is made
-//! for.
+//! The SQL that `plan` prints, run by an administrator, for every kind of table.
 
 use sqlx::{Executor as _, Postgres};
 use tests::relay_process::Config;
@@ -10,14 +9,15 @@ use crate::commands::Ran;
 
 const BROKER: &str = "[pipeline.kafka]\nbootstrap_servers = [\"127.0.0.1:1\"]\n";
 
-/// A kind of table: its columns but the id, the section, a row that waits and a new one, and the
-/// messages that they become: topic, key, kind, content type, headers, payload.
+/// A kind of table: its columns except the id, the configuration section, a waiting row and a new
+/// one. The messages that the rows become are given as topic, key, kind, content type, headers,
+/// payload.
 struct Kind {
     columns: &'static str,
     section: &'static str,
     rows: [&'static str; 2],
     messages: &'static [&'static str],
-    /// Finds rows that are not marked.
+    /// Condition for rows that are not marked.
     unmarked: &'static str,
 }
 
@@ -73,9 +73,9 @@ const KINDS: [Kind; 4] = [
     },
 ];
 
-/// Goal: an administrator can run the SQL, of every kind of table; it does what `over` and `back`
-/// do, and `status` sees every damage. Oracle: messages, byte for byte; marks; a row that is not
-/// stored leaves nothing; states and exit codes.
+/// Goal: an administrator can run the SQL for every kind of table. It does what `over` and `back`
+/// do, and `status` sees every kind of damage. Oracle: messages, byte for byte; marks; a row that
+/// is not stored leaves no message; states and exit codes.
 pub(super) async fn the_printed_sql(stage: Stage) -> Outcome {
     let database = Database::<Postgres>::migrated(&stage).await?;
     for (number, kind) in KINDS.into_iter().enumerate() {
@@ -130,7 +130,7 @@ async fn produce(database: &Database<Postgres>, sql: &str) -> Outcome {
     Ok(())
 }
 
-/// The findings of the doctor about the old table.
+/// Returns the doctor's findings about the old table.
 async fn diagnosis(config: &Config) -> Result<String, Failure> {
     let report = Ran::with(config, &["doctor", "--output", "json"]).await?.json()?;
     let checks = report["pipelines"][0]["checks"].as_array().ok_or("no checks")?;
@@ -142,7 +142,8 @@ async fn diagnosis(config: &Config) -> Result<String, Failure> {
     Ok(found.join("; "))
 }
 
-/// A trigger that is off, another mapping, and a producer without rights.
+/// Causes three kinds of damage: a disabled trigger, another mapping, and a producer without
+/// rights.
 async fn damages(
     stage: &Stage,
     database: &Database<Postgres>,

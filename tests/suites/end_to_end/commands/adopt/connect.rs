@@ -1,4 +1,4 @@
-//! The same table, with Debezium itself: its connector in Kafka Connect.
+//! The same table with Debezium itself: its connector in Kafka Connect.
 
 use std::time::{Duration, Instant};
 
@@ -10,11 +10,11 @@ use super::debezium::Site;
 use super::{Writers, adopt, adopted, fact, placed};
 use crate::commands::Ran;
 
-/// Rows that are there when the connector starts, and that its snapshot publishes.
+/// Rows that exist when the connector starts, and that its snapshot publishes.
 const BEFORE: i64 = 2_000;
 const ACCOUNTS: i64 = 8;
 
-/// $1 the aggregate, $2 the last number of each account.
+/// Parameters: $1 is the aggregate, $2 the last number of each account.
 const FILL: [&str; 3] = [
     "INSERT INTO placed SELECT key, n FROM account, generate_series(1, $2::bigint) AS n WHERE $1 <> ''",
     "INSERT INTO outboxevent (aggregatetype, aggregateid, type, payload)
@@ -23,11 +23,12 @@ const FILL: [&str; 3] = [
     "UPDATE account SET seq = $2 WHERE $1 <> ''",
 ];
 
-/// Half of the rows stay in the table.
+/// Deletes half of the rows; the others stay in the table.
 const DELETE: &str = "DELETE FROM outboxevent WHERE aggregateid = $1 AND payload = \
                       jsonb_build_object('key', $1::text, 'seq', $2::bigint) AND $2::bigint % 2 = 0";
 
-/// As the document says: it leaves its publication as it is, and beats while the database is quiet.
+/// Settings from the document: the connector leaves its publication unchanged, and sends heartbeats
+/// while the database is quiet.
 const CONNECTOR: &str = "\
 publication.autocreate.mode=disabled
 heartbeat.interval.ms=200
@@ -41,7 +42,7 @@ value.converter=org.apache.kafka.connect.storage.StringConverter
 offset.flush.interval.ms=1000
 ";
 
-/// A start that takes little: no second compiler, and no threads of a collector.
+/// Options for a light start: no second compiler, and no collector threads.
 const JAVA: &str = "-Xmx512m -XX:TieredStopAtLevel=1 -XX:+UseSerialGC";
 
 fn connector(stage: &Stage, site: &Site) -> Result<ConnectOptions, Failure> {
@@ -60,10 +61,10 @@ fn connector(stage: &Stage, site: &Site) -> Result<ConnectOptions, Failure> {
     Ok(options)
 }
 
-/// How long a virtual machine may take to start on a machine that has other things to do.
+/// How long a Java virtual machine may take to start on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(100);
 
-/// Waits until so many records are there, and Kafka Connect with it.
+/// Waits until this many records are there, and checks that Kafka Connect still runs.
 async fn published(site: &Site, connect: &mut Connect, wanted: usize) -> Outcome {
     let began = Instant::now();
     while site.broker.drain(&site.topic, 0).await?.len() < wanted {
@@ -76,11 +77,12 @@ async fn published(site: &Site, connect: &mut Connect, wanted: usize) -> Outcome
     Ok(())
 }
 
-/// Goal: producers go on without a change, from Debezium to the relay and back, those whose rows
-/// stay and those whose rows are gone at the commit; each message goes one way, and accounts keep
-/// their order. Oracle: the checker, over what Kafka holds in the end; `status` says that the slot
-/// is not through while rows have yet to leave, and that it is once they have, although nothing
-/// passes the publication any more; key, value and the header `id` are the same both ways.
+/// Goal: producers continue without a change, from Debezium to the relay and back. Some of them
+/// keep their rows, others delete them before the commit. Each message goes one way, and accounts
+/// keep their order. Oracle: the checker, over the final contents of Kafka; `status` reports that
+/// the slot is not through while rows have yet to leave, and that it is once they have, although
+/// the publication then lets nothing more pass; key, value and the header `id` are the same both
+/// ways.
 pub(super) async fn goes_over_and_back(stage: Stage) -> Outcome {
     let site = Site::make(&stage).await?;
     let Site { owner, admin, broker, topic, config, .. } = &site;
@@ -91,7 +93,7 @@ pub(super) async fn goes_over_and_back(stage: Stage) -> Outcome {
     let options = connector(&stage, &site)?;
     broker.create_topic(&stage, &format!("__debezium-heartbeat.{}", options.slot)).await?;
 
-    // The old way: what was there, and what comes. Writers that come earlier would be part of the
+    // The old way: existing rows, then new ones. Writers that start earlier would be part of the
     // snapshot, which has the order of the table's pages.
     let mut connect = options.start()?;
     let snapshot = usize::try_from(BEFORE)?;
@@ -99,7 +101,7 @@ pub(super) async fn goes_over_and_back(stage: Stage) -> Outcome {
     let writers = Writers::start(&site.producer, &[site.insert(), DELETE.to_owned()]);
     published(&site, &mut connect, snapshot + 200).await?;
 
-    // Over, while the connector stands still with rows to read.
+    // Over, while the connector is paused with rows to read.
     connect.pause()?;
     let over = adopted(config, owner, "over", 0).await?;
     assert_eq!((&over["outcome"], &over["imported"]), (&"adopted".into(), &0.into()), "{over}");

@@ -1,5 +1,5 @@
 //! A table of Debezium's outbox event router: producers insert a row and delete it at once, and a
-//! replication slot tells of it.
+//! replication slot reports the insert.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,8 +27,8 @@ CREATE PUBLICATION dbz_publication FOR TABLE outboxevent;";
 
 const SLOT: &str = "SELECT pg_create_logical_replication_slot('debezium', 'pgoutput')";
 
-/// A reader of the slot in the place of Debezium: it reads what the publication lets through, as
-/// the connector does.
+/// A reader of the slot in place of Debezium. Like the connector, it reads what the publication
+/// lets through.
 struct Slot<'a>(&'a PgPool);
 
 impl Slot<'_> {
@@ -45,8 +45,8 @@ impl Slot<'_> {
     }
 }
 
-/// The last column of an insert: `I`, relation, `N`, the number of columns, then a kind and a
-/// length before each text.
+/// Returns the last column of an insert message. Its format is `I`, relation, `N`, the number of
+/// columns, then a kind and a length before each text.
 fn last_column(insert: &[u8]) -> Result<&[u8], Failure> {
     let mut rest = insert.get(8..).ok_or("a short insert")?;
     let mut last = None;
@@ -59,13 +59,13 @@ fn last_column(insert: &[u8]) -> Result<&[u8], Failure> {
     last.ok_or_else(|| "an insert without columns".into())
 }
 
-/// The database of the producers on a server of its own, the topic, and the relay's configuration.
+/// The producers' database on a server of its own, the topic, and the relay's configuration.
 pub(super) struct Site {
     pub(super) cluster: Cluster,
-    /// The database, as the owner of its tables.
+    /// URL of the database as the owner of its tables.
     pub(super) owner: String,
     pub(super) admin: PgPool,
-    /// The database, as a producer.
+    /// Pool for the database as a producer.
     pub(super) producer: PgPool,
     pub(super) broker: Arc<dyn Broker>,
     pub(super) topic: String,
@@ -103,7 +103,7 @@ impl Site {
         Ok(Self { cluster, owner, admin, producer, broker, topic, aggregate, config })
     }
 
-    /// The statement of a producer, for [`Writers`].
+    /// Returns the statement of a producer, for [`Writers`].
     pub(super) fn insert(&self) -> String {
         format!(
             "INSERT INTO outboxevent (aggregatetype, aggregateid, type, payload)
@@ -112,7 +112,7 @@ impl Site {
         )
     }
 
-    /// Waits until so many rows have been handed over.
+    /// Waits until this many rows have been handed over.
     pub(super) async fn handed_over(&self, wanted: i64) -> Outcome {
         eventually("rows are handed over", || async {
             let count = "SELECT count(*) FROM outbox_message";
@@ -123,10 +123,10 @@ impl Site {
     }
 }
 
-/// Goal: producers whose rows are gone at the commit go on without a change, from Debezium to the
-/// relay and back; each message goes one way, and accounts keep their order. Oracle: the checker,
-/// over what the slot told before and after, and what Kafka holds; the slot's state as `status`
-/// tells it; a relay that runs is refused.
+/// Goal: producers that delete their rows before the commit continue without a change, from
+/// Debezium to the relay and back. Each message goes one way, and accounts keep their order.
+/// Oracle: the checker, over what the slot reported before and after, and the contents of Kafka;
+/// the slot's state that `status` reports; `over` is refused while a relay runs.
 pub(super) async fn goes_over_and_back(stage: Stage) -> Outcome {
     let site = Site::make(&stage).await?;
     let Site { owner, admin, broker, topic, config, .. } = &site;
@@ -187,7 +187,7 @@ pub(super) async fn goes_over_and_back(stage: Stage) -> Outcome {
     let is_uuid = |id: &String| uuid::Uuid::parse_str(id).is_ok();
     assert!(records.iter().all(|it| it.headers.get("id").is_some_and(is_uuid)), "{:?}", records.first());
 
-    // Debezium puts the table back as it starts, unless it is told not to.
+    // On start, Debezium resets the publication to the table, unless it is configured not to.
     adopted(config, owner, "over", 0).await?;
     site.cluster.execute("ALTER PUBLICATION dbz_publication SET TABLE outboxevent").await?;
     let status = adopted(config, owner, "status", 2).await?;

@@ -1,5 +1,5 @@
-//! `relay adopt`: a foreign outbox table goes over and back under writers; what cannot be adopted
-//! is left as it is.
+//! `relay adopt`: a foreign outbox table goes over and back while producers write. A table that
+//! cannot be adopted stays as it is.
 
 mod by_hand;
 mod connect;
@@ -22,11 +22,11 @@ use tokio::task::JoinSet;
 
 use super::Ran;
 
-/// The pipeline.
+/// Name of the relay and its pipeline.
 const RELAY: &str = "accounts";
 
-/// A counter for each account: its row lock makes the numbers of a key ascend in the order of
-/// commits, so that a gap and a reversal show.
+/// A counter for each account. Its row lock makes the numbers of a key ascend in commit order, so
+/// that gaps and reversals show.
 const ACCOUNTS: &str = "\
 CREATE TABLE account (key text PRIMARY KEY, seq bigint NOT NULL);
 INSERT INTO account SELECT 'account-' || n, 0 FROM generate_series(1, 8) AS n;
@@ -78,19 +78,19 @@ async fn adopt(config: &Config, owner: &str, verb: &str, more: &[&str]) -> Resul
     Ran::on(owner, &[&base[..], signed, more].concat()).await
 }
 
-/// The same as JSON, demanding an exit code.
+/// Does the same with JSON output, and demands an exit code.
 async fn adopted(config: &Config, owner: &str, verb: &str, code: i32) -> Result<Value, Failure> {
     adopt(config, owner, verb, &["--output", "json"]).await?.ended(code)?.json()
 }
 
-/// Producers that never stop, and of whose transactions some roll back.
+/// Producers that write until stopped, and roll some of their transactions back.
 struct Writers {
     stop: watch::Sender<bool>,
     tasks: JoinSet<Outcome>,
 }
 
 impl Writers {
-    /// `statements` write a message: $1 is the account, $2 its number.
+    /// Starts the producers. `statements` write a message: $1 is the account, $2 its number.
     fn start(pool: &PgPool, statements: &[String]) -> Self {
         let (stop, stopped) = watch::channel(false);
         let mut tasks = JoinSet::new();
@@ -111,7 +111,7 @@ impl Writers {
         Self { stop, tasks }
     }
 
-    /// Stops them; each of their statements must have succeeded.
+    /// Stops the producers. Each of their statements must have succeeded.
     async fn stop(mut self) -> Outcome {
         self.stop.send_replace(true);
         while let Some(ended) = self.tasks.join_next().await {
@@ -137,20 +137,20 @@ async fn write(pool: &PgPool, key: &str, statements: &[String], is_rolled_back: 
     Ok(())
 }
 
-/// The committed rows, for the judge.
+/// Returns the committed rows for the checker.
 async fn placed(pool: &PgPool) -> Result<Vec<Fact>, Failure> {
     let rows: Vec<(String, i64)> = sqlx::query_as("SELECT key, seq FROM placed").fetch_all(pool).await?;
     Ok(rows.into_iter().map(|(key, seq)| Fact::new(key, seq)).collect())
 }
 
-/// A message's payload as a fact.
+/// Returns a message's payload as a fact.
 fn fact(payload: &[u8]) -> Result<Fact, Failure> {
     let value: Value = serde_json::from_slice(payload)?;
     let key = value["key"].as_str().ok_or("a payload without a key")?;
     Ok(Fact::new(key, value["seq"].as_i64().ok_or("a payload without a number")?))
 }
 
-/// Waits until a count has come that far.
+/// Waits until a count has reached `wanted`.
 async fn at_least(database: &Database<Postgres>, count: &str, wanted: i64) -> Outcome {
     eventually(&format!("{wanted}: {count}"), || async {
         Ok((database.integer(count).await? >= wanted).then_some(()))

@@ -1,4 +1,4 @@
-//! Tables that cannot be adopted, and a moment at which none can be.
+//! Tables that cannot be adopted, and a situation in which none can be.
 
 use sqlx::{Postgres, Sqlite};
 use tests::relay_process::Config;
@@ -9,7 +9,7 @@ use crate::commands::Ran;
 
 const BROKER: &str = "[pipeline.kafka]\nbootstrap_servers = [\"127.0.0.1:1\"]\n";
 
-/// A table that can be adopted; `@` is its name in a case.
+/// A table that can be adopted. `@` stands for its name in a case.
 const TABLE: &str = "CREATE TABLE @ (id bigint, topic text, aggregate_id text, type text, payload jsonb, \
                      sent_at timestamptz);";
 const ROW: &str = "INSERT INTO @ VALUES (7, 'orders', 'a', 'placed', '{\"n\": 1}', NULL);";
@@ -18,7 +18,8 @@ const PENDING: &str = "columns = { topic = \"topic\", key = \"aggregate_id\" }\n
 
 const DELETE: &str = "columns = { topic = \"topic\", key = \"aggregate_id\" }\nwhen_sent = \"delete\"\n";
 
-/// SQL after the table was made, the section after its table, and what is told: problem and remedy.
+/// SQL to run after the table was created, the section after its table name, and the expected parts
+/// of the error: problem and remedy.
 type Case = (&'static str, &'static str, &'static [&'static str]);
 
 const CASES: [Case; 38] = [
@@ -184,7 +185,8 @@ const CASES: [Case; 38] = [
     ),
 ];
 
-/// All that a refusal must leave: triggers, messages, audit, publications, and the rows themselves.
+/// Returns everything that a refusal must not change: triggers, functions, messages, audit,
+/// publications and rows.
 async fn footprint(database: &Database<Postgres>, table: &str) -> Result<Vec<String>, Failure> {
     let mut footprint = database
         .texts(
@@ -205,8 +207,8 @@ fn config(stage: &Stage, url: &str, section: &str) -> Result<Config, Failure> {
     Config::with_section(stage, RELAY, url, BROKER, section)
 }
 
-/// Goal: whatever is wrong with a table is told before anything changes: what, the value, what to
-/// do. Oracle: exit code 2 and the words, of `over` and of `plan`; triggers, functions, messages,
+/// Goal: every fault of a table is reported before anything changes, with the value and the remedy.
+/// Oracle: exit code 2 and the words, of `over` and of `plan`; triggers, functions, messages,
 /// audit, publications and rows are the same afterwards.
 pub(super) async fn refused(stage: Stage) -> Outcome {
     let database = Database::<Postgres>::migrated(&stage).await?;
@@ -221,16 +223,16 @@ pub(super) async fn refused(stage: Stage) -> Outcome {
         let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
         let about = |failure: Failure| Failure::from(format!("case {number}, {sql}: {failure}"));
         adopt(&config, &database.url, "over", &[]).await?.refused(2, &parts).map_err(about)?;
-        // The grants that are missing are told beside the SQL.
+        // `plan` reports missing grants beside its SQL instead of refusing.
         if parts.iter().all(|part| !part.contains("GRANT")) {
             adopt(&config, &database.url, "plan", &[]).await?.refused(2, &parts).map_err(about)?;
         }
         assert_eq!(footprint(&database, &table).await?, before, "case {number}, {sql}");
-        // The next case is not to be refused for this one's publication.
+        // The next case must not be refused because of this one's publication.
         database.execute(&named("DROP PUBLICATION IF EXISTS all_@, schema_@")).await?;
     }
 
-    // Each user who runs it; and databases that have no outbox or no PostgreSQL.
+    // Now the users who run it, and databases without an outbox or that are not PostgreSQL.
     database.execute(&format!("{TABLE}{ROW}").replace('@', "good")).await?;
     let section = format!("[pipeline.adopt]\ntable = \"good\"\n{PENDING}");
     let good = config(&stage, &database.url, &section)?;
@@ -256,9 +258,9 @@ pub(super) async fn refused(stage: Stage) -> Outcome {
     Ran::with(&config, &unsigned).await?.refused(2, &["who decides"])
 }
 
-/// Goal: a writer that stays open stops the move for a moment, and nothing else. Oracle: exit code
-/// 3 with the writer's name; nothing has changed; a second writer was held back no longer than the
-/// timeout; the same command passes when the writer is done.
+/// Goal: an open writer stops the move for a moment, with no other effect. Oracle: exit code 3 with
+/// the writer's name; nothing has changed; a second writer was delayed no longer than the timeout;
+/// the same command succeeds when the writer is done.
 pub(super) async fn an_open_writer(stage: Stage) -> Outcome {
     let database = Database::<Postgres>::migrated(&stage).await?;
     database.execute(&format!("{TABLE}{ROW}").replace('@', "old")).await?;

@@ -1,4 +1,4 @@
-//! A table with a status column, which a poller reads.
+//! A table with a status column that a poller reads.
 
 use sqlx::{PgPool, Postgres};
 use tests::facts::{Fact, Order, all_stored};
@@ -28,7 +28,7 @@ columns = { topic = \"topic\", key = \"aggregate_id\" }
 pending = \"sent_at\"
 ";
 
-/// The old relay: reads what waits in the order of ids, and marks it.
+/// The old relay: reads waiting rows in the order of ids, and marks them.
 struct Poller {
     stop: watch::Sender<bool>,
     task: JoinHandle<Result<Vec<Fact>, Failure>>,
@@ -59,17 +59,18 @@ impl Poller {
         Self { stop, task }
     }
 
-    /// Stops it after what it has in hand; returns what it sent.
+    /// Stops the poller after its current batch. Returns what it sent.
     async fn stop(self) -> Result<Vec<Fact>, Failure> {
         self.stop.send_replace(true);
         self.task.await?
     }
 }
 
-/// Goal: producers go on without a change while their table goes from a poller to the relay and
-/// back; nothing is lost, nothing comes twice, each account keeps its order, and what waited leaves
-/// first. Oracle: the checker, over what the poller sent, what Kafka holds, and what the poller
-/// sent afterwards; places, old ids and marks in the database; the audit; exit codes.
+/// Goal: producers continue without a change while their table goes from a poller to the relay and
+/// back. Nothing is lost or sent twice, each account keeps its order, and waiting rows are
+/// published first. Oracle: the checker, over what the poller sent before, the contents of Kafka,
+/// and what the poller sent afterwards; positions, old ids and marks in the database; the audit;
+/// exit codes.
 pub(super) async fn goes_over_and_back(stage: Stage) -> Outcome {
     let broker = brokers::open(Backend::Kafka).await?;
     let topic = broker.topic_name(&stage, "accounts");
@@ -141,7 +142,7 @@ pub(super) async fn goes_over_and_back(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// The lowest places are those of one transaction, in the order of the old ids.
+/// Checks that the lowest positions belong to one transaction, in the order of the old ids.
 async fn the_imported_come_first(database: &Database<Postgres>, imported: i64) -> Outcome {
     let first = format!(
         "SELECT xid, id, (headers ->> 'legacy-id')::bigint AS old FROM outbox_message ORDER BY id LIMIT {imported}"
@@ -156,7 +157,8 @@ async fn the_imported_come_first(database: &Database<Postgres>, imported: i64) -
     Ok(())
 }
 
-/// Each message is its row: key, kind, topic, payload and old id; and each row is marked.
+/// Checks that each message equals its row in key, kind, topic, payload and old id, and that each
+/// row is marked.
 async fn the_same_rows(database: &Database<Postgres>, handed_over: i64) -> Outcome {
     let same = "SELECT count(*) FROM outbox_message AS m JOIN event_outbox AS e
         ON e.id::text = m.headers ->> 'legacy-id' AND e.topic = m.topic AND e.aggregate_id = m.key

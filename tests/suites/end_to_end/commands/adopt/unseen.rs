@@ -1,4 +1,4 @@
-//! Changes of an adopted table that make no message: refused, or imported later.
+//! Changes to an adopted table that make no message: they are refused, or imported later.
 
 use sqlx::{Executor as _, Postgres};
 use tests::relay_process::Config;
@@ -8,14 +8,14 @@ use super::{RELAY, adopt, adopted};
 
 const BROKER: &str = "[pipeline.kafka]\nbootstrap_servers = [\"127.0.0.1:1\"]\n";
 
-/// The column that tells what waits, what it is until then, and its section.
+/// Type of the column that marks waiting rows, its value for a waiting row, and the section for it.
 const MARKS: [(&str, &str, &str); 3] = [
     ("timestamptz", "NULL", ""),
     ("boolean", "false", ""),
     ("text", "'NEW'", "pending_value = \"NEW\"\nsent_value = \"SENT\"\n"),
 ];
 
-/// One row per account, as a producer has it that keeps only the latest.
+/// Adopts a table with one row for each account, as of a producer that keeps only the latest state.
 async fn table(
     stage: &Stage,
     database: &Database<Postgres>,
@@ -39,9 +39,9 @@ async fn table(
     Ok(config)
 }
 
-/// Goal: a producer that changes a row after it was handed over, with an upsert or later, learns
-/// that nothing would send the change; what the old relay would not have sent either passes.
-/// Oracle: the error of the producer's statement, and the messages.
+/// Goal: a producer that changes a row after it was handed over, by an upsert or later, gets an
+/// error, because no message would carry the change. A change that the old relay would not have
+/// sent either succeeds. Oracle: the error of the producer's statement, and the messages.
 pub(super) async fn changes(stage: Stage) -> Outcome {
     let database = Database::<Postgres>::migrated(&stage).await?;
     for (number, (_, waits, _)) in MARKS.into_iter().enumerate() {
@@ -70,7 +70,7 @@ pub(super) async fn changes(stage: Stage) -> Outcome {
         ] {
             produce(sql).await?;
         }
-        // A trigger that runs after the mark.
+        // A trigger that runs after the one that marks the row.
         database
             .execute(&of_table(
                 "CREATE FUNCTION late_@() RETURNS trigger LANGUAGE plpgsql AS
@@ -93,8 +93,8 @@ pub(super) async fn changes(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// Goal: rows that no trigger has seen are shown as waiting, and handed over by `over`, although
-/// the adoption is whole. Oracle: exit codes, the outcome, messages, and a second `over`.
+/// Goal: rows that no trigger has seen are shown as waiting, and `over` hands them over although
+/// the table is already adopted. Oracle: exit codes, the outcome, messages, and a second `over`.
 pub(super) async fn rows(stage: Stage) -> Outcome {
     let database = Database::<Postgres>::migrated(&stage).await?;
     let config = table(&stage, &database, 0).await?;

@@ -11,10 +11,10 @@ use crate::Failure;
 use crate::faults::{Fault, FaultKind, Injected, seconds};
 use crate::stage::Stage;
 
-/// Longer than a request may take, and than a lease.
+/// The fault that lasts longer than the timeout of a request, and than a lease.
 const SILENT_QUEUE: &str = "silent-queue";
 
-/// The gateway is in a bad mood for a while. Of two at once the later one counts.
+/// A fault that sets the mood of the gateway for a while. Of two at once the later one counts.
 #[derive(Debug)]
 pub struct SqsErrors {
     name: &'static str,
@@ -22,7 +22,7 @@ pub struct SqsErrors {
 }
 
 impl SqsErrors {
-    /// One of each kind.
+    /// Returns one fault of each kind.
     #[must_use]
     pub fn all() -> Vec<Self> {
         let new = |name, mood| Self { name, mood };

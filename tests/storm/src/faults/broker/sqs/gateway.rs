@@ -1,4 +1,4 @@
-//! An HTTP server before the real one: it passes requests on, or answers in its place.
+//! An HTTP proxy in front of the real server: it forwards requests, or answers them itself.
 
 use std::convert::Infallible;
 use std::io;
@@ -24,20 +24,20 @@ use crate::journal::Journal;
 /// on its own.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub enum Mood {
-    /// By the server.
+    /// Every request is answered by the server.
     #[default]
     Fair,
-    /// A share of the entries of a batch fails without having been done.
+    /// A share of the entries of a batch fails, and the server never sees these.
     Partial(f64),
-    /// A share of the entries of a batch is done, and the answer says that it failed.
+    /// A share of the entries of a batch is done, but reported as failed.
     PartialDone(f64),
     /// A share of the requests fails with status 500 or 503.
     Errors(f64),
     /// A share of the requests is throttled.
     Throttled(f64),
-    /// A share of the requests is done and gets no answer as long as this lasts.
+    /// A share of the requests is done, but not answered while this lasts.
     Silent(f64),
-    /// Everything that sends messages is done and gets no answer as long as this lasts.
+    /// Every request that sends messages is done, but not answered while this lasts.
     SilentSends,
 }
 
@@ -72,23 +72,23 @@ impl Gateway {
         Ok(Self { address, mood, spoilt, journal, _accepting: accepting })
     }
 
-    /// Where it listens.
+    /// Returns the address at which it listens.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Writes every entry of a batch down from now on. A second journal is not used.
+    /// Records every entry of a batch in this journal from now on. A second journal is ignored.
     pub fn write_to(&self, journal: Journal) {
         let _ = self.journal.set(journal);
     }
 
-    /// How it answers from now on.
+    /// Sets how it answers from now on.
     pub fn set(&self, mood: Mood) {
         self.mood.send_replace(mood);
     }
 
-    /// So many requests were not answered as the server would have.
+    /// Returns the number of requests that were not answered as the server would have.
     #[must_use]
     pub fn spoilt(&self) -> u64 {
         self.spoilt.load(Relaxed)
@@ -118,7 +118,7 @@ async fn accept(listener: TcpListener, visit: Visit) {
                         let visit = visit.clone();
                         async move { Ok::<_, Infallible>(visit.answer(request).await) }
                     });
-                    // How it ended is the business of client and server.
+                    // The client and the server deal with the end of the connection.
                     let _ = server::conn::http1::Builder::new().serve_connection(TokioIo::new(client), service).await;
                 });
             }
@@ -131,7 +131,7 @@ impl Visit {
     async fn answer(mut self, request: Request<Incoming>) -> Answer {
         match self.respond(request).await {
             Ok(answer) => answer,
-            // The server behind is away: as a load balancer says it.
+            // The server is away: answers like a load balancer.
             Err(error) => plain(StatusCode::BAD_GATEWAY, error.to_string()),
         }
     }
@@ -157,16 +157,16 @@ impl Visit {
         }
     }
 
-    /// It is done, and answered when the gateway is in another mood.
+    /// Forwards the request, and returns its answer once the gateway is in another mood.
     async fn silence(&mut self, request: Request<Bytes>, mood: Mood) -> Result<Answer, Failure> {
         let answer = self.forward(request).await?;
         self.spoilt.fetch_add(1, Relaxed);
-        // The gateway's end ends its connections as well.
+        // This wait also ends when the gateway is dropped.
         let _ = self.mood.wait_for(|now| *now != mood).await;
         Ok(answer)
     }
 
-    /// Some entries never reach the server.
+    /// Keeps some entries from the server, and reports them as failed.
     async fn partial(&self, request: Request<Bytes>, share: f64) -> Result<Answer, Failure> {
         let (parts, body) = request.into_parts();
         let mut entries: Value = serde_json::from_slice(&body)?;
@@ -187,7 +187,7 @@ impl Visit {
         Ok(self.spoil(json(StatusCode::OK, &answer)))
     }
 
-    /// Some entries are done and said to have failed.
+    /// Forwards all entries, and reports some of those that are done as failed.
     async fn partial_done(&self, request: Request<Bytes>, share: f64) -> Result<Answer, Failure> {
         let forwarded = self.forward(request).await?;
         if forwarded.status() != StatusCode::OK {
@@ -200,11 +200,11 @@ impl Visit {
         Ok(if taken.is_empty() { answer } else { self.spoil(answer) })
     }
 
-    /// Asks the server on a connection of its own, and records the answer entry by entry.
+    /// Asks the server on a separate connection, and records the answer entry by entry.
     async fn forward(&self, mut request: Request<Bytes>) -> Result<Answer, Failure> {
         let stream = TcpStream::connect(&*self.server).await?;
         let (mut sender, connection) = client::conn::http1::handshake(TokioIo::new(stream)).await?;
-        // Its end is the end of the answer, which is what counts.
+        // How the connection ends does not matter: the answer does.
         let driving = tokio::spawn(async move { drop(connection.await) });
         // The new body may have another length, and is sent whole.
         for name in [header::CONTENT_LENGTH, header::TRANSFER_ENCODING, header::CONNECTION] {
@@ -232,7 +232,7 @@ impl Visit {
     }
 }
 
-/// As the service and what stands before it fail.
+/// Returns an error of the service, or of a load balancer in front of it.
 fn error() -> Answer {
     if rand::random() {
         json(StatusCode::INTERNAL_SERVER_ERROR, &protocol::error("InternalFailure"))

@@ -2,8 +2,8 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | `gateway` | [`Gateway`]: an HTTP server before the real one |
-//! | `protocol` | what the answers say; pure |
+//! | `gateway` | [`Gateway`]: an HTTP proxy in front of the real server |
+//! | `protocol` | requests and answers; pure |
 //! | `errors` | [`SqsErrors`]: the faults |
 
 mod errors;

@@ -7,10 +7,10 @@ use crate::journal::Passed;
 
 /// The header that names the operation.
 pub(super) const TARGET: &str = "x-amz-target";
-/// Of requests and answers.
+/// The content type of requests and answers.
 pub(super) const CONTENT_TYPE: &str = "application/x-amz-json-1.0";
 
-/// Whether an operation takes several entries and answers for each one.
+/// Returns whether an operation takes several entries and reports on each one.
 pub(super) fn is_batch(target: &str) -> bool {
     matches!(
         target,
@@ -20,17 +20,17 @@ pub(super) fn is_batch(target: &str) -> bool {
     )
 }
 
-/// Whether an operation sends messages.
+/// Returns whether an operation sends messages.
 pub(super) fn is_send(target: &str) -> bool {
     matches!(target, "AmazonSQS.SendMessageBatch" | "AmazonSQS.SendMessage")
 }
 
-/// Takes some entries out of a batch request; answers their ids. Nothing if it is not one.
+/// Removes some entries from a batch request and returns their ids. `None` if it is not a batch.
 pub(super) fn take_entries(request: &mut Value, take: impl FnMut(&str) -> bool) -> Option<Vec<String>> {
     take_out(request, "Entries", take)
 }
 
-/// Takes some entries out of the successes of an answer; answers their ids.
+/// Removes some entries from the successes of an answer and returns their ids.
 pub(super) fn take_successes(answer: &mut Value, take: impl FnMut(&str) -> bool) -> Option<Vec<String>> {
     take_out(answer, "Successful", take)
 }
@@ -48,7 +48,7 @@ fn take_out(value: &mut Value, list: &str, mut take: impl FnMut(&str) -> bool) -
     Some(taken)
 }
 
-/// Returns the entries of a batch request, and of each whether an answer counts it as done.
+/// Returns the entries of a batch request, each with whether the answer reports it as done.
 pub(super) fn passed(operation: &str, request: &[u8], answer: &[u8]) -> Vec<Passed> {
     let read = |bytes: &[u8]| serde_json::from_slice::<Value>(bytes).unwrap_or_default();
     let (request, answer) = (read(request), read(answer));
@@ -72,12 +72,12 @@ pub(super) fn passed(operation: &str, request: &[u8], answer: &[u8]) -> Vec<Pass
     list(&request, "Entries").iter().filter_map(passed).collect()
 }
 
-/// Whether a batch request has entries left.
+/// Returns whether a batch request has entries left.
 pub(super) fn has_entries(request: &Value) -> bool {
     request.get("Entries").and_then(Value::as_array).is_some_and(|entries| !entries.is_empty())
 }
 
-/// The answer to a batch without entries.
+/// Returns the answer to a batch without entries.
 pub(super) fn nothing_done() -> Value {
     json!({ "Successful": [], "Failed": [] })
 }
@@ -93,7 +93,7 @@ pub(super) fn fail(answer: &mut Value, ids: &[String]) {
     }
 }
 
-/// The body of an answer that is an error.
+/// Returns the body of an error answer.
 pub(super) fn error(kind: &str) -> Value {
     json!({ "__type": format!("com.amazonaws.sqs#{kind}"), "message": "the storm says so" })
 }

@@ -1,27 +1,27 @@
-//! The tables of the frameworks, as they make them, and rows as they write them.
+//! Tables of the frameworks as their migrations create them, and rows as the frameworks write them.
 //!
-//! Statements have the account as `$1` and its number as `$2`; `@` is the topic.
+//! In statements `$1` is the account, `$2` its number and `@` the topic.
 
 /// A framework whose table is adopted.
 pub(super) struct Framework {
     pub(super) name: &'static str,
-    /// Its tables, as its migration makes them.
+    /// Its tables, as its migration creates them.
     pub(super) tables: &'static str,
-    /// The tables that its user works with; that of the messages is the last one.
+    /// Tables that its user works with; the table of messages comes last.
     pub(super) granted: &'static str,
     /// The section of the configuration.
     pub(super) section: &'static str,
-    /// A message in the business transaction, in the order of the framework.
+    /// Statements that write a message in the business transaction, in the framework's order.
     pub(super) insert: &'static [&'static str],
-    /// The payloads that its delivery sends now, in its order.
+    /// Query for the payloads that its delivery sends next, in its order.
     pub(super) deliver: &'static str,
-    /// The statements of the delivery once it has sent them.
+    /// Statements of the delivery after it has sent them.
     pub(super) delivered: &'static [&'static str],
-    /// A statement of a process about messages that it has in memory and could not send.
+    /// Statement of a process about messages that it has in memory and could not send.
     pub(super) late: &'static str,
-    /// A message as it must leave: `{key}`, `{seq}`, and `{id}` for the old id.
+    /// The message as it must be published, with `{key}`, `{seq}`, and `{id}` for the old id.
     pub(super) expected: Expected,
-    /// Counts what the framework would still have to send; rows of others are not among them.
+    /// Counts what the framework still has to send, without rows that belong to others.
     pub(super) left: &'static str,
 }
 
@@ -29,11 +29,11 @@ pub(super) struct Framework {
 pub(super) struct Expected {
     pub(super) kind: &'static str,
     pub(super) content_type: &'static str,
-    /// The header with the old id.
+    /// Name of the header with the old id.
     pub(super) id_header: &'static str,
-    /// Names of all headers but the envelope's.
+    /// Names of all headers except those of the envelope.
     pub(super) headers: &'static [&'static str],
-    /// The payload begins so.
+    /// Beginning of the payload.
     pub(super) payload: &'static str,
 }
 
@@ -76,7 +76,7 @@ const MASSTRANSIT_INSERT: [&str; 2] = [
        FROM (SELECT gen_random_uuid() AS id) AS m RETURNING "SequenceNumber""#,
 ];
 
-/// By the outbox, in the order of its messages; state and messages go when they were sent.
+/// The outbox delivers in the order of its messages. State and messages are deleted after sending.
 const MASSTRANSIT_DELIVER: &str = r#"SELECT convert_to(m."Body", 'UTF8')
     FROM "OutboxState" AS s JOIN "OutboxMessage" AS m ON m."OutboxId" = s."OutboxId" ORDER BY m."SequenceNumber"
     LIMIT 20"#;
@@ -199,7 +199,7 @@ cap-callback-name = { column = "Content", path = ["Headers", "cap-callback-name"
         delivered: &[r#"UPDATE "cap"."published" SET "Retries" = 0, "ExpiresAt" = localtimestamp + interval '1 day',
             "StatusName" = 'Succeeded' WHERE "Id" IN (SELECT "Id" FROM "cap"."published"
                 WHERE "StatusName" IN ('Failed', 'Scheduled') ORDER BY "Id" LIMIT 20)"#],
-        // By the ids that the process has in memory, whatever the table says.
+        // Selects by the ids that the process has in memory, whatever the table says.
         late: r#"UPDATE "cap"."published" SET "Retries" = 3, "StatusName" = 'Failed'
             WHERE "Id"::text IN (SELECT headers ->> 'cap-msg-id' FROM outbox_message)"#,
         expected: Expected {
@@ -290,7 +290,7 @@ payload = "serialized_event"
                  format('{\"key\":\"%s\",\"seq\":%s}', $1::text, $2::bigint), 'PUBLISHED', 1, clock_timestamp()
              FROM (VALUES ('%'), ('shop.Bookkeeping.on(shop.AccountChanged)')) AS l(id)",
         ],
-        // A date alone does not complete a publication.
+        // A completion date alone does not complete a publication.
         deliver: "SELECT convert_to(serialized_event, 'UTF8') FROM event_publication
             WHERE (completion_date IS NULL OR status <> 'COMPLETED') AND listener_id = '%'
             ORDER BY publication_date LIMIT 20",
@@ -312,14 +312,14 @@ payload = "serialized_event"
 ];
 
 impl Framework {
-    /// The table of the messages.
+    /// Returns the name of the table of messages.
     pub(super) fn messages(&self) -> &'static str {
         self.granted.rsplit(", ").next().unwrap_or(self.granted)
     }
 
-    /// A text of this framework with its topic and the name of its listener.
+    /// Returns a text of this framework with its topic and the name of its listener filled in.
     pub(super) fn text(&self, text: &str, topic: &str) -> String {
-        // Formats of SQL have the sign, too, with letters behind it.
+        // Only the quoted sign is replaced: formats in SQL use `%` as well, followed by a letter.
         text.replace("'%'", &format!("'{EXTERNALIZER}'"))
             .replace("\"%\"", &format!("\"{EXTERNALIZER}\""))
             .replace('@', topic)

@@ -1,4 +1,4 @@
-//! Tables of frameworks, with their names in quotes and their messages inside envelopes.
+//! Tables of frameworks, with quoted names and messages inside envelopes.
 
 mod kinds;
 
@@ -17,7 +17,8 @@ use super::{ACCOUNTS, RELAY, Writers, adopted, at_least, placed};
 use crate::commands::Ran;
 use kinds::{FRAMEWORKS, Framework};
 
-/// The framework's own delivery: it sends what waits in batches, and writes that it was sent.
+/// The framework's own delivery: it sends waiting messages in batches and records that they were
+/// sent.
 struct Delivery {
     stop: watch::Sender<bool>,
     task: JoinHandle<Result<Vec<Fact>, Failure>>,
@@ -33,8 +34,8 @@ impl Delivery {
         let task = tokio::spawn(async move {
             let mut sent = Vec::new();
             while !*stopped.borrow() {
-                // Nobody else delivers, and no row comes in between the statements: the framework
-                // holds what it has read in memory.
+                // No other process delivers, and no row gets in between the statements. The
+                // framework itself has in memory what it has read.
                 let mut tx = pool.begin().await?;
                 let lock = format!("LOCK TABLE {} IN EXCLUSIVE MODE", framework.messages());
                 sqlx::query(AssertSqlSafe(lock)).execute(&mut *tx).await?;
@@ -54,23 +55,23 @@ impl Delivery {
         Self { stop, task }
     }
 
-    /// Stops it after what it has in hand; returns what it sent.
+    /// Stops the delivery after its current batch. Returns what it sent.
     async fn stop(self) -> Result<Vec<Fact>, Failure> {
         self.stop.send_replace(true);
         self.task.await?
     }
 }
 
-/// A message, or an envelope of MassTransit around it, as a fact.
+/// Returns a message as a fact, with or without MassTransit's envelope around it.
 fn fact(payload: &[u8]) -> Result<Fact, Failure> {
     let value: Value = serde_json::from_slice(payload)?;
     super::fact(value.get("message").unwrap_or(&value).to_string().as_bytes())
 }
 
-/// Goal: producers that use a framework go on without a change while its table goes to the relay
-/// and back; its own delivery finds nothing that was handed over, and nothing comes twice or too
-/// early. Oracle: the checker, over what the delivery sent before and after and what Kafka holds;
-/// each message of the outbox; the rows that are left.
+/// Goal: producers that use a framework continue without a change while its table goes to the relay
+/// and back. The framework's delivery finds no row that was handed over, and no message comes twice
+/// or too early. Oracle: the checker, over what the delivery sent before and after and the contents
+/// of Kafka; each message of the outbox; the rows that are left.
 pub(super) async fn go_over_and_back(stage: Stage) -> Outcome {
     let broker = brokers::open(Backend::Kafka).await?;
     let all = FRAMEWORKS.iter().enumerate().map(async |(number, framework)| {
@@ -102,7 +103,7 @@ async fn goes_over_and_back(
     let left = own(framework.left);
     let writers = Writers::start(&database.producer, &insert);
 
-    // The old way, then nobody sends.
+    // The old way, and then a time without any delivery.
     let delivery = Delivery::start(&database.admin, framework, &topic);
     at_least(&database, "SELECT count(*) FROM placed", 40).await?;
     let before = delivery.stop().await?;
@@ -116,7 +117,7 @@ async fn goes_over_and_back(
     let relay = RelayProcess::start(stage, &config)?;
     broker.drain(&topic, usize::try_from(imported)? + 40).await?;
 
-    // Its processes still run, and may write about what they could not send.
+    // The framework's processes still run, and may write about messages they could not send.
     database.execute(&own(framework.late)).await?;
     let idle = Delivery::start(&database.admin, framework, &topic);
     at_least(&database, "SELECT count(*) FROM outbox_message", imported + 80).await?;
@@ -154,7 +155,7 @@ async fn goes_over_and_back(
     rows_of_others(&database, framework, committed.len()).await
 }
 
-/// A record on Kafka is what the section makes of its row.
+/// Checks that a Kafka record is what the section makes of its row.
 fn as_expected(framework: &Framework, record: &Record, fact: &Fact, topic: &str) -> Outcome {
     let expected = &framework.expected;
     let header = |name: &str| record.headers.get(name).map(String::as_str);
@@ -176,7 +177,7 @@ fn as_expected(framework: &Framework, record: &Record, fact: &Fact, topic: &str)
     }
 }
 
-/// Publications to other listeners are none of the relay's business.
+/// Checks that publications to other listeners are untouched.
 async fn rows_of_others(database: &Database<Postgres>, framework: &Framework, committed: usize) -> Outcome {
     if framework.granted == "event_publication" {
         let others = "SELECT count(*) FROM event_publication
