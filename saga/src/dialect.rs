@@ -42,8 +42,8 @@ pub trait Store: Backend {
     /// The rendered SQL.
     type SagaStatements: Send + Sync + 'static;
 
-    /// The statement that begins the transaction of a list.
-    const BEGIN_LIST: &'static str;
+    /// Begins the transaction of a list, whose statements go by an index and sort no table.
+    const BEGIN_BY_INDEX: &'static str;
 
     /// Renders the SQL.
     fn saga_statements(schema: Option<&Identifier>) -> Self::SagaStatements;

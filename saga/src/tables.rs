@@ -303,7 +303,7 @@ impl<DB: Dialect> Tables<DB> {
             .bind(query.saga_type.as_deref())
             .bind(query.state.map(State::as_str))
             .bind(query.limit.get());
-        let mut tx = connection.begin_with(DB::BEGIN_LIST).await?;
+        let mut tx = connection.begin_with(DB::BEGIN_BY_INDEX).await?;
         let found = listed.rows(&mut tx).await?;
         tx.rollback().await?;
         found.iter().map(rows::saga).collect()
@@ -409,7 +409,9 @@ impl<DB: Dialect> Tables<DB> {
         connection: &mut DB::Connection,
         by: Duration,
     ) -> Result<Vec<Overdue>> {
-        let found = Query::<DB>::new(&self.shared.overdue).bind(by).rows(connection).await?;
+        let mut tx = connection.begin_with(DB::BEGIN_BY_INDEX).await?;
+        let found = Query::<DB>::new(&self.shared.overdue).bind(by).rows(&mut tx).await?;
+        tx.rollback().await?;
         found.iter().map(rows::overdue).collect()
     }
 

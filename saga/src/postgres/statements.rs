@@ -189,9 +189,10 @@ migrations::statements! {
                 ORDER BY type, version LIMIT 1) AS following) \
         SELECT kind.type, kind.version, late.sagas, \
             (extract(epoch FROM clock_timestamp() - late.first) * 1000000)::bigint AS longest \
-        FROM kind CROSS JOIN LATERAL (SELECT count(*) AS sagas, min(s.wake_at) AS first FROM {schema}saga AS s \
-            WHERE s.type = kind.type AND s.version = kind.version \
-            AND s.wake_at <= statement_timestamp() - $1 * interval '1 microsecond') AS late \
+        FROM kind CROSS JOIN LATERAL (SELECT count(*) AS sagas, min(wake_at) AS first FROM ( \
+            SELECT s.wake_at FROM {schema}saga AS s WHERE s.type = kind.type AND s.version = kind.version \
+            AND s.wake_at <= statement_timestamp() - $1 * interval '1 microsecond' \
+            ORDER BY s.type, s.version, s.wake_at OFFSET 0) AS due) AS late \
         WHERE late.sagas > 0";
     /// The database's own function, which runs with the owner's rights.
     forget_decisions = "SELECT {schema}saga_purge_audit($1, $2::integer) AS gone";

@@ -41,8 +41,8 @@ fn micros(span: Duration) -> i64 {
 impl Store for Postgres {
     type SagaStatements = Statements;
 
-    /// A list goes by its index and sorts no table, whatever the planner believes of it.
-    const BEGIN_LIST: &'static str = "BEGIN READ ONLY; SET LOCAL enable_seqscan = off; \
+    /// Whatever the planner believes of the tables.
+    const BEGIN_BY_INDEX: &'static str = "BEGIN READ ONLY; SET LOCAL enable_seqscan = off; \
         SET LOCAL enable_bitmapscan = off; SET LOCAL enable_sort = off; SET LOCAL enable_incremental_sort = off";
 
     fn saga_statements(schema: Option<&Identifier>) -> Statements {

@@ -24,7 +24,7 @@ fn of_held(statement: &migrations::Statement, held: &Held) -> Query<Sqlite> {
 impl Store for Sqlite {
     type SagaStatements = Statements;
 
-    const BEGIN_LIST: &'static str = "BEGIN";
+    const BEGIN_BY_INDEX: &'static str = "BEGIN";
 
     fn saga_statements(schema: Option<&Identifier>) -> Statements {
         Statements::new(schema)
