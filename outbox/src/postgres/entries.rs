@@ -84,7 +84,8 @@ migrations::statements! {
         WITH named AS MATERIALIZED (
             (SELECT id, message_id FROM {schema}outbox_message WHERE id >= $6 AND id <= $6 ORDER BY id LIMIT 8)
             UNION
-            SELECT id, message_id FROM {schema}outbox_message WHERE message_id = $7
+            (SELECT id, message_id FROM {schema}outbox_message WHERE message_id >= $7 AND message_id <= $7
+                ORDER BY message_id OFFSET 0)
             UNION
             SELECT id, message_id FROM {schema}outbox_exception WHERE relay = $1 AND shard = 0 AND id = $6
             UNION

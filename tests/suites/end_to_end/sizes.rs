@@ -1,4 +1,4 @@
-//! Rows of every size: at a limit, above it, and larger than the relay itself may be.
+//! Rows of every size: at a limit, above it, and larger than the relay's own memory may be.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,32 +13,32 @@ use tests::workload::Workload;
 use tests::{Broker, Dialect, Failure, Outcome, RelayProcess, Stage, eventually};
 
 const RELAY: &str = "orders";
-/// The payload of a row of plain SQL.
+/// Payload of a row written with plain SQL, in bytes.
 const PAYLOAD_BYTES: u64 = 150 << 20;
-/// Less than one copy of it.
+/// Maximum memory of the relay in bytes: less than one copy of that payload.
 const MEMORY_BYTES: u64 = 96 << 20;
 
-/// The limit of [`rows_of_every_size_leave_or_are_dead`]: small, so that a hundred times as much is
-/// quick.
+/// The limit in [`rows_of_every_size_leave_or_are_dead`]. It is small, so that a payload a hundred
+/// times as large is still quick.
 const LIMIT_BYTES: usize = 32 << 10;
 
-/// A row of plain SQL. Its key names it.
+/// A row written with plain SQL. Its key names it.
 struct Row {
     key: String,
-    /// A column beside topic, key and payload.
+    /// A column besides topic, key and payload.
     column: Option<(&'static str, String)>,
     payload_bytes: usize,
     expected: Expected,
 }
 
-/// The expected end of a row.
+/// The expected outcome of a row.
 enum Expected {
     Leaves,
-    /// Dead with an error that holds this text.
+    /// Dead with an error that contains this text.
     Dead(String),
-    /// Put aside until its time.
+    /// Parked until its time.
     Waits,
-    /// Refused by the database with an error that holds this text.
+    /// Refused by the database with an error that contains this text.
     Refused(&'static str),
 }
 
@@ -70,7 +70,7 @@ impl Row {
     }
 }
 
-/// Rows at each limit of a row, one above it, and a hundred times above it.
+/// Returns rows at each limit of a row, just above it, and a hundred times above it.
 fn rows(topic: &str) -> Result<Vec<Row>, Failure> {
     use Expected::{Dead, Leaves, Refused};
     let dead = |text: &str| Dead(text.to_owned());
@@ -146,7 +146,7 @@ fn rows(topic: &str) -> Result<Vec<Row>, Failure> {
     ])
 }
 
-/// Rows of the earliest and the latest times.
+/// Returns rows with the earliest and the latest times.
 fn times<DB: Dialect>() -> Vec<Row> {
     use Expected::{Dead, Leaves, Refused, Waits};
     let time = |year: &str, micros: i64| match DB::NAME {
@@ -168,10 +168,10 @@ fn times<DB: Dialect>() -> Vec<Row> {
     ]
 }
 
-/// Goal: G7, a row of plain SQL leaves or is dead with a reason, whatever the size of each of its
-/// parts and whatever its times, and costs its own key only. Oracle: what a plain client finds in
-/// the topic, with its lengths; the errors of the others name length and limit; the peak of the
-/// relay's memory.
+/// Goal: G7, a row written with plain SQL is published or is dead with a reason, whatever the size
+/// of each part and whatever its times, and blocks only its own key. Oracle: the records that a
+/// plain client finds in the topic, with their lengths; the errors of the others name length and
+/// limit; the peak of the relay's memory.
 pub(crate) async fn rows_of_every_size_leave_or_are_dead<DB: Dialect>(
     stage: Stage,
     broker: Arc<dyn Broker>,
@@ -236,9 +236,9 @@ pub(crate) async fn rows_of_every_size_leave_or_are_dead<DB: Dialect>(
     relay.stop().await
 }
 
-/// Goal: the bound of memory, headers of a few bytes count with the memory that they take. Oracle:
-/// the kernel's peak while a thousand rows with all headers that are taken wait for their topic,
-/// and all of them at the end.
+/// Goal: for the memory bound, headers of a few bytes count as much as the memory they take.
+/// Oracle: the kernel's peak while a thousand rows with the maximum number of headers wait for
+/// their topic, and all of them arrive in the end.
 pub(crate) async fn small_headers_are_counted_as_what_they_take(
     stage: Stage,
     broker: Arc<dyn Broker>,
@@ -257,21 +257,21 @@ pub(crate) async fn small_headers_are_counted_as_what_they_take(
     let url = workload.database.relay_url()?;
     let config = Config::write(&stage, RELAY, &url, workload.broker.as_ref(), "")?;
     let relay = RelayProcess::start(&stage, &config)?;
-    // On a busy machine a lease is lost, and what was not stored leaves again.
+    // On a busy machine the relay may lose its lease and publish unstored messages again.
     let mut ids = BTreeSet::new();
     while ids.len() < ROWS {
         ids.extend(workload.broker.drain(topic, 1).await?.into_iter().map(|record| record.message_id));
     }
-    // Three pages, the window, and two windows in the tables of RabbitMQ's client.
+    // Three batches of rows, the window, and two windows in the tables of RabbitMQ's client.
     let peak = relay.memory_peak()?;
     assert!(peak < 160 << 20, "the relay took {} MiB", peak >> 20);
     relay.stop().await
 }
 
-/// Goal: G7 and the bound of memory, a row of plain SQL that is far larger than any message costs
-/// its own key only, also when it is scheduled, when an operator requeues it, and when another
-/// relay takes over. Oracle: the effect of another key; the row among the dead with length and
-/// limit; the kernel's peak of the relay's memory, below one copy of the payload.
+/// Goal: G7 and the memory bound: a row written with plain SQL that is far larger than any message
+/// blocks only its own key, even when it is scheduled, when an operator requeues it, and when
+/// another relay takes over. Oracle: the effect of another key; the dead row with length and limit;
+/// the kernel's peak of the relay's memory, below one copy of the payload.
 pub(crate) async fn a_row_larger_than_memory_costs_its_own_key<DB: Dialect>(
     stage: Stage,
     broker: Arc<dyn Broker>,
@@ -303,7 +303,7 @@ pub(crate) async fn a_row_larger_than_memory_costs_its_own_key<DB: Dialect>(
     dead(admin.as_ref(), 1).await?;
     check(&mut relay)?;
 
-    // Behind it, its key waits; the requeued one is read again from where it is parked.
+    // Its key waits behind it. The requeued row is read again from where it is parked.
     workload.place("large").await?;
     decide(admin.as_ref(), EntryId(1), Decision::Requeue).await?;
     dead(admin.as_ref(), 2).await?;
@@ -311,7 +311,7 @@ pub(crate) async fn a_row_larger_than_memory_costs_its_own_key<DB: Dialect>(
     workload.applied(2).await?;
     check(&mut relay)?;
 
-    // A successor reads what is parked.
+    // A successor reads the parked rows.
     relay.stop().await?;
     let mut relay = RelayProcess::start(&stage, &config)?;
     workload.place("small").await?;
@@ -325,7 +325,8 @@ pub(crate) async fn a_row_larger_than_memory_costs_its_own_key<DB: Dialect>(
     relay.stop().await
 }
 
-/// Waits until so many rows are dead after their last requeue, each with its length and the limit.
+/// Waits until this many rows are dead after their last requeue, each with its length and the
+/// limit.
 async fn dead(admin: &dyn LogAdmin, count: usize) -> Outcome {
     let name = RelayName::new(RELAY)?;
     let dead = eventually("the rows are dead", || async {
@@ -357,7 +358,7 @@ async fn decide(admin: &dyn LogAdmin, id: EntryId, decision: Decision) -> Outcom
     Ok(())
 }
 
-/// The relay runs, and never had room for one of the payloads.
+/// Checks that the relay runs, and never had memory for one of the payloads.
 fn check(relay: &mut RelayProcess) -> Result<(), Failure> {
     assert!(relay.has_ended()?.is_none(), "the relay has ended: {}", relay.log()?);
     let peak = relay.memory_peak()?;

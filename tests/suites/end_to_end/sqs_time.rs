@@ -1,5 +1,5 @@
-//! Times that are longer than those of SQS: its deduplication of five minutes, its longest delay of
-//! fifteen, and the retention of a queue.
+//! Times longer than those of SQS: its deduplication of five minutes, its maximum delay of fifteen,
+//! and the retention of a queue.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,9 +18,9 @@ use crate::commands::Ran;
 use crate::verify::{self, verify};
 
 const RELAY: &str = "orders";
-/// How often a copy is sent.
+/// Interval between copies.
 const COPY_EVERY: Duration = Duration::from_secs(10);
-/// Longer than SQS can delay a message.
+/// Longer than SQS can delay a message, in seconds.
 const SCHEDULED_SECS: u32 = 1_200;
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -43,8 +43,8 @@ pub(crate) fn trials() -> Vec<Trial> {
     ]
 }
 
-/// Goal: a copy that a FIFO queue takes, because its deduplication has forgotten the first one,
-/// takes no effect. Oracle: the queue swallows copies for minutes, then hands one to the consumer;
+/// Goal: a copy that a FIFO queue accepts, because its deduplication has forgotten the first one,
+/// takes no effect. Oracle: the queue drops copies for minutes, then delivers one to the consumer;
 /// one effect.
 async fn copied(stage: Stage, broker: Arc<dyn Broker>) -> Outcome {
     let workload = Workload::<Postgres>::open(&stage, broker).await?;
@@ -78,9 +78,9 @@ async fn send(workload: &Workload<Postgres>, message: &Message) -> Outcome {
     Ok(())
 }
 
-/// Goal: a message that is scheduled further ahead than SQS can delay one waits in the outbox, and
-/// leaves at its time by the database's clock. Oracle: a clock that is moved; effects before and
-/// after.
+/// Goal: a message that is scheduled further ahead than SQS can delay it waits in the outbox, and
+/// is published at its time by the database's clock. Oracle: a clock that the test moves; effects
+/// before and after.
 async fn scheduled(stage: Stage, broker: Arc<dyn Broker>) -> Outcome {
     let cluster = Cluster::start_with_clock(&stage).await?;
     let database = Database::<Postgres>::migrated_at(&stage, cluster.url()).await?;
@@ -96,7 +96,7 @@ async fn scheduled(stage: Stage, broker: Arc<dyn Broker>) -> Outcome {
     workload.place("now").await?;
     workload.applied(1).await?;
     assert!(workload.effects().await?.iter().all(|fact| fact.key == "now"));
-    // A minute before its time it waits, and lets others pass.
+    // A minute before its time it waits, and does not block others.
     cluster.set_clock(i64::from(SCHEDULED_SECS) - 60)?;
     workload.place("now").await?;
     workload.applied(2).await?;
@@ -108,8 +108,8 @@ async fn scheduled(stage: Stage, broker: Arc<dyn Broker>) -> Outcome {
     relay.stop().await
 }
 
-/// Goal: a message that waits longer than its queue keeps it is named as missing, and a replay
-/// brings it to its effect. Oracle: a queue that is emptied, as SQS does it after the retention;
+/// Goal: a message that waits longer than its queue keeps it is reported as missing, and a replay
+/// brings it to its effect. Oracle: a queue that is emptied, as SQS does after the retention;
 /// `relay verify` before and after; the checker.
 async fn forgotten(stage: Stage, broker: Arc<dyn Broker>) -> Outcome {
     let workload = Workload::<Postgres>::open(&stage, broker).await?;
@@ -118,7 +118,7 @@ async fn forgotten(stage: Stage, broker: Arc<dyn Broker>) -> Outcome {
     workload.place_many(2, 5).await?;
     Ran::with(&config, &["run", "--once"]).await?.done()?;
     assert_eq!(sqs.waiting(&workload.topic).await?, 5);
-    // ElasticMQ keeps messages for ever.
+    // ElasticMQ keeps messages forever.
     sqs.forget(&workload.topic).await?;
     eventually("the queue is empty", || async { Ok(when(sqs.waiting(&workload.topic).await? == 0)) }).await?;
     let consumer = workload.consume().await?;

@@ -1,4 +1,4 @@
-//! A start waits like a running relay: for everything that can come right.
+//! A starting relay waits, like a running one, for everything that can still come right.
 
 use std::path::Path;
 
@@ -25,14 +25,14 @@ pub(crate) fn trials() -> Vec<Trial> {
     ]
 }
 
-/// A pipeline with the database at this setting, and a lease that is short.
+/// Returns a pipeline with this database setting and a short lease.
 fn pipeline(name: &str, database: &str, broker: &str) -> String {
     format!(
         "[[pipeline]]\nname = {name:?}\n[pipeline.database]\n{database}\n{broker}[pipeline.engine]\nlease_ttl = \"3s\"\n"
     )
 }
 
-/// Writes a file as a whole and at once.
+/// Replaces a file atomically.
 fn put(file: &Path, text: &str) -> Outcome {
     let new = file.with_extension("new");
     std::fs::write(&new, text)?;
@@ -51,10 +51,10 @@ async fn arrive(workload: &Workload<Postgres>, payloads: &[&str]) -> Outcome {
     Ok(())
 }
 
-/// Goal: what keeps one pipeline from starting keeps no other one, and passes without a restart: a
-/// password that is wrong for now, tables that are restored, an address that somebody has. Oracle:
-/// the records in the topic while each is broken and after each is repaired; what `/readyz` says;
-/// the same process all the while.
+/// Goal: a problem that keeps one pipeline from starting affects no other one, and passes without a
+/// restart: a password that is wrong for now, tables that are restored later, an address in use.
+/// Oracle: the records in the topic while each is broken and after each is repaired; the text of
+/// `/readyz`; the same process throughout.
 async fn what_can_come_right(stage: Stage) -> Outcome {
     let workload = Workload::<Postgres>::open(&stage, brokers::open(Backend::Kafka).await?).await?;
     let rotating = Database::<Postgres>::migrated(&stage).await?;
@@ -84,7 +84,7 @@ async fn what_can_come_right(stage: Stage) -> Outcome {
     eventually("two pipelines need an operator, one leads", || async {
         let (code, lines) = get(&address, "/readyz").await?;
         let waits = lines.matches("an operator has to act").count();
-        // The remedy, and no name of a server or user.
+        // It names the remedy, and no server or user.
         let helps = lines.contains("ALTER ROLE") && lines.contains("relay migrate up");
         let is_discreet = !lines.contains("127.0.0.1") && !lines.contains("outbox@");
         Ok(when(code == 503 && waits == 2 && helps && is_discreet && lines.contains("healthy: leading")))
@@ -113,9 +113,9 @@ async fn what_can_come_right(stage: Stage) -> Outcome {
     relay.stop().await
 }
 
-/// Goal: a file that is mounted or written after the start is waited for: the URL of a database,
-/// the password of a broker, the certificate of the page. Oracle: the broker's and the database's
-/// messages before and after, and the log; the same process all the while.
+/// Goal: the relay waits for a file that is mounted or written after the start: the URL of a
+/// database, the password of a broker, the certificate of the page. Oracle: the broker's and the
+/// database's messages before and after, and the log; the same process throughout.
 async fn files_that_come_later(stage: Stage) -> Outcome {
     let workload = Workload::<Postgres>::open(&stage, brokers::open(Backend::Rabbitmq).await?).await?;
     let late = Database::<Postgres>::migrated(&stage).await?;
@@ -127,7 +127,7 @@ async fn files_that_come_later(stage: Stage) -> Outcome {
     );
     let section = workload.broker.relay_section().ok_or("no section")?;
     let kafka = Backend::Kafka.address()?;
-    // The cluster of the tests has no such user: what is looked at is the file.
+    // The test cluster has no such user: only the file matters here.
     let sasl = format!(
         "[pipeline.kafka]\nbootstrap_servers = [{kafka:?}]\n[pipeline.kafka.sasl]\nusername = \"u\"\n\
          password_file = {password:?}\n"
@@ -159,8 +159,8 @@ async fn files_that_come_later(stage: Stage) -> Outcome {
     relay.stop().await
 }
 
-/// Goal: a pipeline that no wait can heal ends alone, and the process says so to its end. Oracle:
-/// the other one's records, the log, `/readyz`, the exit code after an orderly stop.
+/// Goal: a pipeline that no waiting can repair ends alone, and the process reports it until it
+/// stops. Oracle: the other one's records, the log, `/readyz`, the exit code after an orderly stop.
 async fn refused_alone(stage: Stage) -> Outcome {
     let workload = Workload::<Postgres>::open(&stage, brokers::open(Backend::Kafka).await?).await?;
     let newer = Database::<Postgres>::migrated(&stage).await?;
@@ -193,8 +193,8 @@ async fn refused_alone(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// Goal: a job ends. It publishes what it can, and does not wait for an operator. Oracle: the
-/// records of the healthy pipeline, exit code 2, and the command that helps.
+/// Goal: a run with `--once` ends: it publishes what it can, and does not wait for an operator.
+/// Oracle: the records of the healthy pipeline, exit code 2, and the command that helps.
 async fn once_waits_for_nobody(stage: Stage) -> Outcome {
     let workload = Workload::<Postgres>::open(&stage, brokers::open(Backend::Kafka).await?).await?;
     let empty = Database::<Postgres>::empty(&stage).await?;

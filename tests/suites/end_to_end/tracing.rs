@@ -41,7 +41,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     ]
 }
 
-/// A service whose spans the SDK of OpenTelemetry exports.
+/// A service whose spans the OpenTelemetry SDK exports.
 struct Service(SdkTracerProvider);
 
 impl Service {
@@ -60,15 +60,15 @@ impl Service {
         Registry::default().with(tracing_opentelemetry::layer().with_tracer(self.0.tracer("test")))
     }
 
-    /// Sends what is left.
+    /// Sends the remaining spans.
     async fn flush(self) -> Outcome {
         tokio::task::spawn_blocking(move || self.0.shutdown()).await??;
         Ok(())
     }
 }
 
-/// Runs a future and all tasks that it spawns on a thread whose spans a subscriber gets: tasks do
-/// not inherit it from the task that spawned them.
+/// Runs a future and all tasks that it spawns on a thread with this subscriber: tasks do not
+/// inherit it from the task that spawned them.
 fn on_a_thread<F>(
     subscriber: impl tracing::Subscriber + Send + Sync + 'static,
     work: F,
@@ -81,7 +81,7 @@ where
         let _guard = tracing::subscriber::set_default(subscriber);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         if let Ok(runtime) = runtime {
-            // Nobody listens any more when the case has failed.
+            // The receiver is gone if the case has failed.
             let _ = done.send(runtime.block_on(work));
         }
     });
@@ -92,17 +92,17 @@ async fn applied(_: &mut inbox::Tx, _: &Message) -> Result<(), HandlerError> {
     Ok(())
 }
 
-/// Appends the section of a collector.
+/// Appends the section for a collector.
 fn exporting(stage: &Stage, config: &Config, endpoint: &str, more: &str) -> Result<Config, Failure> {
     let text = std::fs::read_to_string(config.path())?;
     let section = format!("[otlp]\nendpoint = {endpoint:?}\nmetrics_interval = \"1s\"\n{more}");
     Config::text(stage, &format!("{text}{section}"))
 }
 
-/// Goal: A8 and F1, one message's way can be followed: the producer's context is stored with it,
-/// the relay's span is linked to it, the consumer's span is its child; metrics arrive as well, and
-/// no payload does. Oracle: what a collector received, whose producer and consumer are the SDK of
-/// OpenTelemetry itself.
+/// Goal: the path of one message can be followed: the producer's context is stored with it, the
+/// relay's span is linked to it, the consumer's span is its child. Metrics arrive as well, and no
+/// payload does. Oracle: the data that a collector received, with a producer and a consumer that
+/// use the OpenTelemetry SDK itself.
 async fn linked_spans(stage: Stage) -> Outcome {
     let workload = Workload::<Postgres>::open(&stage, brokers::open(Backend::Kafka).await?).await?;
     let collector = Collector::start().await?;
@@ -124,7 +124,7 @@ async fn linked_spans(stage: Stage) -> Outcome {
         .await?;
     producer.flush().await?;
 
-    // A collector that is busy for a moment is asked again.
+    // The relay retries when the collector is busy for a moment.
     collector.turn_away(1);
     let process = RelayProcess::start(&stage, &config)?;
     process.tells("exporting to OpenTelemetry").await?;
@@ -206,7 +206,7 @@ fn sum(metric: &Metric) -> Option<f64> {
     }
 }
 
-/// The relay's span stands in a trace of its own, and is linked to the producer's.
+/// Checks that the relay's span has a trace of its own, and is linked to the producer's span.
 fn assert_linked(sent: &Span, placed: &Span) {
     assert_eq!(sent.kind, 3, "a client's span");
     assert!(sent.parent_span_id.is_empty() && sent.trace_id != placed.trace_id, "{sent:?}");
@@ -216,11 +216,11 @@ fn assert_linked(sent: &Span, placed: &Span) {
     assert!(sent.start_time_unix_nano > placed.start_time_unix_nano, "{sent:?}");
 }
 
-/// Goal: a collector that does not answer costs nothing but its data. Oracle: everything is
-/// published, one warning, and a stop within the bound, while connections hang.
+/// Goal: a collector that does not answer costs only the data meant for it. Oracle: everything is
+/// published, one warning, and a stop within the bound while connections hang.
 async fn collector_away(stage: Stage) -> Outcome {
     let workload = Workload::<Postgres>::open(&stage, brokers::open(Backend::Kafka).await?).await?;
-    // It accepts by the system's queue, and nobody ever answers.
+    // The system's backlog accepts connections, and they get no answer.
     let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
     let endpoint = format!("http://{}", silent.local_addr()?);
     let url = workload.database.relay_url()?;
@@ -239,8 +239,8 @@ async fn collector_away(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// Goal: bad settings of the export are told at the start, with the setting and without a secret.
-/// Oracle: exit code and text of the real program.
+/// Goal: bad settings of the export are reported at the start, with the setting and without a
+/// secret. Oracle: exit code and text of the real program.
 async fn refused(stage: Stage) -> Outcome {
     let workload = Workload::<Postgres>::open(&stage, brokers::open(Backend::Kafka).await?).await?;
     let url = workload.database.relay_url()?;

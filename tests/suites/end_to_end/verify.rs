@@ -1,4 +1,4 @@
-//! `relay verify`: what is proven, what is named, and that it changes nothing.
+//! `relay verify`: what it proves, what it names, and that it changes nothing.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,10 +15,10 @@ use tests::{Backend, Broker, Dialect, Failure, Outcome, RelayProcess, Stage};
 
 const RELAY: &str = "orders";
 const ORDERS: usize = 40;
-/// An id of a time long ago, so that it lies inside every range, and in no outbox.
+/// An id with an old timestamp, so that it lies inside every range, but in no outbox.
 const UNKNOWN: &str = "01900000-0000-7000-8000-00000000beef";
 
-/// Runs `relay verify`; answers with its exit code and what it printed.
+/// Runs `relay verify`. Returns its exit code and its output.
 pub(crate) async fn verify(config: &Config, more: &[&str]) -> Result<(Option<i32>, Value), Failure> {
     let path = config.path().to_str().ok_or("a path that is no text")?;
     let fixed = ["--output", "json", "verify", "--rows-per-second", "100000", "--config", path];
@@ -28,7 +28,8 @@ pub(crate) async fn verify(config: &Config, more: &[&str]) -> Result<(Option<i32
     Ok((output.status.code(), found))
 }
 
-/// A configuration that compares with the workload's own inbox, with effects in a table `charge`.
+/// Returns a configuration that compares with the workload's own inbox, with effects in a table
+/// `charge`.
 pub(crate) fn config<DB: Dialect>(
     stage: &Stage,
     workload: &Workload<DB>,
@@ -44,7 +45,7 @@ pub(crate) fn config<DB: Dialect>(
 
 const EFFECTS: &str = "effects = \"SELECT message_id FROM charge\"\n";
 
-/// A workload in which everything took effect, and nothing runs any more.
+/// Returns a workload in which everything took effect and nothing runs any more.
 async fn quiet<DB: Dialect>(stage: &Stage, broker: Arc<dyn Broker>) -> Result<Workload<DB>, Failure> {
     let workload = Workload::<DB>::open(stage, broker).await?;
     let config = Config::write(stage, RELAY, &workload.database.url, workload.broker.as_ref(), "")?;
@@ -66,7 +67,7 @@ fn named(report: &Value) -> BTreeSet<(String, String)> {
     messages.iter().map(|message| (found(message), text(&message["id"]))).collect()
 }
 
-/// Goal: F4, a system that kept its promises is proven, and each kind of damage is named with its
+/// Goal: a system that kept its promises is proven, and each kind of damage is named with its
 /// message. Oracle: exit code, counts, and exactly the ids that were damaged with plain SQL and a
 /// plain client.
 pub(crate) async fn a_quiet_system_is_proven_and_each_damage_is_named<DB: Dialect>(
@@ -107,9 +108,9 @@ pub(crate) async fn a_quiet_system_is_proven_and_each_damage_is_named<DB: Dialec
     Ok(())
 }
 
-/// Goal: what waits for an operator is told apart from what is wrong, and from what is fine;
-/// effects are missed only of the event types that the statement covers. Oracle: exit codes, counts
-/// and the hint, for an open dead letter, a closed one, and a statement that names no effect.
+/// Goal: messages that wait for an operator are distinguished from errors and from success. Effects
+/// are required only for the event types that the statement covers. Oracle: exit codes, counts and
+/// the hint, for an open dead letter, a closed one, and a statement that returns no effect.
 pub(crate) async fn what_waits_for_an_operator_is_told_apart<DB: Dialect>(
     stage: Stage,
     broker: Arc<dyn Broker>,
@@ -128,7 +129,7 @@ pub(crate) async fn what_waits_for_an_operator_is_told_apart<DB: Dialect>(
     let (code, report) = verify(&others, &["--grace", "0s"]).await?;
     assert_eq!((code, named(&report).len()), (Some(0), 0), "{report:#}");
 
-    // Three messages that took no effect: a dead letter, one that was closed, one in the outbox.
+    // Two messages that took no effect: one with an open dead letter, one with a closed one.
     let config = config(&stage, &workload, &workload.database.url, "")?;
     let ids = "SELECT CAST(message_id AS text) FROM outbox_message ORDER BY id";
     let ids = workload.database.texts(ids).await?;
@@ -163,10 +164,10 @@ pub(crate) async fn what_waits_for_an_operator_is_told_apart<DB: Dialect>(
     Ok(())
 }
 
-/// Goal: what an operator gave up is not called a loss, on any broker, from the decision on; and
-/// hides none. Oracle: exit code, counts and findings before and after the relay takes the decision
-/// up; then messages that are lost, beside decisions about others: another relay's, one about
-/// another message of the same place in the log, one that was taken back.
+/// Goal: a discarded message is not called a loss, on any broker, from the decision on, and it
+/// hides no loss. Oracle: exit code, counts and findings before and after the relay applies the
+/// decision; then lost messages beside decisions about others: another relay's, one about another
+/// message at the same position in the log, one that was reversed.
 pub(crate) async fn what_was_discarded_is_not_missing<DB: Dialect>(
     stage: Stage,
     broker: Arc<dyn Broker>,
@@ -193,7 +194,7 @@ pub(crate) async fn what_was_discarded_is_not_missing<DB: Dialect>(
         let pipeline = &report["pipelines"][0];
         let counts = ["published", "parked", "discarded"].map(|count| pipeline[count].as_u64());
         assert_eq!(counts, [Some(ORDERS as u64), Some(1), Some(1)], "{report:#}");
-        // The relay takes it up: from now on only the audit knows.
+        // The relay applies the decision: from now on only the audit has it.
         assert_eq!(run(&["run", "--once"]).await?.0, Some(0));
     }
     assert_eq!(workload.database.integer("SELECT count(*) FROM outbox_exception").await?, 0);
@@ -219,7 +220,7 @@ pub(crate) async fn what_was_discarded_is_not_missing<DB: Dialect>(
         workload.database.execute(&decided).await?;
         expected.insert((format!("missing {place}"), lost));
     }
-    // The relay's cursor has passed them without publishing them.
+    // The relay's cursor has passed these rows without publishing them.
     let cursor = passed_everything::<DB>();
     workload.database.execute(&format!("UPDATE outbox_relay SET cursor = '{cursor}'")).await?;
     let (code, report) = verify(&config, &["--grace", "1s"]).await?;
@@ -228,7 +229,7 @@ pub(crate) async fn what_was_discarded_is_not_missing<DB: Dialect>(
     Ok(())
 }
 
-/// A cursor behind everything.
+/// Returns a cursor that has passed everything.
 fn passed_everything<DB: Dialect>() -> &'static str {
     match DB::BACKEND {
         Backend::Sqlite => r#"{"base":"999999","progress":null}"#,
@@ -236,7 +237,7 @@ fn passed_everything<DB: Dialect>() -> &'static str {
     }
 }
 
-/// Damages one message in each way.
+/// Damages one message in each way. Returns the findings to expect, with the ids.
 async fn damage<DB: Dialect>(
     workload: &Workload<DB>,
     ids: &[String],
@@ -271,7 +272,7 @@ async fn damage<DB: Dialect>(
     Ok(found.map(|(found, id)| (found, id.clone())).into())
 }
 
-/// A message that no outbox has, from a client that knows nothing of the toolkit.
+/// Puts a message that no outbox has, from a client that knows nothing of the toolkit.
 async fn put_phantom<DB: Dialect>(workload: &Workload<DB>) -> Outcome {
     let headers = [
         ("ce_id", UNKNOWN),
@@ -280,7 +281,8 @@ async fn put_phantom<DB: Dialect>(workload: &Workload<DB>) -> Outcome {
         ("ce_specversion", "1.0"),
     ];
     let headers = headers.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
-    // Older than everything in the outbox nothing is said, so the outbox is as old.
+    // Verify makes no claims about times before the outbox's oldest message, so the outbox gets an
+    // old one.
     let older = "01900000-0000-7000-8000-000000000001";
     let insert = format!(
         "INSERT INTO outbox_message (message_id, topic, payload, kind) SELECT '{older}', 'elsewhere', payload, kind \
@@ -300,7 +302,7 @@ async fn put_phantom<DB: Dialect>(workload: &Workload<DB>) -> Outcome {
         .await
 }
 
-/// Goal: a system under load gives no false alarm. Oracle: the exit code, three times while orders
+/// Goal: a system under load raises no false alarm. Oracle: the exit code, three times while orders
 /// are placed.
 pub(crate) async fn a_running_system_gives_no_false_alarm<DB: Dialect>(
     stage: Stage,
@@ -318,7 +320,7 @@ pub(crate) async fn a_running_system_gives_no_false_alarm<DB: Dialect>(
         tokio::spawn(async move {
             let mut placed = i64::try_from(ORDERS).unwrap_or_default();
             loop {
-                // As fast as the consumer goes on, which is behind all the time.
+                // As fast as the consumer, which is always behind.
                 let placing = workload.place_many(5, ORDERS);
                 if let Err(failure) = async {
                     placing.await.map(drop)?;
@@ -332,7 +334,7 @@ pub(crate) async fn a_running_system_gives_no_false_alarm<DB: Dialect>(
             }
         })
     };
-    // A message that a session of SQS has lost comes again after the visibility timeout only: the
+    // A message that a session of SQS has lost comes again only after the visibility timeout. The
     // grace is well above it.
     for _ in 0..3 {
         let (code, report) = verify(&config, &["--grace", "60s"]).await?;
@@ -346,7 +348,7 @@ pub(crate) async fn a_running_system_gives_no_false_alarm<DB: Dialect>(
     relay.stop().await
 }
 
-/// Goal: nothing can be written, also not by the operator's own statement. Oracle: the table
+/// Goal: nothing can be written, not even by the operator's own statement. Oracle: the table
 /// afterwards.
 pub(crate) async fn nothing_is_written<DB: Dialect>(stage: Stage, broker: Arc<dyn Broker>) -> Outcome {
     let workload = quiet::<DB>(&stage, broker).await?;
@@ -383,8 +385,8 @@ pub(crate) async fn a_role_that_may_only_select_is_enough(stage: Stage, broker: 
     Ok(())
 }
 
-/// Goal: what a consumer has not come to is told apart from what is missing. Oracle: the counts,
-/// with the group's name, without it, and with a wrong one.
+/// Goal: messages that a consumer has not reached yet are distinguished from missing ones. Oracle:
+/// the counts, with the group's name, without it, and with a wrong one.
 pub(crate) async fn what_is_not_consumed_yet_is_not_missing(
     stage: Stage,
     broker: Arc<dyn Broker>,
@@ -407,7 +409,7 @@ pub(crate) async fn what_is_not_consumed_yet_is_not_missing(
     assert_eq!(found("group = \"workload\"\n").await?, (Some(0), Some(0), more));
     assert_eq!(found("").await?, (Some(1), more, None));
     assert_eq!(found("group = \"misspelt\"\n").await?, (Some(1), more, None));
-    // A message that the consumer had come to and nobody remembers is missing.
+    // A message that the consumer has passed without a record in the inbox is missing.
     let last = "(SELECT message_id FROM inbox_message ORDER BY message_id DESC LIMIT 1)";
     workload.database.execute(&format!("DELETE FROM inbox_message WHERE message_id = {last}")).await?;
     assert_eq!(found("group = \"workload\"\n").await?, (Some(1), Some(1), more));

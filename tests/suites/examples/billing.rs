@@ -1,4 +1,4 @@
-//! From the order service over a relay and a broker to the billing service.
+//! The way from the order service over a relay and a broker to the billing service.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use tokio::process::Command;
 use crate::placed::Placed;
 use crate::program;
 
-/// Each broker, its program, and the variable that tells the program where the broker is.
+/// Each broker, its program, and the variable that gives the program the broker's address.
 const PROGRAMS: [(Backend, &str, &str); 4] = [
     (Backend::Kafka, "billing_kafka", "KAFKA_BROKERS"),
     (Backend::Rabbitmq, "billing_rabbitmq", "RABBITMQ_URL"),
@@ -35,8 +35,8 @@ pub(crate) fn trials() -> Vec<Trial> {
     PROGRAMS.map(on).into_iter().chain([plain_sql]).collect()
 }
 
-/// Goal: a consumer that is not Rust applies a message once with a plain INSERT, and one in Rust
-/// takes that for done. Oracle: the text; the guard.
+/// Goal: a consumer in another language applies a message once with a plain INSERT, and a Rust
+/// consumer accepts that as done. Oracle: the text; the guard.
 async fn plain_sql(stage: Stage) -> Outcome {
     let database = Database::<Postgres>::migrated(&stage).await?;
     let inbox = Inbox::open(database.consumer.clone(), InboxOptions::default()).await?;
@@ -67,8 +67,8 @@ async fn plain_sql(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// Goal: every committed order is billed once, and no other one: the third was taken back.
-/// Oracle: what the two services print; the invoices.
+/// Goal: exactly the committed orders are billed, once each; the third order was rolled back.
+/// Oracle: the output of the two services; the invoices.
 async fn bills(stage: Stage, backend: Backend, program: &'static str, variable: &'static str) -> Outcome {
     let orders = Placed::relayed(&stage, backend).await?;
 

@@ -1,4 +1,4 @@
-//! An HTTP client that sends what it is told, also what a well-behaved one would not.
+//! An HTTP client that sends exactly what it is given, even what a well-behaved one would not.
 
 use axum::body::{Body, Bytes, to_bytes};
 use axum::http::{HeaderMap, Request, StatusCode};
@@ -7,10 +7,10 @@ use hyper_util::rt::TokioIo;
 use tests::Failure;
 use tokio::net::TcpStream;
 
-/// The largest body of an answer in bytes.
+/// Maximum body of a response, in bytes.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
 
-/// An answer.
+/// A response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Answer {
     pub(crate) status: StatusCode,
@@ -32,17 +32,17 @@ pub(crate) async fn send(address: &str, request: Request<Body>) -> Result<Answer
 }
 
 impl Answer {
-    /// A header as a text.
+    /// Returns a header as text.
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name).and_then(|value| value.to_str().ok())
     }
 
-    /// Whether the answer was given before.
+    /// Returns whether the response is a stored one.
     pub(crate) fn is_replayed(&self) -> bool {
         self.header("idempotency-replayed") == Some("true")
     }
 
-    /// The word of a problem; empty for any other answer.
+    /// Returns the code of a problem, or an empty text for any other response.
     pub(crate) fn code(&self) -> String {
         let problem: serde_json::Value = match self.header("content-type") {
             Some("application/problem+json") => serde_json::from_slice(&self.body).unwrap_or_default(),

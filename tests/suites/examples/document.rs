@@ -1,4 +1,4 @@
-//! A document whose commands are run as they stand, and whose printed lines are compared.
+//! A document whose commands are run as written, and whose printed lines are compared.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -7,20 +7,20 @@ use tests::{Failure, Outcome};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
 
-/// How long one command may run; only ever used up by a failing test.
+/// Maximum time for one command. Only a failing test reaches it.
 const PATIENCE: Duration = Duration::from_secs(240);
-/// Follows the output of each command, with its exit code.
+/// Printed after the output of each command, before its exit code.
 const MARK: &str = "--- the command has ended:";
 
-/// A command of a document, with the lines that it prints by it.
+/// A command of a document, with the lines that the document prints below it.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Step {
     pub(crate) command: String,
     pub(crate) printed: Vec<String>,
 }
 
-/// The steps of all blocks that are marked `console`. A line that begins with `$` is a command,
-/// with what is between `<<END` and `END`; the other lines are what it prints.
+/// Returns the steps of all blocks that are marked `console`. A line that begins with `$` is a
+/// command, together with the lines between `<<END` and `END`. Other lines are its expected output.
 pub(crate) fn steps(document: &str) -> Vec<Step> {
     let mut steps: Vec<Step> = Vec::new();
     let (mut is_console, mut is_input) = (false, false);
@@ -46,8 +46,8 @@ pub(crate) fn steps(document: &str) -> Vec<Step> {
     steps
 }
 
-/// Whether the lines are those of the document: a line of `…` alone stands for any number of lines,
-/// one within a line for any text.
+/// Returns whether the lines are those of the document. A line with only `…` stands for any number
+/// of lines; a `…` within a line stands for any text.
 pub(crate) fn is_as_printed(printed: &[String], found: &[String]) -> bool {
     match printed.split_first() {
         None => found.is_empty(),
@@ -73,16 +73,16 @@ fn fits(line: &str, found: &str) -> bool {
     rest.ends_with(last)
 }
 
-/// A shell that runs one command after the other. It ends with this, and what it started with it.
+/// A shell that runs one command after another. Dropping it kills it and the programs it started.
 pub(crate) struct Shell {
     child: Child,
     output: Lines<BufReader<ChildStdout>>,
 }
 
 impl Shell {
-    /// Starts one.
+    /// Starts a shell.
     pub(crate) fn start(mut shell: Command) -> Result<Self, Failure> {
-        // In a group of its own, so that no program outlives a test that fails.
+        // A process group of its own, so that no program outlives a test that fails.
         shell.stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0).kill_on_drop(true);
         let mut child = shell.spawn()?;
         let output = BufReader::new(child.stdout.take().ok_or("no standard output")?).lines();
@@ -106,10 +106,10 @@ impl Shell {
         Ok(())
     }
 
-    /// Its exit code, and what it printed.
+    /// Runs a command. Returns its exit code and its output.
     async fn run(&mut self, command: &str) -> Result<(String, Vec<String>), Failure> {
         let stdin = self.child.stdin.as_mut().ok_or("the shell has ended")?;
-        // The mark begins a line, also where the command's last one has no end.
+        // The mark begins a line, even if the command's last line has no newline.
         let marked = format!("{command}\nprintf '\\n{MARK} %s\\n' $?\n");
         stdin.write_all(marked.as_bytes()).await?;
         let mut found = Vec::new();
@@ -125,7 +125,7 @@ impl Shell {
         let code = tokio::time::timeout(PATIENCE, read).await;
         match code {
             Ok(Ok(code)) => {
-                // The empty line of the mark's own.
+                // The empty line belongs to the mark.
                 found.pop_if(|line| line.is_empty());
                 Ok((code, found))
             }

@@ -1,4 +1,4 @@
-//! The example programs, run as a user runs them: what they print is what their texts promise.
+//! The example programs, run as a user runs them: their output is what their texts promise.
 //!
 //! | module | what it holds |
 //! |---|---|
@@ -6,12 +6,12 @@
 //! | [`client`] | an HTTP client |
 //! | [`provider`] | a payment provider that honours idempotency keys |
 //! | [`producing`] | the order service, the embedded relay, plain SQL |
-//! | [`placed`] | orders that were placed and are relayed, for the consumers among the examples |
-//! | [`billing`] | from the order service to an invoice, over every broker |
-//! | [`payments`] | a consumer whose effect is elsewhere, killed in the middle |
-//! | [`quick_start`] | the program of docs/quick-start.md: everything in one service; the page, line by line |
-//! | [`document`] | a document whose commands are run as they stand |
-//! | [`orders_api`] | a web service whose requests are sent again |
+//! | [`placed`] | placed orders and a relay that publishes them, for the examples that consume |
+//! | [`billing`] | the way from the order service to an invoice, over every broker |
+//! | [`payments`] | a consumer whose effect is in another system, killed in the middle |
+//! | [`quick_start`] | the program of docs/quick-start.md, everything in one service; the document, line by line |
+//! | [`document`] | a document whose commands are run as written |
+//! | [`orders_api`] | a web service whose requests are repeated |
 //! | [`checkout`] | a saga over three services, one of them in Python, killed at every point |
 
 mod billing;

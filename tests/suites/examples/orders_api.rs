@@ -1,4 +1,4 @@
-//! A web service whose requests are sent again: a real process, PostgreSQL, and clients that know
+//! A web service whose requests are repeated: a real process, PostgreSQL, and clients that know
 //! nothing of the toolkit.
 
 use std::collections::BTreeSet;
@@ -22,7 +22,7 @@ use crate::client::{Answer, send};
 use crate::program::{self, Running};
 use crate::provider::Provider;
 
-/// How long a key may stay held without a sign of life.
+/// Maximum time that a key stays held without a sign of life, in seconds.
 const LEASE_SECONDS: u64 = 2;
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -46,7 +46,7 @@ struct Shop {
     provider: Arc<Provider>,
 }
 
-/// A request to be. In `/orders` a transaction holds its key, in `/charges` a lease.
+/// Parameters of a request. In `/orders` a transaction holds its key, in `/charges` a lease.
 #[derive(Debug, Clone, Copy)]
 struct Ask<'a> {
     path: &'a str,
@@ -72,7 +72,7 @@ impl Ask<'_> {
         send(address, self.request()?).await
     }
 
-    /// The key that the provider is to get.
+    /// Returns the key that the provider must get.
     fn downstream(&self) -> Result<String, Failure> {
         let operation = format!("POST {}", self.path);
         Ok(KeyId::of_texts(self.tenant, &operation, self.key)?.downstream().to_string())
@@ -86,7 +86,7 @@ impl Shop {
         Ok(Self { stage, database, provider })
     }
 
-    /// A service of its own process, which ends at a crash point.
+    /// Starts a service as a process of its own. With a crash point it ends there.
     async fn serve(&self, crash_point: Option<&str>) -> Result<Running, Failure> {
         let lease = LEASE_SECONDS.to_string();
         let mut settings = vec![
@@ -102,8 +102,8 @@ impl Shop {
         self.database.integer("SELECT count(*) FROM orders").await
     }
 
-    /// Sends a request until its key is free, and demands that it is once the lease is over, by the
-    /// database's clock.
+    /// Repeats a request until its key is free. Demands that the key is free once the lease has
+    /// expired by the database's clock.
     async fn retried(&self, address: &str, ask: Ask<'_>) -> Result<Answer, Failure> {
         let overdue = format!(
             "SELECT (SELECT count(*) FROM idempotency_key WHERE key = '{}' AND operation = 'POST {}' \
@@ -112,7 +112,7 @@ impl Shop {
              AND state_change < clock_timestamp() - interval '{} s')",
             ask.key,
             ask.path,
-            // The server looks after the time only when it is given some itself.
+            // One second more: the server enforces its timeout only when it gets processor time.
             LEASE_SECONDS + 1
         );
         eventually("the key is free", || async {
@@ -129,7 +129,7 @@ impl Shop {
     }
 }
 
-/// Demands that an answer says that the request runs at this moment, and when to come again.
+/// Demands that a response says that the request is running, and when to try again.
 fn in_flight(answer: &Answer) -> Outcome {
     assert_eq!((answer.status.as_u16(), answer.code().as_str()), (409, "idempotency_key_in_flight"));
     let after: u64 = answer.header("retry-after").ok_or("no Retry-After")?.parse()?;
@@ -144,7 +144,7 @@ async fn killed(stage: Stage) -> Outcome {
     let shop = Shop::open(stage).await?;
     let healthy = shop.serve(None).await?;
     let in_transaction = [AFTER_CLAIM, AFTER_EFFECT, AFTER_OUTCOME, AFTER_COMPLETE];
-    // A key that is held on lease is written once, with its outcome.
+    // A key that is held on a lease is written once, with its outcome.
     let on_lease = [AFTER_CLAIM, AFTER_EFFECT, AFTER_COMPLETE];
     let orders = in_transaction.map(|point| (ORDER, point));
     let charges = on_lease.map(|point| (CHARGE, point));
@@ -166,7 +166,7 @@ async fn killed(stage: Stage) -> Outcome {
         let charges = book.charges.iter().filter(|charge| charge.cents == cents.to_string()).count();
         let calls = book.calls_with(&ask.downstream()?);
         let found = (shop.database.integer(&orders).await?, charges, calls);
-        // Only a service that died after the effect makes the next one ask the provider again.
+        // The provider is asked again only if a service died after the effect.
         let asked = if point == AFTER_EFFECT { 2 } else { 1 };
         let expected = if ask.path == ORDER.path { (1, 0, 0) } else { (0, 1, asked) };
         assert_eq!(found, expected, "{point} of {}: orders, charges, calls", ask.path);
@@ -176,7 +176,7 @@ async fn killed(stage: Stage) -> Outcome {
     healthy.kill().await
 }
 
-/// Returns the headers that a replay must repeat: all but the time of this very answer.
+/// Returns the headers that a replay must repeat: all but the ones about this response itself.
 fn repeated(answer: &Answer) -> HeaderMap {
     let mut headers = answer.headers.clone();
     headers.remove("date");
@@ -184,12 +184,13 @@ fn repeated(answer: &Answer) -> HeaderMap {
     headers
 }
 
-/// Goal: a retry gets the first answer; another request under the key, and one that comes too
-/// early, are told so. Oracle: the bytes; the service's orders and the provider's book.
+/// Goal: a retry gets the first answer. Another request under the same key, and one that comes too
+/// early, get an error. Oracle: the bytes; the service's orders and the provider's book.
 async fn sent_again(stage: Stage) -> Outcome {
     let shop = Shop::open(stage).await?;
     let service = shop.serve(None).await?;
-    // One that is carried out, one that is refused for good, one elsewhere.
+    // A request that succeeds, one that is refused for good, and one with its effect in another
+    // system.
     for (ask, status) in [
         (ORDER, 201),
         (Ask { key: "large", cents: 250_000, ..ORDER }, 422),
@@ -222,8 +223,8 @@ async fn sent_again(stage: Stage) -> Outcome {
     service.kill().await
 }
 
-/// Goal: a request whose key, owner or body cannot be read is refused with its own word, and
-/// nothing runs. Oracle: the answers; neither keys nor orders are left.
+/// Goal: a request whose key, owner or body cannot be read is refused with its own code, and
+/// nothing runs. Oracle: the answers; no keys and no orders.
 async fn refused(stage: Stage) -> Outcome {
     let shop = Shop::open(stage).await?;
     let service = shop.serve(None).await?;
@@ -264,7 +265,7 @@ async fn refused(stage: Stage) -> Outcome {
         });
         asked.push((request?, 400, "idempotency_key_malformed"));
     }
-    // A stream whose length nobody tells beforehand, and a body that tells it.
+    // A stream of unknown length, and a body that declares its length.
     let chunks = [vec![b' '; BODY_BYTES_MAX_DEFAULT], vec![b' ']].map(Ok::<_, std::io::Error>);
     for body in [Body::from_stream(stream::iter(chunks)), Body::from(vec![b' '; BODY_BYTES_MAX_DEFAULT + 1])]
     {
@@ -280,7 +281,7 @@ async fn refused(stage: Stage) -> Outcome {
     let keys = shop.database.integer("SELECT count(*) FROM idempotency_key").await?;
     assert_eq!((shop.orders().await?, keys), (0, 0), "nothing of it has run");
 
-    // A stream within the limit is a body like any other.
+    // A stream within the limit is accepted like any other body.
     let mut streamed = ORDER.request()?;
     let chunks = ["{\"cents\"", ":1250}"].map(Ok::<_, std::io::Error>);
     *streamed.body_mut() = Body::from_stream(stream::iter(chunks));
@@ -290,8 +291,8 @@ async fn refused(stage: Stage) -> Outcome {
 }
 
 /// Goal: every combination of tenant, route and key is a request of its own, here and at the
-/// provider. Oracle: all bodies differ, although all requests are alike; each combination gets its
-/// own one again.
+/// provider. Oracle: all responses differ although all bodies sent are the same; each combination
+/// gets its own response again.
 async fn apart(stage: Stage) -> Outcome {
     let shop = Shop::open(stage).await?;
     let service = shop.serve(None).await?;
@@ -318,7 +319,7 @@ async fn apart(stage: Stage) -> Outcome {
     service.kill().await
 }
 
-/// Goal: of many requests with one key at the same moment one runs, the others get its answer or
+/// Goal: of many requests with one key at the same moment, one runs; the others get its answer or
 /// 409. Oracle: the count of answers by a client in another language, and the service's rows.
 async fn at_once(stage: Stage) -> Outcome {
     let database = Database::<Postgres>::empty(&stage).await?;

@@ -1,4 +1,5 @@
-//! A consumer whose effect is elsewhere: a payment service and a provider that honours keys.
+//! A consumer whose effect is in another system: a payment service and a provider that honours
+//! keys.
 
 use libtest_mimic::Trial;
 use tests::eventually::when;
@@ -13,8 +14,8 @@ pub(crate) fn trials() -> Vec<Trial> {
     vec![trial("payments_rabbitmq/postgres/killed_in_the_middle_it_charges_once", &needs, charges_once)]
 }
 
-/// Goal: a service that is killed after its provider has made the charges, and before it hears of
-/// them, charges nobody twice. Oracle: the provider's book; the payments.
+/// Goal: a service that is killed after its provider made the charges, but before it received the
+/// answers, charges no customer twice. Oracle: the provider's book; the payments.
 async fn charges_once(stage: Stage) -> Outcome {
     let orders = Placed::relayed(&stage, Backend::Rabbitmq).await?;
 

@@ -1,4 +1,4 @@
-//! Orders that were placed by the order service, and a relay that publishes them.
+//! Orders that the order service placed, and a relay that publishes them.
 
 use engine::{EngineOptions, Pipeline};
 use message::Source;
@@ -20,7 +20,7 @@ pub(crate) struct Placed {
 }
 
 impl Placed {
-    /// Runs the order service, and begins to relay what it has enqueued.
+    /// Runs the order service, and starts to relay its messages.
     pub(crate) async fn relayed(stage: &Stage, backend: Backend) -> Result<Self, Failure> {
         let broker = brokers::open(backend).await?;
         let topic = broker.topic_name(stage, "orders");
@@ -38,7 +38,7 @@ impl Placed {
         Ok(Self { database, topic, relay, stop })
     }
 
-    /// Stops the relay; what it has published stays.
+    /// Stops the relay. Published messages stay.
     pub(crate) async fn stop(self) -> Result<Database<Postgres>, Failure> {
         self.stop.cancel();
         self.relay.await?;

@@ -1,4 +1,4 @@
-//! Producers: what they print, and what is in the database then.
+//! Producers: their output, and the contents of the database afterwards.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -49,7 +49,7 @@ async fn order_service(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// Goal: producer, relay and broker in one process. Oracle: the text.
+/// Goal: producer, relay and broker work in one process. Oracle: the text.
 async fn embedded_relay() -> Outcome {
     let printed = program::example("embedded_relay", &[]).await?;
     let expected = [
@@ -64,8 +64,8 @@ async fn embedded_relay() -> Outcome {
     Ok(())
 }
 
-/// Goal: a producer that is not Rust enqueues in its own transaction, with the function and with a
-/// plain INSERT. Oracle: the text, and what a relay publishes.
+/// Goal: a producer in another language enqueues in its own transaction, with the function and with
+/// a plain INSERT. Oracle: the text, and the messages that a relay publishes.
 async fn plain_sql(stage: Stage) -> Outcome {
     let database = Database::<Postgres>::migrated(&stage).await?;
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/plain-sql/place_order.sql");
@@ -87,12 +87,12 @@ async fn plain_sql(stage: Stage) -> Outcome {
 fn told(message: &Message) -> Result<String, Failure> {
     let key = message.key.as_ref().ok_or("no key")?;
     let tenant = message.headers.get("tenant").unwrap_or_default();
-    // Read, not compared as text: `jsonb` orders the members of an object by itself.
+    // Parsed, not compared as text: `jsonb` reorders the members of an object.
     let order: serde_json::Value = serde_json::from_slice(&message.payload)?;
     Ok(format!("{key} {} tenant={tenant} order={} cents={}", message.kind, order["order"], order["cents"]))
 }
 
-/// Runs a relay from this database to a broker in memory until so many messages are there.
+/// Runs a relay from this database to an in-memory broker until it has `count` messages.
 async fn publish(url: &str, count: usize) -> Result<Vec<Message>, Failure> {
     let broker = Broker::new();
     let store = outbox::log::open(url, Source::new("/orders")?, LogOptions::default())?;

@@ -12,31 +12,31 @@ use tests::{Failure, Outcome, Stage};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, Command};
 
-/// How long a program may run; only ever used up by a failing test.
+/// Maximum run time of a program. Only a failing test reaches it.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Runs an example with these settings; its standard output, line by line.
+/// Runs an example with these settings. Returns the lines of its standard output.
 pub(crate) async fn example(name: &str, settings: &[(&str, &str)]) -> Result<Vec<String>, Failure> {
     let mut command = Command::new(path(name)?);
     command.envs(settings.iter().copied());
     lines(command).await
 }
 
-/// A trial that also needs a program of the machine. Without it, it is listed as ignored; with
-/// `OUTBOX_REQUIRE=all` it fails.
+/// Returns a trial that also needs a program of the machine. Without that program it is listed as
+/// ignored; with `OUTBOX_REQUIRE=all` it fails.
 pub(crate) fn with(program: &str, name: &str, made: impl FnOnce(&str) -> Trial) -> Trial {
     let is_there = std::process::Command::new(program).arg("--version").output().is_ok();
     where_found(is_there, &format!("{program} is not installed"), name, made)
 }
 
-/// The same for Python with a client of RabbitMQ and one of PostgreSQL.
+/// Does the same for Python with clients of RabbitMQ and PostgreSQL.
 pub(crate) fn with_python(name: &str, made: impl FnOnce(&str) -> Trial) -> Trial {
     let tried = std::process::Command::new(python()).args(["-c", "import pika, psycopg2"]).output();
     let is_there = tried.is_ok_and(|output| output.status.success());
     where_found(is_there, "python3 with pika and psycopg2 is not installed", name, made)
 }
 
-/// Where `cargo xtask test` has found it, or what the shell finds.
+/// Returns the Python that `cargo xtask test` has found, or else the one of the search path.
 pub(crate) fn python() -> OsString {
     std::env::var_os("OUTBOX_PYTHON").unwrap_or_else(|| "python3".into())
 }
@@ -50,25 +50,25 @@ fn where_found(is_there: bool, reason: &str, name: &str, made: impl FnOnce(&str)
     }
 }
 
-/// An example that runs until it is killed. Dropping it kills it, too.
+/// An example that runs until it is killed. Dropping it kills it.
 pub(crate) struct Running {
     child: Child,
-    /// Where it listens, if it is a web service.
+    /// Its address, if it is a web service.
     pub(crate) address: String,
 }
 
 impl Running {
-    /// Starts an example; what it says about errors is shown when the test fails.
+    /// Starts an example. Its standard error is shown when the test fails.
     pub(crate) fn start(stage: &Stage, name: &str, settings: &[(&str, &str)]) -> Result<Self, Failure> {
         let mut command = Command::new(path(name)?);
         command.envs(settings.iter().copied());
         Self::spawn(stage, name, command)
     }
 
-    /// The same for another program, under this name.
+    /// Does the same for another program, under this name.
     pub(crate) fn spawn(stage: &Stage, name: &str, mut command: Command) -> Result<Self, Failure> {
         let log = stage.folder().join(stage.unique(name));
-        // Several of one name write into one file.
+        // Several programs of one name write into one file.
         if !log.exists() {
             stage.show_on_failure(&log);
         }
@@ -77,7 +77,7 @@ impl Running {
         Ok(Self { child: command.kill_on_drop(true).spawn()?, address: String::new() })
     }
 
-    /// Starts a web service on a port of its own; it listens.
+    /// Starts a web service on a port of its own. It is listening on return.
     pub(crate) async fn serve(stage: &Stage, name: &str, settings: &[(&str, &str)]) -> Result<Self, Failure> {
         let mut running = Self::start(stage, name, &[settings, &[("LISTEN", "127.0.0.1:0")]].concat())?;
         let mut line = String::new();
@@ -88,12 +88,12 @@ impl Running {
         Ok(running)
     }
 
-    /// Kills it, and waits until it is gone.
+    /// Kills the program, and waits until it is gone.
     pub(crate) async fn kill(mut self) -> Outcome {
         Ok(self.child.kill().await?)
     }
 
-    /// Asks it to end in order (SIGTERM), and waits until it has.
+    /// Asks the program to end in order (SIGTERM), and waits until it has ended.
     pub(crate) async fn terminate(self) -> Result<ExitStatus, Failure> {
         let pid = self.child.id().ok_or("it has ended before")?;
         let sent = Command::new("kill").arg("-TERM").arg(pid.to_string()).status().await?;
@@ -103,18 +103,18 @@ impl Running {
         self.ended().await
     }
 
-    /// Waits until it has ended by itself.
+    /// Waits until the program has ended by itself.
     pub(crate) async fn ended(mut self) -> Result<ExitStatus, Failure> {
         Ok(tokio::time::timeout(PATIENCE, self.child.wait()).await??)
     }
 }
 
-/// Where an example is.
+/// Returns the path of an example.
 pub(crate) fn path(name: &str) -> Result<PathBuf, Failure> {
     Ok(folder()?.join(name))
 }
 
-/// Runs a command that must succeed; its standard output, line by line.
+/// Runs a command that must succeed. Returns the lines of its standard output.
 pub(crate) async fn lines(mut command: Command) -> Result<Vec<String>, Failure> {
     command.stdin(Stdio::null()).kill_on_drop(true);
     let ended = tokio::time::timeout(PATIENCE, command.output()).await;
@@ -127,8 +127,8 @@ pub(crate) async fn lines(mut command: Command) -> Result<Vec<String>, Failure> 
     Ok(stdout.lines().map(str::to_owned).collect())
 }
 
-/// The folder of the examples, beside this test's own executable; they are brought up to date once
-/// per run. `OUTBOX_EXAMPLES` names another one.
+/// Returns the folder of the examples, beside this test's own executable. They are built once per
+/// run. `OUTBOX_EXAMPLES` names another folder.
 fn folder() -> Result<&'static Path, Failure> {
     static FOLDER: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     match FOLDER.get_or_init(build) {

@@ -1,5 +1,5 @@
-//! A payment provider that honours idempotency keys: one charge for each, however often it is
-//! asked.
+//! A payment provider that honours idempotency keys: it makes one charge for each, however often it
+//! is asked.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -18,26 +18,26 @@ pub(crate) struct Provider {
     answers: watch::Sender<bool>,
 }
 
-/// The requests to it, and its work.
+/// Its charges, and the requests to it.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Book {
-    /// The charges, in their order.
+    /// Charges, in order.
     pub(crate) charges: Vec<Charge>,
-    /// The key of every call, in their order.
+    /// Keys of all calls, in order.
     pub(crate) calls: Vec<String>,
 }
 
-/// Money that was taken.
+/// A charge.
 #[derive(Debug, Clone)]
 pub(crate) struct Charge {
     pub(crate) key: String,
     pub(crate) cents: String,
-    /// The provider's answer, each time it is asked.
+    /// The provider's answer to every call with this key.
     pub(crate) answer: String,
 }
 
 impl Provider {
-    /// A provider that listens until the test ends.
+    /// Starts a provider that listens until the test ends.
     pub(crate) async fn start(stage: &Stage) -> Result<Arc<Self>, Failure> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let provider = Arc::new(Self {
@@ -54,12 +54,12 @@ impl Provider {
         Ok(provider)
     }
 
-    /// Makes charges, but does not answer until it is told to.
+    /// Sets whether it answers. While it does not, it makes charges but withholds the answers.
     pub(crate) fn answer(&self, answers: bool) {
         self.answers.send_replace(answers);
     }
 
-    /// The book as it stands.
+    /// Returns a copy of the book.
     pub(crate) fn book(&self) -> Book {
         self.pages().clone()
     }
@@ -70,7 +70,7 @@ impl Provider {
 }
 
 impl Book {
-    /// How often it was asked with a key.
+    /// Returns how often the provider was called with a key.
     pub(crate) fn calls_with(&self, key: &str) -> usize {
         self.calls.iter().filter(|call| *call == key).count()
     }
@@ -96,7 +96,7 @@ async fn charge(
         }
     };
     let mut answers = provider.answers.subscribe();
-    // The provider outlives every call, and with it the sender.
+    // The provider outlives every call, and so does the sender.
     let _ = answers.wait_for(|answers| *answers).await;
     (StatusCode::CREATED, answer)
 }

@@ -1,4 +1,4 @@
-//! The program of docs/quick-start.md: a producer, a relay and a consumer in one service; and the
+//! The program of docs/quick-start.md, a producer, a relay and a consumer in one service; and the
 //! document itself.
 
 use std::fs;
@@ -27,12 +27,12 @@ pub(crate) fn trials() -> Vec<Trial> {
     ]
 }
 
-/// Orders of this database whose message has taken effect: the topic may hold others, of earlier
-/// runs.
+/// Counts orders of this database whose message has taken effect. The topic may hold others from
+/// earlier runs.
 const BILLED: &str = "SELECT count(*) FROM outbox_message JOIN inbox_message USING (message_id)";
 
-/// Goal: the program places, relays and bills its orders once; asked to end and started again, it
-/// goes on. Oracle: the tables.
+/// Goal: the program places, relays and bills its orders once; terminated and started again, it
+/// continues. Oracle: the tables.
 async fn bills(stage: Stage) -> Outcome {
     let kafka = brokers::open(Backend::Kafka).await?;
     kafka.create_topic(&stage, "orders").await?;
@@ -42,7 +42,7 @@ async fn bills(stage: Stage) -> Outcome {
     for orders in [3, 6] {
         let service = Running::start(&stage, "quick_start", &settings)?;
         eventually(&format!("{orders} orders are billed"), || async {
-            // Nothing is there before the program has made the tables.
+            // The query fails until the program has created the tables.
             Ok(when(database.integer(BILLED).await.is_ok_and(|billed| billed == orders)))
         })
         .await?;
@@ -58,8 +58,8 @@ async fn bills(stage: Stage) -> Outcome {
 
 const DOCUMENT: &str = include_str!("../../../docs/quick-start.md");
 
-/// In the place of cargo: the task runner and the programs are built, and another build of them
-/// would take the time of a test.
+/// Stands in for cargo: the task runner and the programs are built already, and another build of
+/// them would take as long as a whole test.
 const CARGO: &str = "#!/bin/sh\n\
     case \"$1 $2\" in\n\
     \"xtask services\") shift; cd \"$CHECKOUT\" && exec \"$OUTBOX_XTASK\" \"$@\" ;;\n\
@@ -67,20 +67,21 @@ const CARGO: &str = "#!/bin/sh\n\
     *) echo \"the test knows no cargo $*\"; exit 1 ;;\n\
     esac\n";
 
-/// Variables of the servers that all tests share: with them the document would start none.
+/// Variables of the servers that all tests share. With them the document would start none of its
+/// own.
 const SHARED: [&str; 4] = ["OUTBOX_POSTGRES_URL", "OUTBOX_KAFKA_BROKERS", "DATABASE_URL", "KAFKA"];
 
-/// Where the messages are when the document is not followed to its end.
+/// Shows where the messages are when the document fails before its end.
 const EVIDENCE: &str = "exec 2>&1; export PGCONNECT_TIMEOUT=10 PGOPTIONS='-c statement_timeout=10s'; eval \"$(cargo xtask services env)\"; \
     psql \"${OUTBOX_POSTGRES_URL%/*}/outbox_quick_start\" -x \
     -c 'SELECT id, message_id, topic, key FROM outbox_message' -c 'SELECT * FROM outbox_relay' \
     -c 'SELECT * FROM outbox_node' -c 'SELECT consumer, message_id FROM inbox_message' \
     -c 'SELECT * FROM invoice'; tail -n 20 \"$OUTBOX_SERVICES_DIR\"/kafka/logs/server.log";
 
-/// Goal: whoever follows the document line by line sees what it prints, on servers that it starts
-/// and stops itself. Oracle: each exit code, and each printed line.
+/// Goal: a user who follows the document line by line sees what it prints, on servers that it
+/// starts and stops itself. Oracle: each exit code, and each printed line.
 async fn document(_: Stage) -> Outcome {
-    // PostgreSQL runs as another user, who must enter it.
+    // PostgreSQL runs as another user, who must be able to enter the folder.
     let everybody = fs::Permissions::from_mode(0o755);
     let folder = tempfile::Builder::new().permissions(everybody.clone()).tempdir()?;
     let (programs, bin) = (folder.path().join("target/debug"), folder.path().join("bin"));
@@ -123,22 +124,22 @@ async fn document(_: Stage) -> Outcome {
     if let Err(error) = followed {
         let tables = evidence.output().await.map(|printed| printed.stdout).unwrap_or_default();
         let (logs, tables) = (logs(folder.path()), String::from_utf8_lossy(&tables));
-        // The reason last: a long report may be cut.
+        // The reason comes last: a long report may be cut.
         followed = Err(format!("{logs}\n{tables}\n{error}").into());
     }
-    // Also where a step has not ended: the servers are no children of the shell.
+    // Needed even if a step has not ended: the servers are no children of the shell.
     down.output().await?;
     followed
 }
 
-/// The logs that the document's programs left in a folder that it made.
+/// Returns the logs that the document's programs left in folders it created.
 fn logs(folder: &Path) -> String {
     let made = fs::read_dir(folder).into_iter().flatten().flatten();
     let logs = made.flat_map(|made| ["service.log", "relay.log"].map(|log| made.path().join(log)));
     logs.filter_map(|log| fs::read_to_string(log).ok()).collect()
 }
 
-/// Oracle: a document with a command over several lines, and outputs that fit and do not.
+/// Oracle: a document with a command over several lines, and outputs that match and that do not.
 fn reads() {
     let document =
         "# Title\n```toml\n$ no = 1\n```\n```console\n$ cat <<END\n$ a\nEND\nb\n$ ls\none\n…\n```\n";

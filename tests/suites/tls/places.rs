@@ -11,7 +11,7 @@ use tests::{Backend, Database, Failure, Stage};
 /// Long enough for a handshake on a loaded machine, short enough to wait for a refusal.
 const PATIENCE_MS: u64 = 60_000;
 
-/// Certificates to trust and to show.
+/// Certificates to trust and to present.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Trust {
     pub(crate) authority: Option<PathBuf>,
@@ -25,7 +25,7 @@ impl Trust {
     }
 }
 
-/// A service as a client finds it.
+/// A service as a client reaches it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Place {
     Postgres,
@@ -34,7 +34,7 @@ pub(crate) enum Place {
     Sqs,
 }
 
-/// Why an attempt failed.
+/// The reason why an attempt failed.
 #[derive(Debug)]
 pub(crate) struct Refused {
     pub(crate) fault: Fault,
@@ -57,7 +57,7 @@ impl Place {
         if self == Self::Postgres { Opening::Requested } else { Opening::Direct }
     }
 
-    /// `host:port` of the service's plain port.
+    /// Returns `host:port` of the service's plain port.
     pub(crate) fn target(self) -> Result<String, Failure> {
         let address = self.backend().address()?;
         let rest = address.split_once("://").map_or(address.as_str(), |(_, rest)| rest);
@@ -65,13 +65,13 @@ impl Place {
         Ok(rest.split('/').next().unwrap_or_default().to_owned())
     }
 
-    /// Whether the service, reached through a front, can be used to the end: a Kafka broker sends
-    /// its clients on to its own plain port.
+    /// Returns whether the service is fully usable behind a front. A Kafka broker redirects its
+    /// clients to its own plain port.
     pub(crate) fn works_behind_a_front(self) -> bool {
         self != Self::Kafka
     }
 
-    /// Connects over TLS and has the service answer.
+    /// Connects over TLS and gets an answer from the service.
     pub(crate) async fn attempt(
         self,
         stage: &Stage,
@@ -115,7 +115,7 @@ impl Place {
     }
 }
 
-/// SQS over TLS at this port.
+/// Returns a configuration for SQS over TLS at this port.
 pub(crate) fn sqs_config(port: u16, trust: &Trust) -> sqs::Config {
     sqs::Config {
         region: Some(String::from("elasticmq")),
@@ -128,7 +128,8 @@ pub(crate) fn sqs_config(port: u16, trust: &Trust) -> sqs::Config {
     }
 }
 
-/// The relay's URL of a database at this port, over TLS with the server's identity verified.
+/// Returns the relay's URL of a database at this port, over TLS with the server's identity
+/// verified.
 pub(crate) fn verified(url: &str, port: u16, trust: &Trust) -> Result<String, Failure> {
     let (head, database) = url.rsplit_once('/').ok_or("a URL without a database")?;
     let (user, _) = head.rsplit_once('@').ok_or("a URL without a user")?;

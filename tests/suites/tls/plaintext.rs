@@ -1,5 +1,5 @@
-//! Refusals without TLS, and the warning where it is allowed all the same. Nothing is sent: the
-//! other machine's address belongs to nobody (RFC 5737).
+//! Refusals without TLS, and the warning where plaintext is allowed. Nothing is sent: the other
+//! machine's address is reserved for documentation (RFC 5737).
 
 use libtest_mimic::Trial;
 use tests::relay_process::{Config, relay};
@@ -61,7 +61,7 @@ async fn refused_everywhere(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// Oracle: a warning that names the place, before anything else happens.
+/// Oracle: a warning that names the address, before anything else happens.
 async fn told_at_the_start(stage: Stage) -> Outcome {
     for broker in [KAFKA, RABBITMQ, SQS] {
         let config = file(&stage, None, &format!("{broker}{ALLOWED}")).await?;
@@ -76,8 +76,8 @@ async fn told_at_the_start(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// Goal: what the configuration does not say, the environment cannot say either. Oracle: the
-/// operator is told, and nothing was sent: a connection to that address would time out instead.
+/// Goal: the environment cannot allow what the configuration does not. Oracle: the operator gets
+/// the error, and nothing was sent: a connection to that address would time out instead.
 async fn aws_environment(stage: Stage) -> Outcome {
     let section = SQS.replace("endpoint_url = \"http://192.0.2.1\"\n", "");
     let section = section.replace("access_key_id = \"k\"\nsecret_access_key = \"s3cret\"\n", "");

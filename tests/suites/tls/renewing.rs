@@ -23,15 +23,15 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial(name, &needs, move |stage| replaced(stage, place))
     };
     let kafka = case(Place::Kafka, &[Backend::Xtask, Backend::TlsFiles]);
-    // A FIFO queue gives what a cut connection had received again after the visibility timeout.
+    // A FIFO queue redelivers what a cut connection had received only after the visibility timeout.
     let sqs = case(Place::Sqs, &[]);
     let mut trials = at_night(vec![kafka, sqs]);
     trials.push(case(Place::Rabbitmq, &[]));
     trials
 }
 
-/// Goal: database and broker get certificates of another authority, and so do their clients, a
-/// moment later: nothing needs a restart. Oracle: servers that know only the new authority; the
+/// Goal: database and broker get certificates of another authority, and a moment later so do their
+/// clients, and nothing needs a restart. Oracle: servers that know only the new authority; the
 /// effect of every order, through the same relay and the same consumer.
 async fn replaced(stage: Stage, place: Place) -> Outcome {
     let authority = Authority::new()?;
@@ -74,7 +74,7 @@ async fn front(
     Front::start(stage, target, opening, authority, Shown::Good, clients).await
 }
 
-/// A broker behind a front, and the front.
+/// Starts a front for a broker. Returns the front and the broker behind it.
 async fn secured(
     stage: &Stage,
     place: Place,
@@ -83,7 +83,7 @@ async fn secured(
 ) -> Result<(Front, Secured), Failure> {
     let (server, way, plain, address): (_, _, Arc<dyn Broker>, _) = match place {
         Place::Kafka => {
-            // It announces the front to its clients.
+            // The broker advertises the front's port to its clients.
             let listening = free_port()?;
             let target = format!("127.0.0.1:{listening}");
             let server = front(stage, target, Opening::Direct, authority, Some(authority)).await?;

@@ -1,4 +1,4 @@
-//! The services' own TLS: a relay and a consumer whose every connection is encrypted and verified.
+//! The services' own TLS: a relay and a consumer with every connection encrypted and verified.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use tests::{Backend, Failure, Outcome, RelayProcess, Stage, brokers as plain, tr
 
 use crate::places::{Place, Trust, sqs_config, verified};
 
-/// How a client proves who it is.
+/// The way a client authenticates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Way {
     KafkaCertificate,
@@ -75,8 +75,8 @@ pub(crate) fn trials() -> Vec<Trial> {
     trials
 }
 
-/// Goal: from the producer's commit to the consumer's effect with every connection verified.
-/// Oracle: each order took effect exactly once, in order.
+/// Goal: orders get from the producer's commit to the consumer's effect with every connection
+/// verified. Oracle: each order took effect exactly once, in order.
 async fn orders_take_effect_once(stage: Stage, way: Way) -> Outcome {
     let broker = Secured::open(&stage, way).await?;
     let workload = Workload::<Postgres>::open(&stage, Arc::new(broker)).await?;
@@ -93,8 +93,8 @@ async fn orders_take_effect_once(stage: Stage, way: Way) -> Outcome {
     relay.stop().await
 }
 
-/// Goal: over TLS, too, nobody gets in with the wrong password or certificate. Oracle: the
-/// operator's fault.
+/// Goal: over TLS as well, a wrong password or certificate is refused. Oracle: the operator's
+/// fault.
 async fn a_stranger_is_refused(stage: Stage, way: Way) -> Outcome {
     let mut broker = Secured::open(&stage, way).await?;
     broker.password = "s3cret";
@@ -102,7 +102,7 @@ async fn a_stranger_is_refused(stage: Stage, way: Way) -> Outcome {
     let (receipts, _) = Receipts::channel();
     let Err(error) = broker.connector()?.connect(receipts).await else { return Err("let in".into()) };
     assert!(!error.to_string().contains("s3cret"), "{error}");
-    // A broker that does not know the certificate may simply hang up.
+    // A broker that does not know the certificate may simply close the connection.
     if way != Way::RabbitmqCertificate && way != Way::KafkaCertificate {
         assert_eq!(error.fault(), Fault::Operator, "{error}");
     }
@@ -113,12 +113,12 @@ fn files() -> Result<PathBuf, Failure> {
     Ok(PathBuf::from(Backend::TlsFiles.address()?))
 }
 
-/// A broker whose messages travel encrypted; topics are made, and looked at, through its plain
+/// A broker whose messages are encrypted in transit. Topics are created and read through its plain
 /// port.
 pub(crate) struct Secured {
     pub(crate) way: Way,
     pub(crate) plain: Arc<dyn Broker>,
-    /// `host:port`, URL, or port of SQS.
+    /// `host:port`, a URL, or the port of SQS.
     pub(crate) address: String,
     pub(crate) authority: PathBuf,
     pub(crate) client: (PathBuf, PathBuf),
@@ -152,7 +152,7 @@ impl Secured {
         Trust { authority: Some(self.authority.clone()), client: shows.then(|| self.client.clone()) }
     }
 
-    /// The broker's section, as a configuration has it.
+    /// Returns the broker's section of a configuration.
     fn section(&self) -> String {
         let Trust { authority, client } = self.trust();
         let mut tls = format!("ca_file = {:?}", authority.unwrap_or_default());

@@ -1,4 +1,4 @@
-//! Whom a client trusts: the same cases for every service.
+//! Servers that a client trusts or refuses: the same cases for every service.
 
 use libtest_mimic::Trial;
 use message::Fault;
@@ -34,7 +34,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     trials
 }
 
-/// Goal: a private authority is enough. Oracle: the service's own answer, through the verified
+/// Goal: a private authority is sufficient. Oracle: the service's own answer, through the verified
 /// connection.
 async fn right(stage: Stage, place: Place) -> Outcome {
     let authority = Authority::new()?;
@@ -46,8 +46,8 @@ async fn right(stage: Stage, place: Place) -> Outcome {
     }
 }
 
-/// Goal: whoever cannot prove to be the server gets nothing. Oracle: the operator is told that it
-/// is the certificate.
+/// Goal: a server that cannot prove its identity gets nothing. Oracle: the error names the
+/// certificate, as the operator's fault.
 async fn refused(stage: Stage, place: Place, shown: Shown) -> Outcome {
     let authority = Authority::new()?;
     let front = Front::start(&stage, place.target()?, place.opening(), &authority, shown, None).await?;
@@ -55,7 +55,7 @@ async fn refused(stage: Stage, place: Place, shown: Shown) -> Outcome {
     certificate_blamed(place.attempt(&stage, front.port, &trust).await?)
 }
 
-/// Goal: without a setting, the system's authorities are asked, and a private one is none of them.
+/// Goal: without a setting the system's authorities are used, and a private one is not among them.
 async fn unnamed(stage: Stage, place: Place) -> Outcome {
     let authority = Authority::new()?;
     let front = Front::start(&stage, place.target()?, place.opening(), &authority, Shown::Good, None).await?;
@@ -69,13 +69,13 @@ fn certificate_blamed(attempt: Result<(), crate::places::Refused>) -> Outcome {
     Ok(())
 }
 
-/// Goal: nobody falls back to plaintext. Oracle: no connection, although the service would serve a
-/// plain one.
+/// Goal: no client falls back to plaintext. Oracle: no connection, although the service would
+/// accept a plain one.
 async fn without_tls(stage: Stage, place: Place) -> Outcome {
     let authority = Authority::new()?;
     let target = place.target()?;
     let port = match place {
-        // The server itself may offer TLS: one that does not, says so.
+        // The server itself may offer TLS. This stand-in refuses it.
         Place::Postgres => plain_postgres(&stage, target).await?,
         _ => target.rsplit_once(':').ok_or("no port")?.1.parse()?,
     };
@@ -86,7 +86,7 @@ async fn without_tls(stage: Stage, place: Place) -> Outcome {
     }
 }
 
-/// Answers the request for TLS with no, then passes everything on.
+/// Starts a front that refuses the request for TLS, then passes everything on. Returns its port.
 async fn plain_postgres(stage: &Stage, target: String) -> Result<u16, tests::Failure> {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, copy_bidirectional};
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
@@ -110,8 +110,8 @@ async fn plain_postgres(stage: &Stage, target: String) -> Result<u16, tests::Fai
     Ok(port)
 }
 
-/// Goal: a server that knows its clients by their certificates lets ours in, and nobody without
-/// one.
+/// Goal: a server that identifies its clients by certificates accepts ours, and refuses a client
+/// without one.
 async fn mutual(stage: Stage, place: Place) -> Outcome {
     let authority = Authority::new()?;
     let front =

@@ -1,4 +1,4 @@
-//! The books of shop, bank and shipping, and whether they add up.
+//! The books of shop, bank and shipping, and the check that they add up.
 
 use sqlx::Postgres;
 use tests::{Database, Failure, Outcome};
@@ -6,11 +6,11 @@ use tests::{Database, Failure, Outcome};
 use super::orders::{Order, Refusal};
 use super::services::Services;
 
-/// The money that moved under each key, in its order.
+/// Query for the money that moved under each key, in order.
 pub(super) const MOVEMENTS: &str =
     "SELECT key || ' ' || string_agg(cents::text, ' ' ORDER BY id) FROM movement GROUP BY key";
 
-/// Messages with what must not change under their ids, as both sides see it.
+/// Queries for messages and the parts that must not change under their ids, as both sides see them.
 const SENT: &str = "SELECT message_id || ' ' || encode(sha256(
     int8send(octet_length(kind)) || convert_to(kind, 'UTF8') || int8send(octet_length(content_type))
     || convert_to(content_type, 'UTF8') || int8send(octet_length(payload)) || payload), 'hex')
@@ -18,7 +18,7 @@ const SENT: &str = "SELECT message_id || ' ' || encode(sha256(
 const APPLIED: &str =
     "SELECT message_id || ' ' || encode(fingerprint, 'hex') FROM inbox_message ORDER BY message_id";
 
-/// The stock at its beginning.
+/// The initial stock.
 const STOCK: i64 = 1_050;
 
 async fn sorted(database: &Database<Postgres>, sql: &str) -> Result<Vec<String>, Failure> {
@@ -27,7 +27,7 @@ async fn sorted(database: &Database<Postgres>, sql: &str) -> Result<Vec<String>,
     Ok(rows)
 }
 
-/// Demands that every order is shipped once and charged once, or that nothing of it is left.
+/// Demands that every order is shipped once and charged once, or leaves nothing behind.
 pub(super) async fn add_up(services: &Services, orders: &[Order]) -> Outcome {
     let Services { shop, bank_book, shipping, .. } = services;
     let told = |of: &dyn Fn(&Order) -> Option<String>| {
@@ -76,7 +76,7 @@ pub(super) async fn add_up(services: &Services, orders: &[Order]) -> Outcome {
         let count = database.integer(&format!("SELECT count(*) FROM {given_up}")).await?;
         assert_eq!(count, 0, "{given_up}");
     }
-    // Each message took effect as it was sent, and nothing else did.
+    // Exactly the messages that were sent took effect, unchanged.
     for (from, to) in [(shop, shipping), (shipping, shop)] {
         assert_eq!(from.texts(SENT).await?, to.texts(APPLIED).await?, "messages");
     }

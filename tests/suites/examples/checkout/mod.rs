@@ -1,11 +1,11 @@
-//! The checkout: a shop, a bank and a shipping service that is not Rust, each a real process with a
-//! database of its own, killed again and again.
+//! The checkout: a shop, a bank and a shipping service that is not written in Rust. Each is a real
+//! process with a database of its own, and is killed again and again.
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | [`services`] | the processes: started, killed, started again |
-//! | [`orders`] | what is ordered, and what has to become of it |
-//! | [`books`] | the books of all three, and whether they add up |
+//! | [`services`] | the processes, which can be started, killed and restarted |
+//! | [`orders`] | the orders and their expected outcomes |
+//! | [`books`] | the books of all three, and the check that they add up |
 
 mod books;
 mod orders;
@@ -43,7 +43,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 
 const OUTBOX: [&str; 4] =
     ["outbox::before_enqueue", "outbox::after_enqueue", "outbox::before_commit", "outbox::after_commit"];
-/// Those that these messages reach: none is in chunks.
+/// The crash points that these messages reach: none is in chunks.
 const RELAY: [&str; 6] = [
     "relay::after_read",
     "relay::before_publish",
@@ -59,16 +59,16 @@ fn on<F: Future<Output = Outcome>>(what: &str, body: impl FnOnce(Stage) -> F + S
     })
 }
 
-/// How many orders are placed while processes are killed, and how many kills there are.
+/// Number of orders that are placed while processes are killed, and number of kills.
 const ORDERS: i64 = 24;
 const KILLS: usize = 24;
 const SEED: u64 = 20;
-/// The longest time between two kills, and before a process is started again.
+/// Maximum time between two kills, and before a process is restarted.
 const PAUSE_MS: u64 = 500;
 const DOWN_MS: u64 = 200;
 
-/// Goal: whichever process is killed whenever, and whatever answer of the bank is lost, each order
-/// is reserved, charged and shipped once, or is undone. Oracle: the books of all three.
+/// Goal: whichever process is killed at whatever time, and whichever answer of the bank is lost,
+/// each order is reserved, charged and shipped once, or is undone. Oracle: the books of all three.
 async fn killed_at_any_time(stage: Stage) -> Outcome {
     let services = Services::start(&stage).await?;
     let orders = orders(ORDERS);
@@ -105,18 +105,18 @@ async fn killed_at_any_time(stage: Stage) -> Outcome {
     books::add_up(&services, &orders).await
 }
 
-/// Sagas that a shop has claimed.
+/// Counts sagas that a shop has claimed.
 const IN_HAND: &str = "SELECT count(*) FROM saga WHERE worker IS NOT NULL AND ended_at IS NULL";
 
-/// Goal: a shop that ends at any named point of its libraries has no second effect, and loses
-/// none. Each point is reached with the work that the one before has left. Oracle: the books.
+/// Goal: a shop that ends at any crash point of its libraries causes no second effect, and loses
+/// none. Each point is reached with the work that the previous shop left. Oracle: the books.
 async fn killed_in_sagas(stage: Stage, points: Vec<&'static str>) -> Outcome {
     let left = killed_at(stage, points).await?;
     assert!(left > 0, "no shop died with a saga in its hand");
     Ok(())
 }
 
-/// The same at any points. Returns how many sagas the shops had in hand when they died.
+/// Does the same at any crash points. Returns how many sagas the shops had claimed when they died.
 async fn killed_at(stage: Stage, points: Vec<&'static str>) -> Result<i64, Failure> {
     let services = Services::start(&stage).await?;
     let mut placed: Vec<Order> = Vec::new();
@@ -126,7 +126,7 @@ async fn killed_at(stage: Stage, points: Vec<&'static str>) -> Result<i64, Failu
         placed.extend_from_slice(pair);
         services.run(Process::Shop, Some(point)).await?;
         let place = async {
-            // Also those that an earlier shop may have taken without an answer.
+            // Including orders that an earlier shop may have accepted without an answer.
             for order in &placed {
                 services.place(order).await?;
             }
@@ -148,13 +148,13 @@ async fn killed_at(stage: Stage, points: Vec<&'static str>) -> Result<i64, Failu
     Ok(left)
 }
 
-/// Goal: shipping refuses a request that was taken back before it came, and the order is undone.
+/// Goal: shipping refuses a request that was taken back before it arrived, and the order is undone.
 /// Oracle: the books.
 async fn taken_back_before(stage: Stage) -> Outcome {
     let services = Services::start(&stage).await?;
     let order = orders(1).remove(0);
     services.take_back(&order).await?;
-    // Of the tables that shipping makes itself none may be there yet.
+    // The tables that shipping creates itself may not exist yet.
     eventually("shipping has applied the taking back", || async {
         Ok(when(services.shipping.integer("SELECT count(*) FROM inbox_message").await? == 1))
     })
@@ -170,8 +170,8 @@ async fn taken_back_before(stage: Stage) -> Outcome {
 /// Requests that are taken back at the same moment.
 const AT_ONCE: i64 = 200;
 
-/// Goal: of two shippings one gets a request while the other gets what takes it back, and neither
-/// leaves a parcel on its way. Oracle: the books of shipping.
+/// Goal: one of two shipping processes gets a request while the other gets the message that takes
+/// it back, and neither leaves a parcel on its way. Oracle: the books of shipping.
 async fn taken_back_at_once(stage: Stage) -> Outcome {
     let services = Services::start(&stage).await?;
     services.run(Process::Shipping, None).await?;
@@ -187,8 +187,9 @@ async fn taken_back_at_once(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// Goal: shipping that is away for longer than the saga waits finds request and taking back, and
-/// leaves no parcel on its way; its late reply changes nothing. Oracle: the books.
+/// Goal: shipping is away for longer than the saga waits. It then finds the request and the message
+/// that takes it back, and leaves no parcel on its way; its late reply changes nothing. Oracle: the
+/// books.
 async fn taken_back(stage: Stage) -> Outcome {
     let services = Services::start(&stage).await?;
     services.kill(Process::Shipping).await?;

@@ -4,7 +4,7 @@ use axum::body::Body;
 use axum::http::Request;
 use tests::Failure;
 
-/// An order, and who refuses it.
+/// An order, and the service that refuses it, if any.
 #[derive(Debug, Clone)]
 pub(super) struct Order {
     pub(super) id: i64,
@@ -22,7 +22,7 @@ pub(super) enum Refusal {
     Shipping,
 }
 
-/// So many orders, of which every other one is refused by shipping, the bank or the stock.
+/// Returns `count` orders. Every other one is refused by shipping, the bank or the stock.
 pub(super) fn orders(count: i64) -> Vec<Order> {
     let order = |id| {
         let fine = Order { id, cents: 1_000 + id, item: "book", grams: 400, refused_by: None };

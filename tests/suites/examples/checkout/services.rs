@@ -1,4 +1,4 @@
-//! The processes of the checkout: started, killed, started again.
+//! The processes of the checkout, which can be started, killed and restarted.
 
 use std::ops::RangeInclusive;
 use std::path::Path;
@@ -18,9 +18,9 @@ use super::orders::Order;
 use crate::client::send;
 use crate::program::{self, Running};
 
-/// How long others wait for a shop that died.
+/// How long other shops wait for one that died.
 const LEASE_SECONDS: &str = "2";
-/// For an answer of the shop.
+/// How long to wait for the shop's answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A process that can be killed.
@@ -29,7 +29,7 @@ pub(super) enum Process {
     Shop,
     Bank,
     Shipping,
-    /// That publishes the replies of shipping.
+    /// The relay that publishes the replies of shipping.
     Relay,
 }
 
@@ -37,13 +37,14 @@ impl Process {
     pub(super) const ALL: [Self; 4] = [Self::Shop, Self::Bank, Self::Shipping, Self::Relay];
 }
 
-/// All of them, with their databases.
+/// All processes, with their databases.
 pub(super) struct Services {
     stage: Stage,
     pub(super) shop: Database<Postgres>,
     pub(super) bank_book: Database<Postgres>,
     pub(super) shipping: Database<Postgres>,
-    /// Before the bank, which gets another port with every start; and before the shop.
+    /// Proxy in front of the bank, which gets another port with every start. `counter` is the same
+    /// for the shop.
     pub(super) bank: Proxy,
     counter: Proxy,
     queues: [(&'static str, String); 2],
@@ -57,7 +58,7 @@ enum Child {
 }
 
 impl Services {
-    /// Starts all of them.
+    /// Starts all processes.
     pub(super) async fn start(stage: &Stage) -> Result<Self, Failure> {
         let rabbitmq = brokers::open(Backend::Rabbitmq).await?;
         let queues = [("SHIP", "ship"), ("SHIPPED", "shipped")]
@@ -66,7 +67,7 @@ impl Services {
             rabbitmq.create_topic(stage, queue).await?;
         }
         let shipping = Database::<Postgres>::migrated(stage).await?;
-        // Both are redirected before anybody connects.
+        // Both are redirected before any process connects.
         let nowhere = || Proxy::start(0, "127.0.0.1:1");
         let services = Self {
             stage: stage.clone(),
@@ -85,7 +86,7 @@ impl Services {
         Ok(services)
     }
 
-    /// Starts a process; a shop may be one that ends at a crash point.
+    /// Starts a process. A shop may be one that ends at a crash point.
     pub(super) async fn run(&self, process: Process, crash_point: Option<&str>) -> Outcome {
         let child = match process {
             Process::Shop => {
@@ -110,7 +111,7 @@ impl Services {
         Ok(())
     }
 
-    /// Starts a shop that waits for shipping for a second only.
+    /// Starts a shop that waits for shipping for only a second.
     pub(super) async fn run_impatient_shop(&self) -> Outcome {
         self.run_shop(&[("SHIP_WITHIN_SECONDS", "1")]).await
     }
@@ -139,7 +140,7 @@ impl Services {
         Some(running.swap_remove(found).1)
     }
 
-    /// Kills a process, if it runs.
+    /// Kills a process if it is running.
     pub(super) async fn kill(&self, process: Process) -> Outcome {
         match self.take(process).await {
             Some(Child::Program(program)) => program.kill().await,
@@ -156,14 +157,14 @@ impl Services {
         }
     }
 
-    /// Sends an order until a shop says that it has it.
+    /// Sends an order until a shop confirms that it has it.
     pub(super) async fn place(&self, order: &Order) -> Outcome {
         let counter = self.counter.address().to_string();
         eventually(&format!("the shop takes {order:?}"), || async {
             match timeout(PATIENCE, send(&counter, order.request()?)).await {
                 Ok(Ok(answer)) if answer.status.is_success() => Ok(Some(())),
                 Ok(Ok(answer)) if !answer.status.is_server_error() => Err(format!("{answer:?}").into()),
-                // It was killed in the middle, or is not there yet.
+                // The shop was killed in the middle, or is not running yet.
                 _ => Ok(None),
             }
         })
@@ -175,9 +176,9 @@ impl Services {
         self.tell_shipping(order.id..=order.id, &["order.unship"]).await
     }
 
-    /// Sends shipping messages of these kinds for each of these orders, one right behind the other,
-    /// as they have different keys; for every second order the other way round, so that two
-    /// shippings that take turns have the same work.
+    /// Sends shipping messages of these kinds for each of these orders, one right after the other,
+    /// because they have different keys. For every second order the kinds are reversed, so that two
+    /// shipping processes that take turns have the same work.
     pub(super) async fn tell_shipping(&self, orders: RangeInclusive<i64>, kinds: &[&str]) -> Outcome {
         let [(_, ship), _] = &self.queues;
         let sent = kinds.len() * orders.clone().count();
@@ -195,7 +196,7 @@ impl Services {
         Ok(())
     }
 
-    /// Waits until so many sagas have ended.
+    /// Waits until this many sagas have ended.
     pub(super) async fn settled(&self, sagas: usize) -> Outcome {
         let ended = "SELECT count(*) FROM saga WHERE ended_at IS NOT NULL";
         eventually("all sagas have ended", || async {
