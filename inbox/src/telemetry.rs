@@ -50,15 +50,15 @@ pub const METRICS: &[Metric] = &[
     Metric::counter(
         "inbox_outages_total",
         &["consumer"],
-        "failed attempts that were not counted: the database was away, or what a handler \
-         needs",
+        "failed attempts that were not counted: the database, or something that a handler needs, was \
+         unavailable",
     ),
     Metric::counter("inbox_sessions_lost_total", &["consumer"], "broker sessions lost"),
     Metric::gauge("inbox_held_deliveries", &["consumer"], "deliveries received and not settled yet"),
     Metric::gauge(
         "inbox_lag_messages",
         &["consumer", "topic"],
-        "messages that wait at the broker for this consumer, where it tells; `NaN` while that is not known",
+        "messages that wait at the broker for this consumer, if it reports them; `NaN` while unknown",
     ),
     Metric::histogram(
         "inbox_handle_seconds",
@@ -92,7 +92,7 @@ pub const METRICS: &[Metric] = &[
     Metric::counter(
         "idempotency_leases_expired_total",
         &["operation", "on_expired"],
-        "holders on lease that are gone; with `refuse` an operator has to decide",
+        "leases of keys that expired without an outcome; with `refuse` an operator has to decide",
     ),
 ];
 

@@ -9,7 +9,7 @@ pub const METRICS: &[Metric] = &[
     Metric::counter(
         "outbox_enqueued_total",
         &[],
-        "messages written to an outbox; those of transactions that are rolled back count, too",
+        "messages written to an outbox, including those of transactions that are rolled back",
     ),
     Metric::counter(
         "outbox_ids_refused_total",
@@ -20,7 +20,7 @@ pub const METRICS: &[Metric] = &[
     Metric::counter(
         "outbox_node_numbers_lost_total",
         &[],
-        "node numbers that somebody else got, or an operator took away",
+        "node numbers that another process got, or that an operator revoked",
     ),
     Metric::counter(
         "outbox_node_ids_refused_total",

@@ -13,7 +13,7 @@ pub const METRICS: &[Metric] = &[
     Metric::counter(
         "saga_started_total",
         &["type"],
-        "sagas started; those of transactions that are rolled back count, too",
+        "sagas started, including those of transactions that are rolled back",
     ),
     Metric::counter("saga_ended_total", &["type", "state"], "sagas that finished, or were undone"),
     Metric::counter("saga_failed_total", &["type"], "failures of steps and undos that were counted"),

@@ -5,12 +5,12 @@ use std::fmt;
 
 use clap::ValueEnum;
 
-/// A part of the surroundings that does not do what it promises.
+/// A part of the surroundings that breaks its promise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, ValueEnum)]
 pub enum Breakage {
     /// A checkpoint is stored whatever its epoch.
     StaleCheckpoint,
-    /// The lease is granted although somebody holds it.
+    /// The lease is granted although another process holds it.
     SharedLease,
     /// Everything above the last id is read, so a transaction that commits late is passed over.
     CursorById,
@@ -18,9 +18,9 @@ pub enum Breakage {
     ConfirmAssumed,
     /// The broker forgets what it has confirmed when the session breaks.
     ConfirmBeforeStore,
-    /// The proof of a commit is given before the commit.
+    /// The proof of a commit exists before the commit.
     ProofBeforeCommit,
-    /// The inbox lets everything through.
+    /// The inbox admits everything.
     GuardOff,
     /// The inbox row commits on its own, before the effect.
     GuardApart,
@@ -30,21 +30,21 @@ pub enum Breakage {
     RetentionByReader,
     /// Rows of transactions that were rolled back are visible.
     DirtyRead,
-    /// A mark of before the database went back is believed.
+    /// A mark from before the database went back is accepted.
     HistoryBelieved,
-    /// While one topic is silent, nothing of any topic is confirmed.
+    /// While one topic is silent, nothing is confirmed for any topic.
     SilenceSpreads,
 }
 
 impl Breakage {
-    /// All of them.
+    /// Returns all of them.
     #[must_use]
     pub fn all() -> &'static [Self] {
         Self::value_variants()
     }
 
-    /// Whether it breaks no promise and only takes time, which random schedules do not measure:
-    /// [`contain`](crate::containment::contain) does.
+    /// Returns whether it breaks no promise and only takes time. Random schedules do not measure
+    /// time; [`contain`](crate::containment::contain) does.
     #[must_use]
     pub fn is_delay(self) -> bool {
         self == Self::SilenceSpreads

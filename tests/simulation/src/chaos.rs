@@ -1,4 +1,4 @@
-//! Carries the faults out, at their time.
+//! Carries the faults out when they are due.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::process::ProcessId;
 use crate::schedule::{MISSING, Schedule};
 use crate::world::{State, World, pass};
 
-/// Everything that goes wrong. Hands back what still lets paused processes go on.
+/// Injects all faults. Returns the tasks that resume paused processes.
 pub(crate) async fn harm(world: &Arc<World>, schedule: &Schedule, fleet: &Fleet) -> JoinSet<()> {
     let start = world.lock().start;
     let mut pauses = JoinSet::new();
@@ -34,7 +34,7 @@ pub(crate) async fn harm(world: &Arc<World>, schedule: &Schedule, fleet: &Fleet)
             }),
             kind => {
                 world.lock().suffer(kind);
-                // Waiters look for themselves whether anything has changed.
+                // Waiters check whether anything has changed.
                 world.log_changed.notify_waiters();
             }
         }
@@ -84,13 +84,13 @@ impl State {
             FaultKind::Backup => self.back_up(),
             FaultKind::Restore { is_pooled } => self.restore(is_pooled),
             FaultKind::Zombie { moment, for_ms } => self.armed.stalls.push((moment, for_ms)),
-            // Not of this world.
+            // These concern a process, not the world.
             FaultKind::Crash { .. } | FaultKind::Pause { .. } | FaultKind::Stop { .. } => {}
         }
     }
 
-    /// A process has come to a moment of its work at which it stands still, if that was planned.
-    /// Whether it was: then it must let go of its turn, or it would finish it first.
+    /// Suspends a process at this moment of its work, if that was planned. Returns whether it was:
+    /// then the task must yield, or it would finish its turn first.
     pub(crate) fn stall(&mut self, process: ProcessId, moment: Moment) -> bool {
         let Some(at) = self.armed.stalls.iter().position(|(armed, _)| *armed == moment) else { return false };
         let (_, for_ms) = self.armed.stalls.swap_remove(at);
@@ -104,7 +104,7 @@ impl State {
         true
     }
 
-    /// An operator decides about the first dead entry, if there is one. Whether there was.
+    /// Lets an operator decide about the first dead entry, if there is one.
     pub(crate) fn decide(&mut self, decision: Decision) {
         let Some(id) = self.outbox.first_dead() else { return };
         let Some(message) = self.outbox.rows.get(&id.0).map(|row| row.message.id) else { return };
@@ -132,7 +132,7 @@ impl State {
         }
     }
 
-    /// From here on everything works but for the topic that is missing.
+    /// Ends all faults, except that the missing topic stays missing.
     pub(crate) fn heal(&mut self) {
         self.note(format_args!("healed"));
         self.armed = Default::default();
@@ -142,7 +142,7 @@ impl State {
         self.broker.topics_down.retain(|topic, _| *topic == MISSING);
     }
 
-    /// Somebody creates the topic that was missing.
+    /// Creates the missing topic.
     pub(crate) fn create_missing_topic(&mut self) {
         self.note(format_args!("topic t{MISSING} is created"));
         self.broker.topics_down.clear();

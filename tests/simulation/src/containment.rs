@@ -1,6 +1,6 @@
-//! One topic falls silent under a steady load, and what becomes of the others: the same schedule is
-//! run with the silence and without it, and the confirmations of the other topics are counted while
-//! it lasts.
+//! One topic falls silent under a steady load, and the others must not suffer. The same schedule
+//! runs with the silence and without it, and the confirmations of the other topics are counted
+//! while it lasts.
 
 use std::ops::Range;
 
@@ -13,19 +13,19 @@ use crate::fault::{Fault, FaultKind};
 use crate::run::{Outcome, run};
 use crate::schedule::{Defect, Draft, Ending, Schedule, Transaction};
 
-/// The topics among which the load is spread evenly.
+/// Number of topics; the load is spread evenly over them.
 const TOPICS: u8 = 3;
 
-/// The ordering keys of each topic; no key goes to two of them.
+/// Number of ordering keys of each topic. Topics share no keys.
 const KEYS: u8 = 4;
 
 /// Milliseconds between two messages.
 const EVERY: u32 = 5;
 
-/// The share of the confirmations that a silent topic must leave to the others, at least.
+/// Minimum share of the confirmations that a silent topic must leave to the others.
 pub const SHARE_MIN: f64 = 0.9;
 
-/// How often a message may be sent at most because its topic is silent: to begin with, and in the
+/// Maximum number of sends of a message because its topic is silent: the first ones, and one in the
 /// session with which the relay finds out that the broker itself is well.
 pub const COPIES_MAX: u32 = 3;
 
@@ -34,16 +34,16 @@ pub const COPIES_MAX: u32 = 3;
 pub struct Contained {
     /// Messages of other topics that were confirmed while one was silent.
     pub others: usize,
-    /// The same without the silence.
+    /// The same number without the silence.
     pub others_alone: usize,
-    /// How often a message was sent at most.
+    /// Maximum number of sends of one message.
     pub copies: u32,
     /// The run with the silence.
     pub outcome: Outcome,
 }
 
 impl Contained {
-    /// Returns the problems in words; none when the silence was contained and every promise held.
+    /// Returns the problems in words; empty if the silence was contained and every promise held.
     #[must_use]
     pub fn problems(&self) -> Vec<String> {
         let Self { others, others_alone, copies, outcome } = self;
@@ -77,7 +77,7 @@ pub fn contain(seed: u64, breakage: Option<Breakage>) -> Contained {
     }
 }
 
-/// How many messages of other topics were confirmed.
+/// Returns how many messages of other topics were confirmed.
 fn others(schedule: &Schedule, outcome: &Outcome, silent: u8, during: &Range<u64>) -> usize {
     let drafts = schedule.transactions.iter().flat_map(|transaction| &transaction.messages);
     let silent: Vec<u32> = drafts.filter(|draft| draft.topic == silent).map(|draft| draft.number).collect();
@@ -85,7 +85,7 @@ fn others(schedule: &Schedule, outcome: &Outcome, silent: u8, during: &Range<u64
     outcome.confirmed.iter().filter(is_other).count()
 }
 
-/// A steady load, and nothing that goes wrong.
+/// Returns a steady load without faults.
 fn load(seed: u64) -> Schedule {
     let mut rng = SmallRng::seed_from_u64(seed);
     let times = (1..).zip((0..2_500).step_by(EVERY as usize));
@@ -121,7 +121,7 @@ fn load(seed: u64) -> Schedule {
     }
 }
 
-/// When which topic falls silent, and how.
+/// The silence of a topic: when it begins, how long it lasts, and its kind.
 struct Silence {
     at: u32,
     topic: u8,

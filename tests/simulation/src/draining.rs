@@ -1,5 +1,5 @@
-//! One topic comes back under a steady load with slow commits: what was held meanwhile must leave
-//! while new messages of the same keys go on arriving.
+//! One topic comes back under a steady load with slow commits. The entries that were held meanwhile
+//! must leave while new messages of the same keys keep arriving.
 
 use message::MaxInFlightPerKey;
 use rand::rngs::SmallRng;
@@ -9,24 +9,24 @@ use crate::fault::{Fault, FaultKind};
 use crate::run::{Outcome, run};
 use crate::schedule::{Defect, Draft, Ending, HEALED_AT, Schedule, Transaction};
 
-/// The ordering keys of the load.
+/// Number of ordering keys of the load.
 const KEYS: u8 = 40;
 
 /// Milliseconds between two messages.
 const EVERY: u32 = 4;
 
-/// When the topic goes, and when it comes back.
+/// When the topic goes missing, and when it comes back, in milliseconds.
 const AWAY: std::ops::Range<u32> = 100..700;
 
-/// The outcome of a load's held entries.
+/// How the held entries of a load drained.
 #[derive(Debug)]
 pub struct Drained {
-    /// How many were held at most.
+    /// Maximum number of held entries.
     pub most: usize,
-    /// When the last one had left, in milliseconds; nothing when some were held to the end of the
+    /// When the last one had left, in milliseconds; `None` if some were held to the end of the
     /// load.
     pub at: Option<u64>,
-    /// The run.
+    /// The outcome of the run.
     pub outcome: Outcome,
 }
 
@@ -47,7 +47,7 @@ impl Drained {
     }
 }
 
-/// Runs the load of a seed, with commits that take so much longer.
+/// Runs the load of a seed, with commits that take this many milliseconds longer.
 #[must_use]
 pub fn drain(seed: u64, commit_ms: u8) -> Drained {
     let outcome = run(&load(seed, commit_ms), None, false);

@@ -3,13 +3,13 @@
 use rand::Rng;
 use rand::rngs::SmallRng;
 
-/// The partitions that the group shares out, by ordering key.
+/// Number of partitions that the group assigns, by ordering key.
 pub const PARTITIONS: u8 = 3;
 
 /// A fault and its time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fault {
-    /// In milliseconds after the start.
+    /// When it happens, in milliseconds after the start.
     pub at: u32,
     /// The kind of fault.
     pub kind: FaultKind,
@@ -27,27 +27,27 @@ pub enum Slot {
 /// A call of the relay to its database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Call {
-    /// Opens a connection.
+    /// Open a connection.
     Connect,
-    /// Asks for the lease.
+    /// Ask for the lease.
     Acquire,
-    /// Prolongs the lease.
+    /// Renew the lease.
     Renew,
-    /// Stores cursor and exceptions.
+    /// Store cursor and exceptions.
     Checkpoint,
-    /// Gives the lease back.
+    /// Release the lease.
     Release,
-    /// Lists what keys wait for.
+    /// List what keys wait for.
     Stuck,
-    /// Lists queues with held entries.
+    /// List queues with held entries.
     Queues,
-    /// Looks for new entries.
+    /// Look for new entries.
     Poll,
-    /// Reads entries.
+    /// Read entries.
     Page,
-    /// Reads exceptions that are due.
+    /// Read exceptions that are due.
     Due,
-    /// Reads exceptions that are held.
+    /// Read exceptions that are held.
     Held,
 }
 
@@ -68,28 +68,28 @@ const CALLS: [Call; 11] = [
 /// A moment in a relay's work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Moment {
-    /// It has read entries, and nobody has seen them yet.
+    /// It has read entries, and has not yet passed them on.
     Read,
-    /// It hands a batch to the broker: some messages have left, the others have not.
+    /// It is handing a batch to the broker: some messages have left, the others have not.
     Publish,
     /// It is about to store a checkpoint.
     Checkpoint,
 }
 
-/// How a consumer's commit ends otherwise than it should.
+/// A way in which a consumer's commit goes wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CommitFault {
-    /// Committed, and the answer got lost.
+    /// It is committed, and the answer is lost.
     UnknownApplied,
-    /// Not committed, and the answer got lost.
+    /// It is not committed, and the answer is lost.
     UnknownLost,
-    /// Lost against another transaction.
+    /// It is rolled back because of a conflict with another transaction.
     Conflict,
-    /// Committed, and it takes long: before it is committed or after.
+    /// It is committed, but slowly.
     Slow {
-        /// How long, in milliseconds.
+        /// The delay, in milliseconds.
         for_ms: u32,
-        /// Whether it takes long before it is committed.
+        /// Whether the delay comes before the commit.
         is_before: bool,
     },
 }
@@ -105,18 +105,18 @@ impl CommitFault {
     }
 }
 
-/// How a handler fails.
+/// A way in which a handler fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HandlerFault {
-    /// The message's fault.
+    /// The message is at fault.
     Retry,
-    /// Something is away.
+    /// Something that the handler needs is unavailable.
     Unavailable,
     /// It panics.
     Panic,
-    /// It answers late, and then as if nothing had happened.
+    /// It succeeds, but late.
     Hang {
-        /// How late, in milliseconds.
+        /// The delay, in milliseconds.
         for_ms: u32,
     },
 }
@@ -135,11 +135,11 @@ impl HandlerFault {
 /// An operator's decision about a dead entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decision {
-    /// Try it again as it is.
+    /// Retry it as it is.
     Requeue,
-    /// Try it again with a content that is accepted.
+    /// Retry it with a content that is accepted.
     Edit,
-    /// Give it up.
+    /// Discard it.
     Discard,
 }
 
@@ -147,65 +147,65 @@ pub enum Decision {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the fields are times in milliseconds, counts, and what the enums above say")]
 pub enum FaultKind {
-    /// A process dies after so many more turns of its tasks; another takes its place.
+    /// A process dies after this many more turns of its tasks; another takes its place.
     Crash { slot: Slot, turns: u32 },
-    /// A process stands still, and then goes on as if nothing had happened.
+    /// A process is suspended, and then continues as if nothing had happened.
     Pause { slot: Slot, for_ms: u32 },
-    /// The next relay that gets there stands still for longer than its lease lasts, and then goes
-    /// on as if nothing had happened.
+    /// The next relay that reaches this moment is suspended for longer than its lease lasts, and
+    /// then continues as if nothing had happened.
     Zombie { moment: Moment, for_ms: u32 },
     /// A process is asked to stop; another takes its place.
     Stop { slot: Slot },
-    /// The next such call fails, after it was carried out or before.
+    /// The next such call fails, before or after it is applied.
     Database { call: Call, is_applied: bool },
-    /// The next such call takes long, before or after it is carried out.
+    /// The next such call is slow, before or after it is applied.
     DatabaseSlow { call: Call, for_ms: u32, is_before: bool },
-    /// The relays' database is away.
+    /// The relays' database is down.
     DatabaseDown { for_ms: u32 },
-    /// All sessions of publishers break; of what is on its way, some arrives.
+    /// All sessions of publishers break; some of the messages in flight arrive.
     Sever,
-    /// The broker is away.
+    /// The broker is down.
     BrokerDown { for_ms: u32 },
-    /// The next message is lost with its session, after it was stored or before.
+    /// The next message is lost with its session, before or after it is stored.
     LoseReceipt { is_stored: bool },
     /// The next message is refused once.
     Refuse,
-    /// A topic takes no messages for a while.
+    /// A topic accepts no messages for a while.
     TopicBusy { topic: u8, for_ms: u32 },
     /// A topic is missing for a while.
     TopicMissing { topic: u8, for_ms: u32 },
-    /// The broker answers nothing about a topic for a while, and everything afterwards. What it is
-    /// sent meanwhile is stored at once, or afterwards in order.
+    /// The broker answers nothing for a topic for a while, and everything afterwards. Messages that
+    /// arrive meanwhile are stored at once, or afterwards in order.
     TopicSilent { topic: u8, for_ms: u32, is_stored: bool },
     /// All subscriptions break.
     SubscriptionsLost,
-    /// The group shares its partitions out anew: what members have of one part is delivered again,
-    /// to anybody, and what they settle of it counts for nothing. They are not told.
+    /// The group assigns its partitions anew. Deliveries of one partition come again, to any
+    /// member, and earlier settlements of them do not count. Members are not notified.
     Rebalance { part: u8 },
-    /// The next settlement fails, after it was carried out or before.
+    /// The next settlement fails, before or after it is applied.
     SettleLost { is_applied: bool },
     /// The last messages are delivered again.
     Replay { len: u8 },
-    /// A consumer's next commit.
+    /// A consumer's next commit goes wrong.
     Commit { fault: CommitFault },
-    /// A consumer's next other call fails, after so many more.
+    /// Another call of a consumer fails, after this many more.
     Inbox { after: u8 },
-    /// The consumers' database is away.
+    /// The consumers' database is down.
     InboxDown { for_ms: u32 },
-    /// A handler's next call.
+    /// A handler's next call fails.
     Handler { fault: HandlerFault },
     /// An operator decides about the first dead entry.
     Operator { decision: Decision },
     /// Retention runs.
     Retention,
-    /// The state is kept to which the relays' database goes back.
+    /// The present state becomes the backup of the relays' database.
     Backup,
-    /// The relays' database goes back to it. Behind a pooler, connections do not notice.
+    /// The relays' database goes back to the backup. Behind a pooler, connections do not notice.
     Restore { is_pooled: bool },
 }
 
 impl FaultKind {
-    /// Any of them.
+    /// Returns a random fault.
     pub(crate) fn random(rng: &mut SmallRng, relays: u8, consumers: u8) -> Self {
         let slot = if rng.random_bool(0.7) {
             Slot::Relay(rng.random_range(0..relays))

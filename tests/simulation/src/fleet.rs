@@ -1,4 +1,4 @@
-//! The simulated processes: each in its place, started again after it has died or stopped.
+//! The simulated processes. Each has a place, and is restarted after it has died or stopped.
 
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,13 +23,13 @@ use crate::process::{Process, ProcessId};
 use crate::schedule::Schedule;
 use crate::world::{World, pass};
 
-/// More bytes than the destination takes.
+/// A payload size above the limit of the destination, in bytes.
 pub(crate) const OVERSIZE: usize = 4_000;
 
-/// More bytes than any other message takes, with its envelope.
+/// Maximum size of any other message with its envelope, in bytes.
 pub(crate) const MESSAGE_BYTES: usize = 1_000;
 
-/// One process and how to stop it.
+/// A process, and the token that stops it.
 #[derive(Debug, Clone)]
 struct Life {
     process: Arc<Process>,
@@ -41,11 +41,11 @@ struct Life {
 struct Place {
     slot: Slot,
     life: Mutex<Option<Life>>,
-    /// Nobody takes the place of one that ends any more.
+    /// Cancelled when ended processes are not replaced any more.
     closing: CancellationToken,
 }
 
-/// All of them.
+/// All processes.
 #[derive(Debug)]
 pub(crate) struct Fleet {
     places: Vec<Arc<Place>>,
@@ -71,7 +71,7 @@ impl Fleet {
         Self { places, tasks }
     }
 
-    /// Does something to the process at a place, if there is one now.
+    /// Acts on the process at a place, if there is one now.
     pub(crate) fn with(&self, slot: Slot, act: impl FnOnce(&Arc<Process>, &CancellationToken)) {
         let place = self.places.iter().find(|place| place.slot == slot);
         if let Some(Life { process, stop }) = place.and_then(|place| place.life().clone()) {
@@ -79,7 +79,7 @@ impl Fleet {
         }
     }
 
-    /// Lets every process go on that stands still.
+    /// Resumes every suspended process.
     pub(crate) fn resume_all(&self) {
         for place in &self.places {
             if let Some(life) = &*place.life() {
@@ -88,7 +88,7 @@ impl Fleet {
         }
     }
 
-    /// Stops all in order. Whether all ended within the bound.
+    /// Stops all processes in order. Returns whether all ended within the bound.
     pub(crate) async fn stop(self, within: Duration) -> bool {
         for place in &self.places {
             place.closing.cancel();
@@ -105,7 +105,7 @@ impl Fleet {
     }
 }
 
-/// One process after another.
+/// Runs one process after another at a place.
 async fn keep_alive(place: Arc<Place>, world: Arc<World>, schedule: Schedule) {
     while !place.closing.is_cancelled() {
         let (id, seed) = world.lock().next_process();
@@ -167,7 +167,7 @@ fn settings(schedule: &Schedule) -> EngineOptions {
         unstored_max: schedule.unstored_max.into(),
         checkpoint_changes: schedule.checkpoint_changes.into(),
         lease_ttl: Duration::from_millis(1_500),
-        // Seldom, because most polls find nothing and would take most of a schedule's time.
+        // Long intervals: most polls find nothing, and would take most of a schedule's time.
         poll_min: Duration::from_millis(15),
         poll_max: Duration::from_millis(100),
         checkpoint_interval: Duration::from_millis(80),
@@ -206,6 +206,6 @@ async fn consumer(
     (parts.settings, parts.host) = (settings, host);
     let runner = Runner::new(store, parts);
     let shutdown = Shutdown { graceful: stop, ..Shutdown::new() };
-    // It ends with an error only when it is aborted, and nobody does that.
+    // It ends with an error only when it is aborted, which does not happen here.
     let _ = runner.run(shutdown).await;
 }

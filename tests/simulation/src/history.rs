@@ -14,7 +14,7 @@ use crate::inbox::content;
 use crate::outbox::OutboxTables;
 use crate::world::State;
 
-/// Everything that was seen.
+/// Returns everything that was observed.
 pub(crate) fn history(state: &State, mut operations: Vec<Operation>, is_quiet: bool) -> History {
     let given_back: HashSet<_> = state.outbox.given_back.iter().map(|id| id.as_uuid()).collect();
     for message in operations.iter_mut().flat_map(|operation| &mut operation.messages) {
@@ -36,13 +36,14 @@ pub(crate) fn history(state: &State, mut operations: Vec<Operation>, is_quiet: b
     }
 }
 
-/// Messages that were undone when the database went back.
+/// Returns the messages that were undone when the database went back.
 fn forgotten(state: &State) -> Forgotten {
     let messages = state.outbox.undone.iter().map(|id| id.as_uuid());
     Forgotten { messages: messages.collect(), rows: Vec::new() }
 }
 
-/// An edited message differs from the one that its producer wrote, and must.
+/// Returns the content that is compared: an edited message must differ from its producer's, so its
+/// payload is left out.
 fn known(state: &State, id: MessageId, content: Content) -> Content {
     if state.outbox.edited.contains(&id) { Content { payload: None, ..content } } else { content }
 }
@@ -121,8 +122,8 @@ fn consumer(state: &State) -> Consumer {
     }
 }
 
-/// Lists what nobody gave back after everything was stopped in order. A lease runs out by itself,
-/// and is no leak.
+/// Returns the resources that were not released although everything was stopped in order. A lease
+/// expires by itself, so it is no leak.
 fn leaks(state: &State) -> Vec<Leak> {
     let tasks = tokio::runtime::Handle::current().metrics().num_alive_tasks();
     let counts = [

@@ -1,5 +1,5 @@
-//! `cargo run --release -p simulation -- --schedules 100000`: many schedules; a failing one is made
-//! small and shown.
+//! `cargo run --release -p simulation -- --schedules 100000` runs many schedules. A failing one is
+//! shrunk and shown.
 
 use std::process::ExitCode;
 
@@ -13,7 +13,7 @@ use simulation::{Breakage, Found, Schedule, run, search, shrink};
 #[derive(Debug, Parser)]
 #[command(name = "simulation", version)]
 struct Arguments {
-    /// How many schedules to run.
+    /// Number of schedules to run.
     #[arg(long, default_value_t = 10_000)]
     schedules: u64,
     /// The first seed; each schedule takes the next one.
@@ -22,13 +22,13 @@ struct Arguments {
     /// Break a part of the surroundings on purpose: it must be found.
     #[arg(long = "break", value_name = "PART")]
     breakage: Option<Breakage>,
-    /// Show the course of events of the first seed, whatever becomes of it.
+    /// Show the course of events of the first seed, whatever its outcome.
     #[arg(long)]
     trace: bool,
-    /// Show a failing schedule as it is.
+    /// Show a failing schedule without shrinking it.
     #[arg(long)]
     no_shrink: bool,
-    /// How to print what was found; a failing schedule is shown on standard error, then.
+    /// The format of the result. With JSON, a failing schedule goes to standard error.
     #[arg(long, value_enum, default_value_t)]
     output: Output,
 }
@@ -105,7 +105,7 @@ fn table(found: &Found) -> Table {
     table
 }
 
-/// Shows a schedule, its course, and what became of it.
+/// Shows a schedule, its course of events, and its outcome.
 fn show(schedule: &Schedule, breakage: Option<Breakage>) -> ExitCode {
     let outcome = run(schedule, breakage, true);
     println!("{schedule}");

@@ -11,13 +11,13 @@ use crate::fleet::MESSAGE_BYTES;
 use crate::process::ProcessId;
 use crate::world::World;
 
-/// Queues of held entries that one answer has an entry of, at least: no schedule has more.
+/// Maximum number of queues of held entries in a schedule. One answer may have an entry of each.
 const QUEUES: usize = 24;
 
 /// The bounds of one relay.
 ///
-/// A page of the log and an answer about exceptions come into the window when each has found room
-/// in it.
+/// A page of the log and an answer about exceptions each enter the window as soon as it has any
+/// room left, so either may exceed it.
 struct Bounds {
     entries: usize,
     bytes: usize,
@@ -39,8 +39,8 @@ impl Bounds {
         }
     }
 
-    /// Returns the quantity above its bound. `awaited` is the largest number of messages that were
-    /// waited for so far: each may change twice, when it is put off and when it is answered.
+    /// Returns the quantity that is above its bound. `awaited` is the maximum number of unanswered
+    /// messages so far: each may change twice, when it is postponed and when it is answered.
     fn exceeded(&self, machine: &Machine, awaited: usize) -> Option<String> {
         let unstored = self.unstored + self.entries + self.pages + 2 * awaited;
         let found = [
@@ -54,7 +54,8 @@ impl Bounds {
     }
 }
 
-/// Looks at a relay's memory, and tells the first time that something is above its bound.
+/// Returns an observer of a relay's memory. It reports the first time that something is above its
+/// bound.
 pub(crate) fn observer(world: &Arc<World>, process: ProcessId, settings: &EngineOptions) -> Observer {
     let bounds = Bounds::of(settings);
     let world: Weak<World> = Arc::downgrade(world);

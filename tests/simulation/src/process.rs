@@ -1,5 +1,4 @@
-//! A simulated process: its tasks can be held back, stopped all at once, and forgotten in the
-//! middle of anything.
+//! A simulated process: its tasks can be suspended, stopped all at once, and dropped at any await.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,7 +10,7 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use tokio::sync::Notify;
 
-/// Names one life of one process. A restarted process is another one.
+/// The id of one life of a process. A restarted process has another one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ProcessId(pub u32);
 
@@ -31,9 +30,9 @@ enum Mode {
 #[derive(Debug)]
 struct State {
     mode: Mode,
-    /// Tasks that asked for a turn while it was paused.
+    /// Wakers of the tasks that asked for a turn while the process was paused.
     waiting: Vec<Waker>,
-    /// Turns until it dies, if that is decided.
+    /// The number of turns until it dies, if it is to die.
     turns_left: Option<u32>,
     rng: SmallRng,
 }
@@ -41,17 +40,17 @@ struct State {
 /// One life of one process.
 #[derive(Debug)]
 pub struct Process {
-    /// Its name.
+    /// Its id.
     pub id: ProcessId,
-    /// How often a task that could go on is sent to the back of the queue.
+    /// Probability that a ready task is sent to the back of the queue.
     shuffle: f64,
     state: Mutex<State>,
     died: Notify,
 }
 
 impl Process {
-    /// A process that is about to start. `shuffle` in `0.0..1.0` is how often a task that could go
-    /// on has to wait for the others.
+    /// Creates a process that is about to start. `shuffle`, in `0.0..1.0`, is the probability that
+    /// a ready task has to wait for the others.
     #[must_use]
     pub fn new(id: ProcessId, seed: u64, shuffle: f64) -> Arc<Self> {
         let rng = SmallRng::seed_from_u64(seed);
@@ -65,7 +64,7 @@ impl Process {
         Runtime::simulated(Arc::<Self>::clone(self))
     }
 
-    /// Stops all of its tasks where they are. Time goes on.
+    /// Suspends all of its tasks where they are. Time goes on.
     pub fn pause(&self) {
         let mut state = self.state();
         if state.mode == Mode::Running {
@@ -73,7 +72,7 @@ impl Process {
         }
     }
 
-    /// Lets them go on.
+    /// Resumes its tasks.
     pub fn resume(&self) {
         let mut state = self.state();
         if state.mode == Mode::Paused {
@@ -82,7 +81,7 @@ impl Process {
         }
     }
 
-    /// Kills it after so many more turns of its tasks: at any await.
+    /// Kills it after this many more turns of its tasks, at any await.
     pub fn die_after(&self, turns: u32) {
         self.state().turns_left = Some(turns);
     }

@@ -1,5 +1,4 @@
-//! Producers: transactions that overlap, and commit in another order than their rows were written
-//! in.
+//! Producers: their transactions overlap, and commit in another order than that of their rows.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +12,7 @@ use crate::inbox::content;
 use crate::schedule::{Defect, Draft, Ending, Schedule, Transaction};
 use crate::world::{EPOCH, World};
 
-/// Everything that producers do, with what the checker is told of it.
+/// Runs all transactions of the schedule, and returns the operations for the checker.
 pub(crate) async fn produce(world: Arc<World>, schedule: Schedule) -> Vec<Operation> {
     let start = world.lock().start;
     let mut steps = steps(&schedule);
@@ -22,7 +21,7 @@ pub(crate) async fn produce(world: Arc<World>, schedule: Schedule) -> Vec<Operat
         .map(|index| Operation { id: Arc::from(format!("transaction {index}")), ..Operation::default() })
         .collect();
     let mut rows: Vec<Vec<i64>> = vec![Vec::new(); operations.len()];
-    // In which history each transaction began: it ends with it.
+    // The history in which each transaction began: it ends with that history.
     let mut histories = vec![0; operations.len()];
     for (tick, step) in (0..).zip(steps) {
         tokio::time::sleep_until(start + Duration::from_millis(step.at.into())).await;
@@ -96,7 +95,7 @@ fn steps(schedule: &Schedule) -> Vec<Step<'_>> {
 
 fn message(draft: &Draft, start: Instant, seed: u64) -> Option<Message> {
     let Draft { number, key, topic, defect, .. } = draft;
-    // A nearer time would be waited for.
+    // The schedule would reach a nearer time and accept the message.
     let days = Duration::from_secs(2 * 86_400);
     let ahead = if *defect == Defect::FromTheFuture { days } else { Duration::ZERO };
     let generated_at = EPOCH + start.elapsed() + ahead;

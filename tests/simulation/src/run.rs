@@ -18,21 +18,21 @@ use crate::producers::produce;
 use crate::schedule::{HEALED_AT, Schedule};
 use crate::world::{Finding, State, World, pass};
 
-/// How long after healing everything must be quiet, in simulated time. The longest pauses between
-/// attempts are 10 s.
+/// Maximum time until everything is quiet after healing, in simulated time. The longest pauses
+/// between attempts are 10 s.
 pub const QUIET_WITHIN: Duration = Duration::from_secs(60);
 
-/// How long an orderly stop may take, in simulated time.
+/// Maximum time of an orderly stop, in simulated time.
 const STOPPED_WITHIN: Duration = Duration::from_secs(30);
 
-/// In which way a schedule failed: what shrinking must keep.
+/// A way in which a schedule failed, which shrinking must preserve.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Failure {
     /// The checker found it.
     Violation(Violation),
-    /// Somebody who looked on found it.
+    /// A check during the run found it.
     Promise(Promise),
-    /// A relay held more in memory than its bounds allow.
+    /// A relay exceeded the bounds of its memory.
     Memory,
     /// It did not come to rest.
     NotQuiet,
@@ -43,38 +43,37 @@ pub enum Failure {
 /// The outcome of a schedule.
 #[derive(Debug)]
 pub struct Outcome {
-    /// The problems in words; none when every promise held.
+    /// The problems in words; empty if every promise held.
     pub failures: Vec<(Failure, String)>,
-    /// The course of events, as a number.
+    /// The hash of the course of events.
     pub hash: u64,
-    /// How many events there were.
+    /// Number of events.
     pub events: u64,
     /// Simulated time.
     pub lasted: Duration,
-    /// The course of events, as text, when it was asked for.
+    /// The course of events as text, if it was requested.
     pub lines: Vec<String>,
-    /// The confirmations that relays were given: milliseconds after the start, and the message's
-    /// number.
+    /// The confirmations that relays got: milliseconds after the start, and the number of the
+    /// message.
     pub confirmed: Vec<(u64, u32)>,
-    /// How often each message was sent to the broker, by its number.
+    /// Number of sends of each message to the broker, by its number.
     pub sent: BTreeMap<u32, u32>,
-    /// How many entries were held after each checkpoint: milliseconds after the start, and the
-    /// number.
+    /// The number of held entries after each checkpoint, with the milliseconds after the start.
     pub held: Vec<(u64, usize)>,
 }
 
 impl Outcome {
-    /// The first failure.
+    /// Returns the first failure.
     #[must_use]
     pub fn failure(&self) -> Option<Failure> {
         self.failures.first().map(|(failure, _)| *failure)
     }
 }
 
-/// Runs a schedule, with a part of its surroundings broken if need be.
+/// Runs a schedule, with one part of its surroundings broken if `breakage` says so.
 ///
 /// # Panics
-/// When no runtime can be made: the machine is out of memory or file descriptors.
+/// If no runtime can be made because the machine is out of memory or file descriptors.
 #[must_use]
 #[expect(clippy::expect_used, reason = "a runtime without I/O needs nothing that could be missing")]
 pub fn run(schedule: &Schedule, breakage: Option<Breakage>, is_traced: bool) -> Outcome {
@@ -102,13 +101,13 @@ async fn simulate(schedule: &Schedule, breakage: Option<Breakage>, is_traced: bo
         failures.push((Failure::NotStopped, format!("not everything stopped within {STOPPED_WITHIN:?}")));
     }
     broker.abort();
-    // Tasks that were aborted end when they have their turn.
+    // Aborted tasks end in their next turn.
     pass(1).await;
     check(&world, operations, is_quiet, failures, start)
 }
 
-/// Ends all defect, and waits until nothing is left to do: first without the topic that is missing,
-/// then with it. Whether that came.
+/// Ends all faults, and waits until nothing is left to do: first without the missing topic, then
+/// with it. Returns whether that happened in time.
 async fn heal(world: &Arc<World>, fleet: &Fleet) -> bool {
     world.lock().heal();
     fleet.resume_all();
@@ -119,7 +118,7 @@ async fn heal(world: &Arc<World>, fleet: &Fleet) -> bool {
     comes(world, |state| state.outbox.is_quiet() && state.broker.is_quiet()).await
 }
 
-/// Waits until something is so, with an operator who edits what is dead.
+/// Waits for a condition, while an operator edits dead entries. Returns whether it was met in time.
 async fn comes(world: &World, is_so: impl Fn(&State) -> bool) -> bool {
     let deadline = Instant::now() + QUIET_WITHIN;
     while Instant::now() < deadline {

@@ -1,4 +1,4 @@
-//! One course of events, planned from a seed: who runs, what is enqueued, what goes wrong and when.
+//! One course of events, planned from a seed: processes, messages, and faults with their times.
 
 use std::fmt;
 
@@ -8,44 +8,45 @@ use rand::{Rng, SeedableRng};
 
 use crate::fault::{Fault, FaultKind};
 
-/// From here on nothing goes wrong any more, in milliseconds after the start.
+/// When all faults end, in milliseconds after the start.
 pub const HEALED_AT: u32 = 3_000;
 
-/// A topic that exists only after everything else has come to rest: nothing else may wait for it.
+/// A topic that is created only after everything else has come to rest. Nothing else may wait for
+/// it.
 pub const MISSING: u8 = 3;
 
-/// The plan. The same plan takes the same course.
+/// The plan of a run. The same plan gives the same course of events.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Schedule {
     /// The source of all random numbers.
     pub seed: u64,
-    /// How many relays of one name there are.
+    /// Number of relays of one name.
     pub relays: u8,
-    /// How many consumers of one name there are.
+    /// Number of consumers of one name.
     pub consumers: u8,
     /// How the broker's publisher keeps order.
     pub max_in_flight_per_key: MaxInFlightPerKey,
-    /// Messages that the broker's publisher takes over at once.
+    /// Number of messages that the broker's publisher accepts at once.
     pub submission_len: u8,
     /// Whether the broker gives the messages of a key to one consumer at a time.
     pub is_key_exclusive: bool,
     /// Messages per transaction of a consumer, if they share one.
     pub batch: Option<u8>,
-    /// How often a task that could go on waits for the others, in `0.0..1.0`.
+    /// Probability that a ready task waits for the others, in `0.0..1.0`.
     pub shuffle: f64,
-    /// Entries in the relay's memory at most.
+    /// Maximum number of entries in the relay's memory.
     pub window_entries: u8,
-    /// Bytes in the relay's memory at most.
+    /// Maximum number of bytes in the relay's memory.
     pub window_bytes: u32,
-    /// Entries per read at most.
+    /// Maximum number of entries in one read.
     pub page_entries: u8,
-    /// Bytes per read at most.
+    /// Maximum number of bytes in one read.
     pub page_bytes: u32,
-    /// Changes of exceptions that the relay may have and not have stored.
+    /// Maximum number of changes of exceptions that the relay has not stored yet.
     pub unstored_max: u16,
-    /// Changes that one checkpoint stores.
+    /// Maximum number of changes that one checkpoint stores.
     pub checkpoint_changes: u16,
-    /// How much longer the relay's commits take, in milliseconds.
+    /// Additional duration of the relay's commits, in milliseconds.
     pub commit_ms: u8,
     /// The producers' transactions.
     pub transactions: Vec<Transaction>,
@@ -69,29 +70,29 @@ pub struct Transaction {
 /// How a transaction ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ending {
-    /// Committed, and the producer knows.
+    /// It is committed, and the producer knows.
     Committed,
-    /// Rolled back, and the producer knows.
+    /// It is rolled back, and the producer knows.
     RolledBack,
-    /// The answer to the commit got lost.
+    /// The answer to the commit is lost.
     Unknown {
-        /// Whether it committed although its client does not know.
+        /// Whether it is committed.
         committed: bool,
     },
 }
 
-/// A message that is going to be enqueued.
+/// A message to enqueue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Draft {
-    /// Its name.
+    /// Its number, which is its name.
     pub number: u32,
-    /// When it gets its place in the log, in milliseconds.
+    /// When its row is inserted, in milliseconds.
     pub enqueued_at: u32,
     /// Its ordering key.
     pub key: Option<u8>,
     /// Its topic.
     pub topic: u8,
-    /// How long it is to wait, in milliseconds.
+    /// The delay of its delivery, in milliseconds.
     pub deliver_after: Option<u32>,
     /// Its defect.
     pub defect: Defect,
@@ -100,22 +101,22 @@ pub struct Draft {
 /// A defect of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Defect {
-    /// Nothing.
+    /// No defect.
     None,
-    /// The broker refuses it until an operator has edited it.
+    /// The broker refuses it until an operator edits it.
     Refused,
-    /// It is larger than what the destination takes, until an operator has edited it.
+    /// It is larger than the destination accepts, until an operator edits it.
     Oversize,
-    /// Its handler fails so often.
+    /// Its handler fails this many times.
     Fails(u8),
     /// Its handler rejects it.
     Rejected,
-    /// Its id was made an hour ahead of the database's clock.
+    /// The time in its id is two days ahead of the database's clock.
     FromTheFuture,
 }
 
 impl Schedule {
-    /// The plan of a seed.
+    /// Returns the plan of a seed.
     #[must_use]
     pub fn of(seed: u64) -> Self {
         let mut rng = SmallRng::seed_from_u64(seed);
@@ -165,7 +166,7 @@ impl Schedule {
         schedule
     }
 
-    /// How many messages it enqueues.
+    /// Returns the number of messages in it.
     #[must_use]
     pub fn messages_len(&self) -> usize {
         self.transactions.iter().map(|transaction| transaction.messages.len()).sum()
@@ -229,8 +230,8 @@ fn faults(rng: &mut SmallRng, relays: u8, consumers: u8) -> Vec<Fault> {
     faults
 }
 
-/// Two transactions write to one key of a topic that is away, and the first to write is the last to
-/// commit.
+/// Adds two transactions that write to one key of a topic that is missing. The first to write is
+/// the last to commit.
 fn late_commit(rng: &mut SmallRng, transactions: &mut Vec<Transaction>, faults: &mut Vec<Fault>) {
     let mut number = transactions.iter().flat_map(|transaction| &transaction.messages).count() as u32;
     let (key, topic) = (Some(0), rng.random_range(0..3));
@@ -249,8 +250,8 @@ fn late_commit(rng: &mut SmallRng, transactions: &mut Vec<Transaction>, faults: 
     insert(faults, Fault { at: begins_at, kind });
 }
 
-/// Messages to the topic that is missing, each with a key of its own; and one to another topic when
-/// these have been alone for a while.
+/// Adds messages to the missing topic, some of them with keys, which are all different. Adds one to
+/// another topic, later, when these have been alone for a while.
 fn to_missing_topic(rng: &mut SmallRng, transactions: &mut Vec<Transaction>) {
     let mut number = transactions.iter().flat_map(|transaction| &transaction.messages).count() as u32;
     let mut write = |enqueued_at, key, topic| {
@@ -266,7 +267,7 @@ fn to_missing_topic(rng: &mut SmallRng, transactions: &mut Vec<Transaction>) {
     write(HEALED_AT + rng.random_range(1_000..6_000), None, rng.random_range(0..MISSING));
 }
 
-/// Bounds that are reached with few messages, and commits that are slow.
+/// Sets bounds that few messages reach, and in part slow commits.
 fn small_memory(rng: &mut SmallRng, schedule: &mut Schedule) {
     schedule.unstored_max = rng.random_range(1..=30);
     schedule.checkpoint_changes = rng.random_range(1..=20);
@@ -279,8 +280,8 @@ fn small_memory(rng: &mut SmallRng, schedule: &mut Schedule) {
     }
 }
 
-/// More messages at once than can leave meanwhile: while their topic is away and when it comes
-/// back, or scheduled for one moment.
+/// Adds more messages than can leave at once: while their topic is away and when it comes back, or
+/// scheduled for one moment.
 fn burst(rng: &mut SmallRng, schedule: &mut Schedule) {
     let mut number = schedule.messages_len() as u32;
     let (topic, keys) = (rng.random_range(0..MISSING), rng.random_range(1..=12));
@@ -314,7 +315,7 @@ fn burst(rng: &mut SmallRng, schedule: &mut Schedule) {
     insert(&mut schedule.faults, Fault { at: begins_at + rng.random_range(0..300), kind });
 }
 
-/// The database goes back to an earlier state.
+/// Lets the database go back to an earlier state.
 fn goes_back(rng: &mut SmallRng, faults: &mut Vec<Fault>) {
     let at = rng.random_range(0..HEALED_AT - 200);
     insert(faults, Fault { at, kind: FaultKind::Backup });

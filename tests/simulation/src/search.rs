@@ -13,19 +13,19 @@ use crate::schedule::Schedule;
 /// The outcome of many schedules.
 #[derive(Debug, Default)]
 pub struct Found {
-    /// How many were run.
+    /// Number of schedules that were run.
     pub schedules: u64,
-    /// How many events they had.
+    /// Number of their events.
     pub events: u64,
-    /// How much simulated time went by.
+    /// Simulated time in total.
     pub simulated: Duration,
-    /// How long it took.
+    /// Real time that it took.
     pub took: Duration,
     /// The first seed that failed, and how.
     pub failed: Option<(u64, Outcome)>,
 }
 
-/// Runs the schedules of seeds until one fails. `progress` hears of each that held.
+/// Runs the schedules of these seeds until one fails. Calls `progress` for each that held.
 pub fn search(seeds: Range<u64>, breakage: Option<Breakage>, progress: impl Fn() + Sync) -> Found {
     let begun_at = Instant::now();
     let next = AtomicU64::new(seeds.start);

@@ -1,14 +1,13 @@
-//! Makes a failing schedule small: whatever can be left out without the failure going away is left
-//! out.
+//! Shrinks a failing schedule: leaves out everything without which it still fails.
 
 use crate::breakage::Breakage;
 use crate::run::{Failure, run};
 use crate::schedule::Schedule;
 
-/// How many schedules are run to make one smaller.
+/// Maximum number of runs to shrink a schedule.
 pub const ATTEMPTS_MAX: usize = 2_000;
 
-/// The smallest schedule found that fails in the same way.
+/// Returns the smallest schedule found that fails in the same way.
 #[must_use]
 pub fn shrink(schedule: &Schedule, breakage: Option<Breakage>, failure: Failure) -> Schedule {
     let mut attempts = 0;
@@ -31,7 +30,7 @@ pub fn shrink(schedule: &Schedule, breakage: Option<Breakage>, failure: Failure)
     }
 }
 
-/// Fewer processes, less shuffling.
+/// Returns variants with fewer processes, less shuffling, or faster commits.
 fn simpler(schedule: &Schedule) -> Vec<Schedule> {
     let change = |change: fn(&mut Schedule)| {
         let mut changed = schedule.clone();
@@ -66,7 +65,7 @@ fn try_out(
     fails
 }
 
-/// Leaves out runs of items, first long ones, then single ones.
+/// Leaves out items, first in long runs, then one by one.
 fn leave_out<T>(
     smallest: &mut Schedule,
     breakage: Option<Breakage>,

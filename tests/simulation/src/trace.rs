@@ -1,4 +1,4 @@
-//! The course of events in order: always as a hash, as text when somebody wants to read it.
+//! The course of events in order: always as a hash, and as text on request.
 
 use std::fmt::{self, Write};
 use std::hash::{DefaultHasher, Hasher};
@@ -12,13 +12,13 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// An empty one; `is_kept` says whether its text is kept.
+    /// Creates an empty one. `is_kept` says whether it keeps its text.
     #[must_use]
     pub fn new(is_kept: bool) -> Self {
         Self { lines: is_kept.then(Vec::new), ..Self::default() }
     }
 
-    /// Something happened, so many milliseconds after the start.
+    /// Adds an event at this many milliseconds after the start.
     pub fn note(&mut self, at: u64, event: fmt::Arguments<'_>) {
         self.len += 1;
         self.hasher.write_u64(at);
@@ -29,25 +29,25 @@ impl Trace {
         }
     }
 
-    /// Two courses of events with one hash are the same.
+    /// Returns the hash. Two equal hashes mean the same course of events.
     #[must_use]
     pub fn hash(&self) -> u64 {
         self.hasher.finish()
     }
 
-    /// How many events there were.
+    /// Returns the number of events.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// Whether nothing happened.
+    /// Returns whether there are no events.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The events as text, if they were kept.
+    /// Returns the events as text, if they were kept.
     #[must_use]
     pub fn into_lines(self) -> Vec<String> {
         self.lines.unwrap_or_default()

@@ -1,4 +1,5 @@
-//! Everything that the simulated processes share: databases, the broker, chance, and what was seen.
+//! The state that all simulated processes share: databases, the broker, random numbers, and what
+//! was observed.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -28,16 +29,16 @@ use crate::trace::Trace;
 /// The database's time when a schedule begins.
 pub const EPOCH: OffsetDateTime = datetime!(2026-01-01 00:00 UTC);
 
-/// Something that must not be, and that only somebody who looks on can see.
+/// A violation that only a check during the run can see.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// In which way it is one.
+    /// The kind of failure.
     pub failure: Failure,
     /// Its description.
     pub text: String,
 }
 
-/// Faults that wait for somebody to run into them.
+/// Faults that wait for a call to hit.
 #[derive(Debug, Default)]
 pub(crate) struct Armed {
     pub(crate) calls: Vec<(Call, bool)>,
@@ -49,7 +50,7 @@ pub(crate) struct Armed {
     pub(crate) inbox: Vec<u8>,
     pub(crate) handlers: Vec<HandlerFault>,
     pub(crate) stalls: Vec<(Moment, u32)>,
-    /// Tasks that let paused processes go on.
+    /// Tasks that resume paused processes.
     pub(crate) resuming: JoinSet<()>,
 }
 
@@ -59,39 +60,39 @@ pub(crate) struct State {
     pub(crate) rng: SmallRng,
     pub(crate) trace: Trace,
     pub(crate) outbox: OutboxTables,
-    /// To which the outbox goes back.
+    /// The state to which the outbox goes back.
     pub(crate) backup: Option<OutboxTables>,
-    /// How much longer a commit of the relay takes than it would, in milliseconds.
+    /// Additional duration of the relay's commits, in milliseconds.
     pub(crate) commit_ms: u8,
     pub(crate) broker: Broker,
     pub(crate) inbox: InboxTables,
     pub(crate) armed: Armed,
     pub(crate) findings: Vec<Finding>,
-    /// How many entries were held after each checkpoint, and when.
+    /// The number of held entries after each checkpoint, with its time.
     pub(crate) held: Vec<(u64, usize)>,
     pub(crate) breakage: Option<Breakage>,
-    /// The messages by their numbers in the schedule, and what is wrong with them.
+    /// The numbers of messages in the schedule, and their defects.
     pub(crate) names: HashMap<MessageId, (u32, Defect)>,
-    /// Until when each process holds the lease, by the database's word.
+    /// Until when each process holds the lease, by the database's clock.
     pub(crate) leases: BTreeMap<ProcessId, Instant>,
     /// The processes that are alive.
     pub(crate) lives: BTreeMap<ProcessId, Arc<Process>>,
     processes: u32,
 }
 
-/// Everything, shared.
+/// The whole state, shared.
 pub struct World {
     state: Mutex<State>,
-    /// The broker has something to do at some other time than before.
+    /// The broker's next task may be due earlier than before.
     pub(crate) broker_due: Notify,
-    /// The broker's log or somebody's deliveries have changed.
+    /// The broker's log or a member's deliveries have changed.
     pub(crate) log_changed: Notify,
     /// A transaction of the inbox has ended.
     pub(crate) inbox_unlocked: Notify,
 }
 
 impl World {
-    /// A world at its beginning. Inside a runtime with a paused clock.
+    /// Creates a world at its beginning. Must be called in a runtime with a paused clock.
     #[must_use]
     pub fn new(schedule: &Schedule, breakage: Option<Breakage>, is_traced: bool) -> Arc<Self> {
         let state = State {
@@ -126,12 +127,12 @@ impl World {
 }
 
 impl State {
-    /// Milliseconds since the beginning.
+    /// Returns the milliseconds since the beginning.
     pub(crate) fn millis(&self) -> u64 {
         u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// The database's time.
+    /// Returns the database's time.
     pub(crate) fn database_time(&self) -> OffsetDateTime {
         EPOCH + self.start.elapsed()
     }
@@ -163,7 +164,7 @@ impl State {
         (ProcessId(self.processes), self.rng.random())
     }
 
-    /// How long something takes, in milliseconds: mostly nothing, seldom long.
+    /// Returns the random duration of a call, in milliseconds: mostly zero, seldom long.
     pub(crate) fn latency(&mut self) -> u64 {
         match self.rng.random_range(0..100) {
             0..60 => 0,
@@ -172,7 +173,7 @@ impl State {
         }
     }
 
-    /// The number of a message in its schedule.
+    /// Returns the number of a message in its schedule.
     pub(crate) fn name(&self, id: MessageId) -> u32 {
         self.names.get(&id).map_or(0, |(number, _)| *number)
     }
@@ -188,7 +189,7 @@ impl fmt::Debug for World {
     }
 }
 
-/// Lets so much time go by.
+/// Lets this many milliseconds pass.
 pub(crate) async fn pass(millis: u64) {
     if millis > 0 {
         tokio::time::sleep(Duration::from_millis(millis)).await;

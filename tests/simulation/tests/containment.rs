@@ -1,9 +1,9 @@
-//! A topic about which the broker says nothing for a while, under a steady load.
+//! A topic for which the broker answers nothing for a while, under a steady load.
 
 use simulation::Breakage;
 use simulation::containment::contain;
 
-/// Loads that every test run goes through.
+/// Number of loads in every test run.
 const LOADS: u64 = 20;
 
 #[test]

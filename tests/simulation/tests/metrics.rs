@@ -1,4 +1,4 @@
-//! The tables of metrics and what the engine, the maintenance and the runner emit are the same.
+//! Compares the tables of metrics with what the engine, the maintenance and the runner emit.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -25,10 +25,10 @@ use time::OffsetDateTime;
 use tokio::runtime::Builder;
 use tokio_util::sync::CancellationToken;
 
-/// Schedules in which each metric of the engine is emitted.
+/// Number of schedules, in which each metric of the engine is emitted.
 const SCHEDULES: u64 = 60;
 
-/// An outbox with one old segment. The first look at it panics.
+/// An outbox with one old segment. The first call that removes it panics.
 struct OldHistory(AtomicBool);
 
 #[async_trait]
@@ -61,7 +61,7 @@ impl LogRetention for OldHistory {
     }
 }
 
-/// Maintenance for some simulated minutes, in the same thread.
+/// Runs the maintenance for some simulated minutes, in the same thread.
 fn maintain() {
     let runtime = Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     runtime.block_on(async {
@@ -75,13 +75,13 @@ fn maintain() {
     });
 }
 
-/// A page of which a filter leaves something out: schedules have no filters.
+/// Reports a page from which a filter left something out: schedules have no filters.
 fn leave_out() {
     let name = RelayName::new("orders").unwrap();
     Telemetry::new(&name, "a database", "a broker", 1).events(vec![Event::LeftOut(1)], Duration::ZERO);
 }
 
-/// A database that one relay has led, on a server that has another history.
+/// A database that one relay has led, with a cursor of another history than the server's.
 struct OneRelay;
 
 #[async_trait]
@@ -161,7 +161,7 @@ impl LogAdmin for OneRelay {
     }
 }
 
-/// One look at a database, in the same thread.
+/// Looks at a database once, in the same thread.
 fn monitor() {
     let runtime = Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     runtime.block_on(async {

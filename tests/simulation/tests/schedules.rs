@@ -1,12 +1,11 @@
-//! Hundreds of schedules, the same course for the same seed, and every breakage found.
+//! Hundreds of schedules, one course of events for each seed, and every breakage.
 
 use simulation::{Breakage, Schedule, run, search, shrink};
 
-/// Schedules that every test run goes through. `cargo run --release -p simulation` runs as many as
-/// one likes.
+/// Number of schedules in every test run. `cargo run --release -p simulation` runs any number.
 const SCHEDULES: u64 = 250;
 
-/// Schedules within which a breakage must be found.
+/// Maximum number of schedules in which a breakage must be found.
 const BREAKAGE_SCHEDULES: u64 = 2_000;
 
 #[test]

@@ -69,18 +69,18 @@ pub const METRICS: &[Metric] = &[
     Metric::gauge(
         "relay_unanswered_messages",
         &["relay"],
-        "messages given up waiting for, which the broker may still answer",
+        "messages that the relay no longer waits for, but the broker may still answer",
     ),
     Metric::gauge(
         "relay_database_up",
         &["relay"],
-        "1 when the last look at the database succeeded, otherwise 0; the gauges below keep their values then",
+        "1 when the last query of the database succeeded, otherwise 0; the gauges below keep their values then",
     ),
     Metric::gauge(
         "relay_backlog_messages",
         &["relay"],
-        "at most so many messages wait to leave: of the log, held, retrying, and scheduled ones that are due; \
-         gaps in the ids count",
+        "upper bound of the messages that wait to leave: in the log, held, retrying, and scheduled ones that are \
+         due; gaps in the ids count",
     ),
     Metric::gauge(
         "relay_oldest_pending_seconds",
@@ -127,7 +127,11 @@ pub const METRICS: &[Metric] = &[
         "faults of this program that ended maintenance, which began anew",
     ),
     Metric::gauge("relay_history_seconds", &["relay"], "age of the oldest entry in the outbox, left or not"),
-    Metric::gauge("relay_history_bytes", &["relay"], "size of the outbox on disk, where the database tells"),
+    Metric::gauge(
+        "relay_history_bytes",
+        &["relay"],
+        "size of the outbox on disk, if the database reports it",
+    ),
 ];
 
 /// Registers the descriptions; call it once, after the recorder is installed.

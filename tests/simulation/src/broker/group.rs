@@ -1,4 +1,4 @@
-//! Who has which message, and what must be delivered again.
+//! Which member has which message, and what must be delivered again.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use super::Broker;
 use crate::fault::PARTITIONS;
 use crate::world::State;
 
-/// A message that a member has.
+/// A message in flight to a member.
 #[derive(Debug)]
 struct Flight {
     member: u64,
@@ -18,19 +18,20 @@ struct Flight {
 /// The one group of consumers.
 #[derive(Debug)]
 pub(crate) struct Group {
-    /// A key is with one member at a time.
+    /// Whether a key is with one member at a time.
     is_key_exclusive: bool,
     pub(super) members: BTreeSet<u64>,
     last_member: u64,
     next: usize,
-    /// Places to be delivered, again or because they were passed over.
+    /// Places to deliver: those that come again, and those that were skipped because their key was
+    /// busy.
     pending: BTreeSet<usize>,
     flights: BTreeMap<DeliveryToken, Flight>,
     delivered: BTreeSet<usize>,
     last_token: u64,
 }
 
-/// A delivery.
+/// A message that was chosen for a member.
 pub(super) struct Picked {
     pub(super) token: DeliveryToken,
     pub(super) place: usize,
@@ -51,7 +52,7 @@ impl Group {
         }
     }
 
-    /// Whether a key is with one member at a time.
+    /// Returns whether a key is with one member at a time.
     pub(crate) fn is_key_exclusive(&self) -> bool {
         self.is_key_exclusive
     }
@@ -62,13 +63,14 @@ impl Group {
         self.last_member
     }
 
-    /// Removes a member; its deliveries come again.
+    /// Removes a member; its deliveries are delivered again.
     pub(crate) fn leave(&mut self, member: u64) {
         self.members.remove(&member);
         self.take_back(|flight| flight.member == member);
     }
 
-    /// Some of what members have is delivered again, to anybody. How much it was.
+    /// Takes some deliveries back from their members, so that any member may get them. Returns how
+    /// many.
     fn take_back(&mut self, is_taken: impl Fn(&Flight) -> bool) -> usize {
         let back = self.flights.extract_if(.., |_, flight| is_taken(flight));
         let back: Vec<_> = back.map(|(_, flight)| flight.place).collect();
@@ -81,7 +83,7 @@ impl Group {
         members.into_iter().for_each(|member| self.leave(member));
     }
 
-    /// The oldest message that a member may have now.
+    /// Returns the oldest message that a member may get now.
     pub(super) fn pick(&mut self, member: u64, log: &[Message]) -> Option<Picked> {
         let key_of = |place: usize| log.get(place).and_then(|message| message.key.as_ref());
         let others = self.flights.values().filter(|flight| flight.member != member);
@@ -98,7 +100,7 @@ impl Group {
         Some(Picked { token, place, is_redelivered: !self.delivered.insert(place) })
     }
 
-    /// Settles a delivery; one that was taken back is skipped.
+    /// Settles a delivery; ignores one that was taken back.
     pub(super) fn settle(&mut self, token: DeliveryToken, is_done: bool) {
         if let Some(flight) = self.flights.remove(&token)
             && !is_done
@@ -107,7 +109,7 @@ impl Group {
         }
     }
 
-    /// Everything from a place on is delivered again.
+    /// Delivers everything from a place on again.
     pub(crate) fn replay(&mut self, from: usize) {
         self.pending.extend(from..self.next);
     }
@@ -116,14 +118,14 @@ impl Group {
         self.next == log_len && self.pending.is_empty() && self.flights.is_empty()
     }
 
-    /// How many deliveries nobody has settled.
+    /// Returns the number of unsettled deliveries.
     pub(crate) fn unsettled_len(&self) -> usize {
         self.flights.len()
     }
 }
 
 impl State {
-    /// A partition goes to another member, or comes back to the same one.
+    /// Assigns a partition to another member, or again to the same one.
     pub(crate) fn rebalance(&mut self, part: u8) {
         let Broker { group, log, .. } = &mut self.broker;
         let is_in = |place| log.get(place).is_some_and(|message| partition(message) == part);
@@ -132,7 +134,7 @@ impl State {
     }
 }
 
-/// The partition of a message; those without a key are in the first one.
+/// Returns the partition of a message; messages without a key are in the first one.
 fn partition(message: &Message) -> u8 {
     let sum = |key: &OrderingKey| key.as_str().bytes().fold(0_u8, u8::wrapping_add);
     message.key.as_ref().map_or(0, sum) % PARTITIONS

@@ -1,4 +1,4 @@
-//! Stored records, and requests on their way.
+//! Stored records, and requests in flight.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -22,28 +22,29 @@ use crate::world::{State, World};
 #[derive(Debug)]
 pub(super) struct Session {
     pub(super) process: ProcessId,
-    /// Gone with the session: the other side hears that no more come.
+    /// Dropped with the session, so that the other side learns that no more receipts come.
     receipts: Option<Receipts>,
-    /// Nothing is confirmed any more. What is on its way may still arrive.
+    /// Whether nothing is confirmed any more. Messages in flight may still arrive.
     pub(super) is_severed: bool,
-    /// A message of a pipelined session failed.
+    /// Whether a message of a pipelined session failed.
     is_failed: bool,
-    /// Messages that the client of a pipelined session refused by itself, by key: nothing of that
-    /// key leaves before, and nothing at all once something was turned away.
+    /// Keys with a message that the client of a pipelined session refused by itself. Until that
+    /// message is sent again, the client refuses every other one of the key. `None`: it has refused
+    /// another one, and so refuses the key for good.
     refused: BTreeMap<OrderingKey, Option<MessageId>>,
-    /// Handed over and not answered, in order.
+    /// Unanswered messages, in the order in which they were handed over.
     pub(super) outstanding: BTreeMap<Ticket, (MessageId, Option<OrderingKey>)>,
-    /// Keys of which something was lost on its way: nothing behind it arrives.
+    /// Keys with a message that was lost on its way: nothing behind it arrives.
     cut: HashSet<Option<OrderingKey>>,
     last_arrival: Instant,
-    /// Keys of which something waits for a topic that is silent.
+    /// Keys with a message that waits for a silent topic.
     held: HeldKeys,
 }
 
-/// Longer than a schedule takes.
+/// Longer than any schedule takes.
 const FOR_GOOD: Duration = Duration::from_secs(86_400);
 
-/// Something that the broker does at some time.
+/// An action of the broker at some time.
 #[derive(Debug)]
 enum Task {
     Arrive(u64, Submission),
@@ -61,13 +62,13 @@ pub(crate) struct Broker {
     tasks: BTreeMap<(Instant, u64), Task>,
     numbers: u64,
     pub(crate) down_until: Option<Instant>,
-    /// Topics that take nothing, until when, and whether because they are missing.
+    /// Topics that accept nothing: until when, and whether they are missing.
     pub(crate) topics_down: BTreeMap<u8, (Instant, bool)>,
     pub(crate) silence: Silence,
     pub(crate) group: Group,
-    /// Every confirmation: when, and of which message.
+    /// The time and the message of every confirmation.
     pub(crate) confirmed: Vec<(u64, u32)>,
-    /// How often each message was sent.
+    /// Number of sends of each message.
     pub(crate) sent: BTreeMap<u32, u32>,
 }
 
@@ -90,7 +91,7 @@ impl Broker {
         }
     }
 
-    /// Whether a message is stored.
+    /// Returns whether a message is stored.
     pub(crate) fn has(&self, id: MessageId) -> bool {
         self.stored.contains(&id)
     }
@@ -99,12 +100,12 @@ impl Broker {
         self.down_until.is_some_and(|until| Instant::now() < until)
     }
 
-    /// Whether nothing is on its way and everything was delivered and settled.
+    /// Returns whether nothing is in flight, and everything was delivered and settled.
     pub(crate) fn is_quiet(&self) -> bool {
         self.tasks.is_empty() && self.group.is_done(self.log.len())
     }
 
-    /// Sessions that are open.
+    /// Returns the number of open sessions.
     pub(crate) fn sessions_len(&self) -> usize {
         self.sessions.values().filter(|session| !session.is_severed).count()
     }
@@ -114,7 +115,7 @@ impl Broker {
         self.numbers
     }
 
-    /// A session begins; the first message arrives after `warm_up` at the earliest.
+    /// Begins a session. The first message arrives after `warm_up` at the earliest.
     pub(super) fn connect(&mut self, process: ProcessId, receipts: Receipts, warm_up: Duration) -> u64 {
         let number = self.number();
         let session = Session {
@@ -137,8 +138,8 @@ impl Broker {
         self.tasks.insert((at, number), task);
     }
 
-    /// Returns the error with which a pipelined client refuses a message by itself: a topic that is
-    /// missing, and what is behind it with its key.
+    /// Returns the error with which a pipelined client refuses a message by itself: its topic is
+    /// missing, or an earlier message of its key was refused.
     fn turn_away(&mut self, number: u64, message: &Message) -> Option<PublishError> {
         let is_missing = self.topics_down.get(&topic(message)).is_some_and(|(_, is_missing)| *is_missing);
         let error = self.topic_failure(message).filter(|_| is_missing);
@@ -171,8 +172,8 @@ impl Broker {
 }
 
 impl State {
-    /// A message leaves for the broker. In a pipelined session nothing overtakes; otherwise
-    /// anything may.
+    /// Sends a message to the broker. In a pipelined session no message overtakes another;
+    /// otherwise any may.
     pub(super) fn send(&mut self, number: u64, submission: Submission) {
         let at = Instant::now() + Duration::from_millis(self.latency());
         let is_early = self.is_broken(Breakage::ConfirmBeforeStore);
@@ -305,7 +306,7 @@ impl State {
         }
     }
 
-    /// A session ends: what is outstanding is unknown.
+    /// Ends a session: the outcome of unanswered messages is unknown.
     pub(super) fn sever(&mut self, number: u64, is_answered: bool) {
         let is_assumed = self.is_broken(Breakage::ConfirmAssumed);
         let Some(session) = self.broker.sessions.get_mut(&number).filter(|session| !session.is_severed)
@@ -323,20 +324,20 @@ impl State {
         }
     }
 
-    /// Every session ends.
+    /// Ends every session.
     pub(crate) fn sever_all(&mut self) {
         let numbers: Vec<_> = self.broker.sessions.keys().copied().collect();
         numbers.into_iter().for_each(|number| self.sever(number, true));
     }
 
-    /// The sessions of a process that died end.
+    /// Ends the sessions of a process that died.
     pub(crate) fn sever_process(&mut self, process: ProcessId) {
         let is_its = |(number, session): (&u64, &Session)| (session.process == process).then_some(*number);
         let numbers: Vec<_> = self.broker.sessions.iter().filter_map(is_its).collect();
         numbers.into_iter().for_each(|number| self.sever(number, false));
     }
 
-    /// Does everything that is due; when the next thing is.
+    /// Runs everything that is due. Returns when the next task is due.
     fn serve_due(&mut self) -> Option<Instant> {
         while let Some(entry) = self.broker.tasks.first_entry() {
             if entry.key().0 > Instant::now() {
@@ -355,7 +356,7 @@ fn lost(why: &str) -> PublishError {
     PublishError::session_lost(why)
 }
 
-/// The broker's own work, without end.
+/// Runs the broker without end.
 pub(crate) async fn serve(world: Arc<World>) {
     loop {
         let (next, before) = {

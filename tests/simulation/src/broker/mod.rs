@@ -1,11 +1,11 @@
-//! The broker: one log that everybody reads.
+//! The broker: one log for all consumers.
 //!
 //! | file | what it holds |
 //! |---|---|
-//! | `log.rs` | what is stored, topics, the sessions of publishers, and what is on its way |
+//! | `log.rs` | stored messages, topics, the sessions of publishers, and messages in flight |
 //! | `publisher.rs` | the seam of publishers |
-//! | `silence.rs` | topics about which nothing is said for a while |
-//! | `group.rs` | who has which message, and what must be delivered again |
+//! | `silence.rs` | topics that get no answers for a while |
+//! | `group.rs` | which member has which message, and what must be delivered again |
 //! | `subscription.rs` | the seam of consumers |
 
 mod group;

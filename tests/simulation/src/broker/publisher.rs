@@ -46,8 +46,8 @@ impl Connector for SimulatedBroker {
     }
 }
 
-/// A client learns who leads a partition, and a producer is given its id, before the first message
-/// leaves.
+/// Maximum delay of the first message. A real client first learns the leaders of partitions, and a
+/// producer first gets its id.
 const WARM_UP_MS: u64 = 150;
 
 struct SimulatedPublisher {
@@ -77,7 +77,7 @@ impl Publisher for SimulatedPublisher {
             self.world.lock().send(self.number, submission);
         }
         self.world.broker_due.notify_one();
-        // Room in the client's buffer.
+        // Waits for room in the client's buffer.
         pass(latency).await;
     }
 
@@ -93,7 +93,7 @@ impl Drop for SimulatedPublisher {
 }
 
 impl State {
-    /// Checks what a publisher may never do.
+    /// Checks that the publisher keeps its rules.
     fn look_at_submission(&mut self, process: ProcessId, number: u64, batch: &[Submission]) {
         let names: Vec<_> = batch.iter().map(|submission| self.name(submission.message.id)).collect();
         self.note(format_args!("{process} publishes {names:?}"));

@@ -1,8 +1,8 @@
-//! Topics about which the broker says nothing for a while.
+//! Topics for which the broker answers nothing for a while.
 //!
 //! A message that arrives for such a topic is stored at once and confirmed afterwards, or stored
-//! afterwards, in the order in which it arrived. In a pipelined session whatever follows with the
-//! same key waits as well: nothing of a key overtakes.
+//! afterwards, in the order of arrival. In a pipelined session, later messages of the same key wait
+//! as well: within a key nothing overtakes.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,22 +10,22 @@ use std::time::Duration;
 use message::{Message, OrderingKey};
 use tokio::time::Instant;
 
-/// The keys of which something waits in a session, and until when.
+/// The keys with a message that waits in a session, and until when.
 pub(super) type HeldKeys = BTreeMap<OrderingKey, Instant>;
 
-/// A topic's silence.
+/// The silence of a topic.
 #[derive(Debug, Clone, Copy)]
 struct Silent {
     until: Instant,
     is_stored: bool,
 }
 
-/// The fate of a message that arrives.
+/// The way in which an arriving message is treated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Arrival {
-    /// It is looked at, and answered.
+    /// It is processed now, and answered.
     Now,
-    /// It is looked at, and answered at this time.
+    /// It is processed now, and answered at this time.
     AnsweredAt(Instant),
     /// It arrives at this time.
     At(Instant),
@@ -35,17 +35,17 @@ pub(super) enum Arrival {
 #[derive(Debug)]
 pub(crate) struct Silence {
     topics: BTreeMap<u8, Silent>,
-    /// All topics are silent as soon as one is.
+    /// Whether all topics are silent as soon as one is.
     is_spreading: bool,
 }
 
 impl Silence {
-    /// No topic is silent.
+    /// Starts without any silent topic.
     pub(super) fn new(is_spreading: bool) -> Self {
         Self { topics: BTreeMap::new(), is_spreading }
     }
 
-    /// A topic falls silent, or stays so for longer: then in the same way as before.
+    /// Silences a topic, or extends its silence in the same way as before.
     pub(crate) fn begin(&mut self, topic: u8, until: Instant, is_stored: bool) {
         let silent = self.topics.entry(topic).or_insert(Silent { until, is_stored });
         if silent.until < Instant::now() {
@@ -54,8 +54,8 @@ impl Silence {
         silent.until = silent.until.max(until);
     }
 
-    /// Decides about a message to a topic. `held` is until when something of its key waits in its
-    /// session.
+    /// Decides how a message to a topic is treated. `held` is the time until which an earlier
+    /// message of its key waits in its session.
     pub(super) fn arrival(&self, topic: u8, held: Option<Instant>) -> Arrival {
         let now = Instant::now();
         if let Some(until) = held.filter(|until| now < *until) {
@@ -71,13 +71,13 @@ impl Silence {
     }
 }
 
-/// The silence ends between two milliseconds: what waited comes before everything that arrives in
-/// the next one.
+/// Returns a moment between two milliseconds: what waited comes before everything that arrives in
+/// the next millisecond.
 fn after(until: Instant) -> Instant {
     until + Duration::from_nanos(1)
 }
 
-/// The number of a message's topic.
+/// Returns the number of a message's topic.
 pub(super) fn topic(message: &Message) -> u8 {
     message.topic.as_str().trim_start_matches('t').parse().unwrap_or_default()
 }

@@ -2,8 +2,8 @@
 //!
 //! | file | what it holds |
 //! |---|---|
-//! | `tables.rs` | inbox rows, effects, attempts, dead letters, and who has locked what |
-//! | `transaction.rs` | a transaction: nothing of it is there before its commit |
+//! | `tables.rs` | inbox rows, effects, attempts, dead letters, and row locks |
+//! | `transaction.rs` | a transaction, of which nothing is visible before its commit |
 //! | `store.rs` | the runner's seam |
 
 mod store;

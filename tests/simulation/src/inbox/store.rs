@@ -22,7 +22,7 @@ use crate::process::ProcessId;
 use crate::schedule::Defect;
 use crate::world::{EPOCH, State, World, pass};
 
-/// How long a transaction waits for another one's row before the database calls it a deadlock.
+/// How long a transaction waits for another one's row before the database reports a deadlock.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The consumers' database and handler, as one process reaches them.
@@ -38,7 +38,7 @@ fn away(what: &str) -> StoreError {
 }
 
 impl State {
-    /// Whether a call fails.
+    /// Returns whether a call fails.
     fn fails(&mut self) -> bool {
         let is_hit = self.armed.inbox.iter_mut().any(|left| {
             let is_now = *left == 0;
@@ -63,7 +63,7 @@ impl State {
 }
 
 impl SimulatedInbox {
-    /// A call that takes time and can fail.
+    /// Makes a call that takes time and can fail.
     async fn call<T>(&self, what: &str, apply: impl FnOnce(&mut State) -> T) -> Result<T, StoreError> {
         let latency = self.world.lock().latency();
         pass(latency).await;
@@ -75,8 +75,8 @@ impl SimulatedInbox {
         Ok(apply(&mut state))
     }
 
-    /// Inserts the row, once nobody else has it in an open transaction. The stored one if it is
-    /// there.
+    /// Inserts the row as soon as no other open transaction has it. Returns the stored row if there
+    /// is one.
     async fn insert(
         &self,
         tx: &mut SimulatedTransaction,
@@ -128,7 +128,7 @@ impl SimulatedInbox {
         }
     }
 
-    /// Returns the fault of the handler that is called now.
+    /// Returns the fault of the present call of the handler.
     fn next_handler_fault(&self) -> Option<HandlerFault> {
         let mut state = self.world.lock();
         let fault = state.armed.handlers.pop()?;
@@ -136,7 +136,7 @@ impl SimulatedInbox {
         Some(fault)
     }
 
-    /// Carries a commit out, or fails as was planned.
+    /// Commits, or fails as planned.
     fn end(
         &self,
         mut tx: SimulatedTransaction,
@@ -179,7 +179,7 @@ impl SimulatedInbox {
     }
 }
 
-/// Its consumers let keys go on.
+/// Simulated consumers hold no messages of a key.
 impl HeldMessages for SimulatedInbox {}
 
 impl Store for SimulatedInbox {
@@ -254,7 +254,7 @@ impl Store for SimulatedInbox {
             None => {}
             Some(HandlerFault::Retry) => return Err(HandlerError::retry("simulated")),
             Some(HandlerFault::Unavailable) => return Err(HandlerError::unavailable("simulated")),
-            // Without the hook that would print it.
+            // Without the hook, which would print the panic.
             Some(HandlerFault::Panic) => std::panic::resume_unwind(Box::new("simulated")),
             Some(HandlerFault::Hang { for_ms }) => pass(for_ms.into()).await,
         }
@@ -298,8 +298,8 @@ impl Store for SimulatedInbox {
             (state.latency(), state.is_broken(Breakage::ProofBeforeCommit), state.armed.commits.pop())
         };
         if is_early {
-            // The broker hears of it, and the commit never comes if the process dies or the
-            // database does.
+            // The broker gets the proof, and the commit never comes if the process dies or the
+            // database fails.
             let proofs = tx.proofs();
             let world = Arc::clone(&self.world);
             if fault.is_none() && !world.lock().inbox.is_down() {

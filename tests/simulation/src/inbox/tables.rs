@@ -28,16 +28,16 @@ pub(super) struct NotedFailures {
 #[derive(Debug, Default)]
 pub(crate) struct InboxTables {
     pub(crate) rows: BTreeMap<MessageId, Remembered>,
-    /// In the order of their commits.
+    /// The effects in the order of their commits.
     pub(crate) effects: Vec<(MessageId, Content)>,
     pub(crate) dead: BTreeSet<MessageId>,
     /// The rows of messages that ended as dead letters, unless they have taken effect.
     pub(super) dead_rows: BTreeMap<MessageId, Remembered>,
     pub(super) failures: BTreeMap<MessageId, NotedFailures>,
-    /// Rows that an open transaction has inserted.
+    /// Rows that open transactions have inserted, with the number of the transaction.
     pub(super) locks: HashMap<MessageId, u64>,
     pub(super) last_transaction: u64,
-    /// How often each handler was called.
+    /// Number of calls of the handler for each message.
     pub(super) calls: HashMap<MessageId, u32>,
     pub(crate) down_until: Option<Instant>,
 }
@@ -47,7 +47,7 @@ impl InboxTables {
         self.down_until.is_some_and(|until| Instant::now() < until)
     }
 
-    /// Rows that nobody has let go.
+    /// Returns the number of rows that are still locked.
     pub(crate) fn locks_len(&self) -> usize {
         self.locks.len()
     }

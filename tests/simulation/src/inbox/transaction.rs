@@ -1,4 +1,4 @@
-//! A transaction: nothing of it is there before its commit, and nothing at all when it is dropped.
+//! A transaction: nothing of it is visible before its commit, and nothing remains if it is dropped.
 
 use std::sync::Arc;
 
@@ -15,12 +15,12 @@ pub(crate) struct SimulatedTransaction {
     pub(super) world: Arc<World>,
     pub(super) process: ProcessId,
     pub(super) number: u64,
-    /// In the order of admission.
+    /// The messages in the order of their admission.
     pub(super) admitted: Vec<MessageId>,
     pub(super) rows: Vec<(MessageId, Fingerprint, Content)>,
     pub(super) effects: Vec<(MessageId, Content)>,
     pub(super) forgotten: Vec<MessageId>,
-    /// A statement failed: nothing else may be done but to roll back.
+    /// Whether a statement failed: then only a rollback is possible.
     pub(super) is_broken: bool,
 }
 
@@ -34,7 +34,7 @@ impl SimulatedTransaction {
         self.admitted.iter().map(|id| Committed::attest(id.as_uuid())).collect()
     }
 
-    /// Everything at once.
+    /// Applies everything at once.
     pub(super) fn apply(&mut self, state: &mut State) {
         let processed_at = state.database_time();
         let names: Vec<_> = self.effects.iter().map(|(id, _)| state.name(*id)).collect();

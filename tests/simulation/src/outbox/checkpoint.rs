@@ -1,5 +1,5 @@
-//! Storing a checkpoint, and looking at what it claims: everything that the cursor passes is at the
-//! broker or stands parked, at every moment and not only in the end.
+//! Stores a checkpoint, and checks its claim at every moment, not only in the end: everything that
+//! the cursor has passed is at the broker or parked.
 
 use std::time::Duration;
 
@@ -79,7 +79,7 @@ impl State {
         }
     }
 
-    /// Looks at every row that the cursor has passed for the first time.
+    /// Checks every row that the cursor has passed for the first time.
     fn look_behind(&mut self) {
         let cursor = &self.outbox.relay.cursor;
         let is_new = |(id, row): &(&i64, &super::tables::Row)| {
@@ -99,7 +99,7 @@ impl State {
         }
     }
 
-    /// Retention: what is settled for good goes.
+    /// Runs retention: removes what is settled for good.
     pub(crate) fn remove_settled(&mut self) {
         let by_reader = self.is_broken(Breakage::RetentionByReader);
         let OutboxTables { rows, relay, read_to, .. } = &mut self.outbox;

@@ -1,4 +1,4 @@
-//! Keeps lease, cursor and exceptions.
+//! Stores lease, cursor and exceptions.
 
 use std::time::Duration;
 
@@ -118,7 +118,7 @@ impl State {
         Acquired::Granted { lease: Lease { epoch, ttl }, cursor, taken_over_from }
     }
 
-    /// Whether a write may happen; it is noted either way.
+    /// Decides whether a write is applied, and records the write either way.
     pub(super) fn fence(&mut self, process: ProcessId, epoch: i64, what: &str) -> Fenced {
         let relay = &self.outbox.relay;
         let is_stale = relay.epoch != epoch || relay.holder.is_none();

@@ -9,17 +9,17 @@ use crate::fault::Call;
 use crate::process::ProcessId;
 use crate::world::{State, World, pass};
 
-/// A connection; after a failed or an abandoned call it is of no use any more.
+/// A connection. After a failed or an abandoned call it cannot be used any more.
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) world: Arc<World>,
     pub(super) process: ProcessId,
     is_usable: bool,
-    /// The history in which it was made.
+    /// The history in which it was opened.
     pub(super) history: u64,
 }
 
-/// The duration of a call, and how it fails: before it was carried out (`Some(false)`) or after.
+/// The duration of a call, and its failure: before it was applied (`Some(false)`) or after.
 struct Plan {
     before: u64,
     after: u64,

@@ -1,15 +1,14 @@
-//! The database goes back to an earlier state: a restore of a backup, or the promotion of a replica
-//! that lagged.
+//! The database goes back to an earlier state: a backup is restored, or a lagging replica is
+//! promoted.
 //!
-//! Everything that it holds goes back together: rows, cursor, lease, and what is parked.
-//! Transactions that were open end, and ids and numbers of commits are given out again. What was
-//! committed since is undone, and forgotten; but some of it is at the broker, and relays have marks
-//! in memory that name commits which are others now.
+//! Everything in it goes back together: rows, cursor, lease, and parked entries. Open transactions
+//! end, and ids and commit numbers are assigned again. Everything committed since is undone and
+//! forgotten. But some of it is at the broker, and relays have marks in memory whose commits are
+//! now other ones.
 //!
-//! The store makes the promises of the PostgreSQL adapter (`outbox/src/postgres/history.rs`): a
-//! mark names the history in which it was taken, the lease is granted with a cursor of the present
-//! one, and calls with a mark or a lease of another one fail, whichever connection they come
-//! through.
+//! The store makes the same promises as the PostgreSQL adapter (`outbox/src/postgres/history.rs`).
+//! A mark names the history in which it was taken. The lease is granted with a cursor of the
+//! present history. Calls with a mark or a lease of another history fail on any connection.
 
 use std::collections::BTreeSet;
 
@@ -20,12 +19,12 @@ use super::tables::OutboxTables;
 use crate::breakage::Breakage;
 use crate::world::State;
 
-/// The mark behind so many commits of a history.
+/// Returns the mark behind this number of commits of a history.
 pub(super) fn mark(history: u64, commits: u64) -> Mark {
     Mark::new(format!("{history}/{commits}"))
 }
 
-/// The number of commits that a mark stands for.
+/// Returns the number of commits that a mark stands for.
 pub(super) fn commits_at(mark: &Mark) -> u64 {
     parts(mark).1
 }
@@ -36,8 +35,8 @@ fn parts(mark: &Mark) -> (u64, u64) {
 }
 
 impl OutboxTables {
-    /// The cursor with marks of the present history, in which they mean the same: it was stored in
-    /// it, or went back with it.
+    /// Returns the cursor with its marks renamed to the present history. They mean the same there:
+    /// the cursor was stored in it, or went back with it.
     pub(super) fn granted_cursor(&self) -> Cursor {
         let here = |old: &Mark| mark(self.history, commits_at(old));
         let Cursor { base, progress, transaction } = &self.relay.cursor;
@@ -46,7 +45,7 @@ impl OutboxTables {
         Cursor { base: here(base), progress, transaction: transaction.clone() }
     }
 
-    /// Takes the place of tables that were ahead of this state, which is an earlier one of them.
+    /// Replaces tables that were ahead of this earlier state.
     fn follow(&mut self, ahead: Self, is_pooled: bool) {
         let ids = |tables: &Self| -> BTreeSet<MessageId> {
             let committed = tables.rows.values().filter(|row| row.commit.is_some());
@@ -59,18 +58,18 @@ impl OutboxTables {
         self.given_back.extend(ahead.given_back);
         self.history = ahead.history + 1;
         self.connected_since = if is_pooled { ahead.connected_since } else { self.history };
-        // Decisions and observations stay, and so does what happens to the server.
+        // Decisions, observations and the outage of the server stay.
         (self.edited, self.leases, self.down_until) = (ahead.edited, ahead.leases, ahead.down_until);
     }
 }
 
 impl State {
-    /// Keeps the state to which the database goes back.
+    /// Saves the state to which the database goes back.
     pub(crate) fn back_up(&mut self) {
         self.backup = Some(self.outbox.clone());
     }
 
-    /// The database goes back, if there is a state to go back to. Behind a pooler, connections do
+    /// Takes the database back to the saved state, if there is one. Behind a pooler, connections do
     /// not notice.
     pub(crate) fn restore(&mut self, is_pooled: bool) {
         let Some(backup) = self.backup.take() else { return };
@@ -82,12 +81,12 @@ impl State {
         self.note(format_args!("{text}"));
     }
 
-    /// Fails when a mark is not of the present history.
+    /// Fails if a mark is not of the present history.
     pub(super) fn check_mark(&self, mark: &Mark) -> Result<(), LogError> {
         self.check_history(parts(mark).0)
     }
 
-    /// Fails when what is used is not of the present history.
+    /// Fails if this history is not the present one.
     pub(super) fn check_history(&self, history: u64) -> Result<(), LogError> {
         if history == self.outbox.history || self.is_broken(Breakage::HistoryBelieved) {
             return Ok(());

@@ -2,10 +2,10 @@
 //!
 //! | file | what it holds |
 //! |---|---|
-//! | `tables.rs` | the log, its transactions, the lease, exceptions: what is stored |
+//! | `tables.rs` | the stored state: the log, its transactions, the lease, exceptions |
 //! | `history.rs` | going back to an earlier state |
-//! | `checkpoint.rs` | storing a checkpoint, and looking at what it claims |
-//! | `connection.rs` | a call that takes time and can fail on the way there and on the way back |
+//! | `checkpoint.rs` | stores a checkpoint, and checks its claim |
+//! | `connection.rs` | a call that takes time, and can fail before or after it is applied |
 //! | `store.rs`, `reader.rs`, `checkpoint_store.rs` | the relay's seam |
 
 mod checkpoint;

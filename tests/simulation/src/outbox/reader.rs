@@ -17,7 +17,7 @@ use crate::breakage::Breakage;
 use crate::fault::{Call, Moment};
 use crate::world::State;
 
-/// Reads nothing of another history than the one in which it was opened.
+/// A reader of the log. It reads nothing of another history than the one in which it was opened.
 pub(super) struct Reader(pub(super) Connection);
 
 impl Reader {
@@ -76,7 +76,7 @@ impl LogReader for Reader {
         after: Option<&QueueName>,
         queues_max: usize,
     ) -> Result<HeldQueues, LogError> {
-        // Small pages, or a walk would never have a second one.
+        // Few queues in one answer, or a walk would never need a second one.
         self.read(Call::Queues, None, |state| state.outbox.held_queues(after, queues_max.min(3))).await
     }
 
@@ -176,14 +176,14 @@ impl State {
     fn is_visible(&self, row: &Row, id: i64, difference: &Difference) -> bool {
         let (base, head) = (commits_at(&difference.base), commits_at(&difference.head));
         if self.is_broken(Breakage::CursorById) {
-            // Marks are ids then.
+            // Marks are ids under this breakage.
             return row.commit.is_some()
                 && (base..=head).contains(&id.unsigned_abs())
                 && id.unsigned_abs() > base;
         }
         match row.commit {
             Some(commit) => base < commit && commit <= head,
-            // Once the row is read, its transaction's end makes no difference.
+            // The row stays read even if its transaction is rolled back.
             None => self.is_broken(Breakage::DirtyRead),
         }
     }
@@ -206,7 +206,8 @@ impl State {
         });
         let (ids, commits): (Vec<_>, Vec<_>) = new.unzip();
         let ceiling = ids.into_iter().max()?;
-        // Nothing lies between the base and the commit before the first new one.
+        // The commits between the base and the first new one have no new rows, so a later base is
+        // as good.
         let first = commits.into_iter().min().unwrap_or(head);
         let history = self.outbox.history;
         let base = if self.rng.random() { mark(history, first - 1) } else { base.clone() };

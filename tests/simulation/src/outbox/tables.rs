@@ -17,9 +17,9 @@ use crate::schedule::MISSING;
 pub(crate) struct Row {
     pub(crate) message: Message,
     pub(crate) deliver_at: Option<Instant>,
-    /// Which commit made it visible; nothing while its transaction is open.
+    /// The commit that made it visible; `None` while its transaction is open.
     pub(crate) commit: Option<u64>,
-    /// Retention has taken its content.
+    /// Whether retention has removed its content.
     pub(crate) is_removed: bool,
 }
 
@@ -28,7 +28,7 @@ pub(crate) struct Row {
 pub(crate) struct ParkedEntry {
     pub(crate) parked: Parked,
     pub(crate) due_at: Option<Instant>,
-    /// The content, copied when it was parked; an operator's edit changes it.
+    /// The content, copied when it was parked. An operator's edit changes it.
     pub(crate) copy: Option<Message>,
 }
 
@@ -40,8 +40,8 @@ pub(crate) struct RelayRow {
     pub(crate) cursor: Cursor,
 }
 
-/// The tables. Marks are numbers of commits in a history: what a snapshot tells, without its
-/// notation.
+/// The tables. A mark is the number of commits in a history: it says what a snapshot says, in
+/// another notation.
 #[derive(Debug, Clone)]
 pub(crate) struct OutboxTables {
     pub(crate) rows: BTreeMap<i64, Row>,
@@ -49,23 +49,23 @@ pub(crate) struct OutboxTables {
     pub(crate) commits: u64,
     pub(crate) relay: RelayRow,
     pub(crate) exceptions: BTreeMap<EntryId, ParkedEntry>,
-    /// Given up by an operator.
+    /// Messages that an operator discarded.
     pub(crate) discarded: BTreeSet<MessageId>,
     pub(crate) edited: BTreeSet<MessageId>,
     pub(crate) down_until: Option<Instant>,
     pub(crate) leases: Vec<LeaseEvent>,
-    /// Rows that are known to be behind the cursor, and accounted for.
+    /// Rows behind the cursor that were checked.
     pub(super) passed: BTreeSet<i64>,
     /// The last id that was read.
     pub(super) read_to: i64,
-    /// How often the database went back.
+    /// Number of times that the database went back.
     pub(crate) history: u64,
-    /// Connections that were made in an earlier history are gone.
+    /// The first history whose connections still work.
     pub(super) connected_since: u64,
-    /// Messages that were discarded before going back, and not after it: others of their keys have
-    /// left meanwhile.
+    /// Messages that were discarded before the database went back, and are not discarded after it.
+    /// Later messages of their keys have left meanwhile.
     pub(crate) given_back: BTreeSet<MessageId>,
-    /// Messages of transactions that were undone by going back.
+    /// Messages of transactions that were undone when the database went back.
     pub(crate) undone: BTreeSet<MessageId>,
 }
 
@@ -92,7 +92,7 @@ impl Default for OutboxTables {
 }
 
 impl OutboxTables {
-    /// A row gets its place; nobody sees it before its transaction commits.
+    /// Inserts a row, which is invisible until its transaction commits.
     pub(crate) fn insert(&mut self, message: Message, deliver_at: Option<Instant>) -> i64 {
         self.last_id += 1;
         let row = Row { message, deliver_at, commit: None, is_removed: false };
@@ -119,7 +119,7 @@ impl OutboxTables {
         self.down_until.is_some_and(|until| Instant::now() < until)
     }
 
-    /// Whether a cursor has passed a row.
+    /// Returns whether a cursor has passed a row.
     pub(crate) fn is_passed(cursor: &Cursor, id: i64, row: &Row) -> bool {
         let Some(commit) = row.commit else { return false };
         let is_inside = cursor
@@ -129,7 +129,7 @@ impl OutboxTables {
         commit <= commits_at(&cursor.base) || is_inside
     }
 
-    /// An exception with its content, as the relay reads it.
+    /// Returns an exception with its content, as the relay reads it.
     pub(super) fn exception(&self, id: EntryId, aside: &ParkedEntry) -> Exception {
         let gone = || InvalidEntry {
             message_id: aside.parked.message_id.clone(),
@@ -142,31 +142,32 @@ impl OutboxTables {
         Exception { entry, state: aside.parked.state, attempts: aside.parked.attempts }
     }
 
-    /// How many entries are held.
+    /// Returns the number of held entries.
     pub(super) fn held_len(&self) -> usize {
         let is_held = |aside: &&ParkedEntry| aside.parked.state == ExceptionState::Held;
         self.exceptions.values().filter(is_held).count()
     }
 
-    /// The first dead entry.
+    /// Returns the first dead entry.
     pub(crate) fn first_dead(&self) -> Option<EntryId> {
         let is_dead = |aside: &ParkedEntry| aside.parked.state == ExceptionState::Dead;
         self.exceptions.iter().find(|(_, aside)| is_dead(aside)).map(|(id, _)| *id)
     }
 
-    /// Whether the relay has nothing left to do.
+    /// Returns whether the relay has nothing left to do.
     pub(crate) fn is_quiet(&self) -> bool {
         self.exceptions.is_empty() && self.is_quiet_but_for_missing()
     }
 
-    /// Whether it waits for nothing but the topic that is missing.
+    /// Returns whether the relay waits only for the missing topic.
     pub(crate) fn is_quiet_but_for_missing(&self) -> bool {
         let is_passed = |(id, row): (&i64, &Row)| Self::is_passed(&self.relay.cursor, *id, row);
         let missing = format!("t{MISSING}");
         self.exceptions.values().all(|aside| aside.parked.topic == missing) && self.rows.iter().all(is_passed)
     }
 
-    /// The name of the one lease, for the checker: epochs are given out again in another history.
+    /// Returns the name of the lease for the checker. It contains the history, because epochs are
+    /// assigned again in another one.
     pub(super) fn lease(&self) -> Arc<str> {
         Arc::from(format!("relay in history {}", self.history))
     }
