@@ -196,8 +196,8 @@ async fn withdrawn(stage: Stage) -> Outcome {
     };
     outcome(&mut publisher).await??;
     permit("").await?;
-    // A channel that has published keeps using its cached permission; the session opens another
-    // one.
+    // A channel that has published keeps using its cached permission, but the session has another
+    // channel.
     let refusal = within("a publish is refused", async {
         loop {
             if let Err(error) = outcome(&mut publisher).await? {

@@ -12,7 +12,7 @@ use tests::{Backend, Database, Failure, Outcome, RelayProcess, Stage, brokers, e
 
 use crate::commands::{Ran, column};
 
-/// Rows of each kind: about an hour at five a second. Few are for the queue, which is slow.
+/// Rows of each kind, together an hour at five a second. Few are for the queue, which is slow.
 const ORDERS: usize = 12_000;
 const INTERNAL: usize = 4_000;
 const AUDIT: usize = 1_500;

@@ -17,7 +17,7 @@ const WAITING: i64 = 10_000;
 /// New messages in each transaction.
 const BATCH: i64 = 20;
 const BETWEEN_BATCHES: Duration = Duration::from_millis(20);
-/// Maximum rows of parked copies read for each message: a copy is searched for, read back and
+/// Maximum rows of `outbox_parked` read for each message, whose copy is searched for, read back and
 /// removed.
 const READ_EACH: i64 = 10;
 

@@ -113,7 +113,7 @@ impl Ran {
         Self::of(&[arguments, &["--config", path]].concat()).await
     }
 
-    /// Runs a command without a configuration.
+    /// Runs a command with exactly these arguments.
     pub(crate) async fn of(arguments: &[&str]) -> Result<Self, Failure> {
         Self::ended_with(relay(arguments).await?)
     }

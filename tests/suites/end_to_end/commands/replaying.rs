@@ -162,7 +162,7 @@ pub(super) async fn what_was_not_published_is_not_replayed<DB: Dialect>(
     scene.steer("resume").await?;
     assert_eq!(scene.records(2).await?.len(), 2, "one message, twice");
 
-    // The message was discarded, and its row is gone: there is nothing to send.
+    // Its copy is parked, but its row is gone from the log: there is nothing to replay.
     scene.workload.database.execute(&format!("DELETE FROM outbox_message WHERE id = {}", ids[1])).await?;
     scene.replay(&["--id", &ids[1]]).await?.refused(2, &[&ids[1], "not in the log any more"])?;
     Ok(())

@@ -241,8 +241,8 @@ async fn parked_ones_are_told_again<DB: Dialect>(
     Ok(())
 }
 
-/// Goal: a count that is cut short is not shown as exact. Oracle: the table and the JSON, with fewer
-/// unread messages than the count's limit and with more.
+/// Goal: a count that is cut short is not shown as exact. Oracle: the table and the JSON, with
+/// fewer unread messages than the count's limit and with more.
 pub(super) async fn a_count_that_stops_is_a_lower_bound(stage: Stage) -> Outcome {
     let database = Database::<Postgres>::migrated(&stage).await?;
     let broker = "[pipeline.kafka]\nbootstrap_servers = [\"127.0.0.1:1\"]\n";
