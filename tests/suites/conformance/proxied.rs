@@ -1,4 +1,4 @@
-//! PostgreSQL behind a proxy that can take its host away.
+//! PostgreSQL behind a proxy that can make its host disappear.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -9,7 +9,7 @@ use sqlx::{PgPool, Postgres};
 /// The application name of its sessions.
 pub(crate) const PROXIED: &str = "proxied";
 
-/// Connects a pool through a proxy. Without TLS: sqlx waits for the other end when it closes such a
+/// Connects a pool through a proxy. Without TLS: sqlx waits for the peer when it closes a TLS
 /// connection.
 pub(crate) async fn pool(url: &str, connections: u32) -> (PgPool, Proxy) {
     let options: PgConnectOptions = url.parse().unwrap();

@@ -1,4 +1,4 @@
-//! Both seams to the database on PostgreSQL 18.
+//! The suites of both database seams on PostgreSQL 18.
 
 use libtest_mimic::Trial;
 use tests::trial::at_night;
@@ -12,7 +12,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     at_night(["outbox/", "inbox/", "keys/", "saga/"].map(of).into())
 }
 
-/// Goal: PostgreSQL 18 keeps what the toolkit relies on. Oracle: the cases of this suite, run on
+/// Goal: PostgreSQL 18 behaves as the toolkit requires. Oracle: the cases of this suite, run on
 /// such a server.
 async fn on_18(stage: Stage, part: &str) -> Outcome {
     let cluster = Cluster::start(&stage, &[(cluster::MAJOR, "18")]).await?;

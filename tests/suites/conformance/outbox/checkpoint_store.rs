@@ -70,7 +70,7 @@ async fn a_lease_that_a_clock_has_put_far_ahead_ends_after_its_own_length<DB: Te
     let mut old = db.checkpoint_store("old").await;
     assert!(matches!(old.acquire(ttl).await.unwrap(), Acquired::Granted { .. }));
     drop(old);
-    // The new primary's clock is an hour behind, or the holder's was ahead.
+    // The new primary's clock is an hour behind, or the previous holder's was ahead.
     let hour = if db.directory.is_some() { "3600000000" } else { "interval '1 hour'" };
     db.run(&format!("UPDATE outbox_relay SET lease_until = lease_until + {hour}")).await;
     let mut standby = db.checkpoint_store("standby").await;
@@ -121,7 +121,7 @@ async fn a_released_lease_is_free_at_once<DB: TestDialect>(db: Database<DB>) -> 
     db
 }
 
-/// The message of an entry: what is parked has the id of its row.
+/// Returns the message id of an entry: a parked message has the id of its row.
 fn message_id(entry: i64) -> message::MessageId {
     static KNOWN: LazyLock<Mutex<HashMap<i64, message::MessageId>>> = LazyLock::new(Mutex::default);
     *KNOWN.lock().unwrap().entry(entry).or_insert_with(message::MessageId::new)
@@ -141,7 +141,7 @@ fn parked(id: i64, state: ExceptionState, due_in: Option<Duration>) -> Parked {
     }
 }
 
-/// Parks entries as the relay does, on top of five entries in the log.
+/// Parks entries as the relay does, beside five entries in the log.
 async fn with_parked<DB: TestDialect>(
     db: &Database<DB>,
     changes: &[ExceptionChange],
@@ -167,7 +167,7 @@ async fn exceptions_come_back_when_they_are_due<DB: TestDialect>(db: Database<DB
     let (mut checkpoint_store, epoch, cursor) = with_parked(&db, &changes).await;
     let mut reader = db.reader().await;
     let due = reader.read_due(None, SMALL).await.unwrap();
-    // Both at the same time, or one after the other: the order is that of the times.
+    // Both were parked at the same time or one after the other, so their order varies.
     let mut ids: Vec<_> = due.exceptions.iter().map(|e| e.entry.id.0).collect();
     ids.sort_unstable();
     assert_eq!((ids, due.exhausted), (vec![1, 99], true));
@@ -178,7 +178,7 @@ async fn exceptions_come_back_when_they_are_due<DB: TestDialect>(db: Database<DB
     assert_eq!(&find(1).entry.message.as_ref().unwrap().payload[..], b"1");
     assert!(find(99).entry.message.as_ref().unwrap_err().problem.contains("gone"));
 
-    // A page at a time.
+    // One entry at a time.
     let one = PageLimit { entries_max: 1, ..SMALL };
     let first = reader.read_due(None, one).await.unwrap();
     assert_eq!((first.exceptions.len(), first.exhausted), (1, false));
@@ -237,7 +237,7 @@ async fn held_entries_are_read_by_their_key_in_pages<DB: TestDialect>(db: Databa
     assert_eq!(ids, [vec![1, 4, 7, 10], vec![20, 23, 26, 29], vec![]]);
     assert!(!pages[0].exhausted && pages[2].exhausted);
     assert_eq!(&pages[1].exceptions[0].entry.message.as_ref().unwrap().payload[..], b"20");
-    // Cut by bytes, one comes all the same.
+    // A limit in bytes that is too small still returns one entry.
     let tiny = PageLimit { bytes_max: 1, ..limit };
     let pages = reader.read_held(&[ask(0, 1), ask(2, 1)], tiny).await.unwrap();
     assert_eq!((pages[0].exceptions.len(), pages[0].exhausted, pages[1].exhausted), (1, false, false));
@@ -324,9 +324,9 @@ async fn operators_decide_about_dead_entries_only<DB: TestDialect>(db: Database<
     db
 }
 
-/// Goal: an entry that is retried in vain until an operator acts can be given up or edited between
-/// two retries, and not while the relay may be sending it. Oracle: the verdicts, and what the relay
-/// reads as due: the discarded one, and the edited one with its new content.
+/// Goal: an entry that is retried in vain until an operator acts can be discarded or edited between
+/// two retries, but not while the relay may be sending it. Oracle: the verdicts, and the entries
+/// that the relay reads as due: the discarded one, and the edited one with its new content.
 async fn operators_decide_about_entries_that_are_retried_for_them<DB: TestDialect>(
     db: Database<DB>,
 ) -> Database<DB> {
@@ -367,8 +367,8 @@ async fn operators_decide_about_entries_that_are_retried_for_them<DB: TestDialec
     db
 }
 
-/// Goal: when the session breaks at the commit, nobody says that nothing was done. Oracle: the
-/// error, of a commit in which the server ends the session.
+/// Goal: when the session breaks at the commit, no error claims that nothing was done. Oracle: the
+/// error of a commit in which the server ends the session.
 async fn a_decision_whose_answer_is_lost_is_unknown() {
     crate::outbox::support::on("a_lost_decision", |db: Database<sqlx::Postgres>| async move {
         let dead = [1, 2].map(|id| ExceptionChange::Park(parked(id, ExceptionState::Dead, None)));
@@ -399,14 +399,15 @@ async fn a_decision_whose_answer_is_lost_is_unknown() {
     .await;
 }
 
-/// As an operator names an entry that was parked here.
+/// Names a parked entry as an operator does.
 fn chosen(id: i64) -> ChosenEntry {
     ChosenEntry { id: EntryId(id), message_id: message_id(id).to_string() }
 }
 
-/// Goal: of many entries, each that is dead and still the message that was seen is decided about,
-/// in one transaction; a place that holds another message by now is left alone. Oracle: the verdict
-/// on each, the states, and one line of the audit for each that was done.
+/// Goal: a decision about many entries reaches, in one transaction, each one that is dead and still
+/// holds the message that the operator saw. A place that meanwhile holds another message is left
+/// alone. Oracle: the verdict on each, the states, and one line of the audit for each entry that
+/// was decided.
 async fn a_decision_reaches_the_messages_that_were_chosen_and_no_others<DB: TestDialect>(
     db: Database<DB>,
 ) -> Database<DB> {
@@ -440,9 +441,9 @@ async fn a_decision_reaches_the_messages_that_were_chosen_and_no_others<DB: Test
     db
 }
 
-/// Goal: once the relay has taken a discard up, its message is known as given up, and no other one
-/// is. Oracle: the stage of each row and the list, for entries that were discarded; taken back;
-/// discarded by another relay only; in the place of another message that was discarded.
+/// Goal: once the relay has carried out a discard, exactly that message is known as given up.
+/// Oracle: the stage of each row and the list, for four kinds of entries: discarded; taken back;
+/// discarded only by another relay; in the place of another message that was discarded.
 async fn what_was_given_up_stays_known_and_nothing_else_does<DB: TestDialect>(
     db: Database<DB>,
 ) -> Database<DB> {
@@ -504,8 +505,8 @@ async fn what_was_given_up_stays_known_and_nothing_else_does<DB: TestDialect>(
     db
 }
 
-/// Two operators see a pause. One ends it, somebody pauses anew for another reason, and the other
-/// one's decision comes late.
+/// Two operators see a pause. One ends it, a third operator pauses again for another reason, and
+/// then the other one's decision arrives.
 async fn only_the_pause_that_was_meant_ends<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
     let admin = admin::open(&db.relay_url(), source(), LogOptions::default()).unwrap();
     let scope = PauseScope::Topic("orders".into());
@@ -513,7 +514,7 @@ async fn only_the_pause_that_was_meant_ends<DB: TestDialect>(db: Database<DB>) -
     assert!(admin.pause(&relay(), &scope, "ann", "look first").await.unwrap());
     let seen = Some(pauses().await[0].since);
     assert!(admin.resume(&relay(), &scope, seen, "ann", "looked").await.unwrap());
-    // SQLite tells milliseconds.
+    // SQLite stores milliseconds.
     tokio::time::sleep(Duration::from_millis(5)).await;
     assert!(admin.pause(&relay(), &scope, "ben", "the topic is full").await.unwrap());
     assert!(!admin.resume(&relay(), &scope, seen, "cid", "late").await.unwrap());
@@ -557,9 +558,9 @@ async fn status_tells_holder_backlog_and_exceptions<DB: TestDialect>(db: Databas
     db
 }
 
-/// Goal: what the leader notes of its broker is read by everybody until it is over, and moves no
-/// cursor. Oracle: status and extent; the cursor that the next holder is given; a note of a holder
-/// that was fenced off.
+/// Goal: the note that the leader makes about its broker is visible until the trouble is over, and
+/// does not move the cursor. Oracle: status and extent; the cursor that the next holder gets; a
+/// note of a fenced holder.
 async fn what_keeps_a_relay_from_its_broker_stands_beside_its_cursor<DB: TestDialect>(
     db: Database<DB>,
 ) -> Database<DB> {
@@ -593,8 +594,8 @@ async fn what_keeps_a_relay_from_its_broker_stands_beside_its_cursor<DB: TestDia
     db
 }
 
-/// Goal: an operator sees whether somebody would take over. Oracle: the sessions that the case
-/// opens and ends, for the longest name, too.
+/// Goal: an operator sees whether another process would take over. Oracle: the sessions that the
+/// case opens and ends, also for the longest name.
 async fn processes_that_wait_for_the_lease_are_counted() {
     crate::outbox::support::on("processes_that_wait", |db: Database<sqlx::Postgres>| async move {
         let log = outbox::log::open(db.relay_url().as_str(), source(), LogOptions::default()).unwrap();
@@ -602,7 +603,7 @@ async fn processes_that_wait_for_the_lease_are_counted() {
         for name in [String::from("main"), "m".repeat(63)] {
             let name = outbox::log::RelayName::new(name).unwrap();
             let counted = async |wanted: u64| {
-                // A session that was dropped ends a moment later.
+                // A dropped session ends a moment later.
                 while admin.relay(&name).await.unwrap().unwrap().standbys != Some(wanted) {
                     tokio::time::sleep(Duration::from_millis(20)).await;
                 }
@@ -625,7 +626,7 @@ async fn the_transaction_that_holds_rows_back_is_named() {
     crate::outbox::support::on(
         "the_transaction_that_holds_rows_back",
         |db: Database<sqlx::Postgres>| async move {
-            // Other users' sessions are seen with pg_read_all_stats only.
+            // The sessions of other users are visible only with `pg_read_all_stats`.
             let admin = admin::open(&db.url, source(), LogOptions::default()).unwrap();
             let mut tx = db.outbox.begin(&db.pool).await.unwrap();
             tx.enqueue(NewMessage::new("orders")).await.unwrap();
@@ -634,15 +635,15 @@ async fn the_transaction_that_holds_rows_back_is_named() {
             let blocker = admin.blocker().await.unwrap().unwrap();
             assert_eq!((blocker.pid, blocker.state.as_deref()), (pid, Some("idle in transaction")));
             assert!(blocker.age.is_some());
-            // The relay's role does not see the age: it is unknown, and not zero.
+            // The relay's role does not see the age: it is unknown, not zero.
             let relay =
                 admin::open(&tests::Role::Relay.url(&db.url).unwrap(), source(), LogOptions::default());
             let seen = relay.unwrap().blocker().await.unwrap().unwrap();
             assert_eq!((seen.pid, &seen.transaction), (pid, &blocker.transaction));
             assert_eq!((seen.state, seen.age), (None, None));
 
-            // Once committed, its row is the oldest that is not settled, although the cursor stands
-            // behind its id.
+            // Once committed, its row is the oldest that is not settled, although its id is below
+            // the cursor.
             db.enqueue([NewMessage::new("orders")]).await;
             let mut checkpoint_store = db.checkpoint_store("a").await;
             let (lease, cursor) = granted(&mut checkpoint_store).await;

@@ -1,5 +1,5 @@
 //! The promises of `docs/operations/histories.md` about servers that crash behind a pooler, are
-//! restored, promoted or replicated: each on servers of its own.
+//! restored, promoted or replicated. Each case has servers of its own.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -61,7 +61,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     ]
 }
 
-/// The migrated database of a server; it goes with the server.
+/// Opens the migrated database of a server; it is removed with the server.
 async fn database(cluster: &Cluster) -> Database<Postgres> {
     Database::at(cluster.url()).await
 }
@@ -78,12 +78,12 @@ fn keys_of(entries: &[outbox::log::Entry]) -> Vec<String> {
     entries.iter().map(|entry| entry.key().unwrap().to_owned()).collect()
 }
 
-/// The relay's log at another address of the same database.
+/// Opens the relay's log at another address of the same database.
 fn log_at(url: &str) -> Arc<dyn LogStore> {
     outbox::log::open(url, source(), LogOptions::default()).unwrap()
 }
 
-/// A relay that leads, and reads through `log`.
+/// A leading relay that reads through `log`.
 struct Leader {
     checkpoint_store: Box<dyn CheckpointStore>,
     epoch: i64,
@@ -98,7 +98,7 @@ impl Leader {
         Self { checkpoint_store, epoch: lease.epoch, follower }
     }
 
-    /// Reads all there is.
+    /// Reads everything there is.
     async fn read(&mut self) -> Vec<String> {
         keys_of(&self.follower.all().await)
     }
@@ -107,7 +107,7 @@ impl Leader {
         self.checkpoint_store.checkpoint(self.epoch, &self.follower.cursor(), &[]).await.unwrap()
     }
 
-    /// Reads all there is, and stores that it is settled.
+    /// Reads everything there is, and stores that it is settled.
     async fn pass(&mut self) -> Vec<String> {
         let read = self.read().await;
         assert_eq!(self.store().await, Fenced::Held);
@@ -115,7 +115,7 @@ impl Leader {
     }
 }
 
-/// Gives out transaction ids until other servers are far behind.
+/// Uses up transaction ids until other servers are far behind.
 async fn spend_transaction_ids(cluster: &Cluster) -> Outcome {
     let spend = "DO $$ BEGIN FOR i IN 1..3000 LOOP PERFORM pg_current_xact_id(); COMMIT; END LOOP; END $$";
     cluster.execute(spend).await
@@ -126,7 +126,7 @@ async fn a_pooler_that_hands_on_prepared_statements_is_refused_by_name(stage: St
     let db = database(&cluster).await;
     cluster.start_pooler("transaction").await?;
     let log = log_at(&Role::Relay.url(&cluster.pooler_url())?);
-    // The first client has the session for itself.
+    // The first client is alone in the server's session.
     let mut checkpoint_store = log.checkpoint_store(&relay(), "a").await?;
     granted(&mut checkpoint_store).await;
     let refused = |error: LogError| {
@@ -135,7 +135,7 @@ async fn a_pooler_that_hands_on_prepared_statements_is_refused_by_name(stage: St
         assert!(words.contains("session mode") && words.contains("max_prepared_statements"), "{words}");
     };
     refused(log.reader(&relay()).await.err().unwrap());
-    // And has another one when that is gone, in which its statements are not.
+    // When that session ends, the client gets another one, which lacks its prepared statements.
     db.run("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'outbox_test_relay'")
         .await;
     eventually("its session is gone", || async {
@@ -147,9 +147,9 @@ async fn a_pooler_that_hands_on_prepared_statements_is_refused_by_name(stage: St
     Ok(())
 }
 
-/// Goal: what the relay sets for its sessions never reaches statements of the service whose pool it
-/// was given. Oracle: the refusal through a pooler in transaction mode, none through one in session
-/// mode, and the settings of the service's connections beside a relay that reads.
+/// Goal: the session settings of a relay never reach statements of the service that lent it its
+/// pool. Oracle: a refusal through a pooler in transaction mode, none in session mode, and the
+/// settings of the service's connections beside a relay that reads.
 async fn a_relay_in_a_service_is_refused_where_sessions_are_shared(stage: Stage) -> Outcome {
     let cluster = Cluster::start(&stage, &[]).await?;
     let db = database(&cluster).await;
@@ -179,8 +179,8 @@ async fn a_relay_in_a_service_is_refused_where_sessions_are_shared(stage: Stage)
     Ok(())
 }
 
-/// Each client has a pool of its own: then no statements meet, and the pooler keeps the clients
-/// through the crash.
+/// Each client has its own pool of the pooler, so that no prepared statements clash and the pooler
+/// keeps the clients through the crash.
 async fn a_client_that_a_pooler_keeps_through_a_crash_trusts_no_mark_of_before(stage: Stage) -> Outcome {
     let cluster = Cluster::start(&stage, &[]).await?;
     let db = database(&cluster).await;
@@ -195,7 +195,7 @@ async fn a_client_that_a_pooler_keeps_through_a_crash_trusts_no_mark_of_before(s
     let mut follower = Follower::new(db.reader().await, cursor.clone());
     assert_eq!(follower.all().await.len(), 10);
     let difference = db.reader().await.next_difference(&cursor.base).await?.ok_or("nothing to read")?;
-    // Transaction ids that are on no disk: the server gives them out again.
+    // No disk has these transaction ids yet, so the server assigns them again after the crash.
     db.enqueue(orders(10..11)).await;
     for _ in 0..20 {
         db.run("SELECT pg_current_xact_id()").await;
@@ -208,7 +208,7 @@ async fn a_client_that_a_pooler_keeps_through_a_crash_trusts_no_mark_of_before(s
     db.enqueue(orders(11..14)).await;
     let error = kept_reader.next_difference(&memory.base).await.unwrap_err();
     assert!(error.to_string().contains("before it crashed"), "{error}");
-    // An entry that is read of the difference now may stand behind one that nobody has read.
+    // An entry of this difference that is read now may stand behind one that was never read.
     let ask = HeldAsk { queue: QueueName::of("orders", Some("1")), from: EntryId(1) };
     let refused = [
         kept_reader.read_page(&difference, EntryId::default(), SMALL).await.err(),
@@ -221,8 +221,8 @@ async fn a_client_that_a_pooler_keeps_through_a_crash_trusts_no_mark_of_before(s
         assert!(error.is_some(), "call {place} was answered");
     }
     assert_eq!(checkpoint_store.renew(lease.epoch, TTL).await?, Fenced::Lost);
-    // Nothing was stored before the crash: all of it leaves again, and what was written since
-    // leaves.
+    // Nothing was stored before the crash, so all of it is published again, together with the later
+    // entries.
     assert_eq!(Leader::of(&db.log).await.pass().await, keys(0..14));
     Ok(())
 }
@@ -261,7 +261,7 @@ async fn a_dump_restored_into_another_cluster_loses_nothing(stage: Stage) -> Out
     db.enqueue(orders(10..13)).await;
     let file = stage.folder().join("dump.sql");
     run(Command::new("pg_dump").arg("--dbname").arg(old.url()).arg("--file").arg(&file)).await?;
-    // After the dump: gone with its business rows.
+    // Written after the dump, so it is lost together with its business rows.
     db.enqueue(orders(13..14)).await;
     let mut restore = Command::new("psql");
     restore.args(["--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1", "--file"]).arg(&file);
@@ -276,7 +276,7 @@ async fn a_dump_restored_into_another_cluster_loses_nothing(stage: Stage) -> Out
     Ok(())
 }
 
-/// Waits until a server takes writes.
+/// Waits until a server accepts writes.
 async fn promoted(cluster: &Cluster) -> Outcome {
     eventually("the server has left recovery", || async {
         Ok((cluster.text("SELECT pg_is_in_recovery()::text").await? == "false").then_some(()))
@@ -304,7 +304,7 @@ async fn a_promoted_standby_that_lagged_is_gone_on_from(stage: Stage) -> Outcome
         Ok((receivers == "0").then_some(()))
     })
     .await?;
-    // They leave, and the standby does not know them.
+    // They are published, but the standby does not have them.
     db.enqueue(orders(10..15)).await;
     assert_eq!(leader.pass().await, keys(10..15));
     let memory = leader.follower.cursor();
@@ -315,7 +315,7 @@ async fn a_promoted_standby_that_lagged_is_gone_on_from(stage: Stage) -> Outcome
     db.enqueue(orders(20..25)).await;
     let mut leader = Leader::of(&db.log).await;
     assert_eq!(leader.read().await, keys(20..25));
-    // A relay's memory of the old primary means nothing here.
+    // A relay's memory of the old primary has no meaning here.
     let error = db.reader().await.next_difference(&memory.base).await.unwrap_err();
     assert!(error.to_string().contains("another server"), "{error}");
     assert_eq!(leader.store().await, Fenced::Held);
@@ -334,7 +334,7 @@ async fn a_recovery_to_a_point_in_time_is_gone_on_from(stage: Stage) -> Outcome 
     assert_eq!(leader.pass().await, keys(0..10));
     db.enqueue(orders(10..15)).await;
     server.execute("SELECT pg_create_restore_point('before')").await?;
-    // They leave as well, and are not known afterwards.
+    // They are published as well, but are lost in the recovery.
     db.enqueue(orders(15..20)).await;
     assert_eq!(leader.pass().await, keys(10..20));
     server.execute("SELECT pg_switch_wal()").await?;

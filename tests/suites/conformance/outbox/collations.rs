@@ -1,5 +1,5 @@
-//! Unique keys do not depend on the database's collation, whose order changes with the operating
-//! system and with ICU: an index in another order than its collation's finds no duplicate.
+//! Unique keys do not depend on the database's collation, whose order can change with the operating
+//! system or ICU. An index that is not in the order of its collation finds no duplicates.
 
 use inbox::keys::{ClaimOptions, Claimed, Ending, IdempotencyKeys, KeyId, KeyOptions};
 use libtest_mimic::Trial;
@@ -17,8 +17,8 @@ pub(crate) fn trials() -> Vec<Trial> {
     ]
 }
 
-/// Every column of a unique index of the toolkit with a collation other than "C"; of partitions
-/// too.
+/// Every column of a unique index of the toolkit, partitions included, with a collation other than
+/// "C".
 const OTHERS: &str = "
     SELECT format('%s: column %s is %s', x.relname, i.indkey[k], coalesce(c.collname, '?'))
     FROM pg_index AS i
@@ -29,7 +29,7 @@ const OTHERS: &str = "
         AND x.relname ~ '^(outbox|inbox|idempotency|saga)' AND x.relnamespace = 'public'::regnamespace
     ORDER BY 1";
 
-/// Goal: each text of a unique index is ordered by its bytes, also in the days of the inbox.
+/// Goal: all texts in unique indexes are ordered by their bytes, also in the days of the inbox.
 /// Oracle: the server's catalogue.
 async fn by_bytes(stage: Stage) -> Outcome {
     let db = Database::<Postgres>::migrated(&stage).await?;
@@ -44,7 +44,7 @@ async fn by_bytes(stage: Stage) -> Outcome {
 
 const KEYS: usize = 1_200;
 
-/// Keys as people choose them: the orders of ICU and of bytes differ.
+/// Returns a realistic key. ICU and bytes order these keys differently.
 fn name(number: usize) -> String {
     match number % 4 {
         0 => format!("order-{number}"),
@@ -54,7 +54,7 @@ fn name(number: usize) -> String {
     }
 }
 
-/// Claims every key and completes it; returns how many were granted.
+/// Claims every key and completes it. Returns how many were granted.
 async fn claim_all(db: &Database<Postgres>) -> Result<usize, Failure> {
     let pool = outbox::pool::<Postgres>(&db.url).await?;
     let keys = IdempotencyKeys::open(pool.clone(), KeyOptions::default()).await?;
@@ -71,9 +71,9 @@ async fn claim_all(db: &Database<Postgres>) -> Result<usize, Failure> {
     Ok(granted)
 }
 
-/// Goal: an operating system or ICU of another version, which puts texts into another order, gives
-/// no key out twice. Oracle: keys that are granted when the same ones come again, after the
-/// database's collation was changed under its tables, as an upgrade does.
+/// Goal: another version of the operating system or of ICU, which orders texts differently, never
+/// makes a key granted twice. Oracle: the keys that are granted when the same requests come again.
+/// In between, the collation of the database is changed under its tables, as an upgrade does.
 async fn granted_once(stage: Stage) -> Outcome {
     let icu = "TEMPLATE template0 ENCODING 'UTF8' LOCALE_PROVIDER icu ICU_LOCALE 'en' LOCALE 'C'";
     let db = Database::<Postgres>::empty_with(&stage, icu).await?;

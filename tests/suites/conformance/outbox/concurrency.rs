@@ -1,4 +1,4 @@
-//! Writers at the same time as a reader: nothing lost, nothing twice, keys in causal order.
+//! Writers beside a reader: nothing is lost, nothing is read twice, and keys are in causal order.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -58,8 +58,8 @@ async fn a_transaction_held_open_delays_only_its_own_rows() {
     .await;
 }
 
-/// The newest transaction lies above a snapshot's upper bound, so the snapshot does not list it:
-/// only the transaction id that a mark takes for itself makes it do so.
+/// The newest transaction lies at or above a snapshot's upper bound, so the snapshot does not list
+/// it. It does only because each mark takes a transaction id for itself.
 async fn the_newest_transaction_is_not_lost_when_an_older_one_commits_first() {
     on("the_newest_transaction_is_not_lost", |db: Database<Postgres>| async move {
         let mut follower = follower(&db).await;
@@ -102,7 +102,7 @@ async fn a_huge_late_transaction_is_read_in_pages_and_polls_stay_empty() {
     .await;
 }
 
-/// A BEFORE INSERT trigger that waits opens the window in which a row has its id but is not written
+/// A BEFORE INSERT trigger that waits makes a window in which a row has its id but is not written
 /// yet.
 async fn an_id_taken_before_the_mark_and_written_after_it_is_not_lost() {
     on("an_id_taken_before_the_mark", |db: Database<Postgres>| async move {
@@ -147,8 +147,8 @@ async fn an_id_taken_before_the_mark_and_written_after_it_is_not_lost() {
 
 const KEYS: usize = 6;
 
-/// Each transaction counts its aggregate up and says so. `pause` falls between the business row and
-/// the message, and between the message and the commit.
+/// Counts an aggregate up in each transaction and enqueues its new value. `pause` falls between the
+/// business row and the message, and between the message and the commit.
 async fn writer<DB: TestDialect>(
     db: &Database<DB>,
     rounds: usize,
@@ -176,7 +176,7 @@ async fn writer<DB: TestDialect>(
     }
 }
 
-/// Per key the numbers come as 1, 2, 3, …; every row comes once.
+/// Asserts that the numbers of each key come as 1, 2, 3, … and that every row comes once.
 async fn check<DB: TestDialect>(db: &Database<DB>, entries: &[Entry]) {
     let distinct: HashSet<i64> = entries.iter().map(|entry| entry.id.0).collect();
     assert_eq!(distinct.len(), entries.len(), "nothing twice");
@@ -219,7 +219,7 @@ async fn storm<DB: TestDialect>(
         _ = writing => {}
         () = reading => {}
     }
-    // The reader was dropped in the middle of a call: it starts anew from its place, as a relay
+    // The reader was dropped in the middle of a call: it begins again at its cursor, as a relay
     // does.
     let mut follower = Follower { reader: db.reader().await, ..follower };
     entries.extend(follower.all().await);
@@ -228,7 +228,8 @@ async fn storm<DB: TestDialect>(
     db
 }
 
-/// Reads the sequence again and again while others take ids: how often, and how often it went back.
+/// Reads the sequence repeatedly while others take ids. Returns the number of reads, and how often
+/// the value went back.
 const READ_ON: &str = "
 CREATE FUNCTION read_on(OUT reads bigint, OUT back bigint) LANGUAGE plpgsql AS $$
 DECLARE
@@ -246,9 +247,9 @@ BEGIN
     END LOOP;
 END $$";
 
-/// Goal: the floor of a mark is an id that was given out. What a SELECT says of a sequence may be
-/// 32 ahead for a moment, and went back some hundred times in ten seconds: rows between would be
-/// looked for nowhere. Oracle: a position that was given out never goes back.
+/// Goal: the floor of a mark is an id that was assigned. A SELECT on a sequence may for a moment
+/// return a value that is 32 ahead, and went back some hundred times in ten seconds. Rows in
+/// between would never be read. Oracle: the position of assigned ids never goes back.
 async fn a_mark_never_stands_above_an_id_that_is_given_out() {
     on("a_mark_never_stands_above_an_id", |db: Database<Postgres>| async move {
         let given_out = outbox::postgres::GIVEN_OUT.replace("{schema}", "");

@@ -1,4 +1,4 @@
-//! The cost of reading in PostgreSQL's buffers, counted by the server for the reader's whole
+//! The cost of reading, in PostgreSQL buffers that the server counts for the reader's whole
 //! session.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -8,8 +8,9 @@ use outbox::NewMessage;
 use outbox::log::{EntryId, Fenced, HeldAsk, LogReader, Mark, PageLimit, QueueName};
 use sqlx::Postgres;
 
-// Where other suites change tables at the same time, the server throws away what a session knows of
-// its indexes, and reads it again at each poll: six times as many buffers, measured.
+// At night only: when other suites change tables at the same time, the server discards the
+// session's cached index metadata and reads it again at each poll. Measured: six times as many
+// buffers.
 cases! { "outbox/cost":
     postgres_at_night {
         polls_and_pages_cost_the_same_however_long_the_backlog_is,
@@ -20,7 +21,7 @@ cases! { "outbox/cost":
     }
 }
 
-/// Buffers of the outbox's table, its indexes and its sequence, as far as ended sessions have
+/// Buffers of the outbox's table, its indexes and its sequence, as far as finished sessions have
 /// reported them.
 const BUFFERS: &str = "SELECT (SELECT sum(heap_blks_hit + heap_blks_read + coalesce(idx_blks_hit + idx_blks_read, 0))::bigint \
     FROM pg_statio_user_tables WHERE relname ~ '^outbox_message') + (SELECT blks_hit + blks_read \
@@ -28,12 +29,12 @@ const BUFFERS: &str = "SELECT (SELECT sum(heap_blks_hit + heap_blks_read + coale
 const READERS: &str = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'relay main%' \
     AND datname = current_database()";
 
-/// Measurements of one thing: what other sessions and the server itself report meanwhile only ever
-/// adds.
+/// Measurements of one figure. Reports of other sessions and of the server itself can only increase
+/// it.
 const ROUNDS: usize = 3;
 
-/// Buffers that a reader touches while `work` uses it: the least of some rounds, each with a reader
-/// of its own.
+/// Returns how many buffers a reader touches while `work` uses it: the minimum of several rounds,
+/// each with its own reader.
 async fn buffers(db: &Database<Postgres>, mut work: impl AsyncFnMut(&mut Box<dyn LogReader>)) -> i64 {
     let mut least = i64::MAX;
     for _ in 0..ROUNDS {
@@ -53,16 +54,16 @@ async fn buffers_once(db: &Database<Postgres>, work: &mut impl AsyncFnMut(&mut B
     db.number(BUFFERS).await - before
 }
 
-/// Runs SQL whose own cost is reported before it returns.
+/// Runs SQL whose own cost is reported before this returns.
 async fn prepare(db: &Database<Postgres>, sql: &str) {
     db.run(&format!("{sql}; SELECT pg_stat_force_next_flush()")).await;
 }
 
-/// Buffers of the log for a plan that names it and does not read it: one for each of 24 indexes,
-/// and room for a few.
+/// Buffers that planning reads when a plan names the log but does not read it: one for each of 24
+/// indexes, and a few spare.
 const PLANNED: i64 = 30;
 
-/// Autovacuum reads the tables too, and whenever it likes.
+/// Turns autovacuum off, which would read the tables at any time.
 async fn without_autovacuum(db: &Database<Postgres>) {
     let segments = (0..8).map(|number| format!("outbox_message_{number}"));
     for table in segments.chain(["outbox_exception", "outbox_parked"].map(String::from)) {
@@ -102,7 +103,7 @@ async fn polls_and_pages_cost_the_same_however_long_the_backlog_is() {
             );
         }
         eprintln!("buffers per page of 1,000 of 2,000 and of 100,000: {pages:?}");
-        // A tenth of a mark, which looks into all eight segments, is among them.
+        // This includes a tenth of a mark, which looks into all eight segments.
         assert!(pages.iter().all(|page| *page < 90), "{pages:?}");
 
         let mut head = Mark::new("");
@@ -119,7 +120,7 @@ async fn polls_and_pages_cost_the_same_however_long_the_backlog_is() {
         eprintln!("buffers of one mark: {setup}, of 1,000 empty polls: {polls}");
         assert!(polls <= 5_000, "{polls}");
 
-        // A long transaction that keeps writing costs no more.
+        // A long transaction that keeps writing does not increase the cost.
         let mut slow = db.outbox.begin(&db.pool).await.unwrap();
         slow.enqueue_batch((0..20_000).map(|_| NewMessage::new("orders"))).await.unwrap();
         let polls = buffers(&db, async |reader| {
@@ -145,11 +146,11 @@ async fn a_late_row_is_found_without_walking_the_log() {
         slow.enqueue(NewMessage::new("slow")).await.unwrap();
         fill(&db, 50_000).await;
         let head = db.reader().await.next_difference(&cursor.base).await.unwrap().unwrap().head;
-        // The reads and writes of its own session must not be reported while the reader is
-        // measured.
+        // Flush this session's own reads and writes now, so that they are not reported while the
+        // reader is measured.
         sqlx::query("SELECT pg_stat_force_next_flush()").execute(slow.connection()).await.unwrap();
         slow.commit().await.unwrap();
-        // Statistics of two large transactions invite the planner to look for the row by its id.
+        // Statistics of two large transactions tempt the planner to search the row by its id.
         prepare(&db, "ANALYZE outbox_message").await;
         let cost = buffers(&db, async |reader| {
             let difference = reader.next_difference(&head).await.unwrap().unwrap();
@@ -158,21 +159,21 @@ async fn a_late_row_is_found_without_walking_the_log() {
             assert_eq!((page.entries.len(), page.entries[0].topic(), page.exhausted), (1, "slow", true));
         })
         .await;
-        // Each other transaction of the cluster that was in flight at the mark is looked for as
-        // well.
+        // The reader also looks for each other transaction of the cluster that was in flight at the
+        // mark.
         let in_flight = head.as_str().rsplit(':').next().map_or(0, |xids| xids.split(',').count());
         let others = i64::try_from(in_flight).unwrap() - 1;
         eprintln!("buffers of one late row of 100,000: {cost}, with {others} other transactions in flight");
-        // In each of eight segments, by the poll and by the page (30 to 60 in all were seen); a
-        // walk would cost some 1,600.
+        // The poll and the page look into each of eight segments; 30 to 60 buffers in all were
+        // seen. A walk would cost some 1,600.
         assert!(cost < 100 + 80 * others, "{cost} with {others} others");
         db
     })
     .await;
 }
 
-/// Goal: a transaction that writes for hours keeps no relay from its lease, and yet an id that was
-/// given out again behind it is found. Oracle: the server's count, and the refusal.
+/// Goal: a transaction that writes for hours does not keep a relay from its lease, and an id that
+/// is assigned again behind it is still found. Oracle: the server's count, and the refusal.
 async fn rows_of_an_open_transaction_cost_neither_a_grant_nor_a_mark() {
     on("rows_of_an_open_transaction", |db: Database<Postgres>| async move {
         without_autovacuum(&db).await;
@@ -208,8 +209,8 @@ async fn rows_of_an_open_transaction_cost_neither_a_grant_nor_a_mark() {
         })
         .await;
         eprintln!("buffers of a grant and of a mark beside 100,000 uncommitted rows: {grant}, {mark}");
-        // A walk of the uncommitted rows takes some 2,000. Other transactions of the cluster, if
-        // any, are stepped over as well.
+        // A walk of the uncommitted rows takes some 2,000. Any other transactions of the cluster
+        // are skipped as well.
         assert!(grant < 600 && mark < 600, "{grant}, {mark}");
 
         db.run("SELECT setval('outbox_message_id_seq', 500)").await;
@@ -223,11 +224,11 @@ async fn rows_of_an_open_transaction_cost_neither_a_grant_nor_a_mark() {
     .await;
 }
 
-/// Buffers of what is parked, as far as ended sessions have reported them.
+/// Buffers of the tables of parked entries, as far as finished sessions have reported them.
 const PARKED_READS: &str = "SELECT sum(heap_blks_hit + heap_blks_read + idx_blks_hit + idx_blks_read)::bigint \
     FROM pg_statio_user_tables WHERE relname IN ('outbox_exception', 'outbox_parked')";
 
-/// Returns the buffers that a reader touches outside the log, and in it.
+/// Returns the buffers that a reader touches in the tables of parked entries, and in the log.
 async fn parked_reads(
     db: &Database<Postgres>,
     mut work: impl AsyncFnMut(&mut Box<dyn LogReader>),

@@ -1,4 +1,5 @@
-//! Which ids of their own producers may bring, and ids that are made a second time.
+//! Ids that producers choose: which are accepted, and what happens to an id that is made a second
+//! time.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -69,8 +70,8 @@ async fn a_refusal_leaves_nothing_of_its_batch<DB: TestDialect>(db: Database<DB>
     let batch = [NewMessage::new("orders"), named(made_at(now)), named(made_at(now - 30 * DAY))];
     let error = db.outbox.enqueue_batch(&mut tx, batch).await.unwrap_err();
     assert!(matches!(error, EnqueueError::Drift(_)), "{error}");
-    // On a raw transaction nothing but the caller's roll back would keep the first two out; nothing
-    // was sent.
+    // On a raw transaction, only a rollback by the caller would remove the first two messages. But
+    // nothing was sent.
     tx.commit().await.unwrap();
     assert_eq!(db.rows().await, 0);
     db
@@ -89,15 +90,15 @@ async fn the_window_is_what_the_producer_says<DB: TestDialect>(db: Database<DB>)
             tx.rollback().await.unwrap();
         }
     }
-    // Ids that the outbox makes itself are of now.
+    // Ids that the outbox makes itself carry the present time.
     let mut tx = db.pool.begin().await.unwrap();
     narrow.enqueue(&mut tx, NewMessage::new("orders")).await.unwrap();
     tx.rollback().await.unwrap();
     db
 }
 
-/// A producer dies before or after its commit, not knowing which; a new one does the whole work
-/// again.
+/// A producer dies before or after its commit without knowing which. A new one repeats the whole
+/// work.
 async fn a_derived_id_that_is_made_again_after_a_crash_is_recognised<DB: TestDialect>(
     db: Database<DB>,
 ) -> Database<DB> {

@@ -56,7 +56,7 @@ pub(super) fn keys(entries: &[outbox::log::Entry]) -> Vec<String> {
     entries.iter().map(|entry| entry.key().unwrap().to_owned()).collect()
 }
 
-/// A relay that has read ten entries and stored its cursor.
+/// Runs a relay that has read ten entries and stored its cursor.
 pub(super) async fn after_ten(db: &Database<Postgres>) -> (Box<dyn CheckpointStore>, i64, Follower) {
     db.enqueue(orders(0..10)).await;
     let mut checkpoint_store = db.checkpoint_store("a").await;
@@ -72,7 +72,7 @@ pub(super) async fn after_ten(db: &Database<Postgres>) -> (Box<dyn CheckpointSto
     (checkpoint_store, lease.epoch, follower)
 }
 
-/// The contents of the log and its cursor, for the message of a test that fails.
+/// Describes the log and its cursor, for the failure message of a test.
 pub(super) async fn log_and_cursor(db: &Database<Postgres>) -> String {
     let question =
         "SELECT (SELECT string_agg(concat_ws(' ', id, key, xid), ', ' ORDER BY id) FROM outbox_message)
@@ -80,7 +80,7 @@ pub(super) async fn log_and_cursor(db: &Database<Postgres>) -> String {
     sqlx::query_scalar(question).fetch_one(&db.admin).await.unwrap()
 }
 
-/// Reads as a relay does that takes over.
+/// Reads as a relay does after it has taken over.
 pub(super) async fn read_anew(db: &Database<Postgres>) -> Vec<String> {
     let (_, cursor) = granted(&mut db.checkpoint_store("a").await).await;
     keys(&Follower::new(db.reader().await, cursor).all().await)
@@ -124,19 +124,20 @@ async fn a_sequence_that_is_set_back_while_a_relay_leads_ends_its_term() {
     .await;
 }
 
-/// The key of each parked message, with the key that its copy was made of, in the order of ids.
+/// Returns, in the order of ids, the key of each parked message and the payload of its copy, which
+/// is the key of the message that was copied.
 pub(super) async fn beside(db: &Database<Postgres>) -> Vec<(String, Option<String>)> {
     let question = "SELECT e.key, convert_from(p.payload, 'UTF8') FROM outbox_exception AS e
         LEFT JOIN outbox_parked AS p USING (relay, shard, id) ORDER BY id";
     sqlx::query_as(question).fetch_all(&db.admin).await.unwrap()
 }
 
-/// Orders whose payload is their key.
+/// Returns orders whose payload is their key.
 fn telling(range: std::ops::Range<i32>) -> impl Iterator<Item = NewMessage> + Send {
     range.map(|n| NewMessage::new("orders").key(n.to_string()).payload(n.to_string()))
 }
 
-/// An entry as a dead one.
+/// Returns the change that parks an entry as dead.
 pub(super) fn dead(entry: &outbox::log::Entry) -> ExceptionChange {
     let mut change = parked(entry.id.0, entry.message_id(), ExceptionState::Dead);
     if let ExceptionChange::Park(parked) = &mut change {
@@ -145,8 +146,8 @@ pub(super) fn dead(entry: &outbox::log::Entry) -> ExceptionChange {
     change
 }
 
-/// The sequence goes back behind a parked message, whose row is gone, and gives its id to another
-/// one that has to be parked as well.
+/// The sequence goes back below a parked message whose row is gone. The id is then assigned to
+/// another message, which has to be parked as well.
 async fn a_parked_message_whose_id_is_given_out_again_gets_a_new_one() {
     each(async |db: Database<Postgres>| {
         db.enqueue(telling(0..10)).await;
@@ -174,7 +175,7 @@ async fn a_parked_message_whose_id_is_given_out_again_gets_a_new_one() {
     .await;
 }
 
-/// Nobody has noticed that an id was given out twice until both are to be parked.
+/// That an id was assigned twice shows only when both messages are to be parked.
 async fn no_message_is_parked_under_the_id_of_another_one() {
     each(async |db: Database<Postgres>| {
         db.enqueue(telling(0..1)).await;
@@ -206,7 +207,7 @@ async fn no_message_is_parked_under_the_id_of_another_one() {
     .await;
 }
 
-/// The sequence goes back to what is still ahead of the relay, which was busy meanwhile.
+/// The sequence goes back to ids that the relay, busy meanwhile, has not read yet.
 async fn rows_above_a_sequence_that_was_set_back_are_read() {
     each(async |db: Database<Postgres>| {
         let (checkpoint_store, _, mut follower) = after_ten(&db).await;
@@ -223,10 +224,10 @@ async fn rows_above_a_sequence_that_was_set_back_are_read() {
     .await;
 }
 
-/// The sequence goes back and overtakes the relay again between two looks.
+/// The sequence goes back and overtakes the relay again between two polls.
 async fn a_row_in_a_gap_below_the_mark_is_read_after_a_sequence_was_set_back() {
     each(async |db: Database<Postgres>| {
-        // Ids that were given out to nobody.
+        // No row has the ids up to 5.
         db.run("SELECT setval('outbox_message_id_seq', 5)").await;
         let (checkpoint_store, _, mut follower) = after_ten(&db).await;
         db.run("SELECT setval('outbox_message_id_seq', 1)").await;
@@ -243,8 +244,8 @@ async fn a_row_in_a_gap_below_the_mark_is_read_after_a_sequence_was_set_back() {
     .await;
 }
 
-/// As above, behind more young rows than are looked at with a mark: an operator has set the
-/// sequence back and forward again while the relay was away.
+/// As above, behind more young rows than a mark looks at: an operator has set the sequence back and
+/// forward again while the relay was away.
 async fn a_row_in_a_gap_behind_many_young_rows_is_read_after_a_sequence_was_set_back() {
     each(async |db: Database<Postgres>| {
         db.run("SELECT setval('outbox_message_id_seq', 5)").await;
@@ -268,7 +269,7 @@ async fn a_row_in_a_gap_behind_many_young_rows_is_read_after_a_sequence_was_set_
 
 async fn a_sequence_behind_the_rows_is_set_forward_for_the_producers() {
     each(async |db: Database<Postgres>| {
-        // Nobody has read yet: the rows were restored, the sequence was not.
+        // No relay has read yet: the rows were restored, but the sequence was not.
         db.enqueue(orders(0..10)).await;
         db.run("ALTER SEQUENCE outbox_message_id_seq RESTART WITH 3").await;
         assert_eq!(read_anew(&db).await.len(), 10);
@@ -282,13 +283,13 @@ async fn a_sequence_behind_the_rows_is_set_forward_for_the_producers() {
 async fn a_cursor_of_another_server_is_not_believed() {
     each(async |db: Database<Postgres>| {
         let (mut checkpoint_store, epoch, follower) = after_ten(&db).await;
-        // As after `migrate up` on a new server and a data-only restore of a log that is empty: the
-        // recorded server is the present one, and only the cursor tells that it is not.
+        // As after `migrate up` on a new server and a data-only restore of an empty log: the
+        // recorded server is the present one, and only the cursor shows that it is not.
         let floor = follower.cursor().base.as_str().split('@').next().unwrap().to_owned();
         let foreign = Cursor::at(Mark::new(format!("{floor}@9000000000:9000000000:")));
         assert_eq!(checkpoint_store.checkpoint(epoch, &foreign, &[]).await.unwrap(), Fenced::Held);
         drop((checkpoint_store, follower));
-        // Rows that this server wrote itself are recognised by their time.
+        // This server recognises its own rows by their time, so these become older than its own.
         db.run("UPDATE outbox_message SET enqueued_at = enqueued_at - interval '1 day'").await;
         db.enqueue(orders(10..12)).await;
         assert_eq!(read_anew(&db).await, ["10", "11"]);
@@ -303,7 +304,7 @@ async fn a_cursor_of_another_server_is_told_by_that_servers_name() {
         let floor = follower.cursor().base.as_str().split('@').next().unwrap().to_owned();
         db.run("UPDATE outbox_message SET enqueued_at = enqueued_at - interval '1 day'").await;
         db.enqueue(orders(10..12)).await;
-        // This server has given out as many transaction ids as the other one: they tell nothing.
+        // This server has assigned as many transaction ids as the other one, so they prove nothing.
         let seen: String =
             sqlx::query_scalar("SELECT pg_current_snapshot()::text").fetch_one(&db.admin).await.unwrap();
         let there = "1/1/00000000-0000-4000-8000-000000000000";
@@ -323,7 +324,7 @@ async fn a_foreign_cursor_hides_nothing_from_another_relay() {
         let (_, cursor) = granted(&mut db.log.checkpoint_store(&other, "o").await.unwrap()).await;
         let mut sound = Follower::new(db.log.reader(&other).await.unwrap(), cursor);
         assert_eq!(sound.all().await.len(), 10);
-        // As long as it is open no later transaction id counts as finished.
+        // While it is open, no later transaction id counts as finished.
         let mut late = db.outbox.begin(&db.pool).await.unwrap();
         late.enqueue(NewMessage::new("orders").key("late")).await.unwrap();
         db.enqueue(orders(10..12)).await;
@@ -344,10 +345,10 @@ async fn what_was_in_flight_is_waited_for_before_its_snapshot_is_given_up() {
     each(async |db: Database<Postgres>| {
         let mut late = db.outbox.begin(&db.pool).await.unwrap();
         late.enqueue(NewMessage::new("orders").key("late")).await.unwrap();
-        // Its id lies below the floor of this cursor.
+        // Its id is below the floor of this cursor.
         drop(after_ten(&db).await);
-        // A row of another server, as after a restore of data only. As a text, its transaction id
-        // comes before every shorter one.
+        // A row of another server, as after a data-only restore. Compared as text, its transaction
+        // id precedes every shorter one.
         db.enqueue(orders(10..11)).await;
         db.run("UPDATE outbox_message SET xid = '1000000000000000000' WHERE key = '10'").await;
         let mut checkpoint_store = db.checkpoint_store("a").await;
@@ -368,7 +369,7 @@ async fn what_was_in_flight_is_waited_for_before_its_snapshot_is_given_up() {
     .await;
 }
 
-/// Waits until somebody waits for a lock on a table.
+/// Waits until some session waits for a lock on a table.
 async fn somebody_waits_for(db: &Database<Postgres>, table: &str) {
     let question = format!(
         "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = '{table}'::regclass \
@@ -385,14 +386,14 @@ async fn a_relay_that_was_held_up_forgets_nothing_that_is_left_out() {
         drop(follower);
         let mut rebase = db.admin.begin().await.unwrap();
         sqlx::query("LOCK TABLE outbox_server_run IN ACCESS EXCLUSIVE MODE").execute(&mut *rebase).await.unwrap();
-        // With the lease that it took before, which is over when it goes on.
+        // It uses the lease that it took before, which has been lost when it continues.
         let held_up = async {
             if let Acquired::Granted { lease, .. } = checkpoint_store.acquire(TTL).await.unwrap() {
                 assert_eq!(checkpoint_store.renew(lease.epoch, TTL).await.unwrap(), Fenced::Lost);
             }
         };
         let meanwhile = async {
-            // It has its lease and its cursor, and compares them now.
+            // It has its lease and its cursor, and is about to compare them.
             somebody_waits_for(&db, "outbox_server_run").await;
             for statement in [
                 "UPDATE outbox_relay SET epoch = epoch + 1, holder = 'b', cursor = '{\"base\":\"5@1:1:@@rebased\"}'",
@@ -419,7 +420,7 @@ async fn producers_go_on_while_the_sequence_waits_for_a_long_transaction() {
         let acquire = checkpoint_store.acquire(TTL);
         tokio::pin!(acquire);
         let error = loop {
-            // As an INSERT has it.
+            // The lock of an INSERT.
             let producer = db.run("SET lock_timeout = '2s'; BEGIN; LOCK TABLE ONLY outbox_message IN ROW EXCLUSIVE MODE; COMMIT");
             tokio::select! {
                 acquired = &mut acquire => break acquired.unwrap_err(),
@@ -435,12 +436,12 @@ async fn producers_go_on_while_the_sequence_waits_for_a_long_transaction() {
     .await;
 }
 
-/// The sequence is set forward again before the relay looks, by another one that did not live to
-/// mend the cursors.
+/// Before the relay polls, another process sets the sequence forward again and dies before it can
+/// repair the cursors.
 async fn a_row_below_the_head_of_an_open_difference_is_read_after_a_sequence_was_set_back() {
     each(async |db: Database<Postgres>| {
         db.enqueue(orders(0..5)).await;
-        // The ids 6 and 7 are given out to nobody.
+        // The ids 6 and 7 belong to no row.
         db.run("SELECT setval('outbox_message_id_seq', 7)").await;
         db.enqueue(orders(5..10)).await;
         let mut checkpoint_store = db.checkpoint_store("a").await;
@@ -466,7 +467,7 @@ async fn a_row_below_the_head_of_an_open_difference_is_read_after_a_sequence_was
     .await;
 }
 
-/// Before a relay has mended its cursor, nothing but the rows tells that they are new.
+/// Until a relay has repaired its cursor, only the rows show that they are new.
 async fn what_was_never_read_counts_as_ahead_after_a_sequence_was_set_back() {
     each(async |db: Database<Postgres>| {
         drop(after_ten(&db).await);
@@ -493,7 +494,7 @@ async fn what_was_never_read_counts_as_ahead_after_a_sequence_was_set_back() {
     .await;
 }
 
-/// Of two messages that an operator has discarded, one was taken back.
+/// An operator has discarded two messages; for the second, a requeue followed.
 async fn what_was_discarded_does_not_leave_again_after_a_restore() {
     each(async |db: Database<Postgres>| {
         db.enqueue(orders(0..10)).await;
@@ -528,8 +529,8 @@ async fn what_was_discarded_does_not_leave_again_after_a_restore() {
     .await;
 }
 
-/// Goal: producers go on while cursors are compared with the log and lists are written. Oracle: one
-/// enqueues, and waits for no lock, while the rebase is made to wait in the middle.
+/// Goal: producers continue while cursors are compared with the log and lists are written. Oracle:
+/// a producer enqueues without waiting for a lock while the rebase is made to wait halfway.
 async fn producers_go_on_while_cursors_are_compared() {
     each(async |db: Database<Postgres>| {
         drop(after_ten(&db).await);
@@ -610,7 +611,7 @@ async fn what_stands_beside_the_log_is_not_read_again_after_a_restore() {
         let id = |at: usize| (page[at].id.0, page[at].message_id());
         let change = |at: usize, state| parked(id(at).0, id(at).1, state);
         let changes = [change(1, ExceptionState::Dead), change(2, ExceptionState::Discarded)];
-        // In the middle of a difference: what it has settled has ids above the base.
+        // The cursor is inside a difference: entries that it has settled have ids above the base.
         assert_eq!(
             checkpoint_store.checkpoint(lease.epoch, &follower.cursor(), &changes).await.unwrap(),
             Fenced::Held
@@ -620,14 +621,14 @@ async fn what_stands_beside_the_log_is_not_read_again_after_a_restore() {
         db.run("UPDATE outbox_identity SET system_identifier = '1'").await;
         let mut checkpoint_store = db.checkpoint_store("b").await;
         let (lease, cursor) = granted(&mut checkpoint_store).await;
-        // A discarded one is removed before its row would come again.
+        // A discarded entry is removed before its row would be read again.
         let gone = [ExceptionChange::Resolve(EntryId(id(2).0))];
         assert_eq!(checkpoint_store.checkpoint(lease.epoch, &cursor, &gone).await.unwrap(), Fenced::Held);
         let mut follower = Follower::new(db.reader().await, cursor);
         follower.limit.entries_max = 1;
         assert_eq!(keys(&follower.all().await), ["0", "3", "4", "5", "6", "7", "8", "9"]);
         assert_eq!(db.number("SELECT count(*) FROM outbox_exception WHERE state = 'dead'").await, 1);
-        // From a mark of this server on nothing is left out any more.
+        // From a mark of this server on, no entry is left out any more.
         assert_eq!(
             checkpoint_store.checkpoint(lease.epoch, &follower.cursor(), &[]).await.unwrap(),
             Fenced::Held
@@ -643,7 +644,7 @@ async fn a_server_that_recovered_from_a_crash_takes_no_checkpoint_of_before() {
     each(async |db: Database<Postgres>| {
         let (mut checkpoint_store, epoch, mut follower) = after_ten(&db).await;
         db.enqueue(orders(10..11)).await;
-        // Crash recovery empties tables that are not logged.
+        // Crash recovery empties unlogged tables.
         db.run("TRUNCATE outbox_server_run").await;
         assert_eq!(checkpoint_store.checkpoint(epoch, &follower.cursor(), &[]).await.unwrap(), Fenced::Lost);
         let park = [parked(1, message::MessageId::new().to_string(), ExceptionState::Dead)];
@@ -656,7 +657,7 @@ async fn a_server_that_recovered_from_a_crash_takes_no_checkpoint_of_before() {
         let base = follower.cursor().base;
         let error = follower.reader.next_difference(&base).await.unwrap_err();
         assert!(matches!(error, LogError::Unavailable { .. }), "{error}");
-        // The same processes go on with a new lease.
+        // The same processes continue with a new lease.
         let (lease, cursor) = granted(&mut checkpoint_store).await;
         let mut follower = Follower::new(db.reader().await, cursor);
         assert_eq!(keys(&follower.all().await), ["10"]);
@@ -700,7 +701,7 @@ async fn status_tells_which_server_a_cursor_belongs_to() {
         .await;
         let history = admin.relays().await.unwrap().remove(0).history.unwrap();
         assert_eq!((history.timeline, history.is_present), (900, false));
-        // The relay goes on from it.
+        // The relay continues from it.
         db.enqueue(orders(10..11)).await;
         assert_eq!(read_anew(&db).await, ["10"]);
         db
@@ -708,7 +709,7 @@ async fn status_tells_which_server_a_cursor_belongs_to() {
     .await;
 }
 
-/// The file was set back, and has overtaken the relay before anybody looked.
+/// The file was set back, and its ids have overtaken the relay before its next poll.
 async fn no_message_is_parked_under_the_id_of_another_one_of_a_file() {
     each(async |db: Database<Sqlite>| {
         db.enqueue(orders(0..2)).await;
@@ -740,7 +741,7 @@ async fn a_file_whose_ids_were_set_back_is_refused_with_what_to_run() {
             Fenced::Held
         );
         db.run("DELETE FROM outbox_message").await;
-        // A segment that retention has emptied is no reason.
+        // A segment that retention has emptied is no reason to refuse.
         let (lease, _) = granted(&mut checkpoint_store).await;
         assert_eq!(checkpoint_store.release(lease.epoch).await.unwrap(), Fenced::Held);
         db.run("DELETE FROM sqlite_sequence").await;

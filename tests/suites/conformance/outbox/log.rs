@@ -1,4 +1,4 @@
-//! Reading: nothing lost, nothing twice, keys in causal order.
+//! Reading the log: nothing is lost, nothing is read twice, and keys are in causal order.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -55,8 +55,8 @@ async fn pages_are_cut_by_rows_and_bytes_and_end_exactly<DB: TestDialect>(db: Da
     db
 }
 
-/// The lengths change within a page and from page to page, so that payloads come both ways: with
-/// their rows and after them.
+/// The lengths vary within a page and from page to page, so that some payloads are read with their
+/// rows and others after them.
 async fn payloads_of_every_length_come_whole_in_pages_of_bounded_size<DB: TestDialect>(
     db: Database<DB>,
 ) -> Database<DB> {
@@ -120,9 +120,8 @@ async fn a_rollback_and_a_savepoint_leave_nothing<DB: TestDialect>(db: Database<
     db
 }
 
-/// Goal: no page walks the whole of a difference in one statement, and none ends before its last
-/// row. Oracle: rows before and behind gaps of many walks, one of which no number of walks would
-/// cross.
+/// Goal: no page reads a whole difference in one statement, and none ends before its last row.
+/// Oracle: rows before and behind gaps of many steps, one of which no number of steps could cross.
 async fn a_difference_with_few_rows_among_many_ids_is_read() {
     each(async |db: Database<Postgres>| {
         let mut late = db.outbox.begin(&db.pool).await.unwrap();
@@ -138,7 +137,7 @@ async fn a_difference_with_few_rows_among_many_ids_is_read() {
             db.enqueue([NewMessage::new("orders").json(&id)]).await;
             expected.push(id);
         }
-        // Ids that were given out to nobody.
+        // No row has these ids.
         db.run(&format!("SELECT setval('outbox_message_id_seq', {}, true)", 1_i64 << 42)).await;
         let cursor = follower.cursor();
         assert_eq!(ids(&follower.all().await), expected);

@@ -11,7 +11,7 @@ cases! { "outbox/metrics":
     }
 }
 
-/// Oracle: what was recorded while cases ran in which each of them has a reason to be.
+/// Oracle: the metrics that were recorded while cases ran in which each of them must be.
 async fn every_metric_of_the_table_is_recorded() {
     let counters = Counters::installed();
     each::<Sqlite>(drift::ids_outside_the_window_are_refused_with_both_times_and_counted).await;

@@ -1,4 +1,4 @@
-//! Migrations, and what relays say about a schema that does not fit.
+//! Migrations, and the errors of relays on a schema that does not fit.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -25,12 +25,13 @@ cases! { "migrations/runner":
     }
 }
 
-/// How many migrations there are.
+/// Returns the number of migrations.
 fn all(dialect: migrations::Dialect) -> usize {
     Line::Outbox.migrations(dialect).len()
 }
 
-/// How many migrations each of ten processes has applied, in ascending order.
+/// Migrates with ten processes at once. Returns how many migrations each has applied, in ascending
+/// order.
 async fn ten_at_once<DB: Dialect>(url: &str) -> Vec<usize> {
     let up = |url: String| async move {
         let pool = outbox::pool::<DB>(&url).await.unwrap();
@@ -52,7 +53,8 @@ async fn ten_at_once<DB: Dialect>(url: &str) -> Vec<usize> {
 
 async fn ten_processes_migrate_sqlite_at_once() {
     let directory = tempfile::tempdir().unwrap();
-    // The moment in which all ten switch a new file to the write-ahead log is short.
+    // The moment in which all ten switch a new file to the write-ahead log is short, so try many
+    // files.
     for file in 0..20 {
         let url = format!("sqlite:{}?mode=rwc", directory.path().join(format!("{file}.db")).display());
         assert_eq!(
@@ -148,7 +150,7 @@ async fn a_log_from_before_segments_is_taken_over() {
     let mut old = PgConnection::connect(&url).await.unwrap();
     let script = Migrator::<Postgres>::new(Line::Outbox).sql(1..=2).unwrap();
     old.execute(sqlx::AssertSqlSafe(script)).await.unwrap();
-    // Five days of ids, so that several segments get some; one gap.
+    // The ids are of five days, so that they fall into several segments, with one gap.
     old.execute(
         "INSERT INTO outbox_message (message_id, topic, payload) SELECT (overlay(outbox_new_message_id()::text \
          PLACING left(lpad(to_hex((extract(epoch FROM now() - n * interval '10 hours') * 1000)::bigint), 12, '0'), 8) \

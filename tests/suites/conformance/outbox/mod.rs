@@ -30,7 +30,7 @@ pub(crate) use support::each;
 
 pub(crate) fn trials() -> Vec<Trial> {
     [
-        // Servers of their own, started and crashed.
+        // They start and crash servers of their own.
         tests::trial::at_night(clusters::trials()),
         collations::trials(),
         concurrency::trials(),

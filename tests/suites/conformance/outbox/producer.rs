@@ -1,4 +1,4 @@
-//! Enqueueing: atomic, recognisable, never half.
+//! Enqueueing: atomic, recognisable, never partial.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -96,7 +96,7 @@ async fn a_duplicate_is_an_error_when_asked_for<DB: TestDialect>(db: Database<DB
     db
 }
 
-/// Ids that nobody supplied name different facts, whatever their content.
+/// Ids that the outbox generates name different facts, whatever their content.
 async fn an_id_that_is_made_twice_is_an_error<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
     #[derive(Debug)]
     struct Stuck(MessageId);
@@ -119,7 +119,7 @@ async fn an_id_that_is_made_twice_is_an_error<DB: TestDialect>(db: Database<DB>)
         assert!(matches!(error, EnqueueError::NotUnique { .. }), "{first}, {second}: {error}");
         assert!(!error.is_retryable() && error.fault() == message::Fault::Operator);
     }
-    // Beside one that is supplied, too.
+    // The same beside an id that the caller supplies.
     let stuck = Stuck(MessageId::new());
     db.enqueue([named(stuck.0, "a")]).await;
     let outbox = Outbox::<DB>::builder().ids(stuck).build();
@@ -171,10 +171,11 @@ impl message::Event for OrderPlaced {
     }
 }
 
-/// By every way in: at once, staged, in a batch, on a transaction of one's own.
+/// Events are enqueued in every way: at once, staged, in a batch, and in the caller's own
+/// transaction.
 async fn an_event_brings_its_topic_kind_and_key<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
     let event = |order| OrderPlaced { order, customer: String::from("acme") };
-    // The event is moved into the work and used there by reference.
+    // The event is moved into the work, which uses it by reference.
     let given = event(1);
     db.outbox
         .transaction(&db.pool, async move |tx: &mut OutboxTransaction<DB>| {
@@ -252,7 +253,7 @@ async fn a_failed_enqueue_makes_commit_refuse<DB: TestDialect>(db: Database<DB>)
     db
 }
 
-/// A batch is several statements. What is dropped in between has stored some of it.
+/// A batch is several statements. A future that is dropped in between has stored part of it.
 async fn an_enqueue_that_is_dropped_makes_commit_refuse<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
     let orders = |count: usize| std::iter::repeat_with(|| NewMessage::new("orders")).take(count);
     let mut tx = db.outbox.begin(&db.pool).await.unwrap();
@@ -339,13 +340,13 @@ async fn a_commit_wakes_the_relay<DB: TestDialect>(db: Database<DB>) -> Database
     db
 }
 
-/// A real conflict: a second connection holds what the work needs, the work gives up with the
+/// A real conflict: a second connection holds what the work needs, and the work fails with the
 /// database's own error.
 async fn a_conflict_runs_again_with_the_same_ids<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
     let attempts = Arc::new(AtomicUsize::new(0));
     let seen = Arc::new(std::sync::Mutex::new(Vec::new()));
     let (counted, noted) = (Arc::clone(&attempts), Arc::clone(&seen));
-    // Each attempt has its own clone of it.
+    // Each attempt gets its own clone of the event.
     let event = OrderPlaced { order: 7, customer: String::from("acme") };
     let conflict = if <DB as sqlx::Database>::NAME == "SQLite" {
         None
@@ -376,7 +377,7 @@ async fn fail_with_conflict<DB: TestDialect>(
 ) -> sqlx::Error {
     match raise {
         Some(raise) => DB::sql(connection, raise).await.unwrap_err(),
-        // a deferred reader that comes to write after another has written
+        // a deferred transaction that has read and wants to write after another one has written
         None => busy().await,
     }
 }
@@ -403,8 +404,8 @@ async fn traces_are_captured_and_carried_into_the_task<DB: TestDialect>(db: Data
     db
 }
 
-/// Goal: after sqlx has ended a transaction behind the caller's back, no message is stored by
-/// itself, and no commit succeeds. Oracle: the rows, and every error.
+/// Goal: after sqlx has ended a transaction unnoticed by the caller, no message is stored on its
+/// own, and no commit succeeds. Oracle: the rows, and every error.
 async fn a_transaction_that_was_ended_by_a_dropped_begin_stores_nothing<DB: TestDialect>(
     db: Database<DB>,
 ) -> Database<DB> {
@@ -430,7 +431,7 @@ async fn a_transaction_that_was_ended_by_a_dropped_begin_stores_nothing<DB: Test
     assert!(matches!(error, EnqueueError::Ended), "{error:?}");
     drop(tx);
     assert_eq!(db.rows().await, 0);
-    // A savepoint that is begun and ended as it should be does no harm.
+    // A savepoint that begins and ends in order does no harm.
     let mut tx = db.outbox.begin(&db.pool).await.unwrap();
     let mut savepoint = sqlx::Connection::begin(tx.connection()).await.unwrap();
     db.outbox.enqueue(&mut savepoint, NewMessage::new("orders")).await.unwrap();
@@ -464,7 +465,7 @@ async fn a_swallowed_error_does_not_turn_commit_into_a_silent_rollback() {
     .await;
 }
 
-/// SQLite ends a transaction by itself when there is no room; its client does not know.
+/// SQLite ends a transaction by itself when the disk is full, and its client does not notice.
 async fn a_full_disk_spoils_no_connection_on_sqlite() {
     on("a_full_disk", |db: Database<Sqlite>| async move {
         let options = (*db.pool.connect_options()).clone();
@@ -481,7 +482,7 @@ async fn a_full_disk_spoils_no_connection_on_sqlite() {
             } else {
                 drop(tx);
             }
-            // On the same connection, or on one that takes its place.
+            // On the same connection, or on its replacement.
             let mut tx = db.outbox.begin(&one).await.unwrap();
             sqlx::query("PRAGMA max_page_count = 1000000").execute(&mut *tx).await.unwrap();
             tx.enqueue(NewMessage::new("orders")).await.unwrap();
@@ -527,7 +528,7 @@ async fn functions_for_other_languages_enqueue_and_explain() {
             let error = Postgres::sql(&mut connection, &format!("SELECT {call}")).await.unwrap_err();
             assert!(error.to_string().contains(expected), "{call}: {error}");
         }
-        // Names that the library refuses, in the same words.
+        // The library refuses these names with the same words.
         for name in [
             "ce_id",
             "Ce-Source",

@@ -1,4 +1,4 @@
-//! Retention: which rows go, and above all which do not.
+//! Retention: which rows are removed, and above all which are not.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -54,7 +54,7 @@ const AT_ONCE: Duration = Duration::ZERO;
 const HOUR: Duration = Duration::from_secs(3_600);
 
 fn open<DB: TestDialect>(db: &Database<DB>) -> Arc<dyn LogRetention> {
-    // Each call connects anew: what a busy machine needs for it is not what is tested.
+    // Each call connects anew, and the connect time on a busy machine is not under test.
     let options = LogOptions::default().connect_timeout(TTL);
     retention::open(db.relay_url().as_str(), source(), options).unwrap()
 }
@@ -78,7 +78,7 @@ impl Relay {
         Self { checkpoint_store, epoch: lease.epoch, follower }
     }
 
-    /// Reads all there is, and passes it.
+    /// Reads everything there is, and passes it.
     async fn pass(&mut self, changes: &[ExceptionChange]) -> Vec<Entry> {
         let entries = self.follower.all().await;
         let cursor = self.follower.cursor();
@@ -90,16 +90,16 @@ impl Relay {
     }
 }
 
-/// Why what is there is held back.
+/// Returns why segments with rows are held back.
 async fn held_back(retention: &Arc<dyn LogRetention>, keep: Duration) -> Vec<HeldBack> {
     let segments = retention.segments(keep).await.unwrap();
     let of = |segment: Segment| segment.held_back.filter(|reason| *reason != HeldBack::Empty);
     segments.into_iter().filter_map(of).collect()
 }
 
-/// Goal: the audit has an end, and no message leaves because its decision was removed. Oracle: the
-/// decisions that are there while the message is parked, while the log has it, and afterwards; each
-/// names the error for which the message was dead.
+/// Goal: the audit has an end, but no message is published because its decision was removed.
+/// Oracle: the decisions that exist while the message is parked, while the log has it, and
+/// afterwards; each names the error for which the message was dead.
 async fn a_decision_is_kept_while_its_message_can_leave_by_it<DB: TestDialect>(
     db: Database<DB>,
 ) -> Database<DB> {
@@ -189,7 +189,7 @@ async fn what_every_relay_has_passed_goes_and_nothing_else<DB: TestDialect>(
     assert_eq!(db.rows().await, 0);
     assert_eq!(held_back(&retention, AT_ONCE).await, []);
 
-    // Ids go on, and nobody notices.
+    // Ids continue without a visible gap.
     db.enqueue(messages(3)).await;
     let entries = relay.pass(&[]).await;
     assert_eq!(ids(&entries), [16, 17, 18]);
@@ -230,7 +230,7 @@ async fn a_relay_that_is_behind_is_named_and_can_be_forgotten<DB: TestDialect>(
     db
 }
 
-/// All entries there are, read without a cursor.
+/// Reads all entries in the log, without a stored cursor.
 async fn entries<DB: TestDialect>(db: &Database<DB>) -> Vec<Entry> {
     let name = RelayName::new("onlooker").unwrap();
     let mut onlooker = Relay::new(db, &name).await;
@@ -256,7 +256,7 @@ fn parked(entry: &Entry, state: ExceptionState) -> Parked {
 
 async fn what_is_parked_keeps_its_content_and_no_segment<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
     let retention = open(&db);
-    // More than were once written back beside a segment.
+    // More entries than an earlier version wrote back beside a segment.
     let count = 1_300;
     db.enqueue(messages(count)).await;
     let mut main = Relay::new(&db, &relay()).await;
@@ -281,7 +281,7 @@ async fn what_is_parked_keeps_its_content_and_no_segment<DB: TestDialect>(db: Da
     db
 }
 
-/// The outbox as `relay verify` reads it.
+/// Opens the outbox as `relay verify` reads it.
 async fn rows<DB: TestDialect>(db: &Database<DB>) -> Box<dyn Rows> {
     match ReadOnly::open(&db.url, true, "a test").await.unwrap() {
         ReadOnly::Postgres(connection) => reconcile::postgres(connection, None, &relay()).await.unwrap(),
@@ -289,7 +289,7 @@ async fn rows<DB: TestDialect>(db: &Database<DB>) -> Box<dyn Rows> {
     }
 }
 
-/// A host whose clock was years ahead has enqueued a message, and it is gone.
+/// A host whose clock was years ahead has enqueued a message, and retention has removed it.
 async fn an_id_that_is_ahead_of_the_clock_hides_nothing<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
     let retention = open(&db);
     let payload = if DB::NAME == "SQLite" { "x'00'" } else { "'\\x00'" };
@@ -302,7 +302,7 @@ async fn an_id_that_is_ahead_of_the_clock_hides_nothing<DB: TestDialect>(db: Dat
     assert_eq!(main.pass(&[]).await.len(), 1);
     assert_eq!(retention.expire(AT_ONCE).await.unwrap().segments, 1);
     assert_eq!(db.rows().await, 0);
-    // Of another millisecond than the pass.
+    // The next id must be of a later millisecond than the pass.
     tokio::time::sleep(Duration::from_millis(5)).await;
     db.enqueue(messages(1)).await;
     let later = main.pass(&[]).await.remove(0).message_id();
@@ -311,9 +311,9 @@ async fn an_id_that_is_ahead_of_the_clock_hides_nothing<DB: TestDialect>(db: Dat
     db
 }
 
-/// Goal: a row of plain SQL, or of a clock that was years ahead, is kept for as long as others.
-/// Oracle: the rows that are there. The next row tells the age of one whose id lies ahead as well;
-/// the ids put it into a segment that is looked at before.
+/// Goal: a row with a time far ahead, from plain SQL or a wrong clock, is kept no longer than
+/// others. Oracle: the remaining rows. When the id is ahead as well, the next row shows the age.
+/// Its id puts that row into a segment that retention looks at first.
 async fn a_time_that_lies_ahead_keeps_no_history<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
     const AHEAD: &str = "0f90b5a2-0000-7000-8000-000000000001";
     const OF_THE_FIRST_SEGMENT: &str = "01908000-0000-7000-8000-000000000002";
@@ -354,8 +354,8 @@ async fn a_time_that_lies_ahead_keeps_no_history<DB: TestDialect>(db: Database<D
     db
 }
 
-/// Goal: a loss is not taken for a discard of before the relay was forgotten. Oracle: the stage of
-/// the row, which the second relay of the name has published.
+/// Goal: a loss is not mistaken for a discard from before the relay was forgotten. Oracle: the
+/// stage of the row, which the second relay of the name has published.
 async fn what_was_discarded_counts_as_published_by_the_next_relay_of_its_name<DB: TestDialect>(
     db: Database<DB>,
 ) -> Database<DB> {
@@ -377,7 +377,7 @@ async fn what_was_discarded_counts_as_published_by_the_next_relay_of_its_name<DB
     main.pass(&[ExceptionChange::Resolve(entry.id)]).await;
     let id = [uuid::Uuid::parse_str(&entry.message_id()).unwrap()];
     let stage = async || rows(&db).await.find(&id).await.unwrap().remove(0).stage;
-    // As the story of the message and a list for a replay see it.
+    // As the history of the message and a list for a replay show it.
     let is_discarded = async || {
         let found = entries.find(&relay(), EntryRef::Id(entry.id)).await.unwrap().remove(0);
         let extent = entries.extent(&relay()).await.unwrap();
@@ -399,9 +399,9 @@ async fn what_was_discarded_counts_as_published_by_the_next_relay_of_its_name<DB
     db
 }
 
-/// Goal: a checkpoint copies no row of more than 16 MiB, and no more than 64 MiB in all; what it
-/// does not copy is read from the log, which keeps it. Oracle: lengths of copies and of what is
-/// read, what retention says, and an edit of the headers alone.
+/// Goal: a checkpoint copies no row of more than 16 MiB, and at most 64 MiB in all. Rows that it
+/// does not copy are read from the log, which keeps them. Oracle: the lengths of copies and of the
+/// entries that are read, the answer of retention, and an edit of the headers alone.
 async fn a_checkpoint_copies_no_more_than_a_lease_has_time_for() {
     on("a_checkpoint_copies", |db: Database<Postgres>| async move {
         const MIB: [usize; 7] = [17, 15, 15, 15, 15, 15, 1];
@@ -463,7 +463,7 @@ async fn a_checkpoint_copies_no_more_than_a_lease_has_time_for() {
 }
 
 async fn a_month_of_scheduled_messages_keeps_no_segment<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
-    // 1,500 a day; retention runs every six days.
+    // 1,500 messages a day; retention runs every six days.
     const MESSAGES: i32 = 9_000;
     const PASSES: i32 = 5;
     let retention = open(&db);
@@ -492,7 +492,8 @@ async fn a_month_of_scheduled_messages_keeps_no_segment<DB: TestDialect>(db: Dat
 
 async fn a_derived_id_is_known_as_long_as_its_row<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
     let retention = open(&db);
-    // Of a business time some days ago, and so of another segment than what is enqueued now.
+    // The id carries a business time of some days ago, so it is in another segment than messages of
+    // the present.
     let at = OffsetDateTime::now_utc() - 3 * 24 * HOUR;
     let id = message::MessageId::derived(at, ["order-7", "place"]).unwrap();
     let again = async || {
@@ -575,11 +576,11 @@ async fn a_transaction_that_is_open_while_its_segment_expires_loses_nothing() {
         late.enqueue(NewMessage::new("orders").key("late")).await.unwrap();
         db.enqueue(messages(5)).await;
         assert_eq!(main.pass(&[]).await.len(), 5);
-        // All that can be seen is passed; the open transaction holds its segment.
+        // All visible rows are passed; the open transaction holds back its segment.
         assert_eq!(retention.expire(AT_ONCE).await.unwrap().segments, 0);
         assert_eq!(db.rows().await, 5);
         late.commit().await.unwrap();
-        // Its id is below the cursor's floor; its transaction was in flight.
+        // Its id is below the cursor's floor, but its transaction was in flight.
         assert_eq!(held_back(&retention, AT_ONCE).await, [HeldBack::Relay(String::from("main"))]);
         assert_eq!(retention.expire(AT_ONCE).await.unwrap().segments, 0);
         let entries = main.pass(&[]).await;
@@ -623,7 +624,7 @@ async fn a_row_that_is_written_into_an_emptied_segment_is_read() {
         let mut main = Relay::new(&db, &relay()).await;
         let mut gate = PgConnection::connect(&db.url).await.unwrap();
         gate.execute("SELECT pg_advisory_lock(43)").await.unwrap();
-        // The payload is computed when xid and id are given out and no segment is locked yet.
+        // The payload is computed after xid and id are assigned, while no segment is locked yet.
         let pool = db.pool.clone();
         let late = tokio::spawn(async move {
             let insert = "INSERT INTO outbox_message (topic, key, payload) VALUES ('orders', 'late', \
@@ -659,7 +660,7 @@ async fn a_segment_expires_beside_open_transactions_of_others() {
         db.enqueue((0..1_000).map(old)).await;
         let mut main = Relay::new(&db, &relay()).await;
         assert_eq!(main.pass(&[]).await.len(), 1_000);
-        // A producer of today is in the middle of its transaction, and a dump of it is being made.
+        // A producer of today is in the middle of its transaction.
         let mut producer = db.outbox.begin(&db.pool).await.unwrap();
         producer.enqueue(NewMessage::new("orders")).await.unwrap();
         let before = db.number("SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint").await;
@@ -696,7 +697,7 @@ async fn a_cursor_of_another_history_has_passed_nothing() {
         db.enqueue(messages(10)).await;
         assert_eq!(main.pass(&[]).await.len(), 10);
         let sound = main.follower.cursor();
-        // Nobody has read this one, and each of these cursors seems to have passed it.
+        // No relay has read this row, although each of these cursors seems to have passed it.
         db.enqueue(messages(1)).await;
         let seen: String =
             sqlx::query_scalar("SELECT pg_current_snapshot()::text").fetch_one(&db.admin).await.unwrap();
@@ -710,7 +711,7 @@ async fn a_cursor_of_another_history_has_passed_nothing() {
             assert_eq!(retention.expire(AT_ONCE).await.unwrap().segments, 0, "{base}");
             assert_eq!(held_back(&retention, AT_ONCE).await, [HeldBack::Relay(String::from("main"))]);
         }
-        // Behind the cursor, then with every id up to the floor given out again.
+        // First with ids below the cursor, then with every id up to the floor assigned again.
         assert_eq!(main.checkpoint_store.checkpoint(main.epoch, &sound, &[]).await.unwrap(), Fenced::Held);
         db.run("TRUNCATE outbox_message RESTART IDENTITY").await;
         for count in [5, 5] {
@@ -718,7 +719,7 @@ async fn a_cursor_of_another_history_has_passed_nothing() {
             assert_eq!(retention.expire(AT_ONCE).await.unwrap().segments, 0);
             assert_eq!(held_back(&retention, AT_ONCE).await, [HeldBack::Relay(String::from("main"))]);
         }
-        // Its relay mends it, reads them, and they may go.
+        // The relay repairs its cursor and reads them, and then they can be removed.
         let mut main = Relay::new(&db, &relay()).await;
         assert_eq!(main.pass(&[]).await.len(), 10);
         assert_eq!(retention.expire(AT_ONCE).await.unwrap().segments, 1);
@@ -746,7 +747,8 @@ async fn a_snapshot_of_before_is_refused() {
     .await;
 }
 
-/// The connection is half open: the server's own limit ends the statement, and nobody hears of it.
+/// The connection is half open: the server's own timeout ends the statement, but the client does
+/// not hear of it.
 async fn a_server_that_no_longer_answers_ends_a_pass_in_time() {
     on("a_server_that_no_longer_answers", |db: Database<Postgres>| async move {
         let url = db.relay_url();

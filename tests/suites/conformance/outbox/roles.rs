@@ -1,5 +1,5 @@
-//! Rights that each role lacks. All other suites show the rights that it has: they run under these
-//! roles.
+//! Rights that each role lacks. All other suites run under these roles, so they show that the
+//! rights suffice.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -26,7 +26,7 @@ cases! { "roles":
     }
 }
 
-/// Missing privilege, in the table of SQLSTATEs.
+/// The SQLSTATE of a missing privilege.
 const DENIED: &str = "42501";
 
 const PRODUCER: [&str; 27] = [
@@ -150,7 +150,7 @@ async fn as_role(db: &Database<Postgres>, role: Role) -> PgConnection {
     PgConnection::connect(&role.url(&db.url).unwrap()).await.unwrap()
 }
 
-/// The SQLSTATE of a refusal; empty when it was not refused.
+/// Returns the SQLSTATE of a refusal; empty when the statement was not refused.
 async fn refusal(connection: &mut PgConnection, sql: &str) -> String {
     match sqlx::raw_sql(AssertSqlSafe(sql)).execute(connection).await {
         Ok(_) => String::new(),
@@ -195,8 +195,7 @@ async fn every_role_is_refused_what_it_does_not_need() {
     .await;
 }
 
-/// A second enqueue of one id is recognised through it, whatever the type, content type and
-/// payload.
+/// A second enqueue of an id is recognised by it, whatever the type, content type and payload.
 async fn a_fingerprint_made_by_the_database_is_the_toolkits_own() {
     on("a_fingerprint_made_by_the_database", |db: Database<Postgres>| async move {
         db.produce("INSERT INTO outbox_message (topic, payload) VALUES ('orders', '\\x00ff')").await;
@@ -222,7 +221,7 @@ async fn functions_with_the_owners_rights_do_one_thing_only() {
     on("functions_with_the_owners_rights", |db: Database<Postgres>| async move {
         with_every_line(&db).await;
         let mut relay = as_role(&db, Role::Relay).await;
-        // Not this cluster's to rewrite: nothing was restored.
+        // This cluster must not rewrite the rows, because nothing was restored.
         assert_eq!(refusal(&mut relay, "SELECT outbox_rebase_rows()").await, "55000");
         // Each row has an id of its own.
         db.enqueue([NewMessage::new("orders"), NewMessage::new("orders")]).await;
@@ -249,8 +248,8 @@ async fn functions_with_the_owners_rights_do_one_thing_only() {
     .await;
 }
 
-/// A consumer's own search_path and temporary tables do not reach into a function that runs with
-/// more rights.
+/// A consumer's own `search_path` and temporary tables do not affect a function that runs with more
+/// rights.
 async fn nobody_puts_other_tables_before_the_functions() {
     on("nobody_puts_other_tables", |db: Database<Postgres>| async move {
         with_every_line(&db).await;
@@ -289,7 +288,7 @@ async fn the_script_takes_away_what_it_does_not_grant() {
     .await;
 }
 
-/// Version 4 stores outcomes with plain statements, where functions were called before.
+/// Version 4 stores outcomes with plain statements, where earlier versions called functions.
 async fn whoever_could_store_an_outcome_can_after_the_upgrade() {
     on("whoever_could_store_an_outcome", |db: Database<Postgres>| async move {
         let line = Migrator::<Postgres>::new(Line::Idempotency);
@@ -313,7 +312,7 @@ async fn whoever_could_store_an_outcome_can_after_the_upgrade() {
     .await;
 }
 
-/// Two services of one database, each with a schema and a role of its own.
+/// Two services share a database; each has its own schema and role.
 async fn services_with_a_schema_each_cannot_touch_each_others_keys() {
     on("services_with_a_schema_each", |db: Database<Postgres>| async move {
         let services = [("shop_a", Role::Service), ("shop_b", Role::Consumer)];
@@ -356,7 +355,7 @@ async fn an_observer_sees_states_and_no_content() {
         let admin = outbox::admin::open(url.as_str(), source(), LogOptions::default()).unwrap();
         let relays = admin.relays().await.unwrap();
         assert_eq!((relays.len(), relays[0].backlog.entries_max), (1, 1));
-        // Of a lease that is free.
+        // The lease is free.
         assert_eq!(checkpoint_store.release(lease.epoch).await.unwrap(), Fenced::Held);
         let log = outbox::log::open(url.as_str(), source(), LogOptions::default()).unwrap();
         let taken =
@@ -367,8 +366,8 @@ async fn an_observer_sees_states_and_no_content() {
     .await;
 }
 
-/// Names from configuration that would be SQL of their own. Oracle: the type refuses them, and
-/// where one gets in all the same it is one quoted name.
+/// Names from configuration that contain SQL. Oracle: the type refuses them, and an accepted name
+/// is always one quoted identifier.
 async fn hostile_names_are_refused_before_anything_runs() {
     on("hostile_names", |db: Database<Postgres>| async move {
         for name in tests::hostile::NAMES {
@@ -377,7 +376,7 @@ async fn hostile_names_are_refused_before_anything_runs() {
             let told = refused.unwrap_err().to_string();
             assert!(told.contains("1 to 63 characters"), "{told}");
         }
-        // The longest and the most reserved names that are accepted mean one schema each.
+        // Accepted names, even the longest or a reserved word, mean one schema each.
         for name in ["select".to_owned(), "x".repeat(63)] {
             let name = Identifier::new(name).unwrap();
             let create = Template::new("CREATE SCHEMA {name}").identifier("name", &name).render();

@@ -1,4 +1,5 @@
-//! Rows that are no messages, as plain SQL can write them: each costs its own key, and no memory.
+//! Rows that are no valid messages, as plain SQL can write them: each affects only its own key, and
+//! costs no memory.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -42,7 +43,7 @@ const LIMIT: PageLimit = PageLimit {
     ..SMALL
 };
 
-/// A payload of zeros as an expression.
+/// Returns an SQL expression for a payload of zeros.
 fn zeros<DB: TestDialect>(bytes: usize) -> String {
     match DB::NAME {
         "SQLite" => format!("zeroblob({bytes})"),
@@ -50,7 +51,7 @@ fn zeros<DB: TestDialect>(bytes: usize) -> String {
     }
 }
 
-/// Headers with one value of this length as an expression.
+/// Returns an SQL expression for headers with one value of this length.
 fn headers<DB: TestDialect>(bytes: usize) -> String {
     match DB::NAME {
         "SQLite" => format!("'{{\"h\":\"' || hex(zeroblob({})) || '\"}}'", bytes / 2),
@@ -62,7 +63,8 @@ async fn insert<DB: TestDialect>(db: &Database<DB>, columns: &str, values: &str)
     db.produce(&format!("INSERT INTO outbox_message ({columns}) VALUES ({values})")).await;
 }
 
-/// Six rows, of which three are too large: by payload, by headers, and by both far above.
+/// Writes six rows. Three are too large: one by its payload, one by its headers, and one by both,
+/// with a payload far above the limit.
 async fn write_large<DB: TestDialect>(db: &Database<DB>) {
     let (small, few) = (zeros::<DB>(10), headers::<DB>(10));
     let (payload, long) = (zeros::<DB>(3 * MIB), headers::<DB>(3 * MIB));
@@ -83,7 +85,7 @@ fn problem(entry: &Entry) -> Option<&str> {
     entry.message.as_ref().err().map(|invalid| invalid.problem.as_str())
 }
 
-/// The faults of the rows of [`write_large`], by their ids.
+/// Checks the faults of the rows of [`write_large`], by their ids.
 fn check_large<'e>(entries: impl IntoIterator<Item = &'e Entry>) {
     let mut seen = 0;
     for entry in entries {
@@ -105,8 +107,8 @@ fn check_large<'e>(entries: impl IntoIterator<Item = &'e Entry>) {
     assert_eq!(seen, 6);
 }
 
-/// Goal: a row that is larger than the destination takes becomes an invalid entry that names its
-/// lengths. Oracle: neighbours come with their payloads, in pages of any size.
+/// Goal: a row that is larger than the destination accepts becomes an invalid entry that names its
+/// lengths. Oracle: its neighbours are read with their payloads, in pages of any size.
 async fn a_row_that_is_too_large_is_refused_by_its_lengths<DB: TestDialect>(
     db: Database<DB>,
 ) -> Database<DB> {
@@ -134,7 +136,7 @@ fn parked(entry: &Entry, state: ExceptionState) -> ExceptionChange {
     })
 }
 
-/// Parks what the log holds; the cursor stands behind it then.
+/// Parks the whole log and moves the cursor behind it.
 async fn park_all<DB: TestDialect>(
     db: &Database<DB>,
     state: impl Fn(&Entry) -> ExceptionState,
@@ -191,9 +193,9 @@ fn entries(exceptions: &[Exception]) -> impl Iterator<Item = &Entry> {
     exceptions.iter().map(|exception| &exception.entry)
 }
 
-/// Goal: a row that was too large in the log is too large where it is parked, and is not lost
-/// there. Oracle: the same reasons from the pages of due and held entries, also when the log's
-/// history is gone; a resolved entry leaves nothing behind.
+/// Goal: a row that was too large in the log is also too large as a parked entry, and is not lost.
+/// Oracle: the same reasons in the pages of due and held entries, even when the log no longer has
+/// the rows; a resolved entry leaves nothing behind.
 async fn what_is_too_large_stays_unread_where_it_is_parked<DB: TestDialect>(
     db: Database<DB>,
 ) -> Database<DB> {
@@ -222,8 +224,8 @@ async fn what_is_too_large_stays_unread_where_it_is_parked<DB: TestDialect>(
     db
 }
 
-/// Goal: an operator replaces what is too large. Oracle: the entry is a message with the new
-/// content; the audit has the digest of it.
+/// Goal: an operator replaces content that is too large. Oracle: the entry is a message with the
+/// new content, and the audit has its digest.
 async fn an_edit_mends_a_row_that_is_too_large<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
     write_large(&db).await;
     park_all(&db, |_| ExceptionState::Dead).await;
@@ -254,8 +256,8 @@ async fn an_edit_mends_a_row_that_is_too_large<DB: TestDialect>(db: Database<DB>
     db
 }
 
-/// Goal: messages of a few bytes with long headers fill a page as long payloads do. Oracle: no page
-/// of the log, of due or of held entries is above its limit, and all of them bring everything.
+/// Goal: small messages with long headers fill a page as long payloads do. Oracle: no page of the
+/// log, of due or of held entries exceeds its limit, and together they bring every entry.
 async fn headers_count_in_a_page_as_payloads_do<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
     const COUNT: usize = 24;
     let long = |n: usize| {
@@ -321,8 +323,8 @@ async fn operators_see_rows_of_any_size<DB: TestDialect>(db: Database<DB>) -> Da
     db
 }
 
-/// Goal: headers whose text is longer than the server can write (1 GiB) do not fail the page.
-/// Oracle: the entry and its neighbour, in the log and parked; an edit mends it.
+/// Goal: headers whose text is longer than the server can produce (1 GiB) do not fail the page.
+/// Oracle: the entry and its neighbour, in the log and parked; an edit repairs it.
 async fn headers_that_the_server_cannot_write_are_refused() {
     each::<Postgres>(async |db| {
         let headers = r"jsonb_build_object('h', repeat(E'\x01', 200000000))";
@@ -365,9 +367,9 @@ async fn bytes_that_are_no_utf8_in_a_database_without_encoding() {
 
 const COLUMNS: [&str; 5] = ["topic", "key", "kind", "content_type", "headers"];
 
-/// Goal: bytes that are not UTF-8 stop their own row only, in whichever column. Oracle: the rows in
-/// between are messages; the reason names the column; the parked row can be stored, is found by its
-/// key, and never becomes a message by being stored.
+/// Goal: bytes that are not UTF-8 stop only their own row, whichever column has them. Oracle: the
+/// rows in between are messages; the reason names the column; the row can be parked and found by
+/// its key, but is still no message afterwards.
 async fn no_utf8<DB: TestDialect>(db: Database<DB>, text: impl Fn(&str) -> String) -> Database<DB> {
     let (payload, cast) = if DB::NAME == "SQLite" { ("x'7b7d'", "") } else { ("'{}'", "::jsonb") };
     for column in COLUMNS {
@@ -428,7 +430,7 @@ async fn no_utf8<DB: TestDialect>(db: Database<DB>, text: impl Fn(&str) -> Strin
     db
 }
 
-/// Goal: an error that quotes any character does not stop a checkpoint. Oracle: it is stored, with
+/// Goal: an error text with any character does not stop a checkpoint. Oracle: it is stored, with
 /// escapes.
 async fn an_error_is_stored_in_a_database_of_any_encoding() {
     let how = "ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0";

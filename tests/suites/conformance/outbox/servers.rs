@@ -1,5 +1,5 @@
-//! Servers as people have them: other default isolation levels, roles that may only read by
-//! default, encodings other than UTF-8, functions that a cloud takes away.
+//! Servers as they are configured in practice: other default isolation levels, roles that are
+//! read-only by default, encodings other than UTF-8, functions that a cloud removes.
 
 use std::time::Duration;
 
@@ -48,9 +48,9 @@ async fn lead(store: &mut Box<dyn CheckpointStore>) -> Result<(i64, Cursor), Fai
     }
 }
 
-/// A look of the relay, or of an operator, at the log.
+/// A query on the log, by the relay or by an operator.
 enum Look {
-    /// None: what the transactions do to each other.
+    /// No query, to see how the transactions conflict by themselves.
     Nothing,
     Poll(Box<dyn LogReader>, Cursor),
     Status(std::sync::Arc<dyn LogAdmin>),
@@ -76,9 +76,10 @@ impl Look {
     }
 }
 
-/// One reads an account and enqueues, another one changes the account and commits, then somebody
-/// looks at the log. Each of these alone is harmless; a look that takes part in the serializable
-/// order completes a dangerous structure, and the first one is aborted.
+/// Runs one round: a transaction reads an account and enqueues, another one changes the account and
+/// commits, and then `look` reads the log. Each of these alone is harmless. But a look that joins
+/// the serializable order completes a dangerous structure, and PostgreSQL aborts the first
+/// transaction. Returns whether it was aborted.
 async fn round(db: &Database<Postgres>, look: &mut Look) -> Result<bool, Failure> {
     const BEGIN: &str = "BEGIN ISOLATION LEVEL SERIALIZABLE";
     let mut business = db.admin.begin_with(BEGIN).await?;
@@ -101,9 +102,9 @@ fn is_conflict(error: &sqlx::Error) -> bool {
     error.as_database_error().and_then(|error| error.code()).is_some_and(|code| code == "40001")
 }
 
-/// Goal: a database or role whose default isolation is serializable does not make the relay, or
-/// who asks about it, a part of the business' transactions. Oracle: the server's serialization
-/// failures, none with each look as without any.
+/// Goal: where a database or role is serializable by default, the relay and its operators'
+/// questions do not join the service's own transactions. Oracle: the server reports no
+/// serialization failures with any look, as without one.
 async fn aborts_none(stage: Stage) -> Outcome {
     const ROUNDS: usize = 20;
     let db = Database::<Postgres>::migrated(&stage).await?;
@@ -111,7 +112,7 @@ async fn aborts_none(stage: Stage) -> Outcome {
     db.execute(&format!("ALTER DATABASE {name} SET default_transaction_isolation = 'serializable'")).await?;
     db.execute("CREATE TABLE account (id integer PRIMARY KEY, cents integer NOT NULL)").await?;
     db.execute("INSERT INTO account VALUES (1, 100)").await?;
-    // For the polls to find.
+    // An entry that the polls find.
     db.append("orders", "k", "{}").await?;
     let (url, options) = (db.relay_url()?, LogOptions::default());
     let (_, cursor) = lead(&mut store(&db).await?).await?;
@@ -133,8 +134,8 @@ async fn aborts_none(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// Goal: a role that may write, and does not by default, leads. Oracle: lease, checkpoint and
-/// emptied segments.
+/// Goal: a role that may write, but is read-only by default, can lead. Oracle: lease, checkpoint
+/// and emptied segments.
 async fn read_only_by_default(stage: Stage) -> Outcome {
     let db = Database::<Postgres>::migrated(&stage).await?;
     let (name, user) = (db.name()?, Role::Relay.user());
@@ -148,8 +149,8 @@ async fn read_only_by_default(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// Goal: the tables are made in a database whose sessions are read-only and serializable by
-/// default. Oracle: every line fits.
+/// Goal: migrations succeed in a database whose sessions are read-only and serializable by default.
+/// Oracle: every line fits.
 async fn migrates_by_default(stage: Stage) -> Outcome {
     let db = Database::<Postgres>::empty(&stage).await?;
     let name = db.name()?;
@@ -170,8 +171,8 @@ async fn migrates_by_default(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// Goal: a cloud that refuses the functions of the write-ahead log is no reason not to lead.
-/// Oracle: the lease is granted, and what operators ask is answered.
+/// Goal: a relay can lead in a cloud that refuses the functions of the write-ahead log. Oracle: the
+/// lease is granted, and operators get answers.
 async fn without_a_timeline(stage: Stage) -> Outcome {
     let db = Database::<Postgres>::migrated(&stage).await?;
     db.refuse_wal_functions().await?;
@@ -190,12 +191,12 @@ async fn without_a_timeline(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// The database's encoding, with a locale that fits every one.
+/// Returns options for a database with this encoding and a locale that fits every encoding.
 fn encoded(encoding: &str) -> String {
     format!("TEMPLATE template0 ENCODING '{encoding}' LC_COLLATE 'C' LC_CTYPE 'C'")
 }
 
-/// A database with an outbox in this encoding.
+/// Creates a database with an outbox in this encoding.
 async fn outbox_in(stage: &Stage, encoding: &str) -> Result<Database<Postgres>, Failure> {
     let db = Database::<Postgres>::empty_with(stage, &encoded(encoding)).await?;
     let mut connection = db.admin.acquire().await?;
@@ -204,7 +205,8 @@ async fn outbox_in(stage: &Stage, encoding: &str) -> Result<Database<Postgres>, 
     Ok(db)
 }
 
-/// Stores the texts of a dead message with an error that no old encoding has, and reads them back.
+/// Stores a dead message with an error text that no legacy encoding can represent. Returns the key
+/// and the error as they are read back.
 async fn dead_letter_of(db: &Database<Postgres>, key: &str) -> Result<(String, String), Failure> {
     let id = MessageId::new();
     let mut tx = db.producer.begin().await?;
@@ -239,14 +241,15 @@ async fn dead_letter_of(db: &Database<Postgres>, key: &str) -> Result<(String, S
     Ok((dead.key.ok_or("no key")?, dead.error.ok_or("no error")?))
 }
 
-/// Goal: an outbox beside business tables in LATIN1 works, and no character of an error's text
-/// stops the relay. Oracle: key and header as they were, the error with the characters named.
+/// Goal: an outbox beside business tables in LATIN1 works, and no character of an error text stops
+/// the relay. Oracle: key and header unchanged, and the error with the characters escaped.
 async fn latin1(stage: Stage) -> Outcome {
     let db = outbox_in(&stage, "LATIN1").await?;
     let (key, error) = dead_letter_of(&db, "k\u{e9}y").await?;
     assert_eq!(key, "k\u{e9}y");
     assert_eq!(error, "header \\u{2026} is \\u{65e5}\\u{672c}, Stra\\u{df}e");
-    // An enqueue with a character that the encoding lacks is refused, and the encoding named.
+    // An enqueue with a character that the encoding lacks is refused, and the error names the
+    // encoding.
     let mut tx = db.producer.begin().await?;
     let message = NewMessage::new("orders").key("\u{65e5}").json(&1);
     let refused = Outbox::<Postgres>::new().enqueue(&mut tx, message).await.err().ok_or("it was stored")?;
@@ -254,8 +257,8 @@ async fn latin1(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// Goal: what others send is not handed to tables that cannot hold it. Oracle: one sentence that
-/// names the encoding and the remedy, and no table.
+/// Goal: tables that cannot hold what other services send are not created. Oracle: one sentence
+/// that names the encoding and the remedy, and no table.
 async fn refused_encodings(stage: Stage) -> Outcome {
     let db = Database::<Postgres>::empty_with(&stage, &encoded("LATIN1")).await?;
     let mut connection = db.admin.acquire().await?;
@@ -268,8 +271,8 @@ async fn refused_encodings(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// Goal: a database without an encoding takes UTF-8 as it comes. Oracle: every line is migrated,
-/// and texts are as they were.
+/// Goal: a database without an encoding accepts UTF-8 as it is. Oracle: every line is migrated, and
+/// texts are unchanged.
 async fn sql_ascii(stage: Stage) -> Outcome {
     let db = outbox_in(&stage, "SQL_ASCII").await?;
     let (key, error) = dead_letter_of(&db, "k\u{e9}y").await?;

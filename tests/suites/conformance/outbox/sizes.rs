@@ -1,4 +1,4 @@
-//! Sizes at a producer's calls: nothing, the limit, one more, and a hundred times as much.
+//! Sizes at a producer's calls: empty, the limit, one more, and a hundred times the limit.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -20,12 +20,12 @@ cases! { "outbox/sizes":
     }
 }
 
-/// Small, so that a hundred times as much is quick.
+/// Small, so that a hundred times the limit is quick.
 const LIMIT: SizeLimit = SizeLimit { destination: "the test", message_bytes_max: 32 << 10 };
 /// Messages that one statement stores: `STATEMENT_ROWS_MAX` of the outbox.
 const STATEMENT_ROWS: usize = 5_000;
 
-/// A message by its parts.
+/// The parts of a message.
 #[derive(Debug, Clone)]
 struct Parts {
     topic: String,
@@ -62,7 +62,8 @@ impl Parts {
         }
     }
 
-    /// Whether an entry of the log is this message, and every relay of this limit takes it.
+    /// Asserts that an entry of the log is this message, and that every relay with this limit
+    /// accepts it.
     fn arrived_as(&self, entry: &Entry) {
         let message = entry.message.as_ref().unwrap();
         let headers: Vec<_> =
@@ -79,16 +80,17 @@ impl Parts {
     }
 }
 
-/// A relay names the source of its messages, up to 255 bytes.
+/// Sets the longest source: a relay adds its own, of up to 255 bytes.
 fn of_longest_source(mut message: Message) -> Message {
     message.source = Source::new("s".repeat(TEXT_BYTES_MAX)).unwrap();
     message
 }
 
-/// The text of a refusal; nothing for what is stored.
+/// A message, and the text of its refusal; none for one that is stored.
 type Row = (Parts, Option<String>);
 
-/// Every part at nothing, its limit, one above it, and a hundred times above it.
+/// Returns messages in which each part is empty, at its limit, one byte above it, and a hundred
+/// times as long.
 fn rows() -> Vec<Row> {
     let text = |bytes: usize| "x".repeat(bytes);
     let too_long = |bytes: usize, max: usize| format!("has {bytes} bytes; the limit is {max}");
@@ -133,10 +135,10 @@ fn rows() -> Vec<Row> {
     rows
 }
 
-/// Goal: a part of a message that is too large is refused by every call, with its length and the
-/// limit, before anything is sent; everything else is stored whole, and fits for a relay of the
-/// same limit, whatever its source. Oracle: the errors while the table is away, which would be told
-/// if it were asked for; what the log's reader hands out.
+/// Goal: every call refuses a part that is too large, with its length and the limit, before it
+/// sends anything. All other messages are stored whole and fit a relay with the same limit,
+/// whatever its source. Oracle: the errors while the table is missing, which a statement would
+/// report; the entries that the log's reader returns.
 async fn a_part_of_any_size_is_stored_whole_or_refused_unsent<DB: TestDialect>(
     db: Database<DB>,
 ) -> Database<DB> {
@@ -172,14 +174,14 @@ async fn a_part_of_any_size_is_stored_whole_or_refused_unsent<DB: TestDialect>(
     follower.limit.row = outbox::log::RowLimit::of(LIMIT);
     let entries = follower.all().await;
     assert_eq!(entries.len(), 2 * stored.len());
-    // Those that were staged follow the others.
+    // The staged messages follow the others.
     for ((parts, _), entry) in stored.iter().chain(&stored).zip(&entries) {
         parts.arrived_as(entry);
     }
     db
 }
 
-/// Whether the log holds exactly these messages, in this order.
+/// Asserts that the log holds exactly these messages, in this order.
 async fn holds<DB: TestDialect>(db: &Database<DB>, ids: &[String]) {
     let (_, cursor) = granted(&mut db.checkpoint_store("a").await).await;
     let mut follower = Follower::new(db.reader().await, cursor);
@@ -194,7 +196,7 @@ async fn holds<DB: TestDialect>(db: &Database<DB>, ids: &[String]) {
     assert_eq!(place, ids.len());
 }
 
-/// Enqueues so many messages by one call, and returns their ids.
+/// Enqueues `count` messages by one call. Returns their ids.
 async fn enqueue<DB: TestDialect>(tx: &mut outbox::OutboxTransaction<DB>, count: usize) -> Vec<String> {
     let orders = std::iter::repeat_with(|| NewMessage::new("orders").payload("x")).take(count);
     let answers = tx.enqueue_batch(orders).await.unwrap();
@@ -202,8 +204,8 @@ async fn enqueue<DB: TestDialect>(tx: &mut outbox::OutboxTransaction<DB>, count:
     answers.into_iter().map(|answer| answer.message_id().to_string()).collect()
 }
 
-/// Goal: one call stores a batch of any length, whatever one statement takes of it by number or by
-/// bytes. Oracle: the answers, and what the log's reader hands out, in their order.
+/// Goal: one call stores a batch of any length, whatever one statement can hold by number or bytes.
+/// Oracle: the answers, and the entries that the log's reader returns, in order.
 async fn a_batch_of_any_length_is_stored_whole_and_in_order<DB: TestDialect>(
     db: Database<DB>,
 ) -> Database<DB> {
@@ -213,7 +215,7 @@ async fn a_batch_of_any_length_is_stored_whole_and_in_order<DB: TestDialect>(
         ids.extend(enqueue(&mut tx, count).await);
         tx.commit().await.unwrap();
     }
-    // More bytes than one statement takes: 32 MiB.
+    // More bytes than one statement holds: 32 MiB.
     let mut tx = db.outbox.begin(&db.pool).await.unwrap();
     let payload = "x".repeat(900_000);
     let large = std::iter::repeat_with(|| NewMessage::new("orders").payload(payload.clone())).take(40);
@@ -226,13 +228,13 @@ async fn a_batch_of_any_length_is_stored_whole_and_in_order<DB: TestDialect>(
     db
 }
 
-/// Goal: a hundred times as much as one statement takes is stored by one call. Oracle: as above.
+/// Goal: one call stores a hundred times as much as one statement holds. Oracle: as above.
 async fn a_call_with_half_a_million_messages_is_stored_whole_and_in_order<DB: TestDialect>(
     db: Database<DB>,
 ) -> Database<DB> {
     let mut tx = db.outbox.begin(&db.pool).await.unwrap();
     if DB::NAME != "SQLite" {
-        // The session rests while half a million messages are made.
+        // The session is idle while half a million messages are made.
         DB::sql(tx.connection(), "SET LOCAL idle_in_transaction_session_timeout = 0").await.unwrap();
     }
     let ids = enqueue(&mut tx, 100 * STATEMENT_ROWS).await;

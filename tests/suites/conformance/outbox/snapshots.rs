@@ -1,4 +1,4 @@
-//! The committed descriptions of the schemas are those of a fresh database. `UPDATE_SNAPSHOTS=1`
+//! The committed descriptions of the schemas equal those of a fresh database. `UPDATE_SNAPSHOTS=1`
 //! writes them.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]

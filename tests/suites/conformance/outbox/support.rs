@@ -1,5 +1,5 @@
-//! A database of its own for each test: a SQLite file always, PostgreSQL when OUTBOX_POSTGRES_URL
-//! is set. On PostgreSQL producers and relays connect as the roles that have the fewest rights.
+//! A database for each test: an SQLite file always, PostgreSQL when `OUTBOX_POSTGRES_URL` is set.
+//! On PostgreSQL, producers and relays connect as the roles with the fewest rights.
 #![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub, reason = "a test fails by panicking")]
 
 use std::future::Future;
@@ -18,7 +18,7 @@ use tests::{Role, copies, roles};
 
 pub const TTL: Duration = Duration::from_secs(30);
 
-/// Operations of tests beside the toolkit's own API.
+/// The operations of tests beside the toolkit's own API.
 pub trait TestDialect: Dialect {
     fn create() -> impl Future<Output = Option<Database<Self>>> + Send;
     fn sql(
@@ -30,11 +30,11 @@ pub trait TestDialect: Dialect {
 }
 
 pub struct Database<DB: TestDialect> {
-    /// The administrator's.
+    /// The administrator's URL.
     pub url: String,
-    /// The administrator's.
+    /// The administrator's pool.
     pub admin: Pool<DB>,
-    /// A producer's.
+    /// A producer's pool.
     pub pool: Pool<DB>,
     pub outbox: Outbox<DB>,
     pub log: Arc<dyn LogStore>,
@@ -50,7 +50,7 @@ pub fn relay() -> RelayName {
 }
 
 impl<DB: TestDialect> Database<DB> {
-    /// The migrated database at a URL.
+    /// Opens the migrated database at a URL.
     async fn open(url: String, directory: Option<tempfile::TempDir>) -> Self {
         let admin = outbox::pool::<DB>(&url).await.unwrap();
         let pool = outbox::pool::<DB>(&DB::url_of(Role::Producer, &url)).await.unwrap();
@@ -59,7 +59,7 @@ impl<DB: TestDialect> Database<DB> {
         Self { url, admin, pool, outbox: Outbox::new(), log, directory }
     }
 
-    /// Where the relay finds it.
+    /// Returns the relay's URL.
     pub fn relay_url(&self) -> String {
         DB::url_of(Role::Relay, &self.url)
     }
@@ -69,7 +69,7 @@ impl<DB: TestDialect> Database<DB> {
         DB::sql(&mut connection, sql).await.unwrap()
     }
 
-    /// As a producer that uses plain SQL.
+    /// Runs SQL as a producer without the toolkit does. Returns the number of affected rows.
     pub async fn produce(&self, sql: &str) -> u64 {
         let mut connection = self.pool.acquire().await.unwrap();
         DB::sql(&mut connection, sql).await.unwrap()
@@ -108,7 +108,7 @@ impl<DB: TestDialect> Database<DB> {
 }
 
 impl Database<Postgres> {
-    /// The database at a URL, which gets the tables of the outbox.
+    /// Opens the database at a URL and creates the tables of the outbox.
     pub async fn at(url: String) -> Self {
         let mut admin = PgConnection::connect(&url).await.unwrap();
         Migrator::<Postgres>::new(Line::Outbox).up(&mut admin).await.unwrap();
@@ -117,7 +117,7 @@ impl Database<Postgres> {
         Self::of_services(url).await
     }
 
-    /// The migrated database at a URL. Tables that tests make in it are the producer's own.
+    /// Opens the migrated database at a URL. The producer may use tables that tests create in it.
     async fn of_services(url: String) -> Self {
         let database = Self::open(url, None).await;
         let producer = Role::Producer.user();
@@ -172,18 +172,18 @@ impl TestDialect for Postgres {
     }
 }
 
-/// An empty database on the server of OUTBOX_POSTGRES_URL.
+/// Creates an empty database on the server of `OUTBOX_POSTGRES_URL`. Returns its URL.
 pub async fn postgres_database() -> Option<String> {
     database_with("").await
 }
 
-/// As [`postgres_database`], with options of CREATE DATABASE.
+/// As [`postgres_database`], with options of `CREATE DATABASE`.
 pub async fn database_with(how: &str) -> Option<String> {
     std::env::var_os("OUTBOX_POSTGRES_URL")?;
     Some(copies::postgres(how).await.unwrap())
 }
 
-/// Runs a case on a database of its own, and removes that.
+/// Runs a case on a database of its own, and removes it.
 pub(crate) async fn each<DB: TestDialect>(case: impl AsyncFnOnce(Database<DB>) -> Database<DB>) {
     let database = DB::create().await.expect("listed only when it is there");
     case(database).await.close().await;
@@ -209,7 +209,7 @@ pub async fn granted(checkpoint_store: &mut Box<dyn CheckpointStore>) -> (Lease,
 pub const SMALL: PageLimit =
     PageLimit { entries_max: 7, bytes_max: 1 << 20, row: RowLimit::of(message::SizeLimit::CHUNKED) };
 
-/// A cursor's movement as the relay makes it: difference by difference, page by page.
+/// Moves a cursor as the relay does: difference by difference, page by page.
 pub struct Follower {
     pub reader: Box<dyn LogReader>,
     pub base: Mark,
@@ -222,7 +222,7 @@ impl Follower {
         Self { reader, open: cursor.open(), base: cursor.base, limit: SMALL }
     }
 
-    /// The next page; `None` when nothing has committed.
+    /// Reads the next page; `None` when nothing has committed.
     pub async fn next(&mut self) -> Option<Vec<Entry>> {
         if self.open.is_none() {
             let difference = self.reader.next_difference(&self.base).await.unwrap()?;
@@ -241,7 +241,7 @@ impl Follower {
         Some(page.entries)
     }
 
-    /// Everything that is committed now.
+    /// Reads everything that is committed now.
     pub async fn all(&mut self) -> Vec<Entry> {
         let mut entries = Vec::new();
         while let Some(page) = self.next().await {

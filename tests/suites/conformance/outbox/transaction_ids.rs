@@ -1,4 +1,4 @@
-//! Ids that name their transaction.
+//! Ids that contain the number of their transaction.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -32,7 +32,8 @@ async fn pool(db: &Database<Postgres>) -> PgPool {
     outbox::pool_options::<Postgres>().max_connections(size).connect(&url).await.unwrap()
 }
 
-/// As producers, with the fewest rights. Every third is rolled back; its ids never come again.
+/// The transactions run as producers, with the fewest rights. Every third is rolled back, and its
+/// ids are never used again.
 async fn thirty_two_transactions_at_once_share_no_id() {
     on("thirty_two_transactions_at_once", |db: Database<Postgres>| async move {
         let pool = pool(&db).await;
@@ -44,7 +45,7 @@ async fn thirty_two_transactions_at_once_share_no_id() {
                 for round in 0..ROUNDS {
                     let mut tx = pool.begin().await.unwrap();
                     let mut ids = take(&mut tx, 2).await.unwrap();
-                    // All transactions are open now, and most began in the same few milliseconds.
+                    // All transactions are open now, and most began within a few milliseconds.
                     together.wait().await;
                     ids.extend(take(&mut tx, 3).await.unwrap());
                     let messages = ids.iter().map(|id| NewMessage::new("orders").id(*id));
@@ -86,7 +87,7 @@ async fn everybody_in_a_transaction_shares_its_counter() {
         assert!(began_at - ids[0].generated_at() < time::Duration::milliseconds(1));
         tx.commit().await.unwrap();
 
-        // The same session, the next transaction: its counter begins anew, its ids are others.
+        // In the next transaction of the same session the counter restarts, but the ids differ.
         let mut tx = db.pool.begin().await.unwrap();
         let other = take(&mut tx, 100).await.unwrap();
         assert!(other.iter().all(|id| !ids.contains(id)));
@@ -130,7 +131,7 @@ async fn counts_out_of_bounds_are_refused() {
     .await;
 }
 
-/// The file's name says the same as the server's own view of its timeline after a checkpoint.
+/// The name of the WAL file has the same timeline as the server's own view after a checkpoint.
 async fn the_timeline_is_the_one_that_is_written() {
     on("the_timeline", |db: Database<Postgres>| async move {
         let mut admin = PgConnection::connect(&db.url).await.unwrap();

@@ -1,5 +1,5 @@
-//! A commit whose answer is lost: a proxy between producer and PostgreSQL cuts the line around
-//! COMMIT.
+//! A commit whose answer is lost: a proxy between producer and PostgreSQL cuts the connection
+//! around COMMIT.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -31,16 +31,17 @@ cases! { "outbox/unknown_commit":
     }
 }
 
-/// When to cut the line of a connection that sends COMMIT.
+/// The moment at which a connection that sends COMMIT is cut.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Cut {
-    /// The server never sees it.
+    /// The server never receives it.
     Before,
-    /// The server has done it, the client never hears.
+    /// The server has committed, but the client gets no answer.
     After,
 }
 
-/// Forwards connections; the first `cuts` ones that send COMMIT are cut.
+/// Forwards connections, and cuts the first `cuts` of them that send COMMIT. Returns its port, and
+/// the number of cuts left.
 async fn proxy(target: String, cut: Cut, cuts: usize) -> (u16, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -71,7 +72,7 @@ async fn forward(mut client: TcpStream, mut server: TcpStream, cut: Cut, left: A
                     return;
                 }
                 if cuts {
-                    // The answer proves that it is done; nobody hears of it.
+                    // The answer proves that the commit is done, but the client does not get it.
                     let _ = server.read(&mut from_server).await;
                     return;
                 }
@@ -86,12 +87,12 @@ async fn forward(mut client: TcpStream, mut server: TcpStream, cut: Cut, left: A
     }
 }
 
-/// A pool whose lines the proxy cuts.
+/// Connects a producer's pool through the proxy.
 async fn cut_pool(db: &Database<Postgres>, cut: Cut, cuts: usize) -> (PgPool, Arc<AtomicUsize>) {
     cut_pool_of(&tests::Role::Producer.url(&db.url).unwrap(), cut, cuts).await
 }
 
-/// A pool of a user's whose lines the proxy cuts, and how many cuts are left.
+/// Connects a pool through the proxy. Returns it with the number of cuts left.
 pub(crate) async fn cut_pool_of(url: &str, cut: Cut, cuts: usize) -> (PgPool, Arc<AtomicUsize>) {
     let options: sqlx::postgres::PgConnectOptions = url.parse().unwrap();
     let target = format!("{}:{}", options.get_host(), options.get_port());
@@ -199,17 +200,17 @@ async fn messages_rolled_back_to_a_savepoint_prove_nothing() {
     .await;
 }
 
-/// Retention has removed the rows, and the server what it knew of the transaction.
+/// Retention has removed the rows, and the server no longer knows the status of the transaction.
 async fn a_transaction_whose_status_is_gone_is_not_said_to_have_failed() {
     on("a_transaction_whose_status_is_gone", |db: Database<Postgres>| async move {
-        // Before every transaction that the server knows of: it has removed what was older.
+        // Older than every transaction whose status the server still has.
         let commit =
             UnknownCommit { message_ids: vec![MessageId::new()], transaction: Some(String::from("4")) };
         let known = "SELECT count(pg_xact_status('4'::xid8))";
         assert_eq!(db.number(known).await, 0, "the cluster was made with a log that begins later");
         let outcome = db.outbox.resolve(&db.pool, &commit).await.unwrap();
         assert_eq!(outcome, CommitOutcome::Unrecognisable);
-        // Not given out: it was lost in a crash.
+        // Never assigned as far as the server knows: it was lost in a crash.
         let ahead = UnknownCommit { transaction: Some(String::from("4000000000")), ..commit };
         assert_eq!(db.outbox.resolve(&db.pool, &ahead).await.unwrap(), CommitOutcome::NotCommitted);
         db
@@ -217,7 +218,7 @@ async fn a_transaction_whose_status_is_gone_is_not_said_to_have_failed() {
     .await;
 }
 
-/// A commit is asked about when its messages have left and are gone.
+/// The outcome of a commit is asked for after its messages were published and removed.
 async fn what_retention_may_have_removed_is_not_said_to_have_failed() {
     on("what_retention_may_have_removed", |db: Database<Sqlite>| async move {
         let old: MessageId = "0190b5a2-0000-7000-8000-000000000001".parse().unwrap();

@@ -1,4 +1,4 @@
-//! Mistakes of the code: each stops its saga with a clear error, and loses nothing.
+//! Mistakes in the code of a saga: each stops the saga with a clear error, and loses nothing.
 
 use super::*;
 use saga::{Run, Stop};
@@ -16,7 +16,7 @@ saga_cases! { "saga/bad_input":
     a_call_that_the_code_lost_is_not_forgotten,
 }
 
-/// Runs one saga to where it is stuck; the error.
+/// Runs one saga until it is stuck. Returns the error.
 async fn stuck_with<DB: Tables>(db: &Database<DB>, builder: SagasBuilder<DB>, input: i64) -> String {
     let sagas = builder.open().await.unwrap();
     start(db, &sagas, "a", input).await;
@@ -46,7 +46,7 @@ async fn a_name_that_cannot_be_used_is_stuck<DB: Tables>(db: Database<DB>) {
     assert!(told.contains("\"a/b\"") && told.contains("the character '/'"), "{told}");
 }
 
-/// One step and a pause.
+/// Runs a saga with one step and a pause.
 async fn step_then_pause<DB: Tables>(db: &Database<DB>) {
     let old = sagas(db)
         .saga("checkout", 1, async move |saga: &mut Run<DB>, _: i64| {
@@ -77,7 +77,7 @@ async fn a_result_that_no_longer_fits_is_stuck<DB: Tables>(db: Database<DB>) {
     assert_eq!(kept, ["\"s3cret\""]);
 }
 
-/// JSON has no number for what is none, and writes null.
+/// JSON has no NaN, so it is written as null.
 async fn a_result_that_cannot_be_read_back_commits_nothing<DB: Tables>(db: Database<DB>) {
     let builder = sagas(&db).saga("checkout", 1, async move |saga: &mut Run<DB>, _: i64| {
         let share = async |tx: &mut outbox::OutboxTransaction<DB>| {

@@ -1,4 +1,4 @@
-//! Calls of other services: one key, an outcome that may be unknown.
+//! Calls of other services: one key for all attempts, and outcomes that may stay unknown.
 
 use super::*;
 use saga::{Retry, Run, StepState};

@@ -1,5 +1,5 @@
-//! A worker that vanishes at any place, and at any pass of it: another one goes on, each step and
-//! each undo happens once, and the money adds up.
+//! Workers that crash at any crash point, in any pass: another worker continues, each step and each
+//! undo happens once, and the money adds up.
 
 use super::*;
 use saga::{Run, Stop, UndoState, crash_points};
@@ -10,7 +10,7 @@ saga_cases! { "saga/crashes":
     two_workers_may_both_vanish_anywhere,
 }
 
-/// Workers vanish at the places that the plan names, at the so-many-th pass of each.
+/// Returns a hook that crashes workers at the places of the plan, each at the given pass.
 fn vanishing(plan: Vec<(&'static str, u32)>, passed: &Counter) -> saga::Hook {
     let (passes, passed) = (Mutex::new(HashMap::<&'static str, u32>::new()), passed.clone());
     Arc::new(move |_, place| {
@@ -28,10 +28,10 @@ fn vanishing(plan: Vec<(&'static str, u32)>, passed: &Counter) -> saga::Hook {
     })
 }
 
-/// A checkout: a reservation, a charge, a pause, a receipt; with a closed shop it is undone.
+/// A checkout: a reservation, a charge, a pause, a receipt. With a closed shop it is undone.
 fn checkout<DB: Tables>(db: &Database<DB>, bank: &Bank, hook: saga::Hook) -> SagasBuilder<DB> {
     let bank = bank.clone();
-    // Leases of living workers are taken away over and over, too.
+    // The test also takes leases away from living workers, many times.
     let mut options = fast();
     options.attempts_max = 1_000;
     sagas(db).options(options).hook(hook).saga(
@@ -61,7 +61,7 @@ fn checkout<DB: Tables>(db: &Database<DB>, bank: &Bank, hook: saga::Hook) -> Sag
     )
 }
 
-/// Runs one saga to its end, and judges it; whether a worker has vanished.
+/// Runs one saga to its end and checks the outcome. Returns whether a worker has crashed.
 async fn judged<DB: Tables>(
     db: &Database<DB>,
     plan: Vec<(&'static str, u32)>,
@@ -77,7 +77,7 @@ async fn judged<DB: Tables>(
     let workers = [Worker::of(&sagas), Worker::of(&sagas)];
     let saga = eventually(&format!("the end with {told}"), async || {
         let (saga, _) = show(&sagas, name).await;
-        // The lease of the one that vanished is over.
+        // The lease of the crashed worker ends.
         if vanished.get() > 0 && !saga.state.has_ended() && saga.worker.is_some() {
             db.execute(DB::NOW).await.unwrap();
         }

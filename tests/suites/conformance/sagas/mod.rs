@@ -26,7 +26,7 @@ use sqlx::{Postgres, Sqlite};
 use tests::{Database, Dialect, Role, eventually, trial};
 use tokio_util::sync::CancellationToken;
 
-/// One trial per case and database.
+/// Makes one trial for each case and database.
 macro_rules! saga_cases {
     ($suite:literal: $($case:ident),* $(,)?) => {
         saga_cases! { $suite: $($case),*; postgres {} postgres_at_night {} }
@@ -68,21 +68,21 @@ pub(crate) fn trials() -> Vec<Trial> {
     .collect()
 }
 
-/// Changes to the tables by tests, in a database's own SQL.
+/// The changes that tests make to the tables, in the SQL of each database.
 trait Tables: Dialect {
-    /// Every turn, lease and timer has come; timers first, as a worker may look in between. The
-    /// rows of the sagas are locked before those of their steps, as workers do, or both may wait
-    /// for each other.
+    /// Makes every turn, lease and timer due. Timers come first, as a worker may poll in between.
+    /// The rows of sagas are locked before those of their steps, in the order of workers; otherwise
+    /// there could be deadlocks.
     const NOW: &str;
     const EFFECTS: &str;
-    /// Every end is a year ago.
+    /// Moves the end of every saga a year back.
     const AGE: &str;
     /// Writes an effect.
     fn apply(
         connection: &mut Self::Connection,
         what: String,
     ) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
-    /// Writes a refund of a parcel that is not there.
+    /// Writes a refund of a parcel that does not exist.
     fn refund(connection: &mut Self::Connection) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
 }
 
@@ -136,7 +136,7 @@ where
     })
 }
 
-/// Options with which failures are tried again at once.
+/// Returns options with which failures are retried almost at once.
 fn fast() -> WorkerOptions {
     let mut options = WorkerOptions::default();
     options.backoff = Backoff { first: Duration::from_millis(1), max: Duration::from_millis(5) };
@@ -162,10 +162,10 @@ async fn start<DB: Tables>(db: &Database<DB>, sagas: &Sagas<DB>, id: &str, input
     started
 }
 
-/// A worker, until it is stopped or dropped.
+/// A worker that runs until it is stopped.
 struct Worker {
     stop: CancellationToken,
-    /// It has seen that it stops.
+    /// Cancelled when the worker has noticed that it has to stop.
     has_noticed: CancellationToken,
     running: tokio::task::JoinHandle<()>,
 }
@@ -192,7 +192,7 @@ async fn show<DB: Tables>(sagas: &Sagas<DB>, name: &str) -> (SagaRecord, Vec<Ste
     sagas.show(&id(name)).await.unwrap().expect("the saga is there")
 }
 
-/// Waits until a saga is as it should be; its record.
+/// Waits until a saga is in a wanted state. Returns its record.
 async fn until<DB: Tables>(
     sagas: &Sagas<DB>,
     name: &str,
@@ -233,8 +233,8 @@ async fn effects<DB: Tables>(db: &Database<DB>) -> Vec<String> {
     db.texts("SELECT what FROM effect ORDER BY id").await.unwrap()
 }
 
-/// A service elsewhere, which honours keys: the first call of a key has an effect, a refund takes
-/// it back, and each counts how often it was asked.
+/// A remote service that honours keys. The first call of a key has an effect, and a refund undoes
+/// it. Each account counts its requests.
 #[derive(Clone, Default)]
 struct Bank(Arc<Mutex<HashMap<String, Account>>>);
 
@@ -273,12 +273,12 @@ impl Bank {
     }
 }
 
-/// Counts.
+/// A counter.
 #[derive(Clone, Default)]
 struct Counter(Arc<Mutex<u32>>);
 
 impl Counter {
-    /// Counts one more; how many.
+    /// Increments the counter. Returns the new count.
     fn up(&self) -> u32 {
         let mut count = self.0.lock().unwrap();
         *count += 1;

@@ -1,4 +1,4 @@
-//! Decisions of operators, and who may take them.
+//! Decisions of operators, and the rights that they need.
 
 use super::*;
 use saga::{Action, Choice, DecideError, Run, SagaQuery, Signature, UndoState, crash_points};
@@ -27,7 +27,7 @@ pub(super) fn alice() -> Signature {
     Signature { actor: String::from("alice"), note: String::from("ticket 7"), selection: None }
 }
 
-/// Deciding takes more rights than a service has.
+/// Opens the sagas as an operator: a decision needs more rights than a service has.
 pub(super) async fn operator<DB: Tables>(db: &Database<DB>) -> Sagas<DB> {
     Sagas::builder(db.admin.clone(), Outbox::new()).open().await.unwrap()
 }
@@ -36,7 +36,7 @@ fn some() -> NonZeroU32 {
     NonZeroU32::new(100).unwrap()
 }
 
-/// One step with an undo, then one that fails as long as the counter says.
+/// A saga with one step that has an undo, and one that fails `until` times.
 fn failing<DB: Tables>(db: &Database<DB>, failures: Counter, until: u32) -> SagasBuilder<DB> {
     sagas(db).saga("checkout", 1, async move |saga: &mut Run<DB>, _: i64| {
         saga.step("one", async |tx| Ok(DB::apply(tx, String::from("one")).await?))
@@ -94,7 +94,7 @@ async fn a_waiting_saga_is_cancelled_at_once<DB: Tables>(db: Database<DB>) {
     assert_eq!(effects(&db).await, ["one", "undo one"]);
 }
 
-/// Cancels the saga when its worker comes to a place.
+/// Runs a saga and cancels it when its worker comes to this place.
 async fn cancelled_at<DB: Tables>(db: &Database<DB>, place: &'static str) -> Sagas<DB> {
     let operator = operator(db).await;
     let cancelled = Counter::default();
@@ -248,7 +248,7 @@ async fn a_step_of_any_kind_is_given_a_result_before_it_began<DB: Tables>(db: Da
     worker.stop().await;
 }
 
-/// The saga would go on, and do again by itself what the operator did by hand.
+/// Otherwise the saga would continue, and repeat by itself what the operator did by hand.
 async fn a_misspelt_step_is_not_given_a_result<DB: Tables>(db: Database<DB>) {
     let sagas = failing(&db, Counter::default(), 3).open().await.unwrap();
     start(&db, &sagas, "a", 0).await;
@@ -267,7 +267,8 @@ async fn a_misspelt_step_is_not_given_a_result<DB: Tables>(db: Database<DB>) {
     worker.stop().await;
 }
 
-/// Stuck by its code and not by a step, it has none that an operator could have done by hand.
+/// The saga is stuck in its code between steps, so there is no step that an operator could have
+/// done by hand.
 async fn no_name_is_given_a_result_between_steps<DB: Tables>(db: Database<DB>) {
     let sagas = sagas(&db)
         .saga("checkout", 1, async move |saga: &mut Run<DB>, price: i64| {
@@ -349,8 +350,8 @@ async fn decisions_are_noted_and_refused_where_they_do_not_apply<DB: Tables>(db:
     assert_eq!(operator.decisions(some()).await.unwrap().len(), 1);
 }
 
-/// Two operators have seen the same stuck saga. For the second one it is in another state, whatever
-/// the order: the decision would mean something else.
+/// Two operators have seen the same stuck saga. Whichever decides second would decide about another
+/// state, where the decision means something else.
 async fn of_two_decisions_about_one_sight_one_counts<DB: Tables>(db: Database<DB>) {
     const SAGAS: usize = 20;
     let sagas = failing(&db, Counter::default(), u32::MAX).open().await.unwrap();
@@ -383,7 +384,7 @@ async fn of_two_decisions_about_one_sight_one_counts<DB: Tables>(db: Database<DB
     assert_eq!(operator.decisions(some()).await.unwrap().len(), SAGAS, "one of each is noted");
 }
 
-/// A worker has the saga in hand, so that the first cancel leaves its state as it is.
+/// A worker holds the saga, so the first cancel does not change its state.
 async fn of_two_cancels_of_a_saga_in_hand_one_counts<DB: Tables>(db: Database<DB>) {
     let (operator, cancelled) = (operator(&db).await, Counter::default());
     let hook: saga::Hook = Arc::new(move |name, at| {

@@ -1,4 +1,4 @@
-//! Ended sagas are forgotten after a while, and nothing else.
+//! Retention removes ended sagas after a while, and only those.
 
 use super::*;
 use saga::{Run, Stop};

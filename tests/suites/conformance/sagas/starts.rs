@@ -23,7 +23,7 @@ async fn a_saga_starts_with_its_transaction_or_not_at_all<DB: Tables>(db: Databa
     let mut tx = Outbox::new().begin(&db.service).await.unwrap();
     assert_eq!(sagas.start(&mut tx, "checkout", "gone", &1).await.unwrap(), Started::Started);
     tx.rollback().await.unwrap();
-    // A transaction of sqlx serves as well.
+    // A transaction of sqlx works as well.
     let mut tx = db.service.begin().await.unwrap();
     assert_eq!(sagas.start(&mut tx, "checkout", "there", &2).await.unwrap(), Started::Started);
     tx.commit().await.unwrap();

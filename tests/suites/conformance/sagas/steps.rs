@@ -154,7 +154,7 @@ async fn a_conflict_is_tried_again_and_not_counted<DB: Tables>(db: Database<DB>)
     assert_eq!(effects(&db).await, ["once"]);
 }
 
-/// A lock that somebody holds and never gives back must come to an operator's eyes.
+/// A lock that another session never releases must become visible to an operator.
 async fn a_step_that_always_loses_a_conflict_is_counted_and_then_stuck<DB: Tables>(db: Database<DB>) {
     let tries = Counter::default();
     let counter = tries.clone();
@@ -181,7 +181,7 @@ async fn a_step_that_always_loses_a_conflict_is_counted_and_then_stuck<DB: Table
     assert_eq!((saga.attempts, saga.waits_for.as_deref(), tries.get()), (1, Some("hot"), 20));
 }
 
-/// Goal: a step and an undo whose transaction was ended inside of them fail, and leave no record
+/// Goal: a step or an undo whose transaction was ended inside it fails, and leaves no record
 /// without its effect. Oracle: the effects, each once.
 async fn a_step_whose_transaction_was_ended_is_not_done<DB: Tables>(db: Database<DB>) {
     let tries = [Counter::default(), Counter::default()];
@@ -220,7 +220,7 @@ async fn a_step_whose_transaction_was_ended_is_not_done<DB: Tables>(db: Database
     worker.stop().await;
 }
 
-/// Ends the transaction of a step, as code of a step must not.
+/// Ends the transaction of a step, which a step must not do.
 async fn end<DB: Tables>(connection: &mut DB::Connection, is_sql: bool) {
     if is_sql {
         DB::execute(connection, "ROLLBACK").await.unwrap();
@@ -229,7 +229,7 @@ async fn end<DB: Tables>(connection: &mut DB::Connection, is_sql: bool) {
     }
 }
 
-/// Another database is away, or a statement always takes too long, while this one answers.
+/// Another database is down, or a statement always takes too long, while this database answers.
 async fn a_step_that_fails_as_an_outage_does_is_let_go_and_counted<DB: Tables>(db: Database<DB>) {
     let tries = Counter::default();
     let counter = tries.clone();
@@ -303,7 +303,7 @@ async fn a_step_that_is_dropped_fails_the_run<DB: Tables>(db: Database<DB>) {
                 }
                 Ok(DB::apply(tx, String::from("slow")).await?)
             });
-            // As nobody should: the answer to the first try is lost.
+            // A misuse: the answer to the first attempt is lost.
             let limit = Duration::from_millis(if tries_so_far.get() == 0 { 500 } else { 30_000 });
             let _ = tokio::time::timeout(limit, slow).await;
             saga.step("next", async |tx| Ok(DB::apply(tx, String::from("next")).await?)).await

@@ -1,4 +1,4 @@
-//! Timers: fire once, under the epoch, by the database's clock.
+//! Timers: they fire once, under the epoch, by the database's clock.
 
 use super::*;
 use saga::{Run, SPAN_MAX};

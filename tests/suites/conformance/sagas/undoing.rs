@@ -14,7 +14,7 @@ saga_cases! { "saga/undoing":
     while_it_is_undone_a_saga_is_stuck_at_the_undo_that_is_due,
 }
 
-/// Three steps and a call, then a reason to stop.
+/// Runs three steps and a call, then stops with a reason.
 async fn four_then_stop<DB: Tables>(saga: &mut Run<DB>, bank: &Bank) -> Result<(), Stop> {
     for name in ["one", "two"] {
         saga.step(name, async |tx| Ok(DB::apply(tx, name.to_owned()).await?))
@@ -25,7 +25,7 @@ async fn four_then_stop<DB: Tables>(saga: &mut Run<DB>, bank: &Bank) -> Result<(
     Err(Stop::because(format!("the shop is closed, {}", bank.0.lock().unwrap().len())))
 }
 
-/// A saga `a` of this code, and a worker that runs it.
+/// Starts a saga `a` with this code, and a worker for it.
 async fn begun<DB: Tables>(db: &Database<DB>, code: SagasBuilder<DB>) -> (Sagas<DB>, Worker) {
     let sagas = code.open().await.unwrap();
     start(db, &sagas, "a", 0).await;
@@ -112,7 +112,7 @@ async fn a_failing_undo_is_tried_again_and_then_stuck<DB: Tables>(db: Database<D
     assert_eq!(effects(&db).await, [""; 0], "what came before it waits for it");
 }
 
-/// A deferred constraint is looked at by the commit only.
+/// A deferred constraint is checked only at commit.
 async fn an_undo_whose_commit_fails_is_tried_again_and_then_stuck<DB: Tables>(db: Database<DB>) {
     db.execute("CREATE TABLE parcel (id bigint PRIMARY KEY)").await.unwrap();
     db.execute(
@@ -182,7 +182,7 @@ async fn a_step_that_the_code_lost_is_stuck_and_not_forgotten<DB: Tables>(db: Da
     let told = stuck(&new, "a").await;
     assert!(told.contains("the step two is to be undone"), "{told}");
     worker.stop().await;
-    // With the code that has it, it goes on.
+    // With code that has the step, the saga continues.
     let fixed = sagas(&db)
         .saga("checkout", 1, async move |saga: &mut Run<DB>, _: i64| four_then_stop(saga, &bank).await)
         .open()
@@ -197,8 +197,7 @@ async fn a_step_that_the_code_lost_is_stuck_and_not_forgotten<DB: Tables>(db: Da
 }
 
 /// Goal: code that cannot read the result of an earlier step, or panics before any, leaves the saga
-/// stuck at the undo that is due, so that an operator skips that one and no other. Oracle: which
-/// undos were made.
+/// stuck at the undo that is due. So an operator skips exactly that one. Oracle: which undos ran.
 async fn while_it_is_undone_a_saga_is_stuck_at_the_undo_that_is_due<DB: Tables>(db: Database<DB>) {
     let now = Arc::new(Mutex::new("stop"));
     let here = Arc::clone(&now);

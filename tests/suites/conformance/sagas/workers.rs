@@ -1,4 +1,4 @@
-//! Workers: no saga is run by two at once, and a paused one changes nothing afterwards.
+//! Workers: no two run a saga at once, and a paused one changes nothing after its lease.
 
 use super::*;
 use outbox::NewMessage;
@@ -67,7 +67,7 @@ async fn no_saga_is_run_by_two_at_once<DB: Tables>(db: Database<DB>) {
     assert_eq!((all.len(), effects(&db).await.len(), twice.get()), (count, count, 0));
 }
 
-/// A worker that is paused at one place until it is told to go on.
+/// Returns a hook that pauses a worker at one place until the test lets it go on.
 fn paused_at(place: &'static str) -> (saga::Hook, Arc<Notify>, Arc<Notify>) {
     let (is_there, go_on) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let (there, on) = (Arc::clone(&is_there), Arc::clone(&go_on));
@@ -84,7 +84,7 @@ fn paused_at(place: &'static str) -> (saga::Hook, Arc<Notify>, Arc<Notify>) {
     (hook, is_there, go_on)
 }
 
-/// One step, whose effect and message tell which worker it was.
+/// A saga with one step, whose effect and message name the worker.
 fn by<DB: Tables>(db: &Database<DB>, who: &'static str) -> SagasBuilder<DB> {
     sagas(db).saga("checkout", 1, async move |saga: &mut Run<DB>, _: i64| {
         saga.step("one", async |tx| {
@@ -100,7 +100,7 @@ fn by<DB: Tables>(db: &Database<DB>, who: &'static str) -> SagasBuilder<DB> {
 async fn a_paused_worker_changes_nothing_after_its_lease<DB: Tables>(db: Database<DB>) {
     for place in [crash_points::AFTER_CLAIM, crash_points::BEFORE_END] {
         let (hook, is_there, go_on) = paused_at(place);
-        // While it is paused, it takes nothing else.
+        // While it is paused, it cannot claim another saga.
         let mut alone = fast();
         alone.concurrency = 1.try_into().unwrap();
         let paused = by(&db, "the paused one").options(alone).hook(hook).open().await.unwrap();
@@ -124,7 +124,7 @@ async fn a_paused_worker_changes_nothing_after_its_lease<DB: Tables>(db: Databas
     assert_eq!(messages, 2, "one for each saga");
 }
 
-/// The one that has taken it has not begun its step yet: nothing but the epoch tells.
+/// The worker that took the saga has not begun its step yet, so only the epoch shows the loss.
 async fn a_worker_whose_saga_was_taken_commits_no_step<DB: Tables>(db: Database<DB>) {
     let (hook, is_there, go_on) = paused_at(crash_points::AFTER_CLAIM);
     let sagas = by(&db, "the paused one").hook(hook).open().await.unwrap();
@@ -156,7 +156,7 @@ async fn a_paused_worker_does_not_call_after_its_lease<DB: Tables>(db: Database<
     start(&db, &paused, "a", 5).await;
     let worker = Worker::of(&paused);
     is_there.notified().await;
-    // Another worker has taken it: this one cannot renew its lease.
+    // Another worker has taken the saga, so this one cannot renew its lease.
     db.execute("UPDATE saga SET epoch = epoch + 1").await.unwrap();
     tokio::time::sleep(Duration::from_millis(1_200)).await;
     go_on.notify_one();
@@ -208,7 +208,7 @@ async fn another_worker_goes_on_after_a_crash<DB: Tables>(db: Database<DB>) {
     assert_eq!(effects(&db).await, ["one by the first"], "the step is not repeated");
 }
 
-/// A process that is killed, over and over, by what it runs.
+/// The saga kills its worker's process again and again.
 async fn what_ends_its_workers_is_stuck<DB: Tables>(db: Database<DB>) {
     let (tries, kills) = (Counter::default(), Counter::default());
     let two_steps = |sagas: SagasBuilder<DB>| {
@@ -235,7 +235,7 @@ async fn what_ends_its_workers_is_stuck<DB: Tables>(db: Database<DB>) {
     let worker = Worker::of(&crashing);
     for death in 1..=10 {
         eventually("its worker is gone", async || Ok((kills.get() == death).then_some(()))).await.unwrap();
-        // Its lease is over. From the second time on it gets a short pause.
+        // The lease ends. From the second time on, a short pause follows.
         db.execute(DB::NOW).await.unwrap();
         let is_tried = async || {
             let saga = show(&crashing, "a").await.0;
@@ -256,7 +256,7 @@ async fn what_ends_its_workers_is_stuck<DB: Tables>(db: Database<DB>) {
     assert_eq!(effects(&db).await, ["one", "two"]);
 }
 
-/// The next worker, after one that is gone, does not count what was over before.
+/// After a crash, the next worker does not count failures that an earlier success has ended.
 async fn what_was_stored_ends_the_failures_before_it<DB: Tables>(db: Database<DB>) {
     let tries = Counter::default();
     let (counter, reached) = (tries.clone(), Counter::default());
@@ -309,7 +309,7 @@ async fn a_stopping_worker_lets_its_sagas_go<DB: Tables>(db: Database<DB>) {
     began.notified().await;
     worker.stop.cancel();
     worker.has_noticed.cancelled().await;
-    // It is told an instant before it acts on it.
+    // The worker notices the stop a moment before it acts on it.
     tokio::time::sleep(Duration::from_millis(250)).await;
     goes_on.notify_one();
     worker.running.await.unwrap();
@@ -383,8 +383,8 @@ async fn concurrency_is_bounded<DB: Tables>(db: Database<DB>) {
     assert!((1..=3).contains(&most), "{most} at once");
 }
 
-/// An upgrade adds columns while workers of the version before go on, with statements that their
-/// connections have prepared.
+/// An upgrade adds columns while workers of the previous version keep running, with statements that
+/// their connections have prepared.
 async fn a_worker_goes_on_when_columns_are_added<DB: Tables>(db: Database<DB>) {
     let sagas = sagas(&db)
         .saga("checkout", 1, async move |saga: &mut Run<DB>, _: i64| {
@@ -412,9 +412,8 @@ async fn a_worker_goes_on_when_columns_are_added<DB: Tables>(db: Database<DB>) {
     worker.stop().await;
 }
 
-/// Goal: steps that hold every connection they may have, for longer than the lease, keep their
-/// sagas. Oracle: the leases are renewed more often than they would last, and nobody else takes a
-/// saga.
+/// Goal: steps that use all the connections they may have, for longer than the lease, keep their
+/// sagas. Oracle: the leases are renewed beyond their length, and no other worker claims a saga.
 async fn long_steps_that_use_up_the_pool_cost_no_lease(db: Database<Postgres>) {
     let url = Role::Service.url(&db.url).unwrap();
     let pool = outbox::pool_options::<Postgres>().max_connections(4).connect(&url).await.unwrap();
@@ -464,7 +463,7 @@ async fn long_steps_that_use_up_the_pool_cost_no_lease(db: Database<Postgres>) {
     assert_eq!((effects(&db).await.len(), begun.get()), (6, 6), "each step ran once");
 }
 
-/// Goal: a host that is gone without a word, with requests on their way to it, stops no worker once
+/// Goal: a host that disappears silently, with requests on their way to it, stops no worker once
 /// another host answers at its address. Oracle: the effects of every saga, once.
 async fn a_database_host_that_is_gone_stops_no_worker(db: Database<Postgres>) {
     let (pool, wire) = crate::proxied::pool(&Role::Service.url(&db.url).unwrap(), 4).await;
@@ -481,7 +480,8 @@ async fn a_database_host_that_is_gone_stops_no_worker(db: Database<Postgres>) {
             for step in ["one", "two", "three"] {
                 let work = saga.step(step, async |tx| {
                     if step == "two" && [3, 7].contains(&tries.up()) {
-                        // Nobody answers what any session asks for next, and nobody says so.
+                        // No answer to the next statement of any session comes, and no connection
+                        // error either.
                         gone.abandon(proxy::End::Server);
                     }
                     Ok(Postgres::apply(tx, format!("{name} {step}")).await?)

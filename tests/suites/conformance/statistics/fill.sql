@@ -1,5 +1,5 @@
--- Tables after a bad week: {rows} messages, of whose keys a quarter has a dead letter with a message held behind it; as many
--- requests and sagas, of which half have ended.
+-- Tables after a bad week: {rows} dead letters on a quarter as many keys. Each key has an open one, one that is held behind
+-- it, and two that were discarded. There are as many requests and sagas, and half of the sagas have ended.
 INSERT INTO inbox_dead_letter (id, consumer, scope, subject, fingerprint, message_id, topic, key, kind, source,
     time, content_type, headers, payload, reason, error, attempts, origin, resolution, resolved_at)
 SELECT gen_random_uuid(), 'billing', '', m, decode(repeat('00', 32), 'hex'), m, 'orders', 'old-' || n / 4,

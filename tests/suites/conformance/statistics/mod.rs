@@ -1,7 +1,7 @@
-//! Inbox, keys and sagas on tables of a million rows of which the planner knows nothing or believes
-//! that they are empty, and on empty ones that it believes to have a million: no call of a service
-//! or an operator may touch more than a few pages for each row that it returns. PostgreSQL counts
-//! them itself (`pg_stat_statements`), so that every statement is seen, whoever wrote it. The
+//! Inbox, keys and sagas with wrong statistics. The planner knows nothing of tables with a million
+//! rows, believes that they are empty, or believes that emptied tables are full. No call of a
+//! service or an operator may touch more than a few pages for each row that it returns. PostgreSQL
+//! itself counts them (`pg_stat_statements`), so every statement is covered, whoever wrote it. The
 //! statements of the outbox have a suite of their own: `outbox/plans`.
 
 mod operate;
@@ -13,30 +13,30 @@ use sqlx::Postgres;
 use tests::trial::at_night;
 use tests::{Cluster, Database, Failure, Outcome, Stage, cluster, trial};
 
-/// Rows of each table.
+/// Number of rows in each table.
 const ROWS: u32 = 1_000_000;
-/// Those that are left where statistics believe in all of them.
+/// Number of rows that are left where statistics still report all of them.
 const LEFT: u32 = 400;
-/// Pages that a call may touch: some, and some for each row that it returns or changes.
+/// Maximum pages of a call: a fixed number, and some for each row that it returns or changes.
 const PAGES: i64 = 400;
 const PAGES_A_ROW: i64 = 60;
-/// The same for what runs once an hour, whose steps are larger.
+/// The same for hourly maintenance, whose steps are larger.
 const PAGES_OF_MAINTENANCE: i64 = 70_000;
-/// A question of an operator that counts so many rows of each kind.
+/// The same for an operator's question that counts this many rows of each kind.
 const PAGES_OF_ACTIVITY: i64 = 3 * inbox::ACTIVITY_COUNTED_MAX as i64;
 const CONSUMER: &str = "billing";
-/// The tables, as they are full.
+/// The SQL that fills the tables.
 const FILL: &str = include_str!("fill.sql");
 
-/// The planner's knowledge of the tables, in the order in which one filled database can be made to
-/// have it.
+/// The planner's knowledge of the tables, in the order in which one filled database can be brought
+/// to it.
 #[derive(Debug, Clone, Copy)]
 enum Statistics {
-    /// Nothing: tables were never analysed.
+    /// No knowledge: the tables were never analysed.
     None,
-    /// That full tables are empty.
+    /// The planner believes that full tables are empty.
     SayEmpty,
-    /// That nearly empty tables are full. Their files have kept their lengths.
+    /// The planner believes that nearly empty tables are full. Their files have kept their lengths.
     SayFull,
 }
 
@@ -44,9 +44,9 @@ pub(crate) fn trials() -> Vec<Trial> {
     at_night(vec![trial("statistics/postgres/no_call_depends_on_them", &cluster::NEEDS, depends_on_none)])
 }
 
-/// Goal: plans of a new database, or of one that was just emptied or filled, do not stop a service,
-/// and autovacuum need not come first. Oracle: the pages that PostgreSQL counts for each statement,
-/// whatever it knows of the tables, and whether plans are generic or made for each call.
+/// Goal: plans in a new database, or in one that was just emptied or filled, do not stop a service,
+/// even before autovacuum has run. Oracle: the pages that PostgreSQL counts for each statement, for
+/// all statistics and for generic and custom plans.
 async fn depends_on_none(stage: Stage) -> Outcome {
     let cluster = Cluster::start(&stage, &[]).await?;
     for setting in ["autovacuum = off", "shared_preload_libraries = 'pg_stat_statements'", "fsync = off"] {
@@ -58,7 +58,7 @@ async fn depends_on_none(stage: Stage) -> Outcome {
     let filled = at(&stage, &cluster, "filled").await?;
     filled.execute("CREATE EXTENSION pg_stat_statements").await?;
     filled.execute("CREATE TABLE effect (key text)").await?;
-    // Opening it makes the days.
+    // Opening the inbox creates its days.
     Inbox::open(filled.admin.clone(), InboxOptions::default()).await?.maintain().await?;
     filled.execute(&FILL.replace("{rows}", &ROWS.to_string())).await?;
     filled.admin.close().await;
@@ -66,7 +66,7 @@ async fn depends_on_none(stage: Stage) -> Outcome {
     for statistics in [Statistics::None, Statistics::SayEmpty, Statistics::SayFull] {
         let filled = at(&stage, &cluster, "filled").await?;
         statistics.imitate(&filled).await?;
-        // Nobody may be connected to a database that is copied.
+        // A database that is copied must have no sessions.
         filled.admin.close().await;
         for plans in ["generic", "custom"] {
             let name = format!("{statistics:?}_{plans}").to_lowercase();
@@ -79,7 +79,7 @@ async fn depends_on_none(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// Uses a database as services and operators do, and returns the statements that touch too much.
+/// Uses a database as services and operators do. Returns the statements that touch too many pages.
 async fn measured(stage: &Stage, cluster: &Cluster, name: &str, plans: &str) -> Result<Vec<String>, Failure> {
     cluster.execute(&format!("ALTER DATABASE {name} SET plan_cache_mode = force_{plans}_plan")).await?;
     let database = at(stage, cluster, name).await?;
@@ -96,7 +96,7 @@ async fn measured(stage: &Stage, cluster: &Cluster, name: &str, plans: &str) -> 
     Ok(worst)
 }
 
-/// A database of the cluster, with every table of the toolkit.
+/// Opens a database of the cluster and creates every table of the toolkit.
 async fn at(stage: &Stage, cluster: &Cluster, name: &str) -> Result<Database<Postgres>, Failure> {
     let url = cluster.url();
     let (base, _) = url.rsplit_once('/').ok_or("a URL without a database")?;
@@ -104,7 +104,7 @@ async fn at(stage: &Stage, cluster: &Cluster, name: &str) -> Result<Database<Pos
 }
 
 impl Statistics {
-    /// Makes the planner believe this of a full database.
+    /// Gives a full database these statistics.
     async fn imitate(self, database: &Database<Postgres>) -> Outcome {
         const OURS: &str = "relname ~ '^(inbox|idempotency|saga)' AND relkind IN ('r', 'i')";
         match self {
@@ -117,7 +117,7 @@ impl Statistics {
                 database.execute("ANALYZE").await?;
                 let remember = format!("SELECT oid, relpages, reltuples FROM pg_class WHERE {OURS}");
                 database.execute(&format!("CREATE TABLE believed AS {remember}")).await?;
-                // Without the triggers, which keep what is open.
+                // Without the triggers, which protect open rows.
                 database
                     .execute(
                         "SET session_replication_role = replica; DELETE FROM inbox_dead_letter; \
@@ -139,7 +139,7 @@ impl Statistics {
     }
 }
 
-/// Statements on tables of the toolkit that touched more pages than they may.
+/// Returns statements on tables of the toolkit that touched more pages than allowed.
 async fn over_the_bound(database: &Database<Postgres>, name: &str) -> Result<Vec<String>, Failure> {
     let statements = format!(
         "SELECT '{name}: ' || (shared_blks_hit + shared_blks_read) / calls || ' pages, ' || rows / calls || ' rows, '

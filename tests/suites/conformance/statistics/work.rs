@@ -1,4 +1,4 @@
-//! Work of services on full tables: consumers, requests with keys, sagas.
+//! The work of services on full tables: consumers, requests with keys, sagas.
 
 use std::time::Duration;
 
@@ -32,8 +32,8 @@ async fn applied(tx: &mut Tx<Postgres>, message: &Message) -> Result<(), Handler
     Ok(())
 }
 
-/// A consumer that holds keys gets fresh messages, copies, messages of held keys, and bad ones;
-/// operators look and decide.
+/// Gives a consumer that holds keys fresh messages, copies, messages of held keys, and bad ones.
+/// Operators then look and decide.
 pub(super) async fn consumes(inbox: &Inbox<Postgres>) -> Outcome {
     let (broker, topic) = (Broker::new(), Topic::new("orders")?);
     for number in 0..20 {

@@ -1,4 +1,4 @@
-//! The arguments of each statement, and the number of rows that they are about.
+//! The arguments of each statement, and the number of rows that it concerns.
 
 use std::fmt::Display;
 use std::ops::RangeInclusive;
@@ -8,14 +8,14 @@ use sqlx::{AssertSqlSafe, Postgres};
 
 use crate::outbox::support::Database;
 
-/// Rows of the log, 1,000 in each transaction.
+/// Number of rows in the log, 1,000 in each transaction.
 pub(super) const LOG: i64 = 30_000;
-/// Rows of it that are parked, and decisions about them.
+/// Number of those rows that are parked, and of decisions about them.
 pub(super) const PARKED: i64 = LOG / 2;
-/// In a checkpoint, or a batch.
+/// Number of rows in a checkpoint, or in a batch.
 const MANY: i64 = 1_000;
 
-/// Statements that no plan can make more expensive.
+/// Statements without a case, because no plan makes them more expensive, each with its reason.
 pub(super) const EXCLUDED: [(&str, &str); 6] = [
     ("rebase.lock", "takes a lock"),
     ("rebase.lock_parked", "takes a lock"),
@@ -25,12 +25,12 @@ pub(super) const EXCLUDED: [(&str, &str); 6] = [
     ("admin.BLOCKER", "reads the locks of the server, which other tests hold as well"),
 ];
 
-/// How the planner is set.
+/// The planner settings of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Session {
-    /// A reader, a checkpoint_store, or a question or decision of an operator.
+    /// The settings of a reader, a checkpoint store, or an operator's question or decision.
     Relay,
-    /// As the server gives it: a producer, or a pause.
+    /// The defaults of the server: for a producer, or a pause.
     Plain,
 }
 
@@ -39,12 +39,13 @@ pub(super) enum Session {
 pub(super) struct Case {
     pub(super) session: Session,
     pub(super) statement: &'static str,
-    /// Tells it from another case of the same statement.
+    /// Distinguishes cases of the same statement.
     pub(super) about: &'static str,
     pub(super) arguments: String,
-    /// Rows that it is about: each is looked up by itself.
+    /// Number of rows that it concerns: each is looked up by itself.
     pub(super) rows: i64,
-    /// Rows that any plan may read once, because no index leads to those that it is about.
+    /// Number of rows that any plan may read once, because no index leads to the rows that it
+    /// concerns.
     pub(super) passed: i64,
 }
 
@@ -52,11 +53,11 @@ pub(super) struct Case {
 pub(super) struct Fixture {
     /// Message ids of the rows 4,001 to 5,000, which are parked.
     parked: Vec<String>,
-    /// Those of the rows 24,001 to 25,000, which are not.
+    /// Message ids of the rows 24,001 to 25,000, which are not parked.
     unread: Vec<String>,
-    /// The transaction that was in flight at the base: of the rows 6,001 to 7,000.
+    /// The transaction that was in flight at the base, with the rows 6,001 to 7,000.
     flight: i64,
-    /// The base's xmax: the first transaction behind what is parked.
+    /// The xmax of the base: the first transaction after those that are parked.
     xmax: i64,
     /// The present snapshot.
     now: String,
@@ -87,7 +88,7 @@ impl Fixture {
         }
     }
 
-    /// The base: everything that is parked, but for a transaction in flight.
+    /// Returns the base: all parked rows are before it, except those of one transaction in flight.
     fn base(&self) -> String {
         format!("'{}:{}:{}'", self.flight, self.xmax, self.flight)
     }
@@ -96,7 +97,7 @@ impl Fixture {
         format!("'{{{}}}'", self.flight)
     }
 
-    /// Relay and cursor as statements of operators take them, $1 to $5.
+    /// Returns relay and cursor in the form that statements of operators take, $1 to $5.
     fn cursor(&self) -> String {
         format!("'main',{},{PARKED},'{}',{}", self.base(), self.now, PARKED + MANY)
     }
@@ -111,7 +112,8 @@ fn repeated(value: &str, times: i64) -> String {
     array((0..times).map(|_| value))
 }
 
-/// The arguments of a checkpoint that parks these rows and resolves those.
+/// Returns the arguments of a checkpoint that parks the rows `parked` and resolves the rows
+/// `resolved`.
 fn checkpoint(parked: RangeInclusive<i64>, message_ids: &[String], resolved: RangeInclusive<i64>) -> String {
     let count = parked.clone().count() as i64;
     let columns =
@@ -125,7 +127,7 @@ fn checkpoint(parked: RangeInclusive<i64>, message_ids: &[String], resolved: Ran
     )
 }
 
-/// The arguments of an insert.
+/// Returns the arguments of an insert.
 fn messages(count: i64) -> String {
     let ids = (0..count).map(|_| MessageId::new().as_uuid());
     let columns =
@@ -176,8 +178,8 @@ pub(super) fn cases(f: &Fixture) -> Vec<Case> {
     add(Relay, "statements.acquire", "", 1, 0, s("'main','b',30,'{}',NULL,NULL,'b'"));
     add(Relay, "statements.holder", "", 1, 0, s("'main'"));
     add(Relay, "statements.renew", "", 1, 0, s("'main',1,30,NULL"));
-    // No index leads from a message id to what is parked: a walk, once in a term, and only when the
-    // log has the row no more.
+    // No index leads from a message id to its parked entry, so this is a walk. It happens once in a
+    // term, and only when the log no longer has the row.
     add(Relay, "statements.is_here", "in the log", 1, 0, one.clone());
     add(Relay, "statements.is_here", "nowhere", 1, PARKED, s("'0190b5a2-0000-7000-8000-000000000001'"));
     add(Relay, "statements.checkpoint", "", 1, 0, s("'main',1,'{}',NULL"));
@@ -195,18 +197,18 @@ pub(super) fn cases(f: &Fixture) -> Vec<Case> {
     add(Relay, "facts.young", "", MANY, 0, format!("'{xmax}',0,{PARKED},{MANY},'{xmax}',{PARKED}"));
 
     add(Relay, "rebase.cursors", "", 1, 0, s(""));
-    // The largest id of what is parked, by all relays: no index has it.
+    // The largest id that any relay has parked, for which there is no index.
     add(Relay, "rebase.advance", "", 1, PARKED, s(""));
     // The smallest id of young rows: each of them is read.
     add(Relay, "rebase.unseen", "", 1, LOG, format!("{PARKED},'{xmax}'"));
     add(Relay, "rebase.in_flight", "", 1, 0, format!("{PARKED},{flight}"));
-    // Rows by the time at which they were written, which no index has.
+    // Rows by the time at which they were written, for which there is no index.
     add(Relay, "rebase.own", "", 1, LOG, PARKED.to_string());
     add(Relay, "rebase.first", "", 1, 0, PARKED.to_string());
     // All decisions are read, and each message that was given up is looked up.
     add(Relay, "rebase.beside", "", PARKED / 3, 2 * PARKED, format!("'main',0,{},'{{}}'", PARKED - 100));
     add(Relay, "rebase.store", "", 1, 0, s("'main',0,'{}'"));
-    // Rows below the base, and then those that are counted.
+    // Rows below the base, and then the rows that are counted.
     add(Relay, "rebase.settled", "", MANY, LOG, format!("{},{base},{now},{MANY}", PARKED + MANY));
     add(Relay, "rebase.above", "", MANY, 0, format!("{PARKED},{MANY}"));
     add(Relay, "rebase.newest", "", 1, 0, s(""));
@@ -232,12 +234,12 @@ pub(super) fn cases(f: &Fixture) -> Vec<Case> {
     add(Relay, "admin.PRESENT", "", 1, 0, s(""));
     add(Relay, "admin.COUNTS", "", MANY, 0, format!("'main',{MANY}"));
     add(Relay, "admin.PARKED_AGE", "", 1, 0, s("'main',4000"));
-    // The rows of the transaction that was in flight are read.
+    // The rows of the transaction in flight are read.
     add(Relay, "admin.BACKLOG", "", 1, MANY, format!("{PARKED},{base},{now},{},{flight}", PARKED + MANY));
     add(Relay, "admin.list", "", 100, 0, s("'main','held',0,100"));
     add(Relay, "admin.list_stuck", "", 100, 0, s("'main','dead',0,100"));
-    // All decisions are read, in the order of their messages, and each entry that was discarded is
-    // looked up.
+    // All decisions are read, in the order of their messages, and each discarded entry is looked
+    // up.
     add(Relay, "admin.list_discarded", "", PARKED / 3, 5 * PARKED, s("'main',0,100"));
     add(Relay, "admin.digest", "", 1, 0, s("'main',4000"));
     for statement in ["admin.LOOK_AT_ENTRIES", "admin.REQUEUE", "admin.DISCARD"] {
@@ -250,7 +252,7 @@ pub(super) fn cases(f: &Fixture) -> Vec<Case> {
     add(Relay, "admin.OVERDUE", "", 1, 0, s("ARRAY[1],ARRAY['2020-01-01']"));
     add(Relay, "admin.EDIT", "", 1, 0, s("'main',4000,'\\x01',NULL"));
     add(Relay, "admin.AUDIT", "", 1, 0, format!("'ann','main','discard','test',NULL,ARRAY[4000],ARRAY[{one}],NULL,NULL"));
-    // Backwards from the last one; those of other relays are passed.
+    // Backwards from the last decision; those of other relays are skipped.
     add(Relay, "admin.RECORDS", "", 100, PARKED, s("'main',100"));
     add(Relay, "operations.OPERATIONS", "", 100, PARKED, s("'main',100"));
     add(Plain, "operations.NOTE", "", 1, 0, s("'ann','main','pause','topic','test'"));
@@ -277,7 +279,7 @@ pub(super) fn cases(f: &Fixture) -> Vec<Case> {
     add(Plain, "retention.LIST", "", 8, 0, s("60"));
     add(Plain, "retention.FORGET_DECISIONS", "", 1, 0, s("34560000,1000"));
     add(Plain, "retention.EXPIRE", "", 8, 0, s("0,604800"));
-    // Counts what is parked.
+    // Counts the parked entries.
     add(Plain, "retention.FORGET", "", 1, PARKED, s("'main',false"));
     cases
 }

@@ -1,9 +1,9 @@
-//! No statement of the outbox costs more because the server's statistics are wrong: PostgreSQL
-//! plans for tables that were never analysed, for tables that were analysed while they were empty,
-//! and keeps plans that it made for other numbers of rows.
+//! No statement of the outbox costs more because the server's statistics are wrong. PostgreSQL
+//! plans for tables that were never analysed or were empty when analysed, and keeps plans that it
+//! made for other numbers of rows.
 //!
-//! The count is that of rows touched by the nodes of a plan, and of its buffers. Buffers alone tell
-//! too little: a join that compares every change with every parked row reads the rows once, and
+//! The tests count the rows and the buffers that the nodes of a plan touch. Buffers alone show too
+//! little: a join that compares every change with every parked row reads the rows once, and then
 //! compares copies of them.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -32,7 +32,7 @@ cases! { "outbox/plans":
 const BESIDE: [&str; 5] =
     ["outbox_exception", "outbox_parked", "outbox_rebased", "outbox_audit", "outbox_operation"];
 
-/// Autovacuum would bring the statistics up to date whenever it likes.
+/// Turns autovacuum off, which would update the statistics at any time.
 async fn without_autovacuum(db: &Database<Postgres>) {
     let segments = (0..8).map(|number| format!("outbox_message_{number}"));
     for table in segments.chain(BESIDE.map(String::from)) {
@@ -40,8 +40,8 @@ async fn without_autovacuum(db: &Database<Postgres>) {
     }
 }
 
-/// A log of transactions with 1,000 messages each, the first half of it parked, and as many
-/// decisions.
+/// Fills the log with transactions of 1,000 messages each. The first half of it is parked, with as
+/// many decisions.
 async fn fill(db: &Database<Postgres>) {
     for _ in 0..LOG / 1_000 {
         db.run(
@@ -69,11 +69,11 @@ async fn fill(db: &Database<Postgres>) {
     }
 }
 
-/// Goal: each statement, planned by statistics that are wrong, touches no more than a few rows for
-/// each row that it is about. Oracle: the server's own count of rows and buffers in each node of
-/// the plan, for generic and custom plans: prepared while the tables were empty and never analysed;
-/// while statistics say that all are empty; while they say that all are full, of which what stands
-/// beside the log is gone.
+/// Goal: each statement, planned with wrong statistics, touches only a few rows for each row that
+/// it concerns. Oracle: the server's own count of rows and buffers in each node of the plan, for
+/// generic and custom plans. The statements are prepared in three ways: while the tables are empty
+/// and never analysed; while statistics say that all tables are empty; and while statistics say
+/// that all are full, although the tables beside the log have been emptied.
 async fn no_statement_follows_the_statistics() {
     on("no_statement_follows_the_statistics", |db: Database<Postgres>| async move {
         let listed = inventory::statements();
@@ -88,7 +88,7 @@ async fn no_statement_follows_the_statistics() {
         db.run("INSERT INTO outbox_relay (relay, epoch, cursor) VALUES ('main', 0, '{}')").await;
         let mut sessions = Sessions::open(&db, &listed).await;
         sessions.measure("planned while empty", 0, &fixture, &mut Vec::new()).await;
-        // Rolled back, and its ids are gone.
+        // The measurements were rolled back, but have used up ids.
         db.run("ALTER SEQUENCE outbox_message_id_seq RESTART").await;
         fill(&db).await;
         db.run("UPDATE outbox_relay SET epoch = 1, holder = 'a', lease_until = now() + interval '1 day'").await;
@@ -116,16 +116,16 @@ async fn no_statement_follows_the_statistics() {
     .await;
 }
 
-/// Rows that ended sessions have read of what is parked.
+/// Rows that finished sessions have read from the tables of parked entries.
 const READ: &str = "SELECT (SELECT sum(idx_tup_read) FROM pg_stat_user_indexes WHERE relname IN ('outbox_exception', \
     'outbox_parked'))::bigint + (SELECT sum(seq_tup_read) FROM pg_stat_user_tables WHERE relname IN \
     ('outbox_exception', 'outbox_parked'))::bigint";
 const STORES: &str = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'relay main checkpoint_store' \
     AND datname = current_database()";
 
-/// Goal: a checkpoint reads what it changes, although the statement was planned while nothing was
-/// parked. Oracle: the server's count of the rows that the session has read, while 40,000 others
-/// are parked.
+/// Goal: a checkpoint reads only the rows that it changes, although its statement was planned while
+/// nothing was parked. Oracle: the server's count of the rows that the session has read, while
+/// 40,000 other entries are parked.
 async fn a_checkpoint_touches_what_it_changes() {
     const OTHERS: i64 = 40_000;
     const EACH: i64 = 100;

@@ -1,4 +1,5 @@
-//! Runs statements as the server has planned them, and counts what they touch.
+//! Runs statements with the plans that the server made, and counts the rows and buffers that they
+//! touch.
 
 use outbox::postgres::inventory::{self, Listed};
 use serde_json::Value;
@@ -7,12 +8,12 @@ use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Postgres, Row as _};
 use super::cases::{Case, Fixture, Session, cases};
 use crate::outbox::support::Database;
 
-/// Rows and buffers for each row that a statement is about. The most that any needs are 35, to look
-/// an id up in all eight segments twice.
+/// Rows and buffers for each row that a statement concerns. The maximum that any needs is 35: to
+/// look an id up in all eight segments twice.
 const EACH: i64 = 40;
-/// Rows and buffers for each row that it may read once.
+/// Rows and buffers for each row that a statement may read once.
 const PASSED: i64 = 3;
-/// A look into each segment, its catalog, and the sequence.
+/// Rows and buffers of any statement: a look into each segment, its catalog, and the sequence.
 const ALWAYS: i64 = 80;
 
 /// The rows and buffers that a statement has touched.
@@ -23,8 +24,8 @@ struct Touched {
 }
 
 impl Touched {
-    /// Sums up the nodes of a plan. Whatever changes rows inside WITH is counted by itself: it may
-    /// run after the statement's own nodes.
+    /// Sums up the nodes of a plan. A node inside WITH that changes rows is counted separately: it
+    /// may run after the statement's own nodes.
     fn of(plan: &Value) -> Self {
         fn buffers(node: &Value) -> i64 {
             let blocks = |name| node[name].as_i64().unwrap_or_default();
@@ -55,8 +56,8 @@ impl Touched {
     }
 }
 
-/// Sessions in which every statement is prepared: as the relay sets them, and as the server gives
-/// them; with generic and with custom plans.
+/// Sessions in which every statement is prepared: with the relay's settings and with the server's,
+/// with generic and with custom plans.
 pub(super) struct Sessions {
     open: Vec<Open>,
 }
@@ -87,8 +88,9 @@ impl Sessions {
         Self { open }
     }
 
-    /// Runs each case in its sessions, and adds a line for each that touches too much. So many
-    /// `dead` rows may stand in its way, until no transaction of the whole server is older.
+    /// Runs each case in its sessions, and adds a line to `found` for each that touches too much.
+    /// `dead` deleted rows may be in its way for as long as some transaction on the server is older
+    /// than their deletion.
     pub(super) async fn measure(
         &mut self,
         state: &str,
@@ -98,8 +100,8 @@ impl Sessions {
     ) {
         for case in cases(fixture) {
             for open in self.open.iter_mut().filter(|open| open.session == case.session) {
-                // The first run of a session also fills its caches, and the first one after rows
-                // were deleted marks them in the indexes.
+                // The first run of a session also fills its caches, and the first run after a
+                // deletion marks the dead rows in the indexes.
                 open.touched(&case).await;
                 let touched = open.touched(&case).await;
                 let most = EACH * case.rows + PASSED * (case.passed + dead) + ALWAYS;
