@@ -288,9 +288,11 @@ async fn decide_entries(
     for (entry, verdict) in entries.iter().zip(verdicts) {
         outcomes.push(match verdict {
             Ok(()) => Ok(done.to_owned()),
-            Err(error @ (DecideError::NotDead { .. } | DecideError::NoSuchEntry { .. }))
-                if explained < EXPLAINED_MAX =>
-            {
+            Err(
+                error @ (DecideError::NotDead { .. }
+                | DecideError::NoSuchEntry { .. }
+                | DecideError::Trying { .. }),
+            ) if explained < EXPLAINED_MAX => {
                 explained += 1;
                 Err(explain(place, entry, error).await)
             }
@@ -309,9 +311,12 @@ fn chosen(message: &DeadMessage) -> Option<ChosenEntry> {
 /// Returns the earlier decision and the entry's state, if the database has them; otherwise the
 /// error itself.
 async fn explain(place: &OutboxPlace, entry: &ChosenEntry, error: DecideError) -> OperateError {
+    // It can still be decided about, and the error says when.
+    let is_open = matches!(error, DecideError::Trying { .. });
     let error = OperateError::from(error);
     let Ok(named) = entry.message_id.parse::<MessageRef>() else { return error };
     match outcome(place, &named).await {
+        Ok(Some(outcome)) if is_open => OperateError::new(error.kind(), format!("{outcome}; {error}")),
         Ok(Some(outcome)) => OperateError::new(error.kind(), outcome),
         _ => error,
     }
