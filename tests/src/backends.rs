@@ -86,7 +86,7 @@ impl Backend {
     /// Returns its address; empty for a component inside the process.
     ///
     /// # Errors
-    /// A text that says which variable is not set.
+    /// The variable is not set; the text names it.
     pub fn address(self) -> Result<String, String> {
         let Some(variable) = self.variable() else { return Ok(String::new()) };
         match std::env::var(variable) {

@@ -199,7 +199,7 @@ impl Cluster {
         run(self.services()?.args(["stop", "pgbouncer", "--immediate"])).await
     }
 
-    /// Starts the server again; returns when it answers.
+    /// Starts the server. Returns when it answers.
     ///
     /// # Errors
     /// The task runner failed; the error holds its output.
@@ -249,7 +249,7 @@ impl Cluster {
     /// Runs one or more statements as the administrator.
     ///
     /// # Errors
-    /// The database's.
+    /// The connection or a statement failed.
     pub async fn execute(&self, sql: &str) -> Outcome {
         let mut admin = PgConnection::connect(&self.url()).await?;
         sqlx::raw_sql(sqlx::AssertSqlSafe(sql)).execute(&mut admin).await?;
@@ -260,7 +260,7 @@ impl Cluster {
     /// Returns the first column of the first row as a text.
     ///
     /// # Errors
-    /// The database's, or there is no row.
+    /// The connection or the statement failed, or there is no row.
     pub async fn text(&self, sql: &str) -> Result<String, Failure> {
         let mut admin = PgConnection::connect(&self.url()).await?;
         let text = sqlx::query_scalar(sqlx::AssertSqlSafe(sql)).fetch_one(&mut admin).await?;

@@ -45,7 +45,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 impl Received {
-    /// Keeps a body, or refuses it while it plays busy.
+    /// Stores a body, unless requests are still to be refused.
     fn take<M: prost::Message + Default>(&self, headers: &HeaderMap, body: &Bytes) -> Result<M, StatusCode> {
         let busy = self.busy.fetch_update(Ordering::AcqRel, Ordering::Acquire, |left| left.checked_sub(1));
         if busy.is_ok() {

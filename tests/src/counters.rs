@@ -23,9 +23,9 @@ pub struct Counters {
 /// The kind of a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
-    /// Only grows.
+    /// A count that only grows.
     Counter,
-    /// Shows a value of the moment.
+    /// A present value.
     Gauge,
     /// Records samples.
     Histogram,
@@ -144,7 +144,7 @@ impl Counters {
     /// the emitted metrics. Only names that begin with `prefix` count.
     ///
     /// # Panics
-    /// They differ.
+    /// The sets differ.
     pub fn assert_all_emitted(&self, table: &[Metric], prefix: &str, describe: fn()) {
         let of_prefix = |metrics: BTreeSet<Emitted>| -> BTreeSet<Emitted> {
             metrics.into_iter().filter(|metric| metric.name.starts_with(prefix)).collect()

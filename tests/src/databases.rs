@@ -200,7 +200,7 @@ impl Database<Postgres> {
     /// refuses gets its name. Both changes stay within this database.
     ///
     /// # Errors
-    /// The administrator is no superuser.
+    /// The administrator is not a superuser.
     pub async fn refuse_wal_functions(&self) -> Outcome {
         self.execute(
             "SET allow_system_table_mods = on;
@@ -304,7 +304,7 @@ impl<DB: Dialect> Database<DB> {
     /// to use their sequences.
     ///
     /// # Errors
-    /// The database's.
+    /// The connection or a statement failed.
     pub async fn let_use(&self, role: Role, tables: &str) -> Outcome {
         if DB::BACKEND == Backend::Sqlite {
             return Ok(());
@@ -320,7 +320,7 @@ impl<DB: Dialect> Database<DB> {
     /// Runs one or more statements, each committed by itself.
     ///
     /// # Errors
-    /// The database's.
+    /// The connection or a statement failed.
     pub async fn execute(&self, sql: &str) -> Outcome {
         let mut connection = self.admin.acquire().await?;
         <DB as Dialect>::execute(&mut connection, sql).await?;
@@ -330,7 +330,7 @@ impl<DB: Dialect> Database<DB> {
     /// Returns the first column of the first row as a number.
     ///
     /// # Errors
-    /// The database's, or there is no row.
+    /// The connection or the statement failed, or there is no row.
     pub async fn integer(&self, sql: &str) -> Result<i64, Failure> {
         let mut connection = self.admin.acquire().await?;
         let first = <DB as Dialect>::integers(&mut connection, sql).await?.first().copied();
@@ -340,7 +340,7 @@ impl<DB: Dialect> Database<DB> {
     /// Returns the first column of all rows as texts.
     ///
     /// # Errors
-    /// The database's.
+    /// The connection or a statement failed.
     pub async fn texts(&self, sql: &str) -> Result<Vec<String>, Failure> {
         let mut connection = self.admin.acquire().await?;
         Ok(<DB as Dialect>::texts(&mut connection, sql).await?)
@@ -349,7 +349,7 @@ impl<DB: Dialect> Database<DB> {
     /// Appends an entry in a transaction of its own. Returns its position in the log.
     ///
     /// # Errors
-    /// The database's.
+    /// The connection or a statement failed.
     pub async fn append(&self, topic: &str, key: &str, payload: &str) -> Result<i64, Failure> {
         let mut connection = self.producer.acquire().await?;
         Ok(DB::append(&mut connection, topic, key, payload).await?)

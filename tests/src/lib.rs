@@ -1,27 +1,27 @@
-//! The harness of the conformance suites and the end-to-end tests: real components, each test with
-//! its own database, topics and processes, all of them removed afterwards.
+//! The shared parts of the conformance suites and the end-to-end tests: real components, and for
+//! each test its own database, topics and processes, all removed afterwards.
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! |---|---|
-//! | [`backends`] | [`Backend`]: which components there are, and whether this run has them |
+//! | [`backends`] | [`Backend`]: the components that tests run against, and whether this run has them |
 //! | [`trial`](mod@trial) | [`trial()`], [`run()`]: one test with a deadline, listed as ignored when a backend is missing |
-//! | [`stage`] | [`Stage`]: what a test has made and what it shows when it fails |
-//! | [`eventually`](mod@eventually) | [`eventually()`]: waiting for a condition, never for a time |
+//! | [`stage`] | [`Stage`]: resources of a test, and the evidence that it shows when it fails |
+//! | [`eventually`](mod@eventually) | [`eventually()`]: waits for a condition, never for a fixed time |
 //! | [`cluster`] | [`Cluster`]: a PostgreSQL server of the test's own, which it may crash, copy and promote |
-//! | [`counters`] | [`Counters`]: what the components have counted |
+//! | [`counters`] | [`Counters`]: the metrics that the components report |
 //! | [`kafka_server`] | a Kafka server of the test's own, behind a port that the test holds |
-//! | [`log`] | what this process logs |
-//! | [`copies`] | new databases, copied from one that is migrated, and their end |
+//! | [`log`] | the log of this process |
+//! | [`copies`] | new databases, copied from a migrated one, and their removal |
 //! | [`databases`] | [`Database`]: a migrated database of the test's own |
 //! | [`brokers`] | [`Broker`]: topics, publishers, subscriptions and a plain client of every broker |
 //! | [`roles`] | the users of least privilege that the suites run under on PostgreSQL |
-//! | [`services`] | restarting a service in the middle of a test |
+//! | [`services`] | restarts of services in the middle of a test |
 //! | [`relay_process`] | [`RelayProcess`]: the real `relay` program as a child |
 //! | [`build`] | programs of the workspace that tests start |
 //! | [`workload`] | a producer and a consumer whose effects can be counted |
-//! | [`facts`] | the numbered facts that tests send and apply, and what the checker says of them; pure |
+//! | [`facts`] | the numbered facts that tests send and apply, and the verdict of the checker; pure |
 //! | [`hostile`] | names that no setting may accept |
-//! | [`log_capture`] | what a client says to PostgreSQL, read along on the wire |
+//! | [`log_capture`] | the statements that a client sends to PostgreSQL, recorded on the wire |
 //! | [`tls`] | an authority of the test's own, and servers that speak TLS before a service |
 
 pub mod backends;

@@ -22,7 +22,7 @@ pub enum Role {
     Consumer,
     /// Takes idempotency keys, runs sagas, and enqueues.
     Service,
-    /// Reads only.
+    /// Only reads.
     Observer,
 }
 
@@ -58,7 +58,7 @@ const LOCK: &str = "SELECT pg_advisory_xact_lock(8031170788430771317)";
 /// Runs the toolkit's own script of rights on a migrated database.
 ///
 /// # Errors
-/// The database's.
+/// The connection or a statement failed.
 pub async fn grant(connection: &mut PgConnection, lines: &[Line], schema: Option<&Identifier>) -> Outcome {
     exist().await?;
     for line in lines {

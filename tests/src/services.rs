@@ -22,8 +22,8 @@ pub async fn restart(backend: Backend) -> Outcome {
     services(&["restart", service(backend)?]).await
 }
 
-/// Stops a service as a crash does. The end of the test starts it again, whatever the test's
-/// outcome.
+/// Stops a service as a crash does. It is started again at the latest when the test ends, whatever
+/// its outcome.
 ///
 /// # Errors
 /// The task runner failed; the error holds its output.

@@ -50,7 +50,7 @@ pub fn at_night(trials: Vec<Trial>) -> Vec<Trial> {
     trials.into_iter().map(|trial| trial.with_kind(NIGHT)).collect()
 }
 
-/// The mark of a test of the night.
+/// The mark of tests of the night.
 const NIGHT: &str = "night";
 
 /// The variable that selects the tests: `gate` or `night`. Unset, all tests run.

@@ -165,7 +165,7 @@ impl<DB: Dialect> Workload<DB> {
     /// Begins a transaction that may write.
     ///
     /// # Errors
-    /// The database's.
+    /// The connection or a statement failed.
     pub async fn begin(&self) -> Result<Transaction<'static, DB>, Failure> {
         let statement = if DB::BACKEND == Backend::Sqlite { "BEGIN IMMEDIATE" } else { "BEGIN" };
         Ok(self.database.producer.begin_with(statement).await?)
@@ -219,7 +219,7 @@ impl<DB: Dialect> Workload<DB> {
     /// Returns how often the consumer received a message that already had its effect.
     ///
     /// # Errors
-    /// The database's.
+    /// The connection or a statement failed.
     pub async fn repeated(&self) -> Result<i64, Failure> {
         self.database.integer("SELECT count(*) FROM repeated").await
     }
@@ -227,7 +227,7 @@ impl<DB: Dialect> Workload<DB> {
     /// Returns the committed orders.
     ///
     /// # Errors
-    /// The database's.
+    /// The connection or a statement failed.
     pub async fn placed(&self) -> Result<Vec<Fact>, Failure> {
         let rows = self.database.texts("SELECT key || '#' || seq FROM placed").await?;
         rows.iter().map(|row| parse(row)).collect()
@@ -236,7 +236,7 @@ impl<DB: Dialect> Workload<DB> {
     /// Returns the orders that took effect, in the order of their effects.
     ///
     /// # Errors
-    /// The database's.
+    /// The connection or a statement failed.
     pub async fn effects(&self) -> Result<Vec<Fact>, Failure> {
         let rows = self.database.texts("SELECT fact FROM effect ORDER BY n").await?;
         rows.iter().map(|row| parse(row)).collect()
@@ -255,7 +255,7 @@ pub struct Consumer {
 }
 
 impl Consumer {
-    /// Stops it between two deliveries, and waits until it has ended.
+    /// Stops the consumer between two deliveries, and waits until it has ended.
     ///
     /// # Errors
     /// The consumer panicked.

@@ -68,7 +68,7 @@ pub trait Broker: Send + Sync {
     /// Returns a connector with the right settings.
     fn connector(&self) -> Result<Arc<dyn Connector>, Failure>;
 
-    /// Returns a connector whose address nothing listens at.
+    /// Returns a connector to an address on which nothing listens.
     fn unreachable(&self) -> Result<Arc<dyn Connector>, Failure>;
 
     /// Returns a connector with wrong credentials; none where the broker under test needs no

@@ -65,7 +65,7 @@ impl Sqs {
     /// Removes every message of a queue, as SQS removes those that are older than its retention.
     ///
     /// # Errors
-    /// The server's.
+    /// The server refused or is unavailable.
     pub async fn forget(&self, queue: &str) -> Outcome {
         self.client.purge_queue().queue_url(self.url(queue).await?).send().await?;
         Ok(())
@@ -74,7 +74,7 @@ impl Sqs {
     /// Returns how many messages a queue can hand out.
     ///
     /// # Errors
-    /// The server's.
+    /// The server refused or is unavailable.
     pub async fn waiting(&self, queue: &str) -> Result<u64, Failure> {
         let wanted = QueueAttributeName::ApproximateNumberOfMessages;
         let asked = self.client.get_queue_attributes().queue_url(self.url(queue).await?);

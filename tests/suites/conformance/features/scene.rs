@@ -381,8 +381,8 @@ impl<DB: Dialect> Scene<DB> {
                 if is_wanted && !is_given_up {
                     expected.insert(id.to_string());
                 }
-                // The database assigns the message id of a row, so the broker cannot be told to
-                // refuse it by id.
+                // The database assigns the message id of a row, so the test cannot make the broker
+                // refuse it by its id.
                 if self.is_adopted() && !(is_refused && is_chosen(REFUSED_KEY)) {
                     let payload = serde_json::to_string(&order)?;
                     rows.push(format!(

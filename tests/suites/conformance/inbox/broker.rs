@@ -53,7 +53,7 @@ impl Broker {
         self.changes.send_replace(());
     }
 
-    /// Stops marking redeliveries, as Kafka never does.
+    /// Stops marking redeliveries; Kafka never marks them.
     pub fn says_nothing_of_redeliveries(&self) {
         self.lock().is_silent = true;
     }

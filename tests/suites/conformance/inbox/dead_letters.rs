@@ -1,4 +1,4 @@
-//! Dead letters: nothing is lost, and a redrive takes effect once, too.
+//! Dead letters: nothing is lost, and a redrive takes effect only once.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 

@@ -209,8 +209,8 @@ async fn a_discarded_dead_letter_lets_its_key_go_on<DB: TestDatabase>(database: 
 }
 
 /// Goal: a held message that is rejected, or reaches the maximum of attempts, is an ordinary dead
-/// letter with its own reason, error and attempts, and the rest stays held. Oracle: the dead
-/// letters, then the order of the effects.
+/// letter with its own reason, error and attempts. The rest stays held. Oracle: the dead letters,
+/// then the order of the effects.
 async fn a_held_message_that_fails_holds_those_behind_it<DB: TestDatabase>(database: &Database<DB>) {
     let inbox = database.inbox().await;
     let (rejects, fails) = (Rejects::these(["a", "b"]), Rejects::these(["c"]));

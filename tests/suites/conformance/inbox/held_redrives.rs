@@ -287,10 +287,10 @@ async fn held_first<DB: TestDatabase + Dialect>(inbox: &Inbox<DB>, payloads: &[&
     }
 }
 
-/// Goal: when the database ends a held message's transaction after its handler began (its session
-/// was idle too long, or its dead letter could not be closed), that counts as for a delivery, and
-/// the consumer still looks at the other keys. Oracle: it is dead while others succeed, and a key
-/// behind it takes effect.
+/// Goal: the database can end a held message's transaction after its handler began, because the
+/// session was idle too long or its dead letter could not be closed. That counts as for a delivery,
+/// and the consumer still looks at the other keys. Oracle: the message is dead while others
+/// succeed, and a key behind it takes effect.
 async fn a_failure_after_the_handler_began_is_counted_and_ends_no_look_on_postgres() {
     let Some(database) = <Postgres as TestDatabase>::create().await else { return };
     let inbox = database.inbox().await;

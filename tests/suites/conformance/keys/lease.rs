@@ -1,4 +1,4 @@
-//! Keys held on lease.
+//! Keys that are held on a lease.
 
 use std::num::NonZeroU32;
 use std::task::Poll;

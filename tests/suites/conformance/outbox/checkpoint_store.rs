@@ -325,7 +325,7 @@ async fn operators_decide_about_dead_entries_only<DB: TestDialect>(db: Database<
 }
 
 /// Goal: an entry that is retried in vain until an operator acts can be discarded or edited between
-/// two retries, but not while the relay may be sending it. Oracle: the verdicts, and the entries
+/// two retries. While the relay may be sending it, it cannot. Oracle: the verdicts, and the entries
 /// that the relay reads as due: the discarded one, and the edited one with its new content.
 async fn operators_decide_about_entries_that_are_retried_for_them<DB: TestDialect>(
     db: Database<DB>,

@@ -124,8 +124,8 @@ async fn a_sequence_that_is_set_back_while_a_relay_leads_ends_its_term() {
     .await;
 }
 
-/// Returns, in the order of ids, the key of each parked message and the payload of its copy, which
-/// is the key of the message that was copied.
+/// Returns the key of each parked message, in the order of ids, with the payload of its copy. The
+/// payload is the key of the message that was copied.
 pub(super) async fn beside(db: &Database<Postgres>) -> Vec<(String, Option<String>)> {
     let question = "SELECT e.key, convert_from(p.payload, 'UTF8') FROM outbox_exception AS e
         LEFT JOIN outbox_parked AS p USING (relay, shard, id) ORDER BY id";
@@ -557,7 +557,7 @@ async fn producers_go_on_while_cursors_are_compared() {
     .await;
 }
 
-/// As a dump reads them, for hours.
+/// A dump reads the cursors, for hours.
 async fn who_reads_the_cursors_keeps_no_rebase_waiting() {
     each(async |db: Database<Postgres>| {
         drop(after_ten(&db).await);

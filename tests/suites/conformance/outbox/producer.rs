@@ -340,8 +340,8 @@ async fn a_commit_wakes_the_relay<DB: TestDialect>(db: Database<DB>) -> Database
     db
 }
 
-/// A real conflict: a second connection holds what the work needs, and the work fails with the
-/// database's own error.
+/// The work fails with the database's own error for a conflict. On PostgreSQL a statement raises
+/// it; on SQLite a second connection causes it.
 async fn a_conflict_runs_again_with_the_same_ids<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
     let attempts = Arc::new(AtomicUsize::new(0));
     let seen = Arc::new(std::sync::Mutex::new(Vec::new()));
