@@ -1,4 +1,4 @@
-//! Explores a model and says what was found.
+//! Explores a model and returns the findings.
 
 use std::fmt::Debug;
 use std::hash::Hash;
@@ -10,15 +10,15 @@ use stateright::{Checker, Expectation, HasDiscoveries, Model};
 /// The findings of an exploration.
 #[derive(Debug, Clone, Serialize)]
 pub struct Explored {
-    /// Different states that were reached: all there are, unless a promise is broken.
+    /// Number of different states that were reached: all that exist, unless a promise is broken.
     pub states: usize,
-    /// The longest shortest way to a state, in steps.
+    /// The largest distance of a state from an initial one, in steps.
     pub depth: usize,
-    /// How long it took.
+    /// Duration of the exploration.
     pub took: Duration,
-    /// Promises that a state breaks, each with the steps that lead there.
+    /// Broken promises, each with the steps to a state that breaks it.
     pub broken: Vec<Broken>,
-    /// Properties that should be reachable and are not: the model would prove too little.
+    /// Properties that should be reachable but are not: the model would prove too little.
     pub unreachable: Vec<&'static str>,
 }
 
@@ -27,12 +27,12 @@ pub struct Explored {
 pub struct Broken {
     /// The promise.
     pub promise: &'static str,
-    /// The shortest way to a state that breaks it.
+    /// The shortest path to a state that breaks it.
     pub steps: Vec<String>,
 }
 
 impl Explored {
-    /// Whether every promise holds and the model reaches what it should.
+    /// Returns whether every promise holds and the model reaches every state that it should.
     #[must_use]
     pub fn holds(&self) -> bool {
         self.broken.is_empty() && self.unreachable.is_empty()
@@ -40,8 +40,7 @@ impl Explored {
 }
 
 /// Visits every reachable state of a model, breadth first, and stops at the first that breaks a
-/// promise: the way there is the shortest, or nearly, because as many threads search as there are
-/// processors.
+/// promise. The path there is the shortest, or nearly: every processor runs a thread of the search.
 pub fn explore<M>(model: M) -> Explored
 where
     M: Model + Send + Sync + 'static,

@@ -1,4 +1,4 @@
-//! Explores the models and prints what was found: `cargo run --release -p model -- --large`.
+//! Explores the models and prints the findings: `cargo run --release -p model -- --large`.
 
 use std::process::ExitCode;
 
@@ -13,10 +13,10 @@ struct Arguments {
     /// Larger bounds: minutes instead of seconds.
     #[arg(long)]
     large: bool,
-    /// Also explore the models with one rule left out at a time; each must be found.
+    /// Also explore the models with one rule left out at a time; each absence must be found.
     #[arg(long)]
     breakages: bool,
-    /// How to print what was found.
+    /// The format of the findings.
     #[arg(long, value_enum, default_value = "table")]
     output: Output,
 }
@@ -30,7 +30,7 @@ enum Output {
 #[derive(Debug, Serialize)]
 struct Line {
     model: String,
-    /// Whether a broken promise is what is expected.
+    /// Whether a broken promise is expected.
     is_breakage: bool,
     #[serde(flatten)]
     found: Explored,

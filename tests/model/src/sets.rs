@@ -1,81 +1,81 @@
-//! Small sets of entries, and places in the log.
+//! Small sets of entries, and positions in the log.
 
-/// An entry of the log. Ids are handed out in this order, before the transactions commit.
+/// An entry of the log. Ids are assigned in this order, before the transactions commit.
 pub type Entry = u8;
 
-/// A set of up to eight entries.
+/// A set of entries below eight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Set(pub u8);
 
 impl Set {
-    /// Whether it holds the entry.
+    /// Returns whether it holds the entry.
     #[must_use]
     pub fn has(self, entry: Entry) -> bool {
         self.0 & (1 << entry) != 0
     }
 
-    /// With the entry.
+    /// Returns the set with the entry.
     #[must_use]
     pub fn with(self, entry: Entry) -> Self {
         Self(self.0 | (1 << entry))
     }
 
-    /// Without the entries of another set.
+    /// Returns the set without the entries of another set.
     #[must_use]
     pub fn without(self, other: Self) -> Self {
         Self(self.0 & !other.0)
     }
 
-    /// The entries of both.
+    /// Returns the union of both sets.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// Whether all of it is in the other set.
+    /// Returns whether all of it is in the other set.
     #[must_use]
     pub fn is_within(self, other: Self) -> bool {
         self.without(other).0 == 0
     }
 
-    /// Its entries in the order of their ids.
+    /// Returns its entries in the order of their ids.
     pub fn iter(self) -> impl Iterator<Item = Entry> {
         (0..8).filter(move |entry| self.has(*entry))
     }
 }
 
-/// How far a relay has come: everything of `base`, and of the difference up to `head` what lies at
-/// or below `after`.
+/// The position of a relay: everything in `base` is settled, and of the difference up to `head`
+/// everything at or below `after`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Cursor {
-    /// Visible when the difference began.
+    /// The entries visible when the difference began.
     pub base: Set,
-    /// Where the difference ends and how far it is settled.
+    /// The entries visible where the difference ends, and the last settled one.
     pub progress: Option<(Set, Entry)>,
 }
 
 impl Cursor {
-    /// Inside the difference between two snapshots.
+    /// Returns a cursor inside the difference between two snapshots.
     #[must_use]
     pub fn inside(base: Set, head: Set, after: Entry) -> Self {
         Self { base, progress: Some((head, after)) }
     }
 
-    /// Returns the entries that it calls settled.
+    /// Returns the entries that are settled by it.
     #[must_use]
     pub fn settled(self) -> Set {
         let Some((head, after)) = self.progress else { return self.base };
         head.without(self.base).iter().filter(|entry| *entry <= after).fold(self.base, Set::with)
     }
 
-    /// The entry to read next, with its difference, when `visible` is what has committed by now.
+    /// Returns the entry to read next, with its difference, if `visible` has committed by now.
     #[must_use]
     pub fn next(self, visible: Set) -> Option<Read> {
         let in_progress = self.progress.and_then(|(head, after)| {
             let entry = head.without(self.base).iter().find(|entry| *entry > after)?;
             Some(Read { entry, base: self.base, head })
         });
-        // A difference that is finished: the next one begins where it ended.
+        // The difference is finished: the next one begins where it ended.
         in_progress.or_else(|| {
             let base = self.progress.map_or(self.base, |(head, _)| head);
             Some(Read { entry: visible.without(base).iter().next()?, base, head: visible })
@@ -83,7 +83,7 @@ impl Cursor {
     }
 }
 
-/// An entry that was read, and the difference it belongs to.
+/// An entry that was read, and the difference to which it belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Read {
     /// The entry.
@@ -95,7 +95,7 @@ pub struct Read {
 }
 
 impl Read {
-    /// The cursor right behind this entry.
+    /// Returns the cursor right behind this entry.
     #[must_use]
     pub fn cursor(self) -> Cursor {
         Cursor::inside(self.base, self.head, self.entry)

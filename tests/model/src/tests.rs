@@ -1,4 +1,4 @@
-//! The models hold, and every rule that is left out is missed.
+//! Every promise of the models holds, and the absence of every rule is found.
 
 use crate::{consumers, explore, relays, sagas, transactions};
 

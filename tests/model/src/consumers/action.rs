@@ -10,19 +10,19 @@ use crate::sets::{Entry, Set};
 /// One step of one worker, or of time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Action {
-    /// A worker is handed the delivery at this place.
+    /// A worker receives the delivery at this place of the log.
     Receive(usize, usize),
     /// A worker inserts the inbox row and applies the effect, finds a duplicate, or is refused.
     Admit(usize),
     /// A worker's transaction commits.
     Commit(usize),
-    /// A worker's transaction commits and the worker does not hear of it.
+    /// A worker's transaction commits, but the worker gets no answer.
     CommitUnheard(usize),
     /// A worker acknowledges.
     Acknowledge(usize),
     /// A worker crashes: what is not committed is rolled back.
     Crash(usize),
-    /// The oldest messages become too old, and their inbox rows go.
+    /// The oldest messages expire, and their inbox rows are removed.
     Expire,
 }
 
@@ -116,7 +116,7 @@ impl Model for Consumers {
 }
 
 impl Consumers {
-    /// Every log that holds at least one message.
+    /// Returns every log that holds at least one message.
     fn logs(&self) -> Vec<Vec<Entry>> {
         let mut logs: Vec<Vec<Entry>> = vec![Vec::new()];
         let mut all = Vec::new();
@@ -130,12 +130,13 @@ impl Consumers {
         all
     }
 
-    /// Which inbox a worker's rows are in.
+    /// Returns the index of the inbox that holds a worker's rows.
     fn inbox(&self, worker: usize) -> usize {
         if self.breakage == Breakage::DedupByIdAlone { 0 } else { self.workers[worker] }
     }
 
-    /// A row that another transaction has inserted and not committed makes the second one wait.
+    /// Returns whether a worker must wait because another transaction has inserted this row and not
+    /// committed it.
     fn must_wait(&self, state: &State, worker: usize, place: usize) -> bool {
         if matches!(self.breakage, Breakage::SelectThenInsert | Breakage::GuardOff) {
             return false;
@@ -146,7 +147,7 @@ impl Consumers {
         })
     }
 
-    /// Whether a transaction that is open holds a row of this message: its removal waits.
+    /// Returns whether an open transaction holds a row of this message: its removal waits.
     fn is_held(&self, state: &State, entry: Entry) -> bool {
         let holds = |work: &Work| matches!(work, Work::Applied(place) | Work::Remembered(place) if state.entry(*place) == entry);
         state.workers.iter().any(holds)

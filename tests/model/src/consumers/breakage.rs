@@ -1,6 +1,6 @@
 //! Rules that can be left out.
 
-/// A rule that is left out, to see that its absence is found.
+/// A rule that is left out, to check that its absence is found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Breakage {
     /// All rules are kept.

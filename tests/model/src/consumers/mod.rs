@@ -2,15 +2,15 @@
 //!
 //! | file | what it holds |
 //! |---|---|
-//! | `state.rs` | what there is |
-//! | `action.rs` | what can happen next, and what then is |
-//! | `promise.rs` | what must hold, and what must be reachable |
+//! | `state.rs` | the state |
+//! | `action.rs` | the actions, and the states that follow |
+//! | `promise.rs` | properties that must hold, and states that must be reachable |
 //! | `breakage.rs` | rules that can be left out |
 //!
-//! Every log over the entries up to a length is an initial state, so whatever relays do, its
-//! outcome is among them. A worker may be handed any delivery that is not acknowledged, also one
-//! that another worker has in hand: that covers redelivery, rebalance, and a worker that lost its
-//! session and does not know.
+//! Every log over the entries up to a length is an initial state, so every possible outcome of
+//! relays is among them. A worker may receive any delivery that is not acknowledged, even one that
+//! another worker is processing. That covers redelivery, a rebalance, and a worker that has lost
+//! its session without noticing.
 
 mod action;
 mod breakage;
@@ -24,32 +24,32 @@ pub use state::{Inbox, State, Work};
 /// The bounds of one exploration.
 #[derive(Debug, Clone)]
 pub struct Consumers {
-    /// Different messages.
+    /// Number of different messages.
     pub entries: u8,
-    /// How long the logs are at most, copies included.
+    /// Maximum length of the logs, copies included.
     pub log_max: usize,
-    /// The consumer's name of each worker.
+    /// The consumer of each worker.
     pub workers: Vec<usize>,
-    /// How many crashes and commits of unknown outcome there are.
+    /// Maximum number of crashes and commits of unknown outcome.
     pub faults_max: u8,
     /// The rule that is left out.
     pub breakage: Breakage,
 }
 
 impl Consumers {
-    /// Bounds that explore within seconds.
+    /// Returns bounds that are explored within seconds.
     #[must_use]
     pub fn small() -> Self {
         Self { entries: 2, log_max: 2, workers: vec![0, 0, 1], faults_max: 1, breakage: Breakage::Nothing }
     }
 
-    /// Bounds that explore within minutes.
+    /// Returns bounds that are explored within minutes.
     #[must_use]
     pub fn large() -> Self {
         Self { log_max: 3, faults_max: 2, ..Self::small() }
     }
 
-    /// Small bounds with a rule left out.
+    /// Returns small bounds with a rule left out.
     #[must_use]
     pub fn without(breakage: Breakage) -> Self {
         Self { breakage, ..Self::small() }

@@ -5,16 +5,16 @@ use crate::sets::{Entry, Set};
 /// The work of a worker at this moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Work {
-    /// Nothing.
+    /// It does nothing.
     Idle,
-    /// A delivery, by its place in the log.
+    /// It has received the delivery at this place of the log.
     Received(usize),
     /// It has inserted the inbox row and applied the effect; neither is committed.
     Applied(usize),
-    /// Only with the breakage: the inbox row is committed, the effect is not.
+    /// The inbox row is committed, the effect is not. Only with the breakage.
     Remembered(usize),
-    /// The transaction has committed, or found a duplicate, or the message is dead-lettered: it may
-    /// acknowledge.
+    /// The transaction has committed or found a duplicate, or the message is dead-lettered. The
+    /// worker may acknowledge.
     Settled(usize),
 }
 
@@ -23,24 +23,24 @@ pub enum Work {
 pub struct Inbox {
     /// Committed inbox rows.
     pub rows: Set,
-    /// How often each message took effect.
+    /// Number of effects of each message.
     pub effects: Vec<u8>,
-    /// Messages that were refused.
+    /// Messages that were dead-lettered.
     pub dead: Set,
     /// Places of the log that are acknowledged.
     pub acknowledged: Set,
 }
 
-/// Everything.
+/// The whole state.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct State {
     /// The messages that the broker hands out, in its order.
     pub log: Vec<Entry>,
-    /// One for each consumer's name.
+    /// The inbox of each consumer.
     pub inboxes: Vec<Inbox>,
-    /// One for each worker.
+    /// The work of each worker.
     pub workers: Vec<Work>,
-    /// Messages below are too old: their inbox rows are gone.
+    /// Messages below this one have expired: their inbox rows are gone.
     pub horizon: Entry,
     /// Crashes and commits of unknown outcome so far.
     pub faults: u8,
@@ -49,7 +49,7 @@ pub struct State {
 }
 
 impl State {
-    /// The message of a place.
+    /// Returns the message at a place of the log.
     #[must_use]
     pub fn entry(&self, place: usize) -> Entry {
         self.log[place]

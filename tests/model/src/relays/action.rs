@@ -17,24 +17,24 @@ pub enum Action {
     Commit(Entry),
     /// A producer's transaction is rolled back.
     RollBack(Entry),
-    /// The lease runs out by the database's clock; its holder need not notice.
+    /// The lease expires by the database's clock; its holder need not notice.
     Expire,
     /// A relay is granted the lease and loads the cursor.
     Acquire(usize),
-    /// A relay reads to the end of a difference. Its set is fixed when it is opened, so one step
-    /// stands for all pages.
+    /// A relay reads to the end of a difference. The set is fixed when the difference is opened, so
+    /// one step stands for all pages.
     Read(usize),
     /// A relay sends the message at this place of its run.
     Send(usize, Entry),
-    /// The broker takes the message at this place of a relay's run.
+    /// The broker accepts the message at this place of a relay's run.
     Arrive(usize, Entry),
-    /// The broker takes a message of a connection that its relay has given up.
+    /// The broker accepts a message from a connection that its relay has abandoned.
     ArriveLate(usize, usize),
-    /// A relay hears that the broker has the message at this place.
+    /// A relay gets the confirmation of the message at this place.
     Confirm(usize, Entry),
-    /// A relay's session breaks and is made anew.
+    /// A relay's session breaks, and a new one begins.
     LoseSession(usize),
-    /// A relay stores its cursor; with an epoch that is over it learns that it has lost the lease.
+    /// A relay stores its cursor. With a stale epoch it learns that it has lost the lease.
     Checkpoint(usize),
     /// A relay crashes.
     Crash(usize),
@@ -42,8 +42,8 @@ pub enum Action {
     Consume,
     /// The consumer handles its next delivery, commits, and crashes before it acknowledges.
     ConsumeAndCrash,
-    /// The consumer acknowledges its next delivery without having committed (only with the
-    /// breakage).
+    /// The consumer acknowledges its next delivery without having committed. Only with the
+    /// breakage.
     AcknowledgeEarly,
     /// The consumer commits what it acknowledged early.
     CommitLate,

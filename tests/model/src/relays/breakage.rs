@@ -1,6 +1,6 @@
 //! Rules that can be left out.
 
-/// A rule that is left out, to see that its absence is found.
+/// A rule that is left out, to check that its absence is found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Breakage {
     /// All rules are kept.
@@ -16,7 +16,8 @@ pub enum Breakage {
     CheckpointAhead,
     /// The checkpoint names the highest settled entry, passing unsettled ones.
     CheckpointOverGaps,
-    /// After a lost session a key goes on with what was not sent yet; the lost ones follow.
+    /// After a lost session, a key continues with messages that were not sent yet; the lost ones
+    /// follow.
     RetryOvertakes,
     /// The consumer has no inbox.
     GuardOff,

@@ -6,7 +6,8 @@ use super::{Relays, State};
 use crate::sets::{Cursor, Entry, Read, Set};
 
 impl Leader {
-    /// A relay that has just been granted the lease: it goes on from the stored cursor.
+    /// Creates the memory of a relay that has just been granted the lease, and continues from the
+    /// stored cursor.
     pub(super) fn new(epoch: u8, stored: Cursor) -> Self {
         let none = Set::default();
         Self { epoch, stored, run: Vec::new(), sent: none, arrived: none, confirmed: none, lost: none }
@@ -18,7 +19,7 @@ impl Leader {
         next_read(model, position, state.visible())
     }
 
-    /// Reads the difference that it is in, or the next one, to its end.
+    /// Reads the present difference, or the next one, to its end.
     pub(super) fn read(&mut self, model: &Relays, state: &State) {
         let first = self.next_read(model, state);
         while let Some(read) = self.next_read(model, state)
@@ -28,8 +29,8 @@ impl Leader {
         }
     }
 
-    /// Whether the message at this place may leave: the earlier ones of its key have left, and are
-    /// confirmed where the broker takes one at a time.
+    /// Returns whether the message at this place may leave: the earlier ones of its key have left,
+    /// and are confirmed if the broker accepts one at a time.
     pub(super) fn may_send(&self, model: &Relays, place: Entry) -> bool {
         let key = |place: Entry| model.key(self.run[usize::from(place)].entry);
         let ahead = if model.is_pipelined { self.sent } else { self.confirmed };
@@ -40,7 +41,8 @@ impl Leader {
         !self.sent.has(place) && (0..place).all(is_behind)
     }
 
-    /// Places whose messages are on their way, the first of each key: a session keeps their order.
+    /// Returns the places of messages in flight, only the first of each key: a session keeps their
+    /// order.
     pub(super) fn arriving(&self, model: &Relays) -> Vec<Entry> {
         let on_the_way: Vec<Entry> = self.sent.without(self.arrived).iter().collect();
         let entries: Vec<Entry> =
@@ -48,19 +50,19 @@ impl Leader {
         first_of_each_key(model, &entries).into_iter().map(|index| on_the_way[index]).collect()
     }
 
-    /// Returns the entries that may still arrive when this session is given up.
+    /// Returns the entries that may still arrive if this session is abandoned.
     pub(super) fn in_flight(&self) -> Vec<Entry> {
         self.sent.without(self.arrived).iter().map(|place| self.run[usize::from(place)].entry).collect()
     }
 
-    /// A new session: what is not confirmed is unknown and is sent again.
+    /// Begins a new session: messages without a confirmation are sent again.
     pub(super) fn reconnect(&mut self) {
         self.lost = self.sent.without(self.confirmed);
         self.sent = self.confirmed;
         self.arrived = self.confirmed;
     }
 
-    /// How much of the run is settled, and the cursor behind it.
+    /// Returns how many entries of the run are settled, and the cursor behind them.
     pub(super) fn checkpoint(&self, breakage: Breakage) -> Option<(usize, Cursor)> {
         let contiguous = (0..self.run.len()).take_while(|place| self.confirmed.has(*place as Entry)).count();
         let settled = match breakage {
@@ -74,7 +76,7 @@ impl Leader {
         Some((settled, self.run[last].cursor()))
     }
 
-    /// Forgets what is behind the stored cursor.
+    /// Forgets the entries behind the stored cursor.
     pub(super) fn advance(&mut self, settled: usize, stored: Cursor) {
         self.stored = stored;
         self.run.drain(..settled);
@@ -94,7 +96,7 @@ fn next_read(model: &Relays, position: Cursor, visible: Set) -> Option<Read> {
     Some(Read { entry, base: below, head: below.with(entry) })
 }
 
-/// Returns the entries that a relay that loads this cursor now will read.
+/// Returns the entries that a relay will read if it loads this cursor now.
 pub(super) fn still_to_read(model: &Relays, mut cursor: Cursor, visible: Set) -> Set {
     let mut to_read = Set::default();
     while let Some(read) = next_read(model, cursor, visible) {
@@ -104,7 +106,7 @@ pub(super) fn still_to_read(model: &Relays, mut cursor: Cursor, visible: Set) ->
     to_read
 }
 
-/// Indexes of the entries that come first among those of their key.
+/// Returns the indexes of the entries that come first among those of their key.
 pub(super) fn first_of_each_key(model: &Relays, entries: &[Entry]) -> Vec<usize> {
     let is_first = |index: &usize| {
         entries[..*index].iter().all(|earlier| model.key(*earlier) != model.key(entries[*index]))

@@ -3,22 +3,22 @@
 //!
 //! | file | what it holds |
 //! |---|---|
-//! | `state.rs` | what there is |
-//! | `action.rs` | what can happen next, and what then is |
-//! | `leader.rs` | what a relay does with its part of the log |
-//! | `promise.rs` | what must hold in every state, and what must be reachable for the model to mean anything |
+//! | `state.rs` | the state |
+//! | `action.rs` | the actions, and the states that follow |
+//! | `leader.rs` | the work of a leading relay |
+//! | `promise.rs` | properties that must hold, and states that must be reachable |
 //! | `breakage.rs` | rules that can be left out |
 //!
 //! # The claim about zombies
-//! Within the bounds of [`Relays`], in every reachable state: the first occurrences of causally
-//! ordered entries of a key are in order in the broker, although any relay that ever led may go on
-//! reading and publishing from what it remembers, and everything it ever sent may arrive late. The
-//! reason, which the model confirms: every relay publishes contiguous runs of each key that begin
-//! at or below the stored cursor, and the stored cursor only passes what the broker holds. So
-//! whatever a zombie adds is a copy of something that is there, or is the next of its key.
+//! Within the bounds of [`Relays`] it holds in every reachable state: the first occurrences of
+//! causally ordered entries of a key are in order in the broker. Yet any relay that ever led may go
+//! on reading and publishing from its memory, and everything it ever sent may arrive late. The
+//! model confirms the reason: every relay publishes contiguous runs of each key that begin at or
+//! below the stored cursor, and the stored cursor passes only what the broker holds. So anything
+//! that a zombie adds is a copy of a stored message, or the next one of its key.
 //!
-//! Not in the model: entries that are parked (the simulation has them), retention, and brokers
-//! that reorder one session's messages of a key.
+//! Not in the model: parked entries (the simulation has them), retention, and brokers that reorder
+//! messages of a key within one session.
 
 mod action;
 mod breakage;
@@ -35,22 +35,22 @@ use crate::sets::Entry;
 /// The bounds of one exploration.
 #[derive(Debug, Clone)]
 pub struct Relays {
-    /// The ordering key of each entry, in the order of ids. At most eight.
+    /// The ordering key of each entry, in the order of ids. Maximum eight entries.
     pub keys: Vec<u8>,
-    /// How often the lease is granted.
+    /// Maximum number of grants of the lease.
     pub epochs_max: u8,
-    /// How many messages the broker takes, copies included.
+    /// Maximum number of messages that the broker accepts, copies included.
     pub log_max: usize,
-    /// How many crashes, lost sessions and unacknowledged deliveries there are.
+    /// Maximum number of crashes, lost sessions and unacknowledged deliveries.
     pub faults_max: u8,
-    /// Whether a key's next message leaves before its last one is confirmed.
+    /// Whether the next message of a key may leave before the previous one is confirmed.
     pub is_pipelined: bool,
     /// The rule that is left out.
     pub breakage: Breakage,
 }
 
 impl Relays {
-    /// Bounds that explore within seconds.
+    /// Returns bounds that are explored within seconds.
     #[must_use]
     pub fn small(is_pipelined: bool) -> Self {
         Self {
@@ -63,8 +63,8 @@ impl Relays {
         }
     }
 
-    /// Bounds that explore within minutes and a few gigabytes: more grants and faults for two
-    /// entries, and a third entry, of another key or of the same.
+    /// Returns bounds that are explored within minutes, with a few gigabytes: more grants and
+    /// faults for two entries, or a third entry, of the same key or another.
     #[must_use]
     pub fn large(is_pipelined: bool) -> Vec<Self> {
         let small = Self::small(is_pipelined);
@@ -75,11 +75,11 @@ impl Relays {
         ]
     }
 
-    /// The smallest bounds within which the absence of a rule shows.
+    /// Returns the smallest bounds within which the absence of a rule shows.
     #[must_use]
     pub fn without(breakage: Breakage) -> Self {
         let mut model = Self { breakage, log_max: 3, ..Self::small(breakage == Breakage::RetryOvertakes) };
-        // Only another key's message can be confirmed out of turn.
+        // Only a message of another key can be confirmed out of turn.
         if breakage == Breakage::CheckpointOverGaps {
             model.keys = vec![0, 1];
         }

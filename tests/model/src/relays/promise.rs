@@ -1,5 +1,5 @@
-//! Properties that must hold in every state, and states that must be reachable for the model to
-//! mean anything.
+//! Properties that must hold in every state, and states that must be reachable so that the model
+//! means anything.
 
 use stateright::Property;
 
@@ -51,7 +51,8 @@ pub(super) fn properties() -> Vec<Property<Relays>> {
     ]
 }
 
-/// Whether every published entry came after those that had committed before it was enqueued.
+/// Returns whether every published entry came after those that had committed before it was
+/// enqueued.
 fn in_causal_order(state: &State) -> bool {
     let mut seen = Set::default();
     state.log.iter().all(|entry| {

@@ -2,7 +2,7 @@
 
 use crate::sets::{Cursor, Entry, Read, Set};
 
-/// A producer's transaction; it holds one entry.
+/// A producer's transaction with one entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Transaction {
     /// Not begun: the entry has no id yet.
@@ -20,7 +20,7 @@ pub enum Transaction {
 pub struct Lease {
     /// The last epoch granted; 0 before the first.
     pub epoch: u8,
-    /// Whether it may be granted anew.
+    /// Whether it may be granted again.
     pub is_free: bool,
 }
 
@@ -29,65 +29,64 @@ pub struct Lease {
 pub enum Relay {
     /// It does not publish.
     Standby,
-    /// It believes that it leads; perhaps it is wrong.
+    /// It believes that it leads, rightly or wrongly.
     Leading(Leader),
 }
 
 /// The memory of a leading relay.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Leader {
-    /// The epoch it was granted.
+    /// The epoch of its lease.
     pub epoch: u8,
-    /// The cursor it loaded or stored last.
+    /// The cursor that it loaded or stored last.
     pub stored: Cursor,
-    /// The entries that it has read since, in order.
+    /// The entries that it has read since then, in order.
     pub run: Vec<Read>,
-    /// Places in the run whose messages are with this session.
+    /// Places in the run whose messages were sent in this session.
     pub sent: Set,
     /// Places whose messages the broker has.
     pub arrived: Set,
     /// Places whose confirmation the relay has.
     pub confirmed: Set,
-    /// Places that a lost session may have left out.
+    /// Places whose messages may be lost with an earlier session.
     pub lost: Set,
 }
 
-/// Everything.
+/// The whole state.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct State {
-    /// One for each entry.
+    /// The transaction of each entry.
     pub transactions: Vec<Transaction>,
-    /// For each entry the earlier ones of its key that had committed when it was enqueued.
+    /// For each entry, the earlier ones of its key that had committed when it was enqueued.
     pub before: Vec<Set>,
-    /// In the database.
+    /// The lease in the database.
     pub lease: Lease,
-    /// In the database.
+    /// The cursor in the database.
     pub cursor: Cursor,
-    /// Two processes.
+    /// The two relay processes.
     pub relays: [Relay; 2],
-    /// For each process what it sent over a connection that it has given up, and what may still
-    /// arrive.
+    /// For each process, messages that may still arrive over a connection that it has abandoned.
     pub stragglers: [Vec<Entry>; 2],
-    /// The entries that the broker took, in its order.
+    /// The entries that the broker accepted, in its order.
     pub log: Vec<Entry>,
-    /// How far the consumer has acknowledged.
+    /// The number of deliveries that the consumer has acknowledged.
     pub acknowledged: usize,
     /// Ids in the consumer's inbox.
     pub inbox: Set,
-    /// How often each entry took effect.
+    /// Number of effects of each entry.
     pub effects: Vec<u8>,
-    /// A delivery that was acknowledged and is not committed: only when the breakage allows it.
+    /// A delivery that was acknowledged before its commit. Only with the breakage.
     pub acked_early: Option<Entry>,
     /// Crashes, lost sessions and lost acknowledgements so far.
     pub faults: u8,
-    /// Whether a relay published with an epoch that was over.
+    /// Whether a relay published with a stale epoch.
     pub zombie_published: bool,
-    /// Whether a checkpoint with an epoch that was over changed the cursor.
+    /// Whether a checkpoint with a stale epoch changed the cursor.
     pub stale_checkpoint: bool,
 }
 
 impl State {
-    /// Before anything has happened.
+    /// Returns the state before anything has happened.
     #[must_use]
     pub fn new(entries: usize) -> Self {
         Self {

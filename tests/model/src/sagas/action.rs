@@ -9,19 +9,19 @@ use super::{Sagas, promise};
 /// One step of one worker, of an operator, of the other services, or of time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Action {
-    /// A worker takes the saga: its turn has come, or the lease of the other one is over.
+    /// A worker claims the saga: it is due, or the lease of the other worker has expired.
     Claim(usize),
-    /// A worker does what comes next.
+    /// A worker takes the next step.
     Next(usize),
-    /// The same, and it hears no answer.
+    /// The same, but the worker gets no answer.
     NextUnheard(usize),
-    /// A worker gives a call up whose outcome it does not know.
+    /// A worker gives up a call whose outcome it does not know.
     GiveUp(usize),
     /// A worker crashes.
     Crash(usize),
-    /// A reply comes.
+    /// A reply arrives.
     Reply,
-    /// The request's time is up.
+    /// The request times out.
     TimeIsUp,
     /// An operator cancels the saga.
     Cancel,
@@ -100,7 +100,7 @@ impl Model for Sagas {
                     Worker::Holds { epoch: state.epoch, view: state.rows, has_answer: false };
             }
             Action::Next(number) => self.next(&mut state, number)?,
-            // It has happened, and the worker is as one that has crashed.
+            // The step was taken, and the worker is in the same state as after a crash.
             Action::NextUnheard(number) => {
                 self.next(&mut state, number)?;
                 state.workers[number] = Worker::Idle;
@@ -141,7 +141,7 @@ impl Model for Sagas {
 }
 
 impl Sagas {
-    /// Does the next thing of a worker, with what it knows.
+    /// Takes the next step of a worker, from what it knows.
     fn next(&self, state: &mut State, number: usize) -> Option<()> {
         let Worker::Holds { view, .. } = state.workers[number] else { return None };
         match view.saga {
@@ -155,8 +155,9 @@ impl Sagas {
         Some(())
     }
 
-    /// Changes the rows in one transaction, if the worker still owns the saga and they are as it
-    /// expects; otherwise it looks again, and leaves what is not its own. Whether it did.
+    /// Changes the rows in one transaction, if the worker still owns the saga and the rows are as
+    /// it expects. Otherwise the worker reads them again, or releases a saga that it does not own.
+    /// Returns whether the change was made.
     pub(super) fn change(
         &self,
         state: &mut State,
@@ -177,13 +178,13 @@ impl Sagas {
         false
     }
 
-    /// The worker lets the saga go.
+    /// Releases the saga.
     pub(super) fn let_go(state: &mut State, number: usize) {
         state.is_owned = false;
         state.workers[number] = Worker::Idle;
     }
 
-    /// From now on the saga is undone; its worker keeps it.
+    /// Begins to undo the saga; its worker keeps it.
     pub(super) fn begin_undo(&self, state: &mut State, number: usize) {
         self.change(state, number, |rows| {
             (rows.saga == SagaState::Running).then(|| {
@@ -193,7 +194,7 @@ impl Sagas {
         });
     }
 
-    /// A reply comes, once more perhaps, and perhaps before the request.
+    /// Delivers a reply, perhaps a second one, and perhaps before the request.
     fn reply(state: &mut State) {
         state.replies += 1;
         let rows = &mut state.rows;

@@ -1,6 +1,6 @@
 //! Rules that can be left out.
 
-/// A rule that is left out, to see that its absence is found.
+/// A rule that is left out, to check that its absence is found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Breakage {
     /// All rules are kept.
@@ -18,11 +18,11 @@ pub enum Breakage {
     UnknownCallStays,
     /// Steps are undone in the order in which they began.
     UndoneInOrder,
-    /// A saga goes to wait without a look at replies that came meanwhile.
+    /// A saga begins to wait without checking for replies that came meanwhile.
     RepliesNotCounted,
-    /// A request is declared late without a look at replies that came meanwhile.
+    /// A request times out without checking for replies that came meanwhile.
     TimeoutsNotCounted,
-    /// A cancelled saga goes on with its next step.
+    /// A cancelled saga continues with its next step.
     CancelNotLookedAt,
     /// The service that is called does not honour keys.
     KeysNotHonoured,

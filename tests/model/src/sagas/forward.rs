@@ -5,7 +5,7 @@ use super::breakage::Breakage;
 use super::state::{Bank, CallRow, RequestRow, Rows, SagaState, State, StepRow, Undo, Worker};
 
 impl Sagas {
-    /// The next thing of the function: step, call, request, end.
+    /// Takes the next step of the function: step, call, request, end.
     pub(super) fn forward(&self, state: &mut State, number: usize, view: Rows) {
         match (view.step.0, view.call.0, view.request.0) {
             (StepRow::Absent, ..) => self.step(state, number),
@@ -18,12 +18,12 @@ impl Sagas {
         }
     }
 
-    /// Whether nobody has cancelled the saga: every change that goes forward looks at that.
+    /// Returns whether the saga is not cancelled. Every change that goes forward checks that.
     fn may_go_on(&self, rows: &Rows) -> bool {
         !rows.is_cancelled || self.breakage == Breakage::CancelNotLookedAt
     }
 
-    /// Effect and row in one transaction.
+    /// Commits effect and row in one transaction.
     fn step(&self, state: &mut State, number: usize) {
         if self.breakage == Breakage::EffectApart && state.effects.0 < 2 {
             state.effects.0 += 1;
@@ -38,7 +38,7 @@ impl Sagas {
         }
     }
 
-    /// Says that it calls, calls, stores the answer: three moments.
+    /// Announces the call, makes it, and stores the answer: three separate moments.
     fn call(&self, state: &mut State, number: usize, view: Rows) {
         let Worker::Holds { epoch, has_answer, .. } = state.workers[number] else { return };
         let is_announced = view.call.0 == CallRow::Calling || self.breakage == Breakage::UnannouncedCall;
@@ -53,12 +53,12 @@ impl Sagas {
         } else if is_announced {
             match state.bank.0 {
                 Bank::Nothing => state.bank = (Bank::Charged, 1),
-                // Another charge, as nobody told the bank that it is the same one.
+                // Another charge: the bank cannot know that it is the same one.
                 Bank::Charged | Bank::Refunded if self.breakage == Breakage::KeysNotHonoured => {
                     state.bank = (Bank::Charged, (state.bank.1 + 1).min(4));
                 }
                 Bank::Charged => {}
-                // Nothing happens under the key any more, and the worker hears that.
+                // Nothing happens under the key any more, and the bank says so.
                 Bank::Refunded => {
                     state.workers[number] = Worker::Idle;
                     return;
@@ -73,7 +73,8 @@ impl Sagas {
         }
     }
 
-    /// Message, row and pause in one transaction. A reply that is there already is the result.
+    /// Commits message, row and pause in one transaction. A reply that has come already is the
+    /// result.
     fn request(&self, state: &mut State, number: usize, view: Rows) {
         let (row, seen) =
             if view.has_reply { (RequestRow::Done, None) } else { (RequestRow::Waiting, Some(view.replies)) };
@@ -89,7 +90,7 @@ impl Sagas {
         }
     }
 
-    /// Lets the saga go until a reply comes or its time is up.
+    /// Releases the saga until a reply comes or the request times out.
     fn wait(&self, state: &mut State, number: usize, seen: u8) {
         let is_missed = state.rows.replies != seen && self.breakage != Breakage::RepliesNotCounted;
         state.is_due = is_missed || state.rows.is_cancelled || state.rows.is_late;

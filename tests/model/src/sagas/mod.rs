@@ -1,18 +1,18 @@
 //! One saga and two workers: a local step, a call whose outcome may stay unknown, a request with a
-//! reply; crashes, pauses, cancelling, and replies in any order.
+//! reply; crashes, pauses, cancellation, and replies in any order.
 //!
 //! | file | what it holds |
 //! |---|---|
-//! | `state.rs` | what there is |
-//! | `action.rs` | what can happen next |
-//! | `forward.rs` | what a worker does while the saga runs |
-//! | `undo.rs` | what it does while the saga is undone |
-//! | `promise.rs` | what must hold, and what must be reachable |
+//! | `state.rs` | the state |
+//! | `action.rs` | the actions, and the states that follow |
+//! | `forward.rs` | the work of a worker while the saga runs |
+//! | `undo.rs` | the work of a worker while the saga is undone |
+//! | `promise.rs` | properties that must hold, and states that must be reachable |
 //! | `breakage.rs` | rules that can be left out |
 //!
-//! Harsher than the code: a lease may be over at any moment, and a worker that has lost it goes on
-//! for as long as it likes, with what it read when it took the saga. That covers every pause. It
-//! may still make calls, which the code's own clock would stop: the service's keys have to hold.
+//! Harsher than the code: a lease may expire at any moment, and a worker that has lost it may go on
+//! for ever with what it read when it claimed the saga. That covers every pause. It may still make
+//! calls, which the code's own clock would stop: the keys of the service must hold.
 
 mod action;
 mod breakage;
@@ -28,30 +28,30 @@ pub use state::{Bank, CallRow, RequestRow, Rows, SagaState, State, StepRow, Undo
 /// The bounds of one exploration.
 #[derive(Debug, Clone)]
 pub struct Sagas {
-    /// How often the saga is taken.
+    /// Maximum number of claims of the saga.
     pub claims_max: u8,
-    /// How many crashes and lost answers there are.
+    /// Maximum number of crashes and lost answers.
     pub faults_max: u8,
-    /// How many replies come.
+    /// Maximum number of replies.
     pub replies_max: u8,
     /// The rule that is left out.
     pub breakage: Breakage,
 }
 
 impl Sagas {
-    /// Bounds that explore within seconds.
+    /// Returns bounds that are explored within seconds.
     #[must_use]
     pub fn small() -> Self {
         Self { claims_max: 3, faults_max: 2, replies_max: 2, breakage: Breakage::Nothing }
     }
 
-    /// Bounds that explore within minutes.
+    /// Returns bounds that are explored within minutes.
     #[must_use]
     pub fn large() -> Self {
         Self { claims_max: 5, faults_max: 3, ..Self::small() }
     }
 
-    /// Small bounds with a rule left out.
+    /// Returns small bounds with a rule left out.
     #[must_use]
     pub fn without(breakage: Breakage) -> Self {
         Self { breakage, ..Self::small() }

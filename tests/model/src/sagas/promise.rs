@@ -1,5 +1,5 @@
-//! Properties that must hold in every state, and states that must be reachable for the model to
-//! mean anything.
+//! Properties that must hold in every state, and states that must be reachable so that the model
+//! means anything.
 
 use stateright::Property;
 
@@ -9,7 +9,7 @@ use super::state::{Bank, CallRow, RequestRow, SagaState, State, Undo, Worker};
 pub(super) fn properties() -> Vec<Property<Sagas>> {
     vec![
         Property::always("E1 each step happens at most once", |_, state: &State| {
-            // A charge and its refund.
+            // One charge and its refund.
             state.effects.0 <= 1 && state.bank.1 <= 2
         }),
         Property::always("E2 an undo happens at most once, after its step", |_, state: &State| {

@@ -3,7 +3,7 @@
 /// The state of the saga.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum SagaState {
-    /// Its steps are run.
+    /// Its steps run.
     Running,
     /// Its steps are undone.
     Undoing,
@@ -18,7 +18,7 @@ pub enum SagaState {
 pub enum Undo {
     /// There is nothing to undo.
     None,
-    /// It is to be undone should the saga stop.
+    /// It must be undone if the saga stops.
     Pending,
     /// It was undone.
     Done,
@@ -29,7 +29,7 @@ pub enum Undo {
 pub enum StepRow {
     /// It has not begun.
     Absent,
-    /// Its effect is there.
+    /// Its effect is committed.
     Done,
 }
 
@@ -38,11 +38,11 @@ pub enum StepRow {
 pub enum CallRow {
     /// It has not begun.
     Absent,
-    /// It is made, or about to be; nobody knows its outcome.
+    /// It is being made, or is about to be; its outcome is unknown.
     Calling,
     /// It succeeded.
     Done,
-    /// It was given up; nobody knows its outcome.
+    /// It was given up; its outcome is unknown.
     GaveUp,
 }
 
@@ -51,7 +51,7 @@ pub enum CallRow {
 pub enum RequestRow {
     /// It has not begun.
     Absent,
-    /// The message is out, the reply is not looked at.
+    /// The message is sent, and no reply is accepted yet.
     Waiting,
     /// The reply is its result.
     Done,
@@ -59,7 +59,7 @@ pub enum RequestRow {
     TimedOut,
 }
 
-/// The stored saga: what a worker reads when it takes it.
+/// The stored saga, as a worker reads it when it claims it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Rows {
     /// Its state.
@@ -72,18 +72,18 @@ pub struct Rows {
     pub request: (RequestRow, Undo),
     /// Replies that came while the saga ran.
     pub replies: u8,
-    /// A reply is kept.
+    /// Whether a reply is stored.
     pub has_reply: bool,
-    /// An operator wants it undone.
+    /// Whether an operator has cancelled the saga.
     pub is_cancelled: bool,
-    /// The request's time is up.
+    /// Whether the request has timed out.
     pub is_late: bool,
 }
 
 /// The service that is called. It honours keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Bank {
-    /// It has heard nothing.
+    /// It has received nothing.
     Nothing,
     /// It has charged.
     Charged,
@@ -94,20 +94,20 @@ pub enum Bank {
 /// A worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Worker {
-    /// It has nothing.
+    /// It holds no saga.
     Idle,
-    /// It has the saga, or believes so: its epoch, and what it knows.
+    /// It holds the saga, or believes so.
     Holds {
         /// The epoch of its claim.
         epoch: u8,
-        /// The rows as it read them, with its own changes since.
+        /// The rows as it read them, with its own changes since then.
         view: Rows,
-        /// It has an answer of the bank that it has not stored yet.
+        /// Whether it has an answer of the bank that it has not stored yet.
         has_answer: bool,
     },
 }
 
-/// Everything.
+/// The whole state.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct State {
     /// Whether the function stops after its last step.
@@ -116,15 +116,15 @@ pub struct State {
     pub rows: Rows,
     /// The epoch of the last claim.
     pub epoch: u8,
-    /// Whether a worker has the saga.
+    /// Whether a worker owns the saga.
     pub is_owned: bool,
-    /// Whether its turn has come.
+    /// Whether the saga is due.
     pub is_due: bool,
-    /// How often the local step's effect happened, and was undone.
+    /// How often the effect of the local step happened, and how often it was undone.
     pub effects: (u8, u8),
     /// The bank, and how often it moved money in either direction.
     pub bank: (Bank, u8),
-    /// Whether the request's message is out, and whether it was taken back.
+    /// Whether the request was sent, and whether it was cancelled.
     pub shipping: (bool, bool),
     /// The workers.
     pub workers: [Worker; 2],
@@ -132,10 +132,10 @@ pub struct State {
     pub faults: u8,
     /// Replies so far.
     pub replies: u8,
-    /// A change was refused because its epoch was over.
+    /// Whether a change was refused because its epoch was stale.
     pub is_fenced: bool,
-    /// A reply came that nobody waits for any more.
+    /// Whether a reply came for which no saga waits any more.
     pub has_late_reply: bool,
-    /// A second reply was suppressed.
+    /// Whether a second reply was suppressed.
     pub has_second_reply: bool,
 }

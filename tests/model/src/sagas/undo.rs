@@ -13,7 +13,7 @@ enum Target {
 }
 
 impl Sagas {
-    /// The undo of the last step that needs one, or the end.
+    /// Undoes the last step that needs it, or ends the saga.
     pub(super) fn undo(&self, state: &mut State, number: usize, view: Rows) {
         let is_known = view.call.0 == CallRow::Done || self.breakage != Breakage::UnknownCallStays;
         let mut targets = vec![
@@ -44,7 +44,7 @@ impl Sagas {
         }
     }
 
-    /// Undo and row in one transaction.
+    /// Commits undo and row in one transaction.
     fn undo_step(&self, state: &mut State, number: usize) {
         let is_apart = self.breakage == Breakage::UndoApart;
         if is_apart {
@@ -57,7 +57,8 @@ impl Sagas {
         }
     }
 
-    /// Refunds, whether or not the call is known to have happened, and stores that: two moments.
+    /// Refunds, even if the call is not known to have happened, and stores that: two separate
+    /// moments.
     fn undo_call(&self, state: &mut State, number: usize) {
         let Worker::Holds { epoch, view, has_answer } = state.workers[number] else { return };
         if has_answer {

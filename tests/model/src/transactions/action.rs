@@ -9,30 +9,29 @@ use crate::sets::{Entry, Set};
 /// One step of one participant. Processes are numbered 0 and 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Action {
-    /// A process is granted the lease; the one before need not notice.
+    /// A process is granted the lease; the previous holder need not notice.
     Acquire(usize),
-    /// A process shuts out the session before, of one producer after the other.
+    /// A process fences the previous session of one producer, one after the other.
     ShutOut(usize),
     /// A process reads the last mark, and compares it with the database.
     TakeOver(usize),
-    /// A process sends an entry into its transaction, and the broker confirms it.
+    /// A process sends an entry in its transaction, and the broker confirms it.
     Send(usize, Entry),
     /// A process parks an entry.
     Park(usize, Entry),
-    /// A process closes its transaction, and makes its mark; the next one may begin.
+    /// A process closes its transaction and makes its mark; the next transaction may begin.
     Close(usize),
-    /// A process commits the closed transaction and its mark, and hears that it is done.
+    /// A process commits the closed transaction with its mark, and gets the answer.
     Commit(usize),
-    /// The same, and it hears no answer.
+    /// The same, but it gets no answer.
     CommitUnheard(usize),
-    /// It hears no answer, and nothing was committed.
+    /// It gets no answer, and nothing was committed.
     CommitLost(usize),
-    /// A process stores its checkpoint; with an epoch that is over it learns that it has lost the
-    /// lease.
+    /// A process stores its checkpoint. With a stale epoch it learns that it has lost the lease.
     Store(usize),
     /// A process crashes.
     Crash(usize),
-    /// Every process ends, and the database is set back to this backup.
+    /// Every process ends, and the database goes back to this backup.
     Restore(usize),
 }
 
@@ -175,7 +174,8 @@ impl Transactions {
                 leader.begin(Mark { number: last, ..stored });
             }
             (Some(1), Some(mark)) => {
-                // The database is brought to it under the epoch, and the lease is taken anew.
+                // The database gets the mark under the epoch of the lease, and the lease is
+                // acquired again.
                 if leader.epoch == epoch {
                     state.database.checkpoint = Mark { settled: Set::default(), ..mark };
                     state.backups.push(state.database.checkpoint);
@@ -208,7 +208,7 @@ impl Transactions {
         Some(())
     }
 
-    /// Whether the coordinator lets a process write.
+    /// Returns whether the coordinator lets a process write.
     fn is_current(&self, state: &State, number: usize, producer: usize) -> Option<bool> {
         let Process::Leading(leader) = &state.processes[number] else { return None };
         Some(leader.sessions[producer] == Some(state.broker.sessions[producer]))
@@ -241,7 +241,7 @@ impl Transactions {
         if is_committed {
             let seen = std::mem::take(&mut state.broker.open[producer]);
             state.broker.log.extend(seen);
-            // With the breakage, a process that does not hear the answer writes no mark.
+            // With the breakage, a process that gets no answer writes no mark.
             if !is_apart || is_heard {
                 state.broker.mark = Some(written);
             }
@@ -253,7 +253,7 @@ impl Transactions {
         state.faults += 1;
         state.has_unheard |= is_committed;
         if self.breakage == Breakage::GoesOnAfterUnknown {
-            // It believes that nothing has left.
+            // The process assumes that nothing was committed.
             let before = leader.committed;
             leader.begin(before);
             leader.is_dirty = false;

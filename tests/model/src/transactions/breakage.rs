@@ -1,32 +1,32 @@
 //! Rules that can be left out.
 
-/// A rule that is left out, to see that its absence is found.
+/// A rule that is left out, to check that its absence is found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Breakage {
     /// All rules are kept.
     #[default]
     Nothing,
-    /// Nobody is shut out before the last mark is read.
+    /// The last mark is read before any previous session is fenced.
     NobodyShutOut,
-    /// The last mark is read when only one of the two producers before is shut out.
+    /// The last mark is read when only one of the two previous producers is fenced.
     OneShutOut,
-    /// A mark is made when it is committed, and not when its transaction is closed.
+    /// A mark is made when its transaction is committed, not when it is closed.
     MarkMadeLate,
-    /// Messages are committed, and their mark in a transaction behind it.
+    /// Messages are committed first, and their mark in a later transaction.
     MarkAfterCommit,
-    /// The mark that the database does not have is not brought to it.
+    /// The mark that the database lacks is not stored in it.
     MarkForgotten,
-    /// Parked entries go to the database behind the mark that passes it.
+    /// Parked entries are stored in the database only after the mark that passes them.
     ParkedApart,
-    /// A mark does not name what has left ahead of its cursor.
+    /// A mark does not name the entries that have left ahead of its cursor.
     SettledForgotten,
-    /// A process goes on with its session and its memory when a commit was not answered.
+    /// A process keeps its session and its memory after a commit without an answer.
     GoesOnAfterUnknown,
     /// The checkpoint is stored before its transaction is committed.
     StoredBeforeCommit,
     /// Checkpoints are not fenced by the epoch.
     NoEpoch,
-    /// A database that was set back is published from.
+    /// A process publishes from a database that went back.
     NumbersNotCompared,
 }
 

@@ -1,11 +1,11 @@
-//! The work of a process that believes to lead.
+//! The work of a process that believes that it leads.
 
 use super::state::{Leader, Mark, PRODUCERS, Process};
 use super::{Breakage, Transactions};
 use crate::sets::{Entry, Set};
 
 impl Leader {
-    /// With a lease, and nothing else.
+    /// Creates a leader that has a lease and nothing else yet.
     pub(super) fn granted(epoch: u8) -> Self {
         Self {
             epoch,
@@ -21,12 +21,12 @@ impl Leader {
         }
     }
 
-    /// The producer of which the session before is not shut out yet.
+    /// Returns the producer whose previous session is not fenced yet.
     pub(super) fn next_to_shut_out(&self) -> Option<usize> {
         self.sessions.iter().position(Option::is_none)
     }
 
-    /// Goes on from a checkpoint that both have.
+    /// Continues from a checkpoint that both the broker and the database have.
     pub(super) fn begin(&mut self, checkpoint: Mark) {
         (self.has_taken_over, self.closed) = (true, None);
         let behind = (0..checkpoint.cursor).fold(Set::default(), Set::with).without(checkpoint.parked);
@@ -35,14 +35,15 @@ impl Leader {
         self.committed = checkpoint;
     }
 
-    /// Whether the entry may be sent now: those before it in its key have left, and it has not.
+    /// Returns whether the entry may be sent now: the earlier ones of its key have left, and it has
+    /// not.
     pub(super) fn may_send(&self, model: &Transactions, entry: Entry) -> bool {
         let is_next = (0..entry).all(|other| model.key(other) != model.key(entry) || self.left.has(other));
         !self.left.has(entry) && is_next
     }
 
-    /// Whether the entry may be parked: it is refused, or another one of its key is parked before
-    /// it.
+    /// Returns whether the entry may be parked: it is refused, or an earlier one of its key is
+    /// parked.
     pub(super) fn may_park(&self, model: &Transactions, entry: Entry) -> bool {
         let is_held = (0..entry).any(|other| model.key(other) == model.key(entry) && self.parked.has(other));
         let is_seen = (0..entry).all(|other| self.left.has(other) || self.parked.has(other));
@@ -52,7 +53,7 @@ impl Leader {
             && (is_held || (model.refused == Some(entry) && self.may_send(model, entry)))
     }
 
-    /// The next checkpoint.
+    /// Returns the next checkpoint.
     pub(super) fn checkpoint(&self, model: &Transactions) -> Mark {
         let is_behind = |entry: &Entry| self.left.has(*entry) || self.parked.has(*entry);
         let cursor = model.entries().take_while(is_behind).count() as Entry;
@@ -61,8 +62,8 @@ impl Leader {
         Mark { number: self.committed.number + 1, cursor, parked: self.parked, settled }
     }
 
-    /// Whether something is to be committed, nothing before it is still to be, and the checkpoint
-    /// before it is in the database.
+    /// Returns whether there is something to commit, no earlier transaction is open, and the
+    /// previous checkpoint is in the database.
     pub(super) fn may_close(&self) -> bool {
         let is_changed = self.is_dirty || self.parked != self.committed.parked;
         self.closed.is_none() && is_changed && (self.is_stored || self.committed.number == 0)
@@ -70,7 +71,7 @@ impl Leader {
 }
 
 impl Process {
-    /// The leader in it, if it believes to be one.
+    /// Returns the leader, if the process believes that it leads.
     pub(super) fn leader(&mut self) -> Option<&mut Leader> {
         match self {
             Self::Leading(leader) => Some(leader),

@@ -3,21 +3,21 @@
 //!
 //! | file | what it holds |
 //! |---|---|
-//! | `state.rs` | what there is |
-//! | `action.rs` | what can happen next |
-//! | `leader.rs` | what a process does that believes to lead |
-//! | `promise.rs` | what must hold, and what must be reachable |
+//! | `state.rs` | the state |
+//! | `action.rs` | the actions, and the states that follow |
+//! | `leader.rs` | the work of a process that believes that it leads |
+//! | `promise.rs` | properties that must hold, and states that must be reachable |
 //! | `breakage.rs` | rules that can be left out |
 //!
-//! A relay has two producers: while the transaction of one is committed, the other is filled.
+//! A relay has two producers: while the transaction of one is committed, the other one is filled.
 //!
-//! Entries are all in the log from the beginning: how they come there is in
-//! [`relays`](crate::relays). The broker refuses one of them the first time, so it is parked with
-//! what follows it in its key, and leaves later from there.
+//! All entries are in the log from the beginning; [`relays`](crate::relays) models how they get
+//! there. The broker refuses one of them the first time, so it is parked with the later ones of its
+//! key, and leaves from there afterwards.
 //!
-//! Harsher than the code: a lease may be over at any moment, and a process that has lost it goes on
-//! for as long as it likes. Only the coordinator stops it. The database may be set back, when every
-//! process has ended, to what it held at any earlier checkpoint.
+//! Harsher than the code: a lease may expire at any moment, and a process that has lost it may go
+//! on for ever. Only the coordinator stops it. When every process has ended, the database may go
+//! back to any earlier checkpoint.
 
 mod action;
 mod breakage;
@@ -34,22 +34,22 @@ use crate::sets::Entry;
 /// The bounds of one exploration.
 #[derive(Debug, Clone)]
 pub struct Transactions {
-    /// The ordering key of each entry, in the order of ids. At most eight.
+    /// The ordering key of each entry, in the order of ids. Maximum eight entries.
     pub keys: Vec<u8>,
     /// The entry that the broker refuses the first time.
     pub refused: Option<Entry>,
-    /// How often the lease is granted.
+    /// Maximum number of grants of the lease.
     pub epochs_max: u8,
-    /// How many crashes and lost answers there are.
+    /// Maximum number of crashes and lost answers.
     pub faults_max: u8,
-    /// How often the database is set back.
+    /// Maximum number of times that the database goes back.
     pub restores_max: u8,
     /// The rule that is left out.
     pub breakage: Breakage,
 }
 
 impl Transactions {
-    /// Bounds that explore within seconds.
+    /// Returns bounds that are explored within seconds.
     #[must_use]
     pub fn small() -> Self {
         Self {
@@ -62,13 +62,13 @@ impl Transactions {
         }
     }
 
-    /// Bounds that explore within minutes.
+    /// Returns bounds that are explored within minutes.
     #[must_use]
     pub fn large() -> Self {
         Self { keys: vec![0, 1, 0, 1], epochs_max: 4, faults_max: 2, ..Self::small() }
     }
 
-    /// Small bounds with a rule left out.
+    /// Returns small bounds with a rule left out.
     #[must_use]
     pub fn without(breakage: Breakage) -> Self {
         Self { breakage, ..Self::small() }

@@ -2,77 +2,78 @@
 
 use crate::sets::{Entry, Set};
 
-/// A checkpoint: what the engine knows of the log.
+/// A checkpoint: what the engine knows about the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Mark {
-    /// Its transaction; 0 before the first.
+    /// The number of its transaction; 0 before the first.
     pub number: u8,
-    /// Everything below has left or is parked.
+    /// Every entry below this one has left or is parked.
     pub cursor: Entry,
     /// The entries that are parked.
     pub parked: Set,
-    /// Entries that have left ahead of the cursor. The database does not hold it.
+    /// Entries that have left ahead of the cursor. The database does not store them.
     pub settled: Set,
 }
 
 /// The database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Database {
-    /// Of the last lease.
+    /// The epoch of the last lease.
     pub epoch: u8,
-    /// Whether nobody has the lease, or it is over.
+    /// Whether there is no holder, or the lease has expired.
     pub is_free: bool,
-    /// The last checkpoint, without what is settled ahead of it.
+    /// The last checkpoint, without the entries that are settled ahead of its cursor.
     pub checkpoint: Mark,
 }
 
-/// How many producers a relay has; they take turns.
+/// Number of producers of a relay; they take turns.
 pub const PRODUCERS: usize = 2;
 
 /// The broker.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct Broker {
-    /// Of each producer the session that may commit: the last that was begun.
+    /// The session of each producer that may commit: the last one that was begun.
     pub sessions: [u8; PRODUCERS],
-    /// The messages of transactions that are not committed.
+    /// The messages of uncommitted transactions.
     pub open: [Vec<Entry>; PRODUCERS],
-    /// Everything that readers of committed records see.
+    /// Everything that a reader of committed records sees.
     pub log: Vec<Entry>,
     /// The last mark that was committed.
     pub mark: Option<Mark>,
 }
 
-/// A transaction to which nothing is added any more, and which is not committed.
+/// A transaction that gets no more messages and is not committed yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Closed {
-    /// Where its messages are.
+    /// The producer with its messages.
     pub producer: usize,
     /// The mark that is committed with it.
     pub mark: Mark,
 }
 
-/// A process that believes to lead.
+/// The memory of a process that believes that it leads.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Leader {
     /// The epoch of its lease.
     pub epoch: u8,
-    /// Its session with each producer, once it has shut the one before out.
+    /// Its session with each producer, once it has fenced the previous one.
     pub sessions: [Option<u8>; PRODUCERS],
     /// Whether it has compared the last mark with the database.
     pub has_taken_over: bool,
     /// The producer of the next transaction.
     pub turn: usize,
-    /// The transaction before it.
+    /// The closed transaction before it.
     pub closed: Option<Closed>,
     /// The last checkpoint that it knows to be committed.
     pub committed: Mark,
-    /// Whether that one is in the database.
+    /// Whether that checkpoint is in the database.
     pub is_stored: bool,
-    /// Entries that have left, as far as it knows, with what is confirmed in the open transaction.
+    /// Entries that have left as far as it knows, including those confirmed in the open
+    /// transaction.
     pub left: Set,
     /// The entries that are parked.
     pub parked: Set,
-    /// Whether messages were confirmed since a transaction was closed.
+    /// Whether messages were confirmed since the last transaction was closed.
     pub is_dirty: bool,
 }
 
@@ -81,18 +82,18 @@ pub struct Leader {
 pub enum Process {
     /// It waits for the lease.
     Standby,
-    /// It leads, or believes so.
+    /// It leads, or believes that it does.
     Leading(Leader),
-    /// It has stopped and told its operator why.
+    /// It has stopped and reported the reason to its operator.
     Stopped,
 }
 
-/// Everything.
+/// The whole state.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct State {
     /// The database.
     pub database: Database,
-    /// Earlier checkpoints, of which a restore brings one back.
+    /// Earlier checkpoints to which a restore may go back.
     pub backups: Vec<Mark>,
     /// The broker.
     pub broker: Broker,
@@ -102,14 +103,14 @@ pub struct State {
     pub faults: u8,
     /// Restores so far.
     pub restores: u8,
-    /// A session that was shut out tried to commit.
+    /// Whether a fenced session tried to write.
     pub has_fenced: bool,
-    /// A mark that the database did not have was brought to it.
+    /// Whether the database got a mark that it lacked.
     pub has_brought: bool,
-    /// A commit happened whose answer nobody heard.
+    /// Whether a commit happened without an answer.
     pub has_unheard: bool,
-    /// A new leader passed an entry that had left ahead of the cursor.
+    /// Whether a new leader passed an entry that had left ahead of the cursor.
     pub has_passed: bool,
-    /// A parked entry has left.
+    /// Whether a parked entry has left.
     pub has_requeued: bool,
 }
