@@ -1,17 +1,18 @@
-//! Properties that must hold for every sequence of bytes from outside. Run by libFuzzer
-//! (`cargo xtask fuzz`), and over the stored seeds as a plain test.
+//! Properties that must hold for every sequence of bytes from outside. libFuzzer runs them
+//! (`cargo xtask fuzz`), and a plain test runs them over the stored seeds.
 //!
 //! | module | targets | input |
 //! |---|---|---|
 //! | [`wire`] | `kafka`, `rabbitmq`, `sqs` | a record of a broker, as [`record`] reads it |
-//! | [`names`] | `names` | a text that is meant as an id, a trace context, a topic, a key, a header, … |
-//! | [`storage`] | `marks`, `rows` | what the relay reads back from the database, or finds there from plain SQL |
+//! | [`names`] | `names` | a text as an id, a trace context, a topic, a key, a header, … |
+//! | [`storage`] | `marks`, `rows` | values that the relay reads back from the database, and rows
+//! written by plain SQL |
 //! | [`requests`] | `keys`, `fingerprints`, `responses` | headers and bodies of requests with an idempotency key, stored responses |
 //! | [`replies`] | `replies` | key and payload of a reply to a saga |
 //! | [`operator`] | `configuration`, `urls`, `edits` | `relay.toml` with variables, URLs with a password, arguments |
 //!
-//! Besides "no panic" each target demands: an accepted input comes back the same after it was
-//! written and read again; a refusal gives its reason in a bounded text; no text holds a secret.
+//! Each target demands more than "no panic". An accepted input is the same after it was written and
+//! read again. A refusal states its reason in a bounded text. No text contains a secret.
 //!
 //! `corpus/<target>/` holds the seeds; an input that once failed belongs there.
 
@@ -23,11 +24,11 @@ pub mod requests;
 pub mod storage;
 pub mod wire;
 
-/// The longest text of a problem, in bytes: it goes into a line of a log or a column of a table, so
+/// Maximum length of the text of a problem, in bytes. It goes into a log line or a table column, so
 /// it must not repeat the input.
 pub const PROBLEM_BYTES_MAX: usize = 1_000;
 
-/// Demands that a refusal says something, and not everything.
+/// Demands that a refusal has a text, and that it is bounded.
 fn bounded(problem: &str) {
     assert!(!problem.is_empty(), "a refusal without a reason");
     assert!(problem.len() <= PROBLEM_BYTES_MAX, "{} bytes of reason: {problem}", problem.len());

@@ -1,4 +1,4 @@
-//! Texts that are meant as something.
+//! Texts that are parsed as names and ids.
 
 use std::fmt::Display;
 use std::str::FromStr;
@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 use crate::bounded;
 
-/// A text as every kind of name that there is, and its first 16 bytes as an id.
+/// Parses a text as every kind of name, and its first 16 bytes as an id.
 pub fn names(input: &[u8]) {
     if let Some(Ok(id)) = input.first_chunk().map(|bytes| MessageId::try_from(Uuid::from_bytes(*bytes))) {
         timed(id);
@@ -43,13 +43,13 @@ pub fn names(input: &[u8]) {
     }));
 }
 
-/// The time of an id is a time, and leads back to the id's first bits.
+/// Demands that the time of an id leads back to the id's first bits.
 fn timed(id: MessageId) {
     let floor = MessageId::floor(id.generated_at()).expect("the time of an id fits an id");
     assert_eq!(floor.as_bytes()[..6], id.as_uuid().as_bytes()[..6]);
 }
 
-/// Checks that an accepted text is written as one that means the same, and that a refusal is
+/// Demands that an accepted text is written as one that means the same, and that a refusal is
 /// explained.
 fn same<T: FromStr<Err: Display> + Display + PartialEq>(text: &str) -> Option<T> {
     match text.parse::<T>() {

@@ -4,10 +4,11 @@ use relay::fuzzing;
 
 use crate::bounded;
 
-/// The password in the inputs: it must not come out anywhere.
+/// The password in the inputs: no output may contain it.
 const SECRET: &str = "s3cret-7f3a";
 
-/// `relay.toml`; behind a line `---` environment variables, one `NAME=VALUE` per line.
+/// Reads `relay.toml`, and behind a line `---` environment variables, one `NAME=VALUE` in each
+/// line.
 pub fn configuration(input: &[u8]) {
     let text = String::from_utf8_lossy(input);
     let (file, variables) = text.split_once("\n---\n").unwrap_or((&text, ""));
@@ -29,10 +30,10 @@ pub fn configuration(input: &[u8]) {
     }
 }
 
-/// A password in URLs of databases and brokers: whatever it holds, it is not shown.
+/// Puts a password into URLs of databases and brokers, and demands that it is never shown.
 pub fn urls(input: &[u8]) {
     let Ok(password) = std::str::from_utf8(input) else { return };
-    // Shorter ones, and parts of the frame, are in every text.
+    // Shorter passwords, and parts of the frame, occur in every text.
     let plain = |c: char| c.is_ascii_graphic() && !matches!(c, '"' | '\'' | '\\' | '*');
     if password.len() < 6 || !password.chars().all(plain) || !password.contains(|c: char| c.is_ascii_digit())
     {
@@ -50,14 +51,14 @@ pub fn urls(input: &[u8]) {
         quoted(&database),
         quoted(&broker)
     );
-    // As it is, and with a mistake beside it, so that the file is quoted in the report.
+    // Unchanged, and with a mistake added, so that the report quotes the file.
     for text in [file.clone(), format!("{file}oops = 1\n"), format!("{file}oops = = 1\n")] {
         let shown = fuzzing::configuration(&text, Vec::new()).unwrap_or_else(|report| report);
         assert!(!shown.contains(password), "{password:?} is shown:\n{shown}");
     }
 }
 
-/// The headers of `relay dead edit`, one argument per line.
+/// Reads the headers of `relay dead edit`, one argument in each line.
 pub fn edits(input: &[u8]) {
     let text = String::from_utf8_lossy(input);
     let arguments: Vec<&str> = text.lines().collect();

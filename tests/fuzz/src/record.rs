@@ -1,5 +1,5 @@
-//! A record of a broker as readable bytes, so that seeds are files that people read and a fuzzer
-//! cuts up well.
+//! A record of a broker in readable bytes, so that seeds are readable files and a fuzzer splits
+//! them well.
 //!
 //! ```text
 //! orders                 the topic
@@ -11,7 +11,7 @@
 
 use brokers::fuzzing::Record;
 
-/// Reads the form. Everything is a record.
+/// Reads this form. Every input is a record.
 #[must_use]
 pub fn read(input: &[u8]) -> Record {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -32,7 +32,7 @@ pub fn read(input: &[u8]) -> Record {
     record
 }
 
-/// The first line, and what follows it.
+/// Returns the first line, and the rest behind it.
 fn line(bytes: &[u8]) -> (&[u8], &[u8]) {
     split(bytes, b"\n")
 }

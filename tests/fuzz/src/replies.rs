@@ -5,10 +5,10 @@ use serde_json::Value;
 
 use crate::bounded;
 
-/// The longest key, in bytes: as long as other services' keys and headers may be.
+/// Maximum length of a key, in bytes: as long as keys and headers of other services may be.
 const KEY_BYTES_MAX: usize = 255;
 
-/// The key in the first line, the payload behind it.
+/// Reads the key from the first line, and the payload behind it.
 pub fn replies(input: &[u8]) {
     let text = String::from_utf8_lossy(input);
     let (key, payload) = text.split_once('\n').unwrap_or((&text, ""));
@@ -28,7 +28,7 @@ pub fn replies(input: &[u8]) {
     if let Err(error) = SagaId::new(saga_type, id) {
         bounded(&error.to_string());
     }
-    // Stored as text: it must be the same value when a saga reads it.
+    // The payload is stored as text: a saga must read the same value.
     if let Ok(value) = serde_json::from_str::<Value>(payload) {
         let stored = value.to_string();
         assert!(!stored.contains('\0'), "PostgreSQL stores no zero byte");

@@ -1,5 +1,5 @@
-//! Requests that are sent again: the key in their header, what tells two of them apart, and the
-//! response that is stored.
+//! Requests that are sent again: the key in their header, their fingerprint, and the stored
+//! response.
 
 use std::collections::BTreeSet;
 
@@ -14,14 +14,14 @@ use serde_json::value::RawValue;
 
 use crate::bounded;
 
-/// The value of the header `Idempotency-Key`; and the same bytes as the key itself.
+/// Reads the value of the header `Idempotency-Key`, and the same bytes as the key itself.
 pub fn keys(input: &[u8]) {
     let strict = parse(input, false);
     let lenient = parse(input, true);
     match (&strict, &lenient) {
         (Ok(key), Ok(also)) => assert_eq!(key, also),
         (Ok(key), Err(error)) => panic!("{key} is refused when more is accepted: {error}"),
-        // Without quotes a key is what stands there.
+        // Without quotes, the text itself is the key.
         (Err(_), Ok(key)) => assert_eq!(key.as_str().as_bytes(), input.trim_ascii()),
         (Err(_), Err(_)) => {}
     }
@@ -52,7 +52,7 @@ fn is_key(text: &[u8]) -> bool {
     (1..=KEY_BYTES_MAX).contains(&text.len()) && text.iter().all(|byte| (b' '..=b'~').contains(byte))
 }
 
-/// As a string of RFC 9651.
+/// Returns the text as a string of RFC 9651.
 fn quoted(text: &[u8]) -> Vec<u8> {
     let escaped = text.iter().flat_map(|byte| match byte {
         b'"' | b'\\' => vec![b'\\', *byte],
@@ -61,8 +61,8 @@ fn quoted(text: &[u8]) -> Vec<u8> {
     [vec![b'"'], escaped.collect(), vec![b'"']].concat()
 }
 
-/// A body of JSON: however it is written it is the same request, and whatever it says otherwise is
-/// another one.
+/// Reads a JSON body. Written in another way it must be the same request; with another content it
+/// must be another request.
 pub fn fingerprints(input: &[u8]) {
     let base = of("application/json", input);
     assert_eq!(of("application/json; charset=utf-8", input), base);
@@ -90,7 +90,7 @@ fn of(kind: &'static str, body: &[u8]) -> Fingerprint {
     fingerprint(&Method::POST, &Uri::from_static("/orders?a=1"), &headers, body)
 }
 
-/// JSON as it was meant: numbers as they were written, members in the order in which they came.
+/// JSON as it was written: numbers digit by digit, members in their order.
 enum Json {
     Bare(String),
     Text(String),
@@ -98,11 +98,12 @@ enum Json {
     Object(Vec<(String, Json)>),
 }
 
-/// The members of an object, also those that are named twice.
+/// The members of an object, including those that occur twice.
 struct Members<'a>(Vec<(String, &'a RawValue)>);
 
 impl Json {
-    /// Nothing where a member is named twice, a text is no Unicode, or it is too deep.
+    /// Parses the text. `None` if a member occurs twice, a text is not Unicode, or it is nested too
+    /// deep.
     fn read(raw: &RawValue, depth: u32) -> Option<Self> {
         let text = raw.get();
         if depth > DEPTH_MAX {
@@ -127,7 +128,7 @@ impl Json {
         })
     }
 
-    /// Writes it as nobody would: members from the last to the first, every character escaped,
+    /// Writes it in an unusual way: members from the last to the first, every character escaped,
     /// white space everywhere.
     fn write(&self, to: &mut String) {
         match self {
@@ -154,11 +155,11 @@ impl Json {
         }
     }
 
-    /// Says something else: in its first leaf another digit, one more character, item or member.
+    /// Changes the content: in its first leaf another digit, or one more character, item or member.
     fn change(&mut self) {
         match self {
-            // The last digit, so that floating point would not tell long numbers apart. Or a number
-            // instead of a word.
+            // The last digit, because floating point would not tell long numbers apart by it. A
+            // word becomes a number.
             Self::Bare(text) => match text.pop() {
                 Some(digit @ '0'..='9') => text.push(char::from(digit as u8 ^ 1)),
                 _ => *text = String::from("0"),
@@ -208,8 +209,8 @@ impl<'de> serde::Deserialize<'de> for Members<'de> {
     }
 }
 
-/// Bytes that are stored under a key; and a response to store: a status, lines `name: value`, an
-/// empty line, the body.
+/// Reads bytes that are stored under a key, and a response to store: a status, lines `name: value`,
+/// an empty line, the body.
 pub fn responses(input: &[u8]) {
     match StoredResponse::decode(Bytes::copy_from_slice(input)) {
         Ok(stored) => comes_back(&stored),
@@ -237,7 +238,7 @@ pub fn responses(input: &[u8]) {
     comes_back(&stored);
 }
 
-/// Headers that would tell whoever gets the replay what was meant for somebody else.
+/// Headers whose values are private to the first client and must not be replayed to another one.
 const PRIVATE: [&str; 8] = [
     "set-cookie",
     "authorization",

@@ -1,12 +1,11 @@
-//! Values that the relay reads back from the database, and those that plain SQL may have left
-//! there.
+//! Values that the relay reads back from the database, and rows that plain SQL may have left there.
 
 use message::Source;
 use outbox::fuzzing::{Columns, cursor, entry, postgres_mark, sqlite_mark};
 
 use crate::{bounded, record};
 
-/// A mark of PostgreSQL or SQLite, or a stored cursor.
+/// Reads a mark of PostgreSQL or SQLite, or a stored cursor.
 pub fn marks(input: &[u8]) {
     let text = &*String::from_utf8_lossy(input);
     for rewrite in [postgres_mark, sqlite_mark, cursor] {
@@ -23,7 +22,8 @@ pub fn marks(input: &[u8]) {
     }
 }
 
-/// Transactions in flight ascend and lie within the snapshot: the reader searches them by halves.
+/// Demands that transactions in flight ascend and lie within the snapshot: the reader does a binary
+/// search in them.
 fn in_flight(text: &str) {
     let mut parts = text.split(['@', ':']).skip(1);
     let mut bound = || parts.next().and_then(|part| part.parse::<u64>().ok()).expect("a bound");
@@ -34,7 +34,7 @@ fn in_flight(text: &str) {
     assert!(xids.iter().all(|xid| (xmin..xmax).contains(xid)), "{text}");
 }
 
-/// A row of the outbox; its columns are the headers of a record.
+/// Reads a row of the outbox; the headers of a record are its columns.
 pub fn rows(input: &[u8]) {
     let record = record::read(input);
     let mut columns = Columns {
@@ -65,7 +65,7 @@ pub fn rows(input: &[u8]) {
         Ok(message) => {
             assert_eq!(message.topic.as_str().as_bytes(), topic);
             assert!(message.wire_bytes() >= payload_bytes);
-            // Consumers will ask for it.
+            // Consumers will need its time.
             assert!(message.id.generated_at().unix_timestamp() >= 0);
         }
         Err(invalid) => bounded(&invalid.problem),

@@ -7,7 +7,7 @@ use message::{Malformed, Message};
 
 use crate::{bounded, record};
 
-/// A Kafka record: key, value, headers.
+/// Reads a Kafka record: key, value, headers.
 pub fn kafka(input: &[u8]) {
     let record = record::read(input);
     let read = kafka_read(&record);
@@ -17,7 +17,7 @@ pub fn kafka(input: &[u8]) {
     check(read, kafka_again);
 }
 
-/// An AMQP delivery: properties and the table of headers.
+/// Reads an AMQP delivery: properties and the table of headers.
 pub fn rabbitmq(input: &[u8]) {
     let record = record::read(input);
     let read = rabbitmq_read(&record);
@@ -27,13 +27,13 @@ pub fn rabbitmq(input: &[u8]) {
     check(read, rabbitmq_again);
 }
 
-/// An SQS message: a body that may be a CloudEvent in JSON, and attributes.
+/// Reads an SQS message: a body that may be a CloudEvent in JSON, and attributes.
 pub fn sqs(input: &[u8]) {
     let record: Record = record::read(input);
     check(sqs_read(&record), sqs_again);
 }
 
-/// Checks that a malformed record is kept as it came.
+/// Demands that a malformed record is kept unchanged.
 fn evidence(malformed: &Malformed, payload: &[u8], headers_min: usize) {
     assert_eq!(malformed.payload, payload);
     assert!(malformed.headers.len() >= headers_min, "{} headers of {headers_min}", malformed.headers.len());
@@ -44,7 +44,7 @@ fn check(read: Read, again: impl Fn(&Message) -> Option<Read>) {
         Ok(message) => message,
         Err(malformed) => return bounded(&malformed.problem),
     };
-    // A consumer and a relay ask for these first.
+    // A consumer and a relay need these first.
     assert!(message.wire_bytes() >= message.payload.len());
     assert!(message.id.generated_at().unix_timestamp() >= 0);
     match again(&message) {

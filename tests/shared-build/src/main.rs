@@ -1,7 +1,7 @@
-//! Nothing but dependencies: `cargo build --package outbox-toolkit-relay` builds other copies of
-//! tokio, hyper and all that stands on them than `cargo test --workspace`, because others ask for
-//! other features. Selected beside a package, this one asks for the features of the whole
-//! workspace, and each dependency is built once. `cargo xtask` selects it for what is not
-//! optimised.
+//! A package with nothing but dependencies. Packages ask for different features, so a build of
+//! `outbox-toolkit-relay` alone would use other copies of tokio, hyper and everything above them
+//! than `cargo test --workspace`. Selected beside another package, this one asks for the features
+//! of the whole workspace, so each dependency is built once. `cargo xtask` selects it for builds
+//! without optimisation.
 
 fn main() {}
