@@ -377,7 +377,7 @@ async fn fail_with_conflict<DB: TestDialect>(
 ) -> sqlx::Error {
     match raise {
         Some(raise) => DB::sql(connection, raise).await.unwrap_err(),
-        // a deferred transaction that has read and wants to write after another one has written
+        // Another connection, which wants to write while a second one does.
         None => busy().await,
     }
 }
