@@ -1,4 +1,4 @@
-//! The command line: which benchmarks, how long, printed how.
+//! The command line: which benchmarks run, for how long, and how results are printed.
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -14,7 +14,7 @@ use crate::{
     relay_idle, relay_memory, relay_parked, relay_transactions, retention, saga_steps,
 };
 
-/// Runs benchmarks, all of them unless one is named; the services' addresses come from the
+/// Runs benchmarks: all of them, or one by name. The addresses of services come from the
 /// environment (`cargo xtask bench` starts the services and sets it).
 #[derive(Debug, Parser)]
 #[command(name = "bench", version)]
@@ -28,16 +28,16 @@ struct Cli {
 /// Options of every benchmark.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Options {
-    /// Small and once: shows that the benchmarks work. No target is judged.
+    /// One short round, to show that the benchmarks work. Targets are not judged.
     #[arg(long, global = true)]
     pub(crate) quick: bool,
-    /// Rounds of everything that is compared.
+    /// Number of rounds of each comparison.
     #[arg(long, global = true)]
     rounds: Option<usize>,
-    /// How results are printed.
+    /// The format of the results.
     #[arg(long, global = true, value_enum, default_value_t = Output::Table)]
     output: Output,
-    /// Where plots are drawn as PNG files; none without it.
+    /// The folder for plots as PNG files; no plots by default.
     #[arg(long, global = true)]
     pub(crate) plots: Option<PathBuf>,
 }
@@ -48,59 +48,61 @@ impl Options {
     }
 }
 
-/// How results are printed.
+/// The format of results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Output {
     /// For people.
     Table,
-    /// For machines: one object a benchmark, one a line.
+    /// For machines: one object for each benchmark, one in each line.
     Json,
 }
 
 #[derive(Debug, Subcommand)]
 enum Bench {
-    /// Drains a backlog from PostgreSQL to each broker, against SELECT → producer without
+    /// Drains a backlog from PostgreSQL to each broker, against a SELECT and a producer without
     /// bookkeeping.
     #[command(name = "relay_drain")]
     RelayDrain(relay_drain::Args),
-    /// Drains a backlog to Kafka in transactions, against the same without.
+    /// Drains a backlog to Kafka in transactions, against the same without transactions.
     #[command(name = "relay_transactions")]
     RelayTransactions(relay_transactions::Args),
-    /// Buffers that a page costs, however long backlog and history are, beside pinned transactions.
+    /// Buffers that a page costs, for any length of backlog and history, and beside pinned
+    /// transactions.
     #[command(name = "relay_flat")]
     RelayFlat(relay_flat::Args),
-    /// Resident memory of the relay, whatever the backlog and the payloads.
+    /// Resident memory of the relay, for several backlogs and payloads.
     #[command(name = "relay_memory")]
     RelayMemory,
-    /// Parked entries: held rows drained under load, behind a dead key, and a million of them in
-    /// memory.
+    /// Parked entries: held rows drained under load, another key beside a dead one, and the memory
+    /// of a million of them.
     #[command(name = "relay_parked")]
     RelayParked(relay_parked::Args),
-    /// How long messages stand still when the leader is asked to end, under load.
+    /// How long messages are delayed when the leader is asked to end, under load.
     #[command(name = "relay_handover")]
     RelayHandover,
     /// Processor time, WAL and memory of the relay when there is nothing to do.
     #[command(name = "relay_idle")]
     RelayIdle,
-    /// How long a message takes from commit to broker and to the consumer's commit, under open-loop
-    /// load.
+    /// The time from a message's commit to the broker, and to the consumer's commit, under
+    /// open-loop load.
     Latency(latency::Args),
     /// A business transaction with the outbox against the same with a plain INSERT.
     Enqueue(enqueue::Args),
-    /// A handler's transaction with the inbox against the same without.
+    /// A handler's transaction with the inbox against the same without the inbox.
     Inbox(inbox_guard::Args),
-    /// A web service with idempotency keys against the same without.
+    /// A web service with idempotency keys against the same without keys.
     Idempotency(idempotency::Args),
     /// Sagas of local steps against the same statements by hand.
     Saga(saga_steps::Args),
-    /// Latency and throughput of producers while a segment is emptied, against rows deleted.
+    /// Latency and throughput of producers while a segment is emptied, against rows that are
+    /// deleted.
     Retention,
     /// Other ways to relay an outbox: status column, xmin horizon, id cursor.
     Peers(peers::Args),
 }
 
 impl Bench {
-    /// Every benchmark as it runs when none is named.
+    /// Returns every benchmark with its default arguments.
     fn all() -> Vec<Self> {
         vec![
             Self::RelayDrain(relay_drain::Args::default()),
@@ -140,7 +142,7 @@ impl Bench {
     }
 }
 
-/// The input of a benchmark.
+/// The options of a run, and what its benchmarks share.
 pub(crate) struct Run {
     pub(crate) options: Options,
     /// The messages that relays in this process have published.
@@ -148,7 +150,7 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// A bar on stderr for so many steps.
+    /// Returns a progress bar on standard error for this many steps.
     pub(crate) fn progress(&self, steps: usize) -> Result<ProgressBar, Failure> {
         let bar = ProgressBar::new(steps as u64);
         bar.set_style(ProgressStyle::with_template("{bar:30} {pos}/{len} {elapsed} {msg}")?);

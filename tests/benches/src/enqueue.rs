@@ -15,13 +15,13 @@ use crate::rig::{Database, Wal, turns};
 const ACCOUNTS: i64 = 10_000;
 const PAYLOAD: usize = 256;
 
-/// Which cases.
+/// The cases to measure.
 #[derive(Debug, Default, clap::Args)]
 pub(crate) struct Args {
-    /// Clients at once, several with commas (default 1, 8, 32, 64).
+    /// Number of concurrent clients; several with commas (default 1, 8, 32, 64).
     #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=90))]
     clients: Vec<u32>,
-    /// Seconds of each turn.
+    /// Duration of each turn, in seconds.
     #[arg(long)]
     seconds: Option<f64>,
 }
@@ -34,7 +34,7 @@ struct Case {
     messages: u32,
 }
 
-/// One turn.
+/// The figures of one turn.
 #[derive(Debug, Clone, Copy)]
 struct Turn {
     transactions_per_second: f64,
@@ -141,7 +141,7 @@ fn report(all: &[(Case, [Vec<Turn>; 2])]) -> Report {
 }
 
 async fn turn(database: &Database, case: Case, toolkit: bool, length: Duration) -> Result<Turn, Failure> {
-    // Full-page images would count whoever comes first after a checkpoint.
+    // Without a checkpoint, the full-page images after the next one would count for one side only.
     for sql in ["TRUNCATE outbox_message", "UPDATE account SET cents = 0", "VACUUM account", "CHECKPOINT"] {
         database.run(sql).await?;
     }
@@ -219,7 +219,7 @@ async fn with_outbox(
     Ok(())
 }
 
-/// Enqueues as a program without the library would: one INSERT for all messages, ids made by the
+/// Enqueues like a program without the library: one INSERT for all messages, with ids made by the
 /// program.
 async fn plain(pool: &PgPool, case: Case, account: i64) -> Result<(), Failure> {
     const INSERT: &str = "INSERT INTO outbox_message (message_id, topic, key, kind, content_type, payload) \

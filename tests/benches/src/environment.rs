@@ -1,4 +1,4 @@
-//! Where figures come from: they mean nothing without it.
+//! The environment of a measurement, without which its figures mean nothing.
 
 use std::fs;
 use std::io::Write as _;
@@ -12,9 +12,9 @@ use crate::Failure;
 use crate::report::Spread;
 use crate::rig::variable;
 
-/// Versions of brokers, given by whoever started them: they do not tell their clients.
+/// Versions of brokers, from the program that started them: brokers do not report them to clients.
 const VERSIONS: &str = "OUTBOX_SERVICE_VERSIONS";
-/// Where the services keep their data.
+/// The folder in which the services keep their data.
 const DATA: &str = "OUTBOX_SERVICES_DIR";
 
 /// The machine and what runs on it.
@@ -23,11 +23,11 @@ pub(crate) struct Environment {
     processor: String,
     cores: usize,
     memory_mib: u64,
-    /// Known by the database itself, whoever started it.
+    /// Reported by the database itself.
     postgres: String,
     synchronous_commit: String,
     services: Option<String>,
-    /// Microseconds until 8 KiB are on the disk of the services.
+    /// Microseconds to write 8 KiB to the disk of the services and sync them.
     fsync_us: Spread,
     optimised: bool,
 }
@@ -71,7 +71,7 @@ impl std::fmt::Display for Environment {
     }
 }
 
-/// `name : value` in one of the kernel's tables.
+/// Returns the value of a line `name : value` in a file of the kernel.
 fn first_field(file: &str, name: &str) -> Option<String> {
     let text = fs::read_to_string(file).ok()?;
     let line = text.lines().find(|line| line.starts_with(name))?;

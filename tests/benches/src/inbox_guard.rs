@@ -1,4 +1,4 @@
-//! A handler's transaction with the inbox, against the same transaction without.
+//! A handler's transaction with the inbox, against the same transaction without the inbox.
 
 use std::time::Instant;
 
@@ -12,7 +12,7 @@ use crate::cli::Run;
 use crate::report::{Report, Spread};
 use crate::rig::Database;
 
-/// How much.
+/// The size of the measurement.
 #[derive(Debug, Default, clap::Args)]
 pub(crate) struct Args {
     /// Messages that the inbox remembers beforehand (default 1,000,000).
@@ -20,32 +20,32 @@ pub(crate) struct Args {
     remembered: Option<u32>,
 }
 
-/// Ids as their makers make them.
+/// The kind of ids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ids {
-    /// Made now, in order.
+    /// Created now, in order.
     TimeOrdered,
     /// Derived from a name and a stable time: anywhere within a day.
     Foreign,
 }
 
-/// The code around the effects.
+/// The way in which the effects are guarded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Guarding {
-    /// Nothing: a transaction with the effects.
+    /// Only a transaction with the effects.
     Bare,
-    /// Each transaction is begun anew.
+    /// With the inbox; each transaction is begun anew.
     Begun,
-    /// Each transaction but the first is begun by the commit before it.
+    /// With the inbox; the commit of each transaction begins the next one.
     Chained,
 }
 
-/// How a handler applies the effects of one transaction.
+/// The way in which a handler applies the effects of one transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Effects {
     /// A statement for each message.
     OneByOne,
-    /// One statement for all.
+    /// One statement for all messages.
     AtOnce,
 }
 
@@ -56,7 +56,7 @@ struct Case {
     effects: Effects,
     /// Messages per transaction.
     batch: usize,
-    /// Messages that were seen before, in hundredths.
+    /// Percentage of messages that were admitted before.
     duplicates: usize,
     ids: Ids,
 }
@@ -72,7 +72,7 @@ const CHAINED: Case = Case { guarding: Guarding::Chained, ..FRESH };
 const HUNDRED: Case = Case { batch: 100, effects: Effects::AtOnce, ..FRESH };
 
 impl Case {
-    /// The same without the inbox.
+    /// Returns the same case without the inbox.
     fn bare(self) -> Self {
         Self { batch: self.batch, effects: self.effects, guarding: Guarding::Bare, ..FRESH }
     }
@@ -110,7 +110,7 @@ pub(crate) async fn run(run: &Run, args: &Args) -> Result<Report, Failure> {
             let which = (turn + round) % cases.len();
             let case = cases[which];
             progress.set_message(format!("{case:?}"));
-            // In a task, as handlers run: the main thread would have to be woken for each answer.
+            // In a task, like a handler: the main thread would have to be woken for each answer.
             let measured = tokio::spawn(measure(inbox.clone(), pool.clone(), case, run.options.quick));
             rates[which].push(measured.await??);
             progress.inc(1);
@@ -194,7 +194,7 @@ async fn remember(inbox: &Inbox<Postgres>, count: u32) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Which of the messages are fresh.
+/// Admits messages and returns the fresh ones.
 async fn admit<'m>(
     tx: &mut InboxTransaction<Postgres>,
     messages: &'m [Message],
@@ -242,7 +242,7 @@ async fn measure(inbox: Inbox<Postgres>, pool: PgPool, case: Case, quick: bool) 
     };
     let messages = fresh(case.ids, transactions * case.batch)?;
     if case.guarding != Guarding::Bare && case.duplicates > 0 {
-        // Every n-th has been admitted before.
+        // Every n-th message is admitted beforehand.
         let every = 100 / case.duplicates;
         let seen: Vec<Message> = messages.iter().step_by(every).cloned().collect();
         for some in seen.chunks(500) {

@@ -1,4 +1,4 @@
-//! Pictures of figures that a table says badly.
+//! Plots of figures that a table shows badly.
 
 use std::path::Path;
 
@@ -14,10 +14,10 @@ const FONT: &str = "sans-serif";
 const COLOURS: [RGBColor; 4] =
     [RGBColor(0, 90, 160), RGBColor(200, 80, 0), RGBColor(0, 130, 70), RGBColor(130, 60, 140)];
 
-/// Lines over logarithmic axes: loads, backlogs and what they come to span orders of magnitude.
+/// A plot of lines over logarithmic axes: loads, backlogs and results span orders of magnitude.
 #[derive(Debug)]
 pub(crate) struct Plot {
-    /// Of the file, without its ending.
+    /// The name of the file without its extension.
     pub(crate) name: &'static str,
     pub(crate) title: &'static str,
     pub(crate) x: &'static str,
@@ -25,7 +25,7 @@ pub(crate) struct Plot {
     pub(crate) lines: Vec<Line>,
 }
 
-/// One named line.
+/// A line with its name.
 #[derive(Debug)]
 pub(crate) struct Line {
     pub(crate) name: String,
@@ -35,7 +35,7 @@ pub(crate) struct Line {
 impl Plot {
     /// Writes `<folder>/<name>.png`.
     pub(crate) fn draw(&self, folder: &Path) -> Result<(), Failure> {
-        // The font comes with the program: servers have none.
+        // The font is built in, because servers have none.
         register_font(FONT, FontStyle::Normal, epaint_default_fonts::UBUNTU_LIGHT)
             .map_err(|_| "the built-in font cannot be read")?;
         let file = folder.join(format!("{}.png", self.name));

@@ -1,9 +1,9 @@
 //! How fast a backlog leaves PostgreSQL, against the bare parts.
 //!
-//! *Bare* reads the same rows with one plain SELECT, in pages by id, and hands them to the broker's
-//! client library pipelined, with as many bytes of headers on the wire, confirmations counted and
-//! nothing stored. *Relay* is the engine with its adapter, lease, cursor and checkpoints. Both
-//! start cold (connect included) on a fresh topic, in turns.
+//! *Bare* reads the same rows with one plain SELECT, in pages by id, and pipelines them to the
+//! broker's client library. It sends as many bytes of headers, counts confirmations, and stores
+//! nothing. *Relay* is the engine with its adapter, lease, cursor and checkpoints. Both start cold
+//! (connect included) on a fresh topic, in turns.
 
 use std::time::Instant;
 
@@ -18,7 +18,7 @@ use crate::report::{Report, Spread};
 use crate::rig::{Database, Published, Shape, drain, turns};
 use crate::target::{Broker, Rows, Target, backlog};
 
-/// Of the bare parts, in the case that the target names.
+/// Minimum speed relative to the bare parts, in the case of the target.
 const RATIO_MIN: f64 = 0.85;
 const KEYS: u32 = 100_000;
 const PAYLOAD: u32 = 256;
@@ -29,22 +29,22 @@ pub(crate) struct Args {
     /// Only these brokers.
     #[arg(long, value_delimiter = ',')]
     only: Vec<Broker>,
-    /// Entries of the backlog: one case instead of the table.
+    /// Number of entries in the backlog; measures one case instead of the table.
     #[arg(long)]
     messages: Option<u32>,
-    /// Bytes of payload: one case instead of the table.
+    /// Size of each payload, in bytes; measures one case instead of the table.
     #[arg(long)]
     payload_bytes: Option<u32>,
-    /// Different ordering keys: one case instead of the table.
+    /// Number of different ordering keys; measures one case instead of the table.
     #[arg(long)]
     keys: Option<u32>,
-    /// Entries that the relay keeps in memory at most (default: the engine's).
+    /// Maximum number of entries in the relay's memory (default: the engine's).
     #[arg(long)]
     window_entries: Option<usize>,
-    /// Bytes that the relay keeps in memory at most (default: the engine's).
+    /// Maximum number of bytes in the relay's memory (default: the engine's).
     #[arg(long)]
     window_bytes: Option<usize>,
-    /// Measures what metrics cost instead: the relay with them against itself without.
+    /// Measures the cost of metrics instead: the relay with them against itself without them.
     #[arg(long)]
     metrics: bool,
 }
@@ -83,7 +83,7 @@ impl Args {
             messages: usual.messages / fewer,
             ..usual
         });
-        // Where a key has one message in flight, one key is as fast as one round trip.
+        // If a key has one message in flight, one key is as fast as one round trip.
         let patient = if broker == Broker::Kafka { 1 } else { 20 };
         let keys = [(1, patient), (100, 1)].map(|(keys, fewer)| Shape {
             keys,
@@ -94,7 +94,7 @@ impl Args {
     }
 }
 
-/// The case that the target names.
+/// Returns the case of the target.
 fn usual(broker: Broker) -> Shape {
     let messages = match broker {
         Broker::Kafka => 300_000,
@@ -109,7 +109,7 @@ struct Series {
     broker: Broker,
     name: &'static str,
     shape: Shape,
-    /// Messages per second, one figure a round.
+    /// Messages per second, one figure for each round.
     bare: Vec<f64>,
     relay: Vec<f64>,
 }
@@ -119,7 +119,7 @@ impl Series {
         Spread::of_ratios(&self.relay, &self.bare)
     }
 
-    /// Whether the target speaks of it: many keys, the usual payload, the largest backlog.
+    /// Returns whether the target applies to it: many keys, the usual payload, the largest backlog.
     fn is_judged(&self, all: &[Self]) -> bool {
         let like = |other: &&Self| other.broker == self.broker && other.shape.has_usual_messages();
         let largest = all.iter().filter(like).map(|other| other.shape.messages).max();
@@ -180,7 +180,7 @@ pub(crate) async fn run(run: &Run, args: &Args) -> Result<Report, Failure> {
     Ok(report(&all))
 }
 
-/// One turn: messages per second.
+/// Runs one turn and returns messages per second.
 async fn measure(
     database: &Database,
     target: &dyn Target,
@@ -229,7 +229,7 @@ fn report(all: &[Series]) -> Report {
     report
 }
 
-/// Throughput against backlog.
+/// Returns a plot of throughput by backlog.
 fn plot(all: &[Series]) -> Plot {
     let mut lines: Vec<Line> = Vec::new();
     for one in all.iter().filter(|one| one.shape.has_usual_messages()) {

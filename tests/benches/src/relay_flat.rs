@@ -1,8 +1,8 @@
-//! The cost of a page for the server, however long the backlog and the history are, and beside
+//! The cost of a page for the server, for any length of backlog and history, and beside
 //! transactions that stay open.
 //!
-//! Costs are buffers that the reader's own session touched, as the server counts them. Only the
-//! throughput beside a pin is measured in time, in turns.
+//! The cost is the number of buffers that the reader's session touched, as the server counts them.
+//! Only the throughput beside a pinned transaction is measured in time, in turns.
 
 use engine::EngineOptions;
 use outbox::log::{Acquired, Cursor, EntryId, LogReader, Mark, PageLimit, RelayName, RowLimit};
@@ -13,18 +13,18 @@ use crate::report::{Cell, Report, Spread};
 use crate::rig::{Database, Pin, Shape, drain, log};
 use crate::target::{Kafka, Target as _, backlog, fresh_topic};
 
-/// Rows of a page.
+/// Number of rows in a page.
 const PAGE: usize = 1_000;
-/// Pages of one measurement.
+/// Number of pages in one measurement.
 const PAGES: i64 = 5;
-/// Measurements of one thing: what other sessions report meanwhile only ever adds, so the least
-/// counts.
+/// Number of measurements of one thing. Reports of other sessions can only add to a count, so the
+/// lowest one is used.
 const TRIES: usize = 3;
 
-/// How far to go.
+/// The size of the measurement.
 #[derive(Debug, Default, clap::Args)]
 pub(crate) struct Args {
-    /// The largest backlog and history (default 10,000,000; about 4 GB).
+    /// Maximum number of rows in backlog and history (default 10,000,000; about 4 GB).
     #[arg(long)]
     rows_max: Option<u32>,
 }
@@ -78,7 +78,7 @@ struct Cost {
 
 async fn costs(run: &Run, sizes: &[u32]) -> Result<Vec<Cost>, Failure> {
     let database = Database::create().await?;
-    // Autovacuum reads the segments too, and whenever it likes.
+    // Autovacuum would read the segments as well, at any time.
     database
         .run(
             "DO $$ DECLARE segment regclass; BEGIN FOR segment IN SELECT inhrelid::regclass FROM pg_inherits \
@@ -108,7 +108,7 @@ async fn costs(run: &Run, sizes: &[u32]) -> Result<Vec<Cost>, Failure> {
     Ok(costs)
 }
 
-/// Rows that are new after the history, for each pin.
+/// Number of new rows after the history, for each pin.
 const NEWS: u32 = 6_000;
 
 async fn cost(database: &Database, start: &Mark, rows: u32, pin: Pin) -> Result<Cost, Failure> {
@@ -180,15 +180,16 @@ async fn head(database: &Database, start: &Mark) -> Result<Mark, Failure> {
     Ok(reader.next_difference(start).await?.ok_or("the backlog is not seen")?.head)
 }
 
-/// Buffers of all segments, their indexes and the sequence that ended sessions have reported.
+/// The buffers of all segments, their indexes and the sequence, as reported by sessions that have
+/// ended.
 const BUFFERS: &str = "SELECT ((SELECT coalesce(sum(coalesce(heap_blks_hit, 0) + coalesce(heap_blks_read, 0) \
     + coalesce(idx_blks_hit, 0) + coalesce(idx_blks_read, 0)), 0) FROM pg_statio_user_tables \
     WHERE relname LIKE 'outbox_message%') + (SELECT blks_hit + blks_read FROM pg_statio_user_sequences \
     WHERE relname = 'outbox_message_id_seq'))::bigint";
 const READERS: &str = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'relay %' AND datname = current_database()";
 
-/// Counts the buffers that a reader of its own touches while `work` uses it: the least of some
-/// tries.
+/// Counts the buffers that a separate reader touches while `work` uses it. Returns the lowest count
+/// of some tries.
 async fn buffers(
     database: &Database,
     mut work: impl AsyncFnMut(&mut Box<dyn LogReader>) -> Result<(), Failure>,
@@ -207,7 +208,8 @@ async fn buffers(
     Ok(least as f64)
 }
 
-/// Throughput with a pin over throughput without, and what it leaves dead.
+/// Measures the throughput with a pinned transaction over that without, and the dead rows that it
+/// leaves.
 async fn pinned(run: &Run, report: &mut Report) -> Result<(), Failure> {
     const DEAD: &str = "SELECT coalesce(sum(n_dead_tup), 0)::bigint FROM pg_stat_user_tables \
         WHERE relname LIKE 'outbox_message%'";

@@ -1,4 +1,5 @@
-//! How long messages stand still when the leader is asked to end and a standby goes on, under load.
+//! How long messages are delayed when the leader is asked to end and a standby takes over, under
+//! load.
 
 use std::time::{Duration, Instant};
 
@@ -12,22 +13,22 @@ use crate::report::{Report, Spread};
 use crate::rig::{Database, PATIENCE, RelayProcess};
 use crate::target::{Kafka, Target as _, fresh_topic};
 
-/// From the signal to the successor's first message.
+/// Maximum time from the signal to the successor's first message.
 const MS_MAX: f64 = 1_000.0;
-/// Messages a second: [`TOGETHER`] in a transaction, one every [`EVERY`].
+/// Messages per second: [`TOGETHER`] in a transaction, one transaction every [`EVERY`].
 const RATE: u64 = 1_000;
 const TOGETHER: u64 = 10;
 const EVERY: Duration = Duration::from_millis(1_000 * TOGETHER / RATE);
-/// Before the signal, and after it: longer than a hand-over may take.
+/// Time before the signal, and after it: longer than a hand-over may take.
 const WATCH: Duration = Duration::from_secs(3);
 
 /// One hand-over, in milliseconds.
 struct HandOver {
-    /// From the signal to the end of the leader's process.
+    /// Time from the signal to the end of the leader's process.
     ended: f64,
-    /// The longest time without a message.
+    /// Longest time without a message.
     silence: f64,
-    /// From the signal to the end of that silence.
+    /// Time from the signal to the end of that silence.
     resumed: f64,
 }
 
@@ -37,7 +38,8 @@ pub(crate) async fn run(run: &Run) -> Result<Report, Failure> {
     let progress = run.progress(rounds)?;
     let mut all = Vec::new();
     for _ in 0..rounds {
-        // A fresh one: a killed standby leaves its lease, and messages to a topic that is gone.
+        // A fresh database: a killed standby leaves its lease, and messages to a topic that is
+        // gone.
         let database = Database::create().await?;
         all.push(hand_over(&database, &kafka).await?);
         database.drop().await?;
@@ -89,7 +91,7 @@ async fn hand_over(database: &Database, kafka: &Kafka) -> Result<HandOver, Failu
     Ok(HandOver { ended: ms(ended), silence: ms(silence), resumed: ms(resumed) })
 }
 
-/// Ends with an error only.
+/// Produces messages without end; returns only on an error.
 async fn produce(mut connection: PgConnection, topic: String) -> Result<(), Failure> {
     let mut tick = tokio::time::interval(EVERY);
     loop {
@@ -105,9 +107,9 @@ async fn produce(mut connection: PgConnection, topic: String) -> Result<(), Fail
     }
 }
 
-/// The longest time between two arrivals, the second of which comes after `asked`; and when that
-/// came, from `asked`. Everything, where nothing came any more. A silence that begins long after
-/// the leader `ended` is none of the hand-over.
+/// Returns the longest time between two arrivals, the second of which comes after `asked`, and the
+/// time from `asked` to that second one. If nothing arrives any more, the silence lasts until now.
+/// A silence that begins long after the leader `ended` does not belong to the hand-over.
 fn longest_silence(
     arrivals: &mut UnboundedReceiver<Instant>,
     asked: Instant,

@@ -1,4 +1,4 @@
-//! Resident memory of the relay, in a process of its own and at its defaults.
+//! Resident memory of the relay, in a separate process with default settings.
 
 use crate::Failure;
 use crate::cli::Run;
@@ -7,7 +7,7 @@ use crate::rig::{Database, PATIENCE, RelayProcess, Shape, reach};
 use crate::target::{Kafka, Target as _, backlog};
 
 const MIB_MAX: f64 = 96.0;
-/// How often the broker is asked how much it holds.
+/// How often the broker is asked for its number of records.
 const POLL: std::time::Duration = std::time::Duration::from_millis(20);
 
 pub(crate) async fn run(run: &Run) -> Result<Report, Failure> {
@@ -51,11 +51,11 @@ pub(crate) async fn run(run: &Run) -> Result<Report, Failure> {
     Ok(report)
 }
 
-/// Runs a relay until the broker holds all messages; its peak.
+/// Runs a relay until the broker holds all messages. Returns its peak in MiB.
 async fn peak(database: &Database, kafka: &Kafka, topic: &str, messages: u32) -> Result<f64, Failure> {
     let relay = RelayProcess::start(database, &kafka.section())?;
     reach(messages.into(), PATIENCE, POLL, async || {
-        // Also tells at once when the relay is gone, and why.
+        // Fails at once, with the reason, if the relay has ended.
         relay.memory_peak_mib()?;
         kafka.records(topic).await
     })

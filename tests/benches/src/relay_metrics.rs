@@ -1,5 +1,6 @@
-//! The cost of metrics for a relay that drains a backlog: the same relay with the recorder of the
-//! program, kept up and scraped every second, against itself without one. In turns, in one run.
+//! The cost of metrics for a relay that drains a backlog. The relay with the program's recorder,
+//! with upkeep and a scrape every second, runs against itself without a recorder. In turns, in one
+//! run.
 
 use engine::EngineOptions;
 
@@ -9,19 +10,19 @@ use crate::report::{Report, Spread};
 use crate::rig::{Database, Shape, drain, turns};
 use crate::target::{Broker, backlog};
 
-/// Of the speed without metrics.
+/// Minimum speed relative to the relay without metrics.
 const RATIO_MIN: f64 = 0.98;
 
 /// The turns of one broker.
 struct Series {
     name: &'static str,
     messages: u32,
-    /// Messages per second, one figure a round.
+    /// Messages per second, one figure for each round.
     without: Vec<f64>,
     with: Vec<f64>,
 }
 
-/// Measures these brokers, each with a backlog of this shape.
+/// Measures these brokers, each with a backlog of its shape.
 pub(crate) async fn run(
     run: &Run,
     cases: Vec<(Broker, Shape)>,

@@ -1,8 +1,10 @@
-//! How fast a backlog leaves for Kafka in transactions, against the same relay without.
+//! How fast a backlog leaves for Kafka in transactions, against the same relay without
+//! transactions.
 //!
-//! Each way has a database of its own, so that each goes on with its own cursor. Both start cold on
-//! a fresh topic, in turns. What the start takes (connecting, taking over the transactions) is the
-//! same for any backlog, so it stands apart, and the rate is that behind the first confirmations.
+//! Each way has a separate database, so that it continues with its own cursor. Both start cold on a
+//! fresh topic, in turns. The start (connecting, taking over the transactions) takes the same time
+//! for any backlog, so it is reported separately, and the rate counts from the first confirmations
+//! on.
 
 use engine::{EngineOptions, Publishing};
 
@@ -12,17 +14,17 @@ use crate::report::{Report, Spread};
 use crate::rig::{Database, Shape, drain_in_steps, turns};
 use crate::target::{Kafka, Target as _, backlog};
 
-/// Of the relay without transactions.
+/// Minimum speed relative to the relay without transactions.
 const RATIO_MIN: f64 = 0.8;
 const USUAL: Shape = Shape { messages: 1_000_000, payload_bytes: 256, keys: 100_000 };
 
 /// The backlog.
 #[derive(Debug, Default, clap::Args)]
 pub(crate) struct Args {
-    /// Entries of the backlog.
+    /// Number of entries in the backlog.
     #[arg(long)]
     messages: Option<u32>,
-    /// Bytes of payload.
+    /// Size of each payload, in bytes.
     #[arg(long)]
     payload_bytes: Option<u32>,
 }

@@ -1,5 +1,5 @@
 //! Latency and throughput of producers while history is removed: nothing removed, a segment
-//! emptied, rows deleted in chunks.
+//! emptied, or rows deleted in chunks.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -16,18 +16,18 @@ use crate::cli::Run;
 use crate::report::{Cell, Report, Spread};
 use crate::rig::{Database, Percentiles, Wal, log};
 
-/// No transaction may be delayed for longer.
+/// Maximum delay of any transaction.
 const DELAY_MS_MAX: f64 = 50.0;
 const CLIENTS: u32 = 16;
 const PAYLOAD: usize = 256;
-/// Rows of a chunk: what is usually recommended.
+/// Rows in a chunk: the usual recommendation.
 const CHUNK: i64 = 10_000;
-/// Under load before anything is removed, and afterwards.
+/// Time under load before and after the removal.
 const AROUND: Duration = Duration::from_secs(1);
-/// Between two chunks, so that others come to their turn.
+/// Pause between two chunks, in which others have their turn.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// How history is removed.
+/// The way in which history is removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
     Nothing,
@@ -106,7 +106,7 @@ fn report(rows: u32, turns: &[Vec<Turn>; 3], wal: &[f64]) -> Report {
             ]
         }),
     );
-    // Some transaction is always the slowest: of those beside which nothing was removed, too.
+    // Some transaction is always the slowest, even if nothing is removed.
     let longest = |which: usize| spread(which, |turn| turn.transactions.ms(1.0)).max;
     report.at_most(
         "longest transaction, segment emptied − nothing removed, ms",
@@ -116,7 +116,7 @@ fn report(rows: u32, turns: &[Vec<Turn>; 3], wal: &[f64]) -> Report {
     report
 }
 
-/// Bytes of write-ahead log that the removal itself writes.
+/// Returns the bytes of WAL that the removal itself writes.
 async fn written(database: &Database, way: Way, rows: u32) -> Result<f64, Failure> {
     prepare(database, rows).await?;
     let wal = Wal::now(database).await?;
@@ -153,7 +153,7 @@ async fn under_load(database: &Database, way: Way, rows: u32) -> Result<Turn, Fa
     Ok(Turn { transactions: Percentiles::of(transactions), per_second, removal })
 }
 
-/// How long each of its transactions took, from BEGIN to the answer of COMMIT.
+/// Returns the duration of each transaction, from BEGIN to the answer of COMMIT.
 async fn client(pool: PgPool, over: Arc<AtomicBool>) -> Result<Vec<Duration>, Failure> {
     let outbox = Outbox::<Postgres>::new();
     let mut took = Vec::new();
@@ -169,8 +169,8 @@ async fn client(pool: PgPool, over: Arc<AtomicBool>) -> Result<Vec<Duration>, Fa
     Ok(took)
 }
 
-/// History of two days ago, which is another segment than today's, and a relay that has passed all
-/// of it.
+/// Writes a history of two days ago, which is in another segment than today's rows, and a relay
+/// that has passed all of it.
 async fn prepare(database: &Database, rows: u32) -> Result<(), Failure> {
     const FILL: &str = "INSERT INTO outbox_message (message_id, topic, key, content_type, payload) \
         SELECT (lpad(to_hex((extract(epoch FROM now() - interval '2 days') * 1000)::bigint + n / 100), 12, '0') \
@@ -185,11 +185,11 @@ async fn prepare(database: &Database, rows: u32) -> Result<(), Failure> {
         .await?;
     database.run("VACUUM ANALYZE outbox_message").await?;
     pass(database).await?;
-    // Full-page images would count whoever comes first after a checkpoint.
+    // Without a checkpoint, the full-page images after the next one would count for one turn only.
     database.run("CHECKPOINT").await
 }
 
-/// A relay's cursor behind everything there is.
+/// Moves a relay's cursor behind all entries.
 async fn pass(database: &Database) -> Result<(), Failure> {
     let (log, name) = (log(database)?, RelayName::new("history")?);
     let mut keeper = log.checkpoint_store(&name, "bench").await?;
@@ -221,7 +221,7 @@ async fn remove(database: &Database, way: Way) -> Result<(), Failure> {
     Ok(())
 }
 
-/// As one usually does it, and kindly: chunks of one segment, found by their place.
+/// Deletes rows in the usual and gentle way: in chunks of one segment, by their `ctid`.
 async fn delete(database: &Database) -> Result<(), Failure> {
     let mut connection = database.connect().await?;
     let segment: String = sqlx::query_scalar(

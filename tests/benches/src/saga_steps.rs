@@ -1,8 +1,8 @@
-//! Sagas of local steps against the same statements by hand, each in a transaction of its own; what
-//! open sagas cost; and how soon a saga begins.
+//! Sagas of local steps against the same statements by hand, each in a separate transaction; the
+//! cost of open sagas; and the time until a saga begins.
 //!
-//! Sagas are started beforehand, as they are in transactions that exist anyway. Both sides work on
-//! the same number of connections.
+//! Sagas are started beforehand, because their starts belong to transactions that exist anyway.
+//! Both sides use the same number of connections.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -23,20 +23,20 @@ use crate::rig::Database;
 /// The size of the measurement.
 #[derive(Debug, Default, clap::Args)]
 pub(crate) struct Args {
-    /// Sagas of each turn (default 2,000).
+    /// Number of sagas in each turn (default 2,000).
     #[arg(long)]
     sagas: Option<usize>,
-    /// Open sagas of the larger table (default 1,000,000).
+    /// Number of open sagas in the larger table (default 1,000,000).
     #[arg(long)]
     open: Option<i64>,
 }
 
-/// Steps of one saga.
+/// Numbers of steps in one saga.
 const STEPS: [usize; 3] = [1, 3, 10];
-/// Sagas, or workers by hand, at once.
+/// Number of concurrent sagas, or of workers by hand.
 const CONCURRENCY: u32 = 16;
 const EFFECT: &str = "INSERT INTO effect (saga, step) VALUES ($1, $2)";
-/// Sagas that wait for a reply without a time, and for one a year from now.
+/// Inserts sagas that wait for a reply, half of them without a timeout, half with one in a year.
 const OPEN: &str = "INSERT INTO saga (type, id, version, input, epoch, waits_for, wake_at) \
     SELECT 'steps', 'open-' || n, 1, '0', 1, 'reply', CASE WHEN n % 2 = 0 THEN now() + interval '1 year' END \
     FROM generate_series($1 + 1, $2) AS n";
@@ -107,7 +107,7 @@ pub(crate) async fn run(run: &Run, args: &Args) -> Result<Report, Failure> {
     Ok(report)
 }
 
-/// Starts sagas, then runs all of them: how many a second.
+/// Starts sagas, then runs all of them. Returns sagas per second.
 async fn by_sagas(pool: &PgPool, steps: usize, count: usize) -> Result<f64, Failure> {
     let (done, mut finished) = mpsc::unbounded_channel();
     let mut options = WorkerOptions::default();
@@ -141,13 +141,13 @@ async fn by_sagas(pool: &PgPool, steps: usize, count: usize) -> Result<f64, Fail
         finished.recv().await.ok_or("the worker has ended")?;
     }
     let rate = count as f64 / began.elapsed().as_secs_f64();
-    // Its last sagas end within a moment; what is left of them is nobody's measurement.
+    // The last sagas end within a moment, and are not measured any more.
     tokio::time::sleep(Duration::from_millis(100)).await;
     worker.abort();
     Ok(rate)
 }
 
-/// The same statements, each in a transaction of its own: how many rounds of them a second.
+/// Runs the same statements, each in a separate transaction. Returns rounds of them per second.
 async fn by_hands(pool: &PgPool, steps: usize, count: usize) -> Result<f64, Failure> {
     let (next, mut workers) = (Arc::new(AtomicUsize::new(0)), JoinSet::new());
     let began = Instant::now();
@@ -174,7 +174,7 @@ async fn by_hands(pool: &PgPool, steps: usize, count: usize) -> Result<f64, Fail
     Ok(count as f64 / began.elapsed().as_secs_f64())
 }
 
-/// Milliseconds from the commit of a start to the first step, one saga after the other.
+/// Returns the milliseconds from the commit of a start to the first step, one saga after the other.
 async fn first_steps(pool: &PgPool, count: usize) -> Result<Vec<f64>, Failure> {
     let (begun, mut first) = mpsc::unbounded_channel();
     let sagas = Sagas::builder(pool.clone(), Outbox::new())
@@ -187,7 +187,7 @@ async fn first_steps(pool: &PgPool, count: usize) -> Result<Vec<f64>, Failure> {
     let worker = tokio::spawn(async move { running.run(std::future::pending()).await });
     let mut times = Vec::with_capacity(count);
     for number in 0..count {
-        // As long as it takes for the worker to look rarely.
+        // Long enough for the worker to poll rarely.
         tokio::time::sleep(Duration::from_millis(20)).await;
         let mut tx = pool.begin().await?;
         sagas.start(&mut tx, "first", &format!("{}-{number}", uuid::Uuid::now_v7().simple()), &0).await?;

@@ -1,4 +1,4 @@
-//! Clients that send one request after the other.
+//! Clients that send one request at a time.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 
 use crate::Failure;
 
-/// Sends so many requests over so many connections, each with a key of its own.
+/// Sends this number of requests over this number of connections, each with a new key.
 pub(super) async fn send(
     address: SocketAddr,
     path: &'static str,
@@ -32,7 +32,7 @@ pub(super) async fn send(
     Ok(())
 }
 
-/// Three different articles, in ascending order.
+/// Returns an order of three different articles, in ascending order.
 fn order() -> Bytes {
     let [a, b, c] = [0, 3_333, 6_666].map(|from: u32| from + rand::random_range(0..3_333));
     format!(r#"{{"customer":{},"lines":[[{a},1],[{b},2],[{c},1]]}}"#, rand::random_range(0..10_000)).into()

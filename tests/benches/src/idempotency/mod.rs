@@ -1,11 +1,11 @@
 //! The cost of idempotency keys: the same web service with and without the layer, in turns.
 //!
-//! All variants are axum on a socket of this machine. *Bare* begins and commits its transaction by
-//! itself. *Keyed* gets it from the layer, which claims the key in it and stores the answer. Two
-//! more tell what the figures mean. *Asked* is bare with a statement that does nothing before the
-//! handler and another one after it: any layer that asks and then reports costs that much.
-//! *By hand* is the least that keys can cost: an INSERT before the handler and an UPDATE after it,
-//! without lease, expiry, takeover or replay of headers. Every request is a new one.
+//! All variants are axum on a socket of this machine. *Bare* begins and commits its own
+//! transaction. *Keyed* gets it from the layer, which claims the key in it and stores the answer.
+//! Two more put the figures into proportion. *Asked* is bare with a statement that does nothing
+//! before the handler, and another one after it: any layer that asks and then reports costs that
+//! much. *By hand* is the minimum that keys can cost: an INSERT before the handler and an UPDATE
+//! after it, without lease, expiry, takeover or replay of headers. Every request is a new one.
 
 mod client;
 mod service;
@@ -31,7 +31,7 @@ pub(crate) struct Args {
     clients: Option<usize>,
 }
 
-/// The code around the handler.
+/// The way in which the handler is wrapped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Variant {
     Bare,
@@ -43,14 +43,14 @@ enum Variant {
 /// The work of the handler in its transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Handler {
-    /// The least there is: one order and one outbox message.
+    /// The minimum: one order and one outbox message.
     Order,
-    /// A shop's: looks the customer up, takes three articles from the stock, writes the order, its
-    /// lines and the message.
+    /// A shop's checkout: looks up the customer, takes three articles from the stock, writes the
+    /// order, its lines and the message.
     Checkout,
 }
 
-/// Requests per second of each variant, one figure a round.
+/// Requests per second of each variant, one figure for each round.
 type Series = [Vec<f64>; Variant::ALL.len()];
 
 pub(crate) async fn run(run: &Run, args: &Args) -> Result<Report, Failure> {
@@ -101,7 +101,7 @@ async fn measure(
     prepare(url).await?;
     let service = service::start(url, clients).await?;
     let mut measured: [Series; Handler::ALL.len()] = Default::default();
-    // The first round of each warms up connections, statements and tables, and is not counted.
+    // The first round warms up connections, statements and tables, and is not counted.
     for round in 0..=rounds {
         for (handler, series) in Handler::ALL.into_iter().zip(&mut measured) {
             for turn in 0..Variant::ALL.len() {
@@ -160,7 +160,7 @@ impl Handler {
     }
 }
 
-/// The tables beside those of the outbox.
+/// Creates the tables beside those of the outbox.
 async fn prepare(url: &str) -> Result<(), Failure> {
     let mut connection = PgConnection::connect(url).await?;
     Migrator::<Postgres>::new(Line::Idempotency).up(&mut connection).await?;
@@ -169,7 +169,7 @@ async fn prepare(url: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A benchmark that did not do its work measures nothing.
+/// Checks the rows: a benchmark that did not do its work measures nothing.
 async fn check(url: &str, each: usize) -> Result<(), Failure> {
     let mut connection = PgConnection::connect(url).await?;
     let found: (i64, i64, i64, i64, i64) = sqlx::query_as(

@@ -36,7 +36,7 @@ CREATE TABLE key_by_hand (
 CREATE INDEX ON key_by_hand (claimed_at);
 ANALYZE";
 
-/// A service that runs.
+/// A running service.
 pub(super) struct Service {
     pub(super) address: SocketAddr,
     task: JoinHandle<std::io::Result<()>>,
@@ -60,8 +60,8 @@ struct Shop {
 #[derive(Serialize, Deserialize)]
 struct NewOrder {
     customer: i64,
-    /// Articles in ascending order, so that no two requests wait for each other, and how many of
-    /// each.
+    /// Articles with their quantities, in ascending order, so that concurrent requests cannot
+    /// deadlock.
     lines: Vec<(i64, i64)>,
 }
 
@@ -110,7 +110,7 @@ async fn place(shop: &Shop, tx: &mut Transaction<'_, Postgres>, order: &NewOrder
     Ok((StatusCode::CREATED, Json(Placed { order: id })))
 }
 
-/// Takes an article from the stock, and writes it down.
+/// Takes an article from the stock, and writes the order line.
 async fn take(
     tx: &mut Transaction<'_, Postgres>,
     order: i64,
@@ -141,7 +141,8 @@ async fn bare(State(shop): State<Shop>, Json(order): Json<NewOrder>) -> Answer {
     Ok(placed)
 }
 
-/// The least that asks before the handler and tells after it: two statements that do nothing.
+/// The minimum for a layer that asks before the handler and reports after it: two statements that
+/// do nothing.
 async fn asked(State(shop): State<Shop>, Json(order): Json<NewOrder>) -> Answer {
     let mut tx = shop.pool.begin().await?;
     sqlx::query("SELECT 1").execute(&mut *tx).await?;
@@ -189,13 +190,14 @@ async fn keyed(
 }
 
 pub(super) async fn start(url: &str, connections: usize) -> Result<Service, Failure> {
-    // Not the pool of the toolkit, whose look at every returned connection would cost both alike.
+    // A plain pool: the toolkit's pool checks every returned connection, which would cost both
+    // sides the same.
     let connections = u32::try_from(connections)?;
     let pool = sqlx::postgres::PgPoolOptions::new().max_connections(connections).connect(url).await?;
     let keys = IdempotencyKeys::open(pool.clone(), KeyOptions::default()).await?;
     let mut app = Router::new();
     for handler in Handler::ALL {
-        // Methods and names tell operations apart, so each gets its own.
+        // Operations differ by method and name, so each handler has its own name.
         let keyed_path = Variant::Keyed.path(handler);
         let layer =
             IdempotencyLayer::transactional(keys.clone(), keyed_path, |_| Tenant::new("tenant").ok())?;

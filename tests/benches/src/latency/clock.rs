@@ -1,4 +1,4 @@
-//! When each message was where.
+//! The moments of each message.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -7,10 +7,10 @@ use message::Message;
 
 use crate::Failure;
 
-/// A message carries its number as its payload; those above are not measured.
+/// The number in the payload of a message that is not measured.
 pub(super) const UNMEASURED: u64 = u64::MAX;
 
-/// One slot a message, nanoseconds since the beginning, 0 for never.
+/// One slot for each message, with nanoseconds since the beginning, or 0 for never.
 pub(super) struct Clock {
     began: Instant,
     slots: Vec<[AtomicU64; 4]>,
@@ -27,7 +27,7 @@ pub(super) enum Moment {
     Consumed,
 }
 
-/// Since the beginning.
+/// The moments of one message, as durations since the beginning.
 pub(super) struct Times {
     pub(super) intended: Duration,
     pub(super) committed: Duration,
@@ -35,7 +35,7 @@ pub(super) struct Times {
     pub(super) consumed: Duration,
 }
 
-/// The number that a message carries.
+/// Returns the number in the payload of a message.
 pub(super) fn number(message: &Message) -> Option<u64> {
     Some(u64::from_be_bytes(message.payload.get(..8)?.try_into().ok()?))
 }
@@ -50,7 +50,7 @@ impl Clock {
         self.slots.len()
     }
 
-    /// Notes a moment, if it is the first of its kind: duplicates change nothing.
+    /// Notes a moment, if it is the first of its kind: copies change nothing.
     pub(super) fn note(&self, number: u64, moment: Moment, at: Instant) {
         let Some(slot) = usize::try_from(number).ok().and_then(|index| self.slots.get(index)) else {
             if matches!(moment, Moment::Consumed) {
@@ -66,13 +66,13 @@ impl Clock {
         }
     }
 
-    /// Waits until a message that is not measured has come through: everything is connected then.
+    /// Waits until an unmeasured message has come through: then everything is connected.
     pub(super) async fn warm(&self, patience: Duration) -> Result<(), Failure> {
         Self::wait(patience, || self.unmeasured.load(Relaxed) > 0).await
     }
 
-    /// Waits until the last message has taken effect, however far the consumer is behind, as long
-    /// as it gets on.
+    /// Waits until the last message has taken effect, for as long as the consumer makes progress
+    /// within `patience`.
     pub(super) async fn all_consumed(&self, patience: Duration) -> Result<(), Failure> {
         let all = self.slots.len();
         loop {

@@ -1,4 +1,4 @@
-//! A consumer that notes when its transaction has committed: deliveries are settled right after.
+//! A consumer that notes when its transaction has committed: it settles deliveries right after.
 
 use std::collections::HashMap;
 use std::num::NonZeroUsize;
@@ -20,7 +20,7 @@ use crate::Failure;
 use crate::rig::Database;
 use crate::target::Kafka;
 
-/// Messages per transaction at most: what has arrived meanwhile shares a commit.
+/// Maximum number of messages in a transaction: those that have arrived meanwhile share a commit.
 const BATCH: usize = 200;
 
 pub(super) async fn start(

@@ -1,8 +1,8 @@
-//! How long a message takes, PostgreSQL → relay → Kafka → consumer, under open-loop load.
+//! The latency of a message, PostgreSQL → relay → Kafka → consumer, under open-loop load.
 //!
-//! Transactions start at times that are fixed beforehand, whether or not those before them have
-//! ended: a system that stalls is charged for everybody who waited. Relay and consumer are in this
-//! process; the relay polls, no hint is given.
+//! Transactions start at fixed times, even if earlier ones have not ended: a system that stalls is
+//! charged for every message that waited. Relay and consumer run in this process. The relay only
+//! polls: no commit wakes it.
 
 mod clock;
 mod consumer;
@@ -24,21 +24,21 @@ use crate::rig::{Database, PATIENCE, Percentiles, pipeline};
 use crate::target::{Kafka, Target as _, fresh_topic};
 use clock::Clock;
 
-/// From here on transactions carry ten messages: this server commits hardly more often.
+/// From this load on, transactions carry ten messages: this server hardly commits more often.
 const BATCHED_FROM: u32 = 5_000;
-/// Up to this load the targets are judged.
+/// Up to this load, targets are judged.
 const JUDGED_TO: u32 = 1_000;
 
-/// Which loads.
+/// The loads to measure.
 #[derive(Debug, Default, clap::Args)]
 pub(crate) struct Args {
-    /// Messages per second, several with commas (default 10, 100, 1,000, 10,000).
+    /// Messages per second; several with commas (default 10, 100, 1,000, 10,000).
     #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..))]
     rates: Vec<u32>,
-    /// The relay publishes in transactions, and the consumer reads what is committed.
+    /// The relay publishes in transactions, and the consumer reads committed records only.
     #[arg(long)]
     transactional: bool,
-    /// Seconds of each load.
+    /// Duration of each load, in seconds.
     #[arg(long)]
     seconds: Option<u32>,
 }
@@ -65,7 +65,7 @@ pub(crate) async fn run(run: &Run, args: &Args) -> Result<Report, Failure> {
     Ok(report(&loads, args.transactional, fsync_ms))
 }
 
-/// One load: the samples of all rounds.
+/// One load with the samples of all rounds.
 struct Load {
     rate: u32,
     to_commit: Vec<Duration>,
@@ -132,7 +132,7 @@ fn report(loads: &[Load], transactional: bool, fsync_ms: f64) -> Report {
         for (leg, name) in
             legs.iter().zip(["intended start → commit", "commit → broker", "commit → consumer's commit"])
         {
-            // Nobody notes when the broker confirms a transaction.
+            // The moment at which the broker confirms a transaction is not noted.
             if transactional && name == "commit → broker" {
                 continue;
             }

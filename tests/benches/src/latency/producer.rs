@@ -1,4 +1,4 @@
-//! Business transactions at times that are fixed beforehand.
+//! Business transactions at fixed times.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use crate::rig::{Database, PATIENCE};
 
 /// Connections of the producer's pool.
 const CONNECTIONS: u32 = 24;
-/// Bytes of each payload.
+/// Size of each payload, in bytes.
 const PAYLOAD: usize = 256;
 
 fn message(topic: &str, number: u64) -> NewMessage {
@@ -53,7 +53,7 @@ async fn pool(database: &Database) -> Result<PgPool, Failure> {
         .await?)
 }
 
-/// One message that is not measured, all the way through.
+/// Sends one unmeasured message all the way through.
 pub(super) async fn warm_up(database: &Database, topic: &str, clock: &Clock) -> Result<(), Failure> {
     let outbox = Outbox::<Postgres>::new();
     let pool = pool(database).await?;
@@ -67,7 +67,7 @@ pub(super) async fn warm_up(database: &Database, topic: &str, clock: &Clock) -> 
     clock.warm(PATIENCE).await
 }
 
-/// All messages of the clock, `rate` a second, `batch` in a transaction.
+/// Sends all messages of the clock, `rate` in a second, `batch` in a transaction.
 pub(super) async fn produce(
     database: &Database,
     topic: &str,

@@ -16,22 +16,22 @@ use crate::target::Kafka;
 
 /// The key of the record that shows that everything is connected.
 pub(super) const WARM: &str = "warm";
-/// How long nothing may arrive: a virtual machine starts, a slot is made.
+/// Maximum time without a new record: a virtual machine starts, a replication slot is created.
 const PATIENCE: Duration = Duration::from_secs(90);
-/// How often the broker is asked how much it holds.
+/// How often the broker is asked for its number of records.
 const POLL: Duration = Duration::from_millis(50);
 
-/// How Debezium and Kafka Connect are configured.
+/// The configuration of Debezium and Kafka Connect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Tuning {
-    /// Nothing is set beyond what a connector needs.
+    /// Only the settings that a connector requires.
     Defaults,
     /// Larger batches and queues, shorter pauses and more memory.
     Throughput,
 }
 
 impl Tuning {
-    /// The option of the virtual machine for its largest heap.
+    /// Returns the option of the virtual machine for its maximum heap.
     fn heap(self) -> &'static str {
         match self {
             Self::Defaults => "-Xmx1g",
@@ -39,7 +39,7 @@ impl Tuning {
         }
     }
 
-    /// Further lines of the connector's configuration.
+    /// Returns additional lines of the connector's configuration.
     fn connector(self) -> &'static str {
         match self {
             Self::Defaults => "",
@@ -51,7 +51,7 @@ impl Tuning {
         }
     }
 
-    /// Further lines of the worker's configuration.
+    /// Returns additional lines of the worker's configuration.
     fn worker(self) -> &'static str {
         match self {
             Self::Defaults => "",
@@ -60,11 +60,11 @@ impl Tuning {
     }
 }
 
-/// Kafka Connect in a process of its own, reading one database.
+/// Kafka Connect in a separate process that reads one database.
 pub(super) struct Connect {
     process: harness::connect::Connect,
     folder: PathBuf,
-    /// Of the replication slot and of the publication.
+    /// The name of the replication slot and of the publication.
     name: String,
 }
 
@@ -110,7 +110,7 @@ impl Connect {
                 .await?;
             sleep(Duration::from_secs(1)).await;
         }
-        // The rest of what was written meanwhile.
+        // Waits for the remaining records written meanwhile.
         let written: i64 = sqlx::query_scalar("SELECT count(*) FROM peer").fetch_one(&mut connection).await?;
         let mut last = 0;
         while last < written.unsigned_abs() {
@@ -124,7 +124,7 @@ impl Connect {
         Ok(())
     }
 
-    /// Stops it, and removes what it left in the database.
+    /// Stops it, and removes its slot and its publication from the database.
     pub(super) async fn end(self, database: &Database) -> Result<(), Failure> {
         self.process.kill().await?;
         let mut connection = database.connect().await?;
@@ -142,8 +142,8 @@ impl Connect {
     }
 }
 
-/// The time from the commit of a backlog to its last record. The virtual machine runs by then; the
-/// other relays start cold.
+/// Returns the time from the commit of a backlog to its last record. The virtual machine is running
+/// by then; the other relays start cold.
 pub(super) async fn drain(
     database: &Database,
     kafka: &Kafka,
@@ -165,7 +165,7 @@ pub(super) async fn drain(
     Ok(took)
 }
 
-/// The columns of the table, for the router.
+/// Returns the router's configuration: the columns of the table, and the topic.
 fn router(topic: &str) -> String {
     format!(
         "transforms.outbox.table.field.event.id=message_id\n\

@@ -1,8 +1,8 @@
 //! The order of messages while writers pause inside their transactions.
 //!
-//! Each transaction takes its transaction id, pauses, locks its key, counts the key's version up,
-//! enqueues a message with that version, pauses again and commits. So versions of a key are
-//! committed in order. The log of the broker tells which are missing and which come too late.
+//! Each transaction takes its transaction id, pauses, locks its key, increments the key's version,
+//! enqueues a message with that version, pauses again and commits. So the versions of a key are
+//! committed in order. The broker's log shows which ones are missing and which ones come too late.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,12 +24,12 @@ use crate::target::{Kafka, Target as _, fresh_topic};
 
 const WRITERS: u32 = 16;
 const KEYS: i32 = 40;
-/// The longest pause inside a transaction, twice in each.
+/// Maximum length of each of the two pauses inside a transaction.
 const PAUSE_MS: u64 = 20;
-/// How long nothing more may come before a relay counts as done.
+/// Time without new records after which a relay counts as done.
 const QUIET: Duration = Duration::from_secs(2);
 
-/// Counts of messages, taken from the broker's log.
+/// Numbers of messages, from the broker's log.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Seen {
     pub(super) committed: u64,
@@ -43,8 +43,8 @@ impl Seen {
         self.lost == 0 && self.disordered == 0
     }
 
-    /// `log` has key and version of each record in the broker's order, `versions` the last version
-    /// of each key.
+    /// Counts the messages in a log. `log` has the key and version of each record in the broker's
+    /// order, `versions` the last version of each key.
     fn of(log: &[(String, i64)], versions: &HashMap<String, i64>) -> Self {
         let mut seen: HashMap<&str, (i64, Vec<i64>)> = HashMap::new();
         let mut found =
@@ -182,7 +182,7 @@ async fn transaction(peer: Peer, pool: &PgPool, topic: &str) -> Result<(), Failu
     Ok(())
 }
 
-/// Waits until nothing more arrives.
+/// Waits until no more records arrive.
 async fn quiet(kafka: &Kafka, topic: &str) -> Result<(), Failure> {
     let (began, mut last, mut since) = (Instant::now(), 0, Instant::now());
     while since.elapsed() < QUIET {

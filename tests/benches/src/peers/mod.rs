@@ -1,9 +1,9 @@
-//! Other ways to relay an outbox, as they are usually written, on the same table contents, broker
-//! and machine.
+//! Other ways to relay an outbox, in their usual form, with the same table contents, broker and
+//! machine.
 //!
-//! Each is asked twice: how fast a backlog leaves, and what becomes of messages while sixteen
+//! Each is measured twice: how fast it drains a backlog, and what happens to messages while sixteen
 //! writers pause inside their transactions. A poller reads a page, publishes it, waits for every
-//! confirmation and notes that, page by page.
+//! confirmation and records that, page by page.
 
 mod debezium;
 mod disorder;
@@ -21,10 +21,10 @@ use crate::target::{Kafka, Target as _, backlog, fresh_topic};
 use debezium::Tuning;
 use disorder::Seen;
 
-/// How large.
+/// The size of the measurement.
 #[derive(Debug, Default, clap::Args)]
 pub(crate) struct Args {
-    /// Entries of the backlog (default 100,000).
+    /// Number of entries in the backlog (default 100,000).
     #[arg(long)]
     messages: Option<u32>,
     /// How long the writers write, in seconds.
@@ -32,7 +32,7 @@ pub(crate) struct Args {
     seconds: Option<f64>,
 }
 
-/// Who relays.
+/// A relay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Peer {
     Toolkit,
@@ -49,7 +49,7 @@ enum Peer {
 impl Peer {
     const POLLING: [Self; 4] = [Self::Toolkit, Self::Status, Self::XminHorizon, Self::IdCursor];
 
-    /// Those that there are: Debezium needs a server whose log can be decoded.
+    /// Returns the available peers: Debezium needs a server with logical decoding.
     fn all() -> impl Iterator<Item = Self> {
         let debezium = debezium::jars().map(|_| [Tuning::Defaults, Tuning::Throughput].map(Self::Debezium));
         Self::POLLING.into_iter().chain(debezium.into_iter().flatten())

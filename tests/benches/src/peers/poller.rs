@@ -1,4 +1,5 @@
-//! The peers: each a table with just the columns and the index that it needs, and a loop of pages.
+//! The polling peers: each has a table with only the columns and the index that it needs, and a
+//! loop over pages.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +12,7 @@ use crate::target::{Kafka, Sender};
 
 const PAGE: i64 = 1_000;
 
-/// Creates the peer's table anew.
+/// Recreates the peer's table.
 pub(super) async fn prepare(peer: Peer, database: &Database) -> Result<(), Failure> {
     database
         .run(
@@ -30,13 +31,13 @@ pub(super) async fn prepare(peer: Peer, database: &Database) -> Result<(), Failu
     }
 }
 
-/// A backlog, vacuumed as on a server that has been running for a while.
+/// Inserts a backlog and vacuums it, as on a server that has been running for a while.
 async fn fill(database: &Database, shape: Shape) -> Result<(), Failure> {
     insert(database, shape).await?;
     database.run("VACUUM ANALYZE peer").await
 }
 
-/// A backlog in one transaction.
+/// Inserts a backlog in one transaction.
 pub(super) async fn insert(database: &Database, shape: Shape) -> Result<(), Failure> {
     let mut connection = database.connect().await?;
     sqlx::query(
@@ -51,7 +52,7 @@ pub(super) async fn insert(database: &Database, shape: Shape) -> Result<(), Fail
     Ok(())
 }
 
-/// The time from a cold start to the last confirmation of a backlog.
+/// Returns the time from a cold start to the last confirmation of a backlog.
 pub(super) async fn drain(
     peer: Peer,
     database: &Database,
@@ -92,7 +93,7 @@ impl Poller {
         Ok(Self { peer, connection, sender, topic: topic.to_owned() })
     }
 
-    /// Publishes a page and notes it; how many messages it had.
+    /// Publishes a page and records that. Returns the number of its messages.
     pub(super) async fn page(&mut self) -> Result<u64, Failure> {
         let select = match self.peer {
             Peer::Status => {

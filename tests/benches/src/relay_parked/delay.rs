@@ -1,4 +1,4 @@
-//! One key is dead and has many held rows: how long another key waits for its own messages.
+//! One key is dead and has many held rows; another key must not wait long for its own messages.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -19,17 +19,18 @@ use crate::target::{Kafka, Target as _, fresh_topic};
 const OTHER: &str = "other";
 const PAYLOAD: u32 = 256;
 const DELAY_MS_MAX: f64 = 1_000.0;
-/// Between two messages of the other key.
+/// Pause between two messages of the other key.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// The delays of the other key.
 struct Seen {
-    /// From the start of a relay to the first confirmation.
+    /// Time from the start of a relay to the first confirmation.
     takeover: Duration,
-    /// From each commit to its confirmation, while the rows rest and while they are read back.
+    /// Times from each commit to its confirmation, while the held rows rest, and while they are
+    /// read back.
     resting: Percentiles,
     draining: Percentiles,
-    /// Rows that were read back meanwhile.
+    /// Number of rows that were read back meanwhile.
     drained: i64,
 }
 
@@ -140,7 +141,7 @@ async fn confirmed(watched: &mut Watched) -> Result<Instant, Failure> {
     at.ok_or_else(|| "the relay is gone".into())
 }
 
-/// One message of the other key; when it was committed.
+/// Writes one message of the other key, and returns when it was committed.
 async fn append(database: &Database, topic: &str) -> Result<Instant, Failure> {
     const APPEND: &str = "INSERT INTO outbox_message (topic, key, kind, content_type, payload) \
         VALUES ($1, $2, 'bench.filled', 'application/octet-stream', '\\x78')";

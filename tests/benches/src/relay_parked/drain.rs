@@ -1,5 +1,5 @@
-//! A topic comes back while new messages of its keys are written and commits are slow: what is held
-//! must become less.
+//! A topic comes back while new messages of its keys are written and commits are slow: the number
+//! of held rows must fall.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -21,22 +21,22 @@ use crate::target::{Kafka, Target as _, fresh_topic};
 
 const KEYS: u32 = 40;
 const PAYLOAD: u32 = 256;
-/// Messages of a transaction: as many commits a second as the slowest of them still allow.
+/// Messages in a transaction: enough that even the slowest commits reach the rate.
 const BATCH: u32 = 10;
 /// Connections of the producers.
 const CONNECTIONS: u32 = 24;
-/// New messages a second.
+/// New messages per second.
 const RATE: u32 = 1_000;
 const SAMPLE: Duration = Duration::from_millis(500);
-/// Then it is not going to be.
+/// Timeout of the drain.
 const DRAINED_WITHIN: Duration = Duration::from_secs(90);
 
-/// The server's knowledge of its tables.
+/// The statistics of the server about its tables.
 #[derive(Debug, Clone, Copy)]
 enum Statistics {
-    /// Nothing, as on the first day.
+    /// None, as on the first day.
     None,
-    /// As after an ANALYZE of the log.
+    /// Those of an ANALYZE of the log.
     Analysed,
 }
 
@@ -49,13 +49,13 @@ impl Statistics {
     }
 }
 
-/// The course of a drain, after the topic had come back.
+/// The course of a drain after the topic has come back.
 struct Course {
     commit_ms: u32,
     statistics: Statistics,
-    /// Held rows when it came back, and then about twice a second.
+    /// The number of held rows when the topic came back, and then about twice a second.
     held: Vec<i64>,
-    /// Until nothing was held any more.
+    /// Time until nothing was held any more.
     drained: Duration,
 }
 
@@ -149,7 +149,7 @@ async fn course(held: u32, commit_ms: u32, statistics: Statistics, run: &Run) ->
     over.cancel();
     let produced = producing.await??;
     let course = course?;
-    // Nothing may be left behind by the hand-over.
+    // The hand-over may leave nothing behind.
     run.published.reach(published + u64::from(held) + produced, PATIENCE).await?;
     stop.cancel();
     relaying.await?;
@@ -158,8 +158,8 @@ async fn course(held: u32, commit_ms: u32, statistics: Statistics, run: &Run) ->
     Ok(course)
 }
 
-/// Counts what is held from the moment on in which it becomes less for the first time: then the
-/// topic has been tried again.
+/// Counts the held rows from the moment at which their number falls for the first time: by then the
+/// topic has been retried.
 async fn watch(database: &Database, commit_ms: u32, statistics: Statistics) -> Result<Course, Failure> {
     let mut connection = database.connect().await?;
     let mut held: Vec<i64> = Vec::new();
@@ -168,7 +168,7 @@ async fn watch(database: &Database, commit_ms: u32, statistics: Statistics) -> R
     loop {
         let now: i64 = sqlx::query_scalar(HELD).fetch_one(&mut connection).await?;
         if held.len() == 1 && now >= held[0] {
-            // The topic is blocked still, and new messages are held as well.
+            // The topic is still blocked, and new messages are held as well.
             (held[0], came_back) = (now, Instant::now());
         } else {
             held.push(now);
@@ -185,7 +185,7 @@ async fn watch(database: &Database, commit_ms: u32, statistics: Statistics) -> R
     }
 }
 
-/// New messages at times that are fixed beforehand, until it is over; how many.
+/// Writes new messages at fixed times until it is cancelled. Returns their number.
 async fn produce(database: Database, topic: String, over: CancellationToken) -> Result<u64, Failure> {
     const APPEND: &str = "INSERT INTO outbox_message (topic, key, kind, content_type, payload) \
         SELECT $1, 'key-' || n % $3, 'bench.filled', 'application/octet-stream', \

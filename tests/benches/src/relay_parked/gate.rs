@@ -1,5 +1,4 @@
-//! A broker that refuses a topic until it is let through, and tells which key a confirmed message
-//! has.
+//! A broker that refuses a topic until its gate opens, and reports confirmations of one key.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -12,7 +11,7 @@ use message::{
 };
 use tokio::sync::mpsc;
 
-/// Confirmations of the messages with the key that is watched.
+/// The times of confirmations of messages with the watched key.
 pub(super) type Watched = mpsc::UnboundedReceiver<Instant>;
 type Tickets = Arc<Mutex<HashSet<Ticket>>>;
 
@@ -24,7 +23,7 @@ pub(super) struct Gate {
 }
 
 impl Gate {
-    /// Lets messages through to `inner` while `is_open`, and reports when those with `key` are
+    /// Passes messages on to `inner` while `is_open` is set, and reports when those with `key` are
     /// confirmed.
     pub(super) fn new(
         inner: Arc<dyn Connector>,
@@ -52,7 +51,7 @@ impl Connector for Gate {
                 let is_watched =
                     watched.lock().unwrap_or_else(PoisonError::into_inner).remove(&receipt.ticket);
                 if is_watched && receipt.outcome.is_ok() {
-                    // Nobody may be watching.
+                    // The receiver may be gone.
                     let _ = confirmed.send(Instant::now());
                 }
                 out.send(receipt.ticket, receipt.outcome);

@@ -1,7 +1,7 @@
-//! Resident memory of the relay with many parked entries, in a process of its own and at its
-//! defaults.
+//! Resident memory of the relay with many parked entries, in a separate process with default
+//! settings.
 //!
-//! The broker is librdkafka's mock: its answers can be held back.
+//! The broker is librdkafka's mock, which can delay its answers.
 
 use std::time::{Duration, Instant};
 
@@ -17,19 +17,19 @@ use crate::target::{Kafka, fresh_topic};
 const MIB_MAX: f64 = 96.0;
 const PAYLOAD: u32 = 1_024;
 const POLL: Duration = Duration::from_millis(50);
-/// So late that nothing is answered.
+/// A delay after which nothing is answered in time.
 const NEVER: Duration = Duration::from_secs(86_400);
 
-/// A load that the relay has to bear.
+/// A load on the relay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Scene {
-    /// Everything is due at once, and the broker answers nothing any more.
+    /// Everything is due at once, and the broker stops answering.
     DueAndSilent,
-    /// Everything is due at once, and the broker answers nothing about that topic.
+    /// Everything is due at once, and the broker stops answering for that topic.
     DueAndPartlySilent,
     /// The broker refuses the topic: the whole backlog is held.
     Held,
-    /// A successor finds as many held rows and as many that are due, and the broker falls silent.
+    /// A successor finds held rows, and as many due ones, and the broker falls silent.
     Takeover,
 }
 
@@ -49,7 +49,7 @@ impl Scene {
 pub(super) async fn run(run: &Run, rows: &[u32], keys: u32, report: &mut Report) -> Result<(), Failure> {
     let watch = Duration::from_secs(if run.options.quick { 1 } else { 30 });
     let database = Database::create().await?;
-    // The successor has to bear what the others do, too.
+    // The load on the successor contains the other loads.
     let scenes = if run.options.quick { &[Scene::Takeover][..] } else { &Scene::ALL };
     let progress = run.progress(rows.len() * scenes.len())?;
     let mut peaks = Vec::new();
@@ -69,7 +69,7 @@ pub(super) async fn run(run: &Run, rows: &[u32], keys: u32, report: &mut Report)
         peaks.iter().map(|(scene, rows, mib)| [(*rows).into(), scene.name().into(), (*mib).into()]),
     );
     if let Some((scene, rows, mib)) = peaks.iter().find(|(.., mib)| run.options.quick && *mib > MIB_MAX) {
-        // The one figure that hardly depends on the machine.
+        // The only figure that hardly depends on the machine.
         return Err(format!("{rows} rows {}: {mib:.0} MiB, at most {MIB_MAX} wanted", scene.name()).into());
     }
     for &scene in scenes {
@@ -109,7 +109,7 @@ impl Stage<'_> {
         self.end(relay).await
     }
 
-    /// Only the answers to others show that the topic alone is silent.
+    /// Writes messages to the other topic: only their answers show that one topic alone is silent.
     async fn answer_others(&self, broker: &Broker) -> Result<(), Failure> {
         let until = Instant::now() + self.watch;
         while Instant::now() < until {
@@ -120,8 +120,8 @@ impl Stage<'_> {
     }
 
     async fn held(&self, broker: &Broker) -> Result<f64, Failure> {
-        // One answer a request, and one of the many requests of a session is enough to block the
-        // topic again.
+        // A request uses up one error, and a session has many requests, one of which is enough to
+        // block the topic again.
         broker.refuse()?;
         let shape = Shape { messages: self.rows, payload_bytes: PAYLOAD, keys: self.keys };
         self.database.fill(&broker.topic, shape).await?;
@@ -139,7 +139,7 @@ impl Stage<'_> {
         RelayProcess::start(self.database, &broker.kafka.section())
     }
 
-    /// Both topics of the broker have been published to.
+    /// Publishes to both topics of the broker once.
     async fn warm_up(&self, broker: &Broker) -> Result<(), Failure> {
         for topic in [&broker.topic, &broker.other] {
             self.database.fill(topic, Shape { messages: 1, payload_bytes: 1, keys: 1 }).await?;
@@ -153,7 +153,7 @@ impl Stage<'_> {
         park(self.database, Rows { topic, state, rows, payload_bytes: PAYLOAD, key: "parked-", keys }).await
     }
 
-    /// The peak after it has borne it for a while.
+    /// Waits under load for a while, and returns the peak in MiB.
     async fn end(&self, relay: RelayProcess) -> Result<f64, Failure> {
         tokio::time::sleep(self.watch).await;
         let peak = relay.memory_peak_mib()?;
@@ -162,7 +162,7 @@ impl Stage<'_> {
     }
 }
 
-/// Two brokers, each of which leads one topic.
+/// Two mock brokers, each of which leads one topic.
 struct Broker {
     mock: Mock,
     kafka: Kafka,
@@ -184,7 +184,7 @@ impl Broker {
         Ok(Self { mock, kafka, topic, other })
     }
 
-    /// Answers nothing any more, or nothing about the topic.
+    /// Stops all answers, or those for the topic.
     fn fall_silent(&self, partly: bool) -> Result<(), Failure> {
         self.mock.answer_late(1, NEVER)?;
         if !partly {
@@ -193,7 +193,7 @@ impl Broker {
         Ok(())
     }
 
-    /// Refuses whatever is published for a while.
+    /// Refuses everything that is published for a while.
     fn refuse(&self) -> Result<(), Failure> {
         self.mock.forget_errors(ApiKey::Produce)?;
         self.mock.request_errors(

@@ -1,5 +1,5 @@
-//! The cost of parked entries: held rows that are read back under load, a key that waits
-//! while another one is stuck, and the memory of a relay with a million of them.
+//! The cost of parked entries: held rows that are read back under load, a key that waits while
+//! another one is stuck, and the memory of a relay with a million of them.
 
 mod delay;
 mod drain;
@@ -16,19 +16,19 @@ use crate::report::Report;
 /// The parts to measure, and their sizes.
 #[derive(Debug, Default, clap::Args)]
 pub(crate) struct Args {
-    /// Which parts, several with commas (default all).
+    /// Only these parts; several with commas (default all).
     #[arg(long, value_enum, value_delimiter = ',')]
     only: Vec<Part>,
-    /// Parked entries, several with commas (default 200,000, 400,000 and 1,000,000; `delay` takes
-    /// the largest).
+    /// Number of parked entries; several with commas (default 200,000, 400,000 and 1,000,000;
+    /// `delay` takes the largest).
     #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1_000..))]
     rows: Vec<u32>,
-    /// Keys of the rows whose memory is measured (default 100,000).
+    /// Number of keys of the rows whose memory is measured (default 100,000).
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     keys: Option<u32>,
 }
 
-/// One part.
+/// A part of the benchmark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Part {
     /// A topic comes back while new messages of its keys are written, with slow commits.

@@ -1,15 +1,15 @@
-//! Parked entries, as a relay has stored them before.
+//! Parked entries as a relay would have stored them.
 
 use sqlx::Connection as _;
 
 use crate::Failure;
 use crate::rig::{Database, RELAY};
 
-/// The number and the look of the rows.
+/// The number and the shape of the rows.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Rows<'a> {
     pub(super) topic: &'a str,
-    /// `held`, `scheduled` (and due now), `dead`.
+    /// `held`, `scheduled` (due now), or `dead`.
     pub(super) state: &'a str,
     pub(super) rows: u32,
     pub(super) payload_bytes: u32,
@@ -18,10 +18,10 @@ pub(super) struct Rows<'a> {
     pub(super) keys: u32,
 }
 
-/// How many rows are held.
+/// Counts the held rows.
 pub(super) const HELD: &str = "SELECT count(*) FROM outbox_exception WHERE state = 'held'";
 
-/// Adds them in one transaction, with ids of their own.
+/// Adds the rows in one transaction, with new ids.
 pub(super) async fn park(database: &Database, rows: Rows<'_>) -> Result<(), Failure> {
     const EXCEPTIONS: &str = "INSERT INTO outbox_exception (relay, id, message_id, topic, key, state, due_at) \
         SELECT $1, $2 + n, (lpad(to_hex((extract(epoch FROM now()) * 1000)::bigint), 12, '0') \
@@ -31,7 +31,7 @@ pub(super) async fn park(database: &Database, rows: Rows<'_>) -> Result<(), Fail
     const CONTENT: &str = "INSERT INTO outbox_parked (relay, id, content_type, payload, enqueued_at) \
         SELECT $1, $2 + n, 'application/octet-stream', convert_to(repeat('x', $4), 'UTF8'), now() \
         FROM generate_series(1, $3) AS n";
-    // The ids that the log would have given them.
+    // The ids that the log would have assigned.
     const IDS: &str = "SELECT setval('outbox_message_id_seq', nextval('outbox_message_id_seq') + $1) - $1";
     let Rows { topic, state, rows, payload_bytes, key, keys } = rows;
     let (rows, keys) = (i64::from(rows), i64::from(keys));
@@ -43,12 +43,12 @@ pub(super) async fn park(database: &Database, rows: Rows<'_>) -> Result<(), Fail
     let content = sqlx::query(CONTENT).bind(RELAY).bind(before).bind(rows);
     content.bind(i32::try_from(payload_bytes)?).execute(&mut *transaction).await?;
     transaction.commit().await?;
-    // As a server that has been running for a while: hint bits set, statistics there.
+    // As on a server that has been running for a while: hint bits and statistics are set.
     database.run("VACUUM ANALYZE outbox_exception").await?;
     database.run("VACUUM ANALYZE outbox_parked").await
 }
 
-/// Removes whatever stands in the log and beside it.
+/// Removes all entries, parked or not.
 pub(super) async fn clear(database: &Database) -> Result<(), Failure> {
     database.run("TRUNCATE outbox_message, outbox_exception, outbox_parked, outbox_relay CASCADE").await
 }

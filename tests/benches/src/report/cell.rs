@@ -29,7 +29,7 @@ impl fmt::Display for Cell {
     }
 }
 
-/// As many digits as a noisy figure deserves.
+/// Returns a figure with as many digits as its noise permits.
 pub(super) fn short(figure: f64) -> String {
     match figure.abs() {
         size if size >= 100.0 => format!("{figure:.0}"),

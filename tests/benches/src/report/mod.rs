@@ -24,7 +24,7 @@ pub(crate) struct Report {
     targets: Vec<Target>,
     #[serde(skip)]
     plots: Vec<Plot>,
-    /// Too small to be judged.
+    /// Whether the run was too small to be judged.
     quick: bool,
 }
 
@@ -36,7 +36,7 @@ struct Section {
     rows: Vec<Vec<Cell>>,
 }
 
-/// A target, and the result that was measured for it.
+/// A target, and the measured result.
 #[derive(Debug, Serialize)]
 struct Target {
     what: String,
@@ -65,12 +65,12 @@ impl Report {
         self.sections.push(Section { title: title.into(), header: header.to_vec(), rows });
     }
 
-    /// `figure` must be at least `bound`.
+    /// Adds the target that `figure` is at least `bound`.
     pub(crate) fn at_least(&mut self, what: impl Into<String>, bound: f64, figure: f64) {
         self.target(what, format!("≥ {bound}"), figure, figure >= bound);
     }
 
-    /// `figure` must be at most `bound`.
+    /// Adds the target that `figure` is at most `bound`.
     pub(crate) fn at_most(&mut self, what: impl Into<String>, bound: f64, figure: f64) {
         self.target(what, format!("≤ {bound}"), figure, figure <= bound);
     }
@@ -91,7 +91,7 @@ impl Report {
         Ok(())
     }
 
-    /// The targets that were not met; none of a quick run.
+    /// Returns the targets that were missed; none for a quick run.
     pub(crate) fn missed(&self) -> Vec<String> {
         let missed = self.targets.iter().filter(|target| !self.quick && !target.met);
         missed

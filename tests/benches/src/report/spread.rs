@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-/// Median, smallest and largest of some figures.
+/// Median, minimum and maximum of some figures.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(crate) struct Spread {
     pub(crate) median: f64,
@@ -11,7 +11,7 @@ pub(crate) struct Spread {
 }
 
 impl Spread {
-    /// Of none, all three are NaN.
+    /// Returns the spread of some figures. Without any, all three are NaN.
     pub(crate) fn of(figures: &[f64]) -> Self {
         let mut sorted = figures.to_vec();
         sorted.sort_by(f64::total_cmp);
@@ -25,7 +25,8 @@ impl Spread {
         Self { median, min: at(0), max: at(sorted.len().wrapping_sub(1)) }
     }
 
-    /// One series over another, round by round: what disturbed a round disturbed both.
+    /// Returns the spread of the ratios, round by round: a disturbance in a round affects both
+    /// series.
     pub(crate) fn of_ratios(over: &[f64], under: &[f64]) -> Self {
         let ratios: Vec<f64> = over.iter().zip(under).map(|(over, under)| over / under).collect();
         Self::of(&ratios)

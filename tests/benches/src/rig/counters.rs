@@ -1,19 +1,19 @@
-//! Counters of the server: they are the same on a busy machine as on a quiet one.
+//! Counters of the server, which are the same on a busy machine as on a quiet one.
 
 use sqlx::{Connection, PgConnection};
 
 use super::Database;
 use crate::Failure;
 
-/// The cluster's write-ahead log at one moment. Sessions report what they synced when they end at
-/// the latest: close pools before.
+/// The position of the cluster's WAL at one moment. Sessions report their syncs when they end at
+/// the latest, so close pools first.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Wal {
     bytes: i64,
     syncs: i64,
 }
 
-/// The growth of the log between two moments.
+/// The growth of the WAL between two moments.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct WalUse {
     pub(crate) bytes: f64,
@@ -32,10 +32,10 @@ impl Wal {
         Ok(Self { bytes, syncs })
     }
 
-    /// Returns the growth of the log since then.
+    /// Returns the growth of the WAL since then.
     pub(crate) async fn since(self, database: &Database) -> Result<WalUse, Failure> {
         let now = Self::now(database).await?;
-        // Both far below 2^53.
+        // Both values are far below 2^53.
         Ok(WalUse { bytes: (now.bytes - self.bytes) as f64, syncs: (now.syncs - self.syncs) as f64 })
     }
 }

@@ -1,4 +1,4 @@
-//! A database of its own with a backlog in it.
+//! A private database with a backlog.
 
 use std::time::Duration;
 
@@ -12,23 +12,23 @@ use crate::Failure;
 pub(crate) struct Database {
     admin_url: String,
     name: String,
-    /// Where it is.
+    /// The URL of the database.
     pub(crate) url: String,
 }
 
 /// The shape of a backlog.
 #[derive(Debug, Clone, Copy, serde::Serialize)]
 pub(crate) struct Shape {
-    /// Entries.
+    /// Number of entries.
     pub(crate) messages: u32,
-    /// Bytes of each payload.
+    /// Size of each payload, in bytes.
     pub(crate) payload_bytes: u32,
-    /// Different ordering keys.
+    /// Number of different ordering keys.
     pub(crate) keys: u32,
 }
 
 impl Database {
-    /// Creates it beside the services' own, with the tables of outbox and inbox.
+    /// Creates the database on the server, with the tables of outbox and inbox.
     pub(crate) async fn create() -> Result<Self, Failure> {
         let admin_url = &variable("OUTBOX_POSTGRES_URL")?;
         let name = format!("bench_{}", uuid::Uuid::now_v7().simple());
@@ -43,8 +43,7 @@ impl Database {
         Ok(Self { admin_url: admin_url.clone(), name, url })
     }
 
-    /// Keeps the server from learning how many rows the outbox has: it plans as for a database that
-    /// was made a moment ago.
+    /// Keeps the server from learning how many rows the outbox has: it plans as for a new database.
     pub(crate) async fn never_analyse(&self) -> Result<(), Failure> {
         self.run(
             "DO $$ DECLARE part text; BEGIN FOR part IN SELECT c.oid::regclass FROM pg_class AS c WHERE c.relkind = 'r' \
@@ -54,14 +53,14 @@ impl Database {
         .await
     }
 
-    /// Appends a backlog for one topic; the ids of the messages are new.
+    /// Appends a backlog for one topic; the ids of its messages are new.
     pub(crate) async fn fill(&self, topic: &str, shape: Shape) -> Result<(), Failure> {
         self.append(topic, shape).await?;
-        // As a server that has been running for a while: hint bits set, statistics there.
+        // As on a server that has been running for a while: hint bits and statistics are set.
         self.run("VACUUM ANALYZE outbox_message").await
     }
 
-    /// As `fill`, and leaves the statistics as they are.
+    /// Appends a backlog like `fill`, and leaves the statistics as they are.
     pub(crate) async fn append(&self, topic: &str, shape: Shape) -> Result<(), Failure> {
         let mut connection = PgConnection::connect(&self.url).await?;
         sqlx::query(
@@ -78,26 +77,26 @@ impl Database {
         Ok(())
     }
 
-    /// A connection.
+    /// Opens a connection.
     pub(crate) async fn connect(&self) -> Result<PgConnection, Failure> {
         Ok(PgConnection::connect(&self.url).await?)
     }
 
-    /// Runs SQL of the benchmark's own.
+    /// Runs SQL of the benchmark itself.
     pub(crate) async fn run(&self, sql: &'static str) -> Result<(), Failure> {
         sqlx::raw_sql(sql).execute(&mut self.connect().await?).await?;
         Ok(())
     }
 
-    /// One number.
+    /// Queries one number.
     pub(crate) async fn number(&self, sql: &'static str) -> Result<i64, Failure> {
         Ok(sqlx::query_scalar(sql).fetch_one(&mut self.connect().await?).await?)
     }
 
-    /// Makes every commit of sessions that begin from now on wait for so long before it is synced.
+    /// Makes every commit of new sessions wait for this long before it is synced.
     pub(crate) async fn commit_slowly(&self, by: Duration) -> Result<(), Failure> {
         let Self { name, .. } = self;
-        // Commits of other databases of the server wait for the same lock.
+        // Commits of other databases on the server wait for the same lock.
         let statement = format!(
             "ALTER DATABASE {name} SET commit_delay = {}; ALTER DATABASE {name} SET commit_siblings = 0",
             by.as_micros()
@@ -106,7 +105,7 @@ impl Database {
         Ok(())
     }
 
-    /// Removes it.
+    /// Drops the database.
     pub(crate) async fn drop(self) -> Result<(), Failure> {
         let mut admin = PgConnection::connect(&self.admin_url).await?;
         let statement = format!("DROP DATABASE {} WITH (FORCE)", self.name);

@@ -1,4 +1,4 @@
-//! Parts of benchmarks: databases, counters, relays in this process and outside, percentiles.
+//! Parts of benchmarks: databases, counters, relays inside and outside this process, percentiles.
 
 mod counters;
 mod database;
@@ -22,15 +22,15 @@ pub(crate) use relay::{PATIENCE, RELAY, drain, drain_in_steps, log, pipeline};
 
 use crate::Failure;
 
-/// The address of a service.
+/// Returns the value of a variable, such as the address of a service.
 pub(crate) fn variable(name: &str) -> Result<String, Failure> {
     std::env::var(name).map_err(|_| {
         format!("{name} is not set; run `cargo xtask bench`, which starts the services and sets it").into()
     })
 }
 
-/// Two things in turns, each of them first every other round: what disturbs the machine disturbs
-/// both.
+/// Returns the order of two things in a round. Each is first every other round: a disturbance of
+/// the machine affects both.
 pub(crate) fn turns(round: usize) -> [bool; 2] {
     if round.is_multiple_of(2) { [false, true] } else { [true, false] }
 }

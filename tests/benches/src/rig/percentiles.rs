@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Samples in order.
+/// The samples in order.
 #[derive(Debug)]
 pub(crate) struct Percentiles(Vec<Duration>);
 
@@ -12,7 +12,8 @@ impl Percentiles {
         Self(samples)
     }
 
-    /// Milliseconds that `share` of the samples do not exceed (nearest rank); NaN of none.
+    /// Returns the milliseconds that `share` of the samples do not exceed (nearest rank), or NaN
+    /// without samples.
     pub(crate) fn ms(&self, share: f64) -> f64 {
         let rank = (share * self.0.len() as f64).ceil().max(1.0) as usize;
         self.0.get(rank - 1).map_or(f64::NAN, |sample| sample.as_secs_f64() * 1e3)

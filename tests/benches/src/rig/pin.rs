@@ -1,11 +1,11 @@
-//! A transaction that stays open and so holds back what the server may clean up.
+//! A transaction that stays open, and so keeps the server from cleaning up.
 
 use sqlx::{Connection, PgConnection};
 
 use super::{Database, variable};
 use crate::Failure;
 
-/// Where it is open.
+/// The database in which it is open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Pin {
     Nowhere,
@@ -24,7 +24,8 @@ impl Pin {
         }
     }
 
-    /// Opens it, with a transaction id and a snapshot. It ends when the connection is dropped.
+    /// Opens the transaction, with a transaction id and a snapshot. It ends when the connection is
+    /// dropped.
     pub(crate) async fn open(self, database: &Database) -> Result<Option<PgConnection>, Failure> {
         let url = match self {
             Self::Nowhere => return Ok(None),

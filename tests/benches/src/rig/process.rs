@@ -1,4 +1,4 @@
-//! The real relay in a process of its own, as an operator runs it.
+//! The real relay in a separate process, as an operator runs it.
 
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -13,7 +13,7 @@ use crate::Failure;
 /// programs.
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// Ends with this value.
+/// A relay process. It is killed when this is dropped.
 pub(crate) struct RelayProcess {
     child: Child,
     pid: u32,
@@ -21,8 +21,8 @@ pub(crate) struct RelayProcess {
 }
 
 impl RelayProcess {
-    /// Starts `relay run` at its defaults, with metrics recorded; `broker` is the broker's section
-    /// of the configuration.
+    /// Starts `relay run` with default settings, with metrics recorded. `broker` is the broker's
+    /// section of the configuration.
     pub(crate) fn start(database: &Database, broker: &str) -> Result<Self, Failure> {
         let program = std::env::current_exe()?.with_file_name("relay");
         let folder = std::env::temp_dir().join(format!("bench-relay-{}", uuid::Uuid::now_v7().simple()));
@@ -53,7 +53,7 @@ impl RelayProcess {
         Ok(Self { child, pid, folder })
     }
 
-    /// The most memory that it has had resident so far, in MiB.
+    /// Returns the peak of its resident memory so far, in MiB.
     pub(crate) fn memory_peak_mib(&self) -> Result<f64, Failure> {
         let status = self.read("status")?;
         let kib = status.lines().find_map(|line| {
@@ -62,10 +62,10 @@ impl RelayProcess {
         Ok(kib.ok_or("the kernel does not tell the relay's memory")? / 1_024.0)
     }
 
-    /// Processor time that it has used so far.
+    /// Returns the processor time that it has used so far.
     pub(crate) fn processor_time(&self) -> Result<Duration, Failure> {
         let stat = self.read("stat")?;
-        // The name, in parentheses, may contain anything; user and system time are the 12th and
+        // The name, in parentheses, may contain anything. User and system time are the 12th and
         // 13th field after it.
         let after = stat.rsplit_once(')').ok_or("an unknown form of /proc/<pid>/stat")?.1;
         let ticks: f64 = after
@@ -85,7 +85,7 @@ impl RelayProcess {
         })
     }
 
-    /// Waits until its log has this text.
+    /// Waits until its log contains this text.
     pub(crate) async fn tells(&self, text: &str, patience: Duration) -> Result<(), Failure> {
         let begun = Instant::now();
         let log = self.folder.join("relay.log");
@@ -100,7 +100,7 @@ impl RelayProcess {
         Ok(())
     }
 
-    /// Asks it to end (SIGTERM), and waits until it has.
+    /// Asks it to end (SIGTERM), and waits for its end.
     pub(crate) async fn terminate(&mut self) -> Result<(), Failure> {
         let sent = Command::new("kill").arg("-TERM").arg(self.pid.to_string()).status().await?;
         if !sent.success() {

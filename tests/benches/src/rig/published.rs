@@ -1,5 +1,5 @@
-//! Counts what the relay reports as published: the smallest possible metrics recorder, unless
-//! the whole one is to be measured.
+//! Counts the messages that the relay reports as published. It is the smallest possible metrics
+//! recorder, unless a turn measures the whole one.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,14 +9,14 @@ use metrics::{Counter, CounterFn, Gauge, Histogram, Key, KeyName, Metadata, Reco
 
 use super::{Recording, reach};
 
-/// The relay's own counter of confirmed messages.
+/// The relay's counter of confirmed messages.
 #[derive(Clone)]
 pub(crate) struct Published {
     count: Arc<AtomicU64>,
     recording: Recording,
 }
 
-/// Counts twice: here, and where it is recorded.
+/// A counter that counts here and in the whole recorder.
 struct Twice {
     here: Arc<AtomicU64>,
     recorded: Counter,
@@ -47,14 +47,14 @@ impl Published {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// The whole recorder, for turns that measure it.
+    /// Returns the whole recorder, for turns that measure it.
     pub(crate) fn recording(&self) -> &Recording {
         &self.recording
     }
 
     /// Waits until `target` messages are confirmed.
     ///
-    /// Fails when nothing has been confirmed for `patience`.
+    /// Fails if nothing has been confirmed for `patience`.
     pub(crate) async fn reach(&self, target: u64, patience: Duration) -> Result<(), crate::Failure> {
         reach(target, patience, Duration::from_millis(1), async || Ok(self.count())).await
     }

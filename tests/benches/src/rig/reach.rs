@@ -1,4 +1,4 @@
-//! Waiting for a count, as long as it moves.
+//! Waits for a count as long as it grows.
 
 use std::time::Duration;
 
@@ -6,7 +6,8 @@ use tokio::time::{Instant, sleep};
 
 use crate::Failure;
 
-/// Asks for `count` every `poll` until it is `target`. Fails when it has not grown for `patience`.
+/// Asks for `count` every `poll` until it reaches `target`. Fails if it has not grown for
+/// `patience`.
 pub(crate) async fn reach(
     target: u64,
     patience: Duration,

@@ -1,4 +1,4 @@
-//! The recorder of metrics that the relay program has, switched on for some turns.
+//! The metrics recorder of the relay program, enabled for some turns.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,18 +12,18 @@ use crate::Failure;
 /// The buckets of the relay program.
 const BUCKETS: [f64; 14] =
     [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0, 600.0];
-/// How often samples are put into buckets, and the page is scraped: as the program does, and ten
+/// How often samples are put into buckets, and the metrics scraped: as the program does, and ten
 /// times as often as Prometheus would.
 const UPKEEP: Duration = Duration::from_secs(1);
 
-/// The recorder, and whether relays that begin to run record into it.
+/// The recorder, and whether relays that start now record into it.
 #[derive(Clone)]
 pub(crate) struct Recording {
     recorder: Arc<PrometheusRecorder>,
     is_on: Arc<AtomicBool>,
 }
 
-/// A turn that is recorded. It ends when this is dropped.
+/// A recorded turn. It ends when this is dropped.
 pub(crate) struct Recorded {
     is_on: Arc<AtomicBool>,
     upkeep: JoinHandle<()>,
@@ -37,12 +37,12 @@ impl Recording {
         Ok(Self { recorder: Arc::new(recorder), is_on: Arc::default() })
     }
 
-    /// The recorder, while it is on.
+    /// Returns the recorder while it is enabled.
     pub(super) fn recorder(&self) -> Option<&PrometheusRecorder> {
         self.is_on.load(Ordering::Relaxed).then_some(&*self.recorder)
     }
 
-    /// Records, keeps up and scrapes from now on.
+    /// Records, runs upkeep and scrapes until the result is dropped.
     pub(crate) fn record(&self) -> Recorded {
         self.is_on.store(true, Ordering::Relaxed);
         let handle = self.recorder.handle();
@@ -57,7 +57,7 @@ impl Recording {
         Recorded { is_on: Arc::clone(&self.is_on), upkeep }
     }
 
-    /// How many messages were recorded as published.
+    /// Returns the number of messages that were recorded as published.
     pub(crate) fn published(&self) -> u64 {
         let text = self.recorder.handle().render();
         let values =

@@ -11,18 +11,18 @@ use tokio_util::sync::CancellationToken;
 use super::{Database, Published};
 use crate::Failure;
 
-/// How long nothing may happen before a turn counts as failed.
+/// Time without progress after which a turn has failed.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The name of every relay here.
 pub(crate) const RELAY: &str = "bench";
 
-/// The log of a database.
+/// Opens the log of a database.
 pub(crate) fn log(database: &Database) -> Result<Arc<dyn LogStore>, Failure> {
     Ok(outbox::log::open(&database.url, Source::new("/bench")?, LogOptions::default())?)
 }
 
-/// A relay of a database in this process, not running yet.
+/// Creates a relay for a database in this process, without running it.
 pub(crate) fn pipeline(
     database: &Database,
     publishing: impl Into<Publishing>,
@@ -31,17 +31,17 @@ pub(crate) fn pipeline(
     Ok(Pipeline::new(RelayName::new(RELAY)?, log(database)?, publishing, settings))
 }
 
-/// A backlog that is gone.
+/// The figures of a drained backlog.
 pub(crate) struct Drained {
-    /// From a cold start to the last confirmation.
+    /// Time from a cold start to the last confirmation.
     pub(crate) took: Duration,
-    /// From a cold start to the first confirmations.
+    /// Time from a cold start to the first confirmations.
     pub(crate) start: Duration,
-    /// Messages a second behind the first confirmations.
+    /// Messages per second after the first confirmations.
     pub(crate) rate: f64,
 }
 
-/// Relays so many messages; the time from a cold start to the last confirmation.
+/// Relays this number of messages. Returns the time from a cold start to the last confirmation.
 pub(crate) async fn drain(
     database: &Database,
     publishing: impl Into<Publishing>,
@@ -52,7 +52,7 @@ pub(crate) async fn drain(
     Ok(drain_in_steps(database, publishing, settings, messages, published).await?.took)
 }
 
-/// As [`drain`], with its start and what follows apart.
+/// Relays like [`drain`], and returns the figures of the start and of the rest separately.
 pub(crate) async fn drain_in_steps(
     database: &Database,
     publishing: impl Into<Publishing>,

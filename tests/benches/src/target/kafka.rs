@@ -39,7 +39,7 @@ impl ProducerContext<NoCustomPartitioner> for Count {
 }
 
 impl Kafka {
-    /// Of every topic.
+    /// Number of partitions of every topic.
     pub(crate) const PARTITIONS: u16 = 4;
 
     pub(crate) fn new(servers: String) -> Self {
@@ -50,24 +50,24 @@ impl Kafka {
         Ok(Self::new(variable("OUTBOX_KAFKA_BROKERS")?))
     }
 
-    /// Where it is.
+    /// Returns the bootstrap servers.
     pub(crate) fn servers(&self) -> &str {
         &self.servers
     }
 
-    /// The toolkit's connector that publishes in transactions.
+    /// Returns the toolkit's connector that publishes in transactions.
     pub(crate) fn transactions(&self) -> Result<Arc<dyn Transactions>, Failure> {
         let config = kafka::Config::new(self.servers.split(','));
         Ok(Arc::new(kafka::TransactionalConnector::new(config)?))
     }
 
-    /// The section of the relay's configuration.
+    /// Returns the section of the relay's configuration.
     pub(crate) fn section(&self) -> String {
         let servers: Vec<String> = self.servers.split(',').map(|server| format!("\"{server}\"")).collect();
         format!("[pipeline.kafka]\nbootstrap_servers = [{}]\n", servers.join(", "))
     }
 
-    /// How many records the topic's partitions hold.
+    /// Returns how many records the topic's partitions hold.
     pub(crate) async fn records(&self, topic: &str) -> Result<u64, Failure> {
         let mut config = ClientConfig::new();
         config.set("bootstrap.servers", &self.servers);
@@ -84,7 +84,8 @@ impl Kafka {
         .await?
     }
 
-    /// The moments at which records of the topic arrive at a reader, from now on, until it is dropped.
+    /// Returns the times at which a reader gets records of the topic, from now on, until the
+    /// receiver is dropped.
     pub(crate) fn arrivals(&self, topic: &str) -> Result<UnboundedReceiver<Instant>, Failure> {
         let mut config = ClientConfig::new();
         config.set("bootstrap.servers", &self.servers).set("group.id", topic);
@@ -105,7 +106,7 @@ impl Kafka {
         Ok(arrivals)
     }
 
-    /// All records of the topic, key and payload, each partition in its order.
+    /// Returns all records of the topic, key and payload, each partition in its order.
     pub(crate) async fn log(&self, topic: &str) -> Result<Vec<(String, Vec<u8>)>, Failure> {
         let expected = self.records(topic).await?;
         let mut config = ClientConfig::new();
@@ -134,7 +135,7 @@ impl Kafka {
         .await?
     }
 
-    /// The bare client.
+    /// Returns the bare client.
     pub(crate) fn sender(&self) -> Result<Sender, Failure> {
         let confirmed = Arc::new(AtomicU64::new(0));
         let producer = ClientConfig::new()
@@ -191,7 +192,7 @@ impl Target for Kafka {
     }
 }
 
-/// The client library alone: idempotent, pipelined, confirmations counted.
+/// The client library alone: idempotent, pipelined, with a count of confirmations.
 pub(crate) struct Sender {
     producer: Arc<ThreadedProducer<Count>>,
     sent: AtomicU64,
@@ -199,7 +200,7 @@ pub(crate) struct Sender {
 }
 
 impl Sender {
-    /// Hands a record over.
+    /// Sends a record without waiting for its confirmation.
     pub(crate) async fn send(&self, topic: &str, key: &str, payload: &[u8]) -> Result<(), Failure> {
         self.send_with(topic, key, payload, &[]).await
     }
@@ -226,7 +227,7 @@ impl Sender {
         Ok(())
     }
 
-    /// Waits for every confirmation; how many there were since the beginning.
+    /// Waits for every confirmation. Returns how many there were since the beginning.
     pub(crate) async fn confirmed(&self) -> Result<u64, Failure> {
         let producer = Arc::clone(&self.producer);
         tokio::task::spawn_blocking(move || producer.flush(Duration::from_secs(60))).await??;

@@ -24,16 +24,16 @@ pub(crate) enum Broker {
     Sqs,
 }
 
-/// One broker as a benchmark sees it.
+/// A broker in a benchmark.
 #[async_trait]
 pub(crate) trait Target: Send + Sync {
-    /// Its name in the report.
+    /// Returns its name in the report.
     fn name(&self) -> &'static str;
-    /// A fresh topic or queue.
+    /// Creates a topic or queue.
     async fn prepare(&self, topic: &str) -> Result<(), Failure>;
-    /// The toolkit's connector.
+    /// Returns the toolkit's connector.
     fn connector(&self) -> Result<Arc<dyn Connector>, Failure>;
-    /// Publishes all rows of the topic without any bookkeeping; returns how many were confirmed.
+    /// Publishes all rows of the topic without any bookkeeping. Returns how many were confirmed.
     async fn bare(&self, rows: Rows) -> Result<u64, Failure>;
     /// Removes the topic or queue.
     async fn remove(&self, topic: &str) -> Result<(), Failure>;
@@ -49,8 +49,8 @@ impl Broker {
     }
 }
 
-/// A fresh topic with a backlog, in a table that holds nothing else: what turns before left is
-/// gone.
+/// Creates a topic and its backlog, in a table that holds nothing else: the rows of earlier turns
+/// are gone.
 pub(crate) async fn backlog(
     database: &Database,
     target: &(impl Target + ?Sized),
@@ -63,7 +63,7 @@ pub(crate) async fn backlog(
     Ok(topic)
 }
 
-/// A name that nothing else has.
+/// Returns a unique name.
 pub(crate) fn fresh_topic() -> String {
     format!("bench-{}", uuid::Uuid::now_v7().simple())
 }

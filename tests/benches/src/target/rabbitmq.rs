@@ -43,8 +43,8 @@ impl Target for Rabbitmq {
         Ok(Arc::new(rabbitmq::Connector::new(&self.config()?)?))
     }
 
-    /// Pages are windows: all of one page is published, then all of its confirms are awaited while
-    /// nothing else is published on this channel; a second channel works meanwhile.
+    /// Pages are windows: all messages of a page are published, then their confirms are awaited
+    /// before the next page on this channel. A second channel works meanwhile.
     async fn bare(&self, mut rows: Rows) -> Result<u64, Failure> {
         let connection = Connection::connect(&self.url, ConnectionProperties::default()).await?;
         let mut confirmed = 0;

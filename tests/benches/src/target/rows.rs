@@ -1,4 +1,4 @@
-//! The bare reader: one plain SELECT a page.
+//! The bare reader: one plain SELECT for each page.
 
 use std::fmt::Write as _;
 
@@ -6,10 +6,10 @@ use sqlx::{Connection, PgConnection, Row};
 
 use crate::Failure;
 
-/// Rows per SELECT; the relay's default page.
+/// Rows in one SELECT; the relay's default page.
 const PAGE: i64 = 1_000;
 
-/// A row as the bare reader sees it.
+/// A row of the bare reader.
 pub(super) struct BareRow {
     pub(super) message_id: String,
     pub(super) topic: String,
@@ -18,8 +18,8 @@ pub(super) struct BareRow {
 }
 
 impl BareRow {
-    /// As many and as long attributes as a CloudEvent has, so that both sides put the same on the
-    /// wire; constant but for id and key, so that making them costs nothing.
+    /// Returns as many and as long attributes as a CloudEvent has, so that both sides send the same
+    /// bytes. Only id and key vary, so making them costs nothing.
     pub(super) fn attributes(&self) -> [(&'static str, &str); 7] {
         [
             ("ce_specversion", "1.0"),
@@ -32,7 +32,7 @@ impl BareRow {
         ]
     }
 
-    /// The same as one JSON text.
+    /// Returns the same as one JSON text.
     pub(super) fn envelope(&self) -> String {
         let mut text = String::with_capacity(1_024);
         text.push('{');
@@ -45,7 +45,7 @@ impl BareRow {
     }
 }
 
-/// Reads the rows of one topic in pages by id.
+/// A reader of the rows of one topic, in pages by id.
 pub(crate) struct Rows {
     connection: PgConnection,
     pub(super) topic: String,
@@ -55,7 +55,7 @@ pub(crate) struct Rows {
 impl Rows {
     pub(crate) async fn open(url: &str, topic: &str) -> Result<Self, Failure> {
         let mut connection = PgConnection::connect(url).await?;
-        // The rounds before have left their rows: start where this one begins.
+        // Ids go on after earlier rounds: start at the first one of this topic.
         let first: i64 = sqlx::query_scalar("SELECT min(id) FROM outbox_message WHERE topic = $1")
             .bind(topic)
             .fetch_one(&mut connection)

@@ -15,7 +15,7 @@ use super::rows::BareRow;
 use super::{Rows, Target};
 use crate::Failure;
 
-/// As many requests at once as the adapter makes by default.
+/// Number of concurrent requests, the default of the adapter.
 const CONCURRENCY: usize = 16;
 
 /// The attributes that the adapter repeats beside the body.
@@ -98,7 +98,7 @@ impl Target for Sqs {
     }
 }
 
-/// One message, with the attributes that the adapter's wire format has: they cost the server more
+/// Builds one message with the attributes of the adapter's wire format: they cost the server more
 /// than the body.
 fn entry(at: usize, row: &BareRow) -> Result<SendMessageBatchRequestEntry, BuildError> {
     let mut entry = SendMessageBatchRequestEntry::builder().id(at.to_string()).message_body(row.envelope());
