@@ -1,5 +1,5 @@
-//! Statements and rows, the same for every database: a store is written once, and each database adds
-//! the text of its statements.
+//! Statements and rows, the same for every database: a store is written once, and each database
+//! adds the text of its statements.
 //!
 //! ```
 //! # async fn at<DB: migrations::Backend>(connection: &mut DB::Connection) -> Result<(), sqlx::Error> {
@@ -35,7 +35,7 @@ pub enum Value<'q> {
     Text(Option<&'q str>),
     /// Bytes, or NULL.
     Bytes(Option<&'q [u8]>),
-    /// A 64-bit integer, or NULL. In a PostgreSQL function's argument of another type it needs a cast.
+    /// A 64-bit integer, or NULL. PostgreSQL needs a cast where a function takes a smaller one.
     Integer(Option<i64>),
     /// True or false.
     Flag(bool),
@@ -80,7 +80,7 @@ fn micros(span: Duration) -> i64 {
     i64::try_from(span.as_micros()).unwrap_or(i64::MAX)
 }
 
-/// What a database does with values and rows. `Backend` demands it.
+/// Values and rows of one database.
 #[doc(hidden)]
 pub trait Values: Database {
     /// Adds a value to those of a statement.

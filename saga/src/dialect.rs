@@ -54,8 +54,8 @@ pub trait Store: Backend {
     /// Begins a transaction that can write.
     fn begin_saga(pool: &Pool<Self>) -> impl Future<Output = Result<Transaction<'static, Self>>> + Send;
 
-    /// Returns whether the transaction still is the one that was begun for an effect and its record,
-    /// where the statements for steps cannot look themselves.
+    /// Returns whether the transaction is still the one that was begun for an effect and its
+    /// record. Returns true without a look where the statements for steps look themselves.
     fn may_commit_effect(connection: &mut Self::Connection) -> impl Future<Output = Result<bool>> + Send;
 
     /// See [`Tables::renew`](crate::tables::Tables::renew).

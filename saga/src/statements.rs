@@ -1,5 +1,6 @@
-//! The statements that every database has, by name. What each of them means is said at the methods of
-//! [`Tables`](crate::tables::Tables), which run them; their texts stand with the databases.
+//! Names of the statements that every database has. The methods of
+//! [`Tables`](crate::tables::Tables), which run them, say what each does; each database has its own
+//! texts.
 
 macro_rules! shared {
     ($dollar:tt $($name:ident)*) => {

@@ -1,6 +1,7 @@
-//! The tables of sagas in a database: each method runs one statement, or a few in the caller's
-//! transaction, and decides nothing. One body for all databases; [`Store`] has what they do in
-//! ways of their own. No method is cancel-safe: a statement may or may not have taken effect.
+//! The tables of sagas in a database. Each method runs one statement, or a few in the caller's
+//! transaction, and decides nothing. All databases share this code;
+//! [`Store`](crate::dialect::Store) has the parts in which they differ. No method is cancel-safe: a
+//! statement may or may not have taken effect.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -22,8 +23,8 @@ use crate::statements::Shared;
 
 type Result<T> = std::result::Result<T, sqlx::Error>;
 
-/// How many replies are kept for steps of a saga that have not begun: replies to questions that were
-/// never asked must not fill its mailbox.
+/// Maximum replies that are kept for steps of a saga that have not begun: replies to requests that
+/// were never sent must not fill its mailbox.
 const EARLY_MAX: i64 = 100;
 
 /// The tables of sagas, in a schema.
@@ -35,8 +36,8 @@ pub(crate) struct Tables<DB: Dialect> {
 /// The step that an operator skips.
 pub(crate) struct Skipped<'a> {
     pub(crate) step: &'a str,
-    /// Whether the saga is stuck at it: then the step takes a result in any state, and before it has
-    /// begun.
+    /// Whether the saga is stuck at it: then the step accepts a result in any state, and before it
+    /// has begun.
     pub(crate) is_stuck_here: bool,
 }
 
@@ -154,8 +155,8 @@ impl<DB: Dialect> Tables<DB> {
         found.iter().map(|row| Ok((row.get("step")?, row.get("payload")?))).collect()
     }
 
-    /// Inserts a step, if the saga is held and not cancelled. Returns whether it was inserted. A step
-    /// that is there already is a violation of a key.
+    /// Inserts a step, if the saga is held and not cancelled. Returns whether it was inserted. A
+    /// step that exists already is a violation of a key.
     pub(crate) async fn insert_step(
         &self,
         connection: &mut DB::Connection,
@@ -266,7 +267,7 @@ impl<DB: Dialect> Tables<DB> {
                 Some(state) if state == State::Finished.as_str() => {
                     self.unawaited(connection, id, step).await
                 }
-                // A second one may answer what took the request back.
+                // A second reply may answer the message that revoked the request.
                 Some(_) => Ok(Replied::Late),
             };
         }
@@ -361,8 +362,8 @@ impl<DB: Dialect> Tables<DB> {
         of_saga::<DB>(&self.shared.skip_undo, id).bind(step).changes_one(connection).await
     }
 
-    /// Gives a step a result. Returns whether the step took it: one that has begun and has no outcome
-    /// does.
+    /// Gives a step a result. Returns whether the step accepted it. A step that has begun and has
+    /// no outcome does.
     pub(crate) async fn skip_step(
         &self,
         connection: &mut DB::Connection,

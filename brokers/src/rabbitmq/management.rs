@@ -258,8 +258,8 @@ fn words_match(pattern: &[&str], words: &[&str]) -> bool {
     reached[words.len()]
 }
 
-/// The number that RabbitMQ applies of an argument and a policy: the lower one, where a negative one
-/// means no limit (<https://www.rabbitmq.com/docs/policies>).
+/// Returns the number that RabbitMQ applies of an argument and a policy: the lower one. A negative
+/// number means no limit (<https://www.rabbitmq.com/docs/policies>).
 fn applied(argument: i64, policy: i64) -> i64 {
     if argument < 0 || policy < 0 { argument.max(policy) } else { argument.min(policy) }
 }

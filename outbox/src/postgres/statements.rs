@@ -11,8 +11,8 @@ pub(super) const GIVEN_UP: &str = "
     FROM {schema}outbox_audit AS a WHERE a.relay = $1 GROUP BY a.message_id
     HAVING max(a.seq) FILTER (WHERE a.action = 'discard') > coalesce(max(a.seq) FILTER (WHERE a.action = 'requeue'), 0)";
 
-/// Whether the last decision of relay $1 about row m was to discard it. `relay forget` withdraws such
-/// a decision, and the next relay of the name publishes the message.
+/// True where the last decision of relay $1 about row m was to discard it. `relay forget` withdraws
+/// such a decision, and the next relay of the name publishes the message.
 pub(super) const DISCARDED: &str = "coalesce((SELECT max(a.seq) FILTER (WHERE a.action = 'discard')
         > coalesce(max(a.seq) FILTER (WHERE a.action = 'requeue'), 0)
     FROM {schema}outbox_audit AS a WHERE a.relay = $1 AND a.message_id = m.message_id), false)";

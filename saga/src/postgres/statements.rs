@@ -2,11 +2,11 @@
 
 migrations::statements! {
     parts {
-        // The saga, as long as the worker owns it. A renewal on its way when the worker lets the
-        // saga go changes nothing.
+        // The saga, as long as the worker owns it. A renewal that is on its way when the worker
+        // releases the saga changes nothing.
         held = "type = $1 AND id = $2 AND epoch = $3 AND worker IS NOT NULL";
-        // Its row, locked. One that another transaction has changed meanwhile is looked at again
-        // before it counts.
+        // Its row, locked. PostgreSQL checks the conditions again if another transaction has
+        // changed the row meanwhile.
         owned = "WITH owned AS MATERIALIZED (
             SELECT 1 FROM {schema}saga WHERE {held} AND {condition} FOR NO KEY UPDATE)";
         // The transaction is the one that was begun for the effect and its record.
@@ -35,12 +35,12 @@ migrations::statements! {
             (extract(epoch FROM clock_timestamp() - begun_at) * 1000000)::bigint AS age";
         // For operators, who may not read contents.
         outline = "{envelope}, '' AS input, NULL::text AS output";
-        // Filters of a list; without one a value is null.
+        // Filters of a list; a missing filter is null.
         chosen = "($1::text IS NULL OR type = $1) AND ($2::text IS NULL OR state = $2)";
-        // Of those that have ended the ones that ended first, by the index of them.
+        // Sagas that have ended, the first to end first, in the order of their index.
         ended = "SELECT {outline} FROM {schema}saga WHERE ended_at IS NOT NULL AND {chosen} \
             ORDER BY ended_at LIMIT $3";
-        // Those that have not ended, the oldest first, by the index of them.
+        // Sagas that have not ended, the oldest first, in the order of their index.
         open = "SELECT {outline} FROM {schema}saga WHERE ended_at IS NULL AND {chosen} \
             ORDER BY started_at, type, id LIMIT $3";
     }
@@ -49,11 +49,11 @@ migrations::statements! {
         ON CONFLICT (type, id) DO NOTHING";
     find = "SELECT {columns} FROM {schema}saga WHERE type = $1 AND id = $2";
     look = "SELECT {outline} FROM {schema}saga WHERE type = $1 AND id = $2";
-    /// A time that is the same all through the statement, so that the index finds what is due. One
-    /// whose worker is gone without a word has failed once more: it may be what ended it. After a
-    /// failure before that it is not taken now but later, at a time of its own, so that what ends
-    /// its workers is not always taken with the same others.
-    /// Materialized: in a join that is executed more than once, more than the limit would be taken.
+    /// The time is the same throughout the statement, so that the index finds due sagas. A saga
+    /// whose worker disappeared counts one more failure, because it may have ended the worker. If
+    /// it had failed before, it is taken later and at a time of its own: a saga that ends its
+    /// workers must not always be taken together with the same others.
+    /// Materialized: a join that runs more than once would take more than the limit.
     claim = "
         WITH due (place) AS MATERIALIZED (SELECT ctid FROM {schema}saga
             WHERE type = $1 AND version = $2 AND wake_at <= statement_timestamp()
@@ -67,10 +67,10 @@ migrations::statements! {
             waits_for = CASE WHEN {lost_again} THEN NULL ELSE s.waits_for END,
             waiting_since = CASE WHEN {lost_again} THEN NULL ELSE s.waiting_since END
         WHERE s.ctid = ANY (ARRAY(SELECT place FROM due)) RETURNING {columns}";
-    /// Its last failures are over: it got on.
+    /// The saga has made progress, so its failures no longer count.
     got_on = "UPDATE {schema}saga SET attempts = 0, error = NULL WHERE {held} AND attempts > 0";
-    /// One that is locked at the moment is left for the next time: it must not keep the others from
-    /// being renewed. Nobody takes it while it is locked.
+    /// Skips a locked saga until the next renewal, so that the others need not wait. A locked saga
+    /// cannot be taken.
     renew = "
         WITH mine (place) AS MATERIALIZED (SELECT s.ctid
             FROM unnest($1::text[], $2::text[], $3::bigint[]) AS e (type, id, epoch)
@@ -78,7 +78,7 @@ migrations::statements! {
                 AND s.epoch = e.epoch AND s.worker IS NOT NULL LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED) AS s)
         UPDATE {schema}saga AS s SET wake_at = clock_timestamp() + $4 * interval '1 microsecond'
         WHERE s.ctid = ANY (ARRAY(SELECT place FROM mine)) RETURNING s.type, s.id, s.epoch";
-    /// Reads one entry of the index for each type and version, whatever the statistics say.
+    /// Reads one entry of the index for each type and version, with any statistics.
     due_kinds = "SELECT kind.place FROM unnest($1::text[], $2::integer[]) WITH ORDINALITY AS kind (type, version, place) \
         CROSS JOIN LATERAL (SELECT FROM {schema}saga AS s WHERE s.type = kind.type AND s.version = kind.version \
             AND s.wake_at <= statement_timestamp() LIMIT 1) AS due";
@@ -102,8 +102,8 @@ migrations::statements! {
         UPDATE {schema}saga SET {let_go}, attempts = $4, error = coalesce($6, error),
             wake_at = clock_timestamp() + CASE WHEN cancel IS NULL THEN $5 ELSE 0 END * interval '1 microsecond'
         WHERE {held}";
-    /// Not while it is cancelled: its worker looks again, and undoes it. $6 the step at which it is
-    /// stuck, or null.
+    /// Excludes a cancelled saga, which its worker undoes after another look. $6 is the step at
+    /// which the saga is stuck, or null.
     stick = "
         UPDATE {schema}saga SET worker = NULL, waits_for = $6, waiting_since = NULL, attempts = $4, error = $5,
             wake_at = NULL, stuck_at = clock_timestamp()
@@ -116,9 +116,9 @@ migrations::statements! {
         UPDATE {schema}saga SET {let_go}, state = 'finished', output = $4, wake_at = NULL, attempts = 0, error = NULL,
             ended_at = clock_timestamp()
         WHERE {held} AND cancel IS NULL";
-    /// Of many sagas; which of them it ended. By their places: joined with the list, all sagas would
-    /// be read where statistics say that there are few. One whose row changes at this moment is not
-    /// ended, and its worker tries again.
+    /// Ends many sagas and returns those that it ended. Finds them by their places: joined with the
+    /// list, all sagas would be read where statistics say that there are few. A saga whose row
+    /// changes at this moment is not ended, and its worker tries again.
     finish_many = "
         WITH mine (place, output) AS MATERIALIZED (SELECT s.ctid, e.output
             FROM unnest($1::text[], $2::text[], $3::bigint[], $4::text[]) AS e (type, id, epoch, output)
@@ -132,8 +132,9 @@ migrations::statements! {
         UPDATE {schema}saga SET {let_go}, state = 'undone', wake_at = NULL, attempts = 0, error = NULL,
             ended_at = clock_timestamp()
         WHERE {held}";
-    /// Locks the saga's row first: a worker that goes to wait at this moment sees the count. Wakes
-    /// a saga that waits for this step only: another one would use up attempts without a pause.
+    /// Locks the saga's row first, so that a worker that begins to wait at this moment sees the
+    /// count. Wakes the saga only if it waits for this step: waking another step would use up its
+    /// attempts without a pause.
     announce_reply = "UPDATE {schema}saga SET replies = replies + 1, \
             wake_at = CASE WHEN worker IS NULL AND stuck_at IS NULL AND waits_for = $3 THEN clock_timestamp() \
                 ELSE wake_at END \
@@ -155,7 +156,7 @@ migrations::statements! {
     list_all = "SELECT * FROM (({open}) UNION ALL ({ended})) AS s ORDER BY started_at, type, id LIMIT $3";
     retry = "UPDATE {schema}saga SET stuck_at = NULL, attempts = 0, waits_for = NULL, wake_at = clock_timestamp() \
         WHERE type = $1 AND id = $2 AND stuck_at IS NOT NULL";
-    /// A worker that owns the saga finds the reason with its next change.
+    /// A worker that owns the saga reads the reason with its next change.
     cancel = "UPDATE {schema}saga SET \
             cancel = CASE WHEN worker IS NULL THEN NULL ELSE $3 END, \
             state = CASE WHEN worker IS NULL THEN 'undoing' ELSE state END, \
@@ -171,16 +172,16 @@ migrations::statements! {
         WHERE type = $1 AND id = $2 AND name = $3 AND undo = 'pending'";
     skip_step = "UPDATE {schema}saga_step SET state = 'done', result = $4, ended_at = clock_timestamp() \
         WHERE type = $1 AND id = $2 AND name = $3 AND (state IN ('calling', 'waiting') OR $5)";
-    /// A step that has not begun is given a result; `error` says who gave it, so that any kind of
-    /// step takes it.
+    /// Gives a result to a step that has not begun. `error` says who gave it, so that a step of any
+    /// kind accepts it.
     skip_new_step = "
         INSERT INTO {schema}saga_step (type, id, name, position, kind, state, undo, result, error, ended_at)
         SELECT $1, $2, $3, coalesce(max(position) + 1, 0), 'step', 'done', 'none', $4, $5, clock_timestamp()
         FROM {schema}saga_step WHERE type = $1 AND id = $2 ON CONFLICT DO NOTHING";
     note_decision = "INSERT INTO {schema}saga_audit (actor, note, action, type, id, step) VALUES ($1, $2, $3, $4, $5, $6)";
     decisions = "SELECT at, actor, note, action, type, id, step FROM {schema}saga_audit ORDER BY seq DESC LIMIT $1";
-    /// Steps from one type and version to the next in the index of what is due, and reads of each
-    /// what is overdue: not what waits for its time.
+    /// Jumps from one type and version to the next in the index of due sagas, and reads only the
+    /// overdue ones of each.
     overdue = "WITH RECURSIVE kind AS ( \
             (SELECT type, version FROM {schema}saga WHERE wake_at IS NOT NULL ORDER BY type, version LIMIT 1) \
             UNION ALL \
@@ -194,10 +195,10 @@ migrations::statements! {
             AND s.wake_at <= statement_timestamp() - $1 * interval '1 microsecond' \
             ORDER BY s.type, s.version, s.wake_at OFFSET 0) AS due) AS late \
         WHERE late.sagas > 0";
-    /// The database's own function, which runs with the owner's rights.
+    /// Calls a function of the database that runs with the owner's rights.
     forget_decisions = "SELECT {schema}saga_purge_audit($1, $2::integer) AS gone";
-    /// A saga that another transaction looks at is left for the next time. By their places: of a
-    /// join a generic plan expects a tenth of the table, and reads all of it.
+    /// Skips a saga that another transaction has locked until the next time. Finds rows by their
+    /// places: a generic plan expects a join to return a tenth of the table, and reads all of it.
     forget = "WITH gone AS (DELETE FROM {schema}saga WHERE ctid = ANY (ARRAY(SELECT ctid FROM {schema}saga \
                 WHERE ended_at <= least(statement_timestamp(), $2) - $1 * interval '1 microsecond' \
                 ORDER BY ended_at LIMIT $3 FOR UPDATE SKIP LOCKED)) RETURNING type, id), \

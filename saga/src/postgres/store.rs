@@ -41,7 +41,7 @@ fn micros(span: Duration) -> i64 {
 impl Store for Postgres {
     type SagaStatements = Statements;
 
-    /// Whatever the planner believes of the tables.
+    /// The settings hold for any statistics.
     const BEGIN_BY_INDEX: &'static str = "BEGIN READ ONLY; SET LOCAL enable_seqscan = off; \
         SET LOCAL enable_bitmapscan = off; SET LOCAL enable_sort = off; SET LOCAL enable_incremental_sort = off";
 

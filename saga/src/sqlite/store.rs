@@ -1,5 +1,5 @@
-//! The part of sagas that SQLite does in a way of its own: one row after the other, because it takes
-//! no arrays and has no server whose round trips would count.
+//! The part of sagas that SQLite does in a way of its own: one row after the other. It takes no
+//! arrays, and without a server there are no round trips to save.
 
 use std::collections::HashSet;
 use std::time::Duration;
