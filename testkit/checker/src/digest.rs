@@ -6,38 +6,38 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sha2::{Digest as _, Sha256};
 
-/// Bytes of a digest. Half of SHA-256: enough to tell copies apart, and a million of them fit
-/// anywhere.
+/// Number of bytes in a digest. Half of SHA-256 is enough to tell copies apart, and a million
+/// digests need little memory.
 pub const BYTES: usize = 16;
 
-/// The digest of a payload, of headers, or of all that must not change under one id. Written as
-/// hexadecimal.
+/// A digest of a payload, of headers, or of everything that must not change under one id. It is
+/// written in hexadecimal.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Digest([u8; BYTES]);
 
 impl Digest {
-    /// The digest of some bytes.
+    /// Returns the digest of some bytes.
     #[must_use]
     pub fn of(bytes: &[u8]) -> Self {
         Self::of_hash(&Sha256::digest(bytes))
     }
 
-    /// The digest of headers, in whatever order they come.
+    /// Returns the digest of headers, independent of their order.
     #[must_use]
     pub fn of_headers<N: AsRef<[u8]>, V: AsRef<[u8]>>(headers: impl IntoIterator<Item = (N, V)>) -> Self {
         let mut headers: Vec<_> = headers.into_iter().collect();
         headers.sort_by(|a, b| (a.0.as_ref(), a.1.as_ref()).cmp(&(b.0.as_ref(), b.1.as_ref())));
         let mut hash = Sha256::new();
         for part in headers.iter().flat_map(|(name, value)| [name.as_ref(), value.as_ref()]) {
-            // With its length, so that no two sets of headers run together into the same bytes.
+            // The length keeps two sets of headers from having the same bytes.
             hash.update((part.len() as u64).to_be_bytes());
             hash.update(part);
         }
         Self::of_hash(&hash.finalize())
     }
 
-    /// The beginning of a hash that somebody else has made, such as the fingerprint in an inbox
-    /// row. A shorter one is filled up with zeros.
+    /// Returns the beginning of an existing hash, such as the fingerprint in an inbox row. A
+    /// shorter hash is padded with zeros.
     #[must_use]
     pub fn of_hash(hash: &[u8]) -> Self {
         let mut bytes = [0; BYTES];

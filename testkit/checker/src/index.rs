@@ -1,4 +1,4 @@
-//! A history with everything found by its id. Built once, read by every check.
+//! A history indexed by ids. It is built once and used by every check.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use crate::history::{Content, Enqueued, History, Operation, OutboxRow, Outcome, ParkedEntry};
 
-/// Who says that it wrote a message or a business row, and kept it.
+/// The operations that claim to have written a message or a business row and kept it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Claims {
     done: u32,
@@ -24,19 +24,19 @@ impl Claims {
         } += 1;
     }
 
-    /// Whether it may be there.
+    /// Returns whether it may be there.
     pub(crate) fn is_possible(self) -> bool {
         self.done + self.unknown > 0
     }
 
-    /// Whether nobody but an operation of this outcome can have written it.
+    /// Returns whether only an operation of this outcome can have written it.
     pub(crate) fn is_only(self, outcome: Outcome) -> bool {
         let mine = u32::from(outcome != Outcome::Failed);
         self.done + self.unknown == mine
     }
 }
 
-/// The place of a message in its key's order, as far as it is known.
+/// The position of a message in its key's order, as far as it is known.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Turn {
     /// Its number within the key.
@@ -47,7 +47,7 @@ pub(crate) struct Turn {
     pub(crate) ended: Option<u64>,
 }
 
-/// See the module.
+/// The index of a history.
 pub(crate) struct Index<'a> {
     pub(crate) history: &'a History,
     pub(crate) outbox: HashMap<Uuid, &'a OutboxRow>,
@@ -97,7 +97,7 @@ impl<'a> Index<'a> {
         self.undone.extend(&operation.undone_messages);
         for message in &operation.messages {
             self.messages.entry(message.id).or_default().add(operation.outcome);
-            // Of several operations with one id, one that did not fail speaks for it.
+            // If several operations have written one id, one that did not fail takes precedence.
             let speaker = self.enqueued.entry(message.id).or_insert((operation, message));
             if speaker.0.outcome == Outcome::Failed {
                 *speaker = (operation, message);
@@ -105,32 +105,34 @@ impl<'a> Index<'a> {
         }
     }
 
-    /// Whether a message is committed: its outbox row is there, or was until retention took it.
+    /// Returns whether a message is committed: its outbox row is there, or was removed by
+    /// retention.
     pub(crate) fn is_committed(&self, id: Uuid) -> bool {
         self.outbox.contains_key(&id) || self.removed.contains(&id)
     }
 
-    /// Whether a message was committed before the database went back to a state without it.
+    /// Returns whether a message was committed before the database went back to a state without it.
     pub(crate) fn is_forgotten(&self, id: Uuid) -> bool {
         self.forgotten.contains(&id)
     }
 
-    /// Whether a business row was.
+    /// Returns whether a business row was committed before the database went back to a state
+    /// without it.
     pub(crate) fn is_row_forgotten(&self, row: &str) -> bool {
         self.forgotten_rows.contains(row)
     }
 
-    /// Whether a message may be seen downstream: it is committed, or was once.
+    /// Returns whether a message may be seen downstream: it is committed, or once was.
     pub(crate) fn was_committed(&self, id: Uuid) -> bool {
         self.is_committed(id) || self.is_forgotten(id)
     }
 
-    /// Whether a message is at the broker or where an operator sees it.
+    /// Returns whether a message is at the broker or parked.
     pub(crate) fn is_accounted_for(&self, id: Uuid) -> bool {
         self.published.contains(&id) || self.parked.contains_key(&id)
     }
 
-    /// Whether somebody enqueued it and rolled back to a savepoint.
+    /// Returns whether an operation enqueued it and rolled back to a savepoint.
     pub(crate) fn is_undone(&self, id: Uuid) -> bool {
         self.undone.contains(&id)
     }
@@ -140,14 +142,15 @@ impl<'a> Index<'a> {
         self.enqueued.get(&id).map(|(_, message)| &message.content)
     }
 
-    /// The ordering key of a message, as far upstream as it is known.
+    /// Returns the ordering key of a message, from the most upstream copy that has it.
     pub(crate) fn key(&self, id: Uuid) -> Option<&'a Arc<str>> {
         let stored = || self.outbox.get(&id).and_then(|row| row.content.key.as_ref());
         let key = self.sent(id).and_then(|content| content.key.as_ref()).or_else(stored);
         key.filter(|key| !key.is_empty())
     }
 
-    /// The place of a message in the order of its key; nothing for one that need not keep it.
+    /// Returns the position of a message in the order of its key; `None` for one that need not keep
+    /// it.
     pub(crate) fn turn(&self, id: Uuid) -> Option<Turn> {
         let row = self.outbox.get(&id);
         let operation = self.enqueued.get(&id);
@@ -159,8 +162,8 @@ impl<'a> Index<'a> {
             return None;
         }
         let seq = operation.and_then(|(_, message)| message.seq).or_else(|| row.and_then(|row| row.seq));
-        // Times order an operation only where nobody else claims the id, and its end only where it
-        // is a commit.
+        // Times order an operation only if no other one claims the id, and its end counts only if
+        // it is a commit.
         let operation = operation.map(|(operation, _)| *operation);
         let operation = operation.filter(|operation| {
             self.messages.get(&id).is_some_and(|claims| claims.is_only(operation.outcome))

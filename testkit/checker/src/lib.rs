@@ -1,21 +1,21 @@
-//! The independent judge of an outbox and inbox system: [`History`] in, [`Verdict`] out. Pure; it
-//! knows no database, no broker and nothing of the toolkit that it judges.
+//! The independent checker of an outbox and inbox system: [`History`] in, [`Verdict`] out. Pure; it
+//! knows no database, no broker and nothing of the toolkit that it checks.
 //!
-//! A history is what somebody observed of one pipeline: what clients did and were told, business
-//! rows, outbox rows, what the broker has, inboxes and effects. Each part may be missing; the
-//! promises that need it are then reported as *not checked*, and never as kept.
+//! A history holds the observations of one pipeline: operations of clients and their answers,
+//! business rows, outbox rows, messages at the broker, inboxes and effects. Each part may be
+//! missing. Promises that need it are then reported as *not checked*, never as kept.
 //!
 //! # Building a history of your own service
 //!
-//! 1. **Clients** write down each transaction before it begins and after its outcome is known
+//! 1. **Clients** record each transaction before it begins and after its outcome is known
 //!    ([`Operation`]). A client that died in between has the outcome [`Outcome::Unknown`]. Count
-//!    the messages of each key under the lock that protects the business row, and the causal order
-//!    is known too ([`Enqueued::seq`]).
-//! 2. Wait until everything is healed and quiet, and set [`History::quiet`]; or leave it out, and
-//!    what a system owes only in the end is not checked.
-//! 3. **Read the stores** with plain SQL and a plain client of the broker, downstream first:
-//!    effects, inboxes, the broker ([`TopicRead`]), what is parked, the outbox last. A system that
-//!    never stands still shows no phantom that way.
+//!    the messages of each key under the lock that protects the business row; then the causal order
+//!    is known as well ([`Enqueued::seq`]).
+//! 2. Wait until everything is healed and quiet, and set [`History::quiet`]. Without it, promises
+//!    about the end are not checked.
+//! 3. **Read the stores** with plain SQL and a plain client of the broker, downstream parts first:
+//!    effects, inboxes, the broker ([`TopicRead`]), parked messages, the outbox last. In that order
+//!    even a system that never stops shows no phantoms.
 //! 4. Ask for the [`Verdict`].
 //!
 //! ```
@@ -45,17 +45,17 @@
 //! assert!(verdict.ruling(Promise::NoLoss).holds());
 //! let again = verdict.ruling(Promise::AtMostOnce);
 //! assert_eq!((again.breached, again.breaches[0].subject.ids.as_slice()), (1, [second].as_slice()));
-//! // All that was seen of that message: its row, both copies, both effects.
+//! // Everything that was observed of that message: its row, both copies, both effects.
 //! assert_eq!(again.breaches[0].events.len(), 5);
-//! // Nobody recorded what clients did, so nothing is claimed about it.
+//! // The operations of clients were not recorded, so nothing is claimed about them.
 //! assert!(verdict.ruling(Promise::HonestOutcomes).not_checked.is_some());
 //! ```
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | [`history`] | what was observed |
-//! | [`verdict`] | what became of every promise |
-//! | [`digest`] | what stands for bytes that must not change |
+//! | [`history`] | the observed history |
+//! | [`verdict`] | the rulings on all promises |
+//! | [`digest`] | digests of bytes that must not change |
 
 mod checks;
 pub mod digest;

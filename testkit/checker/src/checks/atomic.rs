@@ -26,7 +26,7 @@ pub(super) fn check(index: &Index<'_>, findings: &mut Findings) -> Result<(), No
     Ok(())
 }
 
-/// One id, one row.
+/// Checks that each id has one row.
 fn check_twice(outbox: &[OutboxRow], findings: &mut Findings) {
     let mut seen = HashSet::with_capacity(outbox.len());
     for row in outbox.iter().filter(|row| !seen.insert(row.id)) {
@@ -34,10 +34,11 @@ fn check_twice(outbox: &[OutboxRow], findings: &mut Findings) {
     }
 }
 
-/// How many of an operation's messages and rows are there, and how many there would be.
+/// Returns how many of an operation's messages and rows are there, and how many there would be.
 pub(super) fn parts(index: &Index<'_>, operation: &Operation) -> (usize, usize) {
-    // Messages and rows reported as done must be there, even if another operation wrote them as
-    // well. Of the others only those count that no other operation can have written.
+    // Messages and rows of a successful operation must be there, even if another operation wrote
+    // them as well. For other operations, only those count that no other operation can have
+    // written.
     let outcome = operation.outcome;
     let counts = |is_only: bool| outcome == Outcome::Ok || is_only;
     // A forgotten message is gone, with everything else that its transaction wrote.
@@ -68,7 +69,7 @@ fn check_parts(index: &Index<'_>, operation: &Operation, findings: &mut Findings
     }
 }
 
-/// Names the operation, and with it all its events.
+/// Returns a subject that names the operation, and with it all its events.
 pub(super) fn of_operation(operation: &Operation) -> Subject {
     Subject {
         operation: Some(Arc::clone(&operation.id)),
@@ -94,15 +95,15 @@ fn check_undone(index: &Index<'_>, operation: &Operation, findings: &mut Finding
     }
 }
 
-/// Business rows and the outbox rows that name them pair off.
+/// Checks that business rows and the outbox rows that name them match.
 fn check_pairs(index: &Index<'_>, business: &[BusinessRow], outbox: &[OutboxRow], findings: &mut Findings) {
     let mut pairs: HashMap<&str, (&BusinessRow, u32)> =
         business.iter().map(|row| (&*row.id, (row, 0))).collect();
     for row in outbox {
         let Some(cause) = &row.row else { continue };
         let Some((business, messages)) = pairs.get_mut(&**cause) else {
-            // A message that operations name is judged with them; one whose row was rolled back is
-            // a phantom.
+            // A message that operations name is judged with them. A message whose row was rolled
+            // back is a phantom.
             let may_be = index.rows.get(&**cause).is_none_or(|claims| claims.is_possible());
             if may_be && !index.messages.contains_key(&row.id) {
                 let subject = || Subject { row: Some(Arc::clone(cause)), ..Subject::message(row.id) };
@@ -115,7 +116,7 @@ fn check_pairs(index: &Index<'_>, business: &[BusinessRow], outbox: &[OutboxRow]
             findings.breach(Violation::SaysSomethingElse, || Subject::message(row.id));
         }
     }
-    // Rows that retention has taken cannot be counted any more.
+    // Rows that retention has removed cannot be counted any more.
     let may_lack = !index.removed.is_empty();
     for row in business {
         let Some((due, (_, found))) = row.messages.zip(pairs.get(&*row.id)) else { continue };

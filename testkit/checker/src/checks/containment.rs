@@ -1,7 +1,7 @@
-//! A message that cannot be published delays its own key only: in the end nothing is held but what
-//! stands behind a message of its own key that is in trouble, or before a topic that takes none: of
-//! such a topic one message is tried again and again. That messages of other keys and topics got
-//! out is the promise of no loss.
+//! A message that cannot be published delays its own key only. In the end a message is held only
+//! for one of two reasons. Either another message of its key is dead, retried or scheduled. Or its
+//! topic accepts nothing: then one message of the topic is retried, and the others are held. That
+//! messages of other keys and topics are published is the promise of no loss.
 
 use std::collections::HashSet;
 

@@ -15,7 +15,7 @@ pub(super) fn check(index: &Index<'_>, findings: &mut Findings) -> Result<(), No
     let mut compared = false;
     for (id, content) in copies(index.history) {
         match known.entry(id) {
-            // The client's own word comes first, if there is one.
+            // The client's own content comes first, if it was recorded.
             Entry::Vacant(entry) => {
                 let (first, second) = match index.sent(id) {
                     Some(sent) => (sent, Some(content)),
@@ -33,7 +33,7 @@ pub(super) fn check(index: &Index<'_>, findings: &mut Findings) -> Result<(), No
             }
         }
     }
-    // With a single place there is nothing that could differ.
+    // With a single place there is nothing to compare.
     if compared || known.is_empty() { Ok(()) } else { Err("messages were seen in one place only") }
 }
 
@@ -44,7 +44,7 @@ struct Known<'a> {
 }
 
 impl Known<'_> {
-    /// Each message is named once.
+    /// Compares a copy with the first one. Reports each message once.
     fn compare(&mut self, id: Uuid, content: &Content, findings: &mut Findings) {
         findings.checked(1);
         let Some(part) = self.first.difference(content).filter(|_| !self.is_altered) else { return };
@@ -53,7 +53,7 @@ impl Known<'_> {
     }
 }
 
-/// All copies, upstream first.
+/// Returns all copies, upstream first.
 fn copies(history: &History) -> impl Iterator<Item = (Uuid, &Content)> {
     let outbox = history.outbox.iter().flatten().map(|row| (row.id, &row.content));
     let topic_read = history.topic_read.iter().flat_map(|topic_read| &topic_read.occurrences);

@@ -1,4 +1,4 @@
-//! Every committed message gets out, and nothing else does.
+//! Every committed message is published, and nothing else is.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::history::{Consumer, OutboxRow};
 use crate::index::Index;
 use crate::verdict::{Breach, Event, Findings, NotChecked, Subject, Violation};
 
-/// In the end every outbox row is at the broker or parked.
+/// Checks that in the end every outbox row is at the broker or parked.
 pub(super) fn check_loss(index: &Index<'_>, findings: &mut Findings) -> Result<(), NotChecked> {
     need_quiet(index)?;
     let outbox = need(&index.history.outbox, NO_OUTBOX)?;
@@ -26,7 +26,7 @@ pub(super) fn check_loss(index: &Index<'_>, findings: &mut Findings) -> Result<(
     Ok(())
 }
 
-/// Nothing is anywhere that was never committed. Each id is named once per place.
+/// Checks that nothing is anywhere that was never committed. Reports each id once for each place.
 pub(super) fn check_phantoms(index: &Index<'_>, findings: &mut Findings) -> Result<(), NotChecked> {
     let outbox = need(&index.history.outbox, NO_OUTBOX)?;
     if index.history.topic_read.is_none()
@@ -44,9 +44,9 @@ pub(super) fn check_phantoms(index: &Index<'_>, findings: &mut Findings) -> Resu
     Ok(())
 }
 
-/// Every outbox row was written by an operation that may have committed.
+/// Checks that every outbox row was written by an operation that may have committed.
 fn check_writer(index: &Index<'_>, row: &OutboxRow, findings: &mut Findings) {
-    // One that an operation names is judged with the outcome of that operation.
+    // A row that an operation names is judged with the outcome of that operation.
     if index.messages.contains_key(&row.id) {
         return;
     }
@@ -57,7 +57,7 @@ fn check_writer(index: &Index<'_>, row: &OutboxRow, findings: &mut Findings) {
             row: row.row.clone(),
             ..Subject::message(row.id)
         }),
-        // Undone work is judged as such.
+        // Undone work is judged separately.
         None if index.is_undone(row.id) => {}
         None => findings.breach(Violation::EnqueuedByNobody, || Subject::message(row.id)),
     }

@@ -10,7 +10,7 @@ use crate::history::{Consumer, Effect, OutboxRow};
 use crate::index::Index;
 use crate::verdict::{Findings, NotChecked, Subject, Violation};
 
-/// No message takes effect twice, whatever happened.
+/// Checks that no message takes effect twice.
 pub(super) fn check_at_most_once(index: &Index<'_>, findings: &mut Findings) -> Result<(), NotChecked> {
     for (consumer, effects) in with_effects(index)? {
         findings.checked(effects.len());
@@ -22,7 +22,7 @@ pub(super) fn check_at_most_once(index: &Index<'_>, findings: &mut Findings) -> 
     Ok(())
 }
 
-/// In the end every message has taken effect, but for what an operator sees parked or parked.
+/// Checks that in the end every message has taken effect, except parked ones and dead letters.
 pub(super) fn check_exactly_once(index: &Index<'_>, findings: &mut Findings) -> Result<(), NotChecked> {
     need_quiet(index)?;
     let outbox = need(&index.history.outbox, NO_OUTBOX)?;
@@ -43,7 +43,7 @@ pub(super) fn check_exactly_once(index: &Index<'_>, findings: &mut Findings) -> 
     Ok(())
 }
 
-/// The inbox row and the effect stand or fall together.
+/// Checks that inbox row and effect are both there, or neither.
 pub(super) fn check_inbox(index: &Index<'_>, findings: &mut Findings) -> Result<(), NotChecked> {
     let consumers = with_effects(index)?;
     let both = consumers
@@ -61,7 +61,7 @@ pub(super) fn check_inbox(index: &Index<'_>, findings: &mut Findings) -> Result<
         for row in inbox.iter().filter(|row| !applied.contains(&(row.id, &*row.scope))) {
             findings.breach(Violation::RememberedUnapplied, || of(consumer, row.id, Some(&row.scope)));
         }
-        // In the order of the effects, each once.
+        // In the order of the effects, each reported once.
         let mut named = HashSet::new();
         for Effect { id, scope, .. } in effects {
             if !remembered.contains(&(*id, &**scope)) && named.insert((*id, &**scope)) {
@@ -72,7 +72,7 @@ pub(super) fn check_inbox(index: &Index<'_>, findings: &mut Findings) -> Result<
     Ok(())
 }
 
-/// Whether the consumer is to apply what this row says.
+/// Returns whether the consumer must apply the message of this row.
 fn applies(consumer: &Consumer, row: &OutboxRow) -> bool {
     match (&consumer.topics, &row.topic) {
         (Some(topics), Some(topic)) => topics.contains(topic),
@@ -80,7 +80,7 @@ fn applies(consumer: &Consumer, row: &OutboxRow) -> bool {
     }
 }
 
-/// The consumers whose effects were read.
+/// Returns the consumers whose effects were read.
 fn with_effects<'a>(index: &Index<'a>) -> Result<Vec<(&'a Consumer, &'a [Effect])>, NotChecked> {
     let consumers = index.history.consumers.iter();
     let consumers: Vec<_> =

@@ -1,4 +1,4 @@
-//! Who lost a lease changes nothing any more.
+//! A holder that has lost its lease changes nothing any more.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::verdict::{Breach, Event, Findings, NotChecked, Subject, Violation};
 
 pub(super) fn check(index: &Index<'_>, findings: &mut Findings) -> Result<(), NotChecked> {
     let events = need(&index.history.leases, "leases were not recorded")?;
-    // The grant with the largest epoch so far, of each lease.
+    // The grant with the largest epoch so far, for each lease.
     let mut current: HashMap<&str, (u64, &LeaseEvent)> = HashMap::new();
     for event in events {
         findings.checked(1);
@@ -34,7 +34,7 @@ pub(super) fn check(index: &Index<'_>, findings: &mut Findings) -> Result<(), No
     Ok(())
 }
 
-/// The grant that ended an epoch, and what happened nevertheless, are all there is to see.
+/// The events are known already: the grant that ended the epoch, and what happened nevertheless.
 fn breach(violation: Violation, lease: &Arc<str>, grant: &LeaseEvent, event: &LeaseEvent) -> Breach {
     Breach {
         violation,

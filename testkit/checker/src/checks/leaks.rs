@@ -1,4 +1,4 @@
-//! In the end nobody holds a transaction, a lease, or a message that was never answered.
+//! In the end no transaction, lease or unanswered message is left.
 
 use std::sync::Arc;
 

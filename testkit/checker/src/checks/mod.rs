@@ -1,11 +1,11 @@
-//! Each promise decided by a function of its own. Pure, and linear in the history.
+//! A separate function decides each promise. Pure, and linear in the history.
 //!
 //! | file | promises |
 //! |---|---|
 //! | `atomic.rs` | business rows and messages commit together |
-//! | `outcomes.rs` | what a client was told is so |
+//! | `outcomes.rs` | clients got true answers |
 //! | `delivery.rs` | no loss, no phantom |
-//! | `settlement.rs` | settled is stored, the cursor is true |
+//! | `settlement.rs` | settled rows are published, the cursor is true |
 //! | `content.rs` | every copy is the same |
 //! | `order.rs` | causal order of each key |
 //! | `effects.rs` | at most once, exactly once, inbox row if and only if effect |
@@ -13,7 +13,7 @@
 //! | `containment.rs` | a poisoned message delays its own key only |
 //! | `retention.rs` | retention removes nothing undecided |
 //! | `leaks.rs` | nothing is left held |
-//! | `sagas.rs` | steps and undos of sagas, their ends, the services' books |
+//! | `sagas.rs` | steps and undos of sagas, their ends, the balances of services |
 
 mod atomic;
 mod containment;
@@ -32,10 +32,10 @@ use crate::history::History;
 use crate::index::Index;
 use crate::verdict::{Findings, NotChecked, Promise, Ruling};
 
-/// Decides one promise, or says what was not observed.
+/// A function that decides one promise, or returns what was not observed.
 type Check = fn(&Index<'_>, &mut Findings) -> Result<(), NotChecked>;
 
-/// The check of a promise.
+/// Returns the check of a promise.
 fn check_of(promise: Promise) -> Check {
     match promise {
         Promise::Atomic => atomic::check,
@@ -72,8 +72,8 @@ pub(crate) fn all(history: &History, breaches_max: usize) -> Vec<Ruling> {
     Promise::ALL.into_iter().map(decide).collect()
 }
 
-/// The reason why a check is left open before everything is quiet. The others name what was not
-/// read.
+/// The reason why a check is not done before everything is quiet. The other reasons name a part
+/// that was not read.
 const RUNNING: NotChecked = "the system was still running";
 const NO_OUTBOX: NotChecked = "the outbox was not read";
 const NO_TOPIC_READ: NotChecked = "the broker was not read";
@@ -87,7 +87,7 @@ fn need<T>(part: &Option<T>, otherwise: NotChecked) -> Result<&T, NotChecked> {
     part.as_ref().ok_or(otherwise)
 }
 
-/// Goes on only when everything is quiet.
+/// Fails unless everything is quiet.
 fn need_quiet(index: &Index<'_>) -> Result<(), NotChecked> {
     if index.history.quiet { Ok(()) } else { Err(RUNNING) }
 }

@@ -1,5 +1,5 @@
 //! Causal order of each key: if B was enqueued after the transaction of A committed, the first
-//! occurrence of A comes before that of B. What comes again may come late.
+//! occurrence of A comes before that of B. Later copies may come at any time.
 //!
 //! Two things order A before B: a smaller number within the key, and an end of A's transaction
 //! before the start of B's.
@@ -36,7 +36,8 @@ pub(super) fn check(index: &Index<'_>, findings: &mut Findings) -> Result<(), No
     if is_known { Ok(()) } else { Err("the causal order of messages was not recorded") }
 }
 
-/// Whether anything was known of the causal order, or there was nothing to order.
+/// Checks one sequence. Returns whether anything was known of the causal order, or there was
+/// nothing to order.
 fn check_sequence<'a>(
     index: &Index<'_>,
     seen: impl Iterator<Item = (&'a str, Uuid)>,
@@ -62,17 +63,17 @@ fn check_sequence<'a>(
     is_known || keys.is_empty()
 }
 
-/// Of the messages of one key that came so far, those that can be overtaken the least.
+/// Among the messages of one key so far, those before which the fewest later ones may still come.
 #[derive(Default)]
 struct Latest {
-    /// The largest number.
+    /// The message with the largest number.
     number: Option<(u64, Uuid)>,
-    /// The latest start of a transaction.
+    /// The message whose transaction began last.
     start: Option<(u64, Uuid)>,
 }
 
 impl Latest {
-    /// The next one comes. Answers with a message that came before and had to come after it.
+    /// Adds the next message. Returns a message that came before it and should have come after it.
     fn pass(&mut self, id: Uuid, turn: Turn) -> Option<Uuid> {
         let number = self.number.filter(|(number, _)| turn.seq.is_some_and(|mine| mine < *number));
         let start = self.start.filter(|(start, _)| turn.ended.is_some_and(|mine| mine < *start));

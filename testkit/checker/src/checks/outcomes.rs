@@ -1,4 +1,4 @@
-//! The check that clients were told the truth. An operation of unknown outcome may have gone either
+//! The check that clients got true answers. An operation of unknown outcome may have gone either
 //! way.
 
 use super::atomic::{of_operation, parts};
@@ -13,7 +13,7 @@ pub(super) fn check(index: &Index<'_>, findings: &mut Findings) -> Result<(), No
     for operation in operations.iter().filter(|operation| operation.outcome != Outcome::Unknown) {
         findings.checked(1);
         let (present, all) = parts(index, operation);
-        // In between it is committed in part, which is another promise.
+        // A part of it is another promise: it is committed in part.
         match operation.outcome {
             Outcome::Ok if all > 0 && present == 0 => {
                 findings.breach(Violation::DoneAndAbsent, || of_operation(operation));

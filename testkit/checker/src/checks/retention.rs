@@ -16,7 +16,7 @@ pub(super) fn check(index: &Index<'_>, findings: &mut Findings) -> Result<(), No
     for id in removed {
         match index.parked.get(id) {
             Some(ParkedEntry::Discarded) => {}
-            // It could never be published any more: its payload is gone.
+            // It can never be published any more: its payload is gone.
             Some(_) => findings.breach(Violation::RemovedWhileParked, || Subject::message(*id)),
             None if index.published.contains(id) => {}
             None => findings.breach(Violation::RemovedUnpublished, || Subject::message(*id)),

@@ -1,5 +1,5 @@
-//! Sagas: each step once, each undo once and after its step, an end that is whole, and books that
-//! agree with what was done.
+//! Sagas: each step once, each undo once and after its step, a complete end, and balances that
+//! agree with the effects.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use crate::history::{SagaState, Sagas, StepEffect};
 use crate::index::Index;
 use crate::verdict::{Breach, Event, Findings, NotChecked, Subject, Violation};
 
-/// A saga is there if and only if the transaction that started it has committed.
+/// Checks that a saga is there if and only if the transaction that started it has committed.
 pub(super) fn check_starts(index: &Index<'_>, findings: &mut Findings) -> Result<(), NotChecked> {
     let sagas = sagas(index)?;
     let ordered: HashSet<&str> = sagas.orders.iter().map(|id| &**id).collect();
@@ -24,7 +24,7 @@ pub(super) fn check_starts(index: &Index<'_>, findings: &mut Findings) -> Result
     Ok(())
 }
 
-/// No step happens twice, also not after it was undone.
+/// Checks that no step happens twice, not even after its undo.
 pub(super) fn check_steps(index: &Index<'_>, findings: &mut Findings) -> Result<(), NotChecked> {
     let sagas = sagas(index)?;
     let mut done = HashSet::new();
@@ -37,7 +37,7 @@ pub(super) fn check_steps(index: &Index<'_>, findings: &mut Findings) -> Result<
     Ok(())
 }
 
-/// An undo happens once at most, and only where its step has happened.
+/// Checks that an undo happens at most once, and only after its step.
 pub(super) fn check_undos(index: &Index<'_>, findings: &mut Findings) -> Result<(), NotChecked> {
     let sagas = sagas(index)?;
     let (mut done, mut undone) = (HashSet::new(), HashSet::new());
@@ -58,7 +58,7 @@ pub(super) fn check_undos(index: &Index<'_>, findings: &mut Findings) -> Result<
     Ok(())
 }
 
-/// In the end every saga is finished with all of its steps, or undone without any.
+/// Checks that in the end every saga is finished with all of its steps, or undone with none left.
 pub(super) fn check_ends(index: &Index<'_>, findings: &mut Findings) -> Result<(), NotChecked> {
     need_quiet(index)?;
     let sagas = sagas(index)?;
@@ -88,8 +88,8 @@ pub(super) fn check_ends(index: &Index<'_>, findings: &mut Findings) -> Result<(
     Ok(())
 }
 
-/// Undos give back what their steps took, nothing was done for a saga that is not there, and the
-/// books of each service say what was taken.
+/// Checks that undos give back what their steps took, that there are no effects for unknown sagas,
+/// and that the balances of each service equal what was taken.
 pub(super) fn check_money(index: &Index<'_>, findings: &mut Findings) -> Result<(), NotChecked> {
     let sagas = sagas(index)?;
     let known: HashSet<&str> = sagas.runs.iter().map(|run| &*run.id).collect();
@@ -125,7 +125,7 @@ fn sagas<'a>(index: &Index<'a>) -> Result<&'a Sagas, NotChecked> {
     need(&index.history.sagas, "no sagas were read")
 }
 
-/// A breach, with all that was done for the saga.
+/// Reports a breach, with everything that was done for the saga.
 fn found(findings: &mut Findings, sagas: &Sagas, violation: Violation, id: &Arc<str>) {
     findings.breach_seen(|| {
         let effects = sagas.effects.iter().filter(|effect| effect.saga == *id);

@@ -17,8 +17,8 @@ pub(super) fn check_settled(index: &Index<'_>, findings: &mut Findings) -> Resul
     Ok(())
 }
 
-/// Checks that every row that the cursor has passed is at the broker or parked. Rows that it has
-/// not passed must not be parked: a successor would read them again and find them parked.
+/// Checks that every row that the cursor has passed is at the broker or parked. A row that it has
+/// not passed must not be parked: a successor would read it again and find it parked.
 pub(super) fn check_cursor(index: &Index<'_>, findings: &mut Findings) -> Result<(), NotChecked> {
     let outbox = done(index, |row| row.passed, "the relay keeps no cursor")?;
     for row in outbox {
@@ -36,7 +36,8 @@ pub(super) fn check_cursor(index: &Index<'_>, findings: &mut Findings) -> Result
     Ok(())
 }
 
-/// The outbox, when the relay says something about it and everything is there to compare it with.
+/// Returns the outbox, if the relay says something about its rows and everything for a comparison
+/// was read.
 fn done<'a>(
     index: &Index<'a>,
     said: fn(&OutboxRow) -> Option<bool>,

@@ -7,17 +7,17 @@ use uuid::Uuid;
 
 use super::Content;
 
-/// The messages seen at the broker by a reader that takes none away: of its log, or of a queue
-/// beside.
+/// The messages that were read at the broker without removing any: from its log, or from an
+/// additional queue.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TopicRead {
     /// Whether the broker promises an order within a place.
     pub ordered: bool,
-    /// Whether nothing is missing: the topic_read began before the first message, and nothing was
-    /// removed under it.
+    /// Whether nothing is missing: reading began before the first message, and nothing was removed
+    /// before it was read.
     pub complete: bool,
-    /// The messages that were seen, copies included. In the broker's order within each place.
+    /// The messages that were read, copies included, in the broker's order within each place.
     pub occurrences: Vec<Occurrence>,
 }
 
@@ -25,9 +25,9 @@ pub struct TopicRead {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Occurrence {
-    /// The message id; `None` when it has none that can be read.
+    /// The message id; `None` if it has no readable id.
     pub id: Option<Uuid>,
-    /// Partition or queue: within it, occurrences have an order.
+    /// The partition or queue. Occurrences are ordered within it.
     pub place: Arc<str>,
     /// Its content.
     pub content: Content,

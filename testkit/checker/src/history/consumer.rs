@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use super::Content;
 
-/// Somebody who applies messages under one name.
+/// A consumer that applies messages under one name.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Consumer {
@@ -23,7 +23,7 @@ pub struct Consumer {
     pub expired: Option<Vec<InboxRow>>,
     /// Its effects, in the order of their commits.
     pub effects: Option<Vec<Effect>>,
-    /// The messages that it parked for an operator.
+    /// Its open dead letters.
     pub dead_letters: Option<Vec<DeadLetter>>,
 }
 
@@ -35,7 +35,7 @@ pub struct InboxRow {
     pub id: Uuid,
     /// The scope, such as a tenant; empty for none.
     pub scope: Arc<str>,
-    /// The content of the message, as far as the row tells it.
+    /// The content of the message, as far as the row has it.
     pub content: Content,
 }
 
@@ -51,11 +51,11 @@ pub struct Effect {
     pub content: Content,
 }
 
-/// A message that a consumer parked.
+/// A dead letter of a consumer.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct DeadLetter {
-    /// The message id; `None` when it had none that could be read.
+    /// The message id; `None` if it had no readable id.
     pub id: Option<Uuid>,
     /// The scope; empty for none.
     pub scope: Arc<str>,

@@ -1,64 +1,64 @@
-//! Who was allowed to change what, and what nobody gave back.
+//! Leases with their writes, and resources that were not released.
 
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-/// Something that happened to a lease, as the database took it.
+/// An event of a lease, in the database's order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case", deny_unknown_fields)]
 pub enum LeaseEvent {
-    /// Somebody got it.
+    /// A holder was granted the lease.
     Granted {
-        /// Which lease.
+        /// The lease.
         lease: Arc<str>,
         /// The epoch under which it is held from now on.
         epoch: u64,
-        /// Who holds it.
+        /// The holder.
         holder: Arc<str>,
     },
-    /// Somebody wrote something under it.
+    /// A write under the lease.
     Wrote {
-        /// Which lease.
+        /// The lease.
         lease: Arc<str>,
-        /// The epoch under which the writer believes to hold it.
+        /// The epoch under which the writer believes that it holds the lease.
         epoch: u64,
         /// The writer.
         holder: Arc<str>,
-        /// Whether the database took it. A write under an old epoch may be tried; it must not be
-        /// taken.
+        /// Whether the database applied the write. A write under a stale epoch may be tried, but
+        /// must not be applied.
         applied: bool,
         /// The change, for people.
         what: Arc<str>,
     },
 }
 
-/// The kind of thing that must not be left when everything is healed.
+/// The kind of a resource that must be released when everything is healed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LeakKind {
-    /// A transaction that nobody ends.
+    /// A transaction that does not end.
     Transaction,
-    /// A lease of somebody who is dead.
+    /// The lease of a dead holder.
     Lease,
     /// A publish that was never answered.
     Confirm,
     /// A delivery that was never settled.
     Delivery,
-    /// A connection that nobody uses.
+    /// A connection that is not used.
     Connection,
-    /// A task that nobody waits for.
+    /// A task that nothing awaits.
     Task,
-    /// A chunk of a message whose others never came.
+    /// A chunk of a message whose other chunks never came.
     Chunk,
 }
 
-/// Something that nobody gave back.
+/// A resource that was not released.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Leak {
     /// Its kind.
     pub kind: LeakKind,
-    /// Which one, for people.
+    /// The resource, for people.
     pub what: Arc<str>,
 }

@@ -1,14 +1,14 @@
-//! The history that was observed. Its builder fills in the parts that it has observed. A part that
-//! is `None` was not observed, and every check that needs it is reported as not checked.
+//! The observed history. Its builder fills in the parts that it has observed. A part that is `None`
+//! was not observed, and every check that needs it is reported as not checked.
 //!
 //! | file | what it holds |
 //! |---|---|
 //! | `producer.rs` | operations of clients, business rows |
-//! | `outbox.rs` | the outbox, what is parked beside it |
-//! | `broker.rs` | what the broker has, in its order |
+//! | `outbox.rs` | the outbox, and its parked messages |
+//! | `broker.rs` | the messages at the broker, in its order |
 //! | `consumer.rs` | inboxes, effects, dead letters |
-//! | `lease.rs` | leases with what their holders changed, and what nobody gave back |
-//! | `saga.rs` | sagas, what was done for them, and the services' books |
+//! | `lease.rs` | leases with the writes of their holders, and resources that were not released |
+//! | `saga.rs` | sagas, the effects of their steps, and the balances of services |
 
 mod broker;
 mod consumer;
@@ -31,41 +31,42 @@ pub use outbox::{Forgotten, OutboxRow, Parked, ParkedEntry};
 pub use producer::{BusinessRow, Enqueued, Operation, Outcome};
 pub use saga::{Balance, SagaRun, SagaState, Sagas, StepEffect};
 
-/// One pipeline as it was observed: one outbox, the relay that empties it, the broker behind it,
-/// and its consumers.
+/// The observed history of one pipeline: one outbox, the relay that drains it, the broker behind
+/// it, and its consumers.
 ///
-/// Where a system runs while it is observed, read what is downstream first: effects, inboxes, the
-/// broker, the parked, and the outbox last. What is seen downstream is then seen upstream too,
-/// unless it never was there.
+/// If the system runs while it is observed, read downstream parts first: effects, inboxes, the
+/// broker, parked messages, and the outbox last. Then everything that is seen downstream is also
+/// seen upstream, unless it was never there.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct History {
-    /// Whether everything is healed and nothing is on its way any more. What a system owes only in
-    /// the end is not checked before.
+    /// Whether everything is healed and nothing is in flight any more. Promises about the end are
+    /// not checked before that.
     pub quiet: bool,
-    /// Every transaction of every client, whatever became of it.
+    /// Every transaction of every client, with any outcome.
     pub operations: Option<Vec<Operation>>,
     /// The committed business rows.
     pub business: Option<Vec<BusinessRow>>,
     /// The outbox.
     pub outbox: Option<Vec<OutboxRow>>,
-    /// The messages parked beside the outbox; for a system that parks nothing, an empty list.
+    /// The parked messages; an empty list for a system that parks nothing.
     pub parked: Option<Vec<Parked>>,
-    /// Messages whose outbox rows retention has removed. `None` when nothing is known of it; then
-    /// an absent row is a row that never was.
+    /// Messages whose outbox rows retention has removed. `None` if that is not known; then an
+    /// absent row counts as one that never existed.
     pub removed: Option<Vec<Uuid>>,
-    /// Messages and rows that a database lost when it went back; empty for one that never did.
+    /// Messages and rows that a database lost when it went back to an earlier state; empty if it
+    /// never did.
     pub forgotten: Forgotten,
     /// The messages at the broker.
     pub topic_read: Option<TopicRead>,
-    /// Everybody who applies the messages.
+    /// The consumers of the messages.
     pub consumers: Vec<Consumer>,
-    /// Leases and what was changed under them, in the order in which the database took it.
+    /// Leases and the writes under them, in the order of the database.
     pub leases: Option<Vec<LeaseEvent>>,
-    /// Things still held when everything was healed; an empty list when somebody looked and found
-    /// nothing.
+    /// Resources that were still held when everything was healed; an empty list if a search found
+    /// none.
     pub leaks: Option<Vec<Leak>>,
-    /// Sagas over services, with what the services did.
+    /// Sagas with the effects of services.
     pub sagas: Option<Sagas>,
 }
 
@@ -74,25 +75,24 @@ pub struct History {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Content {
-    /// The ordering key; the empty text for a message without one, `None` where it was not
-    /// recorded.
+    /// The ordering key; the empty text for a message without a key, `None` if it was not recorded.
     pub key: Option<Arc<str>>,
     /// The payload.
     pub payload: Option<Digest>,
-    /// The headers that the producer gave, without those that a broker or a relay adds.
+    /// The headers from the producer, without those that a broker or a relay adds.
     pub headers: Option<Digest>,
-    /// A digest over all of it, for places that keep nothing else.
+    /// A digest over everything, for places that keep nothing else.
     pub fingerprint: Option<Digest>,
 }
 
 impl Content {
-    /// A key and a payload.
+    /// Returns the content with this key and payload.
     #[must_use]
     pub fn of(key: &str, payload: &[u8]) -> Self {
         Self { key: Some(key.into()), payload: Some(Digest::of(payload)), ..Self::default() }
     }
 
-    /// The first part in which two copies are known to differ.
+    /// Returns the first part in which two copies are known to differ.
     #[must_use]
     pub fn difference(&self, other: &Self) -> Option<&'static str> {
         fn differ<T: PartialEq>(one: &Option<T>, other: &Option<T>) -> bool {
@@ -107,7 +107,7 @@ impl Content {
         parts.into_iter().find_map(|(part, differs)| differs.then_some(part))
     }
 
-    /// The ordering key, for a message that is known to have one.
+    /// Returns the ordering key, if the message is known to have one.
     #[must_use]
     pub fn ordering_key(&self) -> Option<&Arc<str>> {
         self.key.as_ref().filter(|key| !key.is_empty())

@@ -1,4 +1,4 @@
-//! The operations of clients, and the business rows that are there.
+//! The operations of clients, and the committed business rows.
 
 use std::sync::Arc;
 
@@ -8,15 +8,15 @@ use uuid::Uuid;
 use super::Content;
 use crate::Digest;
 
-/// The outcome of a transaction, as its client was told.
+/// The outcome of a transaction from its client's view.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
-    /// It was told that the transaction is committed.
+    /// The client got the answer that it is committed.
     Ok,
-    /// It was told that nothing happened, or it rolled back itself.
+    /// The client got the answer that nothing happened, or it rolled back itself.
     Failed,
-    /// It was told that nobody knows, or it died before it was told anything.
+    /// The client got the answer that the outcome is unknown, or died before any answer.
     #[default]
     Unknown,
 }
@@ -25,14 +25,14 @@ pub enum Outcome {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Operation {
-    /// A name that no other operation of this history has.
+    /// The name of the operation, unique within this history.
     pub id: Arc<str>,
-    /// The outcome that its client was told.
+    /// The outcome from the client's view.
     pub outcome: Outcome,
-    /// When it began, before its first statement. Any clock serves on which the operations of all
-    /// clients stand in one order: a counter, or microseconds of a machine's monotonic clock.
+    /// When it began, before its first statement. Any clock will do that orders the operations of
+    /// all clients: a counter, or microseconds of a machine's monotonic clock.
     pub started: Option<u64>,
-    /// When its outcome was known, on the same clock. `None` when it never was.
+    /// When its outcome was known, on the same clock. `None` if it never was.
     pub ended: Option<u64>,
     /// The messages that it enqueued, in its order.
     pub messages: Vec<Enqueued>,
@@ -51,9 +51,10 @@ pub struct Enqueued {
     /// The message id.
     pub id: Uuid,
     /// Its number within its key in causal order, such as a counter that is kept under a lock of
-    /// the key. Two messages of one key with numbers are expected in that order.
+    /// the key. Two messages of one key with numbers must come in that order.
     pub seq: Option<u64>,
-    /// Whether it may leave later than its turn: scheduled, or passed over by an operator's policy.
+    /// Whether it may leave later than its turn: it is scheduled, or an operator's policy passed
+    /// it.
     pub out_of_turn: bool,
     /// The content that the client sent.
     pub content: Content,
@@ -63,10 +64,10 @@ pub struct Enqueued {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct BusinessRow {
-    /// Its name: the primary key, with its table where there are several.
+    /// Its name: the primary key, with the table if there are several.
     pub id: Arc<str>,
-    /// How many outbox rows must name it as their cause, where outbox rows name one.
+    /// How many outbox rows must name it as their cause, if outbox rows name one.
     pub messages: Option<u32>,
-    /// The payload that these outbox rows must have, where it follows from the row.
+    /// The payload that these outbox rows must have, if it follows from the row.
     pub payload: Option<Digest>,
 }

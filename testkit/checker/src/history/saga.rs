@@ -1,26 +1,26 @@
-//! Sagas: what was started, what each service did for them, and what their books say.
+//! Sagas: their starts, the effects of services, and the balances of services.
 
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-/// The sagas of one type, and what the services did for them.
+/// The sagas of one type, with the effects of services.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Sagas {
     /// Rows that a transaction wrote together with the start of the saga of that id.
     pub orders: Vec<Arc<str>>,
-    /// The sagas that were stored.
+    /// The stored sagas.
     pub runs: Vec<SagaRun>,
-    /// The steps that a finished one has done, whatever way it took.
+    /// The steps that every finished saga has done.
     pub steps: Vec<Arc<str>>,
-    /// The effects of steps and undos, those of one service in the order in which it took them.
+    /// The effects of steps and undos, those of one service in the order in which it applied them.
     pub effects: Vec<StepEffect>,
-    /// The books of the services, in the end.
+    /// The balances of services at the end.
     pub balances: Vec<Balance>,
 }
 
-/// A saga that was stored.
+/// A stored saga.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SagaRun {
@@ -38,11 +38,11 @@ pub enum SagaState {
     Open,
     /// It ran to its end.
     Finished,
-    /// All that it did was undone.
+    /// Everything that it did was undone.
     Undone,
 }
 
-/// Something that a service did for a saga.
+/// An effect of a step or an undo at a service.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct StepEffect {
@@ -54,11 +54,11 @@ pub struct StepEffect {
     pub service: Arc<str>,
     /// Whether the step was undone.
     pub is_undo: bool,
-    /// How much was taken, or given back.
+    /// The amount that was taken, or given back.
     pub amount: i64,
 }
 
-/// One account of a service.
+/// The balance of one account of a service.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Balance {
@@ -66,6 +66,6 @@ pub struct Balance {
     pub service: Arc<str>,
     /// The account.
     pub account: Arc<str>,
-    /// How much was taken, by this account.
+    /// The amount that was taken, according to this account.
     pub taken: i64,
 }

@@ -1,4 +1,4 @@
-//! One thing broken at a time, and what is said about it.
+//! One thing broken at a time, and the violation that is reported.
 
 use uuid::Uuid;
 
@@ -29,7 +29,7 @@ fn sagas_of(history: &mut History) -> &mut Sagas {
     history.sagas.as_mut().unwrap()
 }
 
-/// Without one message downstream of the outbox, so that only its row is left.
+/// Removes one message downstream of the outbox, so that only its row is left.
 fn never_left(history: &mut History, number: u64) {
     topic_read_of(history).retain(|seen| seen.id != Some(id(number)));
     for consumer in &mut history.consumers {
@@ -196,14 +196,14 @@ fn a_saga_that_breaks_a_promise_is_shown_with_all_that_was_done_for_it() {
     let again = verdict.ruling(Promise::SagaSteps);
     // Reserved, given back, reserved again, and its state.
     assert_eq!((again.breached, again.breaches[0].events.len()), (1, 4), "{verdict}");
-    // An undone saga with a step left, and stock that nobody accounts for, are wrong as well.
+    // The undone saga has a step left, and the stock does not add up.
     assert_eq!(broken(&history), [Promise::SagaSteps, Promise::SagaEnds, Promise::SagaMoney]);
-    // So is an undo that gives back another amount than was taken, although the books agree.
+    // An undo that gives back another amount than was taken is wrong, even if the balances agree.
     let mut history = good();
     sagas_of(&mut history).effects[3].amount = 2;
     sagas_of(&mut history).balances[0].taken = 0;
     assert_eq!(violations(&history), [V::DoesNotAddUp]);
-    // And what was done for a saga that nobody has ever heard of.
+    // So is an effect for an unknown saga.
     let mut history = good();
     sagas_of(&mut history).effects.push(did("nobody", "charge", false, 0));
     assert_eq!(violations(&history), [V::DoesNotAddUp]);
@@ -239,7 +239,7 @@ fn what_waits_for_its_topic_is_held_with_a_cause() {
     let state = [(2, ParkedEntry::Retrying), (3, ParkedEntry::Held), (5, ParkedEntry::Held)];
     parked.extend(state.map(|(number, state)| Parked { id: id(number), state }));
     let held: Vec<_> = Verdict::of(&history).ruling(Promise::Containment).breaches.clone();
-    // Message 5 has the key of message 3, which is held itself and no cause.
+    // Message 5 has the key of message 3, which is held itself and so is no cause.
     assert_eq!(held.iter().map(|breach| breach.subject.ids[0]).collect::<Vec<_>>(), [id(5)]);
 }
 
@@ -259,7 +259,7 @@ fn time_alone_orders_messages_of_different_transactions() {
     without_numbers(&mut history);
     operations_of(&mut history)[2].started = Some(12);
     assert_eq!(violations(&history), []);
-    // Nor has one of which nobody knows when it committed.
+    // Neither has one whose commit time is unknown.
     let mut history = good();
     without_numbers(&mut history);
     operations_of(&mut history)[0].outcome = Outcome::Unknown;
@@ -283,12 +283,12 @@ fn scheduled_messages_and_messages_of_other_places_need_not_keep_the_order() {
 
 #[test]
 fn an_id_that_several_operations_wrote_belongs_to_whoever_did_not_fail() {
-    // The failed one wrote the same deterministic id before; that it is there is nobody's lie.
+    // The failed operation wrote the same derived id earlier: its answer was still true.
     let mut history = good();
     let again = Operation { id: "again".into(), rows: Vec::new(), ..operation(1, Outcome::Failed) };
     operations_of(&mut history).insert(0, again.clone());
     assert_eq!(violations(&history), []);
-    // Two that nobody knows of: one of them was it.
+    // Two operations of unknown outcome: one of them wrote it.
     let rows = vec![row_name(50)];
     operations_of(&mut history)[0] = Operation { outcome: Outcome::Unknown, rows, ..again };
     operations_of(&mut history)[1].outcome = Outcome::Unknown;
@@ -304,7 +304,7 @@ fn a_message_without_a_row_of_its_own_is_judged_by_its_transaction() {
     let enqueued = |number| Enqueued { id: id(number), ..Enqueued::default() };
     let two = Operation { id: "two".into(), outcome: Outcome::Unknown, ..Operation::default() };
     operations_of(&mut history).push(Operation { messages: vec![enqueued(1), enqueued(60)], ..two.clone() });
-    // The first id is another operation's, so the second alone is looked at.
+    // The first id belongs to another operation as well, so only the second one counts.
     assert_eq!(violations(&history), []);
     operations_of(&mut history).push(Operation { messages: vec![enqueued(61), enqueued(62)], ..two });
     outbox_of(&mut history).push(OutboxRow { row: None, ..outbox(61) });
@@ -348,8 +348,8 @@ fn a_key_or_header_that_differs_anywhere_is_named() {
     assert_eq!(part(|content| content.key = Some("".into())), Some("key"));
     assert_eq!(part(|content| content.payload = Some(crate::Digest::of(b""))), Some("payload"));
     assert_eq!(part(|content| content.headers = Some(crate::Digest::of(b""))), Some("headers"));
-    // The client's content is compared with the stored one, and a difference is named once for all
-    // copies.
+    // The client's content is compared with the stored one, and a difference is reported once for
+    // all copies.
     let mut history = good();
     operations_of(&mut history)[0].messages[0].content.payload = Some(crate::Digest::of(b"other"));
     assert_eq!(Verdict::of(&history).ruling(Promise::Unaltered).breached, 1);

@@ -4,8 +4,8 @@ use super::sample::*;
 use super::violations;
 use crate::{Forgotten, History, Violation as V};
 
-/// The good history, whose database then went back to a state without transaction 1, which clients
-/// saw done, consumers have applied, and which came before others of its key.
+/// Returns the good history after its database went back to a state without transaction 1. Clients
+/// saw that transaction succeed, consumers have applied it, and it came before others of its key.
 fn went_back() -> History {
     let mut history = good();
     history.outbox.as_mut().unwrap().retain(|row| row.id != id(1));

@@ -1,4 +1,4 @@
-//! Histories that are valid by construction, and the same with one thing changed.
+//! Histories that are valid by construction, and the same histories with one change.
 
 use proptest::prelude::*;
 use proptest::sample::Index;
@@ -10,19 +10,19 @@ use crate::{
     Operation, OutboxRow, Outcome, Parked, ParkedEntry, TopicRead, Verdict, Violation as V,
 };
 
-/// One transaction to be.
+/// A transaction to play.
 #[derive(Debug, Clone)]
 struct Step {
     outcome: Outcome,
-    /// Whether it committed, where nobody was told.
+    /// Whether it committed, if its outcome is unknown.
     happened: bool,
     /// The key of each of its messages.
     keys: Vec<u8>,
-    /// How long it takes; the next one begins one tick after this one.
+    /// How long it takes; the next one begins one tick after the beginning of this one.
     ticks: u64,
-    /// Whether its messages are refused by the broker, and so everything behind them is held.
+    /// Whether the broker refuses its messages, so that everything behind them is held.
     is_poison: bool,
-    /// Which earlier occurrences come again behind its messages.
+    /// The earlier occurrences that come again behind its messages.
     again: Vec<Index>,
 }
 
@@ -44,7 +44,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..16)
 }
 
-/// Plays the steps and returns their history when every promise is kept.
+/// Plays the steps and returns a history that keeps every promise.
 fn play(steps: &[Step]) -> History {
     let mut seqs = [0_u64; 3];
     let mut blocked = [false; 3];
@@ -139,8 +139,8 @@ fn play(steps: &[Step]) -> History {
     }
 }
 
-/// Something to change in a history. Answers with what must be found, or nothing where it cannot be
-/// done.
+/// A change to a history. Returns the violation that must be found, or `None` if the change is
+/// impossible.
 type Change = fn(&mut History, Index) -> Option<V>;
 
 fn pick(length: usize, index: Index) -> Option<usize> {
@@ -148,33 +148,33 @@ fn pick(length: usize, index: Index) -> Option<usize> {
 }
 
 const CHANGES: [Change; 12] = [
-    // A row of the outbox that was published is gone.
+    // An outbox row that was published is gone.
     |h, index| {
         let occurrences = &mut h.topic_read.as_mut()?.occurrences;
         let id = occurrences[pick(occurrences.len(), index)?].id;
         h.outbox.as_mut()?.retain(|row| Some(row.id) != id);
         Some(V::PublishedUncommitted)
     },
-    // A message is at no broker any more.
+    // A message is not at the broker any more.
     |h, index| {
         let occurrences = &mut h.topic_read.as_mut()?.occurrences;
         let id = occurrences[pick(occurrences.len(), index)?].id;
         occurrences.retain(|seen| seen.id != id);
         Some(V::NeverPublished)
     },
-    // The cursor has passed what is neither published nor parked any more.
+    // The cursor has passed a row that is neither published nor parked any more.
     |h, index| {
         let parked = h.parked.as_mut()?;
         parked.remove(pick(parked.len(), index)?);
         Some(V::PassedUnpublished)
     },
-    // A business row is gone, its messages stay.
+    // A business row is gone; its messages stay.
     |h, index| {
         let business = h.business.as_mut()?;
         business.remove(pick(business.len(), index)?);
         Some(V::CommittedInPart)
     },
-    // A client was told the contrary of what is.
+    // A client got the opposite of the true answer.
     |h, index| {
         let operations = h.operations.as_mut()?;
         let at = pick(operations.len(), index)?;
@@ -187,7 +187,7 @@ const CHANGES: [Change; 12] = [
         operation.outcome = outcome;
         Some(expected)
     },
-    // Somebody else writes to the broker.
+    // Another program writes to the broker.
     |h, _| {
         h.topic_read
             .as_mut()?
@@ -195,7 +195,7 @@ const CHANGES: [Change; 12] = [
             .push(Occurrence { id: Some(Uuid::max()), ..Occurrence::default() });
         Some(V::PublishedUncommitted)
     },
-    // A copy says something else.
+    // A copy has another content.
     |h, index| {
         let occurrences = &mut h.topic_read.as_mut()?.occurrences;
         let at = pick(occurrences.len(), index)?;
@@ -223,19 +223,19 @@ const CHANGES: [Change; 12] = [
         effects.push(effect);
         Some(V::AppliedAgain)
     },
-    // An effect is gone, its inbox row stays.
+    // An effect is gone; its inbox row stays.
     |h, index| {
         let effects = h.consumers[0].effects.as_mut()?;
         effects.remove(pick(effects.len(), index)?);
         Some(V::RememberedUnapplied)
     },
-    // An inbox row is gone, its effect stays.
+    // An inbox row is gone; its effect stays.
     |h, index| {
         let inbox = h.consumers[0].inbox.as_mut()?;
         inbox.remove(pick(inbox.len(), index)?);
         Some(V::AppliedUnremembered)
     },
-    // Messages are held, and none before them is in trouble any more.
+    // Messages are held, although no message before them is dead any more.
     |h, _| {
         let parked = h.parked.as_mut()?;
         parked.iter().any(|parked| parked.state == ParkedEntry::Held).then_some(())?;

@@ -16,7 +16,7 @@ fn violations(history: &History) -> Vec<Violation> {
     violations
 }
 
-/// The promises that are broken.
+/// Returns the broken promises.
 fn broken(history: &History) -> Vec<Promise> {
     let verdict = Verdict::of(history);
     verdict.rulings.iter().filter(|ruling| ruling.breached > 0).map(|ruling| ruling.promise).collect()

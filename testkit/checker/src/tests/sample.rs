@@ -10,24 +10,24 @@ use crate::{
     Sagas, StepEffect, TopicRead,
 };
 
-/// The id of the message with this number.
+/// Returns the id of the message with this number.
 pub(super) fn id(number: u64) -> Uuid {
     Uuid::from_u128(u128::from(number))
 }
 
-/// The name of the business row that caused it.
+/// Returns the name of the business row that caused it.
 pub(super) fn row_name(number: u64) -> Arc<str> {
     format!("order-{number}").into()
 }
 
-/// Odd numbers have one key, even ones the other.
+/// Returns the content: odd numbers have one key, even ones the other.
 pub(super) fn content(number: u64) -> Content {
     let key = if number % 2 == 1 { "odd" } else { "even" };
     let headers = Some(Digest::of_headers([("number", number.to_string())]));
     Content { headers, ..Content::of(key, &number.to_be_bytes()) }
 }
 
-/// One transaction after another: a row and its message.
+/// Returns an operation that writes one row and its message. Operations do not overlap.
 pub(super) fn operation(number: u64, outcome: Outcome) -> Operation {
     let message = Enqueued {
         id: id(number),
@@ -84,9 +84,10 @@ pub(super) fn wrote(epoch: u64, applied: bool) -> LeaseEvent {
     LeaseEvent::Wrote { lease: "main".into(), epoch, holder, applied, what: "cursor".into() }
 }
 
-/// Operations 1 to 6 are there; 7 failed, 8 is unknown and did not happen, 6 is unknown and did.
-/// Message 5 is dead and 3 before it was published twice. Message 4 is a dead letter of the second
-/// consumer. Message 9 was removed by retention, 10 was undone.
+/// Returns a good history. Operations 1 to 6 are committed, 6 with an unknown outcome; 7 failed; 8
+/// has an unknown outcome and did not commit. Message 5 is dead, and 3 before it was published
+/// twice. Message 4 is a dead letter of the second consumer. Message 9 was removed by retention, 10
+/// was undone.
 pub(super) fn good() -> History {
     let outcome = |number| match number {
         6 | 8 => Outcome::Unknown,
@@ -130,13 +131,13 @@ pub(super) fn good() -> History {
     }
 }
 
-/// An effect of a step, or of its undo.
+/// Returns an effect of a step, or of its undo.
 pub(super) fn did(saga: &str, step: &str, is_undo: bool, amount: i64) -> StepEffect {
     let service = if step == "charge" { "bank" } else { "stock" };
     StepEffect { saga: saga.into(), step: step.into(), service: service.into(), is_undo, amount }
 }
 
-/// The first saga is finished, the second one was undone when the bank refused.
+/// Returns two sagas: the first is finished, the second was undone when the bank refused.
 fn sagas() -> Sagas {
     let run = |id: &str, state| SagaRun { id: id.into(), state };
     let balance = |service: &str, taken| Balance { service: service.into(), account: "all".into(), taken };

@@ -5,7 +5,7 @@ use crate::{History, Promise, Verdict};
 
 type Forget = fn(&mut History);
 
-/// The forgotten part, and the promises that cannot be checked without it.
+/// A part to remove, and the promises that cannot be checked without it.
 const FORGOTTEN: [(Forget, &[Promise]); 12] = [
     (|h| h.operations = None, &[Promise::HonestOutcomes, Promise::CausalOrder]),
     (
@@ -66,7 +66,7 @@ fn what_needs_a_part_that_is_absent_is_not_checked() {
     for (forget, expected) in FORGOTTEN {
         let mut history = good();
         forget(&mut history);
-        // Without the list of what was removed, an absent row is one that never was.
+        // Without the list of removed rows, an absent row counts as one that never existed.
         if history.outbox.is_none() {
             history.removed = None;
         }

@@ -1,4 +1,4 @@
-//! One thing that must not be, with all that was seen of it.
+//! A breach of a promise, with everything that was observed of it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use super::{Event, Violation};
 /// The subject of a breach; parts that do not apply are left out.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Subject {
-    /// Messages. Where two are compared, the one that is wrong stands first.
+    /// Messages. If two are compared, the wrong one comes first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ids: Vec<Uuid>,
     /// A business row.
@@ -29,37 +29,37 @@ pub struct Subject {
     /// A scope of that consumer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scope: Option<Arc<str>>,
-    /// A lease, or a thing that somebody holds.
+    /// A lease, or a resource that is still held.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub held: Option<Arc<str>>,
-    /// The part in which copies differ, where they do.
+    /// The part in which copies differ.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub part: Option<&'static str>,
 }
 
 impl Subject {
-    /// One message.
+    /// Returns a subject with one message.
     #[must_use]
     pub fn message(id: Uuid) -> Self {
         Self { ids: vec![id], ..Self::default() }
     }
 
-    /// One business row.
+    /// Returns a subject with one business row.
     #[must_use]
     pub fn row(row: &Arc<str>) -> Self {
         Self { row: Some(Arc::clone(row)), ..Self::default() }
     }
 }
 
-/// One thing that must not be.
+/// A breach of a promise.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Breach {
     /// The kind of violation.
     pub violation: Violation,
-    /// With what.
+    /// Its subject.
     #[serde(flatten)]
     pub subject: Subject,
-    /// All that was seen of it, in order: the shortest history that shows it.
+    /// Everything that was observed of it, in order: the shortest history that shows the breach.
     pub events: Vec<Event>,
 }
 

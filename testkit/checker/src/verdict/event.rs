@@ -1,4 +1,4 @@
-//! Observations of a message, a row or a lease, one at a time.
+//! Single observations of a message, a row or a lease.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use crate::history::{LeaseEvent, Outcome, ParkedEntry, SagaState, StepEffect};
 
-/// Something that was seen.
+/// An observation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "seen", rename_all = "snake_case")]
 pub enum Event {
@@ -16,7 +16,7 @@ pub enum Event {
     Operation {
         /// Its name.
         operation: Arc<str>,
-        /// The outcome that the client was told.
+        /// The outcome from the client's view.
         outcome: Outcome,
         /// When it began.
         started: Option<u64>,
@@ -27,46 +27,46 @@ pub enum Event {
         /// The business rows that it wrote and kept.
         rows: Vec<Arc<str>>,
     },
-    /// A business row is there.
+    /// A business row.
     Business {
         /// Its name.
         row: Arc<str>,
     },
-    /// An outbox row is there.
+    /// An outbox row.
     Outbox {
         /// The message id.
         id: Uuid,
-        /// Where it stands.
+        /// Its position.
         position: i64,
         /// Its ordering key.
         key: Option<Arc<str>>,
-        /// When it may leave at the earliest, in milliseconds since 1970.
+        /// The earliest time at which it may leave, in milliseconds since 1970.
         due: Option<i64>,
-        /// Whether the relay says that it is done with it.
+        /// Whether the relay considers it done.
         done: Option<bool>,
     },
-    /// Retention removed an outbox row.
+    /// The removal of an outbox row by retention.
     Removed {
         /// The message id.
         id: Uuid,
     },
-    /// It is parked.
+    /// A parked message.
     Parked {
         /// The message id.
         id: Uuid,
-        /// Why.
+        /// The reason why it is parked.
         state: ParkedEntry,
     },
-    /// The broker has it.
+    /// A message at the broker.
     Published {
         /// The message id.
         id: Option<Uuid>,
-        /// Partition or queue.
+        /// The partition or queue.
         place: Arc<str>,
-        /// How many occurrences the topic_read saw before, in all places.
+        /// The number of earlier occurrences, in all places.
         nth: usize,
     },
-    /// An inbox remembers it.
+    /// An inbox row.
     Remembered {
         /// The message id.
         id: Uuid,
@@ -74,10 +74,10 @@ pub enum Event {
         consumer: Arc<str>,
         /// The scope.
         scope: Arc<str>,
-        /// Whether retention has removed the row since.
+        /// Whether retention has removed the row.
         expired: bool,
     },
-    /// It took effect.
+    /// An effect.
     Applied {
         /// The message id.
         id: Uuid,
@@ -85,23 +85,23 @@ pub enum Event {
         consumer: Arc<str>,
         /// The scope.
         scope: Arc<str>,
-        /// How many effects this consumer had before.
+        /// The number of earlier effects of this consumer.
         nth: usize,
     },
-    /// A consumer put it state.
+    /// A dead letter of a consumer.
     DeadLetter {
         /// The message id.
         id: Uuid,
         /// The consumer.
         consumer: Arc<str>,
     },
-    /// Something happened to a lease.
+    /// An event of a lease.
     Lease {
         /// The event.
         #[serde(flatten)]
         event: LeaseEvent,
     },
-    /// A service did or undid a step of a saga.
+    /// An effect of a step or an undo of a saga at a service.
     Step {
         /// The effect.
         #[serde(flatten)]
@@ -109,7 +109,7 @@ pub enum Event {
     },
     /// The state of a saga.
     Saga {
-        /// Which.
+        /// The saga.
         saga: Arc<str>,
         /// Its state.
         state: SagaState,

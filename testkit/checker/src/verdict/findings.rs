@@ -2,7 +2,7 @@
 
 use super::{Breach, Promise, Ruling, Subject, Violation};
 
-/// Why a check cannot decide: what was not observed.
+/// The reason why a check cannot decide: a part that was not observed.
 pub(crate) type NotChecked = &'static str;
 
 /// The findings of a check so far.
@@ -15,17 +15,17 @@ pub(crate) struct Findings {
 }
 
 impl Findings {
-    /// Nothing, of which so many are going to be kept.
+    /// Creates empty findings that keep this number of breaches.
     pub(crate) fn new(breaches_max: usize) -> Self {
         Self { breaches_max, checked: 0, breached: 0, breaches: Vec::new() }
     }
 
-    /// So many things were looked at.
+    /// Counts this number of items as checked.
     pub(crate) fn checked(&mut self, count: usize) {
         self.checked += count as u64;
     }
 
-    /// Something is wrong. The subject is made only when it is kept.
+    /// Counts a breach. The subject is built only if the breach is kept.
     pub(crate) fn breach(&mut self, violation: Violation, subject: impl FnOnce() -> Subject) {
         self.breached += 1;
         if self.breaches.len() < self.breaches_max {
@@ -33,7 +33,7 @@ impl Findings {
         }
     }
 
-    /// The same, by one who knows the events already.
+    /// Counts a breach whose events are known already.
     pub(crate) fn breach_seen(&mut self, make: impl FnOnce() -> Breach) {
         self.breached += 1;
         if self.breaches.len() < self.breaches_max {
@@ -43,7 +43,7 @@ impl Findings {
 
     /// Returns the ruling on the promise.
     pub(crate) fn ruling(self, promise: Promise, decided: Result<(), NotChecked>) -> Ruling {
-        // A breach that was found counts, even if the rest could not be looked at.
+        // A breach counts even if the rest could not be checked.
         let not_checked = decided.err().filter(|_| self.breached == 0);
         let Self { checked, breached, breaches, .. } = self;
         Ruling { promise, not_checked, checked, breached, breaches }

@@ -4,9 +4,9 @@
 //! |---|---|
 //! | `promise.rs` | the promises |
 //! | `violation.rs` | the ways in which they break |
-//! | `breach.rs` | one thing that must not be |
-//! | `event.rs` | what was seen, one thing at a time |
-//! | `findings.rs` | what a check collects |
+//! | `breach.rs` | one breach of a promise |
+//! | `event.rs` | single observations |
+//! | `findings.rs` | the findings that a check collects |
 //! | `slice.rs` | all events of the messages, rows and operations of a breach |
 
 mod breach;
@@ -29,12 +29,12 @@ pub(crate) use findings::{Findings, NotChecked};
 pub use promise::Promise;
 pub use violation::Violation;
 
-/// How much of what is wrong is kept. Everything is counted.
+/// Limits on the breaches and events that are kept. All breaches are counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Breaches that are kept per promise.
+    /// Maximum number of breaches that are kept for each promise.
     pub breaches_max: usize,
-    /// Events that are kept per breach.
+    /// Maximum number of events that are kept for each breach.
     pub events_max: usize,
 }
 
@@ -47,28 +47,28 @@ impl Default for Limits {
 /// The ruling on one promise.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Ruling {
-    /// Which promise.
+    /// The promise.
     pub promise: Promise,
-    /// Why it could not be checked; `None` when it was. A promise that was not checked was not kept
-    /// either.
+    /// The reason why it could not be checked; `None` if it was. A promise that was not checked
+    /// does not count as kept.
     pub not_checked: Option<&'static str>,
-    /// How many things were held against it.
+    /// Number of items that were checked.
     pub checked: u64,
-    /// How many of them broke it.
+    /// Number of breaches.
     pub breached: u64,
-    /// The first of those; see [`Limits::breaches_max`].
+    /// The first breaches; see [`Limits::breaches_max`].
     pub breaches: Vec<Breach>,
 }
 
 impl Ruling {
-    /// Whether it was checked and holds.
+    /// Returns whether it was checked and holds.
     #[must_use]
     pub fn holds(&self) -> bool {
         self.not_checked.is_none() && self.breached == 0
     }
 }
 
-/// The verdict on every promise. Displayed, it is one line per promise, with the breaches below.
+/// The verdict on all promises. Its text has one line for each promise, with the breaches below.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Verdict {
     /// One for each of [`Promise::ALL`], in that order.
@@ -76,13 +76,13 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    /// Decides, with the default limits.
+    /// Decides all promises with the default limits.
     #[must_use]
     pub fn of(history: &History) -> Self {
         Self::with_limits(history, Limits::default())
     }
 
-    /// Decides. Takes time and memory in proportion to the history.
+    /// Decides all promises. Takes time and memory in proportion to the history.
     #[must_use]
     pub fn with_limits(history: &History, limits: Limits) -> Self {
         let mut rulings = checks::all(history, limits.breaches_max);
@@ -91,23 +91,24 @@ impl Verdict {
         Self { rulings }
     }
 
-    /// Whether no promise was broken. Promises that were not checked are in [`Verdict::unchecked`].
+    /// Returns whether no promise was broken. Promises that were not checked are in
+    /// [`Verdict::unchecked`].
     #[must_use]
     pub fn holds(&self) -> bool {
         self.rulings.iter().all(|ruling| ruling.breached == 0)
     }
 
-    /// Promises that the history cannot decide.
+    /// Returns the rulings on promises that the history cannot decide.
     pub fn unchecked(&self) -> impl Iterator<Item = &Ruling> {
         self.rulings.iter().filter(|ruling| ruling.not_checked.is_some())
     }
 
-    /// Everything that is wrong, as far as it was kept.
+    /// Returns the breaches that were kept.
     pub fn breaches(&self) -> impl Iterator<Item = &Breach> {
         self.rulings.iter().flat_map(|ruling| &ruling.breaches)
     }
 
-    /// Everything that is wrong, as far as it was kept, to own.
+    /// Consumes the verdict and returns the breaches that were kept.
     pub fn into_breaches(self) -> impl Iterator<Item = Breach> {
         self.rulings.into_iter().flat_map(|ruling| ruling.breaches)
     }

@@ -10,12 +10,11 @@ use serde::{Deserialize, Serialize};
 pub enum Promise {
     /// Business rows and outbox rows of one transaction: both or neither.
     Atomic,
-    /// Clients are told the truth: an operation reported as done is there, one reported as failed
-    /// is not.
+    /// Clients got true answers: a successful operation is there, a failed one is not.
     HonestOutcomes,
     /// In the end every outbox row is at the broker or parked.
     NoLoss,
-    /// Nothing is anywhere that was not committed.
+    /// Nothing that was not committed is anywhere.
     NoPhantom,
     /// Every row that the relay marked as published is at the broker.
     SettledIsStored,
@@ -31,23 +30,23 @@ pub enum Promise {
     ExactlyOnce,
     /// An inbox row is there if and only if its effect is.
     InboxIffEffect,
-    /// Who lost a lease changes nothing any more.
+    /// A holder that has lost its lease changes nothing any more.
     Fencing,
     /// A message that cannot be published delays its own key only.
     Containment,
     /// Retention removes nothing that is undecided.
     Retention,
-    /// In the end nobody holds a transaction, lease or unanswered message.
+    /// In the end no transaction, lease or unanswered message is left.
     NoLeak,
     /// A saga is there if and only if the transaction that started it has committed.
     SagaStarts,
     /// No step of a saga happens twice.
     SagaSteps,
-    /// An undo happens once at most, and only after its step.
+    /// An undo happens at most once, and only after its step.
     SagaUndos,
     /// In the end every saga is finished or undone, as a whole.
     SagaEnds,
-    /// The books of the services say what the steps took and the undos gave back.
+    /// The balances of services equal what the steps took and the undos gave back.
     SagaMoney,
 }
 
@@ -76,7 +75,7 @@ impl Promise {
         Self::SagaMoney,
     ];
 
-    /// The promise in one line, for people.
+    /// Returns the promise in one line, for people.
     #[must_use]
     pub const fn title(self) -> &'static str {
         match self {

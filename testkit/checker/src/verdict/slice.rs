@@ -1,5 +1,5 @@
-//! All events that touch the messages, rows and operations of a breach. One walk over the history
-//! for all breaches.
+//! Collects all events that concern the messages, rows and operations of a breach, in one pass over
+//! the history for all breaches.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -10,7 +10,7 @@ use uuid::Uuid;
 use super::{Breach, Event};
 use crate::history::{Consumer, History, InboxRow};
 
-/// Which breaches want what.
+/// The breaches that ask for each id, row and operation.
 #[derive(Default)]
 struct Wanted<'a> {
     ids: HashMap<Uuid, Vec<usize>>,
@@ -35,7 +35,7 @@ impl Slices {
     }
 }
 
-/// Gives every breach that has none its events.
+/// Sets the events of every breach that has none.
 pub(super) fn fill(history: &History, breaches: Vec<&mut Breach>, events_max: usize) {
     let mut breaches: Vec<_> = breaches.into_iter().filter(|breach| breach.events.is_empty()).collect();
     if breaches.is_empty() {

@@ -1,4 +1,4 @@
-//! In which ways promises break.
+//! The ways in which promises are broken.
 
 use std::fmt;
 
@@ -10,9 +10,9 @@ use super::Promise;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Violation {
-    /// Part of a transaction is there, part of it is not.
+    /// A part of a transaction is committed, and a part of it is not.
     CommittedInPart,
-    /// Rolled back to a savepoint, and there.
+    /// A message or row was rolled back to a savepoint, and is there.
     UndoneAndPresent,
     /// An outbox row names a business row that is not there.
     WithoutBusinessRow,
@@ -20,65 +20,65 @@ pub enum Violation {
     WithoutMessage,
     /// A business row has more outbox rows than it must have.
     TooManyMessages,
-    /// An outbox row says something else than its business row.
+    /// An outbox row has another content than its business row requires.
     SaysSomethingElse,
     /// Two outbox rows have one message id.
     EnqueuedTwice,
-    /// The client was told that it is done, and nothing of it is there.
+    /// The client got the answer that the operation is done, and nothing of it is there.
     DoneAndAbsent,
-    /// The client was told that it failed, and all of it is there.
+    /// The client got the answer that the operation failed, and all of it is there.
     FailedAndPresent,
-    /// In the outbox, neither at the broker nor parked.
+    /// A message is in the outbox, neither at the broker nor parked.
     NeverPublished,
-    /// At the broker without an id.
+    /// A message is at the broker without an id.
     PublishedWithoutId,
-    /// At the broker and not in the outbox.
+    /// A message is at the broker and not in the outbox.
     PublishedUncommitted,
-    /// In an inbox and not in the outbox.
+    /// A message is in an inbox and not in the outbox.
     RememberedUncommitted,
-    /// Took effect and is not in the outbox.
+    /// A message took effect and is not in the outbox.
     AppliedUncommitted,
-    /// Among a consumer's dead letters and not in the outbox.
+    /// A message is among a consumer's dead letters and not in the outbox.
     DeadLetterUncommitted,
-    /// In the outbox, and no transaction wrote it.
+    /// A message is in the outbox, and no transaction wrote it.
     EnqueuedByNobody,
-    /// In the outbox, and the transaction of its business row was rolled back.
+    /// A message is in the outbox, and the transaction of its business row was rolled back.
     EnqueuedByRolledBack,
-    /// Marked as published, neither at the broker nor parked.
+    /// A row is marked as published, neither at the broker nor parked.
     SettledUnpublished,
-    /// Passed by the cursor, neither at the broker nor parked.
+    /// The cursor has passed a row that is neither at the broker nor parked.
     PassedUnpublished,
-    /// Parked ahead of the cursor.
+    /// A message is parked ahead of the cursor.
     ParkedAhead,
     /// Two copies of one message differ.
     Altered,
-    /// The first occurrence came after that of a later message of its key.
+    /// The first occurrence of a message came after that of a later one of its key.
     CameLate,
-    /// The first effect came after that of a later message of its key.
+    /// The first effect of a message came after that of a later one of its key.
     AppliedLate,
-    /// Took effect again.
+    /// A message took effect again.
     AppliedAgain,
-    /// In the outbox, not parked, and took no effect.
+    /// A message is in the outbox, not parked, and took no effect.
     NeverApplied,
-    /// In the inbox, and took no effect.
+    /// A message is in the inbox, and took no effect.
     RememberedUnapplied,
-    /// Took effect, and is not in the inbox.
+    /// A message took effect, and is not in the inbox.
     AppliedUnremembered,
-    /// A write under an epoch that was over.
+    /// A write under a stale epoch was applied.
     StaleWrite,
     /// A lease was granted with an epoch that is not above all earlier ones.
     EpochReused,
-    /// Held, and nothing of its key is in trouble.
+    /// A message is held, and no other message explains why.
     HeldWithoutCause,
-    /// Removed by retention before it was published.
+    /// Retention removed a message before it was published.
     RemovedUnpublished,
-    /// Removed by retention while it was parked.
+    /// Retention removed a message while it was parked.
     RemovedWhileParked,
-    /// Still held by somebody when everything was healed.
+    /// A resource is still held although everything is healed.
     Leaked,
-    /// The row of its start is there, and no saga.
+    /// The row of a saga's start is there, and the saga is not.
     OrderedNotStarted,
-    /// A saga without the row of its start.
+    /// A saga is there without the row of its start.
     StartedByNobody,
     /// A step happened again.
     StepAgain,
@@ -92,12 +92,12 @@ pub enum Violation {
     FinishedInPart,
     /// A saga that was undone has a step left.
     UndoneInPart,
-    /// Books and effects differ, or an undo and its step.
+    /// Balances and effects differ, or an undo and its step.
     DoesNotAddUp,
 }
 
 impl Violation {
-    /// The promise that it breaks.
+    /// Returns the promise that it breaks.
     #[must_use]
     pub const fn promise(self) -> Promise {
         match self {
