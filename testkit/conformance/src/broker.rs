@@ -9,7 +9,7 @@ use uuid::Uuid;
 use crate::facts::Order;
 use crate::{Failure, Outcome};
 
-/// A broker under test, seen through the adapter and past it. Every case opens one of its own;
+/// A broker under test, both through the adapter and past it. Every case opens its own broker;
 /// several cases run at the same time.
 #[async_trait]
 pub trait Broker: Send + Sync + 'static {
@@ -19,10 +19,10 @@ pub trait Broker: Send + Sync + 'static {
         unique(prefix)
     }
 
-    /// Makes a topic. Removing it after the case is up to the implementation.
+    /// Creates a topic. The implementation must remove it after the case.
     ///
     /// # Errors
-    /// The broker does not make it; the case fails.
+    /// The broker does not create it; the case fails.
     async fn create_topic(&self, topic: &str) -> Outcome;
 
     /// Returns a connector with the right settings.
@@ -31,8 +31,8 @@ pub trait Broker: Send + Sync + 'static {
     /// The adapter refuses the settings; the case fails.
     fn connector(&self) -> Result<Arc<dyn Connector>, Failure>;
 
-    /// Returns a connector to an address where no broker is: a port that is closed, a folder that
-    /// does not exist. It gives up within a second.
+    /// Returns a connector to an address without a broker: a closed port, a folder that does not
+    /// exist. It gives up within a second.
     ///
     /// # Errors
     /// The adapter refuses the settings; the case fails.
@@ -49,28 +49,28 @@ pub trait Broker: Send + Sync + 'static {
         redelivery: Redelivery,
     ) -> Result<Box<dyn Subscription>, Failure>;
 
-    /// Reads the payloads of everything that a topic holds without the adapter, in order where the
-    /// broker has one; waits until there are at least `at_least`. They may be consumed by this.
+    /// Reads the payloads of everything that a topic holds, without the adapter, in order if the
+    /// broker has one. Waits until there are at least `at_least`. This may consume them.
     ///
     /// # Errors
-    /// They cannot be read, or too few come; the case fails.
+    /// They cannot be read, or too few arrive; the case fails.
     async fn payloads(&self, topic: &str, at_least: usize) -> Result<Vec<Vec<u8>>, Failure>;
 
-    /// Puts a record of a foreign producer into a topic without the adapter.
+    /// Puts a record of a foreign producer into a topic, without the adapter.
     ///
     /// # Errors
-    /// The broker does not take it; the case fails.
+    /// The broker does not accept it; the case fails.
     async fn put(&self, topic: &str, foreign: &Foreign) -> Outcome;
 
-    /// Returns the size in bytes of a payload that adapter or broker refuse because of its size, at
-    /// most twice the limit; none without a limit ([`Capabilities::limits_size`]).
+    /// Returns the size in bytes of a payload that adapter or broker refuse as too large, at most
+    /// twice the limit. `None` if there is no limit ([`Capabilities::limits_size`]).
     fn oversize_bytes(&self) -> Option<usize> {
         None
     }
 
-    /// Returns how many messages of a topic are not settled, where the broker hides them for a time
-    /// from new members and can be asked. None where a new member of the group is given them at
-    /// once.
+    /// Returns how many messages of a topic are unsettled, if the broker hides them from new
+    /// members for a time and can report their number. `None` if a new member of the group gets
+    /// them at once.
     ///
     /// # Errors
     /// The broker does not answer; the case fails.
@@ -80,26 +80,27 @@ pub trait Broker: Send + Sync + 'static {
     }
 }
 
-/// Abilities of an adapter beyond the contract, or left out with good reason. A case that needs a
-/// missing one is left out; the documentation of the adapter names the limit.
+/// Abilities of an adapter beyond the contract, or absent for good reason. A case that needs an
+/// absent one is left out; the documentation of the adapter names the limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Capabilities {
-    /// The order in which the broker holds what was published.
+    /// The order in which the broker holds the published messages.
     pub order: Order,
-    /// The broker knows each settled message. Otherwise it knows a place up to which everything is
-    /// settled, and what is settled behind an unsettled message may come again.
+    /// Whether the broker tracks each settled message. Otherwise it keeps one position below which
+    /// everything is settled. Then messages that were settled behind an unsettled one may come
+    /// again.
     pub settles_singly: bool,
-    /// Members of one group share the work at the same time.
+    /// Whether members of one group share the work at the same time.
     pub shares_work: bool,
-    /// Messages have a limit, which [`Broker::oversize_bytes`] exceeds.
+    /// Whether messages have a maximum size, which [`Broker::oversize_bytes`] exceeds.
     pub limits_size: bool,
-    /// Messages are written as bytes, from which the adapter reads ids. Only a broker inside a
-    /// process has no such form.
+    /// Whether messages are written as bytes, from which the adapter reads ids. Only a broker
+    /// inside a process has no such form.
     pub has_wire: bool,
 }
 
 impl Capabilities {
-    /// Everything: what to begin with. `Capabilities { shares_work: false, ..Capabilities::ALL }`
+    /// All capabilities, to begin with. `Capabilities { shares_work: false, ..Capabilities::ALL }`
     /// leaves one out.
     pub const ALL: Self = Self {
         order: Order::PerKey,
@@ -110,24 +111,24 @@ impl Capabilities {
     };
 }
 
-/// When a broker with a visibility timeout delivers again what a lost member had unsettled.
-/// Adapters whose broker notices the end of a session do not need it.
+/// The time until a broker with a visibility timeout redelivers the unsettled messages of a lost
+/// member. Adapters whose broker detects the end of a session can ignore it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Redelivery {
-    /// Not within any case: in five minutes, say.
+    /// Not within any case, for example in five minutes.
     Late,
     /// Within seconds.
     Soon,
 }
 
-/// A record that a producer without the toolkit has written: CloudEvents attributes `specversion`
-/// 1.0, `type` `t`, `datacontenttype` `text/plain`, and what is said here, in the form that the
-/// adapter reads.
+/// A record of a producer without the toolkit. It has the CloudEvents attributes `specversion` 1.0,
+/// `type` `t`, `datacontenttype` `text/plain`, and the fields below, in the form that the adapter
+/// reads.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Foreign {
-    /// The CloudEvents attribute `id`; none leaves it out.
+    /// The CloudEvents attribute `id`; `None` leaves it out.
     pub id: Option<String>,
-    /// The ordering key, in the broker's own way.
+    /// The ordering key, in the broker's own form.
     pub key: String,
     /// A free header, name and value.
     pub header: (String, String),
@@ -135,7 +136,7 @@ pub struct Foreign {
     pub payload: Vec<u8>,
 }
 
-/// A name that nobody else has: `prefix` and a random suffix, of `a-z 0-9 _`.
+/// Returns a unique name: `prefix` and a random suffix of `a-z 0-9 _`.
 #[must_use]
 pub fn unique(prefix: &str) -> String {
     // The end of a UUIDv7 is its random part.

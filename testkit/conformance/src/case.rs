@@ -10,7 +10,7 @@ use futures_util::future::BoxFuture;
 
 use crate::{Broker, Capabilities, Failure, Outcome, publisher, subscription};
 
-/// No case may take longer; each one takes a few seconds.
+/// Timeout of a case; each one takes a few seconds.
 pub const DEADLINE: Duration = Duration::from_secs(600);
 
 /// One case: a name, and a check of one promise.
@@ -18,7 +18,7 @@ pub const DEADLINE: Duration = Duration::from_secs(600);
 pub struct Case {
     /// `publisher` or `subscription`.
     pub suite: &'static str,
-    /// The promise in words: `a_drop_answers_what_is_in_flight`.
+    /// The promise as a name, such as `a_drop_answers_what_is_in_flight`.
     pub name: &'static str,
     needs: Need,
     body: Body,
@@ -34,7 +34,7 @@ pub(crate) enum Need {
     SizeLimit,
 }
 
-/// Returns every case, whatever it needs: see [`Case::lacks`].
+/// Returns all cases; see [`Case::lacks`] for those that a broker cannot run.
 #[must_use]
 pub fn cases() -> Vec<Case> {
     publisher::cases().into_iter().chain(subscription::cases()).collect()
@@ -45,7 +45,7 @@ impl Case {
         Self { suite, name, needs, body }
     }
 
-    /// Returns why a broker with these capabilities cannot run the case; none when it can.
+    /// Returns why a broker with these capabilities cannot run the case; `None` if it can.
     #[must_use]
     pub fn lacks(&self, capabilities: &Capabilities) -> Option<&'static str> {
         match self.needs {
@@ -55,8 +55,8 @@ impl Case {
         }
     }
 
-    /// Runs the case on a broker of its own, on a tokio runtime with I/O and time. Not cancel-safe:
-    /// what the case has made at the broker stays.
+    /// Runs the case on its own broker, on a tokio runtime with I/O and time. Not cancel-safe:
+    /// topics and messages of the case stay at the broker.
     ///
     /// # Errors
     /// The promise is broken, the broker [lacks](Self::lacks) something, or the case does not end

@@ -1,4 +1,4 @@
-//! Receiving and settling as a consumer does.
+//! Receives and settles like a consumer.
 
 use std::collections::BTreeSet;
 use std::num::NonZeroUsize;
@@ -9,41 +9,41 @@ use crate::broker::unique;
 use crate::{Broker, Capabilities, Failure, Outcome, Redelivery, eventually, relaying, sample};
 use message::{Committed, Delivery, Message, MessageId, Settlement, Subscription};
 
-/// Deliveries per call.
+/// Maximum number of deliveries in one call.
 pub const BATCH: NonZeroUsize = NonZeroUsize::new(50).expect("not zero");
-/// How long one call waits.
+/// Maximum time of one call.
 pub const WAIT: Duration = Duration::from_millis(200);
-/// Enough keys that every partition and both members of a group get some.
+/// Number of keys: enough that every partition and both members of a group get some.
 pub const KEYS: usize = 12;
-/// A topic of the case's own and the group that reads it.
+/// A topic of one case, and the group that reads it.
 pub struct Scene {
     /// The broker.
     pub broker: Arc<dyn Broker>,
-    /// Its adapter's abilities.
+    /// The abilities of its adapter.
     pub capabilities: Capabilities,
-    /// The topic; it exists.
+    /// The topic, which exists.
     pub topic: String,
     group: String,
 }
 
 impl Scene {
-    /// Makes the topic.
+    /// Creates the topic.
     ///
     /// # Errors
-    /// The broker does not make it.
+    /// The broker does not create it.
     pub async fn open(broker: Arc<dyn Broker>, capabilities: Capabilities) -> Result<Self, Failure> {
         let topic = broker.topic_name("orders");
         broker.create_topic(&topic).await?;
         Ok(Self { broker, capabilities, topic, group: unique("group") })
     }
 
-    /// Publishes; everything is confirmed.
+    /// Publishes messages, and demands that everything is confirmed.
     ///
     /// # Errors
     /// The publisher breaks its contract.
     ///
     /// # Panics
-    /// The broker refuses one of them.
+    /// The broker refuses one of the messages.
     pub async fn publish(&self, messages: &[Message]) -> Outcome {
         let sent = relaying::send(self.broker.connector()?.as_ref(), messages).await?;
         assert!(sent.refused.is_empty(), "{:?}", sent.refused);
@@ -58,8 +58,8 @@ impl Scene {
         self.broker.subscribe(&self.group, &self.topic, Redelivery::Late).await
     }
 
-    /// Returns a member whose unsettled deliveries come again soon although it does not say
-    /// goodbye.
+    /// Returns a member whose unsettled deliveries are redelivered soon, even if it does not leave
+    /// the group.
     ///
     /// # Errors
     /// The adapter cannot subscribe.
@@ -67,8 +67,8 @@ impl Scene {
         self.broker.subscribe(&self.group, &self.topic, Redelivery::Soon).await
     }
 
-    /// Checks that everything so far is settled for good: a new member of the group is given what
-    /// is published now, one message of every key, and nothing that was there before.
+    /// Checks that everything so far is settled for good: a new member of the group gets only what
+    /// is published now, one message of every key, and nothing earlier.
     ///
     /// # Errors
     /// Publishing, subscribing or settling failed.
@@ -79,16 +79,16 @@ impl Scene {
         self.assert_only_these_are_left(&BTreeSet::new()).await
     }
 
-    /// As [`assert_nothing_is_left`](Self::assert_nothing_is_left), but some of these may come
-    /// again.
+    /// Checks the same as [`assert_nothing_is_left`](Self::assert_nothing_is_left), except that
+    /// these may come again.
     ///
     /// # Errors
     /// Publishing, subscribing or settling failed.
     ///
     /// # Panics
-    /// Another one came again.
+    /// Another message came again.
     pub async fn assert_only_these_are_left(&self, tolerated: &BTreeSet<MessageId>) -> Outcome {
-        // A queue that hides what is unsettled is asked as well.
+        // A queue may hide unsettled messages, so it is asked for their number as well.
         eventually("everything is settled", || async {
             Ok(matches!(self.broker.unsettled(&self.topic).await?, None | Some(0)).then_some(()))
         })
@@ -110,12 +110,12 @@ impl Scene {
 /// Settles a delivery as one whose effect is committed.
 ///
 /// # Errors
-/// Never: the proof is made for this delivery.
+/// Never: the proof belongs to this delivery.
 pub fn done(delivery: &Delivery) -> Result<Settlement, Failure> {
     Ok(Settlement::done(delivery, Committed::attest(delivery.subject()))?)
 }
 
-/// Settles all of them as done. Not cancel-safe.
+/// Settles all deliveries as done. Not cancel-safe.
 ///
 /// # Errors
 /// The subscription's error.
@@ -124,7 +124,7 @@ pub async fn settle(subscription: &mut Box<dyn Subscription>, deliveries: &[Deli
     Ok(subscription.settle(settlements).await?)
 }
 
-/// Receives until so many deliveries have come, and settles nothing.
+/// Receives until there are this many deliveries, and settles none.
 ///
 /// # Errors
 /// The subscription's error, or too few came within half a minute.
@@ -135,7 +135,7 @@ pub async fn receive(
     gather(subscription, count, false).await
 }
 
-/// Receives until so many deliveries have come, and settles each as done.
+/// Receives until there are this many deliveries, and settles each as done.
 ///
 /// # Errors
 /// The subscription's error, or too few came within half a minute.
@@ -168,16 +168,16 @@ async fn gather(
     }
 }
 
-/// Gives up after half a minute; only a failing case does.
+/// Runs work with a timeout of half a minute, which only a failing case reaches.
 ///
 /// # Errors
-/// The time is over, or the work's own error.
+/// The timeout is reached, or the work fails.
 pub async fn within<T>(what: &str, work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     let patience = crate::session::PATIENCE;
     tokio::time::timeout(patience, work).await.map_err(|_| format!("not within {patience:?}: {what}"))?
 }
 
-/// Returns the ids of those that have one.
+/// Returns the ids of the deliveries that have one.
 #[must_use]
 pub fn ids(deliveries: &[Delivery]) -> BTreeSet<MessageId> {
     deliveries.iter().filter_map(Delivery::id).collect()

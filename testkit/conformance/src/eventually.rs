@@ -1,4 +1,4 @@
-//! Waiting for a condition, never for a time.
+//! Waits for a condition instead of a fixed time.
 
 use std::future::Future;
 use std::time::Duration;
@@ -7,15 +7,15 @@ use tokio::time::Instant;
 
 use crate::Failure;
 
-/// How long a condition may take to become true. Generous, because only a failing test uses it up:
-/// one that passes must pass on a machine that is busy with ten other things.
+/// Timeout of a condition. It is generous, because only a failing test reaches it. A passing test
+/// must pass on a machine that is busy with ten other things.
 const PATIENCE: Duration = Duration::from_secs(240);
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Asks again and again until the answer is there, and returns it.
+/// Asks again and again until there is an answer, and returns it.
 ///
 /// # Errors
-/// The condition did not come true within four minutes, or asking failed.
+/// There was no answer within four minutes, or asking failed.
 pub async fn eventually<T, F>(what: &str, mut ask: impl FnMut() -> F) -> Result<T, Failure>
 where
     F: Future<Output = Result<Option<T>, Failure>>,
@@ -32,7 +32,7 @@ where
     }
 }
 
-/// `Some(())` when true: for [`eventually`].
+/// Returns `Some(())` if the condition is true, for [`eventually`].
 #[must_use]
 pub fn when(condition: bool) -> Option<()> {
     condition.then_some(())

@@ -1,4 +1,5 @@
-//! The numbered facts that tests send and apply, and what the independent checker says of them.
+//! The numbered facts that tests send and apply, and the verdict of the independent checker on
+//! them.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +16,7 @@ pub struct Fact {
 }
 
 impl Fact {
-    /// A fact.
+    /// Creates a fact.
     #[must_use]
     pub fn new(key: impl Into<String>, seq: i64) -> Self {
         Self { key: key.into(), seq }
@@ -25,16 +26,16 @@ impl Fact {
 /// The order that is promised.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
-    /// Facts of one key come in the order of its commits.
+    /// The facts of one key come in the order of their commits.
     PerKey,
-    /// None.
+    /// No order.
     Free,
 }
 
-/// Whether every placed fact took effect exactly once, in order, and nothing else did.
+/// Checks that every placed fact took effect exactly once, in order, and that no other fact did.
 ///
 /// # Errors
-/// The checker's objections.
+/// The breaches that the checker found.
 pub fn exactly_once(placed: &[Fact], effects: &[Fact], order: Order) -> Result<(), String> {
     let ids = Ids::of(placed, effects);
     let effects = effects.iter().map(|fact| Effect { id: ids.id(fact), ..Effect::default() }).collect();
@@ -45,10 +46,10 @@ pub fn exactly_once(placed: &[Fact], effects: &[Fact], order: Order) -> Result<(
     check(&history, &[Promise::AtMostOnce, Promise::ExactlyOnce, Promise::NoPhantom], order)
 }
 
-/// Whether the broker holds every sent fact, in order, and no other. A copy is no failure.
+/// Checks that the broker holds every sent fact, in order, and no other fact. Copies are allowed.
 ///
 /// # Errors
-/// The checker's objections.
+/// The breaches that the checker found.
 pub fn all_stored(sent: &[Fact], stored: &[Fact], order: Order) -> Result<(), String> {
     let ids = Ids::of(sent, stored);
     let seen = stored.iter().map(|fact| Occurrence { id: Some(ids.id(fact)), ..Occurrence::default() });
@@ -58,7 +59,7 @@ pub fn all_stored(sent: &[Fact], stored: &[Fact], order: Order) -> Result<(), St
     check(&history, &[Promise::NoLoss, Promise::NoPhantom], order)
 }
 
-/// Nothing is broken, and these were checked.
+/// Checks that nothing is broken, and that these promises were checked.
 fn check(history: &History, promises: &[Promise], order: Order) -> Result<(), String> {
     let verdict = Verdict::of(history);
     let in_order = (order == Order::PerKey).then_some(&Promise::CausalOrder);
@@ -66,13 +67,13 @@ fn check(history: &History, promises: &[Promise], order: Order) -> Result<(), St
     if checked && verdict.holds() { Ok(()) } else { Err(verdict.to_string()) }
 }
 
-/// A message id for each fact: facts are equal if and only if their ids are.
+/// The message id of each fact: facts are equal if and only if their ids are.
 struct Ids<'a>(BTreeMap<&'a Fact, Uuid>);
 
 impl<'a> Ids<'a> {
     fn of(some: &'a [Fact], others: &'a [Fact]) -> Self {
         let number = |fact: &Fact, nth: usize| {
-            // Told apart by the number of the fact, so that a failure can be read.
+            // The id ends with the number of the fact, so that a failure is readable.
             let seq = u128::from(fact.seq.unsigned_abs());
             Uuid::from_u128((nth as u128) << 64 | seq)
         };
@@ -83,7 +84,7 @@ impl<'a> Ids<'a> {
         self.0[fact]
     }
 
-    /// A quiet system in which these facts are committed.
+    /// Returns a quiet system in which these facts are committed.
     fn history(&self, committed: &[Fact]) -> History {
         let row = |(position, fact): (usize, &Fact)| OutboxRow {
             id: self.id(fact),

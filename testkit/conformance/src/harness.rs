@@ -1,4 +1,4 @@
-//! Every case as a test of a program, as `cargo test` shows them.
+//! Runs every case as a test of a program, like `cargo test`.
 
 use std::future::Future;
 use std::process::ExitCode;
@@ -11,12 +11,12 @@ use crate::{Broker, Capabilities, Case, Failure, cases};
 /// More threads than processors: cases spend their time waiting for the broker.
 const THREADS: usize = 6;
 
-/// Runs every case on brokers that `open` opens, and returns the exit code of the test program.
-/// `name` is the broker's word in the names of tests:
+/// Runs every case on brokers from `open`, and returns the exit code of the test program. `name` is
+/// the broker's name in the names of tests:
 /// `publisher/directory/a_close_answers_what_is_in_flight`. A case that needs more than
-/// `capabilities` is left out; a line on standard error names it and the reason.
+/// `capabilities` is left out; a line on standard error reports it with the reason.
 ///
-/// Reads the arguments of the program as every test program does: a part of a name as a filter,
+/// Reads the arguments of the program like every test program: a part of a name as a filter,
 /// `--list`, `--test-threads`. For a target with `harness = false`.
 pub fn main<F>(
     name: &str,
@@ -54,7 +54,7 @@ where
     })
 }
 
-/// An error and its sources in one line.
+/// Returns an error and its sources in one line.
 fn chain(failure: Failure) -> Failed {
     let mut text = failure.to_string();
     let mut source = failure.source();

@@ -1,6 +1,6 @@
-//! Names that somebody with bad intentions, or bad luck, writes into a configuration.
+//! Names that an attacker, or bad luck, writes into a configuration.
 
-/// No name of a schema, relay, role, topic or queue.
+/// Invalid names of schemas, relays, roles, topics and queues.
 pub const NAMES: [&str; 15] = [
     "",
     " ",
@@ -16,6 +16,6 @@ pub const NAMES: [&str; 15] = [
     "größe",
     "ａdmin",
     "\u{202e}nimda",
-    // 64 bytes: PostgreSQL would cut it to the name of somebody else.
+    // 64 bytes: PostgreSQL would cut it to another name.
     "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
 ];

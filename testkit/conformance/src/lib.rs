@@ -1,9 +1,9 @@
 //! Checks an adapter for a broker against the contract of [`message::publisher`] and
 //! [`message::subscription`].
 //!
-//! The author of an adapter implements [`Broker`] for it, declares its [`Capabilities`], and has
-//! [`main()`] run every case as a test of its own; or goes through [`cases()`] where another
-//! harness is wanted. The adapters of the toolkit pass the same cases.
+//! The author of an adapter implements [`Broker`] for it and declares its [`Capabilities`]. Then
+//! [`main()`] runs every case as a separate test; for another test harness, [`cases()`] returns the
+//! cases. The adapters of the toolkit pass the same cases.
 //!
 //! ```no_run
 //! # use conformance::{Broker, Capabilities, Failure};
@@ -22,16 +22,18 @@
 //! | [`harness`] | [`main()`]: every case as a test of a program |
 //! | [`publisher`], [`subscription`] | the cases |
 //!
-//! For cases of one's own:
+//! For additional cases:
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | [`session`], [`relaying`] | a publishing session that counts receipts; submitting as the relay does |
-//! | [`consuming`] | receiving and settling as a consumer does |
+//! | [`session`], [`relaying`] | a publishing session that counts receipts; submitting like the
+//! relay |
+//! | [`consuming`] | receiving and settling like a consumer |
 //! | [`sample`] | messages |
-//! | [`facts`] | what the independent checker says of what was sent and stored |
+//! | [`facts`] | the verdict of the independent checker on sent and stored facts |
 //! | [`hostile`] | names that no setting may accept |
-//! | [`eventually`](mod@eventually) | [`eventually()`]: waiting for a condition, never for a time |
+//! | [`eventually`](mod@eventually) | [`eventually()`]: waits for a condition instead of a fixed
+//! time |
 
 pub mod broker;
 pub mod case;
@@ -52,7 +54,7 @@ pub use eventually::eventually;
 pub use facts::Order;
 pub use harness::main;
 
-/// Why a case failed.
+/// The reason why a case failed.
 pub type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 /// The outcome of a case.

@@ -1,5 +1,5 @@
-//! Submitting as the relay does: within the key window of the session, again on a new session what
-//! a lost one left open, and never again what has its verdict.
+//! Submits like the relay: within the key window of the session, again on a new session if a lost
+//! one left a message without a verdict, and never again after a verdict.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use crate::Failure;
 use crate::session::{Answer, End, PATIENCE, Session};
 use message::{Connector, FaultScope, MaxInFlightPerKey, Message, OrderingKey, PublishError};
 
-/// More sessions than any case needs; beyond it the adapter goes in circles.
+/// More sessions than any case needs: beyond it, the adapter makes no progress.
 const SESSIONS_MAX: usize = 20;
 
 /// The outcome of all messages.
@@ -17,15 +17,15 @@ pub struct Sent {
     pub confirmed: BTreeSet<usize>,
     /// The others, with their verdicts.
     pub refused: Vec<(usize, PublishError)>,
-    /// How many sessions it took.
+    /// The number of sessions that it took.
     pub sessions: usize,
 }
 
-/// Sends everything until each message is confirmed or refused. Not cancel-safe.
+/// Sends all messages until each is confirmed or refused. Not cancel-safe.
 ///
 /// # Errors
-/// A session breaks its contract: a receipt that is missing or too many, a success behind a
-/// failure; or twenty sessions were not enough.
+/// A session breaks its contract: a receipt is missing or superfluous, or a success comes behind a
+/// failure. Or twenty sessions were not enough.
 pub async fn send(connector: &dyn Connector, messages: &[Message]) -> Result<Sent, Failure> {
     let mut desk = Desk { messages, states: vec![State::Waiting; messages.len()], refused: Vec::new() };
     for sessions in 1..=SESSIONS_MAX {
@@ -48,7 +48,7 @@ enum State {
     Refused,
 }
 
-/// Holds a session to its key window.
+/// The outcomes of a session, which must fit its key window.
 struct Ledger<'a> {
     messages: &'a [Message],
     window: MaxInFlightPerKey,
@@ -60,9 +60,9 @@ struct Ledger<'a> {
 }
 
 impl Ledger<'_> {
-    /// [`MaxInFlightPerKey::Pipelined`]: once a message fails, no later one of its session
-    /// succeeds; none of its key, if the failure is contained. A session of that kind is given all
-    /// messages at once, in the order of their numbers.
+    /// Checks [`MaxInFlightPerKey::Pipelined`]: once a message fails, no later one of its session
+    /// succeeds, or none of its key if the failure is contained. Such a session gets all messages
+    /// at once, in the order of their numbers.
     fn check(&mut self, (number, outcome): &Answer) -> Result<(), Failure> {
         match outcome {
             Ok(()) => {
@@ -70,7 +70,7 @@ impl Ledger<'_> {
                 self.successes.push(*number);
             }
             Err(error) if error.is_contained() => self.contained.push(*number),
-            // A contained failure keeps later messages of its key back.
+            // A contained failure holds back later messages of its key.
             Err(error) if error.scope() == FaultScope::Session && self.is_behind_contained(*number) => {}
             Err(_) => {
                 self.first_failure = Some(self.first_failure.map_or(*number, |first| first.min(*number)));
@@ -107,7 +107,7 @@ struct Desk<'a> {
 }
 
 impl Desk<'_> {
-    /// One session, until it is over or nothing is left.
+    /// Runs one session until it is over or nothing is left.
     async fn work(&mut self, mut session: Session) -> Result<(), Failure> {
         let window = session.max_in_flight_per_key();
         let mut ledger = Ledger {
@@ -160,7 +160,7 @@ impl Desk<'_> {
         batch
     }
 
-    /// Notes an answer; whether the session is over with it.
+    /// Notes an answer. Returns whether the session is over with it.
     fn note(&mut self, (number, outcome): Answer, window: MaxInFlightPerKey) -> bool {
         match outcome {
             Ok(()) => {

@@ -1,22 +1,22 @@
-//! The messages that the cases send, and what is read back from their payloads.
+//! The messages that the cases send, and the facts in their payloads.
 
 use message::{ContentType, EventType, Message, OrderingKey, Source, Topic, TraceContext};
 
 use crate::Failure;
 use crate::facts::{Fact, Order, all_stored};
 
-/// The example of the W3C recommendation.
+/// The example in the W3C recommendation.
 pub const TRACEPARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
-/// Bytes that are no text in any encoding that a broker could apply by mistake.
+/// Bytes that are not text in any encoding that a broker could apply by mistake.
 pub const BINARY: [u8; 8] = [0x00, 0xff, 0x7f, 0x80, 0xc3, 0x28, 0x0d, 0x0a];
-/// [`BINARY`] in base64 (RFC 4648), written down by hand.
+/// [`BINARY`] in base64 (RFC 4648), written by hand.
 pub const BINARY_BASE64: &str = "AP9/gMMoDQo=";
 
-/// The `seq`-th message of a key, as JSON that says so.
+/// Returns the `seq`-th message of a key, with both in its JSON payload.
 ///
 /// # Errors
-/// The names of topic or key are not valid.
+/// The name of the topic or the key is not valid.
 pub fn order(topic: &str, key: &str, seq: i64) -> Result<Message, Failure> {
     let payload = format!(r#"{{"key":"{key}","seq":{seq}}}"#);
     Ok(Message::new(Topic::new(topic)?, EventType::new("order.placed")?, payload)
@@ -24,7 +24,7 @@ pub fn order(topic: &str, key: &str, seq: i64) -> Result<Message, Failure> {
         .with_content_type(ContentType::json()))
 }
 
-/// `rounds` messages of each of `keys` keys, the keys taking turns.
+/// Returns `rounds` messages of each of `keys` keys, the keys taking turns.
 ///
 /// # Errors
 /// The name of the topic is not valid.
@@ -33,7 +33,7 @@ pub fn orders(topic: &str, keys: usize, rounds: i64) -> Result<Vec<Message>, Fai
     (1..=rounds).flat_map(round).collect()
 }
 
-/// A message that uses every field: key, free headers, trace context, source, media type.
+/// Returns a message that uses every field: key, free headers, trace context, source, media type.
 ///
 /// # Errors
 /// The name of the topic is not valid.
@@ -48,7 +48,7 @@ pub fn complete(topic: &str) -> Result<Message, Failure> {
     Ok(message)
 }
 
-/// A message without key, headers or trace context whose payload is no text.
+/// Returns a message without key, headers or trace context whose payload is not text.
 ///
 /// # Errors
 /// The name of the topic is not valid.
@@ -56,25 +56,25 @@ pub fn binary(topic: &str) -> Result<Message, Failure> {
     Ok(Message::new(Topic::new(topic)?, EventType::new("image.stored")?, BINARY.to_vec()))
 }
 
-/// Reads what an [`order`] says about itself.
+/// Reads the fact in the payload of an [`order`].
 ///
 /// # Errors
-/// It is no payload of [`order`].
+/// It is not the payload of an [`order`].
 pub fn fact(payload: &[u8]) -> Result<Fact, Failure> {
     let order: serde_json::Value = serde_json::from_slice(payload)?;
     let (key, seq) = (order["key"].as_str().ok_or("no key")?, order["seq"].as_i64().ok_or("no number")?);
     Ok(Fact::new(key, seq))
 }
 
-/// Checks that the records hold these orders, all of them and no others, in order where the broker
-/// keeps one. A repetition is no failure unless `once`: a session that is lost repeats what it had
-/// not confirmed.
+/// Checks that the records hold all of these orders and no others, in order if the broker keeps
+/// one. Copies are allowed unless `once` is set: after a lost session, its unconfirmed messages are
+/// sent again.
 ///
 /// # Errors
-/// Objections of the checker.
+/// The breaches that the checker found.
 ///
 /// # Panics
-/// With `once`, when there are more records than messages.
+/// With `once`, if there are more records than messages.
 pub fn assert_holds(payloads: &[Vec<u8>], sent: &[Message], order: Order, once: bool) -> Result<(), Failure> {
     let stored: Vec<Fact> = payloads.iter().map(|payload| fact(payload)).collect::<Result<_, _>>()?;
     let sent: Vec<Fact> = sent.iter().map(|message| fact(&message.payload)).collect::<Result<_, _>>()?;

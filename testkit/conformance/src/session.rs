@@ -1,4 +1,4 @@
-//! A publishing session that holds the publisher to its promise: exactly one receipt for each
+//! A publishing session that checks the publisher's promise: exactly one receipt for each
 //! submission.
 
 use std::collections::BTreeMap;
@@ -11,22 +11,22 @@ use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::Failure;
 
-/// How long a receipt may take; only ever used up by a failing test.
+/// Timeout of a receipt, which only a failing test reaches.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Which message, by the caller's number, and what became of it.
+/// The number that the caller gave a message, and its outcome.
 pub type Answer = (usize, Result<(), PublishError>);
 
-/// How a session ends.
+/// The way in which a session ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// Closed, with so much time for what is in flight.
+    /// Closed, with this grace period for messages in flight.
     Close(Duration),
     /// Dropped.
     Drop,
 }
 
-/// An open session and what it owes.
+/// An open session, and the receipts that it owes.
 pub struct Session {
     publisher: Box<dyn Publisher>,
     receipts: UnboundedReceiver<Receipt>,
@@ -45,19 +45,19 @@ impl Session {
         Ok(Self { publisher, receipts, owed: BTreeMap::new(), last_ticket: 0 })
     }
 
-    /// How many messages of one key may be in flight.
+    /// Returns how many messages of one key may be in flight.
     #[must_use]
     pub fn max_in_flight_per_key(&self) -> MaxInFlightPerKey {
         self.publisher.profile().max_in_flight_per_key
     }
 
-    /// How many receipts have not come yet.
+    /// Returns the number of receipts that have not come yet.
     #[must_use]
     pub fn owed(&self) -> usize {
         self.owed.len()
     }
 
-    /// Hands messages over, each with the caller's own number. Not cancel-safe.
+    /// Submits messages, each with a number from the caller. Not cancel-safe.
     pub async fn submit(&mut self, messages: impl IntoIterator<Item = (usize, Message)>) {
         let mut batch = Vec::new();
         for (number, message) in messages {
@@ -69,10 +69,10 @@ impl Session {
         self.publisher.submit(batch).await;
     }
 
-    /// Waits for the next receipt, at most [`PATIENCE`]. Cancel-safe.
+    /// Waits for the next receipt, for at most [`PATIENCE`]. Cancel-safe.
     ///
     /// # Errors
-    /// None came, one came too many, or the session ended and owes some.
+    /// No receipt came, a superfluous one came, or the session ended and owes some.
     pub async fn answer(&mut self) -> Result<Answer, Failure> {
         let receipt = tokio::time::timeout(PATIENCE, self.receipts.recv())
             .await
@@ -81,11 +81,10 @@ impl Session {
         note(&mut self.owed, receipt)
     }
 
-    /// Ends the session; returns the receipts that were still owed, all of them, and no other one.
-    /// Not cancel-safe.
+    /// Ends the session. Returns exactly the receipts that were still owed. Not cancel-safe.
     ///
     /// # Errors
-    /// A receipt is missing after [`PATIENCE`], or one came too many.
+    /// A receipt is missing after [`PATIENCE`], or a superfluous one came.
     pub async fn end(self, how: End) -> Result<Vec<Answer>, Failure> {
         let Self { publisher, mut receipts, mut owed, .. } = self;
         match how {

@@ -1,4 +1,4 @@
-//! Sessions that cannot be opened: whose fault, and how soon it is told.
+//! Sessions that cannot be opened: the party at fault, and the time until the error.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -7,11 +7,12 @@ use message::{Connector, Fault, FaultScope, PublishError, Receipts};
 
 use crate::{Broker, Capabilities, Failure, Outcome};
 
-/// Bound of an attempt to connect that must fail: the connector's own timeout is at most a second.
-/// Far more than that, so that a busy machine fails no case; an attempt that hangs exceeds it.
+/// Timeout of an attempt to connect that must fail. The connector's own timeout is at most a
+/// second. This one is far longer, so that a busy machine fails no case; an attempt that hangs
+/// exceeds it.
 const BOUND: Duration = Duration::from_secs(60);
 
-/// Goal: an outage is the broker's fault, so it burns no attempts. Oracle: the error.
+/// Goal: an outage is the broker's fault, so it uses up no attempts. Oracle: the error.
 pub(crate) async fn nobody(broker: Arc<dyn Broker>, _: Capabilities) -> Outcome {
     let error = refusal(broker.unreachable()?.as_ref()).await?;
     assert_eq!((error.fault(), error.scope()), (Fault::Broker, FaultScope::Session), "{error}");
@@ -21,7 +22,7 @@ pub(crate) async fn nobody(broker: Arc<dyn Broker>, _: Capabilities) -> Outcome 
 /// Returns the error of an attempt to connect that must fail within a minute.
 ///
 /// # Errors
-/// It connected, or there is no verdict in time.
+/// It connected, or there was no error in time.
 pub async fn refusal(connector: &dyn Connector) -> Result<PublishError, Failure> {
     let (sender, _receipts) = Receipts::channel();
     let begun = Instant::now();

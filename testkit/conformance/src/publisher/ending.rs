@@ -12,7 +12,7 @@ use crate::{Broker, Capabilities, Outcome, sample};
 
 const COUNT: usize = 300;
 
-/// Goal: closing without any patience answers everything. Oracle: as for [`ended`].
+/// Goal: closing a session without a grace period answers everything. Oracle: as for [`ended`].
 pub(crate) async fn close(broker: Arc<dyn Broker>, _: Capabilities) -> Outcome {
     ended(broker, End::Close(Duration::ZERO)).await
 }
@@ -22,14 +22,14 @@ pub(crate) async fn drop(broker: Arc<dyn Broker>, _: Capabilities) -> Outcome {
     ended(broker, End::Drop).await
 }
 
-/// Goal: what is in flight when a session ends has exactly one receipt each: `Ok` only for what the
-/// broker holds, and unknown, the broker's fault, for the rest. Oracle: the session counts; the
-/// records as a plain client reads them.
+/// Goal: every message in flight at the end of a session gets exactly one receipt: `Ok` only if the
+/// broker holds it, otherwise unknown, with the broker at fault. Oracle: the session counts
+/// receipts; a plain client reads the records.
 async fn ended(broker: Arc<dyn Broker>, how: End) -> Outcome {
     let topic = broker.topic_name("ending");
     broker.create_topic(&topic).await?;
     let mut session = Session::open(broker.connector()?.as_ref()).await?;
-    // A key of its own for each, so that all may be in flight.
+    // Each message has its own key, so that all may be in flight.
     let messages = sample::orders(&topic, COUNT, 1)?;
     session.submit(messages.iter().cloned().enumerate()).await;
     let mut confirmed = BTreeSet::new();

@@ -1,12 +1,12 @@
-//! One receipt for each submission, and what `Ok` means.
+//! One receipt for each submission, and the meaning of `Ok`.
 
 use std::sync::Arc;
 
 use crate::{Broker, Capabilities, Outcome, relaying, sample};
 
-/// Goal: every submission has exactly one receipt, `Ok` means that the broker holds the message,
-/// and the order of a key is kept with as many of its messages in flight as the session allows.
-/// Oracle: the session counts receipts; the records as a plain client reads them.
+/// Goal: every submission gets exactly one receipt. `Ok` means that the broker holds the message.
+/// The order of a key holds with as many of its messages in flight as the session allows. Oracle:
+/// the session counts receipts; a plain client reads the records.
 pub(crate) async fn everything(broker: Arc<dyn Broker>, capabilities: Capabilities) -> Outcome {
     const KEYS: usize = 20;
     const PER_KEY: i64 = 25;

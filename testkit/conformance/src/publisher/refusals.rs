@@ -1,4 +1,4 @@
-//! A refusal reaches as far as it says, and nobody else.
+//! A refusal affects its scope, and no other messages.
 
 use std::sync::Arc;
 
@@ -10,9 +10,8 @@ use crate::{Broker, Capabilities, Failure, Order, Outcome, relaying, sample};
 const KEYS: usize = 10;
 const PER_KEY: i64 = 6;
 
-/// Goal: a topic that does not exist is the operator's to repair, is named, and stops nothing else,
-/// also when its messages come in the middle of others. Oracle: the verdicts; the records of the
-/// other topic.
+/// Goal: a missing topic is the operator's to repair, is named, and stops no other topic, even if
+/// its messages come in the middle of others. Oracle: the verdicts; the records of the other topic.
 pub(crate) async fn missing_topic(broker: Arc<dyn Broker>, capabilities: Capabilities) -> Outcome {
     let (there, missing) = (broker.topic_name("there"), broker.topic_name("missing"));
     broker.create_topic(&there).await?;
@@ -25,9 +24,9 @@ pub(crate) async fn missing_topic(broker: Arc<dyn Broker>, capabilities: Capabil
     Ok(())
 }
 
-/// Goal: the name of a topic is a name and nothing else, whatever it holds: no path, no pattern, no
-/// address, nobody else's topic; and whoever gives it stops nobody else. Oracle: each is refused
-/// for itself; the records of the others.
+/// Goal: any topic name is only a name: no path, no pattern, no address, no topic of another
+/// service. A bad name stops no other messages. Oracle: each is refused for itself; the records of
+/// the others.
 pub(crate) async fn hostile_topics(broker: Arc<dyn Broker>, capabilities: Capabilities) -> Outcome {
     let there = broker.topic_name("there");
     broker.create_topic(&there).await?;
@@ -46,8 +45,8 @@ pub(crate) async fn hostile_topics(broker: Arc<dyn Broker>, capabilities: Capabi
     Ok(())
 }
 
-/// Goal: a message that is too large is its own fault, its size and the limit are named, and it
-/// stops nothing else. Oracle: the verdict; the records of the others.
+/// Goal: a message that is too large is at fault itself, the error names its size and the limit,
+/// and no other message is stopped. Oracle: the verdict; the records of the others.
 pub(crate) async fn oversize(broker: Arc<dyn Broker>, capabilities: Capabilities) -> Outcome {
     let bytes = broker.oversize_bytes().ok_or("no limit to go beyond")?;
     let topic = broker.topic_name("size");
@@ -64,14 +63,14 @@ pub(crate) async fn oversize(broker: Arc<dyn Broker>, capabilities: Capabilities
         .filter_map(|digits| digits.parse().ok())
         .collect();
     let named = |range: std::ops::Range<usize>| numbers.iter().any(|number| range.contains(number));
-    // The size with its envelope, and a limit below it.
+    // The size with the envelope, and a limit below it.
     assert!(named(size..size + 2_000), "the size of about {size} bytes is not named: {error}");
     assert!(named(bytes / 2..size), "the limit is not named: {error}");
     Ok(())
 }
 
-/// Sends these in the middle of others, some with their keys; checks that they are refused and all
-/// others are there; their verdicts.
+/// Sends these messages in the middle of others, some with the same keys. Checks that they are
+/// refused and that all others are stored. Returns their verdicts.
 async fn refused_alone(
     broker: &dyn Broker,
     order: Order,

@@ -11,13 +11,13 @@ use message::{Delivery, Subscription, SubscriptionError};
 use crate::consuming::{KEYS, Scene, handle, settle};
 use crate::{Failure, Outcome, sample};
 
-/// Calls that are dropped or ended early, at most.
+/// Maximum number of calls that are dropped or time out.
 const CALLS: u64 = 400;
 const FEW: NonZeroUsize = NonZeroUsize::new(3).expect("not zero");
 const LONG: Duration = Duration::from_secs(30);
 
 /// Goal: dropping `receive` at any point loses nothing and repeats nothing. Oracle: every id comes
-/// exactly once and none is marked as redelivered: SQS would repeat a lost one later.
+/// exactly once, and none is marked as redelivered: SQS would repeat a lost one later.
 pub(crate) async fn dropped_receive(scene: Scene) -> Outcome {
     let sent = sample::orders(&scene.topic, KEYS, 5)?;
     scene.publish(&sent).await?;
@@ -40,7 +40,7 @@ pub(crate) async fn dropped_receive(scene: Scene) -> Outcome {
     scene.assert_nothing_is_left().await
 }
 
-/// Calls `receive` and drops it: every other call after its first poll, the others a little later.
+/// Calls `receive` and drops it: every other call after its first poll, the rest a little later.
 async fn give_up(
     member: &mut Box<dyn Subscription>,
     call: u64,

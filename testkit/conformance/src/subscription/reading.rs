@@ -1,4 +1,4 @@
-//! Records read as messages, and those that are none.
+//! Records that are read as messages, and records that cannot be.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,12 +8,11 @@ use uuid::Uuid;
 use crate::consuming::{Scene, handle, receive};
 use crate::{Foreign, Outcome, sample};
 
-/// Goal: the whole message arrives as it was sent, whatever its payload. Oracle: equality of every
-/// field.
+/// Goal: the whole message arrives unchanged, with any payload. Oracle: equality of every field.
 pub(crate) async fn round_trip(scene: Scene) -> Outcome {
     let topic = &scene.topic;
     let mut sent = vec![sample::complete(topic)?, sample::binary(topic)?];
-    // JSON whose bytes a parser or SQS would change, text that is no JSON, and nothing at all.
+    // JSON whose bytes a parser or SQS would change, text that is not JSON, and an empty payload.
     for (content_type, payload) in [
         ("application/json", " {\"a\": 1.0}\r\n"),
         ("application/json", "\"\u{fffe} < & \u{7f}\""),
@@ -39,9 +38,8 @@ pub(crate) async fn round_trip(scene: Scene) -> Outcome {
     Ok(())
 }
 
-/// Goal: a record without an id, or with one that is none, is handed out as malformed with all that
-/// it had, and can be settled. Oracle: its problem, headers and payload; a new member is not given
-/// it again.
+/// Goal: a record without a usable id is handed out as malformed, with everything that it had, and
+/// can be settled. Oracle: its problem, headers and payload; a new member does not get it again.
 pub(crate) async fn malformed(scene: Scene) -> Outcome {
     let ids = [None, Some("order-7"), Some("0b3c1f6e-6a8b-4c1e-9f63-1d2f0a9b7c55")];
     for id in ids {
@@ -66,7 +64,7 @@ pub(crate) async fn malformed(scene: Scene) -> Outcome {
     scene.assert_nothing_is_left().await
 }
 
-/// Goal: five records without an id that have one payload and differ in a header are five
+/// Goal: five records without an id, with the same payload and a different header each, are five
 /// deliveries, and each is recognised when it comes again. Oracle: the subjects, by which an inbox
 /// counts deliveries.
 pub(crate) async fn told_apart(scene: Scene) -> Outcome {
@@ -89,7 +87,7 @@ pub(crate) async fn told_apart(scene: Scene) -> Outcome {
 
 const FOREIGN: &str = "not an order";
 
-/// A record of a foreign producer.
+/// Returns a record of a foreign producer.
 fn foreign(id: Option<&str>) -> Foreign {
     Foreign {
         id: id.map(str::to_owned),

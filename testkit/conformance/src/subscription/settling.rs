@@ -1,4 +1,4 @@
-//! Which deliveries come again, and which do not.
+//! Checks which deliveries come again, and which do not.
 
 use std::collections::BTreeSet;
 
@@ -7,9 +7,8 @@ use message::{Delivery, MessageId, Settlement};
 use crate::consuming::{KEYS, Scene, handle, ids, receive, settle};
 use crate::{Outcome, sample};
 
-/// Goal: everything comes once, and a new member of the group is not given what is settled. Oracle:
-/// the ids that were sent; messages sent later, which come to the new member and are all it is
-/// given.
+/// Goal: everything comes once, and a new member of the group does not get what is settled. Oracle:
+/// the ids that were sent; messages sent later, which are all that the new member gets.
 pub(crate) async fn settled(scene: Scene) -> Outcome {
     let sent = sample::orders(&scene.topic, KEYS, 3)?;
     scene.publish(&sent).await?;
@@ -21,19 +20,19 @@ pub(crate) async fn settled(scene: Scene) -> Outcome {
     scene.assert_nothing_is_left().await
 }
 
-/// Goal: what a member had unsettled when it was lost comes to the next one, although later
-/// messages were settled; and of the settled ones those that a broker of single acknowledgements
-/// knows do not. Oracle: the ids of the unsettled ones.
+/// Goal: the unsettled messages of a lost member come to the next one, although later messages were
+/// settled. With a broker that tracks single messages, settled ones do not come again. Oracle: the
+/// ids of the unsettled ones.
 pub(crate) async fn unsettled(scene: Scene) -> Outcome {
-    // A key of its own for each: SQS FIFO gives out no second message of a key while the first is
-    // unsettled.
+    // Each message has its own key: SQS FIFO hands out no second message of a key while the first
+    // is unsettled.
     let sent = sample::orders(&scene.topic, 3 * KEYS, 1)?;
     scene.publish(&sent).await?;
     let mut lost = scene.subscribe_briefly().await?;
     let mut deliveries = receive(&mut lost, sent.len()).await?;
     let mut kept = Vec::new();
-    // Every third one stays unsettled, the very first one among them: later ones of every partition
-    // are settled.
+    // Every third message stays unsettled, including the first: later ones of every partition are
+    // settled.
     for at in (0..deliveries.len()).step_by(3).rev() {
         kept.push(deliveries.remove(at));
     }
@@ -51,12 +50,12 @@ pub(crate) async fn unsettled(scene: Scene) -> Outcome {
         assert_eq!(again, BTreeSet::new(), "settled, and came again");
         return scene.assert_nothing_is_left().await;
     }
-    // One place for many messages, such as an offset: what is done behind an unsettled one comes
-    // again, now or at the next member, and the inbox knows it.
+    // With one position for many messages, such as an offset, those that are settled behind an
+    // unsettled one come again, now or to the next member, and the inbox knows them.
     scene.assert_only_these_are_left(&ids(&deliveries)).await
 }
 
-/// Goal: a released delivery is handed out again, marked as such, and can be settled then.
+/// Goal: a released delivery is handed out again, marked as redelivered, and can be settled then.
 /// Oracle: the same ids a second time.
 pub(crate) async fn released(scene: Scene) -> Outcome {
     let sent = sample::orders(&scene.topic, KEYS, 1)?;
@@ -71,8 +70,8 @@ pub(crate) async fn released(scene: Scene) -> Outcome {
     scene.assert_nothing_is_left().await
 }
 
-/// Goal: a token of a subscription that is over settles nothing in the next one.
-/// Oracle: the message comes to a third one.
+/// Goal: a token of a closed subscription settles nothing in the next one. Oracle: the message
+/// comes to a third one.
 pub(crate) async fn stale_token(scene: Scene) -> Outcome {
     scene.publish(&[sample::order(&scene.topic, "a", 1)?]).await?;
     let mut first = scene.subscribe().await?;

@@ -8,14 +8,14 @@ use message::{MessageId, Subscription};
 use crate::consuming::{KEYS, Scene, WAIT, settle, within};
 use crate::{Outcome, sample};
 
-/// Deliveries per call: so few that something is left for the other member.
+/// Deliveries in one call: so few that some are left for the other member.
 const FEW: NonZeroUsize = NonZeroUsize::new(3).expect("not zero");
 
 /// Goal: two members share the work, and each message is handled once when all of it is settled.
-/// Oracle: how often each id was handled by either; a third member is given nothing of it.
+/// Oracle: how often each id was handled by either; a third member gets none of it.
 ///
-/// A group that is still dealing out its partitions may repeat what was in hand, so the count
-/// begins when each member has been given something.
+/// A group that is still assigning its partitions may repeat unsettled deliveries, so counting
+/// begins when each member has received something.
 pub(crate) async fn two_members(scene: Scene) -> Outcome {
     let mut pair =
         Pair { members: [scene.subscribe().await?, scene.subscribe().await?], handled: Default::default() };
@@ -49,14 +49,14 @@ pub(crate) async fn two_members(scene: Scene) -> Outcome {
     scene.assert_nothing_is_left().await
 }
 
-/// Two members, and how often each has handled what.
+/// Two members, with the number of times that each has handled each message.
 struct Pair {
     members: [Box<dyn Subscription>; 2],
     handled: [BTreeMap<MessageId, usize>; 2],
 }
 
 impl Pair {
-    /// Both receive at the same time; then both settle.
+    /// Lets both receive at the same time, and then both settle.
     async fn work(&mut self) -> Outcome {
         let [one, two] = &mut self.members;
         let (first, second) = tokio::join!(one.receive(FEW, WAIT), two.receive(FEW, WAIT));
