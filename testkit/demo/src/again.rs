@@ -1,5 +1,5 @@
-//! Delivers messages once more that have taken effect already, with their own ids, straight to the
-//! broker.
+//! Delivers copies of messages that have taken effect already, with the original ids, straight to
+//! the broker.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -15,20 +15,20 @@ use crate::target::{BrokerSpec, Databases, on};
 
 /// How often to look for new effects.
 const LOOK_INTERVAL: Duration = Duration::from_millis(150);
-/// How often a broker that is away is asked again.
+/// Maximum number of attempts to publish while the broker is away.
 const ATTEMPTS_MAX: u32 = 10;
 
-/// Only what has taken effect is copied: a copy must not be a message's first occurrence in the
-/// broker.
+/// Only messages that have taken effect are copied: a copy must not be the first occurrence of a
+/// message at the broker.
 const EFFECTS: &str = "SELECT place, message_id FROM effect WHERE place > $1 ORDER BY place LIMIT 5000";
 const MESSAGES: &str = "SELECT id, CAST(message_id AS text), key, payload FROM outbox_message WHERE id > $1 \
                         ORDER BY id LIMIT 5000";
 
-/// Delivers every message of the plan's copies once more, soon after its effect; returns the ids
-/// after the last.
+/// Delivers a copy of every message that the plan names, soon after its effect. Returns the ids
+/// after the last one.
 ///
 /// # Errors
-/// [`DemoError::Unavailable`] when effects or messages cannot be read, or the broker refuses again
+/// [`DemoError::Unavailable`] if effects or messages cannot be read, or the broker refuses again
 /// and again.
 pub(crate) async fn deliver_again(
     broker: &BrokerSpec,
@@ -44,8 +44,8 @@ pub(crate) async fn deliver_again(
         tokio::time::sleep(LOOK_INTERVAL).await;
         let rows: Vec<(i64, String, String, Vec<u8>)> =
             on!(&databases.producer_pool, pool => sqlx::query_as(MESSAGES).bind(enqueued).fetch_all(pool).await).map_err(DemoError::during("read the outbox"))?;
-        // Rows may become visible out of the order of their places: at the end, look again from the
-        // start.
+        // Rows may become visible out of the order of their positions: at the end, start again from
+        // the beginning.
         enqueued = rows.last().map_or(0, |(id, ..)| *id);
         for (_, id, key, payload) in rows {
             let order = serde_json::from_slice(&payload).ok().and_then(|own: Payload| own.row.parse().ok());
@@ -67,7 +67,7 @@ pub(crate) async fn deliver_again(
     Ok(done)
 }
 
-/// A copy that is published twice is two copies, which is as good.
+/// Publishes copies, with retries. A copy that is published twice is as good.
 async fn publish(broker: &BrokerSpec, copies: &[Copy]) -> Result<(), DemoError> {
     let mut attempt = 1;
     loop {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// The orders of a run at most: the checker holds the whole history in memory.
+/// Maximum number of orders in a run: the checker holds the whole history in memory.
 const MESSAGES_MAX: u64 = 1_000_000;
 
 /// Shows that effects happen exactly once, through crashes: places orders, kills relays and
@@ -18,8 +18,8 @@ pub struct Args {
     /// The seed of orders, rollbacks, crashes and outages [default: a random one, which is printed]
     #[arg(long, value_name = "S")]
     pub seed: Option<u64>,
-    /// A PostgreSQL server instead of SQLite files: postgres://user@host/database. The demo makes two
-    /// schemas of its own there and removes them at the end. A password belongs in the variable
+    /// A PostgreSQL server instead of SQLite files: postgres://user@host/database. The demo creates
+    /// two schemas there and removes them at the end. A password belongs in the variable
     #[arg(long, value_name = "URL", env = "RELAY_DEMO_DATABASE", hide_env_values = true)]
     pub database: Option<String>,
     #[allow(
@@ -28,13 +28,13 @@ pub struct Args {
     )]
     /// A broker instead of the Kafka inside the process: kafka://host:port[,host:port], amqp://user@host/vhost
     /// (RabbitMQ, also amqps), sqs+http://host:port or sqs+https://host[?fifo=true][&region=NAME] (SQS). The demo
-    /// makes topics and queues of its own there and removes them at the end
+    /// creates topics and queues there and removes them at the end
     #[arg(long, value_name = "URL", env = "RELAY_DEMO_BROKER", hide_env_values = true)]
     pub broker: Option<String>,
     /// Keep databases, topics, queues and logs
     #[arg(long)]
     pub keep: bool,
-    /// Give up after so many seconds; 10 to 86,400
+    /// Give up after this many seconds; 10 to 86,400
     #[arg(long, value_name = "SECONDS", default_value_t = 300,
         value_parser = clap::value_parser!(u64).range(10..=86_400))]
     pub time_limit: u64,

@@ -1,4 +1,4 @@
-//! Everything that was observed, read without the toolkit, for the independent checker.
+//! Reads everything that was observed, without the toolkit, for the independent checker.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -14,19 +14,19 @@ use crate::producer::payload;
 
 /// The observations of one run.
 pub(crate) struct Observed {
-    /// For the checker.
+    /// The history for the checker.
     pub(crate) history: History,
-    /// Parked messages.
+    /// Number of parked messages.
     pub(crate) parked: u64,
-    /// Messages that the consumer has put aside.
+    /// Number of the consumer's dead letters.
     pub(crate) dead_letters: u64,
 }
 
-/// Where a run's rows are, and what it did.
+/// The databases of a run, and its plan.
 pub(crate) struct Sources<'a> {
-    /// The producer's database, by a URL under which every name is found.
+    /// A URL of the producer's database under which every name is found.
     pub(crate) producer: &'a str,
-    /// The consumer's, likewise.
+    /// The same for the consumer's database.
     pub(crate) consumer: &'a str,
     /// The plan that was carried out.
     pub(crate) plan: &'a Plan,
@@ -34,17 +34,18 @@ pub(crate) struct Sources<'a> {
     pub(crate) guarded: bool,
 }
 
-/// Reads both databases. `topic_read` is what the broker has.
+/// Reads both databases. `topic_read` holds the messages at the broker.
 ///
 /// # Errors
-/// A database does not answer, or holds what cannot be.
+/// A database does not answer, or its rows cannot be valid.
 pub(crate) async fn read(sources: &Sources<'_>, topic_read: TopicRead) -> Result<Observed, Failure> {
     let mut producer = Plain::open(sources.producer).await?;
     let of_row = |row: &str, _: &str, seq, cents| Some(Digest::of(&payload(row, seq, cents)));
     let (business, outbox) = (producer.business(of_row).await?, producer.outbox().await?);
     let parked = producer.parked().await?.len() as u64;
     let mut consumer = Plain::open(sources.consumer).await?.consumer(CONSUMER, CONSUMER).await?;
-    // In a demo nothing needs to be parked or put aside; whatever is counts as lost.
+    // In a demo no message needs to be parked or become a dead letter; those that are count as
+    // lost.
     let dead_letters = consumer.dead_letters.take().unwrap_or_default().len() as u64;
     if !sources.guarded {
         consumer.inbox = None;
@@ -66,7 +67,7 @@ pub(crate) async fn read(sources: &Sources<'_>, topic_read: TopicRead) -> Result
 
 /// Returns the operations of a run, one for each order. Orders that were rolled back on purpose
 /// have failed, and must not be there. The outcome of the others is unknown: one may have been
-/// tried again, and a run may have ended before.
+/// retried, and the run may have ended before it.
 pub(crate) fn operations(rolled_back: &BTreeSet<u64>, rows: impl Iterator<Item = String>) -> Vec<Operation> {
     let operation = |row: String, outcome| Operation {
         id: format!("order {row}").into(),
@@ -90,10 +91,10 @@ pub(crate) struct Journal {
 }
 
 impl Journal {
-    /// Reads it.
+    /// Reads the journal.
     ///
     /// # Errors
-    /// The disk's.
+    /// The file cannot be read.
     pub(crate) fn read(directory: &std::path::Path) -> std::io::Result<Self> {
         #[derive(serde::Deserialize)]
         #[serde(untagged)]
@@ -112,7 +113,7 @@ impl Journal {
         Ok(read)
     }
 
-    /// How often each message was delivered.
+    /// Returns how often each message was delivered.
     pub(crate) fn times(&self) -> HashMap<Uuid, u64> {
         let mut times = HashMap::new();
         for id in self.deliveries.iter().filter_map(|delivery| delivery.id) {

@@ -1,5 +1,5 @@
-//! The process of the consumer: the inbox's runner with a handler that charges customers, and the
-//! places where it crashes.
+//! The process of the consumer: the inbox's runner with a handler that charges customers, and its
+//! planned crashes.
 
 use std::fs::File;
 use std::num::NonZeroUsize;
@@ -28,13 +28,13 @@ use crate::{CONSUMER, plain};
 /// The hidden subcommand.
 pub(crate) const CONSUMER_COMMAND: &str = "demo-consumer";
 
-/// Messages per transaction at most.
+/// Maximum number of messages in a transaction.
 const BATCH: NonZeroUsize = NonZeroUsize::new(50).unwrap();
-/// Deliveries in hand at most.
+/// Maximum number of unsettled deliveries.
 const PREFETCH: NonZeroUsize = NonZeroUsize::new(200).unwrap();
 /// Below half of the SQS queue's visibility timeout.
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_millis(1_500);
-/// For the runner's transactions and the inbox's own look-ups.
+/// Connections for the runner's transactions and the inbox's own queries.
 const CONNECTIONS: u32 = 6;
 
 /// The task of a consumer.
@@ -42,29 +42,29 @@ const CONNECTIONS: u32 = 6;
 pub(crate) struct ConsumerTask {
     pub(crate) database: DatabaseSpec,
     pub(crate) broker: BrokerSpec,
-    /// The broker past any proxy, for its own plain client.
+    /// The broker without a proxy, for the plain client.
     pub(crate) direct: BrokerSpec,
-    /// Where it writes down what it receives, and how often it has crashed.
+    /// The folder of its journal and of the files that mark its crashes.
     pub(crate) directory: PathBuf,
-    /// Where it crashes, one after the other.
+    /// Its crashes, in their order.
     pub(crate) crashes: Vec<CrashPlan>,
-    /// After so many crashes it starts from older offsets.
+    /// The number of crashes after which it starts from older offsets.
     pub(crate) rewind_after: usize,
     /// Whether the inbox's guard is on.
     pub(crate) guarded: bool,
 }
 
-/// Where a consumer writes down what it receives.
+/// Returns the path of the consumer's journal.
 pub(crate) fn journal(directory: &Path) -> PathBuf {
     directory.join("consumer.journal")
 }
 
-/// How often the consumer has crashed as planned.
+/// Returns how often the consumer has crashed as planned.
 pub(crate) fn crashes(directory: &Path) -> usize {
     (0..).take_while(|place| crash_mark(directory, *place).exists()).count()
 }
 
-/// How many messages the consumer was moved back by, if it was.
+/// Returns how many messages the consumer was moved back by, if it was.
 pub(crate) fn rewound(directory: &Path) -> Option<u64> {
     std::fs::read_to_string(rewind_mark(directory)).ok()?.parse().ok()
 }
@@ -81,10 +81,10 @@ fn rewind_mark(directory: &Path) -> PathBuf {
 /// `demo-consumer`.
 ///
 /// # Errors
-/// [`DemoError`] when the task in the file cannot be read or used, or the inbox cannot be opened.
+/// [`DemoError`] if the task in the file cannot be read or used, or the inbox cannot be opened.
 pub async fn run_consumer(file: &Path) -> Result<(), DemoError> {
     let filter = EnvFilter::new("info,lapin=error,aws=warn,rdkafka=error");
-    // A second subscriber, when the program has set one already, is not needed.
+    // If the program has set a subscriber already, no second one is needed.
     let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).try_init();
     let what = "read the task of a demo process";
     let text = std::fs::read(file).map_err(DemoError::during(what))?;
@@ -97,7 +97,7 @@ pub async fn run_consumer(file: &Path) -> Result<(), DemoError> {
     let pool = task.database.pool(CONNECTIONS).await?;
     let effects = pool.count("SELECT count(*) FROM effect").await;
     let effects = effects.map_err(DemoError::during("count the effects"))?;
-    // Counted from now: effects of an earlier process are in the database.
+    // Counted from now on: effects of an earlier process are in the database.
     let crash = task.crashes.get(crashed).map(|plan| Crash {
         point: plan.point,
         left: plan.effects.saturating_sub(effects).max(1),
@@ -155,16 +155,15 @@ async fn consume<DB: Workload>(
 /// The next crash of this process.
 struct Crash {
     point: CrashPoint,
-    /// Not before so many effects.
+    /// The minimum number of effects before it.
     left: u64,
     applied: AtomicU64,
-    /// The file that tells of it.
+    /// The file that marks it.
     mark: PathBuf,
 }
 
 impl Crash {
-    /// Crashes for real, when it is time: no destructor runs, nothing is flushed, connections
-    /// break.
+    /// Crashes for real when it is time: no destructor runs, nothing is flushed, connections break.
     fn look(&self, point: inbox::CrashPoint) {
         let (applied, here) = match point {
             inbox::CrashPoint::AfterEffect => {
@@ -172,14 +171,14 @@ impl Crash {
             }
             inbox::CrashPoint::AfterCommit => (self.applied.load(Ordering::Relaxed), CrashPoint::BeforeAck),
         };
-        // Without its mark it would crash at the same place for ever.
+        // Without its mark it would crash at the same point for ever.
         if here == self.point && applied >= self.left && File::create(&self.mark).is_ok() {
             std::process::abort();
         }
     }
 }
 
-/// Charges customers.
+/// The handler that charges customers.
 struct Charge {
     handled: Handled,
 }

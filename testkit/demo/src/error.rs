@@ -1,13 +1,13 @@
-//! Why a demo did not come to a result.
+//! The errors of a demo.
 
 use std::error::Error;
 use std::path::PathBuf;
 
-/// Why a demo did not come to a result. A broken promise is a result, not an error.
+/// The reason why a demo has no result. A broken promise is a result, not an error.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DemoError {
-    /// An option is wrong. The operator's fault.
+    /// An option is wrong, which is the operator's fault.
     #[error("{0}")]
     Usage(String),
     /// Database, broker or file system did not do what the demo needs.
@@ -15,7 +15,7 @@ pub enum DemoError {
     Unavailable {
         /// The step that failed.
         what: String,
-        /// Why it failed.
+        /// The reason why it failed.
         #[source]
         source: Box<dyn Error + Send + Sync>,
     },
@@ -24,19 +24,19 @@ pub enum DemoError {
     TimeLimit {
         /// The limit.
         seconds: u64,
-        /// How far everything had come.
+        /// The progress at that time.
         state: String,
-        /// Where the logs are.
+        /// The folder of the logs.
         logs: PathBuf,
     },
-    /// A process of the demo could not do its work, again and again.
+    /// A process of the demo failed again and again.
     #[error("{process} ended {failures} times by itself; its log: {}", log.display())]
     Process {
-        /// Which.
+        /// The process.
         process: &'static str,
-        /// How often.
+        /// The number of failures.
         failures: u64,
-        /// Where its log is.
+        /// The path of its log.
         log: PathBuf,
     },
     /// Interrupted from the keyboard; everything was removed.
@@ -45,7 +45,7 @@ pub enum DemoError {
 }
 
 impl DemoError {
-    /// An option asks for something that this program was built without.
+    /// Returns the error for an option that asks for something that this program was built without.
     #[cfg(not(all(feature = "postgres", feature = "rabbitmq", feature = "sqs")))]
     pub(crate) fn not_built(option: &str, what: &str) -> Self {
         Self::Usage(format!(
@@ -54,7 +54,7 @@ impl DemoError {
         ))
     }
 
-    /// Names what was tried; for `map_err`.
+    /// Adds the step that failed; for `map_err`.
     pub(crate) fn during<E: Into<Box<dyn Error + Send + Sync>>>(
         what: impl Into<String>,
     ) -> impl FnOnce(E) -> Self {

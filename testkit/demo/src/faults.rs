@@ -1,4 +1,4 @@
-//! Faults that the demo injects, at the points of progress that the plan names.
+//! Faults that the demo injects at points of progress from the plan.
 
 use std::time::Duration;
 
@@ -28,11 +28,11 @@ pub(crate) struct Stage<'a> {
     pub(crate) progress: &'a Progress,
 }
 
-/// Kills the leader and takes the broker away at the points of the plan, and tells a person;
-/// returns when another one leads after the last time.
+/// Kills the leader and takes the broker down at the points of the plan, and reports that. Returns
+/// when another relay leads after the last kill.
 ///
 /// # Errors
-/// [`DemoError::Unavailable`] when a fault could not be injected or healed.
+/// [`DemoError::Unavailable`] if a fault could not be injected or healed.
 pub(crate) async fn inject(stage: &Stage<'_>, plan: &Plan, limit: Duration) -> Result<(), DemoError> {
     let mut faults: Faults<Stage<'_>> = vec![Box::new(LeaderKill { epoch: -1 })];
     match stage.outage {
@@ -61,7 +61,7 @@ pub(crate) async fn inject(stage: &Stage<'_>, plan: &Plan, limit: Duration) -> R
 }
 
 impl Stage<'_> {
-    /// The relay that leads.
+    /// Returns the relay that leads.
     fn leader(&self, counts: &Counts) -> Option<String> {
         let leads = |name: &String| {
             self.processes.pid(name).is_some_and(|pid| Some(pid.as_raw_nonzero().get()) == counts.leader)
@@ -69,7 +69,7 @@ impl Stage<'_> {
         self.processes.of(Role::Relay).into_iter().find(leads)
     }
 
-    /// Counts faults, and tells a person.
+    /// Counts faults, and reports them.
     fn watch(&self, plan: &Plan, is_kill: bool, step: Step) {
         let Self { progress, .. } = self;
         let Counts { relay_kills, outages, .. } = progress.counts();
@@ -115,9 +115,9 @@ impl Reach for Stage<'_> {
     }
 }
 
-/// A [`Kill`] of the relay that leads; it is over when another one leads.
+/// A fault that kills the leading relay; it is over when another one leads.
 struct LeaderKill {
-    /// The term of the killed one.
+    /// The epoch of the killed leader.
     epoch: i64,
 }
 
@@ -127,7 +127,7 @@ impl<'a> Fault<Stage<'a>> for LeaderKill {
         FaultKind::new(Kill::NAME)
     }
 
-    /// A relay that does not lead yet has nothing to lose, and one that was killed leads no more.
+    /// Waits until a running relay leads: one that does not lead has nothing to lose.
     async fn ready(&mut self, stage: &Stage<'a>) {
         stage.progress.until(|counts| stage.leader(counts).is_some()).await;
     }

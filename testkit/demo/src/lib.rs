@@ -2,22 +2,22 @@
 //!
 //! Producers commit orders with their messages while relays are killed, consumers crash, the broker
 //! goes away and messages are delivered again. Then a checker that shares no code with outbox,
-//! inbox and brokers reads what happened and decides every promise. Relays are `relay run`, each
-//! with a configuration file.
+//! inbox and brokers reads the result and decides every promise. Relays are `relay run`, each with
+//! a configuration file.
 //!
 //! | module | what it does |
 //! |---|---|
 //! | `args` | options |
-//! | `plan` | what will happen, from the seed |
-//! | `target` | databases and broker: of its own, or by URL |
+//! | `plan` | the plan of a run, from the seed |
+//! | `target` | databases and broker: private ones, or by URL |
 //! | `producer` | places orders through the outbox |
-//! | `consumer` | the process of a consumer, and where it crashes |
-//! | `processes` | relays and consumer, in processes of their own |
-//! | `faults` | what goes wrong on purpose |
-//! | `again` | messages that are delivered once more |
+//! | `consumer` | the process of a consumer, and its crashes |
+//! | `processes` | relays and consumer in separate processes |
+//! | `faults` | injects faults on purpose |
+//! | `again` | delivers copies of messages |
 //! | `plain` | plain broker clients |
-//! | `check`, `verdict` | what was observed, and what it means |
-//! | `progress`, `report` | what a person sees meanwhile, and at the end |
+//! | `check`, `verdict` | the observations, and their verdict |
+//! | `progress`, `report` | output for people during the run, and at its end |
 //! | `run` | one run from its seed to its report |
 
 mod again;
@@ -48,5 +48,5 @@ const KIND: &str = "order.placed";
 const CONTENT_TYPE: &str = "application/json";
 /// The consumer's name in the inbox.
 const CONSUMER: &str = "demo-charges";
-/// The relay's name: of its cursor and its lease.
+/// The relay's name, to which its cursor and its lease belong.
 const RELAY: &str = "demo";

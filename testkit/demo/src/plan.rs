@@ -11,18 +11,18 @@ use rand::{Rng, SeedableRng};
 /// An order that a customer places.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct OrderPlan {
-    /// Unique in a run.
+    /// Its number, unique in a run.
     pub(crate) number: u64,
-    /// Who places it; the ordering key of its message.
+    /// The customer, whose name is the ordering key of its message.
     pub(crate) customer: u32,
     /// The price in cents.
     pub(crate) cents: u32,
-    /// Whether it is rolled back to a savepoint while the rest of its transaction goes on.
+    /// Whether it is rolled back to a savepoint while the rest of its transaction is kept.
     pub(crate) undone: bool,
 }
 
 impl OrderPlan {
-    /// The customer's name, which is the ordering key of the messages.
+    /// Returns the customer's name, which is the ordering key of the messages.
     pub(crate) fn customer(&self) -> String {
         format!("customer-{}", self.customer)
     }
@@ -31,20 +31,20 @@ impl OrderPlan {
 /// A transaction of one to three orders, each with its message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TransactionPlan {
-    /// Its orders, sorted by customer: rows are locked in one order by all producers.
+    /// Its orders, sorted by customer, so that all producers lock rows in one order.
     pub(crate) orders: Vec<OrderPlan>,
     /// Whether the whole transaction is rolled back at its end.
     pub(crate) rolled_back: bool,
 }
 
 impl TransactionPlan {
-    /// Whether this order of it is to survive.
+    /// Returns whether this order is meant to survive.
     pub(crate) fn keeps(&self, order: &OrderPlan) -> bool {
         !self.rolled_back && !order.undone
     }
 }
 
-/// Where a consumer crashes.
+/// The point at which a consumer crashes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum CrashPoint {
@@ -54,53 +54,53 @@ pub(crate) enum CrashPoint {
     BeforeAck,
 }
 
-/// A consumer that crashes.
+/// A planned crash of the consumer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(crate) struct CrashPlan {
-    /// When so many effects have been applied.
+    /// The number of effects after which it crashes.
     pub(crate) effects: u64,
-    /// Where.
+    /// The point at which it crashes.
     pub(crate) point: CrashPoint,
 }
 
 /// Everything that will happen.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Plan {
-    /// The seed that it was made from.
+    /// The seed of the plan.
     pub(crate) seed: u64,
-    /// Orders that will be committed.
+    /// Number of orders that will be committed.
     pub(crate) orders: u64,
-    /// In the order in which producers take them.
+    /// The transactions, in the order in which producers take them.
     pub(crate) transactions: Vec<TransactionPlan>,
-    /// When so many messages have been confirmed, the relay that leads is killed without warning.
+    /// Numbers of confirmed messages after which the leading relay is killed without warning.
     /// Ascending.
     pub(crate) kills: Vec<u64>,
-    /// Ascending.
+    /// The consumer's crashes, ascending by effects.
     pub(crate) crashes: Vec<CrashPlan>,
-    /// When so many messages have been confirmed, the broker goes away for a moment. Ascending.
+    /// Numbers of confirmed messages after which the broker goes away for a moment. Ascending.
     pub(crate) outages: Vec<u64>,
-    /// After which of the crashes the consumer starts again from older offsets, where the broker
-    /// has offsets.
+    /// The crash after which the consumer starts again from older offsets, if the broker has
+    /// offsets.
     pub(crate) rewind_after: usize,
-    /// Numbers of the orders whose message is delivered once more on purpose.
+    /// Numbers of the orders of whose message a copy is delivered on purpose.
     pub(crate) copies: BTreeSet<u64>,
 }
 
-/// Of a thousand transactions.
+/// Transactions that are rolled back, per thousand.
 const ROLLED_BACK: u32 = 60;
-/// Of a thousand orders, inside transactions that commit.
+/// Orders that are rolled back to a savepoint, per thousand orders in transactions that commit.
 const UNDONE: u32 = 30;
-/// Of a thousand orders.
+/// Orders whose message is copied, per thousand.
 const COPIED: u32 = 80;
-/// Relays killed in a run.
+/// Number of relays killed in a run.
 const KILLS: u64 = 3;
-/// Consumers crashed in a run.
+/// Number of crashes of the consumer in a run.
 const CRASHES: u64 = 4;
-/// Outages of the broker in a run.
+/// Number of outages of the broker in a run.
 const OUTAGES: u64 = 2;
 
 impl Plan {
-    /// The plan of a seed for so many committed orders.
+    /// Creates the plan of a seed for this number of committed orders.
     pub(crate) fn new(seed: u64, orders: u64) -> Self {
         let mut rng = StdRng::seed_from_u64(seed);
         let transactions = transactions(&mut rng, orders);
@@ -109,7 +109,7 @@ impl Plan {
             .flat_map(|transaction| transaction.orders.iter().filter(|order| transaction.keeps(order)));
         let mut copies: BTreeSet<u64> =
             kept.clone().filter(|_| rng.random_ratio(COPIED, 1_000)).map(|order| order.number).collect();
-        // A small run has one as well.
+        // Even a small run has a copy.
         copies.extend(kept.map(|order| order.number).next());
         let kills = over_progress(&mut rng, KILLS, orders);
         let crashes = crashes(&mut rng, orders);
@@ -118,7 +118,7 @@ impl Plan {
         Self { seed, orders, transactions, kills, crashes, outages, rewind_after, copies }
     }
 
-    /// The numbers of the orders that will be rolled back, with their transaction or to a
+    /// Returns the numbers of the orders that will be rolled back, with their transaction or to a
     /// savepoint.
     pub(crate) fn rolled_back(&self) -> BTreeSet<u64> {
         self.transactions
@@ -129,7 +129,7 @@ impl Plan {
 }
 
 fn transactions(rng: &mut StdRng, orders: u64) -> Vec<TransactionPlan> {
-    // About twenty orders per customer, so that keys have an order worth checking.
+    // About twenty orders for each customer, so that the order of a key is worth checking.
     let customers = u32::try_from((orders / 20).clamp(1, 1_000)).unwrap_or(1_000);
     let (mut kept, mut number, mut transactions) = (0, 0, Vec::new());
     while kept < orders {
@@ -157,7 +157,7 @@ fn transactions(rng: &mut StdRng, orders: u64) -> Vec<TransactionPlan> {
     transactions
 }
 
-/// Both kinds of crash in a random order.
+/// Returns both kinds of crash in a random order.
 fn crashes(rng: &mut StdRng, orders: u64) -> Vec<CrashPlan> {
     let mut kinds = [CrashPoint::BeforeCommit, CrashPoint::BeforeAck].repeat(CRASHES as usize / 2);
     kinds.shuffle(rng);

@@ -1,5 +1,5 @@
-//! The processes of a run: two relays, one of which stands by, and a consumer. Each is started
-//! again whichever way it ends.
+//! The processes of a run: two relays, one of which is on standby, and a consumer. Each is
+//! restarted however it ends.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -13,18 +13,19 @@ use crate::error::DemoError;
 use crate::target::{BrokerSpec, DatabaseSpec};
 use crate::{RELAY, progress::Counts};
 
-/// How long an orderly stop may take.
+/// Timeout of an orderly stop.
 const STOP: Duration = Duration::from_secs(15);
-/// Processes of a role that have ended by themselves so often do not come up any more.
+/// Maximum number of failures of a role: after more, its processes will not come up any more.
 const FAILURES_MAX: u64 = 5;
 
 const RELAYS: [&str; 2] = ["relay-1", "relay-2"];
 const CONSUMER_PROCESS: &str = "consumer";
 
-/// Starts `relay run` twice, with one configuration. A takeover is to be quick: the lease is short.
+/// Starts `relay run` twice, with one configuration. The lease is short, so that a takeover is
+/// quick.
 ///
 /// # Errors
-/// [`DemoError::Unavailable`] when the configuration cannot be written.
+/// [`DemoError::Unavailable`] if the configuration cannot be written.
 pub(crate) async fn start_relays(
     processes: &Processes,
     directory: &Path,
@@ -64,7 +65,7 @@ fn configuration(database: &DatabaseSpec, broker: &BrokerSpec) -> String {
 /// Starts the consumer.
 ///
 /// # Errors
-/// [`DemoError::Unavailable`] when its task cannot be written.
+/// [`DemoError::Unavailable`] if its task cannot be written.
 pub(crate) async fn start_consumer(
     processes: &Processes,
     directory: &Path,
@@ -84,12 +85,12 @@ pub(crate) async fn start_consumer(
     Ok(())
 }
 
-/// Lets all of them stop in order.
+/// Stops all processes in order.
 pub(crate) async fn stop(processes: &Processes) {
     tokio::join!(processes.stop(Role::Relay, STOP), processes.stop(Role::Consumer, STOP));
 }
 
-/// Refuses a run whose processes end by themselves again and again.
+/// Checks that processes do not fail again and again.
 ///
 /// # Errors
 /// [`DemoError::Process`].

@@ -17,10 +17,10 @@ use crate::progress::Progress;
 use crate::target::{DatabaseSpec, Pool as AnyPool};
 use crate::{CONTENT_TYPE, KIND};
 
-/// Producers at work at once.
+/// Number of concurrent producers.
 const PRODUCERS: usize = 4;
 
-/// Why an order was not placed.
+/// The reason why an order was not placed.
 #[derive(Debug, thiserror::Error)]
 enum PlaceError {
     #[error("rolled back on purpose")]
@@ -31,10 +31,10 @@ enum PlaceError {
     Enqueue(#[from] EnqueueError),
 }
 
-/// Places every order of the plan and returns when the last transaction has ended.
+/// Places every order of the plan. Returns when the last transaction has ended.
 ///
 /// # Errors
-/// [`DemoError::Unavailable`] when a transaction failed that should not.
+/// [`DemoError::Unavailable`] if a transaction failed that should succeed.
 pub(crate) async fn run(
     spec: &DatabaseSpec,
     pool: &AnyPool,
@@ -55,7 +55,7 @@ struct Producer<DB: Workload> {
     pool: Pool<DB>,
     topic: Arc<str>,
     plan: Arc<Plan>,
-    /// The next transaction of the plan that nobody has taken.
+    /// The index of the next transaction of the plan.
     next: AtomicUsize,
     progress: Progress,
 }
@@ -110,7 +110,7 @@ impl<DB: Workload> Producer<DB> {
     }
 }
 
-/// Places the orders of a transaction; the last step of one that is to be rolled back is to fail.
+/// Places the orders of a transaction. Fails at the end if the transaction is to be rolled back.
 async fn place_all<DB: Workload>(
     tx: &mut OutboxTransaction<DB>,
     outbox: &Outbox<DB>,
@@ -126,9 +126,9 @@ async fn place_all<DB: Workload>(
             continue;
         }
         let seq = place::<DB>(tx.connection(), order).await?;
-        // Both ways to enqueue, one per transaction: at once, and at the commit. Mixed, a later
-        // message of a customer that is enqueued at once would come before an earlier one that
-        // waits for the commit.
+        // Both ways to enqueue, one for each transaction: at once, or at the commit. If they were
+        // mixed, a later message of a customer that is enqueued at once would come before an
+        // earlier one that waits for the commit.
         if transaction.orders.len().is_multiple_of(2) {
             tx.stage(message(topic, order, seq)).map(drop)?;
         } else {
@@ -138,8 +138,9 @@ async fn place_all<DB: Workload>(
     if transaction.rolled_back { Err(PlaceError::OnPurpose) } else { Ok(()) }
 }
 
-/// Places an order and tells which of the customer's it is. The customer's row stays locked until
-/// the transaction ends: the next order of this customer, and its message, come after this one.
+/// Places an order and returns its number among the customer's orders. The customer's row stays
+/// locked until the transaction ends: the customer's next order, and its message, come after this
+/// one.
 async fn place<DB: Workload>(connection: &mut DB::Connection, order: &OrderPlan) -> sqlx::Result<u64> {
     let customer = order.customer();
     let seq = DB::next_number(connection, &customer).await?;
@@ -148,10 +149,10 @@ async fn place<DB: Workload>(connection: &mut DB::Connection, order: &OrderPlan)
     Ok(seq)
 }
 
-/// The payload of an order's message: it follows from the order's row.
+/// Returns the payload of an order's message, which follows from the order's row.
 pub(crate) fn payload(row: &str, seq: u64, cents: u64) -> Vec<u8> {
     let (late, hint, pad) = (false, None, String::new());
-    // Texts and numbers can always be written.
+    // Texts and numbers can always be serialized.
     serde_json::to_vec(&Payload { row: row.to_owned(), seq, late, hint, cents, pad }).unwrap_or_default()
 }
 

@@ -1,4 +1,4 @@
-//! How far a run has come: what its parts tell each other, and what a person sees of it.
+//! The progress of a run, for its parts and for people.
 
 use std::fmt;
 use std::io::IsTerminal;
@@ -6,7 +6,7 @@ use std::io::IsTerminal;
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use tokio::sync::watch;
 
-/// How far a run has come.
+/// The progress of a run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     /// Orders committed.
@@ -15,17 +15,17 @@ pub(crate) struct Counts {
     pub(crate) published: u64,
     /// Rows of effects.
     pub(crate) effects: u64,
-    /// Messages delivered once more by the demo's own client.
+    /// Copies that the demo's own client delivered.
     pub(crate) copies: u64,
     /// Whether all producers have ended.
     pub(crate) producers_done: bool,
     /// Relays killed.
     pub(crate) relay_kills: u64,
-    /// Relays that took the place of a killed one and lead.
+    /// Relays that have taken over from a killed one.
     pub(crate) relay_restarts: u64,
     /// The process id of the relay that leads.
     pub(crate) leader: Option<i32>,
-    /// The fencing token of its term.
+    /// The epoch of its lease.
     pub(crate) epoch: i64,
     /// Consumers that crashed as planned.
     pub(crate) consumer_crashes: u64,
@@ -59,7 +59,7 @@ pub(crate) struct Progress {
     view: View,
 }
 
-/// The way in which progress is shown to a person.
+/// The way in which progress is shown.
 #[derive(Clone)]
 enum View {
     /// A terminal: bars.
@@ -71,7 +71,7 @@ enum View {
 }
 
 impl Progress {
-    /// For so many orders; quiet when only the result is wanted.
+    /// Creates the progress for this number of orders. `quiet` shows nothing.
     pub(crate) fn new(orders: u64, quiet: bool) -> Self {
         let view = match (quiet, std::io::stderr().is_terminal()) {
             (true, _) => View::Quiet,
@@ -87,34 +87,34 @@ impl Progress {
         if let View::Bars { committed, published, effects, .. } = &self.view {
             let counts = self.counts.borrow();
             committed.set_position(counts.committed);
-            // Repetitions are no progress.
+            // Copies are no progress.
             published.set_position(counts.published.min(counts.committed));
             effects.set_position(counts.effects.min(counts.committed));
         }
     }
 
-    /// The present counts.
+    /// Returns the present counts.
     pub(crate) fn counts(&self) -> Counts {
         self.counts.borrow().clone()
     }
 
     /// Waits until the counts are as wanted. Cancel-safe.
     pub(crate) async fn until(&self, wanted: impl FnMut(&Counts) -> bool) {
-        // An error means that no sender is left, and this is one.
+        // An error means that no sender is left, and `self` is one.
         let _ = self.counts.subscribe().wait_for(wanted).await;
     }
 
-    /// Tells a person what is happening.
+    /// Shows what is happening.
     pub(crate) fn say(&self, what: &str) {
         match &self.view {
-            // Lines that the terminal does not take are lost; the run goes on.
+            // Lines that the terminal does not accept are lost; the run goes on.
             View::Bars { all, .. } => drop(all.println(format!("  • {what}"))),
             View::Lines => eprintln!("{what}"),
             View::Quiet => {}
         }
     }
 
-    /// Takes the bars away.
+    /// Removes the bars.
     pub(crate) fn finish(&self) {
         if let View::Bars { committed, published, effects, .. } = &self.view {
             [committed, published, effects].into_iter().for_each(ProgressBar::finish_and_clear);

@@ -10,10 +10,10 @@ use serde_json::{Value, json};
 use crate::progress::Counts;
 use crate::verdict::Verdict;
 
-/// Breaches that are listed per promise.
+/// Maximum number of breaches that are listed for each promise.
 const LISTED: usize = 5;
 
-/// Columns in which the table can be read.
+/// Minimum width at which the table is readable, in columns.
 const COLUMNS_MIN: u16 = 60;
 
 /// The result of a run. Serialized, it is one flat object.
@@ -28,14 +28,13 @@ pub struct Report {
     pub(crate) counts: Counts,
     /// Deliveries to the consumer beyond the first of each message.
     pub(crate) redelivered: u64,
-    /// Deliveries that the inbox recognised.
+    /// Deliveries that the inbox recognised as duplicates.
     pub(crate) duplicates_suppressed: u64,
     pub(crate) dead_letters: u64,
     pub(crate) parked: u64,
     pub(crate) guarded: bool,
     pub(crate) verdict: Verdict,
-    /// Faults that were not attempted and facts that were observed in another way, with the
-    /// reasons.
+    /// Faults that were not injected and facts that were observed in another way, with the reasons.
     pub(crate) notes: Vec<String>,
 }
 
@@ -46,7 +45,7 @@ impl serde::Serialize for Report {
 }
 
 impl Report {
-    /// Whether every promise held.
+    /// Returns whether every promise held.
     #[must_use]
     pub fn holds(&self) -> bool {
         self.verdict.holds()
@@ -92,12 +91,12 @@ impl Report {
         })
     }
 
-    /// A table and what follows from it.
+    /// Returns a table and its conclusion.
     #[must_use]
     pub fn table(&self) -> String {
         let mut table = Table::new();
         table.load_style(UTF8_FULL_CONDENSED);
-        // Wrapped for a terminal; one that is narrower, or does not know its width, wraps by
+        // Wrapped for a terminal. A terminal that is narrower, or does not know its width, wraps by
         // itself.
         if table.width().is_some_and(|columns| columns >= COLUMNS_MIN) {
             table.set_content_arrangement(ContentArrangement::Dynamic);
@@ -200,12 +199,12 @@ impl Report {
     }
 }
 
-/// One promise.
+/// A promise in the table.
 struct Row<'a> {
     promise: &'static str,
     attempted: String,
     counted: String,
-    /// Nothing when it could not be checked.
+    /// Its breaches; `None` if it could not be checked.
     breaches: Option<&'a [Breach]>,
 }
 
@@ -259,7 +258,7 @@ mod tests {
         let text = report.table();
         assert!(text.contains("a promise was broken") && text.contains("and 4 more"), "{text}");
         assert!(text.contains(&Uuid::from_u128(4).to_string()), "{text}");
-        // The order could not be checked, and is not claimed.
+        // The order could not be checked, so nothing is claimed about it.
         assert!(text.contains("–"), "{text}");
         assert_eq!(report.json()["duplicate_effects"], json!(9));
         assert_eq!(report.json()["order_violations"], Value::Null);

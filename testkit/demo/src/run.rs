@@ -24,11 +24,11 @@ use crate::target::{Broker, Databases, Outage};
 use crate::verdict::Verdict;
 use crate::{again, plain, processes, producer};
 
-/// How often effects are counted, and the relays looked at.
+/// How often effects are counted and relays checked.
 const COUNT_INTERVAL: Duration = Duration::from_millis(50);
-/// A run in which nothing happens any more is checked as it is.
+/// Time without progress after which a run is checked as it is.
 const STALLED: Duration = Duration::from_secs(30);
-/// A consumer that got nothing for so long has everything.
+/// Time without a delivery after which the consumer has received everything.
 const QUIET: Duration = Duration::from_millis(600);
 
 /// A run with everything that it needs.
@@ -43,12 +43,12 @@ struct Run<'a> {
     begun_at: Instant,
 }
 
-/// Runs the demo. Unless it is to be quiet, it tells on standard error what is happening.
+/// Runs the demo. Unless `quiet` is set, it reports its progress on standard error.
 ///
-/// On an interrupt (SIGINT, SIGTERM) it kills its processes and removes what it made.
+/// On an interrupt (SIGINT, SIGTERM) it kills its processes and removes everything that it created.
 ///
 /// # Errors
-/// [`DemoError`] when there is no result.
+/// [`DemoError`] if there is no result.
 pub async fn run(args: Args, quiet: bool) -> Result<Report, DemoError> {
     let begun_at = Instant::now();
     let seed = args.seed.unwrap_or_else(|| rand::random::<u32>().into());
@@ -92,7 +92,7 @@ pub async fn run(args: Args, quiet: bool) -> Result<Report, DemoError> {
     outcome
 }
 
-/// The result of a run counts, also when something of it could not be removed.
+/// Reports a failed removal. The result of the run counts even then.
 fn tell_leftovers(removed: Result<(), DemoError>) {
     if let Err(error) = removed {
         let cause = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
@@ -101,7 +101,7 @@ fn tell_leftovers(removed: Result<(), DemoError>) {
 }
 
 impl Run<'_> {
-    /// Bounded by the time limit and by the operator's patience.
+    /// Runs everything until the time limit or an interrupt.
     async fn supervised(&self) -> Result<Report, DemoError> {
         let limit = self.args.time_limit();
         let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())
@@ -147,8 +147,8 @@ impl Run<'_> {
         }
     }
 
-    /// Producers, faults and copies, until all messages have had their effect and all
-    /// copies have arrived.
+    /// Runs producers, faults and copies until all messages have had their effect and all copies
+    /// have arrived.
     async fn work(&self) -> Result<(), DemoError> {
         let (databases, broker, progress) = (self.databases, self.broker, &self.progress);
         let topic = broker.spec.topic();
@@ -161,8 +161,8 @@ impl Run<'_> {
         self.settled(&copies).await
     }
 
-    /// Looks at relays and consumer for as long as it is polled; answers only when something is
-    /// wrong with them.
+    /// Watches relays and consumer for as long as it is polled. Returns only if something is wrong
+    /// with them.
     async fn watch(&self) -> DemoError {
         let admin = match self.admin() {
             Ok(admin) => admin,
@@ -232,8 +232,7 @@ impl Run<'_> {
         }
     }
 
-    /// Waits until every order has had its effect, every copy has arrived, and nothing more is
-    /// delivered.
+    /// Waits until every order has had its effect, every copy has arrived, and no delivery follows.
     async fn settled(&self, copies: &[Uuid]) -> Result<(), DemoError> {
         let orders = self.plan.orders;
         self.progress.until(|counts| counts.effects >= orders).await;
@@ -257,7 +256,7 @@ impl Run<'_> {
         }
     }
 
-    /// Ends when nothing has changed for long.
+    /// Returns when nothing has changed for [`STALLED`].
     async fn stalled(&self) {
         let mut before = self.progress.counts();
         loop {
@@ -273,7 +272,8 @@ impl Run<'_> {
         Journal::read(self.directory).map_err(DemoError::during("read the consumer's journal"))
     }
 
-    /// Notes the faults that this run does not attempt, and facts that it observes in another way.
+    /// Returns notes about faults that this run does not inject, and about facts that it observes
+    /// in another way.
     fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
         match self.broker.outage {

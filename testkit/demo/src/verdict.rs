@@ -5,46 +5,46 @@ use std::collections::HashSet;
 use checker::{Breach, History, Limits, Promise, Violation};
 use uuid::Uuid;
 
-/// The verdict about every promise. A promise holds when its list is empty.
+/// The verdict on every promise. A promise holds if its list is empty.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Verdict {
     /// Committed orders.
     pub(crate) orders: u64,
     /// Rows of the outbox.
     pub(crate) enqueued: u64,
-    /// Different messages of the outbox that were seen published.
+    /// Different messages of the outbox that were found published.
     pub(crate) published: u64,
-    /// Everything that was seen published, copies included.
+    /// All messages that were found published, copies included.
     pub(crate) records: u64,
     /// Effects.
     pub(crate) effects: u64,
-    /// The sum of the committed orders.
+    /// The sum of the committed orders, in cents.
     pub(crate) cents_ordered: u64,
-    /// The sum that the effects have charged.
+    /// The sum that the effects have charged, in cents.
     pub(crate) cents_charged: u64,
-    /// An order without its message, a message without its order, or a message that says something
-    /// else.
+    /// Orders without their message, messages without their order, and messages with another
+    /// content than their order.
     pub(crate) not_atomic: Vec<Breach>,
-    /// Traces of what was rolled back or never committed.
+    /// Traces of orders that were rolled back or never committed.
     pub(crate) phantom: Vec<Breach>,
-    /// Enqueued, but never published.
+    /// Messages that were enqueued, but never published.
     pub(crate) lost: Vec<Breach>,
-    /// A key's message whose first occurrence came after that of a later one; `None` where the
+    /// Messages whose first occurrence came after that of a later one of their key; `None` if the
     /// broker promises no order.
     pub(crate) order_violations: Option<Vec<Breach>>,
-    /// Enqueued, but without effect; or put aside by relay or consumer.
+    /// Messages that were enqueued, but took no effect, even if they are parked or dead letters.
     pub(crate) lost_effects: Vec<Breach>,
-    /// Every effect of a message beyond its first.
+    /// Every effect of a message after its first.
     pub(crate) duplicate_effects: Vec<Breach>,
-    /// One id with another payload somewhere.
+    /// Messages with another payload in some place.
     pub(crate) altered: Vec<Breach>,
 }
 
-/// A report counts everything and lists little.
+/// Limits of the checker: a report counts everything and lists little.
 const LIMITS: Limits = Limits { breaches_max: usize::MAX, events_max: 8 };
 
 impl Verdict {
-    /// Decides about a history of one consumer, and the sums of what was ordered and charged.
+    /// Decides about a history of one consumer, with the sums of orders and charges.
     pub(crate) fn of(history: &History, (cents_ordered, cents_charged): (u64, u64)) -> Self {
         let count = |rows: Option<usize>| rows.unwrap_or_default() as u64;
         let outbox: HashSet<Uuid> = history.outbox.iter().flatten().map(|row| row.id).collect();
@@ -74,11 +74,11 @@ impl Verdict {
         verdict
     }
 
-    /// Where a breach belongs.
+    /// Returns the list of a breach.
     fn list(&mut self, breach: &Breach) -> &mut Vec<Breach> {
         match (breach.violation, breach.violation.promise()) {
-            // The inbox remembers what never happened, or something happened that it cannot know
-            // when it comes again.
+            // The inbox remembers something that never happened, or something happened that the
+            // inbox cannot recognise when it comes again.
             (Violation::RememberedUnapplied, _) => &mut self.lost_effects,
             (Violation::AppliedUnremembered, _) => &mut self.duplicate_effects,
             (_, Promise::NoPhantom | Promise::HonestOutcomes) => &mut self.phantom,
@@ -87,17 +87,17 @@ impl Verdict {
             (_, Promise::ExactlyOnce) => &mut self.lost_effects,
             (_, Promise::AtMostOnce) => &mut self.duplicate_effects,
             (_, Promise::Unaltered) => &mut self.altered,
-            // The others need what a demo does not record.
+            // The others need parts that a demo does not record.
             _ => &mut self.not_atomic,
         }
     }
 
-    /// Whether every promise held.
+    /// Returns whether every promise held.
     pub(crate) fn holds(&self) -> bool {
         self.promises().iter().all(|breaches| breaches.is_empty())
     }
 
-    /// The breaches of all promises.
+    /// Returns the breaches of all promises.
     pub(crate) fn promises(&self) -> [&[Breach]; 7] {
         [
             &self.not_atomic,

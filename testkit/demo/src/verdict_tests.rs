@@ -1,4 +1,4 @@
-//! Broken histories, one per promise: the verdict must object to each, and to nothing else.
+//! Broken histories, one for each promise: the verdict must report that promise and no other.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use crate::CONSUMER;
 use crate::check::operations;
 use crate::producer::payload;
 
-/// A history as it was read, before the operations are added that follow from it.
+/// A history as it was read, without the operations that follow from it.
 #[derive(Clone)]
 struct Seen(History);
 
@@ -41,8 +41,8 @@ fn effect(row: &OutboxRow) -> Effect {
     Effect { id: row.id, content: record(row).content, ..Effect::default() }
 }
 
-/// Two customers with two orders each, all promises kept, one message published twice. Order 3 was
-/// rolled back.
+/// Returns a history of two customers with two orders each. All promises are kept, and one message
+/// is published twice. Order 3 was rolled back.
 fn good() -> Seen {
     let orders = [(1, "a", 1), (2, "b", 1), (4, "a", 2), (5, "b", 2)];
     let rows: Vec<OutboxRow> =
@@ -87,7 +87,7 @@ impl Seen {
         self.0.consumers[0].effects.as_mut().unwrap()
     }
 
-    /// A message with its effect.
+    /// Adds an effect of a message, with its inbox row.
     fn apply(&mut self, row: &OutboxRow) {
         self.effects().push(effect(row));
         self.inbox().push(InboxRow { id: row.id, ..InboxRow::default() });
@@ -101,7 +101,7 @@ impl Seen {
         Verdict::of(&History { operations: Some(operations), ..self.0 }, (400, 400))
     }
 
-    /// How many breaches each promise has, in the order of [`Verdict::promises`].
+    /// Returns the number of breaches of each promise, in the order of [`Verdict::promises`].
     fn breaches(self) -> [usize; 7] {
         self.verdict().promises().map(<[Breach]>::len)
     }

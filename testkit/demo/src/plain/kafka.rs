@@ -16,15 +16,15 @@ use super::{Copy, SOURCE};
 use crate::error::DemoError;
 use crate::{CONTENT_TYPE, KIND};
 
-/// For one request.
+/// Timeout of one request.
 const REQUEST: Duration = Duration::from_secs(10);
-/// How far a consumer is moved back, in messages per partition.
+/// Number of messages in each partition by which a consumer is moved back.
 const REWIND: i64 = 100;
 
 fn client(servers: &[String]) -> ClientConfig {
     let mut client = ClientConfig::new();
     client.set("bootstrap.servers", servers.join(",")).set("client.id", "relay-demo");
-    // Comes back soon after an outage.
+    // Reconnects soon after an outage.
     client.set("reconnect.backoff.max.ms", "500");
     client
 }
@@ -101,7 +101,7 @@ fn rewind_blocking(config: &ClientConfig, topic: &str, partitions: u16) -> Resul
 /// Removes a consumer group.
 ///
 /// # Errors
-/// [`DemoError::Unavailable`] when Kafka did not answer. A group that is missing is fine.
+/// [`DemoError::Unavailable`] if Kafka did not answer. A missing group is no error.
 pub(crate) async fn delete_group(servers: &[String], group: &str) -> Result<(), DemoError> {
     let what = "remove a consumer group from Kafka";
     let admin: AdminClient<DefaultClientContext> =

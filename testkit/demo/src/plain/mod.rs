@@ -1,5 +1,5 @@
-//! Plain broker clients, independent of the toolkit's: they deliver messages once more on purpose,
-//! read what was published, and move a consumer back to older offsets.
+//! Plain broker clients, independent of the toolkit's: they deliver copies on purpose, read what
+//! was published, and move a consumer back to older offsets.
 
 mod kafka;
 #[cfg(feature = "rabbitmq")]
@@ -16,7 +16,7 @@ use harness::topic_reader;
 
 pub(crate) use kafka::delete_group;
 
-/// A message that is delivered once more.
+/// A copy to deliver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Copy {
     /// The id of the original.
@@ -27,15 +27,14 @@ pub(crate) struct Copy {
     pub(crate) payload: Vec<u8>,
 }
 
-/// The CloudEvents source of copies: not the relay's, because identity for the inbox is the id
-/// alone.
+/// The CloudEvents source of copies. It differs from the relay's, because the inbox identifies
+/// messages by the id alone.
 const SOURCE: &str = "/demo/again";
 
-/// Delivers messages once more, with their own ids; returns when the broker has confirmed all of
-/// them.
+/// Delivers copies with the original ids. Returns when the broker has confirmed all of them.
 ///
 /// # Errors
-/// [`DemoError::Unavailable`] when the broker did not take them.
+/// [`DemoError::Unavailable`] if the broker did not accept them.
 pub(crate) async fn publish(broker: &BrokerSpec, copies: &[Copy]) -> Result<(), DemoError> {
     match broker {
         BrokerSpec::Kafka { servers, topic, .. } => kafka::publish(servers, topic, copies).await,
@@ -48,11 +47,11 @@ pub(crate) async fn publish(broker: &BrokerSpec, copies: &[Copy]) -> Result<(), 
     }
 }
 
-/// Reads everything that was published, in the broker's order; nothing where the broker keeps no
-/// log and has no second queue.
+/// Reads everything that was published, in the broker's order. `None` if the broker keeps no log
+/// and has no second queue.
 ///
 /// # Errors
-/// [`DemoError::Unavailable`] when the broker could not be read.
+/// [`DemoError::Unavailable`] if the broker could not be read.
 pub(crate) async fn read_log(broker: &BrokerSpec) -> Result<Option<Vec<Occurrence>>, DemoError> {
     let what = "read what was published";
     match broker {
@@ -69,11 +68,11 @@ pub(crate) async fn read_log(broker: &BrokerSpec) -> Result<Option<Vec<Occurrenc
     }
 }
 
-/// Moves a stopped consumer back to older offsets and tells how many messages it will receive
-/// again; zero where the broker has no offsets.
+/// Moves a stopped consumer back to older offsets. Returns how many messages it will receive again;
+/// zero if the broker has no offsets.
 ///
 /// # Errors
-/// [`DemoError::Unavailable`] when the broker refused.
+/// [`DemoError::Unavailable`] if the broker refused.
 pub(crate) async fn rewind(broker: &BrokerSpec) -> Result<u64, DemoError> {
     match broker {
         BrokerSpec::Kafka { servers, topic, partitions, group } => {

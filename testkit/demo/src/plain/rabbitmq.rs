@@ -8,7 +8,7 @@ use super::{Copy, SOURCE};
 use crate::error::DemoError;
 use crate::{CONTENT_TYPE, KIND};
 
-/// The reply code of an orderly goodbye (AMQP 0-9-1 specification, section 1.2).
+/// The reply code of an orderly end (AMQP 0-9-1 specification, section 1.2).
 const SUCCESS: u16 = 200;
 
 struct Session {

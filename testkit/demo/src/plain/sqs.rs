@@ -10,7 +10,7 @@ use crate::error::DemoError;
 use crate::target::BrokerSpec;
 use crate::{CONTENT_TYPE, KIND};
 
-/// Entries per request at most (SQS quotas).
+/// Maximum number of entries in a request (SQS quotas).
 const BATCH: usize = 10;
 
 async fn client(broker: &BrokerSpec) -> Client {
@@ -29,7 +29,7 @@ async fn client(broker: &BrokerSpec) -> Client {
     Client::new(&loader.load().await)
 }
 
-/// Sends copies and looks at the answer for each.
+/// Sends copies, and checks the answer for each.
 pub(super) async fn publish(broker: &BrokerSpec, copies: &[Copy]) -> Result<(), DemoError> {
     let what = "send to SQS again";
     let client = client(broker).await;
@@ -60,6 +60,6 @@ fn entry(
     if !fifo {
         return entry.build();
     }
-    // Another deduplication id than the original's, or SQS itself would drop the copy.
+    // Another deduplication id than the original's: otherwise SQS itself would drop the copy.
     entry.message_group_id(key).message_deduplication_id(format!("{id}-again")).build()
 }

@@ -1,5 +1,4 @@
-//! The broker: topics or queues of the run's own, how clients connect, and how it can go away for a
-//! moment.
+//! The broker: topics or queues of this run, connections of clients, and outages.
 
 use std::fmt::Write as _;
 
@@ -17,7 +16,7 @@ use url::Url;
 use super::url::BrokerUrl;
 use crate::error::DemoError;
 
-/// A broker as a child process needs it. Has no `Debug`: it may hold a password.
+/// The connection data of a broker for a child process. Has no `Debug`: it may hold a password.
 #[derive(Clone, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum BrokerSpec {
@@ -27,7 +26,7 @@ pub(crate) enum BrokerSpec {
         servers: Vec<String>,
         /// The topic of all messages.
         topic: String,
-        /// How many partitions it has.
+        /// Its number of partitions.
         partitions: u16,
         /// The consumer's group.
         group: String,
@@ -35,9 +34,9 @@ pub(crate) enum BrokerSpec {
     /// RabbitMQ.
     #[cfg(feature = "rabbitmq")]
     Rabbitmq {
-        /// Where it is.
+        /// The server's URL.
         url: String,
-        /// The exchange that relays publish to.
+        /// The exchange to which relays publish.
         exchange: String,
         /// The routing key of all messages.
         topic: String,
@@ -49,49 +48,50 @@ pub(crate) enum BrokerSpec {
     /// SQS.
     #[cfg(feature = "sqs")]
     Sqs {
-        /// Nothing for Amazon itself.
+        /// The endpoint; `None` for Amazon itself.
         endpoint: Option<String>,
-        /// Nothing for the environment's.
+        /// The region; `None` for that of the environment.
         region: Option<String>,
-        /// Access key and secret; nothing for the environment's.
+        /// Access key and secret; `None` for those of the environment.
         key: Option<(String, String)>,
         /// The queue.
         queue: String,
     },
 }
 
-/// How the broker goes away.
+/// The way in which the broker goes away.
 pub(crate) enum Outage {
-    /// It is inside this process.
+    /// It is a mock inside this process.
     Mock(Mock),
     /// Relays and consumers reach it through a proxy.
     #[cfg_attr(not(any(feature = "rabbitmq", feature = "sqs")), expect(dead_code, reason = "Kafka has none"))]
     Proxy(Proxy),
-    /// Not in this run, and why.
+    /// It does not go away in this run; the text says why.
     Impossible(&'static str),
 }
 
 /// A broker with everything that the run needs.
 pub(crate) struct Broker {
-    /// For relays and consumers: through the proxy, where there is one.
+    /// For relays and consumers: through the proxy, if there is one.
     pub(crate) spec: BrokerSpec,
     /// For the demo's own clients.
     pub(crate) direct: BrokerSpec,
-    /// How it goes away.
+    /// The way in which it goes away.
     pub(crate) outage: Outage,
-    /// For people: no secret in it.
+    /// Its name for people, without secrets.
     pub(crate) name: String,
 }
 
-/// Partitions of the topic, so that keys spread and share.
+/// Number of partitions of the topic, such that keys spread over them and share them.
 const PARTITIONS: u16 = 4;
-/// Seconds until an unsettled SQS message comes again: how long a crashed consumer holds its keys
-/// up.
+/// Seconds until an unsettled SQS message is delivered again. A crashed consumer delays its keys by
+/// this long.
 #[cfg(feature = "sqs")]
 const VISIBILITY_TIMEOUT_SECS: u32 = 4;
 
 impl Broker {
-    /// Makes topics and queues named after `run`, inside the process or on the broker at `url`.
+    /// Creates topics and queues with `run` in their names, inside the process or on the broker at
+    /// `url`.
     ///
     /// # Errors
     /// [`DemoError`]: the URL cannot be used, or the broker is away or refuses.
@@ -192,7 +192,7 @@ impl Broker {
         Ok(Self { spec, direct, outage: Outage::Proxy(proxy), name })
     }
 
-    /// Removes topics, queues and exchanges from a broker that somebody else runs.
+    /// Removes topics, queues and exchanges from a broker outside this process.
     pub(crate) async fn remove(&self) -> Result<(), DemoError> {
         if matches!(self.outage, Outage::Mock(_)) {
             return Ok(());
@@ -229,7 +229,7 @@ impl Broker {
 }
 
 impl BrokerSpec {
-    /// The topic of every message.
+    /// Returns the topic of every message.
     pub(crate) fn topic(&self) -> &str {
         match self {
             Self::Kafka { topic, .. } => topic,
@@ -240,7 +240,7 @@ impl BrokerSpec {
         }
     }
 
-    /// Whether the broker keeps the order of a key.
+    /// Returns whether the broker keeps the order of a key.
     pub(crate) fn is_ordered(&self) -> bool {
         match self {
             #[cfg(feature = "sqs")]
@@ -249,7 +249,7 @@ impl BrokerSpec {
         }
     }
 
-    /// Whether consumers start from offsets, which can be moved back.
+    /// Returns whether consumers start from offsets, which can be moved back.
     pub(crate) fn has_offsets(&self) -> bool {
         matches!(self, Self::Kafka { .. })
     }
@@ -288,13 +288,13 @@ impl BrokerSpec {
         text
     }
 
-    /// Opens what the consumer receives from.
+    /// Opens the consumer's subscription.
     pub(crate) async fn subscribe(&self) -> Result<Box<dyn Subscription>, SubscriptionError> {
         let operator = |error: brokers::InvalidSetting| SubscriptionError::operator(error.to_string());
         match self {
             Self::Kafka { servers, topic, partitions, group } => {
                 // Fixed partitions: there is one consumer at a time, and its successor need not
-                // wait until the group has given a crashed member up.
+                // wait until the group has given up a crashed member.
                 let mut config = kafka::GroupConfig::new(group, Vec::<String>::new());
                 config.partitions = (0..*partitions)
                     .map(|partition| kafka::Partition { topic: topic.clone(), partition })
@@ -330,15 +330,15 @@ impl BrokerSpec {
     }
 }
 
-/// Properties of clients that notice soon that the broker is gone or back, so that a run is short.
-/// Seen once with the mock cluster: a connection that stayed open through an outage and got no
-/// answer any more. Only a timeout finds that out.
+/// Properties with which clients soon notice that the broker is gone or back, so that a run is
+/// short. One run with the mock cluster had a connection that stayed open through an outage and got
+/// no answer any more. Only a timeout detects that.
 const KAFKA_PROPERTIES: [(&str, &str); 3] = [
-    // librdkafka's default: 10 s
+    // The default of librdkafka is 10 s.
     ("reconnect.backoff.max.ms", "500"),
-    // its default: 60 s
+    // The default is 60 s.
     ("socket.timeout.ms", "4000"),
-    // its default, for what is published: 30 s
+    // The default for producers is 30 s.
     ("request.timeout.ms", "3000"),
 ];
 

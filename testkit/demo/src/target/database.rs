@@ -15,10 +15,11 @@ use sqlx::{Sqlite, SqlitePool};
 
 use crate::error::DemoError;
 
-/// A database as a child process needs it. Has no `Debug`: the URL may hold a password.
+/// The connection data of a database for a child process. Has no `Debug`: the URL may hold a
+/// password.
 #[derive(Clone, serde::Serialize, serde::Deserialize)]
 pub(crate) struct DatabaseSpec {
-    /// Where it is.
+    /// The URL of the database.
     pub(crate) url: String,
     /// The schema of its tables; PostgreSQL only.
     pub(crate) schema: Option<String>,
@@ -34,7 +35,7 @@ pub(crate) enum Pool {
     Sqlite(SqlitePool),
 }
 
-/// Runs the same statements on whichever pool it is.
+/// Runs the same statements on either pool.
 macro_rules! on {
     ($pool:expr, $name:pat => $body:expr) => {
         match $pool {
@@ -48,32 +49,32 @@ pub(crate) use on;
 
 /// Both databases, with their tables.
 pub(crate) struct Databases {
-    /// Where orders are placed.
+    /// The database in which orders are placed.
     pub(crate) producer: DatabaseSpec,
-    /// Where effects are applied.
+    /// The database in which effects are applied.
     pub(crate) consumer: DatabaseSpec,
-    /// To the producer's.
+    /// Connections to the producer's database.
     pub(crate) producer_pool: Pool,
-    /// To the consumer's.
+    /// Connections to the consumer's database.
     pub(crate) consumer_pool: Pool,
-    /// For people: no secret in it.
+    /// The name for people, without secrets.
     pub(crate) name: String,
 }
 
 impl DatabaseSpec {
-    /// Which database it is.
+    /// Returns the dialect of the database.
     pub(crate) fn dialect(&self) -> Result<Dialect, DemoError> {
         outbox::connect::dialect_of(&self.url)
             .map_err(|error| DemoError::Usage(format!("--database: {error}")))
     }
 
-    /// The schema.
+    /// Returns the schema.
     pub(crate) fn schema(&self) -> Result<Option<Identifier>, DemoError> {
         let schema = self.schema.as_deref().map(Identifier::new).transpose();
         schema.map_err(|error| DemoError::Usage(error.to_string()))
     }
 
-    /// Options for connections to PostgreSQL that find their tables by the search path.
+    /// Returns options for PostgreSQL connections that find their tables through the search path.
     #[cfg(feature = "postgres")]
     pub(crate) fn postgres(&self) -> Result<PgConnectOptions, DemoError> {
         let options = outbox::connect::postgres_options(&self.url, false)
@@ -103,7 +104,7 @@ impl DatabaseSpec {
         })
     }
 
-    /// A URL by which every name is found through the search path.
+    /// Returns a URL with which every name is found through the search path.
     pub(crate) fn plain_url(&self) -> Result<String, DemoError> {
         let Some(schema) = &self.schema else { return Ok(self.url.clone()) };
         let mut url = url::Url::parse(&self.url).map_err(DemoError::during("read the database's URL"))?;
@@ -121,8 +122,8 @@ impl DatabaseSpec {
 }
 
 impl Databases {
-    /// Makes both databases: files in `directory`, or schemas named after `run` on the server at
-    /// `url`.
+    /// Creates both databases: files in `directory`, or schemas with `run` in their names on the
+    /// server at `url`.
     ///
     /// # Errors
     /// [`DemoError`]: the URL cannot be used, the server is away, or the role may not create
@@ -173,7 +174,7 @@ impl Databases {
         Ok(Self { producer, consumer, producer_pool, consumer_pool, name })
     }
 
-    /// Removes what was made on a server; files go with their directory.
+    /// Removes what was created on a server; files go with their directory.
     pub(crate) async fn remove(&self) -> Result<(), DemoError> {
         for (spec, pool) in [(&self.producer, &self.producer_pool), (&self.consumer, &self.consumer_pool)] {
             pool.close().await;
@@ -189,11 +190,11 @@ impl Databases {
     }
 }
 
-/// Connections of one pool: the producers', and a few for looking.
+/// Number of connections in one pool: for the producers, and a few for queries.
 const CONNECTIONS: u32 = 8;
 
 impl Pool {
-    /// One number.
+    /// Returns the count that a query selects.
     pub(crate) async fn count(&self, sql: &'static str) -> sqlx::Result<u64> {
         let count: i64 = on!(self, pool => sqlx::query_scalar(sql).fetch_one(pool).await?);
         Ok(count.unsigned_abs())
@@ -204,7 +205,7 @@ impl Pool {
     }
 }
 
-/// The toolkit's tables and the business's, in the producer's database and the consumer's.
+/// Creates the tables of the toolkit and of the business in both databases.
 async fn make_tables<DB: Workload>(
     pools: &(sqlx::Pool<DB>, sqlx::Pool<DB>),
     schemas: (Option<Identifier>, Option<Identifier>),

@@ -1,10 +1,10 @@
-//! The databases and the broker that the demo runs on, its own or named by URL.
+//! The databases and the broker of the demo: private ones, or named by URL.
 //!
 //! | file | what it holds |
 //! |---|---|
 //! | `database.rs` | two databases or schemas: the producer's and the consumer's |
-//! | `broker.rs` | topics, queues and where clients connect |
-//! | `url.rs` | a broker's URL taken apart |
+//! | `broker.rs` | topics, queues and the connections of clients |
+//! | `url.rs` | parses a broker's URL |
 
 mod broker;
 mod database;

@@ -1,36 +1,37 @@
-//! A broker's URL taken apart.
+//! Parses a broker's URL.
 
 use url::Url;
 
 use crate::error::DemoError;
 
-/// A broker that somebody else runs.
+/// A broker outside this process.
 pub(crate) enum BrokerUrl {
     /// Kafka's bootstrap servers, `host:port`.
     Kafka(Vec<String>),
-    /// RabbitMQ's URL as it is.
+    /// RabbitMQ's URL, unchanged.
     #[cfg_attr(not(feature = "rabbitmq"), allow(dead_code, reason = "refused"))]
     Rabbitmq(Url),
-    /// SQS or a server that speaks its protocol.
+    /// SQS, or a server with its protocol.
     #[cfg_attr(not(feature = "sqs"), allow(dead_code, reason = "refused"))]
     Sqs {
-        /// `http[s]://host[:port]`; nothing for Amazon itself, whose endpoint follows from the region.
+        /// `http[s]://host[:port]`; `None` for Amazon itself, whose endpoint follows from the
+        /// region.
         endpoint: Option<Url>,
-        /// The region; without one, the environment's.
+        /// The region; `None` for that of the environment.
         region: Option<String>,
-        /// Access key and secret; without them, the environment's.
+        /// Access key and secret; `None` for those of the environment.
         key: Option<(String, String)>,
         /// Whether the queue is a FIFO queue.
         fifo: bool,
     },
 }
 
-/// The forms of URL that are understood.
+/// The supported forms of a URL.
 const FORMS: &str = "use kafka://host:port, amqp://user:password@host/vhost, amqps://…, sqs+http://host:port or \
                      sqs+https://host, the last two with ?fifo=true for a FIFO queue";
 
 impl BrokerUrl {
-    /// Takes a URL apart.
+    /// Parses a URL.
     ///
     /// # Errors
     /// [`DemoError::Usage`], which never quotes the URL: it may hold a password.
@@ -74,7 +75,7 @@ fn sqs(http: &str, usage: impl Fn(&str) -> DemoError) -> Result<BrokerUrl, DemoE
     let host = url.host_str().ok_or_else(|| usage("the URL names no host"))?.to_owned();
     let mut key = url.password().map(|secret| (url.username().to_owned(), secret.to_owned()));
     if key.is_none() && url.scheme() == "http" {
-        // Servers for tests accept any credentials, but the protocol demands some.
+        // Servers for tests accept any credentials, but the protocol requires some.
         key = Some((String::from("demo"), String::from("demo")));
     }
     let amazon = host.ends_with(".amazonaws.com");
