@@ -2,8 +2,8 @@
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Microseconds of the machine's monotonic clock: the same one in every process, and it never
-/// jumps.
+/// Returns microseconds of the machine's monotonic clock. It is the same in every process, and
+/// never jumps.
 #[must_use]
 pub fn now() -> u64 {
     let at = clock_gettime(ClockId::Monotonic);

@@ -1,5 +1,5 @@
-//! Kafka Connect with Debezium's connector for PostgreSQL and its outbox router, in a process of
-//! its own.
+//! Kafka Connect with Debezium's connector for PostgreSQL and its outbox router, in a separate
+//! process.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -11,24 +11,24 @@ use url::Url;
 
 use crate::Failure;
 
-/// The folder with the jars; `cargo xtask` sets it.
+/// The variable with the folder of the jars; `cargo xtask` sets it.
 pub const JARS_VARIABLE: &str = "OUTBOX_DEBEZIUM_JARS";
 
-/// The folder with the jars, if this run has them.
+/// Returns the folder of the jars, if this run has them.
 #[must_use]
 pub fn jars() -> Option<PathBuf> {
     std::env::var_os(JARS_VARIABLE).filter(|folder| !folder.is_empty()).map(PathBuf::from)
 }
 
-/// One connector, and the worker that runs it. Lines of configuration override those before them.
+/// The options of one connector and its worker. Later lines of configuration override earlier ones.
 #[derive(Debug, Clone)]
 pub struct ConnectOptions {
-    /// Configuration, offsets and log. A second start with the same folder goes on where the first
-    /// has stopped.
+    /// The folder for configuration, offsets and log. A second start with the same folder continues
+    /// where the first one stopped.
     pub folder: PathBuf,
     /// The Kafka servers.
     pub servers: String,
-    /// The database, as a user who may read the slot and owns the table.
+    /// The URL of the database, with a user that may read the slot and owns the table.
     pub database: String,
     /// The table that is captured, with its schema.
     pub table: String,
@@ -36,11 +36,11 @@ pub struct ConnectOptions {
     pub slot: String,
     /// The publication.
     pub publication: String,
-    /// Options of the virtual machine, with blanks between them, such as `-Xmx1g`.
+    /// Options of the virtual machine, separated by blanks, such as `-Xmx1g`.
     pub java: String,
-    /// Further lines for the worker.
+    /// Additional lines for the worker.
     pub worker: String,
-    /// Further lines for the connector.
+    /// Additional lines for the connector.
     pub connector: String,
 }
 
@@ -52,10 +52,10 @@ pub struct Connect {
 }
 
 impl ConnectOptions {
-    /// Starts it; it is ready some seconds later.
+    /// Starts the worker, which is ready some seconds later.
     ///
     /// # Errors
-    /// No jars, no Java, or the folder cannot be written.
+    /// There are no jars or no Java, or the folder cannot be written.
     pub fn start(&self) -> Result<Connect, Failure> {
         let jars = jars().ok_or_else(|| format!("{JARS_VARIABLE} is not set"))?;
         std::fs::create_dir_all(&self.folder)?;
@@ -77,7 +77,7 @@ impl ConnectOptions {
         Ok(Connect { child, log })
     }
 
-    /// The file that it writes its log to.
+    /// Returns the path of its log.
     #[must_use]
     pub fn log(&self) -> PathBuf {
         self.folder.join("connect.log")
@@ -138,10 +138,10 @@ impl ConnectOptions {
 }
 
 impl Connect {
-    /// Fails when the worker has ended.
+    /// Fails if the worker has ended.
     ///
     /// # Errors
-    /// The end of its log.
+    /// The worker has ended. The text has the end of its log.
     pub fn check(&mut self) -> Result<(), Failure> {
         match self.child.try_wait()? {
             Some(status) => Err(self.failure(&format!("Kafka Connect has ended ({status})"))),
@@ -149,23 +149,23 @@ impl Connect {
         }
     }
 
-    /// An error with the end of the log.
+    /// Returns an error with the end of the log.
     #[must_use]
     pub fn failure(&self, what: &str) -> Failure {
         format!("{what}:\n{}", tail(&self.log)).into()
     }
 
-    /// Stops it in order: it stores how far it has read, and confirms that to the slot.
+    /// Stops it in order: it stores its position, and confirms that to the slot.
     ///
     /// # Errors
-    /// The operating system's.
+    /// The signal cannot be sent, or waiting fails.
     pub async fn stop(mut self) -> Result<(), Failure> {
         self.signal(Signal::TERM)?;
         self.child.wait().await?;
         Ok(())
     }
 
-    /// Makes it stand still, with its connections open.
+    /// Suspends it, with its connections open.
     ///
     /// # Errors
     /// It has ended.
@@ -173,7 +173,7 @@ impl Connect {
         self.signal(Signal::STOP)
     }
 
-    /// Makes it go on.
+    /// Resumes it.
     ///
     /// # Errors
     /// It has ended.
@@ -190,14 +190,14 @@ impl Connect {
     /// Kills it.
     ///
     /// # Errors
-    /// The operating system's.
+    /// The kill fails.
     pub async fn kill(mut self) -> Result<(), Failure> {
         self.child.kill().await?;
         Ok(())
     }
 }
 
-/// The last lines of a log.
+/// Returns the last lines of a log.
 fn tail(log: &Path) -> String {
     let text = std::fs::read_to_string(log).unwrap_or_default();
     let last: Vec<&str> = text.lines().rev().take(20).collect();

@@ -1,12 +1,12 @@
-//! The parts of a message that must not change on its way, as plain clients and the toolkit's own
-//! see them.
+//! The parts of a message that must not change on its way, as plain clients and the toolkit see
+//! them.
 
 use checker::{Content, Digest};
 
-/// Free headers of ours; a broker or a relay may add others.
+/// The prefix of our own headers; a broker or a relay may add others.
 pub const HEADER_PREFIX: &str = "storm-";
 
-/// The content of a message.
+/// Returns the content of a message.
 pub fn content<'a>(
     key: Option<&str>,
     payload: &[u8],

@@ -1,18 +1,18 @@
 //! The parts that the demo and the storm share: processes that are kept running and killed, the
-//! business of producers and consumers, what consumers write down, faults and their injector, and
-//! readers of what is there in the end. Tests and benchmarks share Debezium.
+//! workload of producers and consumers, journals, faults and their injector, and readers of the
+//! final state. Debezium is for tests and benchmarks.
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | [`processes`] | processes: kept running, killed, started with other variables |
-//! | [`faults`] | faults with their cures, a schedule of them from a seed, and their injector |
-//! | [`workload`] | the business: accounts, rows with a message each, effects |
-//! | [`payload`] | what a message says |
-//! | [`journal`] | journals, and a subscription that writes down what it hands out |
+//! | [`processes`] | processes: kept running, killed, restarted with other variables |
+//! | [`faults`] | faults with their cures, schedules of them from a seed, and their injector |
+//! | [`workload`] | the business: accounts, rows with one message each, effects |
+//! | [`payload`] | the payload of a message |
+//! | [`journal`] | journals, and a subscription that records its deliveries |
 //! | [`stores`] | databases, read with plain SQL |
-//! | [`topic_reader`] | what the broker has, read with plain clients |
+//! | [`topic_reader`] | the broker's content, read with plain clients |
 //! | [`connect`] | Debezium, in Kafka Connect |
-//! | [`content`], [`clock`] | what all of them need |
+//! | [`content`], [`clock`] | shared by all of them |
 
 pub mod clock;
 pub mod connect;
@@ -25,5 +25,5 @@ pub mod stores;
 pub mod topic_reader;
 pub mod workload;
 
-/// Why something could not be done.
+/// The error of anything that fails.
 pub type Failure = Box<dyn std::error::Error + Send + Sync>;

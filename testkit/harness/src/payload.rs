@@ -1,16 +1,16 @@
-//! The payload of a message, and the work that it asks of its consumer.
+//! The payload of a message, and the behaviour that it asks of its consumer.
 
-/// The work of the consumers' handler for a message.
+/// The behaviour of the consumers' handler for a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Hint {
-    /// Fails for the first time.
+    /// It fails the first time.
     FailOnce,
-    /// Fails always.
+    /// It always fails.
     FailAlways,
-    /// Refuses it.
+    /// It refuses the message.
     Reject,
-    /// Takes longer than any patience.
+    /// It takes longer than every timeout.
     Hang,
 }
 
@@ -21,16 +21,16 @@ pub struct Payload {
     pub row: String,
     /// Its number within its key.
     pub seq: u64,
-    /// Whether it may leave out of its turn: it is scheduled.
+    /// Whether it may leave out of its turn because it is scheduled.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub late: bool,
-    /// The handler's work.
+    /// The behaviour of the handler.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hint: Option<Hint>,
     /// The amount in the business row.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub cents: u64,
-    /// Weight.
+    /// Padding.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub pad: String,
 }

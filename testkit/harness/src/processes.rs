@@ -1,4 +1,4 @@
-//! Processes: kept running, killed, started with other settings.
+//! Processes: kept running, killed, restarted with other settings.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -23,14 +23,14 @@ pub enum Role {
     Producer,
     /// The `relay` program.
     Relay,
-    /// Receives and applies.
+    /// Receives and applies messages.
     Consumer,
     /// Runs sagas.
     Worker,
 }
 
 impl Role {
-    /// Its name in the singular.
+    /// Returns its name in the singular.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -42,7 +42,7 @@ impl Role {
     }
 }
 
-/// How a process is started.
+/// The command of a process.
 #[derive(Debug, Clone)]
 pub struct Recipe {
     /// The program.
@@ -51,17 +51,17 @@ pub struct Recipe {
     pub arguments: Vec<String>,
     /// Variables besides those of this process.
     pub environment: BTreeMap<String, String>,
-    /// Where its output goes, appended.
+    /// The file to which its output is appended.
     pub log: PathBuf,
 }
 
-/// Pause before a process that has ended is started again.
+/// Pause before a process that has ended is restarted.
 const RESTART: Duration = Duration::from_millis(300);
 
 struct Slot {
     role: Role,
     recipe: Recipe,
-    /// For one start only.
+    /// Variables for the next start only.
     next: BTreeMap<String, String>,
     pid: Option<Pid>,
     starts: u64,
@@ -69,12 +69,12 @@ struct Slot {
 
 type Slots = Arc<Mutex<BTreeMap<String, Slot>>>;
 
-/// The processes, each kept running until its role is [stopped](Self::stop): whichever way one
-/// ends, it is started again.
+/// The processes. Each is kept running until its role is [stopped](Self::stop): however it ends, it
+/// is restarted.
 #[derive(Default)]
 pub struct Processes {
     slots: Slots,
-    /// Roles that are over.
+    /// The roles that were stopped.
     over: watch::Sender<BTreeSet<Role>>,
     keepers: tokio::sync::Mutex<BTreeMap<Role, JoinSet<()>>>,
 }
@@ -88,37 +88,37 @@ impl Processes {
         self.keepers.lock().await.entry(role).or_default().spawn(keep(name, role, slots, over));
     }
 
-    /// All names, in order.
+    /// Returns all names, in order.
     #[must_use]
     pub fn names(&self) -> Vec<String> {
         lock(&self.slots).keys().cloned().collect()
     }
 
-    /// The names of one role, in order.
+    /// Returns the names of one role, in order.
     #[must_use]
     pub fn of(&self, role: Role) -> Vec<String> {
         lock(&self.slots).iter().filter(|(_, slot)| slot.role == role).map(|(name, _)| name.clone()).collect()
     }
 
-    /// Its process, unless it is between two lives.
+    /// Returns its process id, unless it is between two lives.
     #[must_use]
     pub fn pid(&self, name: &str) -> Option<Pid> {
         lock(&self.slots).get(name)?.pid
     }
 
-    /// How often it has been started.
+    /// Returns how often it has been started.
     #[must_use]
     pub fn starts(&self, name: &str) -> u64 {
         lock(&self.slots).get(name).map_or(0, |slot| slot.starts)
     }
 
-    /// Sends a signal. One that is between two lives gets none, which is fine.
+    /// Sends a signal. A process between two lives gets none, which is not an error.
     ///
     /// # Errors
     /// There is no process of this name.
     pub fn signal(&self, name: &str, signal: Signal) -> Result<(), Failure> {
-        // The keeper clears the pid right after the process was reaped: too soon for the number to
-        // come again.
+        // The keeper clears the process id right after the process was reaped, too soon for the
+        // number to be used again.
         let slots = lock(&self.slots);
         let slot = slots.get(name).ok_or_else(|| format!("there is no process {name:?}"))?;
         match slot.pid.map(|pid| kill_process(pid, signal)) {
@@ -127,7 +127,7 @@ impl Processes {
         }
     }
 
-    /// Gives its next start, and only that, another variable. Crash points, for example:
+    /// Sets another variable for its next start only. Crash points, for example:
     /// [`message::crash_points::VARIABLE`].
     ///
     /// # Errors
@@ -139,14 +139,14 @@ impl Processes {
         Ok(())
     }
 
-    /// Asks all of a role to end in order (SIGTERM), kills them after `limit`, and starts them no
-    /// more. Answers whether all of them ended by themselves.
+    /// Asks all processes of a role to end in order (SIGTERM), kills them after `limit`, and
+    /// restarts none. Returns whether all of them ended by themselves.
     pub async fn stop(&self, role: Role, limit: Duration) -> bool {
         self.over.send_modify(|over| {
             over.insert(role);
         });
         for name in self.of(role) {
-            // Stopped ones must run to hear the other signal.
+            // A suspended process must run to get the other signal.
             for signal in [Signal::TERM, Signal::CONT] {
                 let _ = self.signal(&name, signal);
             }
@@ -190,8 +190,8 @@ async fn keep(name: String, role: Role, slots: Slots, mut over: watch::Receiver<
     }
 }
 
-/// A command that the kernel kills when this process is gone, whichever way that went, so that
-/// nobody is left behind.
+/// Returns a command that the kernel kills when this process ends in any way, so that no process is
+/// left behind.
 #[cfg(target_os = "linux")]
 fn unless_orphaned(program: &Path) -> Command {
     let mut command = Command::new("setpriv");
@@ -200,20 +200,21 @@ fn unless_orphaned(program: &Path) -> Command {
     command
 }
 
-/// Other kernels offer nothing of the kind: a child goes with its parent only when that ends in
-/// order.
+/// Returns a plain command. Other kernels have no such feature: a child ends with its parent only
+/// if the parent ends in order.
 #[cfg(not(target_os = "linux"))]
 fn unless_orphaned(program: &Path) -> Command {
     Command::new(program)
 }
 
-/// Becomes the program in its arguments, if the process named by `$0` is still the parent: one that
-/// was gone before the kernel was asked to watch it is never missed.
+/// A script that becomes the program in its arguments if the process `$0` is still the parent. A
+/// parent that ended before the kernel was asked to watch it would never be noticed.
 #[cfg(target_os = "linux")]
 const UNLESS_ORPHANED: &str = r#"[ "$PPID" = "$0" ] && exec "$@""#;
 
-/// Starts a process, unless it is `over`. That is asked for with the slots locked: whoever ends a
-/// role says so first and signals afterwards, so that a process is either not started or signalled.
+/// Starts a process, unless it is `over`. That is checked while the slots are locked. To stop a
+/// role, the role is marked first and signalled afterwards. So a process is either not started, or
+/// gets the signal.
 fn start(
     name: &str,
     slots: &Slots,

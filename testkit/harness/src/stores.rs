@@ -1,4 +1,4 @@
-//! Reads both databases with plain SQL: the same for both but for their types.
+//! Reads both databases with plain SQL, which is the same for both except for their types.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -31,7 +31,7 @@ impl Plain {
     /// Connects.
     ///
     /// # Errors
-    /// The URL is none of a known database, or the database does not answer.
+    /// The URL belongs to no known database, or the database does not answer.
     pub async fn open(url: &str) -> Result<Self, Failure> {
         Ok(match outbox::connect::dialect_of(url)? {
             #[cfg(feature = "postgres")]
@@ -53,7 +53,7 @@ impl Plain {
     }
 }
 
-/// Runs the same statements on whichever connection it is.
+/// Runs the same statements on either connection.
 macro_rules! on {
     ($plain:expr, $connection:ident => $body:expr) => {
         match $plain {
@@ -67,11 +67,11 @@ macro_rules! on {
 const UUID: &str = "a message id in the database is no UUID";
 
 impl Plain {
-    /// Reads the business rows. `payload` makes what a row's message must say of its name, account,
-    /// number and cents, where that follows from them.
+    /// Reads the business rows. `payload` returns the digest of the message's payload from a row's
+    /// name, account, number and cents, if it follows from them.
     ///
     /// # Errors
-    /// The database's, or a row that cannot be.
+    /// The query fails, or a row cannot be valid.
     pub async fn business(
         &mut self,
         payload: impl Fn(&str, &str, u64, u64) -> Option<Digest>,
@@ -88,7 +88,7 @@ impl Plain {
     /// Reads the outbox.
     ///
     /// # Errors
-    /// The database's, or a row that cannot be.
+    /// The query fails, or a row cannot be valid.
     pub async fn outbox(&mut self) -> Result<Vec<OutboxRow>, Failure> {
         let postgres = "SELECT id, CAST(message_id AS text) AS message_id, topic, key, payload, \
                         CAST(headers AS text) AS headers, \
@@ -114,7 +114,7 @@ impl Plain {
     /// Reads the parked entries.
     ///
     /// # Errors
-    /// The database's, or a row that cannot be.
+    /// The query fails, or a row cannot be valid.
     pub async fn parked(&mut self) -> Result<Vec<Parked>, Failure> {
         let sql = "SELECT CAST(message_id AS text), state FROM outbox_exception";
         let rows: Vec<(String, String)> = on!(self, c => sqlx::query_as(sql).fetch_all(c).await?);
@@ -135,7 +135,7 @@ impl Plain {
     /// Reads the inbox, the effects and the dead letters of a consumer.
     ///
     /// # Errors
-    /// The database's, or a row that cannot be.
+    /// The query fails, or a row cannot be valid.
     pub async fn consumer(&mut self, name: &str, dead_lettered_by: &str) -> Result<Consumer, Failure> {
         Ok(Consumer {
             name: name.into(),
@@ -191,10 +191,10 @@ impl Plain {
         rows.into_iter().map(letter).collect()
     }
 
-    /// Reads how leases went from one to another. Only PostgreSQL is watched.
+    /// Reads how leases changed hands. Only PostgreSQL records that.
     ///
     /// # Errors
-    /// The database's.
+    /// The query fails.
     #[cfg(feature = "postgres")]
     pub async fn leases(&mut self) -> Result<Option<Vec<LeaseEvent>>, Failure> {
         let Self::Postgres(connection) = self else { return Ok(None) };
@@ -209,7 +209,7 @@ impl Plain {
                 under.insert(session, (epoch, Arc::clone(&holder)));
                 events.push(LeaseEvent::Granted { lease, epoch, holder });
             } else {
-                // A session that never took the lease has no epoch of its own.
+                // A session that never acquired the lease has no epoch.
                 let (epoch, holder) = under.get(&session).cloned().unwrap_or((0, "nobody".into()));
                 let what = if moved { "checkpoint" } else { "renewal or release" };
                 events.push(LeaseEvent::Wrote { lease, epoch, holder, applied: true, what: what.into() });
@@ -218,17 +218,17 @@ impl Plain {
         Ok(Some(events))
     }
 
-    /// Reads the messages that are in the outbox and not beside it.
+    /// Reads the messages in the outbox that are not parked.
     pub async fn left(&mut self) -> Result<HashSet<String>, Failure> {
-        // Not by an anti-join: there is no index on the ids of the entries beside it.
+        // Not an anti-join: the ids of parked entries have no index.
         let sql = "SELECT CAST(message_id AS text) FROM outbox_message EXCEPT \
                    SELECT CAST(message_id AS text) FROM outbox_exception";
         self.ids(sql, []).await
     }
 
-    /// Counts the parked entries that will move by themselves: scheduled, retrying, held behind
-    /// nothing dead. Counts the parked messages that still move; those for the topic that nobody
-    /// has made stay where they are.
+    /// Counts the parked entries that will move by themselves: scheduled, retrying, and held
+    /// without a dead entry of their key. Those for the topic that does not exist stay where they
+    /// are.
     pub async fn moving(&mut self, nowhere: &str) -> Result<[u64; 3], Failure> {
         let sql = "SELECT count(CASE WHEN state = 'scheduled' THEN 1 END), \
                    count(CASE WHEN state = 'retrying' THEN 1 END), \
@@ -240,7 +240,7 @@ impl Plain {
         Ok([scheduled, retrying, held].map(i64::unsigned_abs))
     }
 
-    /// Reads the messages that a consumer has decided about.
+    /// Reads the messages that a consumer has decided.
     pub async fn decided(&mut self, name: &str, dead_lettered_by: &str) -> Result<HashSet<String>, Failure> {
         let sql = "SELECT message_id FROM effect WHERE consumer = $1 UNION \
                    SELECT CAST(message_id AS text) FROM inbox_dead_letter WHERE consumer = $2 AND message_id IS NOT NULL";
@@ -262,10 +262,10 @@ impl Plain {
         Ok(ids.into_iter().collect())
     }
 
-    /// Reads sessions inside a transaction, and prepared transactions, of this database.
+    /// Reads sessions of this database that are in a transaction, and prepared transactions.
     ///
     /// # Errors
-    /// The database\'s.
+    /// The query fails.
     #[cfg(feature = "postgres")]
     pub async fn open_transactions(&mut self) -> Result<Vec<String>, Failure> {
         let Self::Postgres(connection) = self else { return Ok(Vec::new()) };
@@ -277,14 +277,14 @@ impl Plain {
         Ok(sqlx::query_scalar(sql).fetch_all(connection).await?)
     }
 
-    /// Who holds a lease.
+    /// Reads the holders of leases.
     pub async fn holders(&mut self) -> Result<Vec<String>, Failure> {
         let sql = "SELECT holder FROM outbox_relay WHERE holder IS NOT NULL";
         Ok(on!(self, c => sqlx::query_scalar(sql).fetch_all(c).await?))
     }
 
-    /// Messages of which chunks are missing, except those that have a dead letter: one that is
-    /// delivered once more after it was given up leaves its chunks until they expire.
+    /// Reads the messages of which chunks are missing, except those with a dead letter. If such a
+    /// message is delivered again, it leaves its chunks until they expire.
     pub async fn incomplete(&mut self) -> Result<Vec<(Uuid, String)>, Failure> {
         let sql = "SELECT CAST(s.message_id AS text), \
                    s.consumer || ' has chunks of ' || s.topic || ' ' || \
@@ -298,11 +298,11 @@ impl Plain {
     }
 }
 
-/// Session, relay, epoch before, epoch, holder, whether the cursor moved.
+/// Session, relay, previous epoch, epoch, holder, and whether the cursor moved.
 #[cfg(feature = "postgres")]
 type LeaseChange = (i64, String, Option<i64>, i64, Option<String>, bool);
 
-/// Few texts, of which many rows have one.
+/// Interned texts: few texts, each in many rows.
 #[derive(Default)]
 struct Scopes(HashMap<String, Arc<str>>);
 

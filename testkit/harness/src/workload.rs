@@ -1,5 +1,5 @@
-//! The business: accounts whose rows producers contend for, rows with a message each, effects of
-//! consumers. Plain SQL, the same for both databases but for what they do not share.
+//! The business: accounts whose rows producers contend for, rows with one message each, effects of
+//! consumers. Plain SQL, the same for both databases as far as possible.
 
 #[cfg(feature = "postgres")]
 use sqlx::Postgres;
@@ -7,19 +7,19 @@ use sqlx::Sqlite;
 
 /// The statements of the business.
 pub trait Workload: outbox::Dialect + inbox::dialect::Dialect {
-    /// Makes the producers' tables.
+    /// Creates the producers' tables.
     fn create_business(connection: &mut Self::Connection) -> impl Future<Output = sqlx::Result<()>> + Send;
 
-    /// Makes the consumers' table.
+    /// Creates the consumers' table.
     fn create_effects(connection: &mut Self::Connection) -> impl Future<Output = sqlx::Result<()>> + Send;
 
-    /// Locks an account until the transaction ends, and answers its next number.
+    /// Locks an account until the transaction ends, and returns its next number.
     fn next_number(
         connection: &mut Self::Connection,
         account: &str,
     ) -> impl Future<Output = sqlx::Result<u64>> + Send;
 
-    /// Writes a business row; one that is there already stays.
+    /// Writes a business row; keeps one that exists already.
     fn insert_row(
         connection: &mut Self::Connection,
         row: &str,
@@ -34,7 +34,7 @@ pub trait Workload: outbox::Dialect + inbox::dialect::Dialect {
     /// Rolls back to the savepoint.
     fn undo(connection: &mut Self::Connection) -> impl Future<Output = sqlx::Result<()>> + Send;
 
-    /// Applies a message: appends a row, without any check whether it was done before.
+    /// Applies a message: appends a row, without checking for an earlier one.
     fn apply(
         connection: &mut Self::Connection,
         effect: &Effect<'_>,
@@ -44,15 +44,15 @@ pub trait Workload: outbox::Dialect + inbox::dialect::Dialect {
 /// An effect of a message.
 #[derive(Debug)]
 pub struct Effect<'a> {
-    /// Under which name.
+    /// The consumer's name.
     pub consumer: &'a str,
-    /// For whom.
+    /// The scope, such as a tenant.
     pub scope: &'a str,
-    /// Which message.
+    /// The message.
     pub id: uuid::Uuid,
     /// Its ordering key.
     pub key: &'a str,
-    /// The amount that it is about.
+    /// The amount.
     pub cents: u64,
     /// Digest of its payload, hexadecimal.
     pub payload: &'a str,

@@ -1,9 +1,8 @@
-//! A proxy before RabbitMQ that keeps the confirms for one routing key back.
+//! A proxy in front of RabbitMQ that keeps back the confirms for one routing key.
 //!
-//! It reads the frames that pass: a publish says which routing key its channel is busy with, and a
-//! confirm belongs to the channel it comes on. So it needs channels that publish for one routing
-//! key at a time. Confirms of a channel that has been closed are never let go: the number of the
-//! channel may be another one's by then.
+//! It reads the frames that pass: a publish shows the routing key that its channel uses, and a
+//! confirm belongs to its channel. So it needs channels that publish for one routing key at a time.
+//! Confirms of a closed channel are never released: another channel may have its number by then.
 
 use std::collections::HashMap;
 use std::io;
@@ -16,18 +15,18 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
-/// AMQP 0-9-1: a method frame; its class and method for publishing, for both kinds of confirm, and
-/// for the end of a channel, from the server's side and from the client's.
+/// AMQP 0-9-1: a method frame; class and method of a publish, of both kinds of confirm, and of the
+/// end of a channel, from the server and from the client.
 const METHOD: u8 = 1;
 const PUBLISH: (u16, u16) = (60, 40);
 const ACK: (u16, u16) = (60, 80);
 const NACK: (u16, u16) = (60, 120);
 const CHANNEL_CLOSE: (u16, u16) = (20, 40);
 const CHANNEL_CLOSED: (u16, u16) = (20, 41);
-/// Frames of one connection that wait to be passed on.
+/// Maximum number of frames of one connection that wait to be passed on.
 const FRAMES_MAX: usize = 64;
 
-/// The proxy; it stops when this is dropped.
+/// The proxy. It stops when this is dropped.
 #[derive(Debug)]
 pub struct AmqpProxy {
     address: SocketAddr,
@@ -39,7 +38,7 @@ impl AmqpProxy {
     /// Listens on a free port of this machine and connects every client to `server` (`host:port`).
     ///
     /// # Errors
-    /// No port can be had.
+    /// No port is free.
     pub async fn start(server: impl Into<String>, routing_key: impl Into<String>) -> io::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let address = listener.local_addr()?;
@@ -63,27 +62,27 @@ impl AmqpProxy {
         Ok(Self { address, silent, _accepting: accepting })
     }
 
-    /// Where it listens.
+    /// Returns the address at which it listens.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Keeps confirms back from now on, or lets those that were kept back go.
+    /// Keeps confirms back from now on, or releases those that were kept back.
     pub fn silence(&self, is_silent: bool) {
         self.silent.send_replace(is_silent);
     }
 }
 
-/// Carries frames both ways until either end is gone; then both are.
+/// Carries frames both ways until either end is gone, and then closes both.
 async fn serve(client: TcpStream, server: String, silenced: Silenced) {
     let Ok(server) = TcpStream::connect(&server).await else { return };
-    // Latency as without a proxy; a refusal changes nothing else.
+    // Keeps latency as low as without a proxy. If it is refused, nothing else changes.
     let _ = (client.set_nodelay(true), server.set_nodelay(true));
     let (from_client, to_client) = client.into_split();
     let (from_server, to_server) = server.into_split();
     let channels = Channels::default();
-    // A frame is read by a task of its own: half of one must not get lost when the silence ends.
+    // A separate task reads frames: the end of a silence must not lose half of one.
     let (frames, arrived) = mpsc::channel(FRAMES_MAX);
     tokio::select! {
         () = requests(from_client, to_server, Arc::clone(&channels)) => {}
@@ -92,7 +91,7 @@ async fn serve(client: TcpStream, server: String, silenced: Silenced) {
     }
 }
 
-/// The routing key that each channel last published with.
+/// The routing key with which each channel published last.
 type Channels = Arc<Mutex<HashMap<u16, String>>>;
 
 struct Silenced {
@@ -101,7 +100,7 @@ struct Silenced {
 }
 
 impl Silenced {
-    /// Whether this is a confirm that is kept back now.
+    /// Returns whether this is a confirm to keep back now.
     fn concerns(&self, frame: &Frame, channels: &Channels) -> bool {
         let key = || channels.lock().unwrap_or_else(PoisonError::into_inner).get(&frame.channel()).cloned();
         *self.is_silent.borrow()
@@ -110,7 +109,7 @@ impl Silenced {
     }
 }
 
-/// A frame as it came.
+/// A frame in its original bytes.
 struct Frame(Vec<u8>);
 
 impl Frame {
@@ -133,8 +132,8 @@ impl Frame {
         Some((u16::from_be_bytes([payload[0], payload[1]]), u16::from_be_bytes([payload[2], payload[3]])))
     }
 
-    /// Of a publish: behind class, method and a reserved number stand the exchange and the routing
-    /// key.
+    /// Returns the routing key of a publish. The exchange and the routing key follow class, method
+    /// and a reserved number.
     fn routing_key(&self) -> Option<String> {
         let exchange_len = usize::from(*self.0.get(13)?);
         let at = 14 + exchange_len;
@@ -210,20 +209,20 @@ mod tests {
 
     const CHANNEL: u16 = 1;
 
-    /// A method frame with these arguments.
+    /// Returns a method frame with these arguments.
     fn frame((class, method): (u16, u16), arguments: &[u8]) -> Vec<u8> {
         let payload = [&class.to_be_bytes()[..], &method.to_be_bytes(), arguments].concat();
         let len = u32::try_from(payload.len()).unwrap_or_default();
         [&[METHOD][..], &CHANNEL.to_be_bytes(), &len.to_be_bytes(), &payload, &[0xce]].concat()
     }
 
-    /// A reserved number, an exchange, a routing key.
+    /// Returns a publish: a reserved number, an exchange, a routing key.
     fn publish(key: &str) -> Vec<u8> {
         let key_len = u8::try_from(key.len()).unwrap_or_default();
         frame(PUBLISH, &[&[0, 0, 2, b'e', b'x', key_len][..], key.as_bytes(), &[0]].concat())
     }
 
-    /// A client and its server on both sides of a proxy, after a publish with this key.
+    /// Returns a proxy between a client and its server, after a publish with this key.
     async fn published(key: &str) -> io::Result<(AmqpProxy, TcpStream, TcpStream)> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let proxy = AmqpProxy::start(listener.local_addr()?.to_string(), "silent").await?;
@@ -268,7 +267,7 @@ mod tests {
         server.write_all(&[&ack[..], &closed].concat()).await?;
         assert_arrives(&mut client, &closed).await?;
         proxy.silence(false);
-        // A frame that was let go would have come by then, before the next one.
+        // A released frame would have arrived by then, before the next one.
         tokio::time::sleep(std::time::Duration::from_millis(100)).await;
         server.write_all(&closed).await?;
         assert_arrives(&mut client, &closed).await

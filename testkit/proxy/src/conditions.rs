@@ -6,24 +6,24 @@ use std::time::Duration;
 /// The state of the network. The default is a healthy one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Conditions {
-    /// From the client to the server.
+    /// The direction from the client to the server.
     pub requests: Flow,
-    /// From the server to the client.
+    /// The direction from the server to the client.
     pub answers: Flow,
-    /// New connections are reset at once; open ones stay.
+    /// Whether new connections are reset at once; open ones stay.
     pub refuse: bool,
 }
 
-/// One way through the network.
+/// One direction of the network.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flow {
-    /// Added to the time of every chunk.
+    /// The delay of every chunk.
     pub delay: Duration,
-    /// A random part up to this is added to the delay of every chunk.
+    /// The maximum of a random addition to the delay of every chunk.
     pub jitter: Duration,
-    /// The throughput of each connection; nothing for no limit.
+    /// The throughput of each connection; `None` for no limit.
     pub bytes_per_second: Option<NonZeroU32>,
-    /// Whether bytes arrive at all.
+    /// Whether bytes arrive.
     pub pass: Pass,
 }
 
@@ -33,12 +33,12 @@ pub enum Pass {
     /// They arrive.
     #[default]
     Forward,
-    /// They wait and arrive once this is over, as packets do that TCP sends again.
+    /// They wait and arrive once this is over, like packets that TCP retransmits.
     Hold,
-    /// They never arrive. A connection that has lost a byte is reset once this is over: it has a
-    /// hole.
+    /// They never arrive. A connection that has lost a byte is reset once this is over, because it
+    /// has a hole.
     Lose,
-    /// So many more bytes of each connection arrive, then it is reset on both ends.
+    /// This many more bytes of each connection arrive, then it is reset on both ends.
     CutAfter(u64),
 }
 
@@ -54,14 +54,14 @@ pub enum Way {
 /// An end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum End {
-    /// Who connected.
+    /// The end that connected.
     Client,
-    /// Who was connected to.
+    /// The end that accepted.
     Server,
 }
 
 impl Conditions {
-    /// The network in one direction.
+    /// Returns the network in one direction.
     #[must_use]
     pub fn flow(&self, way: Way) -> &Flow {
         match way {
@@ -70,7 +70,7 @@ impl Conditions {
         }
     }
 
-    /// The network in one direction, to be changed.
+    /// Returns the network in one direction, to change it.
     pub fn flow_mut(&mut self, way: Way) -> &mut Flow {
         match way {
             Way::Requests => &mut self.requests,

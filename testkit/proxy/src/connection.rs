@@ -1,4 +1,4 @@
-//! One client and its server, until either ends or the network says so.
+//! One client and its server, until either of them or the network ends the connection.
 
 use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpStream;
@@ -9,15 +9,15 @@ use crate::counts::{Counters, count};
 use crate::pump::{Ended, Pump};
 use crate::server::State;
 
-/// How a connection ends.
+/// The end of a connection.
 enum Ending {
-    /// Its ends finished it, or the proxy itself ends.
+    /// Both ends finished it, or the proxy itself ends.
     Closed,
-    /// One end broke it: the other one learns it the same way.
+    /// One end broke it, and the other end is reset as well.
     Lost,
     /// The network breaks it.
     Cut,
-    /// One end has gone; the other one is not told.
+    /// One end has gone, and the other end does not learn it.
     Abandoned(End),
 }
 
@@ -38,7 +38,7 @@ pub(crate) async fn serve(
         return reset(client);
     };
     count(&counters.connected);
-    // Latency as without a proxy; a refusal changes nothing else.
+    // Keeps latency as low as without a proxy. If it is refused, nothing else changes.
     let _ = (client.set_nodelay(true), server.set_nodelay(true));
     let fate = tokio::select! {
         fate = carry(&mut client, &mut server, &state, counters) => fate,
@@ -64,7 +64,7 @@ pub(crate) async fn serve(
     }
 }
 
-/// Carries bytes both ways until that ends.
+/// Carries bytes both ways until the connection ends.
 async fn carry(
     client: &mut TcpStream,
     server: &mut TcpStream,
@@ -87,7 +87,7 @@ async fn carry(
     }
 }
 
-/// Waits for the next order that concerns a connection of this beginning.
+/// Waits for the next command that concerns a connection with this beginning.
 async fn ordered(begun: State, mut state: watch::Receiver<State>) -> Ending {
     let changed = |state: &State| state.cuts != begun.cuts || state.abandoned != begun.abandoned;
     match state.wait_for(changed).await {
@@ -97,7 +97,7 @@ async fn ordered(begun: State, mut state: watch::Receiver<State>) -> Ending {
     }
 }
 
-/// Takes what this end still says, answers nothing, and breaks the connection once the network
+/// Reads what this end still sends, answers nothing, and resets the connection once the network
 /// heals.
 async fn leave_waiting(mut end: TcpStream, begun: State, mut state: watch::Receiver<State>) {
     let mut said = vec![0; 4 << 10];
@@ -109,8 +109,8 @@ async fn leave_waiting(mut end: TcpStream, begun: State, mut state: watch::Recei
     reset(end);
 }
 
-/// Closes with RST instead of FIN.
+/// Closes a connection with RST instead of FIN.
 fn reset(end: TcpStream) {
-    // Without it the end is closed politely, which its peer has to bear as well.
+    // If this fails, the connection ends with FIN, which the peer must handle as well.
     let _ = end.set_zero_linger();
 }

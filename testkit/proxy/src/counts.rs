@@ -9,7 +9,7 @@ use crate::conditions::Way;
 pub struct Counts {
     /// Connections that reached the server.
     pub connected: u64,
-    /// Connections reset at once: refused, or the server was away.
+    /// Connections reset at once: refused, or because the server was away.
     pub refused: u64,
     /// Open connections that the network reset, on either end.
     pub reset: u64,

@@ -1,11 +1,11 @@
-//! A TCP proxy whose network goes wrong on command.
+//! A TCP proxy with network faults on command.
 //!
-//! Clients connect to the [`Proxy`] instead of the server. [`Conditions`] say as data how its
-//! network behaves: for each way latency, bandwidth, and whether bytes pass, wait, get lost, or
-//! pass up to a place where the connection breaks. Events of one moment are methods:
-//! [`Proxy::cut`], [`Proxy::abandon`]. [`Proxy::heal`] ends all of it.
+//! Clients connect to the [`Proxy`] instead of the server. [`Conditions`] describe its network as
+//! data: for each direction latency and bandwidth, and whether bytes pass, wait, get lost, or pass
+//! up to a point at which the connection breaks. Events are methods: [`Proxy::cut`],
+//! [`Proxy::abandon`]. [`Proxy::heal`] ends everything.
 //!
-//! | fault | how |
+//! | fault | command |
 //! |---|---|
 //! | latency, jitter, bandwidth | [`Flow::delay`], [`Flow::jitter`], [`Flow::bytes_per_second`] |
 //! | a cut, with RST on both ends | [`Proxy::cut`] |
@@ -17,12 +17,13 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | `conditions` | [`Conditions`], [`Flow`], [`Pass`], [`Way`], [`End`]: what the network does |
+//! | `conditions` | [`Conditions`], [`Flow`], [`Pass`], [`Way`], [`End`]: the state of the network
+//! |
 //! | `server` | [`Proxy`]: the listener and its commands |
-//! | `connection` | one client and its server, until either ends or the network says so |
-//! | `pump` | one way of one connection |
-//! | `counts` | [`Counts`]: what has happened so far |
-//! | `amqp` | [`AmqpProxy`]: before RabbitMQ, keeps the confirms for one routing key back |
+//! | `connection` | one client and its server, until either of them or the network ends it |
+//! | `pump` | one direction of one connection |
+//! | `counts` | [`Counts`] of connections and bytes so far |
+//! | `amqp` | [`AmqpProxy`]: in front of RabbitMQ, keeps back the confirms for one routing key |
 
 mod amqp;
 mod conditions;

@@ -1,4 +1,4 @@
-//! One way of one connection.
+//! One direction of one connection.
 
 use std::io;
 use std::time::Duration;
@@ -10,22 +10,22 @@ use crate::conditions::{Flow, Pass, Way};
 use crate::counts::Counters;
 use crate::server::State;
 
-/// Bytes taken over at a time.
+/// Maximum number of bytes that are read at once.
 const CHUNK_BYTES: usize = 16 << 10;
 
-/// Pieces per second that a limited throughput is cut into, so that it flows rather than jumps.
+/// Number of pieces per second into which a limited throughput is divided, so that it flows evenly.
 const PIECES_PER_SECOND: u32 = 20;
 
-/// How one way ended.
+/// The end of one direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ended {
-    /// Its sender said that nothing more comes.
+    /// Its sender has finished.
     Finished,
     /// The network breaks the connection.
     Broken,
 }
 
-/// One way of one connection.
+/// One direction of one connection.
 pub(crate) struct Pump<'a> {
     pub(crate) way: Way,
     pub(crate) state: watch::Receiver<State>,
@@ -50,8 +50,8 @@ impl Pump<'_> {
             }
             let limit = chunk(&flow, until_cut.left);
             let count = tokio::select! {
-                // Nothing is taken over that could not be passed on: the sender's buffers fill, as
-                // they do for real.
+                // Reads only what can be passed on: the sender's buffers fill, as on a real
+                // network.
                 read = from.read(&mut buffer[..limit]), if flow.pass != Pass::Hold => read?,
                 changed = self.state.changed() => match changed {
                     Ok(()) => continue,
@@ -84,7 +84,7 @@ impl Pump<'_> {
         *self.state.borrow_and_update().conditions.flow(self.way)
     }
 
-    /// Waits while bytes are held; nothing once the proxy has ended.
+    /// Waits while bytes are held. `None` once the proxy has ended.
     async fn passable(&mut self) -> Option<Pass> {
         let way = self.way;
         let state = self.state.wait_for(|state| state.conditions.flow(way).pass != Pass::Hold).await;
@@ -92,7 +92,7 @@ impl Pump<'_> {
     }
 }
 
-/// Bytes until the cut, counted from the moment at which it was ordered.
+/// The number of bytes until the cut, counted from the command.
 #[derive(Default)]
 struct Countdown {
     ordered: Option<u64>,
@@ -107,7 +107,7 @@ impl Countdown {
         }
     }
 
-    /// How many of the bytes arrive.
+    /// Returns how many of the bytes arrive.
     fn take(&mut self, pass: Pass, count: usize) -> usize {
         self.see(pass);
         let Some(left) = &mut self.left else { return count };
@@ -117,14 +117,14 @@ impl Countdown {
     }
 }
 
-/// Bytes to take over at once; at least one.
+/// Returns how many bytes to read at once; at least one.
 fn chunk(flow: &Flow, until_cut: Option<u64>) -> usize {
     let paced = flow.bytes_per_second.map_or(CHUNK_BYTES, |rate| (rate.get() / PIECES_PER_SECOND) as usize);
     let cut = until_cut.map_or(CHUNK_BYTES, |bytes| usize::try_from(bytes).unwrap_or(CHUNK_BYTES));
     CHUNK_BYTES.min(paced).min(cut).max(1)
 }
 
-/// How long so many bytes occupy the line.
+/// Returns how long this many bytes occupy the line.
 fn time_of(count: usize, flow: &Flow) -> Duration {
     flow.bytes_per_second.map_or(Duration::ZERO, |rate| Duration::from_secs(count as u64) / rate.get())
 }

@@ -16,15 +16,15 @@ use crate::counts::{Counters, Counts};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct State {
     pub(crate) conditions: Conditions,
-    /// How often all connections were cut.
+    /// Number of cuts of all connections.
     pub(crate) cuts: u64,
-    /// How often an end has gone, and which one the last time.
+    /// Number of times that an end went away, and which end it was the last time.
     pub(crate) abandoned: (u64, End),
-    /// How often the network was healed.
+    /// Number of times that the network was healed.
     pub(crate) heals: u64,
 }
 
-/// A running proxy. It stops when this is dropped, and its connections with it.
+/// A running proxy. When it is dropped, it stops with all its connections.
 #[derive(Debug)]
 pub struct Proxy {
     address: SocketAddr,
@@ -39,7 +39,7 @@ impl Proxy {
     /// (`host:port`).
     ///
     /// # Errors
-    /// The port cannot be had.
+    /// The port is not free.
     pub async fn start(port: u16, upstream: impl Into<String>) -> io::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await?;
         let address = listener.local_addr()?;
@@ -53,19 +53,19 @@ impl Proxy {
         Ok(Self { address, upstream, state, counters, _accepting: accepting })
     }
 
-    /// Where it listens.
+    /// Returns the address at which it listens.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Where it connects to: `host:port`.
+    /// Returns the server to which it connects: `host:port`.
     #[must_use]
     pub fn upstream(&self) -> Arc<str> {
         Arc::clone(&self.upstream.borrow())
     }
 
-    /// Connects to another server (`host:port`) from now on. Open connections stay where they are.
+    /// Connects to another server (`host:port`) from now on. Open connections stay.
     pub fn redirect(&self, upstream: impl Into<String>) {
         self.upstream.send_replace(Arc::from(upstream.into()));
     }
@@ -81,7 +81,7 @@ impl Proxy {
         self.state.send_modify(|state| state.conditions = conditions);
     }
 
-    /// Changes a part of what the network does.
+    /// Changes a part of the conditions of the network.
     pub fn change(&self, change: impl FnOnce(&mut Conditions)) {
         self.state.send_modify(|state| change(&mut state.conditions));
     }
@@ -99,8 +99,8 @@ impl Proxy {
         });
     }
 
-    /// One end of every open connection is gone, and the other one hears nothing of it until
-    /// [`heal`](Self::heal). New connections are not concerned.
+    /// Lets one end of every open connection go away; the other end does not learn it until
+    /// [`heal`](Self::heal). New connections are not affected.
     pub fn abandon(&self, gone: End) {
         self.state.send_modify(|state| state.abandoned = (state.abandoned.0 + 1, gone));
     }
@@ -110,7 +110,7 @@ impl Proxy {
         self.state.send_modify(|state| state.heals += 1);
     }
 
-    /// A healthy network from now on. Connections that lost bytes or an end are reset.
+    /// Heals the network. Connections that lost bytes or an end are reset.
     pub fn heal(&self) {
         self.set(Conditions::default());
         self.end_abandonment();

@@ -1,4 +1,4 @@
-//! Every fault is seen to happen: on real sockets, from both ends.
+//! Shows that every fault happens: on real sockets, from both ends.
 
 #![expect(clippy::expect_used, reason = "a test that cannot go on has failed")]
 
@@ -19,7 +19,7 @@ enum Seen {
     Broken(ErrorKind),
 }
 
-/// A server that answers every chunk with the same bytes in capitals, and a proxy before it.
+/// A server that answers every chunk with the same bytes in capitals, and a proxy in front of it.
 struct Scene {
     proxy: Proxy,
     seen: mpsc::UnboundedReceiver<Seen>,
@@ -80,7 +80,7 @@ async fn talk(client: &mut TcpStream, text: &str) -> std::io::Result<Vec<u8>> {
     read(client, text.len()).await
 }
 
-/// A condition of the answers alone.
+/// Returns conditions that concern the answers alone.
 fn answers(flow: Flow) -> Conditions {
     Conditions { answers: flow, ..Conditions::default() }
 }
@@ -152,7 +152,7 @@ async fn a_cut_in_the_middle_of_a_frame_lets_its_beginning_through() {
         assert_eq!(end.kind(), ErrorKind::ConnectionReset);
         let at_server = scene.server_saw().await;
         if way == Way::Requests {
-            // A reset may overtake what was sent just before it.
+            // A reset may overtake bytes that were sent just before it.
             assert!(at_server == Seen::Bytes(b"fra".to_vec()) || matches!(at_server, Seen::Broken(_)));
         } else {
             assert_eq!(at_server, Seen::Bytes(b"frame".to_vec()));

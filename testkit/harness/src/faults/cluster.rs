@@ -6,7 +6,7 @@ use rand::rngs::StdRng;
 use super::{Fault, FaultKind, Injected, Reach, seconds};
 use crate::Failure;
 
-/// The whole cluster goes away, with all its connections, and comes back.
+/// A fault that takes the whole cluster down, with all its connections, and brings it back.
 #[derive(Debug)]
 pub struct BrokerGone;
 

@@ -1,4 +1,4 @@
-//! Carries a schedule out: faults are injected, stay and are healed.
+//! Carries a schedule out: injects faults, waits, and heals them.
 
 use std::time::Duration;
 
@@ -16,9 +16,9 @@ use crate::{Failure, clock};
 pub struct Record {
     /// When it was injected: see [`crate::clock`].
     pub struck_at: u64,
-    /// When it was healed.
+    /// When it was healed, on the same clock.
     pub healed_at: u64,
-    /// Which fault.
+    /// The fault.
     pub fault: &'static str,
     /// The target and the effect, or the reason why there was none.
     pub what: String,
@@ -26,12 +26,12 @@ pub struct Record {
     pub happened: bool,
 }
 
-/// The point that a fault has reached, for those who watch.
+/// The progress of a fault, for a watcher.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// It is injected now.
+    /// It is being injected.
     Inject,
-    /// It was injected and is healed.
+    /// It was injected and has been healed.
     Healed,
 }
 
@@ -42,27 +42,26 @@ pub struct FaultInjector<S> {
     faults: Vec<(&'static str, Shared<S>)>,
 }
 
-/// An injection takes no longer.
+/// Timeout of an injection.
 const INJECT: Duration = Duration::from_secs(60);
-/// Healing takes no longer: a server that has to recover, and another one that is not there until
-/// it has.
+/// Timeout of healing, long enough for a server that recovers only after another one has recovered.
 const HEAL: Duration = Duration::from_secs(150);
-/// Between two tries.
+/// Pause between two attempts to heal.
 const HEAL_AGAIN: Duration = Duration::from_millis(500);
 
 impl<S: Sync> FaultInjector<S> {
-    /// These faults.
+    /// Creates an injector for these faults.
     #[must_use]
     pub fn new(faults: Faults<S>) -> Self {
         Self { faults: faults.into_iter().map(|fault| (fault.kind().name, Mutex::new(fault))).collect() }
     }
 
-    /// Injects each planned fault once `reached` says that its moment has come, and tells `watch`.
-    /// At `end` every fault is healed, and no other one begins. Returns when all of them are over.
-    /// One that could not be healed in its time is healed then.
+    /// Injects each planned fault once `reached` returns, and reports it to `watch`. At `end` every
+    /// fault is healed, and no other one begins. Returns when all of them are over. A fault that
+    /// could not be healed in its time is healed then.
     ///
     /// # Errors
-    /// Something could not be healed in the end either.
+    /// A fault could not be healed in the end either.
     pub async fn run<M>(
         &self,
         stage: &S,
@@ -105,8 +104,8 @@ async fn one<S: Sync, M>(
         happened,
     };
     let struck_at = clock::now();
-    // On a slow machine the injections of one fault queue up; those left over would make the run
-    // longer without end.
+    // On a slow machine the injections of one fault queue up; the rest would extend the run without
+    // end.
     if Instant::now() >= end {
         return record(struck_at, "its turn came after the end".to_owned(), false);
     }
@@ -145,7 +144,7 @@ mod tests {
 
     type Seen = std::sync::Mutex<Vec<&'static str>>;
 
-    /// Fails when its name says so.
+    /// A fault that fails if its name says so.
     struct Named(&'static str);
 
     #[async_trait::async_trait]

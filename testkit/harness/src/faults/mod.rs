@@ -1,14 +1,15 @@
-//! Faults, each with its cure, and the one injector that makes them happen.
+//! Faults, each with its cure, and the injector for all of them.
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | `schedule` | which fault is injected when, from a seed: by time, or by progress |
+//! | `schedule` | a schedule of faults from a seed: by time, or by progress |
 //! | `injector` | [`FaultInjector`]: carries a schedule out |
 //! | `processes` | [`Kill`], [`Pause`] |
-//! | [`tcp`] | the wire between two ends |
-//! | `cluster` | [`BrokerGone`]: a broker inside this process |
+//! | [`tcp`] | faults of the network between two ends |
+//! | `cluster` | [`BrokerGone`]: an outage of a broker inside this process |
 //!
-//! Demo and storm say what these faults reach, by [`Reach`], and add faults of their own.
+//! Demo and storm implement [`Reach`], which says what these faults can reach, and add their own
+//! faults.
 
 mod cluster;
 mod injector;
@@ -34,27 +35,27 @@ pub use schedule::{FaultKind, PlannedFault, over_progress, over_time};
 /// A fault on a stage `S`: it is injected, stays for a while, and is healed.
 ///
 /// The [injector](FaultInjector) waits until it is [`ready`](Self::ready), calls
-/// [`inject`](Self::inject), waits, and calls [`heal`](Self::heal); it never injects one fault twice
-/// without a `heal` between. Different faults overlap.
+/// [`inject`](Self::inject), waits, and calls [`heal`](Self::heal). It never injects one fault
+/// twice without `heal` in between. Different faults overlap.
 #[async_trait]
 pub trait Fault<S: Sync>: Send {
-    /// How it is named, chosen and left alone.
+    /// Returns its name, weight and duration.
     fn kind(&self) -> FaultKind;
 
-    /// Waits until there is something that it can hit.
+    /// Waits until there is a target.
     async fn ready(&mut self, _stage: &S) {}
 
-    /// Makes it happen; returns within seconds. All chance comes from `rng`.
+    /// Makes the fault happen; returns within seconds. All random numbers come from `rng`.
     ///
     /// # Errors
-    /// It could not be made to happen; it is healed, and the run goes on.
+    /// The fault could not be injected. It is healed, and the run goes on.
     async fn inject(&mut self, stage: &S, rng: &mut StdRng) -> Result<Injected, Failure>;
 
-    /// Ends it, and returns when it is over. Without an injection before, and a second time, it
-    /// changes nothing.
+    /// Ends the fault, and returns when it is over. Changes nothing without an injection before, or
+    /// when it is repeated.
     ///
     /// # Errors
-    /// It goes on; the injector tries again a few times, then gives the run up.
+    /// The fault goes on. The injector retries for a while, then gives up the run.
     async fn heal(&mut self, _stage: &S) -> Result<(), Failure> {
         Ok(())
     }
@@ -65,35 +66,35 @@ pub type Faults<S> = Vec<Box<dyn Fault<S>>>;
 
 /// The part of a stage that the faults of this module reach.
 pub trait Reach: Sync {
-    /// All processes.
+    /// Returns all processes.
     fn processes(&self) -> &Processes;
 
-    /// The names of the processes that may be hit at this moment.
+    /// Returns the names of the processes that may be hit now.
     fn victims(&self) -> Vec<String> {
         self.processes().names()
     }
 
-    /// The wires with their names, always in the same order.
+    /// Returns the wires with their names, always in the same order.
     fn wires(&self) -> Vec<(String, &Proxy)>;
 
-    /// Takes the broker inside this process away, or brings it back.
+    /// Takes the broker inside this process down, or brings it back.
     ///
     /// # Errors
-    /// There is none, or it does not do what it is told.
+    /// There is no such broker, or it cannot be switched.
     fn switch_cluster(&self, up: bool) -> Result<(), Failure>;
 }
 
 /// The effect of a fault, for the report.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct Injected {
-    /// Whom it hit: a process, a wire, a service.
+    /// The target: a process, a wire, a service.
     pub target: String,
     /// Its parameters; may be empty.
     pub detail: String,
 }
 
 impl Injected {
-    /// A fault that has hit `target`.
+    /// Creates the effect of a fault on `target`.
     pub fn new(target: impl Into<String>, detail: impl Into<String>) -> Self {
         Self { target: target.into(), detail: detail.into() }
     }
@@ -106,13 +107,13 @@ impl fmt::Display for Injected {
     }
 }
 
-/// So many seconds.
+/// Returns this many seconds.
 #[must_use]
 pub const fn seconds(count: u64) -> Duration {
     Duration::from_secs(count)
 }
 
-/// So many milliseconds.
+/// Returns this many milliseconds.
 #[must_use]
 pub const fn millis(count: u64) -> Duration {
     Duration::from_millis(count)

@@ -1,4 +1,4 @@
-//! Processes that end without warning, or stand still.
+//! Processes that end without warning, or are suspended.
 
 use async_trait::async_trait;
 use rand::rngs::StdRng;
@@ -8,7 +8,8 @@ use super::{Fault, FaultKind, Injected, Reach, seconds};
 use crate::Failure;
 use crate::processes::Signal;
 
-/// SIGKILL for a process at random; [`Processes`](crate::processes::Processes) starts it again.
+/// A fault that kills a random process with SIGKILL; [`Processes`](crate::processes::Processes)
+/// restarts it.
 #[derive(Debug)]
 pub struct Kill;
 
@@ -30,8 +31,8 @@ impl<S: Reach> Fault<S> for Kill {
     }
 }
 
-/// SIGSTOP for a process at random, for longer than its lease, and SIGCONT in the end: it goes on
-/// as if nothing had been.
+/// A fault that suspends a random process with SIGSTOP, for longer than its lease, and resumes it
+/// with SIGCONT in the end.
 #[derive(Debug, Default)]
 pub struct Pause {
     paused: Option<String>,

@@ -1,5 +1,4 @@
-//! Which fault is injected when, from a seed. Pure: the same seed, faults and length make the same
-//! schedule.
+//! Schedules of faults from a seed. Pure: the same seed, faults and length give the same schedule.
 
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
@@ -9,51 +8,52 @@ use rand::rngs::StdRng;
 use rand::seq::{IndexedRandom, SliceRandom};
 use rand::{Rng, SeedableRng};
 
-/// A fault as the schedule sees it.
+/// The properties of a fault in a schedule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FaultKind {
-    /// Unique, also in a report: lower case, words joined by hyphens.
+    /// The unique name, also in reports: lower case, words joined by hyphens.
     pub name: &'static str,
-    /// How often it is chosen in comparison with others; zero for never.
+    /// How often it is chosen relative to other faults; zero for never.
     pub weight: u32,
-    /// Whether it is injected also when nobody asks for it by its name.
+    /// Whether it is injected without being requested by name.
     pub by_default: bool,
     /// How long it stays until it is healed; zero for a fault that needs no healing.
     pub lasts: RangeInclusive<Duration>,
 }
 
 impl FaultKind {
-    /// A fault of this name, injected by default, of weight 10, that needs no healing.
+    /// Creates a kind with this name and weight 10. It is injected by default, and needs no
+    /// healing.
     #[must_use]
     pub fn new(name: &'static str) -> Self {
         Self { name, weight: 10, by_default: true, lasts: Duration::ZERO..=Duration::ZERO }
     }
 
-    /// With another weight.
+    /// Sets the weight.
     #[must_use]
     pub fn weight(self, weight: u32) -> Self {
         Self { weight, ..self }
     }
 
-    /// Injected by default, or only when somebody asks for it.
+    /// Sets whether it is injected by default, or only on request.
     #[must_use]
     pub fn by_default(self, by_default: bool) -> Self {
         Self { by_default, ..self }
     }
 
-    /// Stays for a time within these bounds.
+    /// Sets the bounds of its duration.
     #[must_use]
     pub fn lasts(self, lasts: RangeInclusive<Duration>) -> Self {
         Self { lasts, ..self }
     }
 }
 
-/// One injection of a fault.
+/// A planned injection of a fault.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct PlannedFault<M> {
     /// The moment: a time since the beginning of the run, or a point of its progress.
     pub at: M,
-    /// Which fault.
+    /// The fault.
     pub fault: &'static str,
     /// How long it stays.
     pub lasts: Duration,
@@ -61,15 +61,15 @@ pub struct PlannedFault<M> {
     pub seed: u64,
 }
 
-/// The pauses between the beginnings of two injections.
+/// The range of pauses between the beginnings of two injections.
 const PAUSE: RangeInclusive<Duration> = Duration::from_millis(300)..=Duration::from_millis(2_500);
-/// Between a fault's cure and its next injection.
+/// Pause between a fault's cure and its next injection.
 const RECOVERY: Duration = Duration::from_secs(1);
-/// So many faults at once at most.
+/// Maximum number of concurrent faults.
 const OVERLAP_MAX: usize = 3;
 
-/// Chooses among the faults for a run of this length. Every fault gets its turn before any is
-/// injected again, as far as time allows.
+/// Chooses faults for a run of this length. As far as time allows, every fault has its turn before
+/// any is injected again.
 #[must_use]
 pub fn over_time(seed: u64, kinds: &[FaultKind], length: Duration) -> Vec<PlannedFault<Duration>> {
     let mut rng = StdRng::seed_from_u64(seed);
@@ -81,8 +81,8 @@ pub fn over_time(seed: u64, kinds: &[FaultKind], length: Duration) -> Vec<Planne
     while at < length {
         let busy = |kind: &FaultKind| free_at.get(kind.name).is_some_and(|free_at| *free_at > at);
         running.retain(|end| *end > at);
-        // The choice is made whether or not it is used: the stream of random numbers must not
-        // depend on times.
+        // The choice is made even if it is not used: the stream of random numbers must not depend
+        // on times.
         let next = first.iter().rposition(|kind| !busy(kind));
         let chosen = match next {
             _ if running.len() >= OVERLAP_MAX => None,
@@ -103,8 +103,8 @@ pub fn over_time(seed: u64, kinds: &[FaultKind], length: Duration) -> Vec<Planne
     planned
 }
 
-/// Chooses `count` points of the progress of a run up to `whole`: one somewhere in each equal part
-/// of it, not at its very ends.
+/// Chooses `count` points in the progress of a run up to `whole`: one in each of `count` equal
+/// parts, not at the very ends of a part.
 #[must_use]
 pub fn over_progress(rng: &mut StdRng, count: u64, whole: u64) -> Vec<u64> {
     (0..count)

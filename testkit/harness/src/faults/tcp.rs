@@ -1,4 +1,4 @@
-//! The wire between two ends: what a network does to the connections of one role with one server.
+//! Faults of the network between two ends, on the connections of one role to one server.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -12,22 +12,22 @@ use rand::seq::{IndexedRandom as _, IteratorRandom as _};
 use super::{Fault, FaultKind, Injected, Reach, millis, seconds};
 use crate::Failure;
 
-/// A fault on the wire.
+/// The kind of a network fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Everything takes longer, by a random time.
+    /// Everything is delayed by a random time.
     Latency,
-    /// A narrow line.
+    /// The bandwidth is low.
     Bandwidth,
     /// All connections are reset, once.
     Cut,
-    /// Every connection is reset some bytes later: in the middle of a frame.
+    /// Every connection is reset after some more bytes, in the middle of a frame.
     CutInFrame,
-    /// Requests arrive, their answers do not; such connections are reset in the end.
+    /// Requests arrive, their answers do not. Such connections are reset in the end.
     AnswersLost,
-    /// Nothing arrives in one direction, or in both, until it is over.
+    /// Nothing arrives in one direction, or in both, until the fault is over.
     Partition,
-    /// One end is gone, and the other one hears nothing of it.
+    /// One end is gone, and the other end does not learn it.
     HalfOpen,
     /// Open connections are reset, and no new one comes through.
     Down,
@@ -41,13 +41,13 @@ pub struct Tcp {
 }
 
 impl Tcp {
-    /// A fault of this kind.
+    /// Creates a fault of this kind.
     #[must_use]
     pub fn new(kind: Kind) -> Self {
         Self { kind, hit: None }
     }
 
-    /// One of each kind.
+    /// Returns one fault of each kind.
     #[must_use]
     pub fn all() -> [Self; 8] {
         use Kind::{AnswersLost, Bandwidth, Cut, CutInFrame, Down, HalfOpen, Latency, Partition};
@@ -64,7 +64,7 @@ impl<S: Reach> Fault<S> for Tcp {
             Kind::Cut => ("tcp-cut", Duration::ZERO..=Duration::ZERO),
             Kind::CutInFrame => ("tcp-cut-in-frame", millis(500)..=seconds(3)),
             Kind::AnswersLost => ("tcp-answers-lost", seconds(1)..=seconds(8)),
-            // Now and then longer than a lease.
+            // Sometimes longer than a lease.
             Kind::Partition => ("tcp-partition", seconds(2)..=seconds(15)),
             Kind::HalfOpen => ("tcp-half-open", seconds(2)..=seconds(15)),
             Kind::Down => ("tcp-down", seconds(2)..=seconds(8)),
@@ -87,7 +87,7 @@ impl<S: Reach> Fault<S> for Tcp {
     }
 }
 
-/// Does it, and says how. Other faults on the same wire stay.
+/// Injects the fault and returns its parameters. Other faults on the same wire stay.
 fn apply(kind: Kind, proxy: &Proxy, rng: &mut StdRng) -> String {
     match kind {
         Kind::Latency => {
@@ -143,7 +143,7 @@ fn apply(kind: Kind, proxy: &Proxy, rng: &mut StdRng) -> String {
     }
 }
 
-/// Ends what [`apply`] has begun.
+/// Reverts [`apply`].
 fn revert(kind: Kind, proxy: &Proxy) {
     match kind {
         Kind::Latency => proxy.change(|network| {

@@ -1,10 +1,10 @@
-//! Journals of processes: one JSON document per line, handed to the operating system in one call,
-//! so that a killed process loses nothing and tears at most its last line.
+//! Journals of processes: one JSON document in each line, passed to the operating system in one
+//! call. So a killed process loses nothing, and at most its last line is torn.
 //!
 //! | module | what it holds |
 //! |---|---|
 //! | `received` | deliveries as a consumer got them |
-//! | `subscription` | a subscription that writes them down |
+//! | `subscription` | a subscription that records them |
 
 mod received;
 mod subscription;
@@ -20,41 +20,41 @@ use serde::de::DeserializeOwned;
 pub use received::{Part, Received, Settled};
 pub use subscription::{Handled, Journaled};
 
-/// A journal that is being written.
+/// A journal to write to.
 #[derive(Debug)]
 pub struct Journal(Mutex<File>);
 
 impl Journal {
-    /// Goes on behind what an earlier process has written.
+    /// Opens a journal, and continues behind what an earlier process has written.
     ///
     /// # Errors
     /// The file cannot be opened.
     pub fn open(path: &Path) -> io::Result<Self> {
         let mut file = File::options().create(true).append(true).open(path)?;
-        // The last line of a killed process may lack its end.
+        // The last line of a killed process may be incomplete.
         file.write_all(b"\n")?;
         Ok(Self(Mutex::new(file)))
     }
 
-    /// Writes entries down.
+    /// Writes entries.
     ///
     /// # Errors
-    /// The disk's.
+    /// The file cannot be written.
     pub fn write(&self, entries: &[impl Serialize]) -> io::Result<()> {
         let mut lines = Vec::new();
         for entry in entries {
             serde_json::to_writer(&mut lines, entry)?;
             lines.push(b'\n');
         }
-        // A file is whole even if another thread panicked with it.
+        // The file is consistent even if another thread panicked with it.
         self.0.lock().unwrap_or_else(PoisonError::into_inner).write_all(&lines)
     }
 }
 
-/// Reads a journal; lines that are torn or empty are left out. A missing one is empty.
+/// Reads a journal; skips lines that are torn or empty. A missing journal is empty.
 ///
 /// # Errors
-/// The disk's.
+/// The file cannot be read.
 pub fn read<T: DeserializeOwned>(path: &Path, mut entry: impl FnMut(T)) -> io::Result<()> {
     let file = match File::open(path) {
         Ok(file) => file,

@@ -1,4 +1,4 @@
-//! Deliveries as a consumer got them.
+//! Deliveries as a consumer received them.
 
 use std::sync::Arc;
 
@@ -6,20 +6,20 @@ use checker::Content;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-/// A delivery, before anything was done with it.
+/// A delivery, before it was processed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Received {
-    /// When: see [`crate::clock`].
+    /// When it was received: see [`crate::clock`].
     pub at: u64,
-    /// Under which name the process consumes.
+    /// The name under which the process consumes.
     pub consumer: Arc<str>,
     /// The message id; `None` for a delivery that cannot be read.
     pub id: Option<Uuid>,
     /// Its content.
     pub content: Content,
-    /// Whether the broker says that it was delivered before.
+    /// Whether the broker says that it is redelivered.
     pub redelivered: bool,
-    /// Which part of a larger message it is, where that is written down.
+    /// The part of a larger message, if that is recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub part: Option<Part>,
 }
@@ -29,17 +29,17 @@ pub struct Received {
 pub struct Settled {
     /// The message id.
     pub settled: Uuid,
-    /// Whether its handler ran: otherwise the inbox knew it already.
+    /// Whether its handler ran; otherwise the inbox knew it already.
     pub handled: bool,
 }
 
 /// A part of a message that came in chunks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Part {
-    /// Which.
+    /// Its index.
     pub index: u32,
-    /// Of how many.
+    /// The number of parts.
     pub count: u32,
-    /// Its payload: a storm's are texts.
+    /// Its payload: those of a storm are texts.
     pub payload: String,
 }

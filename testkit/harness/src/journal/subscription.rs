@@ -1,4 +1,4 @@
-//! A subscription that writes down what it hands out, before anybody sees it.
+//! A subscription that records its deliveries before it hands them out.
 
 use std::collections::{HashMap, HashSet};
 use std::num::NonZeroUsize;
@@ -17,17 +17,17 @@ use crate::content::content;
 pub struct Journaled {
     /// The subscription that it reads.
     pub inner: Box<dyn Subscription>,
-    /// Where it writes.
+    /// The journal.
     pub journal: Arc<Journal>,
-    /// Under which name it consumes.
+    /// The name under which it consumes.
     pub consumer: Arc<str>,
-    /// Whether it writes down what chunks hold: where no log of the broker's can be read.
+    /// Whether it records the payloads of chunks; needed if the broker keeps no readable log.
     pub keeps_parts: bool,
-    /// Messages whose handler ran, where settlements are written down as well.
+    /// The messages whose handler ran, if settlements are recorded as well.
     pub handled: Option<Handled>,
 }
 
-/// Messages whose handler ran in this process, and that are not settled yet. Cheap to clone.
+/// Messages whose handler ran in this process, and which are not settled yet. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub struct Handled(Arc<Mutex<Known>>);
 
@@ -38,19 +38,19 @@ struct Known {
 }
 
 impl Handled {
-    /// Begins a session: messages that an earlier one handled and could not settle come again, as
-    /// duplicates.
+    /// Begins a session: messages that an earlier session handled and could not settle come again,
+    /// as duplicates.
     pub fn begin(&self) {
         *self.known() = Known::default();
     }
 
-    /// The handler of a message ran.
+    /// Notes that the handler of a message ran.
     pub fn insert(&self, id: Uuid) {
         self.known().handled.insert(id);
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
-        // Sets are whole even if another thread panicked with them.
+        // The sets are consistent even if another thread panicked with them.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

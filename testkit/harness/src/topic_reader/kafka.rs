@@ -16,21 +16,21 @@ use uuid::Uuid;
 use super::whole::{Record, Wholes};
 use crate::Failure;
 
-/// For one request.
+/// Timeout of one request.
 const REQUEST: Duration = Duration::from_secs(10);
-/// Without any progress.
+/// Timeout without any progress.
 const SILENCE: Duration = Duration::from_secs(30);
-/// For the next record.
+/// Timeout for the next record.
 const POLL: Duration = Duration::from_millis(100);
 
-/// A reader that keeps up with a log.
+/// A reader that follows a log.
 pub struct Follower {
     thread: JoinHandle<Result<Vec<Occurrence>, String>>,
     stop: Arc<AtomicBool>,
 }
 
 impl Follower {
-    /// Begins to read a topic of so many partitions.
+    /// Begins to read a topic with this number of partitions.
     #[must_use]
     pub fn start(servers: String, topic: String, partitions: u16) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
@@ -47,10 +47,10 @@ impl Follower {
         Self { thread, stop }
     }
 
-    /// Reads what is left.
+    /// Reads the rest.
     ///
     /// # Errors
-    /// The broker does not answer, or ends in the middle.
+    /// The broker does not answer, or the log ends too early.
     pub async fn finish(self) -> Result<Vec<Occurrence>, Failure> {
         self.stop.store(true, Ordering::Relaxed);
         let thread = self.thread;
@@ -62,7 +62,7 @@ impl Follower {
 /// Reads all partitions from their beginning to their present end.
 ///
 /// # Errors
-/// The broker does not answer, or ends in the middle.
+/// The broker does not answer, or the log ends too early.
 pub async fn read(servers: String, topic: String, partitions: u16) -> Result<Vec<Occurrence>, Failure> {
     let read = move || -> Result<Vec<Occurrence>, Failure> {
         let mut log = Log::open(&servers, &topic, partitions)?;
@@ -86,9 +86,9 @@ impl Log {
     fn open(servers: &str, topic: &str, partitions: u16) -> Result<Self, Failure> {
         let mut config = ClientConfig::new();
         config.set("bootstrap.servers", servers).set("reconnect.backoff.max.ms", "500");
-        // A group is demanded, even by a client that never uses it.
+        // A group is required even for a client that never uses it.
         config.set("group.id", format!("{topic}-topic_reader")).set("enable.auto.commit", "false");
-        // The ends of transactions have offsets, too, and nobody reads them.
+        // Transaction markers have offsets as well, and no reader gets them.
         config.set("enable.partition.eof", "true");
         let consumer: BaseConsumer = config.create()?;
         let mut list = TopicPartitionList::new();
@@ -102,7 +102,7 @@ impl Log {
         Ok(Self { consumer, topic: topic.to_owned(), next: vec![0; count], places, wholes, occurrences })
     }
 
-    /// Takes what comes next. An error is an outage, which ends.
+    /// Polls once. An error is an outage, which will end.
     fn poll(&mut self) -> Polled {
         match self.consumer.poll(POLL) {
             Some(Ok(record)) => {
@@ -141,9 +141,9 @@ impl Log {
     }
 }
 
-/// The effect of asking for the next record.
+/// The result of a poll.
 enum Polled {
-    /// It came.
+    /// A record came.
     Record,
     /// This partition has no more.
     End(usize),

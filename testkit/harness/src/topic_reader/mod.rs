@@ -1,10 +1,10 @@
-//! Reads the broker's content with plain clients that share nothing with the toolkit's.
+//! Reads the broker's content with plain clients that share nothing with the toolkit.
 //!
 //! | module | what it holds |
 //! |---|---|
 //! | [`kafka`] | a log, read from its beginning |
-//! | `rabbitmq` (feature `rabbitmq`) | a queue beside, emptied at the end |
-//! | [`whole`] | what came in chunks |
+//! | `rabbitmq` (feature `rabbitmq`) | an additional queue, drained at the end |
+//! | [`whole`] | messages that came in chunks |
 
 pub mod kafka;
 #[cfg(feature = "rabbitmq")]

@@ -1,4 +1,4 @@
-//! RabbitMQ's queue beside the consumers', emptied at the end.
+//! An additional RabbitMQ queue beside the consumers' queues, drained at the end.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,10 +14,10 @@ use uuid::Uuid;
 use super::whole::{Record, Wholes};
 use crate::Failure;
 
-/// For the next message of a queue that has one.
+/// Timeout for the next message of a queue that has one.
 const SILENCE: Duration = Duration::from_secs(30);
 
-/// Takes everything out, in its order.
+/// Takes all messages out of a queue, in its order.
 ///
 /// # Errors
 /// The broker does not answer, or ends the session.

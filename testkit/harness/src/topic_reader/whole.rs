@@ -1,5 +1,4 @@
-//! Messages as they were before they were split: put together by the rules of `docs/wire.md`, with
-//! nothing of the toolkit's.
+//! Reassembles messages that were split, by the rules of `docs/wire.md`, without using the toolkit.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
@@ -15,11 +14,11 @@ use crate::content::content;
 pub struct Record<'a> {
     /// The message id.
     pub id: Option<Uuid>,
-    /// Partition or queue.
+    /// The partition or queue.
     pub place: Arc<str>,
     /// The ordering key.
     pub key: Option<&'a str>,
-    /// All headers, the attributes of the envelope among them.
+    /// All headers, including the attributes of the envelope.
     pub headers: Vec<(&'a str, &'a str)>,
     /// The payload, or a part of it.
     pub payload: &'a [u8],
@@ -30,9 +29,9 @@ pub struct Record<'a> {
 pub struct Wholes(HashMap<(Uuid, u32), BTreeMap<u32, Vec<u8>>>);
 
 impl Wholes {
-    /// The message of a record: its own, or the one whose last missing chunk it brings. What a
-    /// relay did not finish, and another one sends again from its beginning, stays behind or fills
-    /// the gaps; either way it is the same message.
+    /// Returns the message of a record: its own, or the one whose last missing chunk it is. If a
+    /// relay does not finish and another one sends the message again, chunks remain or fill gaps;
+    /// either way it is the same message.
     pub fn take(&mut self, record: Record<'_>, prefix: &str) -> Option<Occurrence> {
         let Record { id, place, key, headers, payload } = record;
         let attribute = |name: &str| -> Option<u32> {
@@ -47,7 +46,7 @@ impl Wholes {
         Some(Occurrence { id, place, content: content(key, &whole, headers) })
     }
 
-    /// Keeps a chunk; the payload of the whole if it was the last missing one.
+    /// Stores a chunk. Returns the payload of the whole message if it was the last missing chunk.
     pub fn put(&mut self, id: Uuid, (index, count): (u32, u32), payload: Vec<u8>) -> Option<Vec<u8>> {
         let parts = self.0.entry((id, count)).or_default();
         parts.insert(index, payload);
@@ -82,7 +81,7 @@ mod tests {
         for (index, payload, whole) in [
             ("0", "ab", None),
             ("1", "cd", None),
-            // A relay was killed here, and another one begins anew.
+            // A relay was killed here, and another one begins again.
             ("0", "ab", None),
             ("2", "e", Some("abcde")),
             ("1", "cd", None),
