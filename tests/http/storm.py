@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Sends one request many times at once, and kills the service in the middle; counts what came of it.
+"""Sends one request many times at once, or kills the service in the middle, and counts the outcomes.
 
-A client that knows nothing of the toolkit: Python's standard library. It starts the example `orders_api` by itself:
+The client knows nothing of the toolkit and uses only Python's standard library. It starts the example `orders_api`:
 
     storm.py rounds PROGRAM --rounds 1000 --clients 100
     storm.py kills  PROGRAM --rounds 20     (built with --features crash-points)
 
-DATABASE_URL names an empty PostgreSQL database. Exits with 1 when a promise was broken.
+DATABASE_URL names an empty PostgreSQL database. Exits with 1 if a promise was broken.
 """
 
 import argparse
@@ -25,7 +25,7 @@ PATIENCE_SECONDS = 30
 
 
 class Service:
-    """The example, on a port of its own."""
+    """The example service, on a free port."""
 
     def __init__(self, program, crash_point=None):
         environment = dict(os.environ, LISTEN="127.0.0.1:0")
@@ -63,7 +63,7 @@ def count(address):
 
 
 def rounds(arguments):
-    """Every round: all clients send the same request with the same key at the same moment."""
+    """Sends the same request with the same key from all clients at the same moment, in every round."""
     service = Service(arguments.program)
     before, _ = count(service.address)
     start = threading.Barrier(arguments.clients)
@@ -107,7 +107,7 @@ def rounds(arguments):
 
 
 def kills(arguments):
-    """Every round: the service ends at one of its crash points; another one answers the retries."""
+    """Ends the service at one of its crash points in every round, and retries at another service."""
     fine = True
     healthy = Service(arguments.program)
     for point in POINTS:
@@ -120,7 +120,7 @@ def kills(arguments):
             doomed = Service(arguments.program, point)
             try:
                 answer = send(http.client.HTTPConnection(doomed.address, timeout=PATIENCE_SECONDS), key, body)
-                print(f"{point}: the service was to end, and answered {answer}")
+                print(f"{point}: the service should have ended, but answered {answer}")
                 fine = False
             except (http.client.HTTPException, OSError):
                 pass
