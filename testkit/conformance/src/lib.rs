@@ -26,14 +26,12 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | [`session`], [`relaying`] | a publishing session that counts receipts; submitting like the
-//! relay |
+//! | [`session`], [`relaying`] | a publishing session that counts receipts; submitting like the relay |
 //! | [`consuming`] | receiving and settling like a consumer |
 //! | [`sample`] | messages |
 //! | [`facts`] | the verdict of the independent checker on sent and stored facts |
 //! | [`hostile`] | names that no setting may accept |
-//! | [`eventually`](mod@eventually) | [`eventually()`]: waits for a condition instead of a fixed
-//! time |
+//! | [`eventually`](mod@eventually) | [`eventually()`]: waits for a condition instead of a fixed time |
 
 pub mod broker;
 pub mod case;

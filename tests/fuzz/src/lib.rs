@@ -5,8 +5,7 @@
 //! |---|---|---|
 //! | [`wire`] | `kafka`, `rabbitmq`, `sqs` | a record of a broker, as [`record`] reads it |
 //! | [`names`] | `names` | a text as an id, a trace context, a topic, a key, a header, … |
-//! | [`storage`] | `marks`, `rows` | values that the relay reads back from the database, and rows
-//! written by plain SQL |
+//! | [`storage`] | `marks`, `rows` | values that the relay reads back from the database, and rows written by plain SQL |
 //! | [`requests`] | `keys`, `fingerprints`, `responses` | headers and bodies of requests with an idempotency key, stored responses |
 //! | [`replies`] | `replies` | key and payload of a reply to a saga |
 //! | [`operator`] | `configuration`, `urls`, `edits` | `relay.toml` with variables, URLs with a password, arguments |

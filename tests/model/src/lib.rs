@@ -8,13 +8,10 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | [`relays`] | producers, two relays, lease, cursor, network, broker, and a consumer with its
-//! inbox |
-//! | [`consumers`] | racing workers of two consumers on a log with any repetitions: admit, effect,
-//! commit, acknowledge |
+//! | [`relays`] | producers, two relays, lease, cursor, network, broker, and a consumer with its inbox |
+//! | [`consumers`] | racing workers of two consumers on a log with any repetitions: admit, effect, commit, acknowledge |
 //! | [`sagas`] | a saga and two workers: a step, a call, a request, and their undos |
-//! | [`transactions`] | a relay that publishes in transactions, and the marks from which its
-//! successor continues |
+//! | [`transactions`] | a relay that publishes in transactions, and the marks from which its successor continues |
 //! | [`sets`] | small sets, and the cursor |
 //! | [`explore`](mod@explore) | explores a model and returns the findings |
 //!

@@ -18,7 +18,7 @@ pub(super) struct Rows<'a> {
     pub(super) keys: u32,
 }
 
-/// Counts the held rows.
+/// A query for the number of held rows.
 pub(super) const HELD: &str = "SELECT count(*) FROM outbox_exception WHERE state = 'held'";
 
 /// Adds the rows in one transaction, with new ids.

@@ -1,4 +1,4 @@
-//! The tables.
+//! The tables of the consumers' database.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -24,7 +24,7 @@ pub(super) struct NotedFailures {
     pub(super) next_at: OffsetDateTime,
 }
 
-/// The tables.
+/// The tables of the consumers' database.
 #[derive(Debug, Default)]
 pub(crate) struct InboxTables {
     pub(crate) rows: BTreeMap<MessageId, Remembered>,

@@ -1,4 +1,4 @@
-//! The tables.
+//! The tables of the relays' database.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -17,7 +17,7 @@ use crate::journal::Sent;
 use harness::payload::Payload;
 use harness::workload::Workload;
 
-/// A reason for which an operation failed.
+/// The reason why an operation failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum WorkError {
     /// A business statement failed.

@@ -28,7 +28,7 @@ pub(super) type EffectRow = (String, String, String, bool, i64);
 
 /// The database of a service.
 pub(crate) trait Shop: saga::Dialect {
-    /// Creates the table of effects, whose rows are numbered.
+    /// The statement that creates the table of effects, whose rows are numbered.
     const CREATE_EFFECTS: &'static str;
 
     /// Returns a pool that connects on demand, with this maximum number of connections.

@@ -16,7 +16,7 @@ use crate::clock;
 use crate::faults::{millis, seconds};
 use crate::journal::WentBack;
 
-/// The database from which the server is administrated while another one is closed.
+/// The database from which the server is administered while another one is closed.
 const MAINTENANCE: &str = "postgres";
 /// Timeout for sessions to end, and the interval at which they are terminated again.
 const END: Duration = seconds(10);

@@ -38,7 +38,7 @@ struct Standby {
     url: String,
 }
 
-/// Returns whether the standby still receives, or has not yet applied what it received.
+/// A query for whether the standby still receives, or has not yet applied what it received.
 const FOLLOWS: &str = "SELECT EXISTS (SELECT FROM pg_stat_wal_receiver) \
      OR coalesce(pg_last_wal_replay_lsn() < pg_last_wal_receive_lsn(), false)";
 const LOOK: Duration = millis(100);
