@@ -84,41 +84,41 @@ fn micros(span: Duration) -> i64 {
 #[doc(hidden)]
 pub trait Values: Database {
     /// Adds a value to those of a statement.
-    fn add(arguments: &mut Self::Arguments, value: Value<'_>) -> std::result::Result<(), BoxDynError>;
+    fn add_value(arguments: &mut Self::Arguments, value: Value<'_>) -> std::result::Result<(), BoxDynError>;
 
     /// Runs a statement; returns how many rows it changed.
-    fn execute(
+    fn run_statement(
         connection: &mut Self::Connection,
         sql: SqlStr,
         arguments: Self::Arguments,
     ) -> impl Future<Output = Result<u64>> + Send;
 
     /// Runs a statement; returns its rows.
-    fn fetch(
+    fn read_rows(
         connection: &mut Self::Connection,
         sql: SqlStr,
         arguments: Self::Arguments,
     ) -> impl Future<Output = Result<Vec<Self::Row>>> + Send;
 
     /// Runs a statement; returns its first row.
-    fn fetch_first(
+    fn read_first_row(
         connection: &mut Self::Connection,
         sql: SqlStr,
         arguments: Self::Arguments,
     ) -> impl Future<Output = Result<Option<Self::Row>>> + Send;
 
     /// Reads a column.
-    fn text(row: &Self::Row, column: &str) -> Result<Option<String>>;
+    fn read_text(row: &Self::Row, column: &str) -> Result<Option<String>>;
     /// Reads a column.
-    fn bytes(row: &Self::Row, column: &str) -> Result<Option<Vec<u8>>>;
+    fn read_bytes(row: &Self::Row, column: &str) -> Result<Option<Vec<u8>>>;
     /// Reads a column of integers of any size.
-    fn integer(row: &Self::Row, column: &str) -> Result<Option<i64>>;
+    fn read_integer(row: &Self::Row, column: &str) -> Result<Option<i64>>;
     /// Reads a column.
-    fn flag(row: &Self::Row, column: &str) -> Result<Option<bool>>;
+    fn read_flag(row: &Self::Row, column: &str) -> Result<Option<bool>>;
     /// Reads a column.
-    fn time(row: &Self::Row, column: &str) -> Result<Option<OffsetDateTime>>;
+    fn read_time(row: &Self::Row, column: &str) -> Result<Option<OffsetDateTime>>;
     /// Reads a column.
-    fn id(row: &Self::Row, column: &str) -> Result<Option<Uuid>>;
+    fn read_id(row: &Self::Row, column: &str) -> Result<Option<Uuid>>;
 }
 
 /// A statement with its values.
@@ -137,7 +137,7 @@ impl<DB: Backend> Query<DB> {
     /// Adds the value of the next placeholder.
     pub fn bind<'q>(mut self, value: impl Into<Value<'q>>) -> Self {
         self.arguments = self.arguments.and_then(|mut arguments| {
-            DB::add(&mut arguments, value.into())?;
+            DB::add_value(&mut arguments, value.into())?;
             Ok(arguments)
         });
         self
@@ -149,7 +149,7 @@ impl<DB: Backend> Query<DB> {
     /// # Errors
     /// The client's; `Encode` for a value that the database cannot take.
     pub async fn run(self, connection: &mut DB::Connection) -> Result<u64> {
-        DB::execute(connection, self.sql, self.arguments.map_err(sqlx::Error::Encode)?).await
+        DB::run_statement(connection, self.sql, self.arguments.map_err(sqlx::Error::Encode)?).await
     }
 
     /// Runs the statement; returns whether it changed exactly one row. As cancel-safe as
@@ -166,7 +166,7 @@ impl<DB: Backend> Query<DB> {
     /// # Errors
     /// As [`run`](Self::run).
     pub async fn rows(self, connection: &mut DB::Connection) -> Result<Vec<Row<DB>>> {
-        let rows = DB::fetch(connection, self.sql, self.arguments.map_err(sqlx::Error::Encode)?).await?;
+        let rows = DB::read_rows(connection, self.sql, self.arguments.map_err(sqlx::Error::Encode)?).await?;
         Ok(rows.into_iter().map(Row).collect())
     }
 
@@ -175,7 +175,8 @@ impl<DB: Backend> Query<DB> {
     /// # Errors
     /// As [`run`](Self::run).
     pub async fn first(self, connection: &mut DB::Connection) -> Result<Option<Row<DB>>> {
-        let row = DB::fetch_first(connection, self.sql, self.arguments.map_err(sqlx::Error::Encode)?).await?;
+        let row =
+            DB::read_first_row(connection, self.sql, self.arguments.map_err(sqlx::Error::Encode)?).await?;
         Ok(row.map(Row))
     }
 }
@@ -224,12 +225,12 @@ macro_rules! columns {
 }
 
 columns! {
-    String: text;
-    Vec<u8>: bytes;
-    i64: integer;
-    bool: flag;
-    OffsetDateTime: time;
-    Uuid: id;
+    String: read_text;
+    Vec<u8>: read_bytes;
+    i64: read_integer;
+    bool: read_flag;
+    OffsetDateTime: read_time;
+    Uuid: read_id;
 }
 
 macro_rules! smaller_integers {
@@ -262,7 +263,7 @@ fn wrong(column: &str, source: BoxDynError) -> sqlx::Error {
 macro_rules! implement {
     ($database:ty, $encode_time:expr, $decode_time:expr) => {
         impl Values for $database {
-            fn add(
+            fn add_value(
                 arguments: &mut Self::Arguments,
                 value: Value<'_>,
             ) -> std::result::Result<(), BoxDynError> {
@@ -277,7 +278,7 @@ macro_rules! implement {
                 }
             }
 
-            async fn execute(
+            async fn run_statement(
                 connection: &mut Self::Connection,
                 sql: SqlStr,
                 arguments: Self::Arguments,
@@ -285,7 +286,7 @@ macro_rules! implement {
                 Ok(sqlx::query_with(sql, arguments).execute(connection).await?.rows_affected())
             }
 
-            async fn fetch(
+            async fn read_rows(
                 connection: &mut Self::Connection,
                 sql: SqlStr,
                 arguments: Self::Arguments,
@@ -293,7 +294,7 @@ macro_rules! implement {
                 sqlx::query_with(sql, arguments).fetch_all(connection).await
             }
 
-            async fn fetch_first(
+            async fn read_first_row(
                 connection: &mut Self::Connection,
                 sql: SqlStr,
                 arguments: Self::Arguments,
@@ -301,28 +302,28 @@ macro_rules! implement {
                 sqlx::query_with(sql, arguments).fetch_optional(connection).await
             }
 
-            fn text(row: &Self::Row, column: &str) -> Result<Option<String>> {
+            fn read_text(row: &Self::Row, column: &str) -> Result<Option<String>> {
                 sqlx::Row::try_get(row, column)
             }
 
-            fn bytes(row: &Self::Row, column: &str) -> Result<Option<Vec<u8>>> {
+            fn read_bytes(row: &Self::Row, column: &str) -> Result<Option<Vec<u8>>> {
                 sqlx::Row::try_get(row, column)
             }
 
-            fn integer(row: &Self::Row, column: &str) -> Result<Option<i64>> {
+            fn read_integer(row: &Self::Row, column: &str) -> Result<Option<i64>> {
                 // Unchecked, because the client takes integers of other sizes for another type.
                 sqlx::Row::try_get_unchecked(row, column)
             }
 
-            fn flag(row: &Self::Row, column: &str) -> Result<Option<bool>> {
+            fn read_flag(row: &Self::Row, column: &str) -> Result<Option<bool>> {
                 sqlx::Row::try_get(row, column)
             }
 
-            fn time(row: &Self::Row, column: &str) -> Result<Option<OffsetDateTime>> {
+            fn read_time(row: &Self::Row, column: &str) -> Result<Option<OffsetDateTime>> {
                 sqlx::Row::try_get::<Option<_>, _>(row, column)?.map($decode_time).transpose()
             }
 
-            fn id(row: &Self::Row, column: &str) -> Result<Option<Uuid>> {
+            fn read_id(row: &Self::Row, column: &str) -> Result<Option<Uuid>> {
                 sqlx::Row::try_get(row, column)
             }
         }
