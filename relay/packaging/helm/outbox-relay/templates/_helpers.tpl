@@ -36,7 +36,7 @@ capabilities:
   drop: [ALL]
 {{- end -}}
 
-{{/* The configuration with its secrets, as the relay and its check see it. */}}
+{{/* The mounts of configuration and secrets, for the relay and for its check. */}}
 {{- define "relay.volumeMounts" -}}
 - name: config
   mountPath: /etc/relay
