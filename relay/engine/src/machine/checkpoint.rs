@@ -1,6 +1,6 @@
 //! Changes of exceptions, and the checkpoints that store them together with the cursor.
 
-use outbox::log::{Cursor, EntryId, ExceptionChange, ExceptionState, Parked, QueueName};
+use outbox::log::{Cursor, EntryId, ExceptionChange, ExceptionState, Parked};
 
 use super::Machine;
 use crate::event::Event;
@@ -53,10 +53,7 @@ impl Machine {
         {
             return;
         }
-        let is_held = held(&change).is_some();
-        if let Some(before) = self.changes.insert(id, change)
-            && let (Some(queue), false) = (held(&before), is_held)
-        {
+        if let Some(queue) = self.unstored.collect(id, change) {
             self.blocks.held.stored(&queue, id);
         }
     }
@@ -66,15 +63,15 @@ impl Machine {
     /// `checkpoint_changes` first changes of entries that the cursor passes with it, and as many
     /// changes of others.
     pub fn checkpoint(&mut self) -> Option<Checkpoint> {
-        if self.shared.is_some() {
+        if self.read.shared.is_some() {
             return None;
         }
         let (cursor, passed) = self.window.take_passed();
-        if self.changes.len() == self.ahead.len() && passed.is_empty() && cursor == self.stored {
+        if self.unstored.passed_len() == 0 && passed.is_empty() && cursor == self.stored {
             return None;
         }
-        let behind = self.changes.keys().filter(|id| !self.ahead.contains(id));
-        let others = behind.take(self.settings.checkpoint_changes).copied().collect();
+        let behind = self.unstored.passed().map(|(id, _)| id);
+        let others = behind.take(self.settings.checkpoint_changes).collect();
         Some(self.take_checkpoint(cursor, passed, others))
     }
 
@@ -86,48 +83,20 @@ impl Machine {
         passed: Vec<EntryId>,
         others: Vec<EntryId>,
     ) -> Checkpoint {
-        for id in passed {
-            if self.ahead.remove(&id)
-                && let Some(change) = self.changes.remove(&id)
-            {
-                self.first.insert(id);
-                self.storing.insert(id, change);
-            }
-        }
-        self.storing.extend(others.into_iter().filter_map(|id| self.changes.remove_entry(&id)));
         self.stored = cursor.clone();
-        Checkpoint { cursor, changes: self.storing.values().cloned().collect() }
+        Checkpoint { cursor, changes: self.unstored.take(passed, others) }
     }
 
     /// Notes that the checkpoint on its way is stored.
     pub fn checkpointed(&mut self) {
-        let first = std::mem::take(&mut self.first);
-        for (id, change) in std::mem::take(&mut self.storing) {
-            if self.asked && !first.contains(&id) {
-                self.known.insert(id, held(&change).is_some());
-            }
-            // If the entry was held again meanwhile, that change is not stored yet.
-            if let Some(queue) = held(&change)
-                && self.changes.get(&id).and_then(held).is_none()
-            {
-                self.blocks.held.stored(&queue, id);
-            }
+        for (queue, id) in self.unstored.stored() {
+            self.blocks.held.stored(&queue, id);
         }
     }
 
     /// Returns the number of changes that could be stored now.
     #[must_use]
     pub fn changes_len(&self) -> usize {
-        self.changes.len().saturating_sub(self.ahead.len()) + self.window.parked_len()
-    }
-}
-
-/// Returns the queue in which a change holds its entry, if it holds it.
-fn held(change: &ExceptionChange) -> Option<QueueName> {
-    match change {
-        ExceptionChange::Park(parked) if parked.state == ExceptionState::Held => {
-            Some(QueueName::of(&parked.topic, parked.key.as_deref()))
-        }
-        _ => None,
+        self.unstored.passed_len() + self.window.parked_len()
     }
 }

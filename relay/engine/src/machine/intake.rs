@@ -23,7 +23,7 @@ impl Machine {
             return;
         }
         if let Some(entry) = page.entries.last() {
-            self.last_read = entry.message_id().parse().ok().map(|message_id| (entry.id, message_id));
+            self.read.last = entry.message_id().parse().ok().map(|message_id| (entry.id, message_id));
         }
         let mut left_out = 0;
         for entry in page.entries {
@@ -31,7 +31,7 @@ impl Machine {
                 self.entry(difference, entry);
             } else {
                 left_out += 1;
-                self.left_before.remove(&entry.id);
+                self.read.left_before.remove(&entry.id);
                 self.window.leave_out(difference, entry.id);
             }
         }
@@ -45,14 +45,14 @@ impl Machine {
 
     fn entry(&mut self, difference: &Arc<Difference>, entry: Entry) {
         let id = entry.id;
-        if self.left_before.remove(&id) {
+        if self.read.left_before.remove(&id) {
             return self.window.skip(difference, id);
         }
         let place = self.blocks.place(entry.topic(), entry.key());
         let parked = if let Some(due_in) = entry.deliver_in {
             Some(parked_entry(&entry, ExceptionState::Scheduled, 0, Some(due_in), None))
         } else if place == Place::Hold {
-            self.held_on_a_guess += usize::from(self.silence.is_guess());
+            self.silent.held_on_a_guess += usize::from(self.silence.is_guess());
             Some(parked_entry(&entry, ExceptionState::Held, 0, None, None))
         } else {
             self.unacceptable(&entry).map(|problem| {
@@ -66,7 +66,7 @@ impl Machine {
                 self.queue(Item { id, message, origin, attempts: 0, in_flight: None, waits });
             }
             (Some(parked), _) => {
-                self.ahead.insert(id);
+                self.unstored.set_ahead(id);
                 self.park(parked);
                 self.window.pass(difference, id);
             }
@@ -95,22 +95,17 @@ impl Machine {
 
     /// Notes that a question goes to the database.
     pub fn asks(&mut self) {
-        self.asked = true;
-        self.known.clear();
+        self.unstored.ask();
     }
 
     /// Returns whether memory has a newer state of an entry than the answer to a question that was
     /// asked earlier.
     fn is_known(&self, id: EntryId) -> bool {
-        self.readmitted.contains(&id)
-            || self.changes.contains_key(&id)
-            || self.storing.contains_key(&id)
-            || self.known.contains_key(&id)
+        self.readmitted.contains(&id) || self.unstored.is_newer(id)
     }
 
     fn answered(&mut self) {
-        self.asked = false;
-        self.known.clear();
+        self.unstored.answered();
     }
 
     /// Takes in exceptions that are due: scheduled, retrying, discarded. `uniform` in `0.0..1.0`
@@ -242,7 +237,7 @@ impl Machine {
             if let Some(unstored) = self.blocks.held.shown(queue, id) {
                 return Read::Unstored(unstored);
             }
-            if self.awaited.contains(id) {
+            if self.silent.awaited.contains(id) {
                 // The publisher has it already, and it is read again if it fails. An unanswered
                 // entry with a key stops its queue.
                 debug_assert!(
@@ -254,8 +249,7 @@ impl Machine {
                 continue;
             }
             // If the entry was held again since the question, the row says what memory says.
-            let is_held = self.known.get(&id) == Some(&true) && !self.readmitted.contains(&id);
-            let is_held = is_held && !self.changes.contains_key(&id) && !self.storing.contains_key(&id);
+            let is_held = self.unstored.is_held_still(id) && !self.readmitted.contains(&id);
             if self.is_known(id) && !is_held {
                 // Memory has a newer state.
             } else if self.blocks.keeps(entry.topic(), entry.key(), id) {

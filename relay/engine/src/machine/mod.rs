@@ -27,21 +27,24 @@
 //! | `silent.rs` | what happens to messages whose destination does not answer |
 //! | `checkpoint.rs` | what is parked, and what is stored together |
 //! | `transaction.rs` | what is committed together with messages |
+//! | `unstored.rs` | which changes the database does not have yet |
+//! | `session.rs` | what is in flight, and why the session must end |
 
 mod checkpoint;
 mod intake;
 mod outcomes;
+mod session;
 mod shared_ids;
 mod silent;
 mod submissions;
 mod transaction;
+mod unstored;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashSet};
 
 use message::{MaxInFlightPerKey, MessageId};
-use outbox::log::{Cursor, EntryId, ExceptionChange, Parked};
+use outbox::log::{Cursor, EntryId};
 
-use crate::awaited::Awaited;
 use crate::blocks::Blocks;
 use crate::event::{Event, Load};
 use crate::failures::Failures;
@@ -50,21 +53,16 @@ use crate::options::EngineOptions;
 use crate::silence::Silence;
 use crate::window::Window;
 
+use session::Session;
+use silent::Silent;
+use unstored::Unstored;
+
 pub use checkpoint::Checkpoint;
+pub use session::SessionEnd;
 pub use transaction::TransactionCheckpoint;
 
 /// Divisor of the window: this share belongs to held entries while some are read back.
 const HELD_SHARE: usize = 4;
-
-/// The reason why a session must end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SessionEnd {
-    /// A message of a pipelined session failed by itself, and no later message of its key may
-    /// succeed.
-    Refused,
-    /// The session broke or stopped answering; no message is known to be the cause.
-    Lost,
-}
 
 /// The state machine of one lease.
 #[derive(Debug)]
@@ -75,55 +73,33 @@ pub struct Machine {
     blocks: Blocks,
     /// Exceptions that are in the window, so that a second read of them is recognised.
     readmitted: HashSet<EntryId>,
-    /// Changes since the last checkpoint, the latest one of each entry.
-    changes: BTreeMap<EntryId, ExceptionChange>,
-    /// Parked entries of the log that the cursor has not passed: their changes cannot be stored
-    /// yet.
-    ahead: HashSet<EntryId>,
-    /// Changes that are on their way to the database: it may still show the previous state.
-    storing: BTreeMap<EntryId, ExceptionChange>,
-    /// Entries in `storing` whose change is their first one: they were not exceptions before.
-    first: HashSet<EntryId>,
-    /// Whether a question is on its way to the database.
-    asked: bool,
-    /// Entries whose change was stored since the question was asked: the answer may show the
-    /// previous state. The value is whether that change holds the entry: then a held row in the
-    /// answer is up to date.
-    known: HashMap<EntryId, bool>,
+    unstored: Unstored,
     /// Whether a due exception was left because it waits for others of its key.
     due_waits: bool,
     failures: Failures,
     stored: Cursor,
-    in_flight: usize,
-    /// Consecutive sessions that broke before anything was confirmed, and without an answer about
-    /// any message.
-    fruitless: u32,
+    session: Session,
     /// Whether something was blocked, so that queued entries must be checked again before the next
     /// submission.
     requeue: bool,
-    /// Why the session must end, if it must.
-    end: Option<SessionEnd>,
     silence: Silence,
-    /// Messages that were parked as silent and may still be answered.
-    awaited: Awaited,
-    /// Topics that stay blocked although one of their messages was answered. That one may have been
-    /// the probe, so they are unblocked when few messages are unanswered, and with the next session
-    /// at the latest.
-    kept_blocked: BTreeSet<String>,
-    /// Unanswered exceptions that came due meanwhile, in their postponed form.
-    postponed: HashMap<EntryId, Parked>,
-    /// How many entries are held for a topic that was only guessed to be silent.
-    held_on_a_guess: usize,
-    /// Entries of the log that were published in a transaction of a previous leader and are still
-    /// to be read: they are passed without publishing.
-    left_before: BTreeSet<EntryId>,
-    /// The last entry that was read from the log, until the cursor has passed it.
-    last_read: Option<(EntryId, MessageId)>,
-    /// The highest id that was read from the log.
+    silent: Silent,
+    read: Read,
+    events: Vec<Event>,
+}
+
+/// Progress of reading the log.
+#[derive(Debug, Default)]
+struct Read {
+    /// The last entry that was read, until the cursor has passed it.
+    last: Option<(EntryId, MessageId)>,
+    /// The highest id that was read.
     highest: EntryId,
     /// The id that two entries share. Once it is set, nothing more is stored.
     shared: Option<EntryId>,
-    events: Vec<Event>,
+    /// Entries that were published in a transaction of a previous leader and are still to be read:
+    /// they are passed without publishing.
+    left_before: BTreeSet<EntryId>,
 }
 
 impl Machine {
@@ -142,28 +118,15 @@ impl Machine {
             key_queues: KeyQueues::new(MaxInFlightPerKey::One),
             blocks,
             readmitted: HashSet::new(),
-            changes: BTreeMap::new(),
-            ahead: HashSet::new(),
-            storing: BTreeMap::new(),
-            first: HashSet::new(),
-            asked: false,
-            known: HashMap::new(),
+            unstored: Unstored::default(),
             due_waits: false,
             failures: Failures::default(),
             stored: cursor,
-            in_flight: 0,
-            fruitless: 0,
+            session: Session::default(),
             requeue: false,
-            end: None,
             silence: Silence::new(settings.silent_after),
-            awaited: Awaited::default(),
-            kept_blocked: BTreeSet::new(),
-            postponed: HashMap::new(),
-            held_on_a_guess: 0,
-            left_before: BTreeSet::new(),
-            last_read: None,
-            highest: EntryId::default(),
-            shared: None,
+            silent: Silent::default(),
+            read: Read::default(),
             events: Vec::new(),
             settings,
         }
@@ -172,7 +135,7 @@ impl Machine {
     /// Notes that these entries ahead of the cursor have already been published.
     #[must_use]
     pub fn with_left_before(mut self, entries: BTreeSet<EntryId>) -> Self {
-        self.left_before = entries;
+        self.read.left_before = entries;
         self
     }
 
@@ -182,7 +145,7 @@ impl Machine {
     #[must_use]
     pub fn has_room(&self) -> bool {
         // While nothing shows that the broker works, a guess must not park the whole backlog.
-        let is_bold = self.silence.is_guess() && self.held_on_a_guess >= self.settings.window_entries;
+        let is_bold = self.silence.is_guess() && self.silent.held_on_a_guess >= self.settings.window_entries;
         self.has_room_in_window() && self.has_room_for_changes() && !is_bold
     }
 
@@ -213,7 +176,7 @@ impl Machine {
     /// Returns the number of changes that are not stored.
     #[must_use]
     pub fn unstored_len(&self) -> usize {
-        self.changes.len() + self.storing.len()
+        self.unstored.len()
     }
 
     /// Returns the number of parked entries that are in the window.
@@ -231,19 +194,19 @@ impl Machine {
     /// Returns the number of entries that the publisher has not answered.
     #[must_use]
     pub fn in_flight_len(&self) -> usize {
-        self.in_flight
+        self.session.in_flight_len()
     }
 
     /// Returns the current load.
     #[must_use]
     pub fn load(&self) -> Load {
         Load {
-            in_flight: self.in_flight,
+            in_flight: self.session.in_flight_len(),
             window_entries: self.open_len(),
             window_bytes: self.window.bytes(),
             blocked_keys: self.blocks.keys_len(),
             blocked_topics: self.blocks.topics_len(),
-            unanswered: self.awaited.len(),
+            unanswered: self.silent.awaited.len(),
         }
     }
 

@@ -13,10 +13,6 @@ use crate::event::Event;
 use crate::silence::Submitted;
 use crate::window::Origin;
 
-/// Sessions that may break before a message that was alone in flight is parked. It does not count
-/// as an attempt, because the party at fault is unknown.
-const FRUITLESS_BEFORE_RETRY: u32 = 6;
-
 /// Maximum bytes of the error text that is kept for an entry. Brokers return texts of any length.
 const ERROR_BYTES_MAX: usize = 4_096;
 
@@ -32,10 +28,10 @@ impl Machine {
     fn confirmed(&mut self, ticket: Ticket) {
         let Some(item) = self.window.settle(ticket, false) else { return self.late(ticket, Ok(())) };
         if let Some(submitted) = item.in_flight {
-            self.in_flight -= 1;
+            self.session.left(true);
             self.silence.answered(&item.message.topic, submitted);
         }
-        self.fruitless = 0;
+        self.session.confirmed();
         self.key_queues.settled(item.message.key.as_ref());
         if !matches!(item.origin, Origin::Log(_)) {
             self.resolve(item.key(), item.id, &item.message.id.to_string());
@@ -48,7 +44,7 @@ impl Machine {
 
     pub(super) fn unblock_topic(&mut self, topic: &str) {
         if self.stays_blocked(topic) {
-            self.kept_blocked.insert(topic.to_owned());
+            self.silent.kept_blocked.insert(topic.to_owned());
         } else if self.blocks.unblock_topic(topic) {
             self.events.push(Event::TopicUnblocked { topic: topic.to_owned() });
         }
@@ -56,9 +52,9 @@ impl Machine {
 
     fn failed(&mut self, ticket: Ticket, error: &PublishError, uniform: f64) {
         if error.scope() == FaultScope::Session {
-            self.end_session(SessionEnd::Lost);
+            self.session.end(SessionEnd::Lost);
         } else if self.key_queues.window() == MaxInFlightPerKey::Pipelined && !error.is_contained() {
-            self.end_session(SessionEnd::Refused);
+            self.session.end(SessionEnd::Refused);
         }
         let Some(item) = self.window.get_mut(ticket) else { return self.late(ticket, Err(error)) };
         self.events.push(Event::Failed {
@@ -81,11 +77,11 @@ impl Machine {
         let was_in_flight = item.in_flight.take().is_some();
         let (id, attempts) = (item.id, item.attempts);
         let topic = item.message.topic.clone();
-        self.in_flight -= usize::from(was_in_flight);
+        self.session.left(was_in_flight);
         let scope = match error.scope() {
             // The message was alone in flight each time: whatever breaks the session, the others
             // must not wait for it.
-            FaultScope::Session if self.fruitless >= FRUITLESS_BEFORE_RETRY => FaultScope::Message,
+            FaultScope::Session if self.session.blames_the_message() => FaultScope::Message,
             scope => scope,
         };
         let fault = if scope == error.scope() { error.fault() } else { Fault::Broker };
@@ -142,7 +138,7 @@ impl Machine {
     /// it are checked again.
     pub(super) fn give_up(&mut self, ticket: Ticket) {
         if let Some(item) = self.window.get_mut(ticket) {
-            self.in_flight -= usize::from(item.in_flight.take().is_some());
+            self.session.left(item.in_flight.take().is_some());
         }
         self.requeue = true;
         self.settle_key_queue(ticket);
@@ -167,7 +163,7 @@ impl Machine {
     ) {
         let Some(item) = self.window.settle(ticket, true) else { return };
         if matches!(item.origin, Origin::Log(_)) {
-            self.ahead.insert(item.id);
+            self.unstored.set_ahead(item.id);
         }
         self.readmitted.remove(&item.id);
         let (fault, error) = failure.unzip();

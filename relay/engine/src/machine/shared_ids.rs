@@ -10,7 +10,7 @@
 
 use std::collections::HashMap;
 
-use outbox::log::{Entry, EntryId, ExceptionChange, Page};
+use outbox::log::{Entry, EntryId, Page};
 
 use super::Machine;
 
@@ -18,7 +18,7 @@ impl Machine {
     /// Returns an id that two entries share. The term has to end then.
     #[must_use]
     pub fn shared_id(&self) -> Option<EntryId> {
-        self.shared
+        self.read.shared
     }
 
     /// Returns whether two entries of a page share an id, or an entry of the page and one of the
@@ -30,29 +30,26 @@ impl Machine {
         let mut last = None;
         for entry in &page.entries {
             if last.replace(entry.id) == Some(entry.id) {
-                self.shared = Some(entry.id);
+                self.read.shared = Some(entry.id);
             }
-            if entry.id <= self.highest {
+            if entry.id <= self.read.highest {
                 low.insert(entry.id, entry);
             }
         }
-        self.highest = self.highest.max(last.unwrap_or_default());
+        self.read.highest = self.read.highest.max(last.unwrap_or_default());
         if !low.is_empty() {
-            self.shared = self.shared.or_else(|| self.window.shared_id(&low));
+            self.read.shared = self.read.shared.or_else(|| self.window.shared_id(&low));
         }
-        self.shared.is_some()
+        self.read.shared.is_some()
     }
 
     /// Returns whether another message is to be parked under this id, so that a change of this one
     /// would replace it.
     pub(super) fn is_of_another(&mut self, id: EntryId, message_id: &str) -> bool {
-        let is_other = match self.changes.get(&id) {
-            Some(ExceptionChange::Park(parked)) => parked.message_id != message_id,
-            // The database would find the row of another one.
-            Some(ExceptionChange::Resolve(_)) | None => false,
-        };
+        // Where another one is to be removed, the database would find its row.
+        let is_other = self.unstored.parked(id).is_some_and(|parked| parked.message_id != message_id);
         if is_other {
-            self.shared = Some(id);
+            self.read.shared = Some(id);
         }
         is_other
     }
@@ -64,7 +61,7 @@ mod tests {
     use std::time::Duration;
 
     use message::{MaxInFlightPerKey, Message};
-    use outbox::log::{Cursor, Difference, ExceptionState, Mark};
+    use outbox::log::{Cursor, Difference, ExceptionChange, ExceptionState, Mark};
 
     use super::super::bench::{Bench, exception, message_for};
     use super::*;
@@ -88,7 +85,7 @@ mod tests {
         let difference = Arc::new(Difference { base: Mark::new("0"), head: Mark::new("1"), ceiling: 9 });
         let page = Page { entries: entries.iter().map(entry).collect(), exhausted: true };
         bench.machine.page(&difference, page);
-        bench.machine.shared.take()
+        bench.machine.read.shared.take()
     }
 
     #[test]

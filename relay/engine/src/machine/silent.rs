@@ -4,7 +4,7 @@
 //! window is free and the cursor can pass. It is not submitted again in this session: its receipt
 //! may still arrive, and serves as the probe.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,13 +13,29 @@ use outbox::log::{EntryId, Exception, ExceptionChange, ExceptionState, Parked};
 
 use super::intake::parked_entry;
 use super::{Machine, SessionEnd};
-use crate::awaited::Unanswered;
+use crate::awaited::{Awaited, Unanswered};
 use crate::event::Event;
 use crate::silence::{Stall, Submitted};
 
 /// Maximum unanswered messages that a publisher may hold, in windows. Then it is closed and a new
 /// one connected.
 const AWAITED_WINDOWS_MAX: usize = 2;
+
+/// Messages that were parked as silent, and what follows from them. Invariant: an entry is postponed
+/// only while its receipt is awaited.
+#[derive(Debug, Default)]
+pub(super) struct Silent {
+    /// The messages, which may still be answered.
+    pub(super) awaited: Awaited,
+    /// Topics that stay blocked although one of their messages was answered. That one may have been
+    /// the probe, so they are unblocked when few messages are unanswered, and with the next session
+    /// at the latest.
+    pub(super) kept_blocked: BTreeSet<String>,
+    /// Unanswered exceptions that came due meanwhile, in their postponed form.
+    pub(super) postponed: HashMap<EntryId, Parked>,
+    /// How many entries are held for a topic that was only guessed to be silent.
+    pub(super) held_on_a_guess: usize,
+}
 
 impl Machine {
     /// Sets the time since the lease was taken.
@@ -37,14 +53,14 @@ impl Machine {
             let oldest = in_flight.min_by_key(|submitted| submitted.order());
             self.silence.forget(oldest);
         }
-        if self.end.is_some() || self.in_flight == 0 {
+        if self.session.must_end().is_some() || self.session.in_flight_len() == 0 {
             return;
         }
         let is_full = !self.has_room_in_window() || !self.has_room_for_changes();
-        let (mut topics, mut alone) = self.silent(is_full);
+        let (mut topics, mut alone) = self.find_silent(is_full);
         // A change of an entry is stored, and the entry retried, only after the cursor has passed
         // it.
-        if (is_full || !self.ahead.is_empty()) && topics.is_empty() && alone.is_empty() {
+        if (is_full || self.unstored.has_ahead()) && topics.is_empty() && alone.is_empty() {
             self.stalled(&mut topics, &mut alone);
         }
         if self.awaits_many() {
@@ -69,16 +85,16 @@ impl Machine {
                 self.fall_silent(ticket, FaultScope::Message, uniform);
             }
         }
-        if self.awaited.reaches(
+        if self.silent.awaited.reaches(
             self.settings.window_entries.saturating_mul(AWAITED_WINDOWS_MAX),
             self.settings.window_bytes.saturating_mul(AWAITED_WINDOWS_MAX),
         ) {
-            self.end_session(SessionEnd::Lost);
+            self.session.end(SessionEnd::Lost);
         }
     }
 
     /// Returns the silent topics, and the silent messages of topics that are not silent.
-    fn silent(&self, is_full: bool) -> (HashSet<Topic>, Vec<Ticket>) {
+    fn find_silent(&self, is_full: bool) -> (HashSet<Topic>, Vec<Ticket>) {
         let (mut topics, mut alone) = (HashSet::new(), Vec::new());
         for (ticket, item) in self.window.open() {
             let Some(submitted) = item.in_flight else { continue };
@@ -86,7 +102,7 @@ impl Machine {
             if !self.silence.is_old(submitted) || topics.contains(topic) {
                 continue;
             }
-            let partly = !self.awaited.is_empty() && self.awaited.has_topic(topic.as_str());
+            let partly = !self.silent.awaited.is_empty() && self.silent.awaited.has_topic(topic.as_str());
             match self.silence.reach(topic, submitted, is_full, partly) {
                 Some(FaultScope::Topic) => _ = topics.insert(topic.clone()),
                 Some(_) => alone.push(ticket),
@@ -100,9 +116,9 @@ impl Machine {
     fn stalled(&mut self, topics: &mut HashSet<Topic>, alone: &mut Vec<Ticket>) {
         let Some((topic, submitted)) = self.oldest_in_flight() else { return };
         match self.silence.stall(&topic, submitted) {
-            Some(Stall::Reconnect) => self.end_session(SessionEnd::Lost),
+            Some(Stall::Reconnect) => self.session.end(SessionEnd::Lost),
             Some(Stall::Guess(scope)) => {
-                self.held_on_a_guess = 0;
+                self.silent.held_on_a_guess = 0;
                 if scope == FaultScope::Topic {
                     topics.insert(topic);
                 } else {
@@ -116,7 +132,7 @@ impl Machine {
 
     /// Returns the topic and the submission of the oldest message that waits for its confirmation.
     fn oldest_in_flight(&self) -> Option<(Topic, Submitted)> {
-        if self.in_flight == 0 {
+        if self.session.in_flight_len() == 0 {
             // Avoids a scan of the window, which may be full of other entries.
             return None;
         }
@@ -137,7 +153,7 @@ impl Machine {
         let unanswered = Unanswered { id: item.id, message: Arc::clone(&item.message), submitted };
         let has_before = self.blocks.has_before(item.key(), item.id);
         self.blocks.give_up(unanswered.message.key.as_ref().map(message::OrderingKey::as_str));
-        self.awaited.insert(ticket, unanswered);
+        self.silent.awaited.insert(ticket, unanswered);
         if scope == FaultScope::Message && has_before {
             // The entry before it is the probe; this one waits behind it.
             self.give_up(ticket);
@@ -154,13 +170,13 @@ impl Machine {
 
     /// Takes the late receipt of a message that was parked as silent.
     pub(super) fn late(&mut self, ticket: Ticket, outcome: Result<(), &PublishError>) {
-        let Some(Unanswered { id, message, submitted }) = self.awaited.take(ticket) else { return };
+        let Some(Unanswered { id, message, submitted }) = self.silent.awaited.take(ticket) else { return };
         let key = message.key.as_ref().map(message::OrderingKey::as_str);
         self.blocks.answered(key);
         match outcome {
             Ok(()) => {
-                self.fruitless = 0;
-                self.postponed.remove(&id);
+                self.session.confirmed();
+                self.silent.postponed.remove(&id);
                 self.silence.answered(&message.topic, submitted);
                 self.resolve(key, id, &message.id.to_string());
                 self.blocks.take_out(message.topic.as_str(), key, id);
@@ -180,7 +196,7 @@ impl Machine {
             }
         }
         if !self.awaits_many() {
-            for topic in std::mem::take(&mut self.kept_blocked) {
+            for topic in std::mem::take(&mut self.silent.kept_blocked) {
                 self.unblock_topic(&topic);
             }
         }
@@ -191,12 +207,12 @@ impl Machine {
     /// topic is postponed for less time.
     pub(super) fn is_awaited(&mut self, exception: &Exception, uniform: f64) -> bool {
         let (entry, id) = (&exception.entry, exception.entry.id);
-        if exception.state == ExceptionState::Discarded || !self.awaited.contains(id) {
-            self.postponed.remove(&id);
+        if exception.state == ExceptionState::Discarded || !self.silent.awaited.contains(id) {
+            self.silent.postponed.remove(&id);
             return false;
         }
         if exception.state == ExceptionState::Retrying {
-            let overdue = self.awaited.submitted(id).is_none_or(|at| self.silence.is_overdue(at));
+            let overdue = self.silent.awaited.submitted(id).is_none_or(|at| self.silence.is_overdue(at));
             if self.blocks.is_probe(entry.topic(), id) && overdue {
                 // It learns nothing before it is answered, and the rest of its topic may get
                 // answers.
@@ -211,14 +227,14 @@ impl Machine {
             let parked = parked_entry(entry, exception.state, exception.attempts, Some(due_in), failure);
             // Nothing has happened, so nothing is reported.
             self.change(id, ExceptionChange::Park(parked.clone()));
-            self.postponed.insert(id, parked);
+            self.silent.postponed.insert(id, parked);
         }
         true
     }
 
     /// Makes a postponed entry due again at once.
     fn bring_forward(&mut self, id: EntryId) {
-        if let Some(parked) = self.postponed.remove(&id) {
+        if let Some(parked) = self.silent.postponed.remove(&id) {
             let parked = Parked { due_in: Some(Duration::ZERO), ..parked };
             self.change(id, ExceptionChange::Park(parked));
         }
@@ -227,17 +243,17 @@ impl Machine {
     /// Makes all postponed entries due: the receipts of the session will not come, or not to this
     /// machine.
     pub fn bring_all_forward(&mut self) {
-        let ids: Vec<EntryId> = self.postponed.keys().copied().collect();
+        let ids: Vec<EntryId> = self.silent.postponed.keys().copied().collect();
         ids.into_iter().for_each(|id| self.bring_forward(id));
     }
 
     /// Returns whether a topic stays blocked although one of its messages was answered, because its
     /// silent part would pile up.
     pub(super) fn stays_blocked(&self, topic: &str) -> bool {
-        self.awaits_many() && self.awaited.has_topic(topic) && self.blocks.is_blocked(topic)
+        self.awaits_many() && self.silent.awaited.has_topic(topic) && self.blocks.is_blocked(topic)
     }
 
     fn awaits_many(&self) -> bool {
-        self.awaited.reaches(self.settings.window_entries / 2, self.settings.window_bytes / 2)
+        self.silent.awaited.reaches(self.settings.window_entries / 2, self.settings.window_bytes / 2)
     }
 }

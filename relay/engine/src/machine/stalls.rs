@@ -1,5 +1,6 @@
 //! Ways in which a relay could run without making progress. Each was found by reading the code.
 
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 

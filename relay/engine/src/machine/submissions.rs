@@ -12,20 +12,14 @@ use crate::blocks::Place;
 use crate::key_queues::KeyQueues;
 use crate::window::Origin;
 
-/// Sessions that may break without any confirmation before messages are sent one by one.
-const FRUITLESS_BEFORE_CARE: u32 = 3;
-
 impl Machine {
     /// Notes that a publisher is connected. Everything unsettled is queued again, in order.
     pub fn session_started(&mut self, window: MaxInFlightPerKey) {
         self.key_queues = KeyQueues::new(window);
-        if self.end.take() == Some(SessionEnd::Lost) {
-            self.fruitless = self.fruitless.saturating_add(1);
-        }
-        self.in_flight = 0;
+        self.session.start();
         let mut given_up: BTreeMap<_, EntryId> = BTreeMap::new();
         for Unanswered { id, message, .. } in
-            self.awaited.clear().filter(|given_up| given_up.message.key.is_none())
+            self.silent.awaited.clear().filter(|given_up| given_up.message.key.is_none())
         {
             given_up
                 .entry(message.topic.to_string())
@@ -34,7 +28,7 @@ impl Machine {
         }
         given_up.iter().for_each(|(topic, first)| self.blocks.read_again(topic, *first));
         self.blocks.session_ended();
-        for topic in std::mem::take(&mut self.kept_blocked) {
+        for topic in std::mem::take(&mut self.silent.kept_blocked) {
             self.unblock_topic(&topic);
         }
         self.bring_all_forward();
@@ -47,24 +41,17 @@ impl Machine {
         self.requeue = true;
     }
 
-    /// Returns whether to send messages one by one. That starts after several sessions in a row
-    /// broke without an answer about any message. So a message that breaks sessions is found and
-    /// does not stop all others.
-    fn is_careful(&self) -> bool {
-        self.fruitless >= FRUITLESS_BEFORE_CARE
-    }
-
     /// Returns whether everything in flight has waited so long that its destination may be silent.
     fn is_overdue(&self) -> bool {
         let mut in_flight = self.window.open().filter_map(|(_, item)| item.in_flight);
-        self.in_flight == 0 || in_flight.all(|submitted| self.silence.is_overdue(submitted))
+        self.session.in_flight_len() == 0 || in_flight.all(|submitted| self.silence.is_overdue(submitted))
     }
 
     /// Takes the next entry to submit. While messages are sent one by one and one is overdue,
     /// others are tried, one more at a time, each of another topic and another key. An answer to
     /// any of them shows which destination is silent.
     fn next_ready(&mut self) -> Option<Ticket> {
-        if !self.is_careful() || self.in_flight == 0 {
+        if !self.session.is_careful() || self.session.in_flight_len() == 0 {
             return self.key_queues.pop();
         }
         let (mut topics, mut keys) = (HashSet::new(), HashSet::new());
@@ -88,32 +75,27 @@ impl Machine {
     /// Returns why the publisher must be closed and a new one connected, if it must.
     #[must_use]
     pub fn session_end(&self) -> Option<SessionEnd> {
-        self.end
-    }
-
-    /// Notes why the session must end. A refusal takes precedence: it explains every other failure
-    /// of the session, earlier or later.
-    pub(super) fn end_session(&mut self, cause: SessionEnd) {
-        if self.end != Some(SessionEnd::Refused) {
-            self.end = Some(cause);
-        }
+        self.session.must_end()
     }
 
     /// Returns the messages to hand to the publisher now, at most `len`, in order. Empty while the
     /// session is broken or an operator has paused the pipeline.
     pub fn submissions(&mut self, len: usize) -> Vec<Submission> {
-        if self.end.is_some() || self.is_paused() || (self.is_careful() && !self.is_overdue()) {
+        if self.session.must_end().is_some()
+            || self.is_paused()
+            || (self.session.is_careful() && !self.is_overdue())
+        {
             return Vec::new();
         }
         self.look_again();
-        let len = if self.is_careful() { 1 } else { len };
+        let len = if self.session.is_careful() { 1 } else { len };
         let mut batch = Vec::with_capacity(len.min(self.key_queues.ready_len()));
         while batch.len() < len
             && let Some(ticket) = self.next_ready()
         {
             if let Some(item) = self.window.get_mut(ticket) {
                 item.in_flight = Some(self.silence.submitted());
-                self.in_flight += 1;
+                self.session.submitted();
                 batch.push(Submission { ticket, message: Arc::clone(&item.message) });
             }
         }

@@ -29,25 +29,24 @@ impl Machine {
     /// Returns `None` when two entries share an id; without `has_messages`, also when nothing has
     /// changed.
     pub fn transaction_checkpoint(&mut self, has_messages: bool) -> Option<TransactionCheckpoint> {
-        if self.shared.is_some() {
+        if self.read.shared.is_some() {
             return None;
         }
         let (cursor, passed, mut settled) = self.window.take_settled();
-        let is_same = self.changes.len() == self.ahead.len() && passed.is_empty() && cursor == self.stored;
+        let is_same = self.unstored.passed_len() == 0 && passed.is_empty() && cursor == self.stored;
         if is_same && !has_messages {
             return None;
         }
-        let behind = self.changes.iter().filter(|(id, _)| !self.ahead.contains(id));
         let (left, parked): (Vec<_>, Vec<_>) =
-            behind.partition(|(_, change)| matches!(change, ExceptionChange::Resolve(_)));
+            self.unstored.passed().partition(|(_, change)| matches!(change, ExceptionChange::Resolve(_)));
         let parked = parked.into_iter().take(self.settings.checkpoint_changes);
-        let others = left.into_iter().chain(parked).map(|(id, _)| *id).collect();
-        settled.extend(&self.left_before);
+        let others = left.into_iter().chain(parked).map(|(id, _)| id).collect();
+        settled.extend(&self.read.left_before);
         let checkpoint = self.take_checkpoint(cursor, passed, others);
-        let last_read = self.last_read;
+        let last_read = self.read.last;
         if self.window.is_empty() {
             // The entry is passed, and retention may remove it once this checkpoint is stored.
-            self.last_read = None;
+            self.read.last = None;
         }
         Some(TransactionCheckpoint { checkpoint, settled, last_read })
     }

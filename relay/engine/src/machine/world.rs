@@ -499,9 +499,9 @@ impl World {
 
     /// Checks that a topic is blocked only while one of its entries is going to be retried.
     fn check_probes(&self) {
-        let is_kept = |topic: &str| self.machine.kept_blocked.contains(topic);
+        let is_kept = |topic: &str| self.machine.silent.kept_blocked.contains(topic);
         for (topic, id) in self.machine.blocks.probes().filter(|(topic, _)| !is_kept(topic)) {
-            let change = self.machine.changes.get(id).or_else(|| self.machine.storing.get(id));
+            let change = self.machine.unstored.latest(*id);
             let state = match change {
                 Some(ExceptionChange::Park(parked)) => Some(parked.state),
                 Some(ExceptionChange::Resolve(_)) => None,
@@ -521,7 +521,7 @@ impl World {
         }
         let held = self.log.held().map(|(_, id, row)| (id, row.parked.clone()));
         let mut held: BTreeMap<EntryId, Parked> = held.collect();
-        for (id, change) in self.machine.storing.iter().chain(&self.machine.changes) {
+        for (id, change) in self.machine.unstored.all() {
             match change {
                 ExceptionChange::Park(parked) if parked.state == ExceptionState::Held => {
                     held.insert(*id, parked.clone());
