@@ -294,8 +294,8 @@ impl<DB: Dialect> Tables<DB> {
         Ok(if is_kept == Some(true) { Replied::Duplicate } else { Replied::Late })
     }
 
-    /// Reads sagas, the oldest first. Boxed: without a type of its own, the compiler cannot prove that
-    /// a caller's future may change threads.
+    /// Reads sagas, the oldest first. Boxed: without a type of its own, the compiler cannot prove
+    /// that a caller's future may change threads.
     pub(crate) fn list<'a>(
         &'a self,
         connection: &'a mut DB::Connection,

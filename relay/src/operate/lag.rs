@@ -19,7 +19,7 @@ pub struct LagLine {
     /// Messages that the relay has not passed.
     pub unread: u64,
     /// Whether `unread` is a lower bound: the pipeline has more messages than are counted over all
-    /// topics, [`UNREAD_COUNTED_MAX`](outbox::entries::UNREAD_COUNTED_MAX).
+    /// topics, [`UNREAD_COUNTED_MAX`].
     pub unread_is_at_least: bool,
     /// Parked messages, by their state.
     pub parked: BTreeMap<&'static str, u64>,

@@ -103,6 +103,15 @@ impl Finder {
         self.kind.word()
     }
 
+    /// Returns package and test of a finder among the unit tests.
+    #[cfg(test)]
+    pub(super) fn unit_test(&self) -> Option<(&str, &str)> {
+        match (self.kind, self.arguments.as_slice()) {
+            (Kind::Unit, [package, test]) => Some((package, test)),
+            _ => None,
+        }
+    }
+
     /// Whether it needs real databases and brokers.
     pub(super) fn needs_services(&self) -> bool {
         matches!(self.kind, Kind::Suite(_))

@@ -69,6 +69,7 @@ pub(super) fn all() -> Result<Vec<Patch>, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::git;
 
     #[test]
     fn the_header_says_what_is_broken_and_what_finds_it() {
@@ -78,5 +79,35 @@ mod tests {
         assert_eq!(patch.place, "x");
         let error = Patch::read("01-guard", "Breaks: G5\ndiff --git a/x b/x\nFound by: luck\n").unwrap_err();
         assert!(error.contains("01-guard") && error.contains("Found by"), "{error}");
+    }
+
+    /// A test that stands in another package is not run, and finds nothing.
+    #[test]
+    fn each_unit_test_stands_in_the_package_that_is_named() {
+        let root = workspace::root().expect("a workspace");
+        let tracked = git::answer(&root, ["ls-files", "*.rs", "*Cargo.toml"]).expect("tracked files");
+        let read = |path: &str| fs::read_to_string(root.join(path)).unwrap_or_default();
+        let manifests: Vec<&str> =
+            tracked.lines().filter_map(|path| path.strip_suffix("/Cargo.toml")).collect();
+        let package_of = |path: &str| {
+            let inside =
+                |folder: &&&str| path.strip_prefix(**folder).is_some_and(|rest| rest.starts_with('/'));
+            manifests.iter().filter(inside).max_by_key(|folder| folder.len()).copied()
+        };
+        for patch in all().expect("patches") {
+            let Some((package, test)) = patch.finder.unit_test() else { continue };
+            let name = format!("name = \"{package}\"");
+            let folder =
+                manifests.iter().find(|folder| read(&format!("{folder}/Cargo.toml")).contains(&name));
+            let folder = folder.unwrap_or_else(|| panic!("{}: no package {package}", patch.name));
+            // A module, or a part of the name of a test.
+            let last = test.rsplit("::").next().unwrap_or(test);
+            let is_there = |path: &&str| {
+                let is_module = path.ends_with(&format!("/{last}.rs")) || path.contains(&format!("/{last}/"));
+                package_of(path) == Some(*folder) && (is_module || read(path).contains(last))
+            };
+            let found = tracked.lines().filter(|path| path.ends_with(".rs")).find(is_there);
+            assert!(found.is_some(), "{}: no unit test {test} in {folder}", patch.name);
+        }
     }
 }

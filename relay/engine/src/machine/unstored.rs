@@ -84,8 +84,8 @@ impl Unstored {
         self.storing.values().cloned().collect()
     }
 
-    /// Forgets the changes on their way, which are stored now. Returns the entries that the database
-    /// holds with them, by their queues.
+    /// Forgets the changes on their way, which are stored now. Returns the entries that the
+    /// database holds with them, by their queues.
     pub(super) fn stored(&mut self) -> Vec<(QueueName, EntryId)> {
         let first = std::mem::take(&mut self.first);
         let mut held = Vec::new();
