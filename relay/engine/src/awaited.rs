@@ -57,7 +57,7 @@ impl Awaited {
         Some(unanswered)
     }
 
-    /// Removes all submissions, because their receipts will not come. Returns them.
+    /// Removes and returns all submissions, because their receipts will not come.
     pub fn clear(&mut self) -> impl Iterator<Item = Unanswered> + use<> {
         std::mem::take(self).tickets.into_values()
     }
@@ -87,7 +87,7 @@ impl Awaited {
         self.tickets.len()
     }
 
-    /// Returns whether there are none.
+    /// Returns whether no submission is unanswered.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.tickets.is_empty()

@@ -1,4 +1,4 @@
-//! Tracks which keys and topics wait. Pure; rebuilt from the exceptions after a takeover.
+//! Tracks the waiting keys and topics. Pure; rebuilt from the exceptions after a takeover.
 //!
 //! Order is kept per ordering key across topics: two topics can lead to one queue (RabbitMQ
 //! bindings), so an entry of a blocked key waits whatever its topic.
@@ -31,8 +31,8 @@ pub enum Place {
 pub struct Blocks {
     /// Stuck entries and open submissions, which stop keys.
     stuck: Stuck,
-    /// Topics that do not take messages, each with its probe: the entry whose retry shows when it
-    /// does again.
+    /// Topics that do not accept messages, each with its probe: the entry whose retry shows when
+    /// the topic accepts them again.
     topics: BTreeMap<String, EntryId>,
     /// The pauses that operators have set.
     paused: Paused,
@@ -41,7 +41,7 @@ pub struct Blocks {
 }
 
 impl Blocks {
-    /// Notes an exception that the database has.
+    /// Loads an exception from the database.
     pub fn load(&mut self, summary: &ExceptionSummary, policy: DeadPolicy) {
         match summary.state {
             ExceptionState::Retrying => self.block(summary.key.as_deref(), summary.id),
@@ -52,7 +52,7 @@ impl Blocks {
         }
     }
 
-    /// Notes a queue that the database has.
+    /// Loads a queue from the database.
     pub fn load_queue(&mut self, queue: &HeldQueue) {
         self.held.load(QueueHash::of_name(&queue.name), queue.first);
     }
@@ -63,7 +63,8 @@ impl Blocks {
         self.stuck.is_empty() && self.held.is_empty() && self.topics.is_empty() && self.paused.is_empty()
     }
 
-    /// Returns how many keys wait, at least: a key can be stuck and have held entries as well.
+    /// Returns the minimum number of waiting keys. It is not exact, because a key can be stuck and
+    /// also have held entries.
     #[must_use]
     pub fn keys_len(&self) -> usize {
         self.stuck.keys_len().max(self.held.len())
@@ -75,13 +76,13 @@ impl Blocks {
         self.topics.len()
     }
 
-    /// Returns whether the topic takes no messages, or is paused.
+    /// Returns whether the topic does not accept messages or is paused.
     #[must_use]
     pub fn is_blocked(&self, topic: &str) -> bool {
         self.topics.contains_key(topic) || self.paused.has_topic(topic)
     }
 
-    /// Returns whether an operator has paused everything: nothing is submitted.
+    /// Returns whether an operator has paused everything. Then nothing is submitted.
     #[must_use]
     pub fn is_pipeline_paused(&self) -> bool {
         self.paused.has_pipeline()
@@ -104,7 +105,7 @@ impl Blocks {
             self.held.rest(queue);
         }
         if before.has_more_than(&self.paused) {
-            // The same as when a topic takes messages again.
+            // As when a topic accepts messages again.
             self.held.release_all();
         }
         true
@@ -137,9 +138,9 @@ impl Blocks {
         }
     }
 
-    /// Decides about an entry of the log that is already in the window. It waits for entries before
-    /// it that were blocked since. It does not wait for blocked entries behind it, or those could
-    /// leave first.
+    /// Decides about an entry of the log that is already in the window. It waits for earlier
+    /// entries that were blocked after it was queued. It does not wait for later blocked entries,
+    /// or those could leave first.
     #[must_use]
     pub fn place_queued(&self, topic: &str, key: Option<&str>, id: EntryId, waits: bool) -> Place {
         let queue = QueueHash::of(topic, key);
@@ -154,8 +155,8 @@ impl Blocks {
     }
 
     /// Returns whether an entry of the key is parked before this one. A due retrying entry waits
-    /// for that one: an operator may have requeued the later one while the earlier one is still
-    /// being retried.
+    /// for the earlier one, because an operator may have requeued the later one while the earlier
+    /// one is still being retried.
     #[must_use]
     pub fn has_before(&self, key: Option<&str>, id: EntryId) -> bool {
         let Some(key) = key else { return false };
@@ -189,7 +190,7 @@ impl Blocks {
         self.held.rest(queue);
     }
 
-    /// Notes that such a submission was answered after all.
+    /// Notes that a submission parked as unanswered was answered after all.
     pub fn answered(&mut self, key: Option<&str>) {
         let Some(key) = key else { return };
         if self.stuck.answered(QueueHash::of("", Some(key))) {
@@ -197,8 +198,8 @@ impl Blocks {
         }
     }
 
-    /// Makes sure that an entry without a key is read again: it was left out while it was
-    /// unanswered.
+    /// Makes sure that an entry without a key is read again, because reading skipped it while it
+    /// was unanswered.
     pub fn read_again(&mut self, topic: &str, id: EntryId) {
         self.held.read_again(QueueName::of(topic, None), id);
     }
@@ -218,8 +219,8 @@ impl Blocks {
         self.held.hold(queue, id);
         // The cursor must pass it, so nothing of its queue may wait in the window before it.
         self.held.stop(queue);
-        // It is now the first of its queue, and nothing stops it: the entry that the queue waited
-        // for may be waiting for this one.
+        // The entry is now the first of its queue, and nothing stops it. The entry that the queue
+        // waited for may itself wait for this one.
         if self.held.unread(queue) == Some(id) && !self.keeps(topic, key, id) {
             self.held.recheck(queue);
         }
@@ -234,15 +235,15 @@ impl Blocks {
         }
     }
 
-    /// Notes that an entry was discarded, or confirmed while it was held: the next one of its queue
-    /// may leave.
+    /// Notes that an entry was discarded, or confirmed while it was held. The next entry of its
+    /// queue may leave.
     pub fn take_out(&mut self, topic: &str, key: Option<&str>, id: EntryId) {
         self.resolve(key, id);
         self.held.release(QueueName::of(topic, key));
     }
 
-    /// Notes that a topic does not take messages. If it was not blocked, `id` becomes its probe.
-    /// Returns whether it did.
+    /// Notes that a topic does not accept messages. If the topic was not blocked, `id` becomes its
+    /// probe. Returns whether `id` became the probe.
     pub fn block_topic(&mut self, topic: &str, id: EntryId) -> bool {
         let is_news = !self.topics.contains_key(topic);
         if is_news {
@@ -269,7 +270,7 @@ impl Blocks {
         self.topics.iter().map(|(topic, probe)| (topic.as_str(), probe))
     }
 
-    /// Unblocks a topic, because a message of it was confirmed or it has no probe any more. Returns
+    /// Unblocks a topic, because a message of it was confirmed or it no longer has a probe. Returns
     /// whether it was blocked.
     pub fn unblock_topic(&mut self, topic: &str) -> bool {
         let was_blocked = self.topics.remove(topic).is_some();
@@ -279,13 +280,13 @@ impl Blocks {
         was_blocked
     }
 
-    /// Returns the pages to ask for now.
+    /// Returns the pages to request now.
     pub fn asks(&mut self) -> Vec<HeldAsk> {
         let Self { stuck, held, paused, .. } = self;
         held.asks(|queue, from| !paused.has_queue(queue) && stuck.lets_read(queue, from))
     }
 
-    /// Returns queues that rest although no key stops them, and the ids from which on they have not
+    /// Returns queues that rest although no key stops them, each with the id from which it has not
     /// been read. Only their topics can stop them.
     #[cfg(test)]
     pub fn idle(&self) -> Vec<(QueueHash, EntryId)> {
@@ -293,7 +294,7 @@ impl Blocks {
         idle.filter(|(queue, from)| self.lets_read(*queue, *from)).collect()
     }
 
-    /// Takes in names of queues: those whose first entry can leave are read back.
+    /// Takes in names of queues. Queues whose first entry can leave are read back.
     pub fn walked(&mut self, names: HeldQueues) {
         let last = names.queues.last().map(|queue| queue.name.clone());
         for HeldQueue { name, topic, first } in names.queues {

@@ -19,7 +19,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long to listen to a broken session for its last receipts. One of them may name the message
 /// that broke it.
 const LAST_WORDS: Duration = Duration::from_secs(5);
-/// Maximum receipts taken at once.
+/// Maximum receipts received at once.
 const RECEIPTS_MAX: usize = 4_096;
 /// Batches between the driver and the publisher: enough to keep the publisher from waiting for the
 /// driver.

@@ -15,7 +15,7 @@ use crate::options::EngineOptions;
 /// A command of the driver to the checkpointer.
 #[derive(Debug)]
 pub(crate) enum Command {
-    /// Store this.
+    /// Store this checkpoint.
     Store(Checkpoint),
     /// Make sure that everything read so far survives a crash of the database.
     Flush,
@@ -23,7 +23,7 @@ pub(crate) enum Command {
     Release,
 }
 
-/// A command that was carried out.
+/// A completed command.
 #[derive(Debug)]
 pub(crate) enum Report {
     /// The checkpoint is stored.
@@ -74,7 +74,7 @@ impl Checkpointer {
                         return Ok(CheckpointerEnd::Lost);
                     }
                 }
-                // At most as often as the relay connects to the broker.
+                // This changes at most as often as the relay connects to the broker.
                 Ok(()) = self.trouble.changed() => {
                     let trouble = self.trouble.borrow_and_update().clone();
                     self.log.note_trouble(self.lease.epoch, trouble).await?;

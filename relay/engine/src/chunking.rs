@@ -1,4 +1,4 @@
-//! Splits messages that are larger than the destination takes, between the engine and the
+//! Splits messages that are larger than the destination accepts, between the engine and the
 //! publisher.
 //!
 //! The engine hands over one message and gets one receipt: its window, its queues by key and its
@@ -23,7 +23,7 @@ use crate::crash_points;
 /// Set in the tickets of chunks. Tickets of the engine count from zero and never reach it.
 const OF_CHUNK: u64 = 1 << 63;
 
-/// Opens sessions that split messages larger than the destination takes.
+/// Opens sessions that split messages larger than the destination accepts.
 pub struct Chunking {
     inner: Arc<dyn Connector>,
     splitter: Splitter,

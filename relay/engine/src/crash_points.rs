@@ -16,16 +16,16 @@ pub const AFTER_READ: &str = "relay::after_read";
 pub const BEFORE_PUBLISH: &str = "relay::before_publish";
 /// Messages are handed over.
 pub const AFTER_PUBLISH: &str = "relay::after_publish";
-/// The broker has confirmed a chunk of a message, and not all of them.
+/// The broker has confirmed a chunk of a message, but not all of its chunks.
 pub const AFTER_CHUNK: &str = "relay::after_chunk";
-/// The broker has confirmed messages, and the relay has not handled the receipts.
+/// The broker has confirmed messages, but the relay has not handled the receipts.
 pub const AFTER_CONFIRM: &str = "relay::after_confirm";
 /// Messages are settled in memory, and the checkpoint is about to be stored.
 pub const BEFORE_CHECKPOINT: &str = "relay::before_checkpoint";
 /// The checkpoint is stored.
 pub const AFTER_CHECKPOINT: &str = "relay::after_checkpoint";
 
-/// All of them. [`AFTER_CHUNK`] is reached only with messages in chunks.
+/// All places. [`AFTER_CHUNK`] is reached only with messages in chunks.
 #[cfg(feature = "testing")]
 pub const ALL: [&str; 7] = [
     AFTER_READ,

@@ -18,7 +18,7 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct Due {
     position: Option<DuePosition>,
-    /// Whether a pass is under way: then read the next page as soon as there is room.
+    /// Whether a pass is under way. Then the next page is read as soon as there is room.
     is_reading: bool,
     /// When the next pass begins.
     at: Instant,
@@ -27,7 +27,7 @@ pub(crate) struct Due {
 }
 
 impl Due {
-    /// Starts with a look at once.
+    /// Starts with an immediate look.
     pub(crate) fn new(now: Instant) -> Self {
         Self { position: None, is_reading: false, at: now, began_at: None }
     }
@@ -53,7 +53,7 @@ impl Due {
         self.is_reading = true;
     }
 
-    /// Notes that something was stored that becomes due.
+    /// Notes that a stored exception will become due.
     pub(crate) fn look(&mut self, now: Instant) {
         self.at = now;
     }

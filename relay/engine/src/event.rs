@@ -52,7 +52,7 @@ pub enum Event {
         /// The topic.
         topic: String,
     },
-    /// The broker confirms nothing at all, or answers again.
+    /// The broker confirms nothing, or answers again.
     Session(News),
 }
 

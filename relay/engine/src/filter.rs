@@ -15,16 +15,17 @@ pub const RULES_MAX: usize = 64;
 /// Maximum bytes of a pattern or of a header's name or value: as long as topics and kinds may be.
 pub const PATTERN_BYTES_MAX: usize = 255;
 
-/// A filter: an entry is taken when one of its rules takes it. Without rules it takes all.
+/// A filter. It selects the entries that one of its rules accepts, or all entries if it has no
+/// rules.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Filter {
     rules: Vec<Conditions>,
 }
 
-/// A rule of a filter. It takes messages that meet all of its conditions; it has at least one.
-/// Patterns are names in which `*` stands for any characters, or none. A pattern that begins with
-/// `!` excludes. A name is taken when no pattern excludes it and one takes it; if all patterns
-/// exclude, everything else is taken.
+/// A rule of a filter. It accepts messages that meet all of its conditions, of which there is at
+/// least one. Patterns are names in which `*` stands for any characters, or none. A pattern that
+/// begins with `!` excludes. A name is accepted when no pattern excludes it and another pattern
+/// matches it. If every pattern excludes, all other names are accepted.
 ///
 /// ```
 /// use relay_engine::{Filter, Rule};
@@ -46,7 +47,7 @@ pub struct Rule {
     pub headers: BTreeMap<String, String>,
 }
 
-/// A rule that was validated.
+/// A validated rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Conditions {
     topics: Patterns,
@@ -54,7 +55,7 @@ struct Conditions {
     headers: BTreeMap<String, String>,
 }
 
-/// Patterns that take, and patterns that exclude.
+/// Patterns to include and patterns to exclude.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Patterns {
     taking: Vec<String>,
@@ -83,9 +84,9 @@ pub enum InvalidFilter {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidRule {
-    /// It takes everything.
+    /// It accepts everything.
     #[error(
-        "a rule without a condition takes everything: give topics, kinds or headers, or leave the rule out"
+        "a rule without a condition accepts everything: give topics, kinds or headers, or leave the rule out"
     )]
     NoCondition,
     /// More than [`RULES_MAX`].
@@ -167,11 +168,12 @@ impl Filtered for (&str, &Labels) {
 }
 
 impl Filter {
-    /// Creates a filter that takes what one of these rules takes, or everything if there is none.
+    /// Creates a filter that selects the entries that one of these rules accepts, or all entries if
+    /// there are no rules.
     ///
     /// # Errors
-    /// [`InvalidFilter`]: more than [`RULES_MAX`] rules, or one that cannot be used. The producer's
-    /// or the operator's fault, found at the start.
+    /// [`InvalidFilter`]: more than [`RULES_MAX`] rules, or a rule that cannot be used. The
+    /// producer or the operator is at fault; the error appears at the start.
     pub fn any_of(rules: Vec<Rule>) -> Result<Self, InvalidFilter> {
         if rules.len() > RULES_MAX {
             return Err(InvalidFilter::TooMany(rules.len()));
@@ -181,21 +183,21 @@ impl Filter {
         Ok(Self { rules: rules.into_iter().enumerate().map(validated).collect::<Result<_, _>>()? })
     }
 
-    /// Returns whether it takes everything.
+    /// Returns whether it selects all entries.
     #[must_use]
     pub fn takes_all(&self) -> bool {
         self.rules.is_empty()
     }
 
-    /// Returns whether it takes an entry. A part that cannot be read meets every condition about
-    /// it. So the entry is parked where an operator sees it, and not passed silently.
+    /// Returns whether it selects an entry. A part that cannot be read meets every condition on
+    /// that part. So the entry is parked where an operator sees it, and is not passed silently.
     #[must_use]
     pub fn takes(&self, entry: &impl Filtered) -> bool {
         self.takes_all() || self.rules.iter().any(|rule| rule.takes(entry))
     }
 
-    /// Returns whether it takes messages to this topic, as far as the topic decides. Some of them
-    /// may be left out for their kind or their headers.
+    /// Returns whether it can select messages to this topic. It may still leave some out for their
+    /// kind or their headers.
     #[must_use]
     pub fn can_take_topic(&self, topic: &str) -> bool {
         self.takes_all() || self.rules.iter().any(|rule| rule.topics.take(topic))
@@ -288,7 +290,7 @@ fn beginning(text: &str) -> String {
 }
 
 /// Returns whether a pattern with `*` matches a whole text. It backtracks only to the last `*`, so
-/// it takes at most as many steps as the product of both lengths.
+/// its steps number at most the product of both lengths.
 fn matches(pattern: &[u8], text: &[u8]) -> bool {
     let (mut at, mut place) = (0, 0);
     // The place behind the last star, and the end of the text that the star stands for.

@@ -1,5 +1,5 @@
-//! Queues of held entries: which of them may have entries that have not been read back, and from
-//! which id on. Pure.
+//! Queues of held entries. Tracks which queues may have entries that have not been read back, and
+//! from which id on. Pure.
 //!
 //! A queue is a key, or the entries of a topic that have no key. A resting queue is a hash and an
 //! id, however much it holds: the entries are only in the database. A bounded number of queues is
@@ -32,7 +32,7 @@
 //! | nothing, but there were too many names to remember | a walk: a queue that it does not find has nothing stored |
 //! | its change is not stored | the checkpoint (`recheck`) |
 //!
-//! So code that gives a queue another first entry must check whether that one is stopped:
+//! So code that gives a queue another first entry must check whether that entry is stopped:
 //! `Held::read`, `Blocks::hold`, `Blocks::take_out`.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
@@ -83,29 +83,29 @@ impl QueueHash {
     }
 }
 
-/// A queue that is not read back.
+/// A resting queue: it is not being read back.
 #[derive(Debug, Clone, Copy)]
 struct Resting {
     /// No held entry that has not been read back has a smaller id.
     from: EntryId,
     /// Whether it was released and waits for a walk to find its name.
     is_owed: bool,
-    /// Whether an entry of it was held or stored since.
+    /// Whether an entry of the queue was held or stored since then.
     is_touched: bool,
 }
 
-/// A queue that is read back.
+/// An active queue: it is being read back.
 #[derive(Debug)]
 struct Active {
     name: QueueName,
     /// No held entry that has not been read back has a smaller id. `None` when nothing is left to
     /// read.
     from: Option<EntryId>,
-    /// The id from which on it was asked for.
+    /// The first id of the question under way.
     asked: Option<EntryId>,
-    /// Entries that were stored since the question: the answer need not show them.
+    /// Entries stored since the question was asked. The answer need not show them.
     missed: BTreeSet<EntryId>,
-    /// Whether everything that was stored has been read: then new entries wait in the window.
+    /// Whether all stored entries have been read. Then new entries wait in the window.
     is_closing: bool,
     /// Tickets of log entries that wait in the window until this queue has been read back.
     waiting: Vec<Ticket>,
@@ -125,11 +125,11 @@ impl Active {
 struct Walk {
     is_going: bool,
     after: Option<QueueName>,
-    /// Whether something was released meanwhile: then the walk starts again at its end.
+    /// Whether a queue was released meanwhile. Then another walk follows this one.
     again: bool,
 }
 
-/// How far an answer about a queue was taken in.
+/// The extent to which an answer about a queue was taken in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Read {
     /// Up to here, and more may follow.
@@ -180,7 +180,7 @@ impl Held {
         !self.active.is_empty() || !self.ready.is_empty() || self.walk.is_going
     }
 
-    /// Notes a queue that the database has.
+    /// Loads a queue from the database.
     pub fn load(&mut self, queue: QueueHash, first: EntryId) {
         self.resting.insert(queue, Resting { from: first, is_owed: false, is_touched: false });
     }
@@ -208,7 +208,7 @@ impl Held {
     }
 
     /// Notes that an answer shows this entry. Returns the first entry before it that was not stored
-    /// when the question was asked and that the answer has not shown: nothing may pass that one.
+    /// when the question was asked and that the answer has not shown: nothing may pass that entry.
     /// Returns the entry itself if memory has held it again.
     pub fn shown(&mut self, queue: QueueHash, id: EntryId) -> Option<EntryId> {
         let unstored = self.unstored.get(&queue).and_then(BTreeSet::first).copied();
@@ -305,7 +305,8 @@ impl Held {
         self.walk.is_going = true;
     }
 
-    /// Returns the queue after which to read names of queues, if names are wanted.
+    /// Returns where to continue reading queue names: after this queue, or from the start if the
+    /// inner option is `None`. Returns `None` if no more names are needed.
     #[must_use]
     pub fn wanted_names(&self) -> Option<Option<QueueName>> {
         (self.walk.is_going && self.ready.len() < READY_MAX / 2).then(|| self.walk.after.clone())
@@ -349,7 +350,7 @@ impl Held {
         again
     }
 
-    /// Returns the pages to ask for now. `may_leave` returns, for a queue and the id of its first
+    /// Returns the pages to request now. `may_leave` returns, for a queue and the id of its first
     /// entry, whether that entry can leave.
     pub fn asks(&mut self, may_leave: impl Fn(QueueHash, EntryId) -> bool) -> Vec<HeldAsk> {
         while self.active.len() < ACTIVE_MAX
@@ -393,8 +394,8 @@ impl Held {
         self.active.iter().any(|(queue, active)| active.waits_for_store(self.unstored.get(queue)))
     }
 
-    /// Notes that an answer has come. Returns whether it counts: nothing before the id of its
-    /// question was held since.
+    /// Notes that an answer has come. Returns whether it counts: it does if no entry before the id
+    /// of its question was held in the meantime.
     pub fn answered(&mut self, queue: QueueHash, asked_from: EntryId) -> bool {
         let Some(active) = self.active.get_mut(&queue) else { return false };
         if active.asked != Some(asked_from) {
@@ -412,13 +413,15 @@ impl Held {
             Read::All => None,
         };
         let unstored = self.unstored.get(&queue).and_then(|ids| ids.first().copied());
-        // If it is gone, an entry of the queue got stuck while the answer was taken in.
+        // If the queue is no longer active, one of its entries got stuck while the answer was taken
+        // in.
         let Some(active) = self.active.get_mut(&queue) else { return };
         let missed = std::mem::take(&mut active.missed).first().copied();
         active.from = [next, unstored, missed].into_iter().flatten().min();
         active.is_closing |= matches!(read, Read::All);
         match read {
-            // It is the first one: an unstored entry before it would have ended the answer sooner.
+            // This entry is the first: an unstored entry before it would have ended the answer
+            // sooner.
             Read::StoppedAt(_) => self.rest(queue),
             Read::UpTo(_) if !active.is_closing && !self.ready.is_empty() => {
                 // Queues take turns, one page each.
@@ -431,7 +434,7 @@ impl Held {
         }
     }
 
-    /// Ends a queue of which nothing is left to read.
+    /// Ends a queue that has nothing left to read.
     fn end(&mut self, queue: QueueHash) {
         if let Some(active) = self.active.remove(&queue) {
             self.freed.extend(active.waiting);
@@ -454,8 +457,8 @@ impl Held {
         }
     }
 
-    /// Gives up on queues that cannot be read for want of room while entries wait for them in the
-    /// window: those entries are held after all. Returns whether there were any.
+    /// Holds the entries that wait in the window for queues that cannot be read for want of room.
+    /// Returns whether there were any.
     pub fn give_way(&mut self) -> bool {
         let waiting = |(queue, active): (&QueueHash, &Active)| {
             (!active.waiting.is_empty()).then(|| (*queue, active.name.clone()))
@@ -478,7 +481,7 @@ impl Held {
         self.release(name);
     }
 
-    /// Returns the resting queues that nothing releases before the obstacle of their first entry is
+    /// Returns the resting queues that nothing releases before the obstacle to their first entry is
     /// gone.
     #[cfg(test)]
     pub fn idle(&self) -> Vec<(QueueHash, EntryId)> {

@@ -1,6 +1,6 @@
-//! Decides which queued entries may be submitted now. Pure.
+//! Chooses the queued entries that may be submitted now. Pure.
 //!
-//! A pipelined publisher simply takes them in reading order. With one message per key in flight,
+//! A pipelined publisher simply gets them in reading order. With one message per key in flight,
 //! each key has a queue: its next entry becomes ready when the previous one is settled. Keys do not
 //! wait for each other.
 

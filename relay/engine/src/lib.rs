@@ -29,7 +29,7 @@
 //! |---|---|
 //! | [`reader`] | reads pages ahead, and exceptions when asked |
 //! | [`checkpointer`] | renews the lease, stores checkpoints |
-//! | `chunking` | splits messages that are larger than the destination takes, on their way to the publisher |
+//! | `chunking` | splits messages that are larger than the destination accepts, on their way to the publisher |
 //! | [`broker_session`] | one session with the broker after another |
 //! | [`driver`] | moves everything between them while the lease is held |
 //! | `transactions` | the same with broker transactions: commits, and how a successor continues from the last mark |

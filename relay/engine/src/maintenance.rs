@@ -40,7 +40,7 @@ pub struct Maintenance {
 }
 
 impl Maintenance {
-    /// Runs until it is stopped, and starts again when a fault of this program ends it.
+    /// Runs until it is stopped, and restarts when a bug in this program ends it.
     pub async fn keep_running(self, stop: CancellationToken) {
         loop {
             // In a task of its own, so that a panic ends nothing else. Dropping the set aborts the

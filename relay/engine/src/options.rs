@@ -43,7 +43,7 @@ pub struct EngineOptions {
     /// Maximum bytes of messages in memory, read but not confirmed. One message larger than this
     /// still passes. The broker's client library holds as much again, and the reader up to three
     /// pages. 12 MiB last 40 ms at 300 MB/s, longer than any nearby broker takes to confirm; a
-    /// larger window only takes memory.
+    /// larger window only uses memory.
     pub window_bytes: usize,
     /// Maximum entries in memory.
     pub window_entries: usize,
@@ -54,9 +54,9 @@ pub struct EngineOptions {
     /// Maximum changes of exceptions that are not stored. At this number nothing new is read;
     /// entries already in the window may still add changes.
     pub unstored_max: usize,
-    /// Maximum first changes in one checkpoint, those of entries that the cursor passes with it,
-    /// and the same maximum of other changes: about 20 ms of the database's time. When this many
-    /// changes wait, they are stored at once.
+    /// Maximum first changes in one checkpoint, those of entries that the cursor passes with it;
+    /// the same maximum applies to other changes. Storing this many costs the database about 20 ms.
+    /// When this many changes wait, they are stored at once.
     pub checkpoint_changes: usize,
     /// How long a lease lasts without renewal; it is renewed at a third of this. A standby takes
     /// over from a killed relay within this time.
@@ -82,9 +82,9 @@ pub struct EngineOptions {
     pub silent_after: Duration,
     /// The treatment of a key whose entry is dead.
     pub on_dead: DeadPolicy,
-    /// The largest entry that the destination takes; larger ones are split, or parked at once.
+    /// The largest entry that the destination accepts. Larger entries are split, or parked at once.
     pub size_limit: SizeLimit,
-    /// How larger entries are split. With `None`, they are parked.
+    /// The way in which larger entries are split. With `None`, they are parked.
     pub chunking: Option<Splitter>,
     /// Maximum topics with metrics of their own; the others share the label `other`.
     pub topics_labelled_max: usize,
@@ -132,7 +132,7 @@ impl EngineOptions {
     }
 
     /// Returns the largest row that is read. A row that [`check_size`](Self::check_size) refuses
-    /// for its length alone takes no memory.
+    /// for its length alone uses no memory.
     #[must_use]
     pub fn row_limit(&self) -> RowLimit {
         let payload = self.chunking.map_or(self.size_limit, |splitter| SizeLimit {

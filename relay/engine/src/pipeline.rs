@@ -65,8 +65,9 @@ pub enum Role {
 pub struct Status {
     /// The role.
     pub role: Role,
-    /// Consecutive faults of this program that ended the pipeline shortly after it began; 0 once it
-    /// has run well. Above 1, the role says little: the pipeline may lead only for a moment.
+    /// How many times in a row a bug in this program ended the pipeline shortly after it began; 0
+    /// once it has run well. Above 1, the role says little, because the pipeline may lead only for
+    /// a moment.
     pub faults: u32,
 }
 
@@ -169,8 +170,8 @@ impl Pipeline {
         self.enter(Role::Refused { reason });
     }
 
-    /// Reports that a fault of this program has ended the pipeline, with the number of such faults
-    /// in a row and the reason. `None` reports that it has run well since.
+    /// Reports that a bug in this program has ended the pipeline: how many times in a row, and the
+    /// reason. `None` reports that the pipeline has run well since then.
     pub fn report_faults(&self, fault: Option<(u32, String)>) {
         let Some((faults, reason)) = fault else {
             self.status.send_modify(|status| status.faults = 0);

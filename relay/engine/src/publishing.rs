@@ -49,7 +49,7 @@ impl From<Arc<dyn Connector>> for Publishing {
 }
 
 /// Not for a connector that implements [`Transactions`]: its sessions would refuse to begin,
-/// because no takeover has happened. Use [`Publishing::InTransactions`] for that one.
+/// because no takeover has happened. Such a connector needs [`Publishing::InTransactions`].
 impl<C: Connector + 'static> From<Arc<C>> for Publishing {
     fn from(connector: Arc<C>) -> Self {
         Self::Plain(connector)

@@ -40,7 +40,7 @@ pub(crate) struct ReadPage {
 pub(crate) enum Answer {
     /// Exceptions that are due.
     Due(DuePage),
-    /// A page for each queue that was asked for.
+    /// A page for each requested queue.
     Held(Vec<HeldAsk>, Vec<HeldPage>),
     /// Queues with held exceptions.
     Names(HeldQueues),

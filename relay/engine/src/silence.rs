@@ -70,8 +70,8 @@ pub enum Stall {
     Guess(FaultScope),
 }
 
-/// Silence is reported after this time without a confirmation. Longer than a broker takes to
-/// restart.
+/// Silence is reported after this time without a confirmation. It is longer than the restart of a
+/// broker.
 const TOLD_AFTER: Duration = Duration::from_secs(30);
 
 /// The confirmations so far, with their times.
@@ -182,8 +182,8 @@ impl Silence {
         self.topics_max = TOPICS_MIN.max(2 * self.topics.len());
     }
 
-    /// Returns news once when nothing at all has been confirmed for too long, and once when that is
-    /// over. `oldest` is the first submission in flight.
+    /// Returns news once when nothing has been confirmed for too long, and once when confirmations
+    /// resume. `oldest` is the first submission in flight.
     pub fn news(&mut self, oldest: Option<Submitted>) -> Option<News> {
         if let Some(told_at) = self.told_at {
             let is_over = self.answered_at().is_some_and(|at| at >= told_at);
@@ -242,7 +242,7 @@ impl Silence {
     }
 
     /// Returns whether another topic was confirmed after the submission, and recently. Older
-    /// confirmations prove nothing: a full outage follows some as well.
+    /// confirmations prove nothing, because some precede a full outage as well.
     fn others_answer(&self, topic: &Topic, submitted: Submitted, quiet_max: Duration) -> bool {
         self.others_answered_at(topic)
             .is_some_and(|at| at >= submitted.at && self.now.saturating_sub(at) < quiet_max / 2)
@@ -333,7 +333,7 @@ mod tests {
         assert_eq!(scene.reach(5_400, silent), Some(FaultScope::Message));
     }
 
-    /// Goal: topics that come and go take no memory, and no decision changes. Oracle: the same
+    /// Goal: topics that come and go use no memory, and no decision changes. Oracle: the same
     /// course of events without forgetting.
     #[test]
     fn topics_that_tell_nothing_about_what_is_in_flight_are_forgotten() {

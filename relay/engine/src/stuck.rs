@@ -74,7 +74,8 @@ impl Stuck {
         *self.awaited.entry(queue).or_default() += 1;
     }
 
-    /// Notes that such a submission was answered. Returns whether it was the last one of its key.
+    /// Notes that a submission for which we stopped waiting was answered. Returns whether it was
+    /// the last such submission of its key.
     pub fn answered(&mut self, queue: QueueHash) -> bool {
         let Some(count) = self.awaited.get_mut(&queue) else { return false };
         *count -= 1;

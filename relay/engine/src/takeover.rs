@@ -77,7 +77,7 @@ impl Takeover {
         Ok((self.renew().await? == Fenced::Held).then_some((self.checkpointer, self.asked_at)))
     }
 
-    /// Renews the lease when it is time to.
+    /// Renews the lease when a renewal is due.
     async fn renew(&mut self) -> Result<Fenced, LogError> {
         let asked_at = Instant::now();
         if asked_at.duration_since(self.asked_at) < self.renew_interval {

@@ -63,7 +63,7 @@ enum Passed {
         id: EntryId,
         is_parked: bool,
     },
-    /// The last of consecutive entries that are left to other relays.
+    /// The last in a run of entries that are left to other relays.
     LeftOut {
         difference: Arc<Difference>,
         id: EntryId,
@@ -171,7 +171,7 @@ impl Window {
         self.advance();
     }
 
-    /// Notes an entry of the log that other relays publish. Consecutive ones take the room of one.
+    /// Records an entry that another relay publishes. A run of such entries takes the space of one.
     pub fn leave_out(&mut self, difference: &Arc<Difference>, id: EntryId) {
         if let Some(Slot::Settled(Passed::LeftOut { difference: before, id: last })) = self.slots.back_mut()
             && Arc::ptr_eq(before, difference)

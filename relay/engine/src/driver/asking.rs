@@ -9,7 +9,7 @@ use crate::reader::{Answer, Ask};
 const KINDS: usize = 4;
 
 impl Driver {
-    /// Asks the database one question at a time, for whatever there is room for. The kinds take
+    /// Asks the database one question at a time, if there is room for the answer. The kinds take
     /// turns, so that none waits until another has nothing left to ask.
     pub(super) fn ask(&mut self) {
         if self.asked || self.draining.is_some() {

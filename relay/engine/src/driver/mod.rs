@@ -75,7 +75,7 @@ const PAUSE_LOOK_INTERVAL: Duration = Duration::from_millis(400);
 const SILENT: &str = "nothing is confirmed although messages are in flight; look at the broker, at its logs, and at \
                       the network in between";
 
-/// Number of looks for silent destinations within `silent_after`.
+/// Number of checks for silent destinations within `silent_after`.
 const SILENCE_LOOKS: u32 = 20;
 
 struct Driver {
@@ -90,14 +90,13 @@ struct Driver {
     commands: mpsc::Sender<Command>,
     /// The error that keeps the relay from its broker, for operators.
     trouble: watch::Sender<Option<BrokerTrouble>>,
-    /// Whether the term has had a session: then nothing is left of the trouble that an earlier term
-    /// noted.
+    /// Whether the term has had a session. Then the trouble that an earlier term noted is cleared.
     was_connected: bool,
     reports: mpsc::UnboundedReceiver<Report>,
     batch_len: usize,
     /// Whether a checkpoint is on its way.
     storing: bool,
-    /// Whether that checkpoint has something that becomes due.
+    /// Whether that checkpoint stores an exception that will become due.
     stores_due: bool,
     /// Whether a question is on its way.
     asked: bool,
@@ -219,10 +218,10 @@ impl Driver {
                 return self.finish(checkpointer).await;
             }
             let trusted_until = *trusted.borrow_and_update();
-            // In this order: first what ends the term; then what comes at most once per checkpoint,
-            // question or interval, and so cannot starve the rest; then the two streams. Pages go
-            // before receipts, to keep the publisher busy. The room in the window bounds how many
-            // pages can come in a row.
+            // The order: first events that end the term; then events that come at most once per
+            // checkpoint, question or interval, and so cannot starve the rest; then the two
+            // streams. Pages go before receipts, to keep the publisher busy. The room in the window
+            // bounds how many pages can come in a row.
             tokio::select! {
                 biased;
                 ended = &mut *checkpointer => return ended_by_checkpointer(ended),
@@ -361,13 +360,13 @@ impl Driver {
         }
     }
 
-    /// Notes for operators that there is a session, if that is new.
+    /// Reports to operators that there is a session, if that is news.
     fn note_session(&mut self) {
         let is_first = !std::mem::replace(&mut self.was_connected, true);
         self.trouble.send_if_modified(|trouble| trouble.take().is_some() || is_first);
     }
 
-    /// Notes for operators why there is no session, if that is new.
+    /// Reports to operators why there is no session, if the reason is news.
     fn note_refusal(&mut self, error: &PublishError) {
         self.trouble.send_if_modified(|trouble| {
             let since = trouble.as_ref().map_or_else(OffsetDateTime::now_utc, |trouble| trouble.since);

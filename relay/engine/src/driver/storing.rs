@@ -25,7 +25,7 @@ impl Driver {
     }
 
     /// Closes the transaction of the confirmed messages, once every message was answered and the
-    /// previous checkpoint is stored. Returns how the term ends, if that fails.
+    /// previous checkpoint is stored. If closing fails, returns how the term ends.
     pub(super) fn commit(&mut self) -> Option<Ended> {
         let commits = self.commits.as_mut()?;
         let is_up = self.broker_session.is_up();

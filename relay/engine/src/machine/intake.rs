@@ -108,8 +108,8 @@ impl Machine {
         self.unstored.answered();
     }
 
-    /// Takes in exceptions that are due: scheduled, retrying, discarded. `uniform` in `0.0..1.0`
-    /// spreads the retries.
+    /// Takes in due exceptions: scheduled, retrying, discarded. `uniform` in `0.0..1.0` spreads the
+    /// retries.
     pub fn due(&mut self, exceptions: Vec<Exception>, uniform: f64) {
         self.look_again();
         for exception in exceptions {
@@ -190,7 +190,8 @@ impl Machine {
         self.blocks.asks()
     }
 
-    /// Returns the queue after which to read names of queues, if names are wanted.
+    /// Returns where to continue reading queue names: after this queue, or from the start if the
+    /// inner option is `None`. Returns `None` if no more names are needed.
     #[must_use]
     pub fn wanted_names(&self) -> Option<Option<QueueName>> {
         self.blocks.held.wanted_names()
@@ -248,7 +249,7 @@ impl Machine {
                 last = id;
                 continue;
             }
-            // If the entry was held again since the question, the row says what memory says.
+            // If the entry was held again since the question was asked, the row agrees with memory.
             let is_held = self.unstored.is_held_still(id) && !self.readmitted.contains(&id);
             if self.is_known(id) && !is_held {
                 // Memory has a newer state.

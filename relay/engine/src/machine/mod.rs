@@ -74,7 +74,7 @@ pub struct Machine {
     /// Exceptions that are in the window, so that a second read of them is recognised.
     readmitted: HashSet<EntryId>,
     unstored: Unstored,
-    /// Whether a due exception was left because it waits for others of its key.
+    /// Whether a due exception was left unread because it waits for others of its key.
     due_waits: bool,
     failures: Failures,
     stored: Cursor,
@@ -161,8 +161,8 @@ impl Machine {
         self.window.has_room(None) && self.has_room_for_changes()
     }
 
-    /// Returns whether held entries may be read back. They take no more of the window than is
-    /// reserved for them; otherwise entries of other keys would have to wait behind all of them.
+    /// Returns whether held entries may be read back. They use no more of the window than is
+    /// reserved for them. Otherwise entries of other keys would have to wait behind all of them.
     #[must_use]
     pub fn has_room_for_held(&self) -> bool {
         self.has_room_for_exceptions() && self.window.has_room_for_held(HELD_SHARE)

@@ -107,7 +107,7 @@ impl Machine {
                 }
                 self.settle_key_queue(ticket);
                 if block_topic && !news && !self.blocks.is_probe(topic.as_str(), id) {
-                    // Another one probes the topic; this one waits like the rest.
+                    // Another entry probes the topic; this one waits like the rest.
                     self.park_from_window(ticket, ExceptionState::Held, None, None, Some(failure));
                     return;
                 }
@@ -123,8 +123,8 @@ impl Machine {
         }
     }
 
-    /// Returns the pause before the next attempt after a failure. `attempts` are those that
-    /// counted.
+    /// Returns the pause before the next attempt after a failure. `attempts` is the number of
+    /// attempts that counted.
     pub(super) fn retry_in(&mut self, id: EntryId, fault: Fault, attempts: u32, uniform: f64) -> Duration {
         if fault == Fault::Message {
             return self.settings.retry.backoff.delay(attempts, uniform);

@@ -1,7 +1,7 @@
-//! The session with the broker: messages without an answer, and why it must end.
+//! The session with the broker: its unanswered messages, and the reason why it must end.
 //!
 //! Invariants: a refusal is never replaced by another reason; only an answer about a message resets
-//! the count of sessions that were fruitless.
+//! the count of fruitless sessions.
 
 /// Sessions that may break without any confirmation before messages are sent one by one.
 const FRUITLESS_BEFORE_CARE: u32 = 3;

@@ -5,8 +5,9 @@
 //! second would be taken for the first. Their message ids tell them apart. Where two meet, nothing
 //! more is taken in or stored, the term ends, and the log gives the later ones new ids.
 //!
-//! They meet in a page, in the window, or among the changes: a parked one is parked again or
-//! removed while the other one is to be parked. In all other cases the database tells them apart.
+//! They meet in a page, in the window, or among the changes, where a parked entry is parked again
+//! or removed while the other entry is about to be parked. In all other cases the database tells
+//! them apart.
 
 use std::collections::HashMap;
 
@@ -21,8 +22,8 @@ impl Machine {
         self.read.shared
     }
 
-    /// Returns whether two entries of a page share an id, or an entry of the page and one of the
-    /// log that is not both settled and passed.
+    /// Returns whether two entries of a page share an id, or whether an entry of the page shares
+    /// its id with an entry of the log that is not both settled and passed.
     ///
     /// Ids mostly rise, so only ids that are not above all earlier ones are looked up.
     pub(super) fn has_shared_id(&mut self, page: &Page) -> bool {
@@ -172,7 +173,7 @@ mod tests {
         assert_eq!(bench.machine.checkpoint(), None);
     }
 
-    /// The database still has the row of the other one, and refuses.
+    /// The database still has the row of the other entry, and refuses.
     #[test]
     fn a_message_may_be_parked_where_another_one_was_removed() {
         let (parked, other) = (message_for("t", "a"), message_for("u", "b"));

@@ -23,8 +23,8 @@ pub struct TransactionCheckpoint {
 impl Machine {
     /// Returns the checkpoint to commit with the messages that were confirmed since the last one.
     /// Call it while nothing is in flight. Unlike [`Machine::checkpoint`], it has every removal of
-    /// an exception: each of those entries may have been published in this transaction. As there,
-    /// one checkpoint may be on its way at a time.
+    /// an exception: each of those entries may have been published in this transaction. Like that
+    /// function, it allows one checkpoint on its way at a time.
     ///
     /// Returns `None` when two entries share an id; without `has_messages`, also when nothing has
     /// changed.

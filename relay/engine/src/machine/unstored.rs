@@ -1,9 +1,9 @@
 //! Changes of exceptions that the database does not have yet.
 //!
-//! A change is collected, goes to the database with a checkpoint, and is forgotten when that is
-//! stored. Invariants: an entry has one collected change, the latest; a change of an entry that the
-//! cursor has not passed is not taken for a checkpoint; and no answer to a question that was asked
-//! before a change was stored counts for its entry.
+//! A change is collected, goes to the database with a checkpoint, and is forgotten when the
+//! checkpoint is stored. Invariants: an entry has at most one collected change, the latest; a
+//! checkpoint contains no change of an entry that the cursor has not passed; an answer does not
+//! count for an entry whose change was stored after the question was asked.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -48,8 +48,8 @@ impl Unstored {
         self.ahead.insert(id);
     }
 
-    /// Collects a change. Returns the queue that no longer holds the entry, if a collected change
-    /// had held it.
+    /// Collects a change. If it replaces a collected change that held the entry, and does not hold
+    /// the entry itself, returns the queue of the replaced change.
     pub(super) fn collect(&mut self, id: EntryId, change: ExceptionChange) -> Option<QueueName> {
         let is_held = held_in(&change).is_some();
         let before = self.collected.insert(id, change)?;

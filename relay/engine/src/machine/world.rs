@@ -324,8 +324,8 @@ impl World {
         !key && !self.silent.contains(message.topic.as_str())
     }
 
-    /// Makes a topic silent, or a key as if it had a partition to itself; or makes all of them
-    /// answer again.
+    /// Silences a topic, or a single key as if it had its own partition; or lets all of them answer
+    /// again.
     fn toggle_silence(&mut self) {
         if self.healed || self.rng.random_bool(0.5) {
             self.silent.clear();

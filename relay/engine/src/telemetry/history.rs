@@ -52,7 +52,7 @@ impl History {
 
     pub(crate) fn ended(&self, fault: &tokio::task::JoinError) {
         counter!("relay_maintenance_faults_total", "relay" => self.relay.to_string()).increment(1);
-        warn!(relay = %self.relay, "maintenance ended by a fault of this program and begins anew: {fault}");
+        warn!(relay = %self.relay, "a bug in this program ended maintenance, which restarts: {fault}");
     }
 
     fn tell(&mut self, text: Option<String>) {

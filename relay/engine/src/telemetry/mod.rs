@@ -89,7 +89,7 @@ fn faults(name: &RelayName) -> Counter {
     counter!("relay_pipeline_faults_total", "relay" => name.as_str().to_owned())
 }
 
-/// Counts a fault of this program that ended a pipeline.
+/// Counts a bug in this program that ended a pipeline.
 pub(crate) fn pipeline_fault(name: &RelayName) {
     faults(name).increment(1);
 }

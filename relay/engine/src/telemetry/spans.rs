@@ -59,7 +59,7 @@ static RECORDER: OnceLock<Box<dyn SpanRecorder>> = OnceLock::new();
 /// Sets the recorder for all pipelines of the process that start to run after this call.
 ///
 /// # Errors
-/// [`SpansRecordedAlready`] when there is one.
+/// [`SpansRecordedAlready`] when the process already has a recorder.
 pub fn set_span_recorder(recorder: impl SpanRecorder) -> Result<(), SpansRecordedAlready> {
     RECORDER.set(Box::new(recorder)).map_err(|_| SpansRecordedAlready)
 }

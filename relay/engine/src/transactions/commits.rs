@@ -17,11 +17,11 @@ pub(crate) struct Commits {
     transactions: Arc<dyn Transactions>,
     epoch: i64,
     log: String,
-    /// The last transaction that was committed.
+    /// The last committed transaction.
     number: u64,
     /// The session of the current batch.
     session: u64,
-    /// Whether a batch was submitted whose transaction is not closed.
+    /// Whether the transaction of a submitted batch is still open.
     is_open: bool,
     /// Whether part of the batch was confirmed. From then on, a failure leaves memory ahead of the
     /// broker.
@@ -32,7 +32,7 @@ pub(crate) struct Commits {
     closed: Option<Closed>,
 }
 
-/// The transaction that is closed and not committed. Its checkpoint goes to the database next.
+/// The transaction that is closed but not committed. Its checkpoint goes to the database next.
 enum Closed {
     /// The transaction ids that its mark names are not on the database's disk yet.
     Waiting { transaction: ClosedTransaction, mark: TransactionMark, checkpoint: Checkpoint },
@@ -82,7 +82,7 @@ impl Commits {
         self.is_confirmed = true;
     }
 
-    /// Returns whether messages were confirmed whose transaction is not closed.
+    /// Returns whether the open transaction has confirmed messages.
     pub(crate) fn is_confirmed(&self) -> bool {
         self.is_confirmed
     }
@@ -97,12 +97,12 @@ impl Commits {
         !self.is_confirmed && !self.is_wanted && self.closed.is_none()
     }
 
-    /// Returns whether a transaction is closed and not committed.
+    /// Returns whether a transaction is closed but not committed.
     pub(crate) fn has_closed(&self) -> bool {
         self.closed.is_some()
     }
 
-    /// Returns whether the broker was asked to commit and has not answered.
+    /// Returns whether the broker was asked to commit but has not answered.
     pub(crate) fn is_committing(&self) -> bool {
         matches!(self.closed, Some(Closed::Committing(..)))
     }

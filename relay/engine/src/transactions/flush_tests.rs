@@ -44,7 +44,7 @@ enum Step {
     Refused,
 }
 
-/// A database that always has another page, and a broker that takes every batch, or all but every
+/// A database that always has another page, and a broker that accepts every batch, or all but every
 /// nth.
 #[derive(Clone, Default)]
 struct Memory {

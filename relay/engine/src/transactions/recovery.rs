@@ -31,8 +31,8 @@ pub(crate) struct Recovered {
 pub(crate) enum Recovery {
     /// The database is at the last mark.
     Done(Recovered),
-    /// The database has just been brought to the last mark: take the lease anew, so that its cursor
-    /// is compared with the server's history.
+    /// The database has just been brought to the last mark: take the lease again, so that its
+    /// cursor is compared with the server's history.
     Again,
     /// Another process has taken over.
     LeaseLost,
@@ -93,7 +93,7 @@ impl Recovering<'_> {
             });
         }
         // A mark of a later epoch belongs to a later leader, unless the lease still holds: a
-        // restored database counts its leases anew.
+        // restored database counts its leases from an earlier number.
         if mark.epoch > self.lease.epoch && self.renew().await? == Fenced::Lost {
             return Ok(Recovery::LeaseLost);
         }
@@ -151,7 +151,7 @@ impl Recovering<'_> {
         tracing::info!(
             transaction = cursor.transaction.as_ref().map(|transaction| transaction.number),
             changes = checkpoint.changes.len(),
-            "the last transaction was committed and not stored; the database is brought to it"
+            "the last transaction was committed but not stored; its checkpoint is stored now"
         );
         match self.checkpointer.checkpoint(self.lease.epoch, &cursor, &checkpoint.changes).await? {
             Fenced::Held => Ok(Recovery::Again),

@@ -1,4 +1,4 @@
-//! A leader's transactions against a broker and a database that only record what is asked of them.
+//! A leader's transactions against a broker and a database that only record their calls.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
