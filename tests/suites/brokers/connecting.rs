@@ -1,5 +1,5 @@
-//! Sessions that cannot open because of a silent server or wrong credentials: whose fault it is,
-//! and how soon it is reported.
+//! Failures to open a session, caused by a silent server or by wrong credentials. The tests check
+//! the party at fault and the time until the error is reported.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -92,7 +92,8 @@ fn silent_sqs(port: u16) -> Made {
     Ok(Arc::new(sqs::Connector::new(&config)?))
 }
 
-/// Configures a password for a cluster that asks for none. librdkafka treats it like a wrong one.
+/// Configures a password for a cluster that asks for none. librdkafka treats it like a wrong
+/// password.
 fn sasl_kafka() -> Made {
     let servers = Backend::Kafka.address()?;
     let settings = serde_json::json!({

@@ -1,4 +1,4 @@
-//! Deliveries of producers that know nothing of the toolkit, as a consumer's inbox stores them. The
+//! Deliveries of producers that do not use the toolkit, as a consumer's inbox stores them. The
 //! producers are plain clients.
 
 mod corpus;
@@ -52,8 +52,8 @@ pub(crate) fn trials() -> Vec<Trial> {
     [apart_or_equal, corpus::trials()].into_iter().flatten().collect()
 }
 
-/// Receives this many deliveries, dead-letters them without acknowledging any, and does all of it
-/// again in a second session, which settles them. Returns the dead letters.
+/// Receives this many deliveries and dead-letters them without acknowledging any. A second session
+/// does the same and settles them. Returns the dead letters.
 async fn letters<F, Fut>(stage: &Stage, deliveries: usize, subscribe: F) -> Result<Vec<DeadLetter>, Failure>
 where
     F: Fn() -> Fut,
@@ -87,7 +87,7 @@ fn value<'a>(letter: &'a DeadLetter, name: &str) -> Option<&'a str> {
 }
 
 /// Checks that each was delivered twice, that all have the same body, and that each has these
-/// headers and a tenant of its own.
+/// headers and its own tenant.
 fn assert_apart(letters: &[DeadLetter], expected: &[(&str, &str)]) {
     let mut tenants: Vec<_> = letters.iter().filter_map(|letter| value(letter, "tenant")).collect();
     tenants.sort_unstable();

@@ -1,8 +1,8 @@
 //! The contracts of every publisher and of every subscription: one trial for each case and broker.
-//! The shared cases come from the crate `conformance`, which adapters by other people run too. The
+//! The shared cases come from the crate `conformance`, which third-party adapters run as well. The
 //! rest are here:
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! |---|---|
 //! | [`target`], [`harness`] | the brokers as data, and as the crate `conformance` expects them |
 //! | [`connecting`] | silent servers and wrong credentials |
@@ -11,9 +11,9 @@
 //! | [`record_time`] | the timestamp of a Kafka record, which decides when Kafka deletes it |
 //! | [`queues`] | the SQS queue that a topic maps to |
 //! | [`kafka_group`] | promises to a member of a real Kafka group: pauses, rebalances, lost sessions, where it starts |
-//! | [`transactions`] | what a reader of committed records sees of Kafka's transactions, and which marks are found |
+//! | [`transactions`] | Kafka's transactions as a reader of committed records sees them, and the marks that are found |
 //! | [`exactly_once`] | a whole relay that publishes in transactions, killed and stopped |
-//! | [`quorum`] | what RabbitMQ's quorum queues count as a delivery of a message |
+//! | [`quorum`] | deliveries that RabbitMQ's quorum queues count |
 //! | [`rabbitmq`] | several queues at once, streams, permissions that are withdrawn |
 //! | [`sqs`] | plain SQS, for cases that need more than the shared harness offers |
 
@@ -36,8 +36,8 @@ fn main() -> std::process::ExitCode {
         return ended;
     }
     tests::log::keep("off,brokers=error");
-    // These take minutes: relays that are killed, or stopped for as long as their lease lasts, and
-    // broker transactions that time out on a busy machine.
+    // These take minutes: relays are killed, or stopped for as long as their lease lasts, and
+    // broker transactions time out on a busy machine.
     let at_night = [exactly_once::trials(), transactions::trials()].into_iter().flatten();
     let at_night = tests::trial::at_night(at_night.collect());
     let trials = [

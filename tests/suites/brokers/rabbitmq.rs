@@ -80,7 +80,7 @@ async fn several(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// Goal: an orderly close raises no alarm. Oracle: no line of the client library above INFO, in
+/// Goal: an orderly close logs no warning. Oracle: no line of the client library above INFO, in
 /// twenty sessions of each kind, on a runtime whose every task logs to this thread.
 async fn orderly(stage: Stage) -> Outcome {
     let queue = stage.unique("orderly");
@@ -122,7 +122,7 @@ async fn sessions(config: &Config, queue: &str) -> Outcome {
     Ok(member.close().await?)
 }
 
-/// Everything that is logged.
+/// The captured log.
 #[derive(Debug, Clone, Default)]
 struct Lines(Arc<Mutex<Vec<u8>>>);
 
@@ -167,9 +167,10 @@ async fn stream(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// Goal: find out what an expired token does, or a permission that is withdrawn and granted again:
-/// a refusal of a topic that was published to before ends the session, so that the next one logs in
-/// again. Oracle: the scope of the refusal; what the next session publishes.
+/// Goal: find out what an expired token does, or a permission that is withdrawn and granted again.
+/// When the broker refuses a topic to which a session has published before, the session ends, and
+/// the next session logs in again. Oracle: the scope of the refusal; the messages that the next
+/// session publishes.
 async fn withdrawn(stage: Stage) -> Outcome {
     let (admin, queue, user) = (Admin::connect(&config()?).await?, stage.unique("q"), stage.unique("relay"));
     admin.declare_queue(&queue, QueueOptions::default()).await?;
@@ -207,8 +208,8 @@ async fn withdrawn(stage: Stage) -> Outcome {
     });
     let error = refusal.await?;
     assert_eq!((error.fault(), error.scope()), (Fault::Broker, FaultScope::Session), "{error}");
-    // For a session that has not published to the topic yet, the fault is the topic's, and the
-    // operator must mend it.
+    // A session that has not published to the topic yet reports an error of the topic, which the
+    // operator must fix.
     let sent = relaying::send(&connector, &[sample::complete(&queue)?]).await?;
     let [(_, error)] = &sent.refused[..] else { return Err(format!("{:?}", sent.refused).into()) };
     assert_eq!((error.fault(), error.scope()), (Fault::Operator, FaultScope::Topic), "{error}");

@@ -103,7 +103,7 @@ async fn plain(stage: Stage) -> Outcome {
 /// Does the same as [`plain`], in a broker transaction.
 async fn transactional(stage: Stage) -> Outcome {
     let (mut config, topic) = topic(&stage, &[("retention.ms", RETENTION_MS)]).await?;
-    // Longer than the transaction timeout: librdkafka refuses to make such a client.
+    // librdkafka refuses to create a client whose socket timeout exceeds its transaction timeout.
     config.properties.insert(String::from("socket.timeout.ms"), "60000".into());
     let scope = TransactionScope {
         log: stage.unique("log").to_lowercase(),

@@ -1,5 +1,5 @@
-//! Plain SQS, for what the cases need beyond the shared harness: other visibility timeouts, and the
-//! number of messages left in a queue.
+//! Plain SQS, for cases that need more than the shared harness offers: other visibility timeouts,
+//! and the number of messages left in a queue.
 
 use aws_sdk_sqs::Client;
 use aws_sdk_sqs::config::{BehaviorVersion, Credentials, Region};
@@ -22,7 +22,8 @@ pub(crate) fn config(endpoint: String) -> Config {
     }
 }
 
-/// Opens a subscription with this visibility timeout: unsettled deliveries come again after it.
+/// Opens a subscription with this visibility timeout. Unsettled deliveries are redelivered after
+/// it.
 pub(crate) async fn subscribe(
     queue: &str,
     visibility_timeout_secs: u32,
@@ -31,7 +32,7 @@ pub(crate) async fn subscribe(
     Ok(Subscriber::new(&config, queue)?.subscribe().await?)
 }
 
-/// Returns a client that knows nothing of the toolkit.
+/// Returns a plain client of the SDK.
 pub(crate) async fn plain() -> Result<Client, Failure> {
     let config = aws_config::defaults(BehaviorVersion::latest())
         .endpoint_url(Backend::Sqs.address()?)

@@ -43,7 +43,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 }
 
 impl Target {
-    /// Returns the word for it in the names of trials.
+    /// Returns the target's name in the names of trials.
     fn as_str(self) -> &'static str {
         match self {
             Self::Shared(backend) => backend.as_str(),
@@ -51,7 +51,7 @@ impl Target {
         }
     }
 
-    /// Returns the service that it needs.
+    /// Returns the service that the target needs.
     fn backend(self) -> Backend {
         match self {
             Self::Shared(backend) => backend,
@@ -59,8 +59,8 @@ impl Target {
         }
     }
 
-    /// Returns the one suite that applies, or `None` for all of them. The pipelined in-memory
-    /// broker differs from the other one only in its publishers.
+    /// Returns the only suite that applies, or `None` for all suites. The pipelined in-memory
+    /// broker differs from the plain one only in its publishers.
     fn publishes_only(self) -> Option<&'static str> {
         (self == Self::MemoryPipelined).then_some("publisher")
     }
@@ -75,12 +75,12 @@ impl Target {
             // three seconds. So there are no members.
             shares_work: backend != Backend::KafkaMock,
             limits_size: backend != Backend::Memory,
-            // The in-memory broker hands out the problem as it was put there.
+            // The in-memory broker delivers malformed messages unchanged.
             has_wire: backend != Backend::Memory,
         }
     }
 
-    /// Connects to the broker, or makes a new one in this process.
+    /// Connects to the broker, or creates a new one in this process.
     async fn open(self) -> Result<Arc<dyn Broker>, Failure> {
         match self {
             Self::Shared(backend) => brokers::open(backend).await,

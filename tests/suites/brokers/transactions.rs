@@ -53,7 +53,8 @@ struct Session {
 impl Scene {
     async fn open(stage: &Stage) -> Result<Self, Failure> {
         let mut config = tests::brokers::patient_kafka(&Backend::Kafka.address()?);
-        // Longer than the transaction timeout: librdkafka refuses to make such a client.
+        // librdkafka refuses to create a client whose socket timeout exceeds its transaction
+        // timeout.
         config.properties.insert(String::from("socket.timeout.ms"), "60000".into());
         let topic = stage.unique("orders");
         let plan = TopicPlan::new(&topic, 2).with("max.message.bytes", "20000");
@@ -162,7 +163,7 @@ async fn commit(stage: Stage) -> Outcome {
     assert_eq!(scene.read(&scene.topic)?, texts(0..10));
     session.confirmed(scene.messages([10])?).await?;
     drop(session);
-    // Everything left open is aborted, and the mark is that of the last commit.
+    // The broker aborts everything left open, and the mark is that of the last commit.
     let successor = scene.connector()?;
     assert_eq!(successor.take_over(&scene.scope).await?, Some(mark(1, "first")));
     assert_eq!(scene.read(&scene.topic)?, texts(0..10));
@@ -210,8 +211,8 @@ fn sorted(texts: impl Iterator<Item = String>) -> Vec<String> {
     texts
 }
 
-/// Goal: a takeover shuts out the earlier session, whichever of its producers has an open
-/// transaction, and that session's connector finds out that it was superseded.
+/// Goal: a takeover shuts out the previous session, whichever of its producers has an open
+/// transaction, and that session's connector learns that it was superseded.
 async fn fenced(stage: Stage, producer: u64) -> Outcome {
     let scene = Scene::open(&stage).await?;
     let earlier = scene.connector()?;
@@ -262,8 +263,8 @@ async fn many_marks(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// Goal: the last mark is found, whichever earlier ones a compaction has removed. Oracle: the plain
-/// reader sees fewer marks than were written.
+/// Goal: the last mark is found, whichever of the earlier marks a compaction has removed. Oracle:
+/// the plain reader sees fewer marks than were written.
 async fn compacted(stage: Stage) -> Outcome {
     let scene = Scene::open(&stage).await?;
     let eager = TopicPlan::new(scene.marks_topic(), 1)
@@ -357,7 +358,8 @@ async fn missing_topic(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// Goal: marks that were removed, or that retention would remove, stop the relay, and it says why.
+/// Goal: if the marks were removed, or retention would remove them, the relay stops and reports the
+/// reason.
 async fn marks_topic(stage: Stage) -> Outcome {
     let scene = Scene::open(&stage).await?;
     let known = TransactionScope { is_new: false, ..scene.scope.clone() };
@@ -384,7 +386,7 @@ async fn timed_out(stage: Stage) -> Outcome {
     connector.take_over(&scene.scope).await?;
     let mut session = session(&connector).await?;
     session.confirmed(scene.messages([1])?).await?;
-    // By default the coordinator looks for such transactions every ten seconds.
+    // By default the coordinator checks for timed-out transactions every ten seconds.
     tokio::time::sleep(Duration::from_secs(13)).await;
     assert!(connector.commit(connector.close(connector.session()), mark(1, "late")).await.is_err());
     assert_eq!(scene.read(&scene.topic)?, texts([]));

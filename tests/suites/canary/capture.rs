@@ -1,4 +1,4 @@
-//! Everything that the parts write, and the search for secrets in it.
+//! All captured output, and the search for secrets in it.
 
 use std::fmt::{Debug, Display};
 
@@ -9,7 +9,7 @@ use base64::engine::general_purpose::STANDARD;
 pub(crate) const DIRECTIVES: &str = "info,relay=trace,outbox=trace,inbox=trace,brokers=trace,migrations=trace,message=trace,\
      sqlx=trace,lapin=debug,librdkafka=trace,rdkafka=trace,aws_sdk_sqs=debug,aws_config=debug";
 
-/// Starts to keep what this process logs.
+/// Starts to capture the log of this process.
 pub(crate) fn start() {
     // Excluded here as in the relay: the client library would log the payloads of returned
     // messages.
@@ -26,7 +26,7 @@ impl Told {
         self.0.push((place.into(), text.into()));
     }
 
-    /// Adds an error in the forms that a person, and `?` in `main`, see.
+    /// Adds an error, both as shown to a person and as printed by `?` in `main`.
     pub(crate) fn error(&mut self, place: &str, error: &(impl Display + Debug)) {
         self.add(place, format!("{error}\n{error:?}\n{error:#?}"));
     }

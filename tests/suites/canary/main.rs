@@ -1,5 +1,5 @@
-//! Canaries in payloads, header values, passwords and keys. Every error is provoked, everything
-//! that is written is searched, and no canary may appear in it.
+//! Canaries in payloads, header values, passwords and keys. The tests provoke every error and
+//! search all output; no canary may appear in it.
 
 mod capture;
 mod scene;

@@ -78,8 +78,8 @@ fn message(topic: &str, canaries: &Canaries) -> NewMessage {
     NewMessage::new(topic).key("k").header("authorization", &canaries.header).json(&canaries.payload)
 }
 
-/// Enqueues a good message, one that the broker refuses and one for a missing topic, and makes a
-/// producer's mistakes.
+/// Enqueues a good message, one that the broker refuses and one for a missing topic. Also makes the
+/// mistakes that a producer can make.
 async fn produce(workload: &Workload<Postgres>, canaries: &Canaries, told: &mut Told) -> Outcome {
     let id = MessageId::new();
     let mut messages = vec![message(&workload.topic, canaries).id(id)];
@@ -154,7 +154,7 @@ async fn publish(
     relay_process.kill().await
 }
 
-/// Runs a handler that fails, and offers an id that comes with other content.
+/// Runs a handler that fails, and admits an id a second time with different content.
 async fn consume(workload: &Workload<Postgres>, canaries: &Canaries, told: &mut Told) -> Outcome {
     let mut subscription = workload.broker.subscribe("canary", &workload.topic).await?;
     let delivery = loop {

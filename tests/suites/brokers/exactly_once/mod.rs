@@ -1,8 +1,8 @@
-//! A whole relay that publishes to Kafka in transactions. It is a process that is killed and
-//! stopped, and whose database or cluster is replaced by another one. The oracle is a plain reader
-//! of committed records: for each key it must see 1, 2, 3, … without duplicates.
+//! A whole relay that publishes to Kafka in transactions. The tests kill and stop its process, and
+//! replace its database or its cluster. The oracle is a plain reader of committed records: for each
+//! key it must see 1, 2, 3, … without duplicates.
 //!
-//! | file | what is in it |
+//! | file | contents |
 //! |---|---|
 //! | `program.rs` | the relay, as a process |
 //! | `ends.rs` | the places between two steps at which the process ends |
@@ -29,7 +29,7 @@ pub(crate) use program::relay;
 
 const KEYS: usize = 7;
 const KILLS: u32 = 12;
-/// Longer than a Kafka transaction takes, and shorter than the lease.
+/// Duration of a lock: longer than a Kafka transaction takes, and shorter than the lease.
 const LOCKED_FOR: Duration = Duration::from_millis(700);
 const HELD: &str = "SELECT count(*) FROM outbox_relay WHERE holder IS NOT NULL";
 /// Logged by a relay that advances the database to the last mark.
@@ -172,8 +172,8 @@ fn check(seen: &BTreeMap<String, Vec<i64>>) -> Outcome {
     Ok(())
 }
 
-/// Waits until everything that was placed is seen, and checks it. Returns how many orders were
-/// placed.
+/// Waits until a reader sees every placed order, and checks the order per key. Returns the number
+/// of placed orders.
 async fn settled<DB: Dialect>(workload: &Workload<DB>) -> Result<usize, Failure> {
     let placed = workload.database.integer("SELECT count(*) FROM placed WHERE key <> 'poison'").await?;
     let placed = usize::try_from(placed)?;
@@ -233,7 +233,7 @@ async fn killed<DB: Dialect>(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// Waits until more is published than before.
+/// Waits until the relay has published more.
 async fn publishes<DB: Dialect>(workload: &Workload<DB>) -> Outcome {
     let before = count(&read(&workload.topic)?);
     eventually("the relay publishes", || async {
@@ -242,7 +242,7 @@ async fn publishes<DB: Dialect>(workload: &Workload<DB>) -> Outcome {
     .await
 }
 
-/// PostgreSQL carries out a statement that waits for a lock although its client is gone.
+/// PostgreSQL executes a statement that waits for a lock even if its client is gone.
 const END_WAITING: &str = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
     WHERE datname = current_database() AND wait_event_type = 'Lock'";
 
@@ -257,8 +257,8 @@ async fn lock<DB: Dialect>(workload: &Workload<DB>) -> Result<sqlx::Transaction<
     Ok(lock)
 }
 
-/// Goal: a relay that is suspended for longer than its lease while it publishes, and resumes when
-/// another one leads, publishes nothing again.
+/// Goal: a relay is suspended for longer than its lease while it publishes, and resumes when
+/// another relay leads. It publishes no message a second time.
 async fn stopped<DB: Dialect>(stage: Stage) -> Outcome {
     let workload = open::<DB>(&stage).await?;
     let stop = CancellationToken::new();
@@ -284,7 +284,8 @@ async fn stopped<DB: Dialect>(stage: Stage) -> Outcome {
 }
 
 /// Goal: wherever a relay ends between two steps of its protocol, its successor publishes the rest
-/// once. A successor of an unstored commit advances the database to its mark.
+/// once. If the database has not stored the last commit, the successor advances it to the mark of
+/// that commit.
 async fn ended_between_steps<DB: Dialect>(stage: Stage) -> Outcome {
     const STEPS: [(&str, u32); 13] = [
         // At the start: the identity of the log, and the first transaction.
@@ -294,7 +295,7 @@ async fn ended_between_steps<DB: Dialect>(stage: Stage) -> Outcome {
         ("after_take_over", 1),
         ("before_commit", 1),
         ("after_commit", 1),
-        // While the database is advanced to the commit that was left behind.
+        // While the successor advances the database to the last commit.
         ("before_checkpoint", 1),
         ("after_checkpoint", 1),
         // In the middle of the work.
@@ -330,8 +331,8 @@ async fn ended_between_steps<DB: Dialect>(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// Goal: when the topic of the marks was removed, the relay publishes nothing more, says why, and
-/// does not keep the lease.
+/// Goal: when the marks topic is missing, the relay stops publishing, reports the reason, and does
+/// not keep the lease.
 async fn without_marks<DB: Dialect>(stage: Stage) -> Outcome {
     let workload = open::<DB>(&stage).await?;
     workload.place_many(KEYS, 20).await?;
@@ -352,8 +353,8 @@ async fn without_marks<DB: Dialect>(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// Goal: when a database knows less than the marks, as after a restore, the relay publishes nothing
-/// again and reports both numbers.
+/// Goal: when the database is behind the marks, as after a restore, the relay republishes nothing
+/// and reports both numbers.
 async fn set_back<DB: Dialect>(stage: Stage) -> Outcome {
     let workload = open::<DB>(&stage).await?;
     let relay = Relay::start(&stage, &workload)?;
@@ -435,8 +436,7 @@ async fn stopped_in_commit<DB: Dialect>(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// Goal: a relay that is pointed at another cluster, which does not have its marks, publishes
-/// nothing there.
+/// Goal: a relay publishes nothing to another cluster, which does not have its marks.
 async fn elsewhere<DB: Dialect>(stage: Stage) -> Outcome {
     let workload = open::<DB>(&stage).await?;
     workload.place_many(KEYS, 20).await?;

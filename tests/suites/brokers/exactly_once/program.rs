@@ -1,4 +1,4 @@
-//! The relay under test: this same program, in a process of its own.
+//! The relay under test: this program, in its own process.
 
 use std::process::{ExitCode, Stdio};
 use std::sync::Arc;
@@ -15,7 +15,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::ends::{Ends, EndsBroker, EndsDatabase};
 
-/// URL of the database of a child process. When it is set, this program runs a relay and no test.
+/// URL of the database of a child process. When it is set, this program runs a relay instead of
+/// tests.
 const DATABASE: &str = "OUTBOX_TRANSACTIONAL_RELAY";
 /// Bootstrap servers of a cluster other than that of the tests.
 const CLUSTER: &str = "OUTBOX_TRANSACTIONAL_RELAY_CLUSTER";

@@ -1,5 +1,6 @@
-//! Readers of committed records behind a transaction that a relay has left open. Another program
-//! commits to the same topic behind it. The oracle is when a plain reader sees that commit.
+//! The delay that an open transaction of a relay causes for readers of committed records. Another
+//! program commits to the same topic after that transaction. The oracle is the time at which a
+//! plain reader sees that commit.
 
 use std::time::{Duration, Instant};
 
@@ -24,8 +25,8 @@ const SLACK: Duration = Duration::from_secs(10);
 const OTHERS: usize = 60;
 const PAYLOAD: &[u8] = b"of another program";
 
-/// Goal: a relay that is killed with messages in its transaction, and has no successor, delays
-/// readers at most for its lease and the brokers' interval.
+/// Goal: a relay is killed with messages in its transaction, and has no successor. It delays
+/// readers by at most its lease plus the brokers' interval.
 pub(super) async fn killed<DB: Dialect>(stage: Stage) -> Outcome {
     let workload = open::<DB>(&stage).await?;
     workload.place_many(KEYS, 20).await?;

@@ -56,7 +56,7 @@ struct Producer {
     #[serde(default)]
     headers: Vec<(String, Value)>,
     bodies: Option<Vec<Value>>,
-    /// Whether it has an id that the inbox accepts.
+    /// Whether the message has an id that the inbox accepts.
     #[serde(default)]
     effect: bool,
 }
@@ -138,7 +138,7 @@ fn special(value: &Value) -> Option<Vec<u8>> {
     Some(repeat[0].as_str()?.repeat(count).into_bytes())
 }
 
-/// Records which message took effect.
+/// A handler that records which messages took effect.
 struct WritesDown;
 
 #[async_trait]
@@ -154,7 +154,7 @@ impl Handler<Sqlite> for WritesDown {
     }
 }
 
-/// Consumes what was sent, and demands one effect or one dead letter for each message.
+/// Consumes the sent messages. Demands one effect or one dead letter for each.
 async fn consumed(stage: &Stage, sent: Vec<Sent>, subscriber: impl Subscriber) -> Outcome {
     let database = Database::<Sqlite>::migrated(stage).await?;
     database.execute("CREATE TABLE effect (id TEXT NOT NULL)").await?;
@@ -187,8 +187,8 @@ fn compared(mut sent: Vec<Sent>, mut letters: Vec<DeadLetter>, effects: Vec<Stri
     let (applied, expected) = (effects.len(), sent.iter().filter_map(|sent| sent.effect.clone()));
     assert_eq!(effects.into_iter().collect::<BTreeSet<_>>(), expected.clone().collect(), "effects");
     assert_eq!(applied, expected.count(), "an effect was doubled");
-    // Messages with the most headers choose first: one without headers matches any dead letter of
-    // its body.
+    // Messages with the most headers choose first: a message without headers matches any dead
+    // letter with its body.
     sent.sort_by_key(|sent| std::cmp::Reverse(sent.headers.len()));
     for sent in sent.iter().filter(|sent| sent.effect.is_none()) {
         let at = letters.iter().position(|letter| sent.is_kept_in(letter)).ok_or_else(|| {
@@ -205,7 +205,8 @@ fn compared(mut sent: Vec<Sent>, mut letters: Vec<DeadLetter>, effects: Vec<Stri
 }
 
 impl Sent {
-    /// Returns whether the dead letter has its body, its key, and every header that is text.
+    /// Returns whether the dead letter has the body and the key of this message, and each of its
+    /// headers whose value is text.
     fn is_kept_in(&self, letter: &DeadLetter) -> bool {
         let has = |name: &str, value: &str| {
             letter.headers.iter().any(|(known, text)| known == name && text == value)
@@ -228,7 +229,8 @@ impl Sent {
         self.is_payload(&letter.payload) && key && self.headers.iter().all(keeps)
     }
 
-    /// Returns whether this is the body. Of a CloudEvent in JSON it is the data; its attributes are
+    /// Returns whether the payload is the body of this message. If the body is a CloudEvent in
+    /// JSON, the payload may also be its data, because the inbox stores the other attributes as
     /// headers.
     fn is_payload(&self, payload: &[u8]) -> bool {
         let body = self.body.as_deref().unwrap_or_default();

@@ -62,8 +62,8 @@ pub(crate) async fn out_of_range(stage: Stage) -> Outcome {
     member.close().await
 }
 
-/// Goal: a group that has members cannot start at the end of another topic, and then skips none of
-/// it. Oracle: the ids that are handled.
+/// Goal: a group that has members cannot start at the end of another topic: it reads all of that
+/// topic. Oracle: the ids that are handled.
 pub(crate) async fn with_members(stage: Stage) -> Outcome {
     let group = Group::open(&stage, 1).await?;
     let member = group.join(Start::Earliest).await?;
@@ -80,7 +80,7 @@ fn admin() -> Result<AdminClient<DefaultClientContext>, Failure> {
     Ok(ClientConfig::new().set("bootstrap.servers", Backend::Kafka.address()?).create()?)
 }
 
-/// Removes every record that is there now.
+/// Removes all current records.
 async fn remove_records(topic: &str, partitions: i32) -> Outcome {
     let name = topic.to_owned();
     let ends = tokio::task::spawn_blocking(move || -> Result<TopicPartitionList, Failure> {

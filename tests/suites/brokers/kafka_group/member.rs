@@ -23,7 +23,7 @@ pub(crate) struct Group {
 }
 
 impl Group {
-    /// Makes a topic with this many partitions, and a group.
+    /// Creates a topic with this many partitions, and a group.
     pub(crate) async fn open(stage: &Stage, partitions: u16) -> Result<Self, Failure> {
         Self::of(stage, "orders", partitions).await
     }
@@ -96,7 +96,8 @@ impl Member {
         waited.map_err(|failure| format!("{failure}; {:?}", self.status()).into())
     }
 
-    /// Receives and settles until all of these are handled. Returns everything that was handled.
+    /// Receives and settles messages until all of these are handled. Returns the ids of all handled
+    /// messages.
     pub(crate) async fn handle(
         &mut self,
         wanted: &BTreeSet<MessageId>,

@@ -1,7 +1,7 @@
 //! Promises to a member of a real Kafka group: pauses, rebalances, lost sessions, and where a group
 //! starts.
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! |---|---|
 //! | [`pausing`] | partitions that come and go while reading is paused |
 //! | [`beginning`] | groups that start at the end, partitions that are added, offsets that are out of range |

@@ -1,4 +1,5 @@
-//! Partitions that come and go while reading is paused because the consumer takes nothing.
+//! Partitions that are assigned and revoked while reading is paused because the consumer does not
+//! receive.
 
 use brokers::kafka::Start;
 use tests::{Outcome, Stage};
@@ -26,9 +27,9 @@ pub(crate) async fn lost_session(stage: Stage) -> Outcome {
     member.close().await
 }
 
-/// Goal: other members come and go while all are paused. Partitions that a paused member is given
-/// wait until it has room, and are then read. Oracle: the ids that are handled; the peak of the
-/// prefetch.
+/// Goal: other members come and go while all are paused. Partitions that are assigned to a paused
+/// member wait until it has room, and are then read. Oracle: the ids that are handled; the peak of
+/// the prefetch.
 pub(crate) async fn members_come_and_go(stage: Stage) -> Outcome {
     let group = Group::open(&stage, PARTITIONS).await?;
     let published = group.publish(ROUNDS).await?;

@@ -60,7 +60,7 @@ async fn remake(group: &Group) -> Outcome {
     let admin = Admin::new(&group.config)?;
     admin.delete_topics(&[&group.topic]).await?;
     eventually("the name is free again", || async {
-        // The name stays taken for as long as the deletion lasts.
+        // The name stays in use until the deletion is complete.
         let made = admin.create_topics(&[TopicPlan::new(&group.topic, 1)]).await;
         Ok(when(made.is_ok() && admin.topics().await?.contains(&(group.topic.clone(), 1))))
     })
@@ -106,8 +106,8 @@ fn outsider(group: &Group) -> Result<BaseConsumer, Failure> {
     Ok(ClientConfig::new().set("bootstrap.servers", servers).set("group.id", &group.name).create()?)
 }
 
-/// Handles messages until all of these are handled, and resubscribes as often as that takes. It
-/// works slowly until the first subscription is lost, so that there is a backlog by then.
+/// Handles messages until all of these are handled, and resubscribes as often as needed. It works
+/// slowly until the first subscription is lost, so that a backlog remains by then.
 async fn again_and_again(member: Member, wanted: watch::Receiver<BTreeSet<MessageId>>) -> Outcome {
     let Member { subscriber, mut subscription } = member;
     let mut handled = BTreeSet::new();
@@ -140,8 +140,9 @@ async fn again_and_again(member: Member, wanted: watch::Receiver<BTreeSet<Messag
     Ok(subscription.close().await?)
 }
 
-/// Goal: a missing topic does not keep the subscription from reading its other topics. It is named
-/// meanwhile, and is read once it exists. Oracle: the ids that one subscription handles.
+/// Goal: a missing topic does not keep the subscription from reading its other topics. The status
+/// names the topic while it is missing, and it is read once it exists. Oracle: the ids that one
+/// subscription handles.
 pub(crate) async fn missing(stage: Stage) -> Outcome {
     let group = Group::open(&stage, 1).await?;
     let later = stage.unique("later");

@@ -16,8 +16,7 @@ use super::{attributes, plain_headers, publish};
 use conformance::sample;
 use conformance::session::PATIENCE;
 
-/// Enough partitions that the result of `murmur2(key) % partitions`, as in Java clients, is a real
-/// test.
+/// Enough partitions to test `murmur2(key) % partitions`, the partitioner of Java clients.
 const PARTITIONS: u16 = 16;
 /// The partition of the key `order-7` among 16, computed with a Python version of Apache Kafka's
 /// `Utils.murmur2`.

@@ -1,5 +1,5 @@
 //! Every field of `docs/wire.md`, as a plain client of each broker sees it. The names are those of
-//! the specifications, written out here again instead of taken from our own code.
+//! the specifications, written out here instead of reused from our own code.
 
 mod kafka;
 mod rabbitmq;
