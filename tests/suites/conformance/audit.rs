@@ -1,5 +1,5 @@
-//! Decisions of operators: their signatures have limits, and the records are kept for years and
-//! then removed.
+//! Decisions of operators: their signatures have size limits, and the records are kept for years
+//! and then removed.
 
 use std::num::NonZeroU32;
 
@@ -44,8 +44,8 @@ pub(crate) fn trials() -> Vec<Trial> {
     ]
 }
 
-/// Goal: services remove decisions older than three years as part of their maintenance, with the
-/// rights that they have. Younger ones stay, and so does a redrive that has not been carried out.
+/// Goal: services remove decisions older than three years as part of their maintenance, with their
+/// normal rights. Younger decisions stay, and so does a redrive that has not been carried out.
 /// Oracle: the rows.
 async fn outlive<DB>(db: &Database<DB>, ago: &str) -> Outcome
 where
@@ -95,7 +95,7 @@ async fn cannot_be_taken_back(db: &Database<Postgres>) -> Outcome {
     Ok(())
 }
 
-/// Returns signatures, each with the text of its refusal; none for a signature that is accepted.
+/// Returns signatures, each with the text of its refusal, or `None` for an accepted signature.
 fn signatures() -> Vec<(Signature, Option<String>)> {
     let text = |bytes: usize| "n".repeat(bytes);
     let mut signatures = Vec::new();

@@ -4,9 +4,9 @@
 //!
 //! The broker seams have their own binary, `brokers`.
 
-/// Makes one trial for each case and database. Cases under `every` run on both databases, each on a
-/// database of its own; the others bring theirs. Cases `at_night` wait for a clock, measure times,
-/// or take a minute.
+/// Makes one trial for each case and database. Each case under `every` runs on both databases, on
+/// its own database; the other cases bring theirs. Cases `at_night` wait for a clock, measure
+/// times, or take a minute.
 macro_rules! cases {
     ($suite:literal:
         $(every { $($every:ident),* $(,)? })?

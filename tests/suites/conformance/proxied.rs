@@ -9,8 +9,8 @@ use sqlx::{PgPool, Postgres};
 /// The application name of its sessions.
 pub(crate) const PROXIED: &str = "proxied";
 
-/// Connects a pool through a proxy. Without TLS: sqlx waits for the peer when it closes a TLS
-/// connection.
+/// Connects a pool through a proxy, without TLS, because sqlx waits for the peer when it closes a
+/// TLS connection.
 pub(crate) async fn pool(url: &str, connections: u32) -> (PgPool, Proxy) {
     let options: PgConnectOptions = url.parse().unwrap();
     let wire = Proxy::start(0, format!("{}:{}", options.get_host(), options.get_port())).await.unwrap();

@@ -10,7 +10,7 @@ use sqlx::{Postgres, Sqlite};
 use tests::trial::at_night;
 use tests::{Backend, trial};
 
-/// A feature and its levels. The first level is the default, or the feature's absence.
+/// A feature and its levels. The first level is the default, or means that the feature is off.
 type Factor = (&'static str, &'static [&'static str]);
 
 const FACTORS: [Factor; 20] = [

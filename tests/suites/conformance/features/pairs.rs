@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 /// Two pairs of a factor and its level.
 type Pair = ((usize, usize), (usize, usize));
 
-/// Returns every pair of factors with these numbers of levels.
+/// Returns every pair for factors with these numbers of levels.
 pub(super) fn pairs(levels: &[usize]) -> BTreeSet<Pair> {
     let of = |factor: usize| (0..levels[factor]).map(move |level| (factor, level));
     let later = |factor: usize| (factor + 1..levels.len()).flat_map(of);
@@ -38,7 +38,7 @@ pub(super) fn rows(levels: &[usize]) -> Vec<Vec<usize>> {
                     };
                     row.iter().enumerate().filter_map(with).filter(|is_missing| *is_missing).count()
                 };
-                // Of equal gains, the first level.
+                // Chooses the first level among equal gains.
                 row[factor] = (0..levels[factor]).rev().max_by_key(|level| gain(*level));
             }
         }

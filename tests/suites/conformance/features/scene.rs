@@ -1,6 +1,6 @@
 //! One row of features: a producer, relays, a broker in memory, consumers, and an operator of both
 //! sides. The row determines the outcome of each message. The order of a key is checked unless a
-//! feature gives it up.
+//! feature gives up that order.
 
 #![allow(clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -41,8 +41,8 @@ use super::transactions::Cluster;
 
 const KEYS: u32 = 4;
 const OF_EACH_KEY: u32 = 12;
-/// The place, in the two keys below, of the message that the broker refuses or that its handler
-/// cannot do.
+/// The position, in the two keys below, of the message that the broker refuses or that its handler
+/// cannot process.
 const PLACE: u32 = 4;
 const REFUSED_KEY: u32 = 2;
 const FAILING_KEY: u32 = 3;
@@ -159,7 +159,7 @@ struct Scene<DB: Dialect> {
     keys: IdempotencyKeys<DB>,
     sagas: Sagas<DB>,
     folder: PathBuf,
-    /// The administration of each relay that has a name of its own.
+    /// The administration of each relay that has its own name.
     admins: Vec<(RelayName, Arc<dyn LogAdmin>)>,
 }
 
@@ -183,7 +183,7 @@ impl Running {
 }
 
 /// Goal: features that work alone work together. Oracle: each message has one effect if it should
-/// have one, and none otherwise; keys keep their order; nothing is parked, dead or unsettled at the
+/// have one, and otherwise none; keys keep their order; nothing is parked, dead or unsettled at the
 /// end; the broker saw no violation.
 pub(super) async fn plays<DB: Dialect>(stage: Stage, row: Vec<usize>) -> Outcome {
     let row = Row(row);
@@ -445,7 +445,7 @@ impl<DB: Dialect> Scene<DB> {
         self.row.is("producer", "into an adopted table") && DB::BACKEND == Backend::Postgres
     }
 
-    /// Adopts the old table with the rows that wait in it.
+    /// Adopts the old table with its waiting rows.
     async fn adopt(&self) -> Outcome {
         let text = format!(
             "[[pipeline]]\nname = {:?}\n[pipeline.database]\nurl = {:?}\n\
@@ -564,7 +564,8 @@ impl<DB: Dialect> Scene<DB> {
         Ok(true)
     }
 
-    /// Requeues or discards what the broker refused. Returns whether nothing was dead.
+    /// Requeues or discards the messages that the broker refused. Returns whether no message was
+    /// dead.
     async fn decide_about_parked(&self) -> Result<bool, Failure> {
         let mut is_quiet = true;
         for (name, admin) in &self.admins {
@@ -591,7 +592,7 @@ impl<DB: Dialect> Scene<DB> {
     }
 
     /// Redrives or discards dead letters that wait for a decision. Returns whether no dead letter
-    /// is open.
+    /// was open.
     async fn decide_about_letters(&self) -> Result<bool, Failure> {
         let letters = self.inbox.dead_letters(&DeadLetterQuery::default()).await?;
         let is_quiet = letters.is_empty();
@@ -685,7 +686,7 @@ impl<DB: Dialect> Scene<DB> {
         Ok(())
     }
 
-    /// Returns whether no feature of the row gives up the order of this key.
+    /// Returns whether every feature of the row keeps the order of this key.
     fn keeps_order_of(&self, key: u32) -> bool {
         let is_passed = self.row.is("after a dead message", "pass")
             && self.row.is("message that the broker refuses", "requeued")

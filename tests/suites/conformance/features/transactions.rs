@@ -42,7 +42,7 @@ struct Relay {
 }
 
 impl Relay {
-    /// Fences the previous session and drops what it left open. Returns the new epoch.
+    /// Fences the previous session and drops its open transaction. Returns the new epoch.
     fn begin(&mut self) -> u64 {
         *self = Self { epoch: self.epoch + 1, mark: self.mark.take(), ..Self::default() };
         self.epoch
@@ -188,7 +188,8 @@ impl Publisher for Session {
         Capabilities { max_in_flight_per_key: MaxInFlightPerKey::Pipelined, batch_len: BATCH_LEN }
     }
 
-    /// Adds the whole batch to the open transaction, or none of it and ends the session.
+    /// Adds the whole batch to the open transaction. If this is impossible, adds none of it and
+    /// ends the session.
     async fn submit(&mut self, batch: Vec<Submission>) {
         let mut state = self.cluster.lock();
         let State { relays, refused } = &mut *state;

@@ -1,5 +1,5 @@
-//! Messages in chunks: the handler runs once with the whole message, whatever order, repetition or
-//! crash there is.
+//! Messages in chunks: the handler runs once with the whole message, in spite of reordering,
+//! repetition and crashes.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -61,7 +61,7 @@ fn large(text: &str) -> Message {
     message(&format!("{text}{}", "x".repeat(LARGE)))
 }
 
-/// Gathers one delivery and applies a whole message, as a service without the runner does.
+/// Gathers one delivery and applies a whole message, like a service that does not use the runner.
 async fn consume<DB: TestDatabase>(
     inbox: &Inbox<DB>,
     message: &Message,
@@ -97,7 +97,7 @@ pub(super) async fn chunks_between_others_take_effect_once_in_the_order_of_their
             if number % 4 == 1 {
                 let whole = keyed(&format!("key-{key}"), &format!("{text}{}", "x".repeat(LARGE)));
                 let chunks = chunks_of(&whole);
-                // The relay crashed half-way once, and sent all of them again.
+                // The relay crashed half-way once, and sent all chunks again.
                 deliveries.extend(chunks[..2].iter().chain(&chunks).cloned());
             } else {
                 deliveries.push(keyed(&format!("key-{key}"), &text));
@@ -136,7 +136,7 @@ async fn any_order_and_any_repetition_gives_the_whole_once<DB: TestDatabase>(dat
             applied += u32::from(fresh);
         }
         assert_eq!(applied, 1, "{order:?}");
-        // The same message, sent whole by a relay without the limit, is a duplicate.
+        // The same message is a duplicate when a relay without the limit sends it whole.
         assert!(!consume(&inbox, &whole).await.unwrap().0, "{order:?}");
         expected.push(String::from_utf8(whole.payload.to_vec()).unwrap());
     }
@@ -238,7 +238,7 @@ async fn chunks_of_two_splits_do_not_mix<DB: TestDatabase>(database: &Database<D
     assert_nothing_waits(&inbox).await;
 }
 
-/// Moves the time at which every incomplete message began two days back.
+/// Moves the time at which every incomplete message began back by two days.
 async fn two_days_pass<DB: TestDatabase>(database: &Database<DB>) {
     let mut tx = database.admin.begin().await.unwrap();
     let statement = match DB::DIALECT {
@@ -278,7 +278,7 @@ pub(super) async fn missing_chunks_expire_for_all_to_see<DB: TestDatabase>(datab
     let redriven = inbox.redrive(&consumer("billing"), letter.id, &handler, RedriveOptions::default()).await;
     assert!(matches!(redriven, Err(RedriveError::NotAMessage { .. })), "{redriven:?}");
     assert!(DB::effects(&database.pool, "billing").await.is_empty());
-    // Published again, it takes effect, even when the broker redelivers it.
+    // Published again, the message takes effect, even when the broker redelivers it.
     let broker = Broker::new(chunks);
     broker.lose_settlements(1);
     let running = start(builder(&inbox, &broker, Effect::works()));
@@ -308,8 +308,8 @@ async fn a_whole_that_is_tried_again_does_not_expire<DB: TestDatabase>(database:
     assert_eq!(inbox.maintain().await.unwrap().incomplete_expired, 1, "it was not tried for long");
 }
 
-/// The table of chunks is missing for longer than a failing message would live, while other
-/// messages succeed.
+/// The table of chunks is missing for longer than a failing message would live, but other messages
+/// succeed.
 async fn a_chunk_that_could_not_be_kept_is_kept_later_and_leaves_no_failure<DB: TestDatabase>(
     database: &Database<DB>,
 ) {
@@ -322,7 +322,8 @@ async fn a_chunk_that_could_not_be_kept_is_kept_later_and_leaves_no_failure<DB: 
     let (whole, billing, scope) = (large("one"), consumer("billing"), Tenant::none());
     let chunks = chunks_of(&whole);
     rename("ALTER TABLE inbox_chunk RENAME TO inbox_chunk_away").await;
-    // One chunk only, which is stored alone later: no whole message clears its failures.
+    // There is only one chunk, which is stored alone later, so no whole message clears its
+    // failures.
     let broker =
         Broker::new(std::iter::once(chunks[0].clone()).chain((0..40).map(|n| message(&n.to_string()))));
     let handler = Effect::new(|_, _| {
@@ -386,7 +387,7 @@ async fn hostile_chunks_are_refused_and_harm_nobody<DB: TestDatabase>(database: 
     assert!(matches!(admitted[..], [Err(Refusal::Fragment { .. }), Ok(Admission::Fresh(_))]), "{admitted:?}");
     tx.rollback().await.unwrap();
 
-    // The runner dead-letters these chunks, and the message itself takes effect.
+    // The runner dead-letters these chunks, but the message itself takes effect.
     let broker = Broker::new([longer, cut, huge[0].clone()]);
     let running = start(builder(&inbox, &broker, Effect::works()));
     broker.settled_at_least(3).await;
@@ -426,7 +427,7 @@ async fn a_damaged_whole_is_dead_lettered_before_any_effect<DB: TestDatabase>(da
     assert_eq!((letter.reason, letter.payload.len()), (Reason::Malformed, whole.payload.len()));
     assert!(letter.message().is_err(), "what is damaged is nothing to redrive");
     assert_nothing_waits(&inbox).await;
-    // Sent again undamaged, it takes effect.
+    // Sent again undamaged, the message takes effect.
     for chunk in intact {
         broker.send(Ok(chunk));
     }
@@ -466,8 +467,8 @@ async fn a_failing_message_dies_whole_and_is_redriven_whole<DB: TestDatabase>(da
     assert_nothing_waits(&inbox).await;
 }
 
-/// Of two redelivered chunks, the first can arrive just before a consumer that was thought dead
-/// gives up the whole message.
+/// Of two redelivered chunks, the first can arrive just before a consumer that seemed dead
+/// dead-letters the whole message.
 async fn late_chunks_of_a_dead_letter_make_no_second_one<DB: TestDatabase>(database: &Database<DB>) {
     let inbox = database.inbox().await;
     let chunks = chunks_of(&large("one"));

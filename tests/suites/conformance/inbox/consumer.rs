@@ -122,7 +122,7 @@ fn base<DB: TestDatabase>(inbox: &Inbox<DB>, broker: &Broker) -> ConsumerBuilder
         .backoff(Backoff { first: Duration::from_millis(1), max: Duration::from_millis(4) })
 }
 
-/// Runs until a plain future stops it.
+/// Starts a consumer that runs until the sender is used or dropped.
 fn start<DB: TestDatabase>(
     builder: ConsumerBuilder<DB>,
 ) -> (oneshot::Sender<()>, JoinHandle<Result<(), RunError>>) {
@@ -226,8 +226,8 @@ impl Drop for Hung {
     }
 }
 
-/// Goal: a batch in one call has the same time limit as any other call. Oracle: when it was
-/// dropped.
+/// Goal: a batch in one call has the same time limit as any other call. Oracle: the time at which
+/// the call was dropped.
 async fn a_batch_function_that_hangs_is_ended_as_one_call<DB: TestDatabase>(database: &Database<DB>) {
     static CALLS: OnceLock<Duration> = OnceLock::new();
     async fn hang_once<DB: TestDatabase>(_tx: &mut Tx<DB>, _placed: Vec<Placed>) -> Result<(), HandlerError> {
@@ -373,8 +373,8 @@ async fn a_foreign_message_takes_effect_once<DB: TestDatabase>(database: &Databa
     assert_eq!(broker.counts(), (3, 0, 1));
 }
 
-/// A process that skips unknown kinds must not close the dead letter either: its effect would never
-/// happen.
+/// A process that skips unknown kinds must not close the dead letter either, because then its
+/// effect would never happen.
 async fn a_redrive_waits_for_a_process_that_knows_the_kind<DB: TestDatabase>(database: &Database<DB>) {
     let inbox = database.inbox().await;
     let broker = Broker::new([event("order.placed", r#"{"order":1}"#)]);

@@ -1,5 +1,5 @@
-//! The cost of the guard: rows that PostgreSQL reads, so that a plan which scans a whole day does
-//! not pass for an index lookup, and messages on the wire.
+//! The cost of the guard: messages on the wire, and rows that PostgreSQL reads. The count of rows
+//! distinguishes a scan of a whole day from an index lookup.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -68,9 +68,9 @@ async fn work(tx: &mut InboxTransaction<Postgres>, message: &Message) -> Outcome
     Ok(())
 }
 
-/// Goal: a fresh message costs one statement beside BEGIN, its effect and COMMIT, because the check
-/// of its row is sent with COMMIT. A duplicate costs a second one in place of its effect. A chained
-/// transaction needs no BEGIN. Oracle: the messages on the wire.
+/// Goal: in addition to BEGIN, its effect and COMMIT, a fresh message costs one statement, because
+/// the check of its row is sent with COMMIT. A duplicate costs a second statement instead of its
+/// effect. A chained transaction needs no BEGIN. Oracle: the messages on the wire.
 async fn a_message_costs_one_statement_more(stage: Stage) -> Outcome {
     const ADMIT: &str = "INSERT INTO inbox_message";
     const EFFECT: &str = "INSERT INTO effect";
@@ -85,7 +85,7 @@ async fn a_message_costs_one_statement_more(stage: Stage) -> Outcome {
     let pool = PgPoolOptions::new().max_connections(1).connect_with(options).await?;
     let inbox = Inbox::open(pool.clone(), InboxOptions::default()).await?;
     let told = async || -> Result<Vec<String>, Failure> {
-        // Once the connection is back in the pool, a rollback in the background has ended.
+        // Once the connection is back in the pool, a rollback in the background has finished.
         drop(pool.acquire().await?);
         let said = log_capture.take().into_iter().filter(|said| said != PING && said != PREPARE);
         let begin = |said: String| {

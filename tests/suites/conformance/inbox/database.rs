@@ -33,12 +33,12 @@ impl<DB: Dialect> Database<DB> {
     }
 }
 
-/// The SQL of tests beside that of the inbox.
+/// SQL that the tests need in addition to the inbox's own.
 #[async_trait::async_trait]
 pub trait TestDatabase: Dialect + Sized {
     /// Whether a commit can begin the next transaction.
     const CHAINS: bool;
-    /// Creates a database; none when this run has no such server.
+    /// Creates a database. Returns `None` if this run has no such server.
     async fn create() -> Option<Database<Self>>;
     /// Removes a database.
     async fn remove(database: Database<Self>);
@@ -54,7 +54,7 @@ pub trait TestDatabase: Dialect + Sized {
     async fn effects(pool: &Pool<Self>, consumer: &str) -> Vec<String>;
     /// Returns a pool for another consumer, whose waits for a lock a test can observe.
     async fn rival(database: &Database<Self>) -> Pool<Self>;
-    /// Returns the database's number of the session that runs a transaction; 0 where it has none.
+    /// Returns the server's number of the session that runs a transaction, or 0 if it has none.
     async fn holder(tx: &mut Transaction<'static, Self>) -> i32;
     /// Returns whether a rival waits, or has waited, for a lock of the `holder`. `refusals` counts
     /// the waits that timed out.
@@ -106,8 +106,8 @@ impl TestDatabase for Sqlite {
         sqlx::query_scalar(SELECT).bind(consumer.to_owned()).fetch_all(pool).await.unwrap()
     }
 
-    /// SQLite does not report who waits. These connections time out soon, so that the test sees
-    /// each wait when it ends.
+    /// SQLite does not report which connections wait. These connections time out soon, so that the
+    /// test sees each wait when it ends.
     async fn rival(database: &Database<Self>) -> Pool<Self> {
         let options = (*database.pool.connect_options()).clone().busy_timeout(Duration::from_millis(50));
         SqlitePoolOptions::new().max_connections(1).connect_with(options).await.unwrap()
@@ -136,7 +136,7 @@ impl Database<Postgres> {
 impl TestDatabase for Postgres {
     const CHAINS: bool = true;
 
-    /// Creates a schema of the test's own, apart from those of other tests and earlier runs.
+    /// Creates a schema for this test, separate from those of other tests and earlier runs.
     async fn create() -> Option<Database<Self>> {
         let url = std::env::var("OUTBOX_POSTGRES_URL").ok()?;
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);

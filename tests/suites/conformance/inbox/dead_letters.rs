@@ -121,7 +121,7 @@ async fn a_dead_letter_is_stored_once_and_its_deliveries_are_counted<DB: TestDat
     assert!(inbox.dead_letters(&nobody).await.unwrap().is_empty());
 }
 
-/// Returns a delivery of a queue whose broker gives it neither an id nor a position.
+/// Returns a delivery of a queue whose broker assigns neither an id nor a position.
 fn from_queue(malformed: Malformed) -> Delivery {
     Delivery { origin: String::from("queue orders"), ..delivery(Err(malformed)) }
 }
@@ -142,7 +142,7 @@ async fn letters<DB: TestDatabase>(inbox: &Inbox<DB>) -> Vec<DeadLetter> {
 }
 
 /// Goal: of a foreign producer's deliveries with equal payloads, each is stored with all its parts
-/// and recognised when it is redelivered. Oracle: the dead letters and their counts.
+/// and recognised when redelivered. Oracle: the dead letters and their counts.
 async fn malformed_deliveries_of_one_payload_are_dead_letters_of_their_own<DB: TestDatabase>(
     database: &Database<DB>,
 ) {
@@ -159,7 +159,7 @@ async fn malformed_deliveries_of_one_payload_are_dead_letters_of_their_own<DB: T
     let deliveries = [
         one.clone(),
         Malformed { headers: vec![pair("tenant", "t2"), pair("trace", "a")], ..one.clone() },
-        // Names and values of the headers, split in another place.
+        // The same names and values of headers, split at another place.
         Malformed { headers: vec![pair("tenant", "t1tracea")], ..one.clone() },
         Malformed { properties: vec![pair("amqp.correlation_id", "c-2")], ..one.clone() },
         Malformed { key: Some(String::from("k")), ..one.clone() },
@@ -210,7 +210,7 @@ async fn equal_arrivals_are_dead_letters_of_their_own_and_one_counts_a_redeliver
         store_malformed(&inbox, webhook(Some(arrival))).await;
     }
     assert_eq!(counts().await, [1, 1, 1, 1]);
-    // The answer to a commit was lost, and the same delivery is stored again.
+    // The answer to a commit was lost, so the same delivery is stored again.
     store_malformed(&inbox, webhook(Some(2))).await;
     assert_eq!(counts().await, [1, 1, 2, 1]);
     for _ in 0..3 {
@@ -227,7 +227,7 @@ async fn equal_arrivals_are_dead_letters_of_their_own_and_one_counts_a_redeliver
     assert_eq!(counts().await, [1], "nobody looks at what was given up");
 }
 
-/// The scope function is repaired, an old offset is read again, and now the handler fails.
+/// The scope function is fixed, an old offset is read again, and now the handler fails.
 async fn a_letter_that_dies_again_tells_what_happened_last<DB: TestDatabase>(database: &Database<DB>) {
     let inbox = database.inbox().await;
     let (open, given_up) = (message("open"), message("given up"));
@@ -282,7 +282,7 @@ async fn a_redrive_applies_once<DB: TestDatabase>(database: &Database<DB>) {
     }
     assert_eq!(now, 1);
 
-    // A message whose dead letter stops no copies, because it was refused, not handled.
+    // The dead letter of a refused message stops no copies, because the message was not handled.
     let id = store_dead_letter(&inbox, &applied, Reason::TooOld).await;
     let mut tx = inbox.begin().await.unwrap();
     drop(tx.admit(&billing(), &Tenant::none(), &applied).await.unwrap());
@@ -309,7 +309,8 @@ async fn a_late_message_is_redriven_only_when_accepted_and_only_once<DB: TestDat
     let short = Inbox::<DB>::open(database.pool.clone(), short).await.unwrap();
     let now = inbox.window().now;
     let accept = RedriveOptions { accept_late: true, ..RedriveOptions::default() };
-    // One message whose day has been dropped, and one that is too old only for a short retention.
+    // The day of the first message has been dropped. The second is too old only for a short
+    // retention.
     let (gone, late) = (message_of(now - 30 * day, "gone"), message_of(now - 5 * day, "late"));
     for (message, resolution) in [(&gone, Resolution::AppliedLate), (&late, Resolution::Applied)] {
         let id = store_dead_letter(&short, message, Reason::TooOld).await;
@@ -317,7 +318,7 @@ async fn a_late_message_is_redriven_only_when_accepted_and_only_once<DB: TestDat
         assert!(matches!(refused, Err(RedriveError::Refused(Refusal::TooOld { .. }))), "{refused:?}");
         let redriven = short.redrive(&billing(), id, &WORKS, accept).await.unwrap();
         assert_eq!(redriven, Redriven::Now(resolution));
-        // Another late delivery finds the closed dead letter, and a second redrive does nothing.
+        // Another late delivery finds the closed dead letter, and a second redrive has no effect.
         let cause = (Reason::TooOld, String::from("again"), 0);
         let again = delivery(Ok(message.clone()));
         drop(short.dead_letter(&billing(), &Tenant::none(), &again, cause).await.unwrap());
@@ -408,7 +409,8 @@ async fn a_dead_letter_stops_further_copies_until_it_is_redriven<DB: TestDatabas
 async fn a_discarded_dead_letter_is_never_applied<DB: TestDatabase>(database: &Database<DB>) {
     let inbox = database.inbox().await;
     let now = inbox.window().now;
-    // An open dead letter of the early message leaves no row: the message is refused at present.
+    // An open dead letter of the early message leaves no row, because the message is refused at
+    // present.
     let early = message_of(now + Duration::from_secs(3_600), "early");
     for (dead, reason) in [
         (message("poison"), Reason::Poison),
@@ -431,7 +433,7 @@ async fn a_discarded_dead_letter_is_never_applied<DB: TestDatabase>(database: &D
     let far = message_of(now + Duration::from_secs(800 * 86_400), "far");
     let id = store_dead_letter(&inbox, &far, Reason::FromTheFuture).await;
     assert_eq!(inbox.discard(id, &signature()).await.unwrap(), Redriven::Now(Resolution::Discarded));
-    // The discard of a message that meanwhile took effect reports that.
+    // If the message has taken effect meanwhile, its discard reports that.
     let early = message_of(now + Duration::from_secs(7_000), "applied");
     let id = store_dead_letter(&inbox, &early, Reason::FromTheFuture).await;
     let wide = InboxOptions { skew_max: Duration::from_secs(7_200), ..database.options() };
@@ -467,7 +469,7 @@ async fn attempts_are_counted_until_success<DB: TestDatabase>(database: &Databas
     let (none, message) = (Tenant::none(), message("x"));
     assert_eq!(inbox.attempt(&billing(), &none, message.id).await.unwrap(), None);
     let backoff = Backoff::MESSAGES;
-    // A failure that does not count is still recorded.
+    // A failure that does not count as an attempt is still recorded.
     let noted = inbox.record_failure(&billing(), &none, message.id, "away", None).await.unwrap();
     assert_eq!((noted.attempts, noted.delay), (0, Duration::ZERO));
     let attempt = inbox.attempt(&billing(), &none, message.id).await.unwrap().unwrap();

@@ -71,8 +71,8 @@ async fn consume_in<DB: TestDatabase>(
     (fresh, tx.commit().await.unwrap())
 }
 
-/// As [`consume`], but begins again whenever the database times out while it waits for its lock,
-/// and counts these refusals.
+/// Does the same as [`consume`], but starts over whenever the database times out while it waits for
+/// a lock. Counts these refusals.
 async fn consume_patiently<DB: TestDatabase>(
     inbox: &Inbox<DB>,
     name: &str,
@@ -151,8 +151,8 @@ async fn each_consumer_and_each_scope_applies<DB: TestDatabase>(database: &Datab
     }
 }
 
-/// A valid name of a consumer or a tenant is stored unchanged, never means another one, and is
-/// never SQL.
+/// A valid name of a consumer or a tenant is stored unchanged, never matches another name, and
+/// never acts as SQL.
 async fn hostile_names_are_names_and_nothing_else<DB: TestDatabase>(database: &Database<DB>) {
     let inbox = database.inbox().await;
     let names = tests::hostile::NAMES.into_iter().chain(["billing", "billing ", "%", "_", "billing'--"]);
@@ -165,7 +165,7 @@ async fn hostile_names_are_names_and_nothing_else<DB: TestDatabase>(database: &D
         accepted.push((name, consumer));
     }
     assert!(accepted.len() > 12, "{accepted:?}");
-    // All of them get the same message: a name that meant another one would find it already
+    // All of them get the same message. If a name matched another one, its message would already be
     // applied.
     let message = message("once each");
     for (name, consumer) in &accepted {
@@ -312,7 +312,8 @@ async fn ids_outside_the_window_are_refused_with_both_times<DB: TestDatabase>(da
         panic!()
     };
     assert!(generated_at == early.id.generated_at() && newest_accepted_at < generated_at);
-    // A refusal by time leaves the transaction usable, and both ends of the window are accepted.
+    // A refusal by time leaves the transaction usable. Times at both ends of the window are
+    // accepted.
     for inside in [
         message_of(window.oldest_accepted_at() + Duration::from_secs(60), "oldest"),
         message_of(window.newest_accepted_at(), "newest"),
@@ -377,8 +378,8 @@ async fn a_batch_admits_each_message_once<DB: TestDatabase>(database: &Database<
     assert_eq!(subjects, expected);
 }
 
-/// Goal: consumers with the same long batch, each in another order, wait for each other. Oracle:
-/// none of them fails, as one would in a deadlock, and each message is fresh once.
+/// Goal: two consumers with the same long batch in opposite orders wait for each other. Oracle:
+/// neither fails, as it would in a deadlock, and each message is fresh once.
 async fn racing_batches_in_opposite_order_apply_once<DB: TestDatabase>(database: &Database<DB>) {
     let inbox = database.inbox().await;
     for round in 0..10 {
@@ -431,7 +432,7 @@ async fn a_rolled_back_savepoint_gives_no_proof<DB: TestDatabase>(database: &Dat
         let error = tx.commit().await.unwrap_err();
         assert!(error.is_rolled_back(), "{misuse}: {error}");
     }
-    // A message that is admitted later does not stand in for the one that was undone.
+    // A message that is admitted later does not replace the undone one.
     let mut tx = inbox.begin().await.unwrap();
     DB::sql(&mut tx, "SAVEPOINT one").await.unwrap();
     let (undone, later) = (message("undone"), message("later"));
@@ -445,8 +446,8 @@ async fn a_rolled_back_savepoint_gives_no_proof<DB: TestDatabase>(database: &Dat
     }
 }
 
-/// A chained transaction is independent: it proves only its own messages, and its rollback undoes
-/// nothing of the one before.
+/// A chained transaction is independent: it proves only its own messages, and its rollback does not
+/// undo the previous transaction.
 async fn a_chained_transaction_is_one_of_its_own<DB: TestDatabase>(database: &Database<DB>) {
     let inbox = database.inbox().await;
     let [first, second, third] = [message("first"), message("second"), message("third")];
@@ -500,8 +501,8 @@ async fn a_swallowed_error_on_postgres_gives_no_proof() {
     database.drop_schema().await;
 }
 
-/// The server disconnects in the middle of COMMIT: a deferred trigger ends the session, the first
-/// time.
+/// The server disconnects in the middle of COMMIT, because a deferred trigger ends the session the
+/// first time.
 async fn a_commit_without_an_answer_is_unknown_on_postgres() {
     let Some(database) = <sqlx::Postgres as TestDatabase>::create().await else {
         println!("NOT RUN: OUTBOX_POSTGRES_URL is not set");
@@ -531,8 +532,8 @@ async fn a_commit_without_an_answer_is_unknown_on_postgres() {
     database.drop_schema().await;
 }
 
-/// Goal: an error of a service's own trigger is not taken for a transaction that has ended, nor the
-/// reverse, whatever its code. Oracle: the cause that the commit names.
+/// Goal: an error of a service's own trigger is not mistaken for a transaction that has ended, nor
+/// the reverse, whatever its code. Oracle: the cause that the commit names.
 async fn a_deferred_trigger_that_fails_is_the_cause_on_postgres() {
     let Some(database) = <sqlx::Postgres as TestDatabase>::create().await else {
         println!("NOT RUN: OUTBOX_POSTGRES_URL is not set");

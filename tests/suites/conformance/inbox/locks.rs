@@ -1,5 +1,5 @@
-//! The days that a call locks: only those of its messages, however many the inbox remembers. The
-//! sweep locks the days that are over, and all sessions share the server's lock table.
+//! The days that a call locks: only those of its messages, however many days the inbox remembers.
+//! The sweep locks past days, and all sessions share the server's lock table.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 

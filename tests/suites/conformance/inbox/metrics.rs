@@ -1,4 +1,4 @@
-//! Every metric of the inbox is recorded, under the name, kind and labels of its table.
+//! Every metric of the inbox is recorded with the name, kind and labels of its table.
 
 use sqlx::Sqlite;
 use tests::Counters;
@@ -11,7 +11,7 @@ cases! { "inbox/metrics":
     }
 }
 
-/// Oracle: the metrics that were recorded while cases ran in which each of them must be.
+/// Oracle: the metrics recorded while cases ran that must record each of them.
 async fn every_metric_of_the_table_is_recorded() {
     let counters = Counters::installed();
     each::<Sqlite>(runner::a_batch_takes_effect_once_and_its_culprit_is_found).await;

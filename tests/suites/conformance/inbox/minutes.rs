@@ -24,8 +24,8 @@ cases! { "inbox/minutes":
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
-/// Oracle: the rate after two consumers have stopped that share a row. One takes single messages
-/// and the other batches.
+/// Oracle: the rate after the stop of two consumers that share a row. One takes single messages,
+/// the other batches.
 async fn duplicates_are_told_by_the_tables<DB: TestDatabase>(database: &Database<DB>) {
     let inbox = database.inbox().await;
     assert!(inbox.activity(HOUR).await.unwrap().is_empty());
@@ -67,7 +67,7 @@ async fn minutes_are_forgotten_after_a_day<DB: TestDatabase>(database: &Database
     assert_eq!((all[0].counted.applied, all[0].counted.duplicates), (2, 4), "{all:?}");
 }
 
-/// Oracle: effects, maintenance and the other figures of a consumer whose role has no right to the
+/// Oracle: effects, maintenance and the other figures of a consumer whose role has no rights on the
 /// new table.
 async fn without_the_right_to_count_everything_else_goes_on_on_postgres() {
     each::<Postgres>(async |database| {

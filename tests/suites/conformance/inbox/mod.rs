@@ -1,5 +1,5 @@
 //! The shared parts of the inbox tests: a database for each test, effects that can be counted, and
-//! a broker in memory.
+//! an in-memory broker.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub, reason = "a test fails by panicking")]
 
@@ -77,12 +77,12 @@ pub fn keyed(key: &str, payload: &str) -> Message {
     message(payload).with_key(OrderingKey::new(key).unwrap())
 }
 
-/// Returns a message whose id was made at another time.
+/// Returns a message whose id has this timestamp.
 pub fn message_of(at: OffsetDateTime, payload: &str) -> Message {
     message(payload).with_id(MessageId::derived(at, [payload, "salt"]).unwrap())
 }
 
-/// Runs a case on a database of its own, and removes it.
+/// Runs a case on its own database, and removes the database.
 pub(crate) async fn each<DB: TestDatabase>(case: impl AsyncFnOnce(&Database<DB>)) {
     let database = DB::create().await.expect("listed only when it is there");
     tokio::time::timeout(DEADLINE, case(&database)).await.unwrap();

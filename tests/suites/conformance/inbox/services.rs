@@ -1,4 +1,5 @@
-//! Services in one database, each with its own schema and roles: none can touch another's records.
+//! Services in one database, each with its own schema and roles: no service can touch another's
+//! records.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -78,7 +79,7 @@ async fn services_cannot_touch_each_others_records() {
         services.push(service(&mut admin, &url, &format!("{salt}_{name}"), &roles).await);
     }
     for Service { name, pool, .. } in &services {
-        // It can write its own records.
+        // The service can write its own records.
         let options = InboxOptions { schema: Some(name.clone()), ..InboxOptions::default() };
         let inbox = Inbox::<Postgres>::open(pool.clone(), options).await.unwrap();
         let (own, none) = (consumer("same-name"), Tenant::none());
@@ -127,7 +128,7 @@ async fn services_cannot_touch_each_others_records() {
             .await
             .unwrap();
         assert!(callable.is_empty(), "{callable:?}");
-        // Nor can it bypass the rights on its own tables through a partition.
+        // A partition does not let the service bypass the rights on its own tables either.
         let day = relations.iter().find(|relation| relation.contains("inbox_message_2")).unwrap();
         assert!(is_denied(&services[at].pool, format!("DELETE FROM {day}")).await);
     }

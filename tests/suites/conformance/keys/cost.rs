@@ -35,8 +35,8 @@ const EFFECT: &str = "INSERT INTO effect (payload) VALUES ($1)";
 const FEW: u32 = 20;
 const MANY: u32 = 20_000;
 
-/// Goal: a session whose plans date from a time with few keys still finds a key through the index
-/// when there are many. Oracle: the server's count of rows that were read without an index.
+/// Goal: when a session's plans date from a time with few keys, it still finds a key through the
+/// index after there are many. Oracle: the server's count of rows that were read without an index.
 async fn however_many_there_are(stage: Stage) -> Outcome {
     let db = database::<Postgres>(&stage).await;
     db.execute("ALTER TABLE idempotency_key SET (autovacuum_enabled = false)").await?;
@@ -94,8 +94,8 @@ async fn send(router: &Router, path: &str, key: &str) -> StatusCode {
     router.clone().call(request).await.unwrap().status()
 }
 
-/// Goal: a request with a key needs two more statements than one without: its claim and its
-/// outcome. A replay reads the stored answer in addition, with a plan made for it, and stores
+/// Goal: a request with a key needs two more statements than a request without a key: its claim and
+/// its outcome. A replay also reads the stored answer, with a plan made for that query, and stores
 /// nothing. Oracle: the messages on the wire.
 async fn a_key_costs_two_round_trips(stage: Stage) -> Outcome {
     let db = database::<Postgres>(&stage).await;
@@ -121,7 +121,8 @@ async fn a_key_costs_two_round_trips(stage: Stage) -> Outcome {
         ("/keyed", "k", Some(&[BEGIN, CLAIM, EFFECT, OUTCOME, "COMMIT"])),
         ("/keyed", "k", Some(&[BEGIN, CLAIM, PREPARE, LOOK, "ROLLBACK"])),
     ] {
-        // Once the connection is back in the pool, everything of an earlier request has ended.
+        // Once the connection is back in the pool, every statement of the previous request has
+        // finished.
         drop(pool.acquire().await?);
         let _ = log_capture.take();
         assert_eq!(send(&router, path, key).await, StatusCode::CREATED);

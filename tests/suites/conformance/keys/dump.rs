@@ -25,8 +25,8 @@ fn percentiles(mut took: Vec<Duration>) -> [f64; 2] {
 }
 
 /// Goal: forgetting old keys needs no lock that conflicts with a dump, so no request waits for it.
-/// Oracle: the server refuses statements that wait for a lock, and no request is refused. Printed
-/// in addition: the durations of requests, alternating between a dump and none.
+/// Oracle: the server refuses statements that wait for a lock, and no request is refused. The test
+/// also prints the durations of requests with and without a dump, measured alternately.
 async fn delays_none(stage: Stage) -> Outcome {
     let db = database::<Postgres>(&stage).await;
     let options: PgConnectOptions = Postgres::url_of(Role::Service, &db.url)?.parse()?;

@@ -1,4 +1,4 @@
-//! The effect of a request as its answer reports it, and the later fate of its key.
+//! The effect of a request as its answer reports it, and the later state of its key.
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ key_cases! { "keys/effects":
     }
 }
 
-/// Writes an order and its message before it finds out that it must not.
+/// Writes an order and its message before it finds out that the request must be refused.
 async fn refuse<DB: Keys>(Extension(held): Extension<HeldTransaction<DB>>) -> StatusCode {
     let mut tx = held.lock().await.unwrap();
     DB::apply(&mut tx, String::from("refused")).await.unwrap();
@@ -206,7 +206,7 @@ async fn a_handler_hears_that_its_lease_is_lost<DB: Keys>(db: Database<DB>) {
     let holder = tests::eventually("it is claimed", async || Ok(column(&db, &name, "holder").await.pop()));
     let holder = format!("holder={}", holder.await.unwrap());
     tests::eventually("somebody else has it", async || {
-        // The test takes the key away between two renewals.
+        // The test takes the key away between two renewals of the lease.
         db.execute("UPDATE idempotency_key SET holder = 'f0000000-0000-4000-8000-000000000000'").await?;
         Ok(waiting.is_finished().then_some(()))
     })

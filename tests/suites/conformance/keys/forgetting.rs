@@ -243,8 +243,8 @@ async fn an_expired_lease_is_reported_once_with_its_policy<DB: Keys>(db: Databas
         let labels = [("operation", operation.as_str()), ("on_expired", on_expired)];
         Counters::installed().value("idempotency_leases_expired_total", &labels)
     };
-    // Counts the log lines with the key, its holder and the right level. An operator who has to
-    // decide finds the process by its holder.
+    // Counts the log lines with the key, its holder and the right level. An operator needs the
+    // holder to find the process.
     let told = async |policy: &str| {
         let holder = format!("holder={}", column(&db, policy, "holder").await[0]);
         let level = if policy == "refuse" { " WARN " } else { " INFO " };
@@ -277,7 +277,7 @@ async fn an_expired_lease_is_reported_once_with_its_policy<DB: Keys>(db: Databas
     assert_eq!((counted("take_over"), told("take_over").await), (2, 2));
 }
 
-/// A service tries its own statements with its own rights.
+/// A service runs its own statements with its own rights.
 async fn a_service_changes_and_removes_no_outcome_that_counts(db: Database<Postgres>) {
     let keys = open(&db).await;
     assert_eq!(run(&keys, "k").await, "acquired");

@@ -43,7 +43,7 @@ key_cases! { "keys/http":
     }
 }
 
-/// A gate at which handlers wait, and the calls that they received.
+/// A gate at which handlers wait, and the calls that handlers made.
 pub(super) struct Shop {
     go: Semaphore,
     calls: Mutex<Vec<String>>,
@@ -228,7 +228,7 @@ async fn a_request_that_is_sent_again_gets_the_stored_response<DB: Keys>(db: Dat
     let first = app.send(ASK).await;
     assert_eq!((first.status, first.is_replayed(), &first.body[..]), (201, false, &[0, 255, 0][..]));
     assert_eq!(first.header("set-cookie"), Some("s=1"));
-    // Without quotes, and with other white space in the body: the same request.
+    // Without quotes, and with different white space in the body: still the same request.
     for again in [ASK, Ask { key: "k", body: " {\"a\":1 }", ..ASK }] {
         let again = app.send(again).await;
         assert_eq!((again.status, again.is_replayed(), &again.body), (201, true, &first.body));
@@ -332,7 +332,7 @@ async fn a_stream_after_an_effect_elsewhere_is_refused_for_good<DB: Keys>(db: Da
     assert_eq!(app.calls().await, 1, "the effect is not made again");
 }
 
-/// Every combination of tenant, method, route and key is a request of its own.
+/// Every combination of tenant, method, route and key is a separate request.
 async fn another_tenants_key_never_replays<DB: Keys>(db: Database<DB>) {
     let app = app(&db, |layers| layers).await;
     let mut all = Vec::new();
@@ -422,7 +422,7 @@ async fn a_leased_request_that_failed_gives_its_key_back<DB: Keys>(db: Database<
 
 async fn a_request_waits_for_another_one_where_the_route_allows_it<DB: Keys>(db: Database<DB>) {
     let counters = tests::Counters::installed();
-    // A route of its own, since other tests count under theirs.
+    // The route is used only here, because other tests count requests under theirs.
     let route = format!("/charges/{}", message::MessageId::new());
     let charges = IdempotencyLayer::leased(open(&db).await, &route, tenant).unwrap();
     let app = app(&db, |(orders, _)| (orders, charges.wait_max(Duration::from_secs(60)))).await;

@@ -1,4 +1,4 @@
-//! Every metric of idempotency keys is recorded, under the name, kind and labels of its table.
+//! Every metric of idempotency keys is recorded with the name, kind and labels of its table.
 
 use tests::Counters;
 

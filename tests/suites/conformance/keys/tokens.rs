@@ -38,7 +38,7 @@ async fn a_token_outside_the_window_is_refused_with_both_times_and_counted<DB: K
     };
     let named = |token: MessageId| id("tenant-1", &operation, &token.to_string());
     assert_eq!(counted("acquired"), 0);
-    // A request without a record may have run before if its token is older than 24 hours less the
+    // A request without a record may have run before if its token is older than 24 hours minus the
     // skew.
     for (token, reason) in [(made_at(now - 24 * HOUR), "too_old"), (made_at(now + HOUR), "too_far_ahead")] {
         let leased = keys.claim(&named(token), request("a"), &tokens()).await.map(drop).unwrap_err();

@@ -45,7 +45,7 @@ async fn a_commit_that_never_arrived_is_told_and_leaves_the_key_free(db: Databas
     keys.pool().close().await;
 }
 
-/// Goal: when the answer to a lease claim is lost while its session still commits, the claim
+/// Goal: when the answer to a lease claim is lost, but its session still commits, the claim
 /// recognises the lease as its own. Oracle: the key is acquired, as the first attempt, and not
 /// reported as in flight.
 async fn a_claim_whose_lost_commit_still_runs_is_found_out(db: Database<Postgres>) {

@@ -61,7 +61,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     ]
 }
 
-/// Opens the migrated database of a server; it is removed with the server.
+/// Opens the migrated database of a server. It is removed with the server.
 async fn database(cluster: &Cluster) -> Database<Postgres> {
     Database::at(cluster.url()).await
 }
@@ -115,7 +115,7 @@ impl Leader {
     }
 }
 
-/// Uses up transaction ids until other servers are far behind.
+/// Consumes transaction ids until other servers are far behind.
 async fn spend_transaction_ids(cluster: &Cluster) -> Outcome {
     let spend = "DO $$ BEGIN FOR i IN 1..3000 LOOP PERFORM pg_current_xact_id(); COMMIT; END LOOP; END $$";
     cluster.execute(spend).await
@@ -135,7 +135,7 @@ async fn a_pooler_that_hands_on_prepared_statements_is_refused_by_name(stage: St
         assert!(words.contains("session mode") && words.contains("max_prepared_statements"), "{words}");
     };
     refused(log.reader(&relay()).await.err().unwrap());
-    // When that session ends, the client gets another one, which lacks its prepared statements.
+    // When that session ends, the pooler assigns another one, which lacks the prepared statements.
     db.run("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'outbox_test_relay'")
         .await;
     eventually("its session is gone", || async {
@@ -147,9 +147,9 @@ async fn a_pooler_that_hands_on_prepared_statements_is_refused_by_name(stage: St
     Ok(())
 }
 
-/// Goal: the session settings of a relay never reach statements of the service that lent it its
-/// pool. Oracle: a refusal through a pooler in transaction mode, none in session mode, and the
-/// settings of the service's connections beside a relay that reads.
+/// Goal: the session settings of a relay never reach statements of the service that lent its pool
+/// to the relay. Oracle: a refusal through a pooler in transaction mode, no refusal in session
+/// mode, and the settings of the service's connections beside a relay that reads.
 async fn a_relay_in_a_service_is_refused_where_sessions_are_shared(stage: Stage) -> Outcome {
     let cluster = Cluster::start(&stage, &[]).await?;
     let db = database(&cluster).await;
@@ -208,7 +208,8 @@ async fn a_client_that_a_pooler_keeps_through_a_crash_trusts_no_mark_of_before(s
     db.enqueue(orders(11..14)).await;
     let error = kept_reader.next_difference(&memory.base).await.unwrap_err();
     assert!(error.to_string().contains("before it crashed"), "{error}");
-    // An entry of this difference that is read now may stand behind one that was never read.
+    // If the reader returned an entry of this difference now, it could skip an entry that was never
+    // read.
     let ask = HeldAsk { queue: QueueName::of("orders", Some("1")), from: EntryId(1) };
     let refused = [
         kept_reader.read_page(&difference, EntryId::default(), SMALL).await.err(),
@@ -221,8 +222,8 @@ async fn a_client_that_a_pooler_keeps_through_a_crash_trusts_no_mark_of_before(s
         assert!(error.is_some(), "call {place} was answered");
     }
     assert_eq!(checkpoint_store.renew(lease.epoch, TTL).await?, Fenced::Lost);
-    // Nothing was stored before the crash, so all of it is published again, together with the later
-    // entries.
+    // Nothing was stored before the crash, so all of these are published again, together with the
+    // later entries.
     assert_eq!(Leader::of(&db.log).await.pass().await, keys(0..14));
     Ok(())
 }
@@ -261,7 +262,7 @@ async fn a_dump_restored_into_another_cluster_loses_nothing(stage: Stage) -> Out
     db.enqueue(orders(10..13)).await;
     let file = stage.folder().join("dump.sql");
     run(Command::new("pg_dump").arg("--dbname").arg(old.url()).arg("--file").arg(&file)).await?;
-    // Written after the dump, so it is lost together with its business rows.
+    // This entry is written after the dump, so it is lost together with its business rows.
     db.enqueue(orders(13..14)).await;
     let mut restore = Command::new("psql");
     restore.args(["--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1", "--file"]).arg(&file);
@@ -315,7 +316,7 @@ async fn a_promoted_standby_that_lagged_is_gone_on_from(stage: Stage) -> Outcome
     db.enqueue(orders(20..25)).await;
     let mut leader = Leader::of(&db.log).await;
     assert_eq!(leader.read().await, keys(20..25));
-    // A relay's memory of the old primary has no meaning here.
+    // The difference that the relay remembers from the old primary has no meaning here.
     let error = db.reader().await.next_difference(&memory.base).await.unwrap_err();
     assert!(error.to_string().contains("another server"), "{error}");
     assert_eq!(leader.store().await, Fenced::Held);

@@ -1,5 +1,6 @@
-//! Unique keys do not depend on the database's collation, whose order can change with the operating
-//! system or ICU. An index that is not in the order of its collation finds no duplicates.
+//! Unique keys do not depend on the collation of the database. An upgrade of the operating system
+//! or of ICU can change a collation's order. An index that was built in the old order then finds no
+//! duplicates.
 
 use inbox::keys::{ClaimOptions, Claimed, Ending, IdempotencyKeys, KeyId, KeyOptions};
 use libtest_mimic::Trial;
@@ -17,8 +18,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     ]
 }
 
-/// Every column of a unique index of the toolkit, partitions included, with a collation other than
-/// "C".
+/// Every column of a unique index of the toolkit, partitions included, whose collation is not "C".
 const OTHERS: &str = "
     SELECT format('%s: column %s is %s', x.relname, i.indkey[k], coalesce(c.collname, '?'))
     FROM pg_index AS i
@@ -29,7 +29,7 @@ const OTHERS: &str = "
         AND x.relname ~ '^(outbox|inbox|idempotency|saga)' AND x.relnamespace = 'public'::regnamespace
     ORDER BY 1";
 
-/// Goal: all texts in unique indexes are ordered by their bytes, also in the days of the inbox.
+/// Goal: all texts in unique indexes are ordered by their bytes, including the days of the inbox.
 /// Oracle: the server's catalogue.
 async fn by_bytes(stage: Stage) -> Outcome {
     let db = Database::<Postgres>::migrated(&stage).await?;
@@ -71,9 +71,9 @@ async fn claim_all(db: &Database<Postgres>) -> Result<usize, Failure> {
     Ok(granted)
 }
 
-/// Goal: another version of the operating system or of ICU, which orders texts differently, never
-/// makes a key granted twice. Oracle: the keys that are granted when the same requests come again.
-/// In between, the collation of the database is changed under its tables, as an upgrade does.
+/// Goal: no key is granted twice after another version of the operating system or of ICU orders
+/// texts differently. Oracle: the keys that are granted when the same requests come again. In
+/// between, the test changes the collation of the database under its tables, as an upgrade does.
 async fn granted_once(stage: Stage) -> Outcome {
     let icu = "TEMPLATE template0 ENCODING 'UTF8' LOCALE_PROVIDER icu ICU_LOCALE 'en' LOCALE 'C'";
     let db = Database::<Postgres>::empty_with(&stage, icu).await?;

@@ -59,7 +59,7 @@ async fn a_transaction_held_open_delays_only_its_own_rows() {
 }
 
 /// The newest transaction lies at or above a snapshot's upper bound, so the snapshot does not list
-/// it. It does only because each mark takes a transaction id for itself.
+/// it. This holds only because each mark assigns itself a transaction id.
 async fn the_newest_transaction_is_not_lost_when_an_older_one_commits_first() {
     on("the_newest_transaction_is_not_lost", |db: Database<Postgres>| async move {
         let mut follower = follower(&db).await;
@@ -147,8 +147,8 @@ async fn an_id_taken_before_the_mark_and_written_after_it_is_not_lost() {
 
 const KEYS: usize = 6;
 
-/// Counts an aggregate up in each transaction and enqueues its new value. `pause` falls between the
-/// business row and the message, and between the message and the commit.
+/// Increments an aggregate in each transaction and enqueues its new value. `pause` falls between
+/// the business row and the message, and between the message and the commit.
 async fn writer<DB: TestDialect>(
     db: &Database<DB>,
     rounds: usize,
@@ -219,8 +219,8 @@ async fn storm<DB: TestDialect>(
         _ = writing => {}
         () = reading => {}
     }
-    // The reader was dropped in the middle of a call: it begins again at its cursor, as a relay
-    // does.
+    // The reader was dropped in the middle of a call, so a new reader starts at its cursor, as a
+    // relay does.
     let mut follower = Follower { reader: db.reader().await, ..follower };
     entries.extend(follower.all().await);
     eprintln!("{} entries in {differences} differences", entries.len());
@@ -228,8 +228,8 @@ async fn storm<DB: TestDialect>(
     db
 }
 
-/// Reads the sequence repeatedly while others take ids. Returns the number of reads, and how often
-/// the value went back.
+/// Reads the sequence repeatedly while other sessions take ids. Returns the number of reads, and
+/// how often the value went back.
 const READ_ON: &str = "
 CREATE FUNCTION read_on(OUT reads bigint, OUT back bigint) LANGUAGE plpgsql AS $$
 DECLARE
@@ -247,9 +247,9 @@ BEGIN
     END LOOP;
 END $$";
 
-/// Goal: the floor of a mark is an id that was assigned. A SELECT on a sequence may for a moment
-/// return a value that is 32 ahead, and went back some hundred times in ten seconds. Rows in
-/// between would never be read. Oracle: the position of assigned ids never goes back.
+/// Goal: the floor of a mark is an assigned id. A SELECT on a sequence may briefly return a value
+/// that is 32 ahead, and went back some hundred times in ten seconds. Rows in between would never
+/// be read. Oracle: the position of assigned ids never goes back.
 async fn a_mark_never_stands_above_an_id_that_is_given_out() {
     on("a_mark_never_stands_above_an_id", |db: Database<Postgres>| async move {
         let given_out = outbox::postgres::GIVEN_OUT.replace("{schema}", "");

@@ -1,5 +1,4 @@
-//! Ids that producers choose: which are accepted, and what happens to an id that is made a second
-//! time.
+//! Ids that producers choose: which ids are accepted, and the handling of an id that is made twice.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -71,7 +70,7 @@ async fn a_refusal_leaves_nothing_of_its_batch<DB: TestDialect>(db: Database<DB>
     let error = db.outbox.enqueue_batch(&mut tx, batch).await.unwrap_err();
     assert!(matches!(error, EnqueueError::Drift(_)), "{error}");
     // On a raw transaction, only a rollback by the caller would remove the first two messages. But
-    // nothing was sent.
+    // here nothing was sent.
     tx.commit().await.unwrap();
     assert_eq!(db.rows().await, 0);
     db
@@ -97,8 +96,8 @@ async fn the_window_is_what_the_producer_says<DB: TestDialect>(db: Database<DB>)
     db
 }
 
-/// A producer dies before or after its commit without knowing which. A new one repeats the whole
-/// work.
+/// A producer dies before or after its commit. A new producer does not know which, and repeats the
+/// whole work.
 async fn a_derived_id_that_is_made_again_after_a_crash_is_recognised<DB: TestDialect>(
     db: Database<DB>,
 ) -> Database<DB> {

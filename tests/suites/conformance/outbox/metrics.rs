@@ -1,4 +1,4 @@
-//! Every metric of producers is recorded, under the name, kind and labels of its table.
+//! Every metric of producers is recorded with the name, kind and labels of its table.
 
 use sqlx::Sqlite;
 use tests::Counters;
@@ -11,7 +11,7 @@ cases! { "outbox/metrics":
     }
 }
 
-/// Oracle: the metrics that were recorded while cases ran in which each of them must be.
+/// Oracle: the metrics recorded while cases ran that must record each of them.
 async fn every_metric_of_the_table_is_recorded() {
     let counters = Counters::installed();
     each::<Sqlite>(drift::ids_outside_the_window_are_refused_with_both_times_and_counted).await;

@@ -27,7 +27,7 @@ cases! { "outbox/nodes":
     }
 }
 
-/// Clocks that stand still until the test moves them, as for a stopped process.
+/// Clocks that stand still until the test moves them, like those of a stopped process.
 #[derive(Debug, Clone, Default)]
 struct Hands {
     since_1970: Arc<AtomicU64>,
@@ -63,7 +63,7 @@ async fn node<DB: TestDialect>(db: &Database<DB>, clock: &Hands) -> NodeIds {
     NodeIds::open(db.pool.clone(), NodeOptions::default().clock(clock.clone())).await.unwrap()
 }
 
-/// Makes the lease of a number end, as the database sees it.
+/// Ends the lease of a number, as the database sees it.
 async fn lapse<DB: TestDialect>(db: &Database<DB>, number: u16) {
     let past = match DB::DIALECT {
         Kind::Postgres => "clock_timestamp() - interval '1 second'",
@@ -74,7 +74,7 @@ async fn lapse<DB: TestDialect>(db: &Database<DB>, number: u16) {
 }
 
 async fn nodes_that_race_get_numbers_of_their_own<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
-    // The same moment for all nodes, so that only number and epoch distinguish their ids.
+    // All nodes see the same time, so that only number and epoch distinguish their ids.
     let clock = Hands::new();
     let racing: Vec<_> = (0..24)
         .map(|_| {
@@ -110,7 +110,7 @@ async fn a_number_given_back_is_given_out_under_a_larger_epoch<DB: TestDialect>(
     let second = node(&db, &clock).await;
     assert_eq!(second.number(), Some((0, 2)));
     drop(second);
-    // Once the last handle is dropped, its number is given back. No epoch is used again.
+    // When the last handle is dropped, the number is released. No epoch is used again.
     let free = async || db.number("SELECT count(*) FROM outbox_node WHERE holder IS NULL").await == 1;
     tests::eventually("the number is free", || async { Ok(when(free().await)) }).await.unwrap();
     assert_eq!(node(&db, &clock).await.number(), Some((0, 3)));
@@ -128,7 +128,7 @@ pub(super) async fn a_node_whose_lease_has_ended_stops_before_its_number_is_free
     let stale = node_0.next().unwrap_err();
     assert_eq!(stale, Stale::Expired { number: 0, epoch: 1, ago: Duration::ZERO });
     assert_eq!(node_0.batch(3).unwrap_err(), stale);
-    // By its own clock, the database still reserves the number for it.
+    // The database's clock says that the number is still reserved for its holder.
     assert_eq!(node(&db, &clock).await.number(), Some((1, 1)));
     node_0.renew().await.unwrap();
     assert_eq!(node_0.number(), Some((0, 1)));
@@ -145,13 +145,14 @@ pub(super) async fn a_stopped_node_makes_no_id_of_its_successor<DB: TestDialect>
     let successor = node(&db, &clock).await;
     assert_eq!((stopped.number(), successor.number()), (Some((0, 1)), Some((0, 2))));
 
-    // When it continues, it still believes in its lease, because its clocks stood still.
+    // When the stopped process continues, it still believes in its lease, because its clocks stood
+    // still.
     let (late, ids) = (stopped.batch(BATCH_MAX).unwrap(), successor.batch(BATCH_MAX).unwrap());
     assert!(late.iter().all(|id| NodeTerm::of(*id) == (0, 1)));
     assert!(ids.iter().all(|id| NodeTerm::of(*id) == (0, 2)));
     assert_eq!(late.iter().chain(&ids).collect::<HashSet<_>>().len(), 2 * BATCH_MAX);
 
-    // It learns of the loss from its next renewal, which leaves the successor alone.
+    // Its next renewal reports the loss, and does not affect the successor.
     stopped.renew().await.unwrap();
     successor.renew().await.unwrap();
     assert_eq!((stopped.number(), successor.number()), (Some((1, 1)), Some((0, 2))));
@@ -209,7 +210,7 @@ async fn all_numbers_in_use_is_told<DB: TestDialect>(db: Database<DB>) -> Databa
     let options = NodeOptions::default;
     let error = NodeIds::open(db.pool.clone(), options()).await.unwrap_err();
     assert!(matches!(error, NodeError::AllTaken) && error.fault() == Fault::Operator, "{error}");
-    // The last number is used again like any other; an exhausted epoch is not.
+    // The last number is reused like any other number, but an exhausted epoch is not.
     lapse(&db, 65_535).await;
     let last = NodeIds::open(db.pool.clone(), options()).await.unwrap();
     assert_eq!(last.number(), Some((65_535, 8)));

@@ -119,7 +119,7 @@ async fn an_id_that_is_made_twice_is_an_error<DB: TestDialect>(db: Database<DB>)
         assert!(matches!(error, EnqueueError::NotUnique { .. }), "{first}, {second}: {error}");
         assert!(!error.is_retryable() && error.fault() == message::Fault::Operator);
     }
-    // The same beside an id that the caller supplies.
+    // The same with an id from the caller.
     let stuck = Stuck(MessageId::new());
     db.enqueue([named(stuck.0, "a")]).await;
     let outbox = Outbox::<DB>::builder().ids(stuck).build();
@@ -171,7 +171,7 @@ impl message::Event for OrderPlaced {
     }
 }
 
-/// Events are enqueued in every way: at once, staged, in a batch, and in the caller's own
+/// Events are enqueued in every way: immediately, staged, in a batch, and in the caller's own
 /// transaction.
 async fn an_event_brings_its_topic_kind_and_key<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
     let event = |order| OrderPlaced { order, customer: String::from("acme") };
@@ -340,8 +340,8 @@ async fn a_commit_wakes_the_relay<DB: TestDialect>(db: Database<DB>) -> Database
     db
 }
 
-/// The work fails with the database's own error for a conflict. On PostgreSQL a statement raises
-/// it; on SQLite a second connection causes it.
+/// The work fails with the database's own conflict error. On PostgreSQL a statement raises it; on
+/// SQLite a second connection causes it.
 async fn a_conflict_runs_again_with_the_same_ids<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
     let attempts = Arc::new(AtomicUsize::new(0));
     let seen = Arc::new(std::sync::Mutex::new(Vec::new()));
@@ -377,7 +377,7 @@ async fn fail_with_conflict<DB: TestDialect>(
 ) -> sqlx::Error {
     match raise {
         Some(raise) => DB::sql(connection, raise).await.unwrap_err(),
-        // Another connection, which wants to write while a second one does.
+        // A connection that wants to write while another one writes.
         None => busy().await,
     }
 }
@@ -431,7 +431,7 @@ async fn a_transaction_that_was_ended_by_a_dropped_begin_stores_nothing<DB: Test
     assert!(matches!(error, EnqueueError::Ended), "{error:?}");
     drop(tx);
     assert_eq!(db.rows().await, 0);
-    // A savepoint that begins and ends in order does no harm.
+    // A savepoint that begins and ends correctly does no harm.
     let mut tx = db.outbox.begin(&db.pool).await.unwrap();
     let mut savepoint = sqlx::Connection::begin(tx.connection()).await.unwrap();
     db.outbox.enqueue(&mut savepoint, NewMessage::new("orders")).await.unwrap();
@@ -482,7 +482,7 @@ async fn a_full_disk_spoils_no_connection_on_sqlite() {
             } else {
                 drop(tx);
             }
-            // On the same connection, or on its replacement.
+            // The pool uses the same connection or its replacement.
             let mut tx = db.outbox.begin(&one).await.unwrap();
             sqlx::query("PRAGMA max_page_count = 1000000").execute(&mut *tx).await.unwrap();
             tx.enqueue(NewMessage::new("orders")).await.unwrap();

@@ -14,7 +14,7 @@ cases! { "outbox/restore":
     }
 }
 
-/// Far above any transaction id that the test server has assigned.
+/// Raises a row's transaction id far above any id that the test server has assigned.
 const FOREIGN: &str = "xid = (xid::text::numeric + 4000000000)::text::xid8";
 
 async fn nothing_is_lost_after_a_restore_into_another_cluster() {
@@ -26,7 +26,7 @@ async fn nothing_is_lost_after_a_restore_into_another_cluster() {
         let mut follower = Follower::new(db.reader().await, cursor);
         assert_eq!(follower.all().await.len(), 10);
 
-        // At the mark, a transaction is in flight that has the lowest of the ids still to come.
+        // At the mark, a transaction is in flight that has the lowest of the later ids.
         let mut late = db.outbox.begin(&db.pool).await.unwrap();
         late.enqueue(NewMessage::new("orders").key("late")).await.unwrap();
         db.enqueue(keys(11..12)).await;
@@ -40,7 +40,7 @@ async fn nothing_is_lost_after_a_restore_into_another_cluster() {
         assert_eq!(checkpoint_store.release(lease.epoch).await.unwrap(), Fenced::Held);
         drop((follower, checkpoint_store));
 
-        // As in a restored dump: the xids of the rows and of the cursor are those of another, older
+        // In a restored dump, the xids of the rows and of the cursor are those of another, older
         // cluster.
         let shifted = |cursor: &str| {
             let mark: Cursor = serde_json::from_str(cursor).unwrap();

@@ -150,7 +150,7 @@ async fn as_role(db: &Database<Postgres>, role: Role) -> PgConnection {
     PgConnection::connect(&role.url(&db.url).unwrap()).await.unwrap()
 }
 
-/// Returns the SQLSTATE of a refusal; empty when the statement was not refused.
+/// Returns the SQLSTATE of a refusal, or an empty string if the statement succeeded.
 async fn refusal(connection: &mut PgConnection, sql: &str) -> String {
     match sqlx::raw_sql(AssertSqlSafe(sql)).execute(connection).await {
         Ok(_) => String::new(),
@@ -195,7 +195,8 @@ async fn every_role_is_refused_what_it_does_not_need() {
     .await;
 }
 
-/// A second enqueue of an id is recognised by it, whatever the type, content type and payload.
+/// A second enqueue of an id is recognised by its fingerprint, whatever the type, content type and
+/// payload.
 async fn a_fingerprint_made_by_the_database_is_the_toolkits_own() {
     on("a_fingerprint_made_by_the_database", |db: Database<Postgres>| async move {
         db.produce("INSERT INTO outbox_message (topic, payload) VALUES ('orders', '\\x00ff')").await;
@@ -223,7 +224,7 @@ async fn functions_with_the_owners_rights_do_one_thing_only() {
         let mut relay = as_role(&db, Role::Relay).await;
         // This cluster must not rewrite the rows, because nothing was restored.
         assert_eq!(refusal(&mut relay, "SELECT outbox_rebase_rows()").await, "55000");
-        // Each row has an id of its own.
+        // Each row has its own id.
         db.enqueue([NewMessage::new("orders"), NewMessage::new("orders")]).await;
         let renumber = "SELECT outbox_renumber_rows('1:1:', 0)";
         let renumbered: i64 = sqlx::query_scalar(renumber).fetch_one(&mut relay).await.unwrap();

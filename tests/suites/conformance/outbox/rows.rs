@@ -1,4 +1,4 @@
-//! Rows that are no valid messages, as plain SQL can write them: each affects only its own key, and
+//! Rows that are not valid messages, as plain SQL can write them. Each affects only its own key and
 //! costs no memory.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -85,7 +85,7 @@ fn problem(entry: &Entry) -> Option<&str> {
     entry.message.as_ref().err().map(|invalid| invalid.problem.as_str())
 }
 
-/// Checks the faults of the rows of [`write_large`], by their ids.
+/// Checks the problem reported for each row of [`write_large`], by the row's id.
 fn check_large<'e>(entries: impl IntoIterator<Item = &'e Entry>) {
     let mut seen = 0;
     for entry in entries {
@@ -107,7 +107,7 @@ fn check_large<'e>(entries: impl IntoIterator<Item = &'e Entry>) {
     assert_eq!(seen, 6);
 }
 
-/// Goal: a row that is larger than the destination accepts becomes an invalid entry that names its
+/// Goal: a row that is larger than the destination accepts becomes an invalid entry that states its
 /// lengths. Oracle: its neighbours are read with their payloads, in pages of any size.
 async fn a_row_that_is_too_large_is_refused_by_its_lengths<DB: TestDialect>(
     db: Database<DB>,
@@ -195,7 +195,7 @@ fn entries(exceptions: &[Exception]) -> impl Iterator<Item = &Entry> {
 
 /// Goal: a row that was too large in the log is also too large as a parked entry, and is not lost.
 /// Oracle: the same reasons in the pages of due and held entries, even when the log no longer has
-/// the rows; a resolved entry leaves nothing behind.
+/// the rows; nothing is left of a resolved entry.
 async fn what_is_too_large_stays_unread_where_it_is_parked<DB: TestDialect>(
     db: Database<DB>,
 ) -> Database<DB> {
@@ -256,8 +256,8 @@ async fn an_edit_mends_a_row_that_is_too_large<DB: TestDialect>(db: Database<DB>
     db
 }
 
-/// Goal: small messages with long headers fill a page as long payloads do. Oracle: no page of the
-/// log, of due or of held entries exceeds its limit, and together they bring every entry.
+/// Goal: long headers of small messages fill a page as long payloads do. Oracle: no page of the
+/// log, of due or of held entries exceeds its limit, and together the pages return every entry.
 async fn headers_count_in_a_page_as_payloads_do<DB: TestDialect>(db: Database<DB>) -> Database<DB> {
     const COUNT: usize = 24;
     let long = |n: usize| {
@@ -369,7 +369,7 @@ const COLUMNS: [&str; 5] = ["topic", "key", "kind", "content_type", "headers"];
 
 /// Goal: bytes that are not UTF-8 stop only their own row, whichever column has them. Oracle: the
 /// rows in between are messages; the reason names the column; the row can be parked and found by
-/// its key, but is still no message afterwards.
+/// its key, but is still not a message afterwards.
 async fn no_utf8<DB: TestDialect>(db: Database<DB>, text: impl Fn(&str) -> String) -> Database<DB> {
     let (payload, cast) = if DB::NAME == "SQLite" { ("x'7b7d'", "") } else { ("'{}'", "::jsonb") };
     for column in COLUMNS {

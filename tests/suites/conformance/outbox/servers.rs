@@ -48,9 +48,9 @@ async fn lead(store: &mut Box<dyn CheckpointStore>) -> Result<(i64, Cursor), Fai
     }
 }
 
-/// A query on the log, by the relay or by an operator.
+/// A query on the log, run by the relay or by an operator.
 enum Look {
-    /// No query, to see how the transactions conflict by themselves.
+    /// No query, to see how the transactions conflict without one.
     Nothing,
     Poll(Box<dyn LogReader>, Cursor),
     Status(std::sync::Arc<dyn LogAdmin>),
@@ -77,8 +77,8 @@ impl Look {
 }
 
 /// Runs one round: a transaction reads an account and enqueues, another one changes the account and
-/// commits, and then `look` reads the log. Each of these alone is harmless. But a look that joins
-/// the serializable order completes a dangerous structure, and PostgreSQL aborts the first
+/// commits, and then `look` reads the log. Each of these alone is harmless. But a look that takes
+/// part in the serializable order completes a dangerous structure, and PostgreSQL aborts the first
 /// transaction. Returns whether it was aborted.
 async fn round(db: &Database<Postgres>, look: &mut Look) -> Result<bool, Failure> {
     const BEGIN: &str = "BEGIN ISOLATION LEVEL SERIALIZABLE";
@@ -102,9 +102,9 @@ fn is_conflict(error: &sqlx::Error) -> bool {
     error.as_database_error().and_then(|error| error.code()).is_some_and(|code| code == "40001")
 }
 
-/// Goal: where a database or role is serializable by default, the relay and its operators'
-/// questions do not join the service's own transactions. Oracle: the server reports no
-/// serialization failures with any look, as without one.
+/// Goal: where a database or role is serializable by default, queries of the relay and of its
+/// operators do not take part in the serializable order of the service's own transactions. Oracle:
+/// the server reports no serialization failures, with and without such queries.
 async fn aborts_none(stage: Stage) -> Outcome {
     const ROUNDS: usize = 20;
     let db = Database::<Postgres>::migrated(&stage).await?;
@@ -134,8 +134,8 @@ async fn aborts_none(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// Goal: a role that may write, but is read-only by default, can lead. Oracle: lease, checkpoint
-/// and emptied segments.
+/// Goal: a relay whose role may write, but is read-only by default, can lead. Oracle: lease,
+/// checkpoint and emptied segments.
 async fn read_only_by_default(stage: Stage) -> Outcome {
     let db = Database::<Postgres>::migrated(&stage).await?;
     let (name, user) = (db.name()?, Role::Relay.user());
@@ -150,7 +150,7 @@ async fn read_only_by_default(stage: Stage) -> Outcome {
 }
 
 /// Goal: migrations succeed in a database whose sessions are read-only and serializable by default.
-/// Oracle: every line fits.
+/// Oracle: every line is up to date.
 async fn migrates_by_default(stage: Stage) -> Outcome {
     let db = Database::<Postgres>::empty(&stage).await?;
     let name = db.name()?;

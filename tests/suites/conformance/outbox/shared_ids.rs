@@ -1,5 +1,5 @@
-//! Two rows with one id: a sequence that was set back assigns ids again, and the primary key of a
-//! segment does not cover the other seven.
+//! Two rows with one id. A sequence that was set back assigns ids again, and the primary key of a
+//! segment does not cover the other seven segments.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -53,7 +53,7 @@ async fn shared(db: &Database<Postgres>) -> i64 {
     db.number("SELECT count(*) - count(DISTINCT id) FROM outbox_message").await
 }
 
-/// Writes rows 11 to 20, then again rows 12 to 17. No relay has read them yet.
+/// Writes rows 11 to 20, and then rows 12 to 17 again. No relay has read them yet.
 async fn twins(db: &Database<Postgres>) {
     db.enqueue(made_ago(3, 10..20)).await;
     set_sequence(db, 11).await;
@@ -76,8 +76,8 @@ async fn two_rows_of_one_id_that_wait_for_the_relay_are_both_read() {
     .await;
 }
 
-/// The sequence was ahead again before the relay's poll, which therefore finds nothing wrong. The
-/// page has to return both rows.
+/// The sequence was ahead again before the relay's poll, so the poll finds nothing wrong. The page
+/// has to return both rows.
 async fn a_page_does_not_end_between_two_rows_of_one_id() {
     each(async |db: Database<Postgres>| {
         drop(after_ten(&db).await);
@@ -136,13 +136,13 @@ async fn rows_of_a_sequence_that_went_back_twice_keep_the_order_of_each_time() {
     .await;
 }
 
-/// The rows that follow a moved row in its key are moved along; rows of other keys stay.
+/// Rows of the same key that follow a moved row are moved as well; rows of other keys stay.
 async fn a_row_behind_a_moved_one_does_not_overtake_it() {
     each(async |db: Database<Postgres>| {
         drop(after_ten(&db).await);
         db.enqueue(made_ago(3, 10..20)).await;
         set_sequence(&db, 18).await;
-        // These have the ids 19 and 20 again, and 21 to 23.
+        // These get the ids 19 and 20 a second time, and then 21 to 23.
         db.enqueue((20..25).map(|n| NewMessage::new("orders").key("same").payload(n.to_string()))).await;
         db.enqueue(made_ago(0, 25..26)).await;
         let order = "SELECT string_agg(convert_from(payload, 'UTF8'), ' ' ORDER BY id) FROM outbox_message
@@ -183,7 +183,7 @@ async fn what_a_rebased_cursor_leaves_out_stays_left_out_under_its_new_id() {
     .await;
 }
 
-/// One relay has parked the later of the two rows, and another relay has not read it.
+/// One relay has parked the later of the two rows, but another relay has not read it.
 async fn what_is_parked_of_a_row_moves_with_it() {
     each(async |db: Database<Postgres>| {
         let (mut checkpoint_store, epoch, mut follower) = after_ten(&db).await;
@@ -193,7 +193,7 @@ async fn what_is_parked_of_a_row_moves_with_it() {
         set_sequence(&db, 30).await;
         let entries = follower.all().await;
         let entry = entries.iter().find(|entry| entry.key() == Some("22")).unwrap();
-        // A broker transaction names it by its id.
+        // A broker transaction refers to the row by its id.
         let transaction = BrokerTransaction { log: String::from("0a1b"), number: 3, is_rebased: false };
         let cursor = Cursor { transaction: Some(transaction), ..follower.cursor() };
         let stored = checkpoint_store.checkpoint(epoch, &cursor, &[dead(entry)]).await;
@@ -206,7 +206,7 @@ async fn what_is_parked_of_a_row_moves_with_it() {
             "SELECT count(*) FROM outbox_exception AS e JOIN outbox_message AS m USING (id, message_id)
             WHERE e.id > 30";
         assert_eq!(db.number(same).await, 1, "{}", log_and_cursor(&db).await);
-        // The relay has passed all of them, and does not read the parked one again.
+        // The relay has passed all of the rows, and does not read the parked row again.
         let (_, found) = granted(&mut db.checkpoint_store("a").await).await;
         assert!(!found.base.as_str().ends_with("@rebased"), "{:?}", found.base);
         assert!(found.transaction.unwrap().is_rebased);
@@ -216,7 +216,7 @@ async fn what_is_parked_of_a_row_moves_with_it() {
     .await;
 }
 
-/// One of two relays is inside the difference of the rows that get new ids.
+/// One of two relays is in the middle of the difference whose rows get new ids.
 async fn another_relay_reads_what_it_had_not_passed() {
     each(async |db: Database<Postgres>| {
         let (mut checkpoint_store, _, follower) = after_ten(&db).await;
@@ -245,7 +245,7 @@ async fn another_relay_reads_what_it_had_not_passed() {
         let again = keys(&Follower::new(db.log.reader(&other).await.unwrap(), cursor).all().await);
         let all: BTreeSet<_> = first.iter().chain(&again).cloned().collect();
         assert_eq!(all, numbers(10..26).into_iter().collect(), "{first:?}, {again:?}");
-        // It passes again only rows that are now behind all others.
+        // The relay passes again only rows that are now behind all others.
         let repeated: Vec<_> = again.iter().filter(|key| first.contains(key)).cloned().collect();
         assert_eq!(repeated, numbers(20..20 + i32::try_from(repeated.len()).unwrap()));
         assert_eq!(first[..2], numbers(10..12));

@@ -1,4 +1,4 @@
-//! Sizes at a producer's calls: empty, the limit, one more, and a hundred times the limit.
+//! Sizes that a producer may pass: zero, the limit, one byte more, and a hundred times the limit.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -20,7 +20,7 @@ cases! { "outbox/sizes":
     }
 }
 
-/// Small, so that a hundred times the limit is quick.
+/// A small limit, so that a test of a hundred times the limit is fast.
 const LIMIT: SizeLimit = SizeLimit { destination: "the test", message_bytes_max: 32 << 10 };
 /// Messages that one statement stores: `STATEMENT_ROWS_MAX` of the outbox.
 const STATEMENT_ROWS: usize = 5_000;
@@ -80,13 +80,13 @@ impl Parts {
     }
 }
 
-/// Sets the longest source: a relay adds its own, of up to 255 bytes.
+/// Sets the longest source, because a relay adds its own source of up to 255 bytes.
 fn of_longest_source(mut message: Message) -> Message {
     message.source = Source::new("s".repeat(TEXT_BYTES_MAX)).unwrap();
     message
 }
 
-/// A message, and the text of its refusal; none for one that is stored.
+/// A message, and the text of its refusal, or `None` for a message that is stored.
 type Row = (Parts, Option<String>);
 
 /// Returns messages in which each part is empty, at its limit, one byte above it, and a hundred
@@ -137,8 +137,8 @@ fn rows() -> Vec<Row> {
 
 /// Goal: every call refuses a part that is too large, with its length and the limit, before it
 /// sends anything. All other messages are stored whole and fit a relay with the same limit,
-/// whatever its source. Oracle: the errors while the table is missing, which a statement would
-/// report; the entries that the log's reader returns.
+/// whatever its source. Oracle: the errors while the table is missing, because any statement would
+/// report that; the entries that the log's reader returns.
 async fn a_part_of_any_size_is_stored_whole_or_refused_unsent<DB: TestDialect>(
     db: Database<DB>,
 ) -> Database<DB> {
@@ -204,8 +204,8 @@ async fn enqueue<DB: TestDialect>(tx: &mut outbox::OutboxTransaction<DB>, count:
     answers.into_iter().map(|answer| answer.message_id().to_string()).collect()
 }
 
-/// Goal: one call stores a batch of any length, whatever one statement can hold by number or bytes.
-/// Oracle: the answers, and the entries that the log's reader returns, in order.
+/// Goal: one call stores a batch of any length, even if one statement cannot hold its messages or
+/// bytes. Oracle: the answers, and the entries that the log's reader returns, in order.
 async fn a_batch_of_any_length_is_stored_whole_and_in_order<DB: TestDialect>(
     db: Database<DB>,
 ) -> Database<DB> {
@@ -215,7 +215,7 @@ async fn a_batch_of_any_length_is_stored_whole_and_in_order<DB: TestDialect>(
         ids.extend(enqueue(&mut tx, count).await);
         tx.commit().await.unwrap();
     }
-    // More bytes than one statement holds: 32 MiB.
+    // More bytes than the 32 MiB that one statement holds.
     let mut tx = db.outbox.begin(&db.pool).await.unwrap();
     let payload = "x".repeat(900_000);
     let large = std::iter::repeat_with(|| NewMessage::new("orders").payload(payload.clone())).take(40);

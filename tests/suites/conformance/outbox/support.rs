@@ -1,5 +1,5 @@
-//! A database for each test: an SQLite file always, PostgreSQL when `OUTBOX_POSTGRES_URL` is set.
-//! On PostgreSQL, producers and relays connect as the roles with the fewest rights.
+//! A database for each test: always an SQLite file, and PostgreSQL when `OUTBOX_POSTGRES_URL` is
+//! set. On PostgreSQL, producers and relays connect as the roles with the fewest rights.
 #![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub, reason = "a test fails by panicking")]
 
 use std::future::Future;
@@ -18,7 +18,7 @@ use tests::{Role, copies, roles};
 
 pub const TTL: Duration = Duration::from_secs(30);
 
-/// The operations of tests beside the toolkit's own API.
+/// Operations that tests need in addition to the toolkit's own API.
 pub trait TestDialect: Dialect {
     fn create() -> impl Future<Output = Option<Database<Self>>> + Send;
     fn sql(
@@ -177,13 +177,13 @@ pub async fn postgres_database() -> Option<String> {
     database_with("").await
 }
 
-/// As [`postgres_database`], with options of `CREATE DATABASE`.
+/// Does the same as [`postgres_database`], with options of `CREATE DATABASE`.
 pub async fn database_with(how: &str) -> Option<String> {
     std::env::var_os("OUTBOX_POSTGRES_URL")?;
     Some(copies::postgres(how).await.unwrap())
 }
 
-/// Runs a case on a database of its own, and removes it.
+/// Runs a case on its own database, and removes the database.
 pub(crate) async fn each<DB: TestDialect>(case: impl AsyncFnOnce(Database<DB>) -> Database<DB>) {
     let database = DB::create().await.expect("listed only when it is there");
     case(database).await.close().await;
@@ -222,7 +222,7 @@ impl Follower {
         Self { reader, open: cursor.open(), base: cursor.base, limit: SMALL }
     }
 
-    /// Reads the next page; `None` when nothing has committed.
+    /// Reads the next page, or returns `None` when nothing has committed.
     pub async fn next(&mut self) -> Option<Vec<Entry>> {
         if self.open.is_none() {
             let difference = self.reader.next_difference(&self.base).await.unwrap()?;
@@ -241,7 +241,7 @@ impl Follower {
         Some(page.entries)
     }
 
-    /// Reads everything that is committed now.
+    /// Reads everything that is committed by now.
     pub async fn all(&mut self) -> Vec<Entry> {
         let mut entries = Vec::new();
         while let Some(page) = self.next().await {

@@ -131,7 +131,8 @@ async fn counts_out_of_bounds_are_refused() {
     .await;
 }
 
-/// The name of the WAL file has the same timeline as the server's own view after a checkpoint.
+/// The timeline in the name of the WAL file is the one that the server itself reports after a
+/// checkpoint.
 async fn the_timeline_is_the_one_that_is_written() {
     on("the_timeline", |db: Database<Postgres>| async move {
         let mut admin = PgConnection::connect(&db.url).await.unwrap();

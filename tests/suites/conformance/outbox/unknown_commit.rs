@@ -31,12 +31,12 @@ cases! { "outbox/unknown_commit":
     }
 }
 
-/// The moment at which a connection that sends COMMIT is cut.
+/// The moment at which the proxy cuts a connection that sends COMMIT.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Cut {
-    /// The server never receives it.
+    /// Before the server receives COMMIT.
     Before,
-    /// The server has committed, but the client gets no answer.
+    /// After the server has committed, but before the client gets the answer.
     After,
 }
 
@@ -203,14 +203,14 @@ async fn messages_rolled_back_to_a_savepoint_prove_nothing() {
 /// Retention has removed the rows, and the server no longer knows the status of the transaction.
 async fn a_transaction_whose_status_is_gone_is_not_said_to_have_failed() {
     on("a_transaction_whose_status_is_gone", |db: Database<Postgres>| async move {
-        // Older than every transaction whose status the server still has.
+        // The transaction is older than every transaction whose status the server still has.
         let commit =
             UnknownCommit { message_ids: vec![MessageId::new()], transaction: Some(String::from("4")) };
         let known = "SELECT count(pg_xact_status('4'::xid8))";
         assert_eq!(db.number(known).await, 0, "the cluster was made with a log that begins later");
         let outcome = db.outbox.resolve(&db.pool, &commit).await.unwrap();
         assert_eq!(outcome, CommitOutcome::Unrecognisable);
-        // Never assigned as far as the server knows: it was lost in a crash.
+        // The server does not know this id: it crashed after assigning it.
         let ahead = UnknownCommit { transaction: Some(String::from("4000000000")), ..commit };
         assert_eq!(db.outbox.resolve(&db.pool, &ahead).await.unwrap(), CommitOutcome::NotCommitted);
         db
@@ -218,7 +218,7 @@ async fn a_transaction_whose_status_is_gone_is_not_said_to_have_failed() {
     .await;
 }
 
-/// The outcome of a commit is asked for after its messages were published and removed.
+/// The producer asks for the outcome after the messages of the commit were published and removed.
 async fn what_retention_may_have_removed_is_not_said_to_have_failed() {
     on("what_retention_may_have_removed", |db: Database<Sqlite>| async move {
         let old: MessageId = "0190b5a2-0000-7000-8000-000000000001".parse().unwrap();

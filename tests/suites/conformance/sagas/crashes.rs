@@ -1,4 +1,4 @@
-//! Workers that crash at any crash point, in any pass: another worker continues, each step and each
+//! Workers that crash at any crash point, in any pass. Another worker continues, each step and each
 //! undo happens once, and the money adds up.
 
 use super::*;
@@ -10,7 +10,7 @@ saga_cases! { "saga/crashes":
     two_workers_may_both_vanish_anywhere,
 }
 
-/// Returns a hook that crashes workers at the places of the plan, each at the given pass.
+/// Returns a hook that crashes workers at the places in the plan, each at the given pass.
 fn vanishing(plan: Vec<(&'static str, u32)>, passed: &Counter) -> saga::Hook {
     let (passes, passed) = (Mutex::new(HashMap::<&'static str, u32>::new()), passed.clone());
     Arc::new(move |_, place| {
@@ -28,10 +28,10 @@ fn vanishing(plan: Vec<(&'static str, u32)>, passed: &Counter) -> saga::Hook {
     })
 }
 
-/// A checkout: a reservation, a charge, a pause, a receipt. With a closed shop it is undone.
+/// A checkout: a reservation, a charge, a pause, a receipt. If the shop is closed, it is undone.
 fn checkout<DB: Tables>(db: &Database<DB>, bank: &Bank, hook: saga::Hook) -> SagasBuilder<DB> {
     let bank = bank.clone();
-    // The test also takes leases away from living workers, many times.
+    // The test also takes leases away from running workers, many times.
     let mut options = fast();
     options.attempts_max = 1_000;
     sagas(db).options(options).hook(hook).saga(

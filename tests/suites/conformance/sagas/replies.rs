@@ -60,7 +60,7 @@ async fn a_request_leaves_by_the_outbox_with_its_key<DB: Tables>(db: Database<DB
     start(&db, &sagas, "a", 7).await;
     let worker = Worker::of(&sagas);
     waits(&sagas, "a").await;
-    // Run again, it does not send again.
+    // When the saga runs again, it does not send again.
     db.execute(DB::NOW).await.unwrap();
     tokio::time::sleep(Duration::from_millis(100)).await;
     let headers = db.texts("SELECT CAST(headers AS text) FROM outbox_message").await.unwrap();
@@ -90,8 +90,8 @@ async fn a_reply_that_comes_before_the_saga_waits_is_kept<DB: Tables>(db: Databa
     assert_eq!(db.integer("SELECT count(*) FROM outbox_message").await.unwrap(), 1);
 }
 
-/// Starts a saga that gets a reply after its worker has read the mailbox and before it lets the
-/// saga wait. At that moment it is about to send its request.
+/// Starts a saga that gets a reply after its worker has read the mailbox and before the worker lets
+/// it wait. At that moment the saga is about to send its request.
 async fn replied_in_hand<DB: Tables>(db: &Database<DB>, step: &'static str) -> Sagas<DB> {
     let inner: Arc<Mutex<Option<Sagas<DB>>>> = Arc::default();
     let (there, shared) = (db.clone(), Arc::clone(&inner));
@@ -123,8 +123,8 @@ async fn a_reply_while_the_saga_goes_to_wait_is_not_missed<DB: Tables>(db: Datab
     worker.stop().await;
 }
 
-/// Goal: replies without a request do not keep a saga busy. Oracle: it was claimed once, and no
-/// timer wakes it.
+/// Goal: replies without a request do not keep a saga busy. Oracle: the saga was claimed once, and
+/// no timer wakes it.
 async fn a_reply_for_another_step_while_the_saga_goes_to_wait_runs_nothing<DB: Tables>(db: Database<DB>) {
     let sagas = replied_in_hand(&db, "pay").await;
     let worker = Worker::of(&sagas);
@@ -184,7 +184,7 @@ async fn a_reply_keeps_every_digit<DB: Tables>(db: Database<DB>) {
     worker.stop().await;
 }
 
-/// A renewal of the lease that runs while the wait commits, and takes effect after it.
+/// A renewal of the lease that runs while the wait commits, and is applied after the commit.
 async fn a_saga_that_waits_is_not_kept_by_a_late_renewal<DB: Tables>(db: Database<DB>) {
     let mut options = fast();
     options.lease = Duration::from_secs(1);
@@ -217,7 +217,7 @@ async fn a_second_reply_is_suppressed<DB: Tables>(db: Database<DB>) {
     assert_eq!(reply(&db, &sagas, "a", "P-3").await, Replied::Duplicate, "also when it has finished");
 }
 
-/// Where a call is being retried, a needless wake-up would be an attempt without its backoff.
+/// While a call is being retried, a needless wake-up would be an attempt without its backoff.
 async fn a_reply_for_another_step_wakes_nobody<DB: Tables>(db: Database<DB>) {
     let sagas = sagas(&db)
         .saga("checkout", 1, async |saga: &mut Run<DB>, order: i64| {
@@ -351,8 +351,8 @@ async fn a_message_that_is_no_reply_is_rejected<DB: Tables>(db: Database<DB>) {
     }
 }
 
-/// Goal: a service that replies under names of steps that never begin cannot fill a mailbox, which
-/// every run reads, nor block the reply to a real request. Oracle: the rows, and the saga's end.
+/// Goal: replies to steps that never begin cannot fill a mailbox, which every run reads, nor block
+/// the reply to a real request. Oracle: the rows, and the saga's end.
 async fn replies_that_nobody_asked_for_fill_no_mailbox<DB: Tables>(db: Database<DB>) {
     let sagas = sagas(&db).saga("checkout", 1, ship::<DB>).open().await.unwrap();
     start(&db, &sagas, "a", 7).await;

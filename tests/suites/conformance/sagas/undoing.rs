@@ -182,7 +182,7 @@ async fn a_step_that_the_code_lost_is_stuck_and_not_forgotten<DB: Tables>(db: Da
     let told = stuck(&new, "a").await;
     assert!(told.contains("the step two is to be undone"), "{told}");
     worker.stop().await;
-    // With code that has the step, the saga continues.
+    // With code that contains the step, the saga continues.
     let fixed = sagas(&db)
         .saga("checkout", 1, async move |saga: &mut Run<DB>, _: i64| four_then_stop(saga, &bank).await)
         .open()
@@ -196,8 +196,9 @@ async fn a_step_that_the_code_lost_is_stuck_and_not_forgotten<DB: Tables>(db: Da
     assert_eq!(effects(&db).await, ["one", "two", "undo two", "undo one"]);
 }
 
-/// Goal: code that cannot read the result of an earlier step, or panics before any, leaves the saga
-/// stuck at the undo that is due. So an operator skips exactly that one. Oracle: which undos ran.
+/// Goal: when the code cannot read the result of an earlier step, or panics before any undo, the
+/// saga is stuck at the undo that is due. Then an operator skips exactly that undo. Oracle: which
+/// undos ran.
 async fn while_it_is_undone_a_saga_is_stuck_at_the_undo_that_is_due<DB: Tables>(db: Database<DB>) {
     let now = Arc::new(Mutex::new("stop"));
     let here = Arc::clone(&now);

@@ -1,4 +1,4 @@
-//! Workers: no two run a saga at once, and a paused one changes nothing after its lease.
+//! Workers: no two run a saga at once, and a paused worker changes nothing after its lease.
 
 use super::*;
 use outbox::NewMessage;
@@ -67,7 +67,7 @@ async fn no_saga_is_run_by_two_at_once<DB: Tables>(db: Database<DB>) {
     assert_eq!((all.len(), effects(&db).await.len(), twice.get()), (count, count, 0));
 }
 
-/// Returns a hook that pauses a worker at one place until the test lets it go on.
+/// Returns a hook that pauses a worker at one place until the test lets it continue.
 fn paused_at(place: &'static str) -> (saga::Hook, Arc<Notify>, Arc<Notify>) {
     let (is_there, go_on) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let (there, on) = (Arc::clone(&is_there), Arc::clone(&go_on));
@@ -309,7 +309,7 @@ async fn a_stopping_worker_lets_its_sagas_go<DB: Tables>(db: Database<DB>) {
     began.notified().await;
     worker.stop.cancel();
     worker.has_noticed.cancelled().await;
-    // The worker notices the stop a moment before it acts on it.
+    // The worker notices the stop shortly before it acts on it.
     tokio::time::sleep(Duration::from_millis(250)).await;
     goes_on.notify_one();
     worker.running.await.unwrap();
@@ -412,8 +412,9 @@ async fn a_worker_goes_on_when_columns_are_added<DB: Tables>(db: Database<DB>) {
     worker.stop().await;
 }
 
-/// Goal: steps that use all the connections they may have, for longer than the lease, keep their
-/// sagas. Oracle: the leases are renewed beyond their length, and no other worker claims a saga.
+/// Goal: steps that use all the connections they may have, for longer than the lease, do not lose
+/// their sagas. Oracle: the leases are renewed beyond their length, and no other worker claims a
+/// saga.
 async fn long_steps_that_use_up_the_pool_cost_no_lease(db: Database<Postgres>) {
     let url = Role::Service.url(&db.url).unwrap();
     let pool = outbox::pool_options::<Postgres>().max_connections(4).connect(&url).await.unwrap();
@@ -480,8 +481,8 @@ async fn a_database_host_that_is_gone_stops_no_worker(db: Database<Postgres>) {
             for step in ["one", "two", "three"] {
                 let work = saga.step(step, async |tx| {
                     if step == "two" && [3, 7].contains(&tries.up()) {
-                        // No answer to the next statement of any session comes, and no connection
-                        // error either.
+                        // No answer and no connection error reaches the next statement of any
+                        // session.
                         gone.abandon(proxy::End::Server);
                     }
                     Ok(Postgres::apply(tx, format!("{name} {step}")).await?)

@@ -1,8 +1,8 @@
-//! Inbox, keys and sagas with wrong statistics. The planner knows nothing of tables with a million
-//! rows, believes that they are empty, or believes that emptied tables are full. No call of a
-//! service or an operator may touch more than a few pages for each row that it returns. PostgreSQL
-//! itself counts them (`pg_stat_statements`), so every statement is covered, whoever wrote it. The
-//! statements of the outbox have a suite of their own: `outbox/plans`.
+//! Inbox, keys and sagas with wrong statistics. The planner either knows nothing of tables with a
+//! million rows, or believes that they are empty, or believes that emptied tables are full. No call
+//! of a service or an operator may touch more than a few pages for each row that it returns.
+//! PostgreSQL itself counts the pages (`pg_stat_statements`), so every statement is covered. The
+//! statements of the outbox have their own suite: `outbox/plans`.
 
 mod operate;
 mod work;
@@ -15,21 +15,21 @@ use tests::{Cluster, Database, Failure, Outcome, Stage, cluster, trial};
 
 /// Number of rows in each table.
 const ROWS: u32 = 1_000_000;
-/// Number of rows that are left where statistics still report all of them.
+/// Number of remaining rows where statistics still report all rows.
 const LEFT: u32 = 400;
 /// Maximum pages of a call: a fixed number, and some for each row that it returns or changes.
 const PAGES: i64 = 400;
 const PAGES_A_ROW: i64 = 60;
-/// The same for hourly maintenance, whose steps are larger.
+/// Maximum pages of hourly maintenance, whose steps are larger.
 const PAGES_OF_MAINTENANCE: i64 = 70_000;
-/// The same for an operator's question that counts this many rows of each kind.
+/// Maximum pages of an operator's question that counts this many rows of each kind.
 const PAGES_OF_ACTIVITY: i64 = 3 * inbox::ACTIVITY_COUNTED_MAX as i64;
 const CONSUMER: &str = "billing";
 /// The SQL that fills the tables.
 const FILL: &str = include_str!("fill.sql");
 
-/// The planner's knowledge of the tables, in the order in which one filled database can be brought
-/// to it.
+/// The planner's knowledge of the tables, in an order in which one filled database can reach each
+/// state.
 #[derive(Debug, Clone, Copy)]
 enum Statistics {
     /// No knowledge: the tables were never analysed.
@@ -66,7 +66,7 @@ async fn depends_on_none(stage: Stage) -> Outcome {
     for statistics in [Statistics::None, Statistics::SayEmpty, Statistics::SayFull] {
         let filled = at(&stage, &cluster, "filled").await?;
         statistics.imitate(&filled).await?;
-        // A database that is copied must have no sessions.
+        // A database can be copied only if it has no sessions.
         filled.admin.close().await;
         for plans in ["generic", "custom"] {
             let name = format!("{statistics:?}_{plans}").to_lowercase();
@@ -117,7 +117,7 @@ impl Statistics {
                 database.execute("ANALYZE").await?;
                 let remember = format!("SELECT oid, relpages, reltuples FROM pg_class WHERE {OURS}");
                 database.execute(&format!("CREATE TABLE believed AS {remember}")).await?;
-                // Without the triggers, which protect open rows.
+                // The triggers that protect open rows are disabled.
                 database
                     .execute(
                         "SET session_replication_role = replica; DELETE FROM inbox_dead_letter; \

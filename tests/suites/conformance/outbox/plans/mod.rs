@@ -28,7 +28,7 @@ cases! { "outbox/plans":
     }
 }
 
-/// The tables beside the log.
+/// The tables that accompany the log.
 const BESIDE: [&str; 5] =
     ["outbox_exception", "outbox_parked", "outbox_rebased", "outbox_audit", "outbox_operation"];
 
@@ -40,8 +40,8 @@ async fn without_autovacuum(db: &Database<Postgres>) {
     }
 }
 
-/// Fills the log with transactions of 1,000 messages each. The first half of it is parked, with as
-/// many decisions.
+/// Fills the log with transactions of 1,000 messages each. The first half of the log is parked,
+/// with as many decisions.
 async fn fill(db: &Database<Postgres>) {
     for _ in 0..LOG / 1_000 {
         db.run(
@@ -88,7 +88,7 @@ async fn no_statement_follows_the_statistics() {
         db.run("INSERT INTO outbox_relay (relay, epoch, cursor) VALUES ('main', 0, '{}')").await;
         let mut sessions = Sessions::open(&db, &listed).await;
         sessions.measure("planned while empty", 0, &fixture, &mut Vec::new()).await;
-        // The measurements were rolled back, but have used up ids.
+        // The measurements were rolled back, but have consumed ids.
         db.run("ALTER SEQUENCE outbox_message_id_seq RESTART").await;
         fill(&db).await;
         db.run("UPDATE outbox_relay SET epoch = 1, holder = 'a', lease_until = now() + interval '1 day'").await;
@@ -184,7 +184,7 @@ async fn a_checkpoint_touches_what_it_changes() {
         }
         assert_eq!(db.number("SELECT count(*) FROM outbox_exception").await, OTHERS);
         assert_eq!(db.number("SELECT count(*) FROM outbox_parked").await, OTHERS);
-        // The counts above have read each of the others, too.
+        // The counts above have also read each of the other entries.
         db.run("SELECT pg_stat_force_next_flush()").await;
         let read = db.number(READ).await - before;
         eprintln!("{changed} changes beside {OTHERS} parked entries: {read} rows read");

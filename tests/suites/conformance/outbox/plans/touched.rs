@@ -8,12 +8,13 @@ use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Postgres, Row as _};
 use super::cases::{Case, Fixture, Session, cases};
 use crate::outbox::support::Database;
 
-/// Rows and buffers for each row that a statement concerns. The maximum that any needs is 35: to
-/// look an id up in all eight segments twice.
+/// Maximum rows and buffers for each row that a statement concerns. The highest measured value is
+/// 35, for a statement that looks an id up in all eight segments twice.
 const EACH: i64 = 40;
-/// Rows and buffers for each row that a statement may read once.
+/// Maximum rows and buffers for each row that a statement may read once.
 const PASSED: i64 = 3;
-/// Rows and buffers of any statement: a look into each segment, its catalog, and the sequence.
+/// Maximum rows and buffers of any statement: a lookup in each segment, its catalog, and the
+/// sequence.
 const ALWAYS: i64 = 80;
 
 /// The rows and buffers that a statement has touched.
@@ -24,8 +25,8 @@ struct Touched {
 }
 
 impl Touched {
-    /// Sums up the nodes of a plan. A node inside WITH that changes rows is counted separately: it
-    /// may run after the statement's own nodes.
+    /// Sums up the nodes of a plan. A node inside WITH that changes rows is counted separately,
+    /// because it may run after the statement's own nodes.
     fn of(plan: &Value) -> Self {
         fn buffers(node: &Value) -> i64 {
             let blocks = |name| node[name].as_i64().unwrap_or_default();
@@ -89,8 +90,8 @@ impl Sessions {
     }
 
     /// Runs each case in its sessions, and adds a line to `found` for each that touches too much.
-    /// `dead` deleted rows may be in its way for as long as some transaction on the server is older
-    /// than their deletion.
+    /// `dead` deleted rows may be in its way until no transaction on the server is older than their
+    /// deletion.
     pub(super) async fn measure(
         &mut self,
         state: &str,
