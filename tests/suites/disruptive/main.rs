@@ -20,7 +20,7 @@ const KEYS: usize = 5;
 
 fn main() -> std::process::ExitCode {
     let mut trials = Vec::new();
-    // The SQS server under test keeps its queues in memory: confirmed messages do not survive a
+    // The SQS server under test keeps its queues in memory, so confirmed messages do not survive a
     // stop.
     for backend in [Backend::Kafka, Backend::Rabbitmq] {
         let needs = [Backend::Postgres, backend, Backend::Xtask];
@@ -35,8 +35,8 @@ fn main() -> std::process::ExitCode {
             a_stopped_broker_confirms_nothing_it_does_not_hold(stage, brokers::open(backend).await?).await
         }));
     }
-    // For the same reason nothing can be demanded of its contents after a stop. The receipts are
-    // the publisher's own.
+    // For the same reason the test cannot check the contents of the queue after a stop. It checks
+    // the publisher's receipts instead.
     trials.push(trial(
         "a_stopped_broker_leaves_no_submission_without_a_receipt/sqs",
         &[Backend::Sqs, Backend::Xtask],
@@ -68,8 +68,8 @@ fn main() -> std::process::ExitCode {
     trial::run_alone(trial::at_night(trials))
 }
 
-/// Places an order although the database may be down: tries again until it is back. An order whose
-/// commit got no answer may or may not be in the database; the checker counts what is there.
+/// Places an order, and tries again while the database is down. An order whose commit got no answer
+/// may or may not be in the database; the checker counts the orders that are there.
 async fn place_patiently(workload: &Workload<Postgres>, key: &str) -> Outcome {
     eventually("an order is placed", || async { Ok(workload.place(key).await.ok()) }).await
 }
@@ -126,7 +126,7 @@ async fn a_stopped_broker_confirms_nothing_it_does_not_hold(
 
 /// Goal: G8, for a broker that may forget: when it stops, every submission still gets its one
 /// receipt, and missing confirmations are the broker's fault. Oracle: the receipts. Confirmed
-/// messages need not survive the stop: ElasticMQ forgets them even in an orderly one
+/// messages need not survive the stop, because ElasticMQ forgets them even in an orderly stop
 /// (docs/reliability.md).
 async fn a_stopped_broker_leaves_no_submission_without_a_receipt(
     stage: Stage,
@@ -207,8 +207,8 @@ async fn a_database_that_crashes_loses_nothing(stage: Stage, broker: Arc<dyn Bro
     relay.stop().await
 }
 
-/// Goal: a relay that starts while the database is down waits for it and does not give up. Oracle:
-/// the checker.
+/// Goal: a relay that starts while the database is down waits for it instead of ending. Oracle: the
+/// checker.
 async fn a_database_that_is_down_at_the_start_is_waited_for(
     stage: Stage,
     broker: Arc<dyn Broker>,

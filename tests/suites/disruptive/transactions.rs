@@ -17,8 +17,8 @@ use tests::{Backend, Broker, Failure, Outcome, RelayProcess, Stage, eventually, 
 
 use super::place_many_patiently;
 
-/// Goal: a broker crashes while a relay publishes in transactions, and takes down the coordinator
-/// and the leader of the marks. Nothing is lost, and nothing is seen twice.
+/// Goal: a broker crashes while a relay publishes in transactions, together with the coordinator
+/// and the leader of the marks. Nothing is lost, and no message is seen twice.
 pub(super) async fn a_broker_that_crashes_shows_each_message_once(
     stage: Stage,
     broker: Arc<dyn Broker>,
@@ -84,7 +84,7 @@ pub(super) async fn a_commit_that_nobody_answers_ends_its_session(
     let mark = |number| TransactionMark { number, content: Vec::from("unanswered") };
     let unknown = connector.commit(connector.close(connector.session()), mark(1)).await;
     let unknown = unknown.err().ok_or("nobody was there to commit")?.to_string();
-    // From now on it answers every call with this failure of its transaction.
+    // From now on the connector answers every call with the failure of this transaction.
     let refused = submit("second").await?.err().ok_or("the session takes nothing more")?;
     assert!(refused.to_string().contains(&unknown), "{refused} is not {unknown}");
     services::start(Backend::Kafka).await?;
