@@ -14,7 +14,7 @@ use tests::workload::Workload;
 use tests::{Broker, Dialect, Failure, Outcome, RelayProcess, Stage, eventually};
 
 const RELAY: &str = "orders";
-/// The limit of the broker that the relay is configured with.
+/// The limit of the broker in the relay's configuration.
 const LIMIT: usize = 32 << 10;
 const ENGINE: &str = "message_bytes_max = \"32KiB\"\noversize = \"chunk\"\n";
 
@@ -39,10 +39,10 @@ impl<DB: Dialect> Handler<DB> for Apply {
     }
 }
 
-/// Goal: messages of three times the limit, among small ones of their keys, take effect once, whole
-/// and in order, although one relay stops between two chunks and another is killed. `relay verify`
-/// proves it. Oracle: the checker; the handler parses JSON, which no fragment is; nothing is left
-/// incomplete; the report.
+/// Goal: messages of three times the limit, among small messages of the same keys, take effect
+/// once, whole and in order, although one relay stops between two chunks and another is killed.
+/// `relay verify` proves it. Oracle: the checker; the handler parses JSON, which a fragment is not;
+/// nothing is left incomplete; the report.
 pub(crate) async fn a_message_in_chunks_arrives_whole_and_once<DB: Dialect>(
     stage: Stage,
     broker: Arc<dyn Broker>,
@@ -78,8 +78,8 @@ pub(crate) async fn a_message_in_chunks_arrives_whole_and_once<DB: Dialect>(
     place(&workload).await?;
     let relay = RelayProcess::start(&stage, &config)?;
     workload.settled().await?;
-    // The last chunks may still be on their way a second time: the killed relay had not recorded
-    // what it had sent.
+    // The last chunks may still be on their way a second time, because the killed relay had not
+    // recorded which chunks it had sent.
     eventually("nothing is left incomplete", || async {
         let left = workload.database.integer("SELECT count(*) FROM inbox_chunk").await?;
         Ok((left == 0).then_some(()))
@@ -91,8 +91,8 @@ pub(crate) async fn a_message_in_chunks_arrives_whole_and_once<DB: Dialect>(
     verified(&stage, &workload).await
 }
 
-/// Checks that `relay verify` recognizes a message by its chunks: on the broker, if it has a log to
-/// read, and in the inbox.
+/// Checks that `relay verify` recognizes a message by its chunks: in the inbox, and on the broker
+/// if that has a readable log.
 async fn verified<DB: Dialect>(stage: &Stage, workload: &Workload<DB>) -> Outcome {
     let config = verify::config(stage, workload, &workload.database.url, "")?;
     let (code, report) = verify::verify(&config, &["--grace", "1s"]).await?;

@@ -1,4 +1,4 @@
-//! Errors of the program about wrong settings, with which it starts nothing.
+//! The program's errors about wrong settings, with which it does not start.
 
 use libtest_mimic::Trial;
 use sqlx::Postgres;
@@ -48,9 +48,9 @@ async fn an_unknown_setting(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// Goal: no name of the configuration gets into a statement, or exceeds the limits for what it
-/// names. Oracle: exit code 2 and the setting, for each name and each place; the database's file is
-/// not even created.
+/// Goal: no name in the configuration gets into a statement, or exceeds the length limit of the
+/// object that it names. Oracle: exit code 2 and the setting, for each name and each place; the
+/// database's file is not even created.
 async fn hostile_names(stage: Stage) -> Outcome {
     let file = stage.folder().join("never.db");
     let pipeline = PIPELINE.replace("sqlite::memory:", &format!("sqlite:{}?mode=rwc", file.display()));

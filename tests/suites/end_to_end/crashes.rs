@@ -1,4 +1,4 @@
-//! Relays that end without a warning.
+//! Relays that crash.
 
 use std::sync::Arc;
 

@@ -72,9 +72,9 @@ pub(crate) async fn the_trace_context_arrives<DB: Dialect>(stage: Stage, broker:
     relay.stop().await
 }
 
-/// Goal: a scheduled message is published not before its time and soon after, and delays no other
-/// message. Oracle: this machine's clock, which the database uses as well, when the effect is first
-/// seen.
+/// Goal: a scheduled message is published no earlier than its time and soon after, and delays no
+/// other message. Oracle: this machine's clock, which the database uses as well, when the effect is
+/// first seen.
 pub(crate) async fn a_scheduled_message_leaves_at_its_time<DB: Dialect>(
     stage: Stage,
     broker: Arc<dyn Broker>,
@@ -83,7 +83,7 @@ pub(crate) async fn a_scheduled_message_leaves_at_its_time<DB: Dialect>(
     let config = Config::write(&stage, RELAY, &workload.database.relay_url()?, workload.broker.as_ref(), "")?;
     let relay = RelayProcess::start(&stage, &config)?;
     let consumer = workload.consume().await?;
-    // The broker session and the subscription are open before the clock starts.
+    // The broker session and the subscription are opened before the clock starts.
     workload.place("warm-up").await?;
     workload.applied(1).await?;
     let due = OffsetDateTime::now_utc() + Duration::from_secs(4);
@@ -103,7 +103,7 @@ pub(crate) async fn a_scheduled_message_leaves_at_its_time<DB: Dialect>(
 }
 
 /// Goal: G7, a long transaction delays only its own rows, and they are not lost. Oracle: rows that
-/// were committed later take effect while the transaction is open; the checker at the end.
+/// are committed later take effect while the transaction is open; the checker at the end.
 pub(crate) async fn an_open_transaction_delays_only_its_own_rows(
     stage: Stage,
     broker: Arc<dyn Broker>,
@@ -134,7 +134,7 @@ pub(crate) async fn an_open_transaction_delays_only_its_own_rows(
 }
 
 /// Goal: G1, after a sequence went back and was ahead again before a relay read the log. The relay
-/// sees nothing wrong until it meets two rows with one id. Oracle: the checker.
+/// notices nothing until it reads two rows with one id. Oracle: the checker.
 pub(crate) async fn rows_of_one_id_are_all_delivered(stage: Stage, broker: Arc<dyn Broker>) -> Outcome {
     // Makes the messages look days old, so that their rows are in another segment.
     const MAKE_OLDER: &str = "UPDATE outbox_message AS m SET message_id = encode(

@@ -1,4 +1,4 @@
-//! Several relays on one outbox, each with the part that its filter accepts.
+//! Several relays on one outbox. Each relay publishes the rows that its filter accepts.
 
 use std::collections::BTreeMap;
 
@@ -12,17 +12,18 @@ use tests::{Backend, Database, Failure, Outcome, RelayProcess, Stage, brokers, e
 
 use crate::commands::{Ran, column};
 
-/// Rows of each kind, together an hour at five a second. Few are for the queue, which is slow.
+/// Rows of each kind, together an hour at five a second. The queue is slow, so few rows are for it.
 const ORDERS: usize = 12_000;
 const INTERNAL: usize = 4_000;
 const AUDIT: usize = 1_500;
 const COPIED: usize = 500;
 const KEYS: usize = 20;
 
-/// Goal: relays with filters by topic, kind and header divide an outbox. One whose broker is away
-/// delays none of the others, and misses nothing when it is back. The cursor passes rows that a
-/// filter leaves out, and commands do not report them as published or lost. Oracle: the records
-/// that plain clients find in both brokers; the cursors; `show`, `replay` and `verify`.
+/// Goal: relays with filters by topic, kind and header divide an outbox. If the broker of one relay
+/// is unreachable, the other relays are not delayed, and that relay misses nothing when its broker
+/// is back. The cursor passes rows that a filter leaves out, and commands do not report them as
+/// published or lost. Oracle: the records that plain clients find in both brokers; the cursors;
+/// `show`, `replay` and `verify`.
 pub(crate) async fn relays_divide_an_outbox_by_filters(stage: Stage) -> Outcome {
     let (kafka, sqs) = (brokers::open(Backend::Kafka).await?, brokers::open(Backend::SqsFifo).await?);
     let (orders, audit) = (kafka.topic_name(&stage, "orders"), sqs.topic_name(&stage, "audit"));
@@ -36,8 +37,8 @@ pub(crate) async fn relays_divide_an_outbox_by_filters(stage: Stage) -> Outcome 
     let section = sqs.relay_section().ok_or("no section")?.replace(&host, &wire.address().to_string());
     let database = Database::<Postgres>::migrated(&stage).await?;
     let url = database.relay_url()?;
-    // A lease that outlasts a busy machine: a relay that loses it publishes again, which is no
-    // fault.
+    // A lease that outlasts delays on a busy machine. A relay that loses its lease publishes again,
+    // which is allowed, but not expected here.
     let pipeline = |name: &str, section: &str, filter: &str| {
         let engine =
             "[pipeline.engine]\nlease_ttl = \"30s\"\nretry_initial = \"50ms\"\nretry_max = \"500ms\"\n";
@@ -62,7 +63,8 @@ pub(crate) async fn relays_divide_an_outbox_by_filters(stage: Stage) -> Outcome 
         (&audit, "audit.noted", "{}", AUDIT),
         (&audit, "audit.noted", r#"{"copy": "stream"}"#, COPIED),
     ] {
-        // One transaction for each, so that the numbers of a key are in the order of the log.
+        // Each number has its own transaction, so that the numbers of a key are in the order of the
+        // log.
         database
             .execute(&format!(
                 "INSERT INTO outbox_message (topic, key, kind, headers, payload)
@@ -96,7 +98,7 @@ pub(crate) async fn relays_divide_an_outbox_by_filters(stage: Stage) -> Outcome 
     relay.stop().await
 }
 
-/// Checks that each number is there once, and that they ascend for each key.
+/// Checks that each number occurs once, and that the numbers of each key ascend.
 fn assert_in_order(records: &[Record], count: usize) -> Outcome {
     assert_eq!(records.len(), count, "all of them, and nothing else");
     let mut last: BTreeMap<&str, usize> = BTreeMap::new();

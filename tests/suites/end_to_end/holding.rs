@@ -1,4 +1,4 @@
-//! Holding: which messages wait behind a blocked one, and which do not.
+//! Holding: messages that wait behind a blocked message, and messages that do not.
 
 use std::sync::Arc;
 
@@ -14,8 +14,8 @@ use tests::{Broker, Dialect, Failure, Outcome, RelayProcess, Stage, eventually};
 
 const RELAY: &str = "orders";
 
-/// Goal: G7, a message that the broker can never accept is parked where an operator sees it, with
-/// its key behind it, and everything else flows; after the operator's edit the key continues in
+/// Goal: G7, a message that the broker can never accept is parked where an operator sees it, its
+/// key waits behind it, and all other keys continue. After the operator's edit the key continues in
 /// order. Oracle: effects of other keys while it is parked; the checker's order at the end.
 pub(crate) async fn a_poisoned_message_holds_its_key_only<DB: Dialect>(
     stage: Stage,
@@ -107,7 +107,7 @@ pub(crate) async fn an_unknown_topic_stops_alone<DB: Dialect>(
     relay.stop().await
 }
 
-/// Goal: with `unroutable = "dead"` a message that no queue accepts is dead at once, with its key
+/// Goal: with `unroutable = "dead"` a message that no queue accepts is dead at once, its key waits
 /// behind it, and other keys of its topic continue. Oracle: one attempt and the reason; the records
 /// that a plain client finds once a queue exists.
 pub(crate) async fn a_message_that_nobody_takes_is_dead_at_once(

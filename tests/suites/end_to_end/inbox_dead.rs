@@ -21,9 +21,9 @@ pub(crate) fn trials() -> Vec<Trial> {
 
 const KEY_IN_ORDER: &str = "dead_letters_of_a_key_are_decided_about_in_order_of_arrival";
 
-/// Goal: a plan takes the dead letters of a key in the order of their arrival, whatever the clocks
-/// said, and a discard goes through them backwards, because once the first one is gone the next one
-/// could take effect. Oracle: the program's output, and the audit.
+/// Goal: a plan takes the dead letters of a key in the order of their arrival, in spite of wrong
+/// clocks. A discard goes through them backwards, because once the first one is gone the next could
+/// take effect. Oracle: the program's output, and the audit.
 async fn key_in_order<DB: Dialect>(stage: Stage) -> Outcome {
     let database = Database::<DB>::migrated(&stage).await?;
     let inbox = Inbox::open(database.consumer.clone(), InboxOptions::default()).await?;
@@ -62,8 +62,8 @@ async fn key_in_order<DB: Dialect>(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// Goal: an inbox that cannot be read is not reported as empty, and the advice is not something the
-/// operator already did. Oracle: the program's output.
+/// Goal: an unreadable inbox is not reported as empty, and the advice does not repeat a step that
+/// the operator has already taken. Oracle: the program's output.
 async fn unanswered() -> Outcome {
     let inbox = ["--inbox", "sqlite:/nowhere/inbox.db"];
     let listed = relay(&[&["dead", "list"][..], &inbox].concat()).await?;

@@ -11,9 +11,9 @@ use tests::relay_process::Config;
 use tests::workload::Workload;
 use tests::{Backend, Broker, Counters, Outcome, RelayProcess, Stage, brokers, eventually, trial};
 
-/// More than any client prefetches.
+/// More messages than any client prefetches.
 const MESSAGES: i64 = 1_200;
-/// Enough keys for batches with a relay that sends one message of a key at a time (SQS).
+/// Enough keys for batches when a relay sends one message of a key at a time (SQS).
 const KEYS: i64 = 40;
 /// Pause between two attempts at a message that holds others of its key.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -39,7 +39,7 @@ async fn refused(_: &mut inbox::Tx, _: &Message) -> Result<(), HandlerError> {
 }
 
 /// Goal: a consumer that falls behind is visible. Oracle: the gauge while no message takes effect,
-/// when all have, and after the end of the session, when the lag is unknown.
+/// when all messages have, and after the end of the session, when the lag is unknown.
 async fn the_lag_is_told(stage: Stage, broker: Arc<dyn Broker>) -> Outcome {
     let counters = Counters::installed();
     let workload = Workload::<Postgres>::open(&stage, broker).await?;

@@ -17,8 +17,8 @@ const WAITING: i64 = 10_000;
 /// New messages in each transaction.
 const BATCH: i64 = 20;
 const BETWEEN_BATCHES: Duration = Duration::from_millis(20);
-/// Maximum rows of `outbox_parked` read for each message, whose copy is searched for, read back and
-/// removed.
+/// Maximum rows of `outbox_parked` read for each message. The copy of a message is searched for,
+/// read back and removed.
 const READ_EACH: i64 = 10;
 
 const HELD: &str = "SELECT count(*) FROM outbox_exception WHERE state = 'held'";
@@ -36,7 +36,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 }
 
 /// Goal: messages that waited for a topic are published while new messages of their keys arrive,
-/// although the server planned every statement for empty tables. Oracle: nothing is held any more
+/// although the server planned every statement for empty tables. Oracle: the held messages reach 0
 /// while messages are still written; each message is in the topic once; the epoch of the lease,
 /// which each grant raises; the server's count of parked rows that were read.
 async fn catches_up(stage: Stage, lease_ttl: &str) -> Outcome {

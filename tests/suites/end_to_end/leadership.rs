@@ -43,8 +43,8 @@ pub(crate) async fn a_stopped_leader_is_replaced_and_changes_nothing<DB: Dialect
     standby.stop().await
 }
 
-/// Suspends a process at a moment when it holds no lock of the database. SQLite has one lock for
-/// all writers, and no other process could write while its owner is suspended.
+/// Suspends a process at a moment when it holds no database lock. SQLite has one lock for all
+/// writers, so no other process could write while the lock's owner is suspended.
 async fn freeze<DB: Dialect>(process: &RelayProcess, workload: &Workload<DB>) -> Outcome {
     eventually("the process is stopped outside of a transaction", async || {
         process.signal("STOP").await?;
@@ -57,9 +57,9 @@ async fn freeze<DB: Dialect>(process: &RelayProcess, workload: &Workload<DB>) ->
     .await
 }
 
-/// Goal: SIGTERM drains, stores the cursor and releases the lease, so that a standby need not wait
-/// for the lease to expire. Oracle: the lease lasts an hour, and the standby leads while the test
-/// waits for it; the checker; nothing is sent again, because the cursor was stored last.
+/// Goal: SIGTERM drains, stores the cursor and releases the lease, so a standby need not wait for
+/// the lease to expire. Oracle: the lease lasts an hour, but the standby leads during the test; the
+/// checker; nothing is sent again, because the cursor was stored last.
 pub(crate) async fn a_terminated_leader_hands_over_at_once<DB: Dialect>(
     stage: Stage,
     broker: Arc<dyn Broker>,
@@ -78,7 +78,8 @@ pub(crate) async fn a_terminated_leader_hands_over_at_once<DB: Dialect>(
     standby.tells("leading").await?;
     workload.place_many(5, 20).await?;
     workload.settled().await?;
-    // With one message of a key in flight, some messages left ahead of one that waited for its key.
+    // With one message of a key in flight, some messages were sent ahead of a message that waited
+    // for its key.
     let ahead_max = match workload.broker.max_in_flight_per_key() {
         MaxInFlightPerKey::One => 10,
         _ => 0,
@@ -90,7 +91,7 @@ pub(crate) async fn a_terminated_leader_hands_over_at_once<DB: Dialect>(
 }
 
 /// Goal: a second signal ends a relay that still waits for confirmations, and nothing is lost.
-/// Oracle: messages that took effect and were never confirmed to the relay; its exit code; the
+/// Oracle: messages that took effect but were never confirmed to the relay; its exit code; the
 /// checker, and duplicates from the next relay.
 pub(crate) async fn a_second_signal_ends_the_relay_at_once(stage: Stage) -> Outcome {
     let broker = brokers::open(Backend::Rabbitmq).await?;
@@ -114,7 +115,8 @@ pub(crate) async fn a_second_signal_ends_the_relay_at_once(stage: Stage) -> Outc
     workload.applied(21).await?;
     relay.signal("TERM").await?;
     relay.tells("waiting for outstanding confirmations").await?;
-    // A signal that follows immediately counts as the same one: `timeout` sends it twice.
+    // A signal that follows immediately counts as the same signal, because `timeout` sends it
+    // twice.
     relay.signal("TERM").await?;
     tokio::time::sleep(Duration::from_millis(1_200)).await;
     assert!(relay.has_ended()?.is_none(), "{}", relay.log()?);

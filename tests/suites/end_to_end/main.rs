@@ -55,7 +55,7 @@ macro_rules! everywhere {
 }
 
 /// Returns the cases that run for every change: one path from producer to consumer over every
-/// broker, crashes and holds on it, and what a first start says.
+/// broker, crashes and holds on that path, and the messages of a first start.
 fn of_the_gate() -> Vec<Trial> {
     let mut trials = Vec::new();
     everywhere! { trials:
@@ -98,7 +98,7 @@ fn of_the_gate() -> Vec<Trial> {
     trials
 }
 
-/// Returns all other cases: each waits for whole seconds, or needs a browser, a collector, a
+/// Returns all other cases. Each waits for whole seconds, or needs a browser, a collector or a
 /// connector.
 fn of_the_night() -> Vec<Trial> {
     let mut trials = Vec::new();

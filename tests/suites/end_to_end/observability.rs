@@ -93,7 +93,7 @@ async fn every_metric(stage: Stage) -> Outcome {
     assert_eq!(value(&text, "relay_leading{"), Some(1.0));
     assert_eq!(value(&text, "relay_database_up{"), Some(1.0));
     let found = exported(&text);
-    // These need a fault of the program, an old history, or a failure of the database.
+    // These need a bug in the program, an old history, or a failure of the database.
     let rare =
         ["relay_maintenance_faults_total", "relay_expired_segments_total", "relay_database_failures_total"];
     for metric in engine::telemetry::METRICS {
@@ -182,7 +182,7 @@ async fn readiness(stage: Stage) -> Outcome {
     assert_eq!(get(&standing, "/readyz").await?, (200, String::from("orders: standby\n")));
     leader.stop().await?;
     standby.stop().await?;
-    // Port 1 has no listener.
+    // A port without a listener.
     let nowhere = "127.0.0.1:1";
     let text = std::fs::read_to_string(config.path())?;
     let line = text.lines().find(|line| line.starts_with("url = ")).ok_or("no url")?;
@@ -202,10 +202,10 @@ async fn readiness(stage: Stage) -> Outcome {
 }
 
 /// Goal: a client that reaches the port of metrics and health cannot get the process killed: probes
-/// are answered whatever others do there. 200 connections from the prober's own address say
-/// nothing. Before each probe come more of them, from other addresses as well, and some that have
-/// begun a request. Oracle: 20 probes, each answered with 200; the connections that the relay has
-/// closed.
+/// are answered whatever other clients do there. 200 connections from the prober's own address send
+/// nothing. Before each probe, more such connections are opened, some of them from other addresses,
+/// and some begin a request. Oracle: 20 probes, each answered with 200; the connections that the
+/// relay has closed.
 async fn silent_connections(stage: Stage) -> Outcome {
     const PROBES: usize = 20;
     /// The beginning of a request.
@@ -227,7 +227,7 @@ async fn silent_connections(stage: Stage) -> Outcome {
         for host in 1..=8 {
             for number in 0..8 {
                 let mut stream = connect_from(host, &address).await?;
-                // The relay may already have closed it.
+                // The relay may already have closed the connection.
                 if number % 2 == 0 && stream.write_all(HEAD).await.is_err() {
                     continue;
                 }
@@ -252,7 +252,7 @@ async fn silent_connections(stage: Stage) -> Outcome {
     relay.stop().await
 }
 
-/// Much longer than a probe takes, and shorter than the silent connections of the test would take
+/// Much longer than a probe takes, but shorter than the total time of the test's silent connections
 /// one after the other.
 const PROBE_MAX: Duration = Duration::from_secs(20);
 
@@ -263,13 +263,13 @@ async fn connect_from(host: u8, address: &str) -> Result<TcpStream, Failure> {
     Ok(socket.connect(address.parse()?).await?)
 }
 
-/// Returns whether the other end has not closed it.
+/// Returns whether the other end has kept the connection open.
 fn is_open(stream: &TcpStream) -> bool {
     let mut bytes = [0; 512];
     loop {
         match stream.try_read(&mut bytes) {
             Ok(0) => return false,
-            // The response does not matter.
+            // A response, which does not matter.
             Ok(_) => {}
             Err(error) => return error.kind() == std::io::ErrorKind::WouldBlock,
         }

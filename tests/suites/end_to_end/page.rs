@@ -1,4 +1,5 @@
-//! The operators' page of the real program: who may do what, and what is forbidden to all.
+//! The operators' page of the real program: the rights of each user, and the operations that are
+//! forbidden to all.
 
 mod access;
 mod browser;
@@ -72,7 +73,7 @@ impl Served {
         Ok(Self { workload, relay, config, address })
     }
 
-    /// Places this many messages that die at once, each with a key of its own.
+    /// Places this many messages that become dead at once, each with its own key.
     pub(crate) async fn with_dead(self, count: usize) -> Result<Self, Failure> {
         self.with_dead_more(0, count).await
     }
@@ -106,7 +107,7 @@ impl Served {
         self.workload.database.integer(count).await
     }
 
-    /// Returns the dead messages as the list's form names them.
+    /// Returns the dead messages by the values that the HTML form of the list submits for them.
     pub(crate) async fn rows(&self) -> Result<Vec<String>, Failure> {
         let rows =
             "SELECT 'outbox/' || id || '/orders' FROM outbox_exception WHERE state = 'dead' ORDER BY id";

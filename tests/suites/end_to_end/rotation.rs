@@ -56,8 +56,8 @@ pub(crate) async fn a_rotated_database_password_is_picked_up(stage: Stage) -> Ou
 }
 
 /// Goal: a login that RabbitMQ refuses is shown until it is accepted, and a wrong password is not
-/// taken for a rotation; the status also shows how many processes wait for the lease. Oracle: the
-/// status while the file holds a wrong password, a right one, and a wrong one again; the log.
+/// mistaken for a rotation. The status also shows how many processes wait for the lease. Oracle:
+/// the status while the file holds a wrong password, a right one, and a wrong one again; the log.
 pub(crate) async fn a_refused_login_is_shown_until_it_is_accepted(stage: Stage) -> Outcome {
     let workload = Workload::<Postgres>::open(&stage, brokers::open(Backend::Rabbitmq).await?).await?;
     let file = stage.folder().join("password");
@@ -105,7 +105,7 @@ pub(crate) async fn a_refused_login_is_shown_until_it_is_accepted(stage: Stage) 
     relay.stop().await
 }
 
-/// Replaces the file atomically by the URL of a user with this password. Returns the URL.
+/// Atomically replaces the file with the URL of a user with this password. Returns the URL.
 fn write(file: &Path, admin: &str, user: &str, password: &str) -> Result<String, Failure> {
     let (scheme, rest) = admin.split_once("://").ok_or("no URL")?;
     let (_, place) = rest.rsplit_once('@').ok_or("a URL without a user")?;

@@ -1,5 +1,5 @@
-//! The program on servers as they are found in practice. The sessions themselves are tested at the
-//! seam: `conformance: outbox/servers`.
+//! The program on servers as configured in practice. `conformance: outbox/servers` tests the
+//! database sessions themselves.
 
 use std::sync::Arc;
 
@@ -28,8 +28,8 @@ pub(crate) fn trials() -> Vec<Trial> {
     ]
 }
 
-/// Goal: when the server refuses the functions of its write-ahead log, as Aurora does, messages
-/// flow, even through a change of leader. Oracle: the checker.
+/// Goal: when the server refuses the functions of its write-ahead log, as Aurora does, messages are
+/// still delivered, even through a change of leader. Oracle: the checker.
 async fn without_a_timeline(stage: Stage, broker: Arc<dyn Broker>) -> Outcome {
     let workload = Workload::<Postgres>::open(&stage, broker).await?;
     workload.database.refuse_wal_functions().await?;
@@ -89,8 +89,8 @@ async fn other_defaults(stage: Stage, broker: Arc<dyn Broker>) -> Outcome {
     Ok(())
 }
 
-/// Goal: a URL parameter that the program cannot honour is refused where it is read, by its name
-/// and never with its value. Oracle: exit code 2, the name, the remedy; no value.
+/// Goal: a URL parameter that the program cannot honour is refused on reading. The error shows its
+/// name, but never its value. Oracle: exit code 2, the name, the remedy; no value.
 async fn refused_urls(stage: Stage) -> Outcome {
     let place = "postgres://u@127.0.0.1:1/x";
     for (url, parts) in [

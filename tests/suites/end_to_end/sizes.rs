@@ -1,4 +1,4 @@
-//! Rows of every size: at a limit, above it, and larger than the relay's own memory may be.
+//! Rows of every size: at a limit, above it, and larger than the relay's memory bound.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ const MEMORY_BYTES: u64 = 96 << 20;
 /// times as large is still quick.
 const LIMIT_BYTES: usize = 32 << 10;
 
-/// A row written with plain SQL. Its key names it.
+/// A row written with plain SQL, named by its key.
 struct Row {
     key: String,
     /// A column besides topic, key and payload.
@@ -170,8 +170,8 @@ fn times<DB: Dialect>() -> Vec<Row> {
 
 /// Goal: G7, a row written with plain SQL is published or is dead with a reason, whatever the size
 /// of each part and whatever its times, and blocks only its own key. Oracle: the records that a
-/// plain client finds in the topic, with their lengths; the errors of the others name length and
-/// limit; the peak of the relay's memory.
+/// plain client finds in the topic, with their lengths; the errors of the other rows state length
+/// and limit; the peak of the relay's memory.
 pub(crate) async fn rows_of_every_size_leave_or_are_dead<DB: Dialect>(
     stage: Stage,
     broker: Arc<dyn Broker>,
@@ -236,7 +236,7 @@ pub(crate) async fn rows_of_every_size_leave_or_are_dead<DB: Dialect>(
     relay.stop().await
 }
 
-/// Goal: for the memory bound, headers of a few bytes count as much as the memory they take.
+/// Goal: for the memory bound, headers of a few bytes count as much as the memory that they occupy.
 /// Oracle: the kernel's peak while a thousand rows with the maximum number of headers wait for
 /// their topic, and all of them arrive in the end.
 pub(crate) async fn small_headers_are_counted_as_what_they_take(
@@ -268,7 +268,7 @@ pub(crate) async fn small_headers_are_counted_as_what_they_take(
     relay.stop().await
 }
 
-/// Goal: G7 and the memory bound: a row written with plain SQL that is far larger than any message
+/// Goal: G7 and the memory bound. A row written with plain SQL that is far larger than any message
 /// blocks only its own key, even when it is scheduled, when an operator requeues it, and when
 /// another relay takes over. Oracle: the effect of another key; the dead row with length and limit;
 /// the kernel's peak of the relay's memory, below one copy of the payload.
@@ -303,7 +303,8 @@ pub(crate) async fn a_row_larger_than_memory_costs_its_own_key<DB: Dialect>(
     dead(admin.as_ref(), 1).await?;
     check(&mut relay)?;
 
-    // Its key waits behind it. The requeued row is read again from where it is parked.
+    // The key of the large row waits behind it. The requeued row is read again from the parked
+    // rows.
     workload.place("large").await?;
     decide(admin.as_ref(), EntryId(1), Decision::Requeue).await?;
     dead(admin.as_ref(), 2).await?;
@@ -358,7 +359,7 @@ async fn decide(admin: &dyn LogAdmin, id: EntryId, decision: Decision) -> Outcom
     Ok(())
 }
 
-/// Checks that the relay runs, and never had memory for one of the payloads.
+/// Checks that the relay runs, and that its peak memory is below the size of one payload.
 fn check(relay: &mut RelayProcess) -> Result<(), Failure> {
     assert!(relay.has_ended()?.is_none(), "the relay has ended: {}", relay.log()?);
     let peak = relay.memory_peak()?;

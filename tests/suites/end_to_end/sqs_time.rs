@@ -1,5 +1,5 @@
-//! Times longer than those of SQS: its deduplication of five minutes, its maximum delay of fifteen,
-//! and the retention of a queue.
+//! Times longer than the limits of SQS: its deduplication of five minutes, its maximum delay of
+//! fifteen minutes, and the retention of a queue.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::commands::Ran;
 use crate::verify::{self, verify};
 
 const RELAY: &str = "orders";
-/// Interval between copies.
+/// Interval between copies of a message.
 const COPY_EVERY: Duration = Duration::from_secs(10);
 /// Longer than SQS can delay a message, in seconds.
 const SCHEDULED_SECS: u32 = 1_200;
@@ -43,9 +43,9 @@ pub(crate) fn trials() -> Vec<Trial> {
     ]
 }
 
-/// Goal: a copy that a FIFO queue accepts, because its deduplication has forgotten the first one,
-/// takes no effect. Oracle: the queue drops copies for minutes, then delivers one to the consumer;
-/// one effect.
+/// Goal: a copy that a FIFO queue accepts, because its deduplication has forgotten the first
+/// message, takes no effect. Oracle: the queue drops copies for minutes, then delivers one to the
+/// consumer; one effect.
 async fn copied(stage: Stage, broker: Arc<dyn Broker>) -> Outcome {
     let workload = Workload::<Postgres>::open(&stage, broker).await?;
     let consumer = workload.consume().await?;
@@ -96,7 +96,7 @@ async fn scheduled(stage: Stage, broker: Arc<dyn Broker>) -> Outcome {
     workload.place("now").await?;
     workload.applied(1).await?;
     assert!(workload.effects().await?.iter().all(|fact| fact.key == "now"));
-    // A minute before its time it waits, and does not block others.
+    // A minute before its time the message waits, and does not block others.
     cluster.set_clock(i64::from(SCHEDULED_SECS) - 60)?;
     workload.place("now").await?;
     workload.applied(2).await?;
@@ -108,8 +108,8 @@ async fn scheduled(stage: Stage, broker: Arc<dyn Broker>) -> Outcome {
     relay.stop().await
 }
 
-/// Goal: a message that waits longer than its queue keeps it is reported as missing, and a replay
-/// brings it to its effect. Oracle: a queue that is emptied, as SQS does after the retention;
+/// Goal: a message that waits longer than its queue keeps messages is reported as missing, and a
+/// replay makes it take effect. Oracle: a queue that is emptied, as SQS does after the retention;
 /// `relay verify` before and after; the checker.
 async fn forgotten(stage: Stage, broker: Arc<dyn Broker>) -> Outcome {
     let workload = Workload::<Postgres>::open(&stage, broker).await?;
@@ -118,7 +118,7 @@ async fn forgotten(stage: Stage, broker: Arc<dyn Broker>) -> Outcome {
     workload.place_many(2, 5).await?;
     Ran::with(&config, &["run", "--once"]).await?.done()?;
     assert_eq!(sqs.waiting(&workload.topic).await?, 5);
-    // ElasticMQ keeps messages forever.
+    // The test empties the queue, because ElasticMQ keeps messages forever.
     sqs.forget(&workload.topic).await?;
     eventually("the queue is empty", || async { Ok(when(sqs.waiting(&workload.topic).await? == 0)) }).await?;
     let consumer = workload.consume().await?;

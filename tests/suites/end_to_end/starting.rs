@@ -1,4 +1,4 @@
-//! A starting relay waits, like a running one, for everything that can still come right.
+//! A starting relay waits, like a running relay, for every problem that can resolve itself.
 
 use std::path::Path;
 
@@ -51,10 +51,10 @@ async fn arrive(workload: &Workload<Postgres>, payloads: &[&str]) -> Outcome {
     Ok(())
 }
 
-/// Goal: a problem that keeps one pipeline from starting affects no other one, and passes without a
-/// restart: a password that is wrong for now, tables that are restored later, an address in use.
-/// Oracle: the records in the topic while each is broken and after each is repaired; the text of
-/// `/readyz`; the same process throughout.
+/// Goal: a problem that keeps one pipeline from starting affects no other pipeline, and passes
+/// without a restart: a temporarily wrong password, tables that are restored later, an address in
+/// use. Oracle: the records in the topic while each is broken and after each is repaired; the text
+/// of `/readyz`; the same process throughout.
 async fn what_can_come_right(stage: Stage) -> Outcome {
     let workload = Workload::<Postgres>::open(&stage, brokers::open(Backend::Kafka).await?).await?;
     let rotating = Database::<Postgres>::migrated(&stage).await?;
@@ -84,7 +84,7 @@ async fn what_can_come_right(stage: Stage) -> Outcome {
     eventually("two pipelines need an operator, one leads", || async {
         let (code, lines) = get(&address, "/readyz").await?;
         let waits = lines.matches("an operator has to act").count();
-        // It names the remedy, and no server or user.
+        // The response names the remedy, but no server or user.
         let helps = lines.contains("ALTER ROLE") && lines.contains("relay migrate up");
         let is_discreet = !lines.contains("127.0.0.1") && !lines.contains("outbox@");
         Ok(when(code == 503 && waits == 2 && helps && is_discreet && lines.contains("healthy: leading")))
@@ -127,7 +127,7 @@ async fn files_that_come_later(stage: Stage) -> Outcome {
     );
     let section = workload.broker.relay_section().ok_or("no section")?;
     let kafka = Backend::Kafka.address()?;
-    // The test cluster has no such user: only the file matters here.
+    // The test cluster has no such user, because only the file matters here.
     let sasl = format!(
         "[pipeline.kafka]\nbootstrap_servers = [{kafka:?}]\n[pipeline.kafka.sasl]\nusername = \"u\"\n\
          password_file = {password:?}\n"
@@ -159,8 +159,9 @@ async fn files_that_come_later(stage: Stage) -> Outcome {
     relay.stop().await
 }
 
-/// Goal: a pipeline that no waiting can repair ends alone, and the process reports it until it
-/// stops. Oracle: the other one's records, the log, `/readyz`, the exit code after an orderly stop.
+/// Goal: a pipeline that waiting cannot repair ends alone, and the process reports it until it
+/// stops. Oracle: the other pipeline's records, the log, `/readyz`, the exit code after an orderly
+/// stop.
 async fn refused_alone(stage: Stage) -> Outcome {
     let workload = Workload::<Postgres>::open(&stage, brokers::open(Backend::Kafka).await?).await?;
     let newer = Database::<Postgres>::migrated(&stage).await?;

@@ -67,8 +67,8 @@ impl Service {
     }
 }
 
-/// Runs a future and all tasks that it spawns on a thread with this subscriber: tasks do not
-/// inherit it from the task that spawned them.
+/// Runs a future and all tasks that it spawns on a thread with this subscriber, because tasks do
+/// not inherit the subscriber from the task that spawned them.
 fn on_a_thread<F>(
     subscriber: impl tracing::Subscriber + Send + Sync + 'static,
     work: F,
@@ -99,10 +99,10 @@ fn exporting(stage: &Stage, config: &Config, endpoint: &str, more: &str) -> Resu
     Config::text(stage, &format!("{text}{section}"))
 }
 
-/// Goal: the path of one message can be followed: the producer's context is stored with it, the
-/// relay's span is linked to it, the consumer's span is its child. Metrics arrive as well, and no
-/// payload does. Oracle: the data that a collector received, with a producer and a consumer that
-/// use the OpenTelemetry SDK itself.
+/// Goal: the path of one message can be followed. The producer's context is stored with the
+/// message, the relay's span is linked to the producer's span, and the consumer's span is a child
+/// of the producer's. Metrics arrive as well, but no payload does. Oracle: the data that a
+/// collector received, with a producer and a consumer that use the OpenTelemetry SDK itself.
 async fn linked_spans(stage: Stage) -> Outcome {
     let workload = Workload::<Postgres>::open(&stage, brokers::open(Backend::Kafka).await?).await?;
     let collector = Collector::start().await?;
@@ -220,7 +220,7 @@ fn assert_linked(sent: &Span, placed: &Span) {
 /// published, one warning, and a stop within the bound while connections hang.
 async fn collector_away(stage: Stage) -> Outcome {
     let workload = Workload::<Postgres>::open(&stage, brokers::open(Backend::Kafka).await?).await?;
-    // The system's backlog accepts connections, and they get no answer.
+    // The system's backlog accepts connections, but nothing answers them.
     let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
     let endpoint = format!("http://{}", silent.local_addr()?);
     let url = workload.database.relay_url()?;
@@ -239,8 +239,8 @@ async fn collector_away(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// Goal: bad settings of the export are reported at the start, with the setting and without a
-/// secret. Oracle: exit code and text of the real program.
+/// Goal: bad settings of the export are reported at the start, by name and without secrets. Oracle:
+/// exit code and text of the real program.
 async fn refused(stage: Stage) -> Outcome {
     let workload = Workload::<Postgres>::open(&stage, brokers::open(Backend::Kafka).await?).await?;
     let url = workload.database.relay_url()?;

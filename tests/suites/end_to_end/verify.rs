@@ -1,4 +1,4 @@
-//! `relay verify`: what it proves, what it names, and that it changes nothing.
+//! `relay verify`: its proofs, its findings, and that it changes nothing.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -28,8 +28,8 @@ pub(crate) async fn verify(config: &Config, more: &[&str]) -> Result<(Option<i32
     Ok((output.status.code(), found))
 }
 
-/// Returns a configuration that compares with the workload's own inbox, with effects in a table
-/// `charge`.
+/// Returns a configuration that compares with the workload's own inbox, whose effects are in the
+/// table `charge`.
 pub(crate) fn config<DB: Dialect>(
     stage: &Stage,
     workload: &Workload<DB>,
@@ -45,7 +45,7 @@ pub(crate) fn config<DB: Dialect>(
 
 const EFFECTS: &str = "effects = \"SELECT message_id FROM charge\"\n";
 
-/// Returns a workload in which everything took effect and nothing runs any more.
+/// Returns a workload in which everything took effect and no process runs any longer.
 async fn quiet<DB: Dialect>(stage: &Stage, broker: Arc<dyn Broker>) -> Result<Workload<DB>, Failure> {
     let workload = Workload::<DB>::open(stage, broker).await?;
     let config = Config::write(stage, RELAY, &workload.database.url, workload.broker.as_ref(), "")?;
@@ -166,8 +166,8 @@ pub(crate) async fn what_waits_for_an_operator_is_told_apart<DB: Dialect>(
 
 /// Goal: a discarded message is not called a loss, on any broker, from the decision on, and it
 /// hides no loss. Oracle: exit code, counts and findings before and after the relay applies the
-/// decision; then lost messages beside decisions about others: another relay's, one about another
-/// message at the same position in the log, one that was reversed.
+/// decision; then lost messages beside decisions about other messages: another relay's decision, a
+/// decision about another message at the same position in the log, and a reversed decision.
 pub(crate) async fn what_was_discarded_is_not_missing<DB: Dialect>(
     stage: Stage,
     broker: Arc<dyn Broker>,
@@ -194,7 +194,7 @@ pub(crate) async fn what_was_discarded_is_not_missing<DB: Dialect>(
         let pipeline = &report["pipelines"][0];
         let counts = ["published", "parked", "discarded"].map(|count| pipeline[count].as_u64());
         assert_eq!(counts, [Some(ORDERS as u64), Some(1), Some(1)], "{report:#}");
-        // The relay applies the decision: from now on only the audit has it.
+        // The relay applies the decision. From now on only the audit records it.
         assert_eq!(run(&["run", "--once"]).await?.0, Some(0));
     }
     assert_eq!(workload.database.integer("SELECT count(*) FROM outbox_exception").await?, 0);
@@ -272,7 +272,7 @@ async fn damage<DB: Dialect>(
     Ok(found.map(|(found, id)| (found, id.clone())).into())
 }
 
-/// Puts a message that no outbox has, from a client that knows nothing of the toolkit.
+/// Publishes a message that no outbox has, with a client that does not use the toolkit.
 async fn put_phantom<DB: Dialect>(workload: &Workload<DB>) -> Outcome {
     let headers = [
         ("ce_id", UNKNOWN),
@@ -281,8 +281,8 @@ async fn put_phantom<DB: Dialect>(workload: &Workload<DB>) -> Outcome {
         ("ce_specversion", "1.0"),
     ];
     let headers = headers.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
-    // Verify makes no claims about times before the outbox's oldest message, so the outbox gets an
-    // old one.
+    // `relay verify` makes no claims about times before the outbox's oldest message, so the outbox
+    // gets an old message.
     let older = "01900000-0000-7000-8000-000000000001";
     let insert = format!(
         "INSERT INTO outbox_message (message_id, topic, payload, kind) SELECT '{older}', 'elsewhere', payload, kind \
@@ -320,7 +320,7 @@ pub(crate) async fn a_running_system_gives_no_false_alarm<DB: Dialect>(
         tokio::spawn(async move {
             let mut placed = i64::try_from(ORDERS).unwrap_or_default();
             loop {
-                // As fast as the consumer, which is always behind.
+                // Orders are placed as fast as the consumer works, so it is always behind.
                 let placing = workload.place_many(5, ORDERS);
                 if let Err(failure) = async {
                     placing.await.map(drop)?;
@@ -334,8 +334,8 @@ pub(crate) async fn a_running_system_gives_no_false_alarm<DB: Dialect>(
             }
         })
     };
-    // A message that a session of SQS has lost comes again only after the visibility timeout. The
-    // grace is well above it.
+    // A message that a lost SQS session had received is redelivered only after the visibility
+    // timeout. The grace is well above that timeout.
     for _ in 0..3 {
         let (code, report) = verify(&config, &["--grace", "60s"]).await?;
         assert_eq!(code, Some(0), "{report:#}");

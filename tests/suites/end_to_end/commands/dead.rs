@@ -115,8 +115,7 @@ pub(super) async fn dead_messages_are_edited_requeued_and_discarded<DB: Dialect>
     assert_eq!(scene.listed("dead").await?, json!([]));
     assert_eq!(scene.decide(&["requeue", "--all"]).await?["messages"], json!([]));
     scene.publish().await?.done()?;
-    // The relay has passed the discarded messages; they stay listed for as long as the messages
-    // exist.
+    // The relay has passed the discarded messages. They stay in the list for as long as they exist.
     let discarded = scene.listed("discarded").await?;
     assert_eq!(column(&discarded, "key"), ["b", "c"], "{discarded}");
     let error = |text: &str| text.starts_with("discarded by ann: a test; it was dead: a payload of ");
@@ -148,7 +147,7 @@ pub(super) async fn dead_messages_are_edited_requeued_and_discarded<DB: Dialect>
 
 /// Goal: when two operators decide about the same messages at once, one wins and the other learns
 /// of it. Oracle: each message has one decision in the audit; every other outcome names the faster
-/// operator, and the slower one's command ends with 2.
+/// operator, and the slower operator's command ends with 2.
 pub(super) async fn of_two_operators_one_wins_and_the_other_is_told<DB: Dialect>(
     stage: Stage,
     broker: Arc<dyn Broker>,
@@ -186,8 +185,8 @@ fn outcomes(report: &Value) -> Vec<(&str, &str)> {
     column(&report["messages"], "id").into_iter().zip(column(&report["messages"], "outcome")).collect()
 }
 
-/// Goal: a command with a contradictory or wrong selection decides about nothing. Oracle: for each,
-/// exit code 2 and the error; everything is still dead, and no audit record was written.
+/// Goal: a command with a contradictory or wrong selection decides about nothing. Oracle: for each
+/// command, exit code 2 and the error; everything is still dead, and no audit record was written.
 pub(super) async fn a_wrong_selection_decides_about_nothing<DB: Dialect>(
     stage: Stage,
     broker: Arc<dyn Broker>,
@@ -220,7 +219,7 @@ pub(super) async fn a_wrong_selection_decides_about_nothing<DB: Dialect>(
     scene.dead(&["show", "--id", "999"]).await?.refused(2, &["not parked: 999"])?;
     assert_eq!(column(&scene.listed("dead").await?, "key"), ["a", "b"]);
     assert_eq!(scene.dead(&["audit", "--output", "json"]).await?.done()?.json()?, json!([]));
-    // A topic or key without messages is no mistake: a script may repeat its command.
+    // A topic or key without messages is not a mistake, because a script may repeat its command.
     let nothing = scene.decide(&["discard", "--key", "nobody", "--yes"]).await?;
     assert_eq!(nothing["messages"], json!([]));
     Ok(())
@@ -254,8 +253,8 @@ pub(super) async fn a_relay_is_forgotten_with_its_dead_messages_when_asked<DB: D
 }
 
 /// Goal: a decision about a thousand messages opens few sessions, reports its progress, and is one
-/// line of the audit. When one database is away, the audit shows the other. Oracle: the server's
-/// count of sessions, standard error, and the audit.
+/// line of the audit. When one database is unreachable, the audit shows the other. Oracle: the
+/// server's count of sessions, standard error, and the audit.
 pub(super) async fn many_are_decided_about_in_few_sessions(stage: Stage) -> Outcome {
     let database = Database::<Postgres>::migrated(&stage).await?;
     for insert in [

@@ -13,9 +13,9 @@ fn url<DB: Dialect>(database: &Database<DB>) -> String {
     database.url.clone()
 }
 
-/// Goal: an empty database gets every table, once, and a database that fits is distinguished from
-/// one that does not. Oracle: exit codes 2, 0, 0, 0; the lines with their versions in table and
-/// JSON; the bookkeeping's rows.
+/// Goal: an empty database gets every table, once, and an up-to-date database is distinguished from
+/// an outdated one. Oracle: exit codes 2, 0, 0, 0; the lines with their versions in table and JSON;
+/// the rows of the migration bookkeeping.
 pub(super) async fn what_is_missing_is_applied_once<DB: Dialect>(stage: Stage) -> Outcome {
     let database = Database::<DB>::empty(&stage).await?;
     let url = url(&database);
@@ -106,9 +106,9 @@ pub(super) async fn a_script_makes_the_same_tables<DB: Dialect>(stage: Stage) ->
     Ran::of(&["migrate", "sql", "--dialect", &dialect, "--from", "0"]).await?.refused(2, &["--from"])
 }
 
-/// Goal: the command reports what it did even when another database is unavailable. Oracle: exit
+/// Goal: the command reports its results even when another database is unavailable. Oracle: exit
 /// code 3, or 2 for a missing file; that database on standard error, and the other one's rows on
-/// standard output; its tables fit.
+/// standard output; its tables are up to date.
 pub(super) async fn a_database_that_is_away_hides_no_other<DB: Dialect>(stage: Stage) -> Outcome {
     let database = Database::<DB>::empty(&stage).await?;
     let (away, place, code) = match DB::BACKEND {

@@ -46,7 +46,7 @@ macro_rules! pairs {
     )*};
 }
 
-/// Returns the cases about setting up a relay: what a first start says, whatever it finds.
+/// Returns the cases about setting up a relay: the messages of a first start in every situation.
 pub(crate) fn of_the_gate() -> Vec<Trial> {
     let mut trials = setup::trials();
     trials.extend(refusals::trials());

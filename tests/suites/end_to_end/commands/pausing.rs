@@ -13,7 +13,8 @@ use super::{Ran, column};
 
 const RELAY: &str = "orders";
 
-/// A running relay notices a pause within a second. The rest is for a busy machine.
+/// Maximum time until a running relay has noticed a pause: one second, and one more for a busy
+/// machine.
 const TAKEN_UP: Duration = Duration::from_secs(2);
 
 struct Scene<DB: Dialect> {
@@ -63,10 +64,10 @@ impl<DB: Dialect> Scene<DB> {
     }
 }
 
-/// Goal: a paused key, topic or pipeline waits, even under a relay that takes over. Others flow,
-/// waiting messages are counted, and after the resume every message takes effect once and in order.
-/// Oracle: effects of both keys; the other topic, read with a plain client; the status; the
-/// checker's order at the end.
+/// Goal: a paused key, topic or pipeline waits, even under a relay that takes over. Other keys and
+/// topics continue, waiting messages are counted, and after the resume every message takes effect
+/// once and in order. Oracle: effects of both keys; the other topic, read with a plain client; the
+/// status; the checker's order at the end.
 pub(super) async fn what_is_paused_waits_in_order_and_others_flow<DB: Dialect>(
     stage: Stage,
     broker: Arc<dyn Broker>,

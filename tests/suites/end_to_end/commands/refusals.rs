@@ -1,4 +1,4 @@
-//! The words of commands when a database or a broker refuses the relay.
+//! The output of commands when a database or a broker refuses the relay.
 
 use libtest_mimic::Trial;
 use serde_json::Value;
@@ -25,7 +25,7 @@ pub(crate) async fn refusal(config: &Config) -> Result<Value, Failure> {
 }
 
 /// Goal: the status, the page and a message's story tell an operator why nothing is published: the
-/// broker's error, since when, and the remedy. Oracle: a broker's port with no listener.
+/// broker's error, its start, and the remedy. Oracle: a broker's port with no listener.
 async fn away(stage: Stage) -> Outcome {
     let database = Database::<Sqlite>::migrated(&stage).await?;
     let section = "[pipeline.rabbitmq]\nurl = \"amqp://guest:s3cret@127.0.0.1:1\"\n";
@@ -44,7 +44,7 @@ async fn away(stage: Stage) -> Outcome {
     assert!(status.out.contains("orders: no message reaches the broker since 20"), "{status:?}");
     let story = Ran::with(&config, &["show", "1"]).await?.done()?;
     let address = relay.address("serving the page").await?;
-    // The page queries the database once for several requests.
+    // The page queries the database only once for several requests.
     let is_shown = async || Ok(when(page_of(&address).await?.contains("no message reaches the broker")));
     eventually("the page has it", is_shown).await?;
     let page = page_of(&address).await?;
@@ -66,7 +66,7 @@ async fn page_of(address: &str) -> Result<String, Failure> {
 }
 
 /// Goal: for every cause that keeps the relay out of its database, every command names the same
-/// remedy, including `check` and `doctor`. Oracle: each cause by itself.
+/// remedy, including `check` and `doctor`. Oracle: each cause separately.
 async fn remedies(stage: Stage) -> Outcome {
     let database = Database::<Postgres>::migrated(&stage).await?;
     let url = database.relay_url()?;
@@ -99,7 +99,7 @@ async fn remedies(stage: Stage) -> Outcome {
     ] {
         let file = stage.folder().join("url");
         std::fs::write(&file, &url)?;
-        // The broker plays no part here: it accepts no connection.
+        // The broker does not matter here; its port has no listener.
         let text = format!(
             "[[pipeline]]\nname = \"orders\"\n[pipeline.database]\nurl_file = {file:?}\n\
              [pipeline.rabbitmq]\nurl = \"amqp://127.0.0.1:1\"\n"

@@ -126,15 +126,15 @@ pub(super) async fn what_was_published_is_replayed_with_its_ids<DB: Dialect>(
     consumer.stop().await
 }
 
-/// Goal: a message that was not published is never replayed: not yet published, dead, held,
-/// discarded. A paused one is not replayed either. Oracle: the counts and refusals; the topic.
+/// Goal: a message that was not published is never replayed: not yet published, dead, held or
+/// discarded. A paused message is not replayed either. Oracle: the counts and refusals; the topic.
 pub(super) async fn what_was_not_published_is_not_replayed<DB: Dialect>(
     stage: Stage,
     broker: Arc<dyn Broker>,
 ) -> Outcome {
     let scene = Scene::<DB>::open(&stage, broker).await?;
     scene.place(&["a"]).await?;
-    // One dead message, one that is held behind it, and another dead one that is discarded.
+    // One dead message, a message held behind it, and a discarded dead message.
     let bytes = scene.workload.broker.oversize_bytes().ok_or("every message fits")?;
     for key in ["dead", "gone"] {
         let mut tx = scene.workload.begin().await?;
@@ -162,7 +162,7 @@ pub(super) async fn what_was_not_published_is_not_replayed<DB: Dialect>(
     scene.steer("resume").await?;
     assert_eq!(scene.records(2).await?.len(), 2, "one message, twice");
 
-    // Its copy is parked, but its row is gone from the log: there is nothing to replay.
+    // Its copy is still parked, but its row is gone from the log, so it cannot be replayed.
     scene.workload.database.execute(&format!("DELETE FROM outbox_message WHERE id = {}", ids[1])).await?;
     scene.replay(&["--id", &ids[1]]).await?.refused(2, &[&ids[1], "not in the log any more"])?;
     Ok(())
@@ -222,8 +222,8 @@ pub(super) async fn a_replay_that_makes_no_sense_is_refused<DB: Dialect>(
     Ok(())
 }
 
-/// Goal: a replay never silently begins behind history that retention has removed. Oracle: the
-/// refusals name the id from which history is kept, and a replay from there works.
+/// Goal: a replay never silently skips the part of its range that retention has removed. Oracle:
+/// the refusals name the id from which history is kept, and a replay from there works.
 pub(super) async fn a_replay_begins_where_history_is_kept<DB: Dialect>(
     stage: Stage,
     broker: Arc<dyn Broker>,
@@ -254,8 +254,8 @@ pub(super) async fn a_replay_begins_where_history_is_kept<DB: Dialect>(
 }
 
 /// Goal: a replay that is killed in the middle can be repeated without loss, beside a running
-/// relay. A signal stops a replay, and it reports where to continue. Oracle: the topic has every
-/// message at least twice; the effects are there once and in order; the output says how to
+/// relay. A replay that is stopped by a signal reports where to continue. Oracle: the topic has
+/// every message at least twice; the effects are there once and in order; the output says how to
 /// continue, and that works.
 pub(super) async fn a_replay_that_was_killed_is_repeated<DB: Dialect>(
     stage: Stage,
@@ -266,7 +266,7 @@ pub(super) async fn a_replay_that_was_killed_is_repeated<DB: Dialect>(
     let consumer = scene.workload.consume().await?;
     scene.workload.place_many(4, 40).await?;
     scene.workload.settled().await?;
-    // A replay covers what the stored cursor has passed, and the cursor is behind publishing.
+    // A replay covers only messages before the stored cursor, which lags behind publishing.
     eventually("the cursor has passed everything", || async {
         let dry = scene.replayed(&["--all", "--dry-run"]).await?;
         Ok((dry["chosen"] == json!(40)).then_some(()))

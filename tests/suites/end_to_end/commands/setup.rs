@@ -81,8 +81,8 @@ async fn check_tells(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// Goal: nobody has to guess which settings are in force. Oracle: values with file or default as
-/// their origin, no password, and a schema for editors that knows the sections.
+/// Goal: every setting in force can be displayed. Oracle: values whose origin is a file or the
+/// default, no password, and a schema for editors that knows the sections.
 async fn every_setting(stage: Stage) -> Outcome {
     let text = "[[pipeline]]\nname = \"orders\"\n[pipeline.database]\nurl = \"postgres://u:s3cret@127.0.0.1/d\"\n\
                 [pipeline.kafka]\nbootstrap_servers = [\"127.0.0.1:1\"]\n[pipeline.engine]\nwindow = \"8MiB\"\n";
@@ -104,7 +104,7 @@ async fn every_setting(stage: Stage) -> Outcome {
 }
 
 /// Goal: a user who names no file learns where the relay looked for one. Oracle: the error, in a
-/// folder without one, where no package is installed.
+/// folder without a file, where no package is installed.
 async fn default_places(_: Stage) -> Outcome {
     if std::path::Path::new("/etc/relay/relay.toml").exists() {
         return Ok(());
@@ -116,7 +116,7 @@ async fn default_places(_: Stage) -> Outcome {
     Ok(())
 }
 
-/// Goal: help is where people look for it. Oracle: a page for a command and its subcommands;
+/// Goal: help is where people look for it. Oracle: a manual page for a command and its subcommands;
 /// completion scripts for three shells name them.
 async fn man_pages(stage: Stage) -> Outcome {
     let folder = stage.folder().join("man");

@@ -8,10 +8,10 @@ use tests::{Broker, Database, Dialect, Outcome, RelayProcess, Stage};
 
 use super::{Ran, column};
 
-/// Goal: pipelines of one process share only the process. One whose broker is away and one whose
-/// database is away stop none of the others, and each has a cursor of its own. Oracle: the effects
-/// of a third and a fourth, which read one database under two names; the status of each; the
-/// orderly stop.
+/// Goal: pipelines of one process share only the process. If the broker of one pipeline and the
+/// database of another are unreachable, the other pipelines continue, and each has its own cursor.
+/// Oracle: the effects of a third and a fourth pipeline, which read one database under two names;
+/// the status of each; the orderly stop.
 pub(super) async fn pipelines_of_one_process_do_not_wait_for_each_other<DB: Dialect>(
     stage: Stage,
     broker: Arc<dyn Broker>,
@@ -21,7 +21,7 @@ pub(super) async fn pipelines_of_one_process_do_not_wait_for_each_other<DB: Dial
     let section = workload.broker.relay_section().ok_or("no section")?;
     let pipeline = |name: &str, url: &str, section: &str| {
         // All pipelines have the same source, so that the consumer recognizes a message that came
-        // through two.
+        // through two pipelines.
         format!(
             "[[pipeline]]\nname = {name:?}\nsource = \"/shop\"\n[pipeline.database]\nurl = {url:?}\n{section}\n"
         )

@@ -19,8 +19,8 @@ async fn shown(config: &Config, id: &str) -> Result<Value, Failure> {
 }
 
 /// Goal: an operator sees where a message is: waiting, published and applied, dead, held behind a
-/// dead one, discarded. The operator can give its position, its message id or its dead letter, and
-/// gets a clear answer for an invalid id, an unknown one or a removed one. Oracle: the workload's
+/// dead message, or discarded. The operator can give its position, its message id or its dead
+/// letter, and gets a clear answer for an invalid, unknown or removed id. Oracle: the workload's
 /// own tables, and each answer.
 pub(super) async fn the_story_of_a_message_is_told<DB: Dialect>(
     stage: Stage,
@@ -57,7 +57,7 @@ pub(super) async fn the_story_of_a_message_is_told<DB: Dialect>(
         assert!(text.contains(part), "{part:?} is not in {text}");
     }
 
-    // A dead message, and one that is held behind it.
+    // A dead message, and a message that is held behind it.
     let bytes = workload.broker.oversize_bytes().ok_or("every message fits")?;
     let mut tx = workload.begin().await?;
     let message = NewMessage::new(&workload.topic).key("b").payload("x".repeat(bytes));
@@ -91,7 +91,7 @@ pub(super) async fn the_story_of_a_message_is_told<DB: Dialect>(
     assert_eq!(error, format!("discarded by ann: sent by hand; it was dead: {cause}"));
     assert_eq!(listed[0]["cause"], json!("message"), "{listed}");
 
-    // However many decisions were made since, the message was not published.
+    // The message stays unpublished, however many decisions were made since.
     let later = "WITH RECURSIVE later(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM later WHERE n < 1001)
         INSERT INTO outbox_audit (relay, id, message_id, action, actor, note)
         SELECT a.relay, a.id + 1000 + n, a.message_id, 'requeue', 'bob', 'later' FROM later, outbox_audit AS a";
@@ -164,9 +164,9 @@ pub(super) async fn topics_that_are_behind_are_told_and_watched<DB: Dialect>(
     Ran::with(&config, &["status", "--watch", "soon"]).await?.refused(2, &["soon"])
 }
 
-/// Goal: an operator sees what is being published now, with payloads only on request, and then the
-/// audit shows who looked. Oracle: the lines of a tail that runs while messages are published; the
-/// audit.
+/// Goal: an operator sees the messages that are being published now. Payloads are shown only on
+/// request, and then the audit shows who looked. Oracle: the lines of a tail that runs while
+/// messages are published; the audit.
 pub(super) async fn what_is_published_now_is_told<DB: Dialect>(
     stage: Stage,
     broker: Arc<dyn Broker>,
@@ -214,8 +214,8 @@ pub(super) async fn what_is_published_now_is_told<DB: Dialect>(
     relay.stop().await
 }
 
-/// Checks that a tail reports a parked message, and reports it again when an operator has discarded
-/// it.
+/// Checks that a tail reports a parked message, and reports it again after an operator has
+/// discarded it.
 async fn parked_ones_are_told_again<DB: Dialect>(
     stage: &Stage,
     workload: &Workload<DB>,

@@ -1,5 +1,5 @@
 //! One short path through everything, on databases with settings found in practice: producer,
-//! relay, consumer, idempotency key, saga, and the proof that nothing is missing.
+//! relay, consumer, idempotency key, saga, and a proof that no message is missing.
 
 mod private;
 
@@ -32,7 +32,7 @@ struct Environment {
     create: &'static str,
     /// Settings of the database, with which every session begins.
     settings: &'static [(&'static str, &'static str)],
-    /// Whether it also has the tables of consumers, keys and sagas.
+    /// Whether the database also has the tables of consumers, keys and sagas.
     has_every_line: bool,
 }
 
@@ -91,7 +91,7 @@ static ENVIRONMENTS: [Environment; 35] = [
     set("quoted", &[("quote_all_identifiers", "on"), ("escape_string_warning", "off")]),
 ];
 
-/// Environments that PostgreSQL 15 does not have.
+/// Environments that do not exist on PostgreSQL 15.
 static NEW: [Environment; 2] = [
     set("transaction_timeout", &[("transaction_timeout", "3s")]),
     made("builtin_unicode", "TEMPLATE template0 LOCALE_PROVIDER builtin BUILTIN_LOCALE 'C.UTF-8'"),
@@ -123,7 +123,7 @@ impl Environment {
             let set = format!("ALTER DATABASE {} SET {setting} = {value}", database.name()?);
             database.execute(&set).await?;
         }
-        // The first session began before the settings were changed.
+        // The first session began before the settings changed, so it must end.
         database.admin.close().await;
         let database = database.reopened(stage)?;
         let mut connection = database.admin.acquire().await?;

@@ -1,5 +1,5 @@
-//! Servers of their own: one that becomes read-only under its sessions, one whose standby takes its
-//! place, poolers, and PostgreSQL 18.
+//! Tests on private servers: a server that becomes read-only under its sessions, a server that its
+//! standby replaces, poolers, and PostgreSQL 18.
 
 use libtest_mimic::Trial;
 use proxy::Proxy;
@@ -34,10 +34,10 @@ async fn set_read_only(cluster: &Cluster, value: &str) -> Outcome {
     .await
 }
 
-/// Goal: a server whose sessions become read-only (a primary that is about to be demoted, a full
-/// disk in a cloud) loses nothing and costs no message or saga an attempt; all continue by
-/// themselves once it accepts writes again. Oracle: the server's own refusals, the checker, no dead
-/// letter and no stuck saga, `relay verify`.
+/// Goal: a server's sessions become read-only, as on a primary that is about to be demoted, or in a
+/// cloud when the disk is full. Nothing is lost, no message or saga loses an attempt, and all
+/// continue by themselves once the server accepts writes again. Oracle: the server's own refusals,
+/// the checker, no dead letter and no stuck saga, `relay verify`.
 async fn read_only(stage: Stage) -> Outcome {
     let cluster = Cluster::start(&stage, &[]).await?;
     let database = Database::<Postgres>::migrated_at(&stage, cluster.url()).await?;
@@ -83,13 +83,13 @@ async fn read_only(stage: Stage) -> Outcome {
     nothing_is_missing(&stage, &workload).await
 }
 
-/// Goal: when a primary stops and its standby is promoted at the same address, nothing is lost that
-/// the standby has, published or not. Relay, consumer, keys and sagas continue by themselves, and
-/// the relay reports the promotion. Oracle: the checker on the contents of the promoted server, the
-/// relay's log, `relay status`, `relay verify`.
+/// Goal: a primary stops and its standby is promoted at the same address. Everything that the
+/// standby has, published or not, is kept. Relay, consumer, keys and sagas continue by themselves,
+/// and the relay reports the promotion. Oracle: the checker on the contents of the promoted server,
+/// the relay's log, `relay status`, `relay verify`.
 async fn promoted(stage: Stage) -> Outcome {
     let primary = Cluster::start(&stage, &[]).await?;
-    // The one address that services know, like a DNS name or a virtual address.
+    // The only address that services know, like a DNS name or a virtual address.
     let way = Proxy::start(0, primary.address()).await?;
     let url = primary.url().replace(&primary.address(), &way.address().to_string());
     let database = Database::<Postgres>::migrated_at(&stage, url).await?;
@@ -133,8 +133,8 @@ async fn promoted(stage: Stage) -> Outcome {
     nothing_is_missing(&stage, &workload).await
 }
 
-/// Goal: behind a pooler as it is installed, in session mode, everything works, including
-/// migrations and commands of operators. Oracle: that of the short path.
+/// Goal: everything works behind a pooler in session mode, its default, including migrations and
+/// commands of operators. Oracle: that of the short path.
 async fn behind_a_pooler(stage: Stage) -> Outcome {
     let cluster = Cluster::start(&stage, &[]).await?;
     cluster.start_pooler("session").await?;
@@ -142,7 +142,7 @@ async fn behind_a_pooler(stage: Stage) -> Outcome {
     through_everything(stage, database).await
 }
 
-/// First version of the pooler that keeps prepared statements.
+/// First version of the pooler that supports prepared statements.
 const PREPARES_FROM: (u32, u32) = (1, 21);
 
 /// Lists the trial as ignored if the installed pooler is older.
@@ -165,9 +165,9 @@ fn installed_pooler() -> Option<(u32, u32)> {
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
-/// Goal: behind a pooler in transaction mode that keeps prepared statements, as our errors
-/// recommend, everything works. Oracle: that of the short path. One that keeps none is refused by
-/// name: `conformance: outbox/clusters`.
+/// Goal: everything works behind a pooler in transaction mode that supports prepared statements, as
+/// our errors recommend. Oracle: that of the short path. A test in `conformance: outbox/clusters`
+/// shows that a pooler without this support is refused by name.
 async fn prepared(stage: Stage) -> Outcome {
     let cluster = Cluster::start(&stage, &[]).await?;
     let direct = Database::<Postgres>::migrated_at(&stage, cluster.url()).await?;

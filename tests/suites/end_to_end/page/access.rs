@@ -39,7 +39,7 @@ pub(crate) fn is_there() -> bool {
 }
 
 /// Checks the rules in light on a screen. The colours do not depend on the width, so each scheme is
-/// checked once.
+/// checked only once.
 pub(crate) async fn light(stage: Stage) -> Outcome {
     readable(stage, &[("light", SCREEN)], true).await
 }
@@ -55,12 +55,12 @@ pub(crate) async fn widths(stage: Stage) -> Outcome {
 }
 
 /// Goal: the page can be read in light and dark, on a phone, and with impaired sight. Oracle: the
-/// width of each page, and that axe-core finds no violation.
+/// width of each page, and no violation found by axe-core.
 async fn readable(stage: Stage, looks: &[(&str, (u32, u32))], by_rules: bool) -> Outcome {
     let axe = std::fs::read_to_string(std::env::var_os(AXE).ok_or("no axe-core")?)?;
     let served = Served::start(&stage, USERS, "").await?.with_dead(3).await?;
     served.workload.place_many(4, 12).await?;
-    // A missing topic stops, so that every page shows something that waits.
+    // Messages for a missing topic wait, so every page shows a waiting message.
     served.workload.database.append("a-topic-that-is-not-there", "key-of-it", "{}").await?;
     let mut found = Vec::new();
     let browser = Browser::start(&stage, true).await?;
@@ -96,7 +96,7 @@ async fn readable(stage: Stage, looks: &[(&str, (u32, u32))], by_rules: bool) ->
     browser.shows("Discard 1 message?").await?;
     found.extend(look_at(&browser, &axe, "a decision").await?);
     assert!(found.is_empty(), "{}", found.join("\n"));
-    // The rules do report a violation where there is one.
+    // Control: the rules do report an existing violation.
     browser.run("document.querySelector('main').append(new Image())").await?;
     let found = look_at(&browser, &axe, "a picture without a text").await?;
     assert!(found.iter().any(|it| it.contains("image-alt")), "{found:?}");
@@ -104,7 +104,7 @@ async fn readable(stage: Stage, looks: &[(&str, (u32, u32))], by_rules: bool) ->
     served.relay.stop().await
 }
 
-/// Returns the violations that axe-core finds on the current page; `what` names it.
+/// Returns the violations that axe-core finds on the current page. `what` names the page.
 async fn look_at(browser: &Browser, axe: &str, what: &str) -> Result<Vec<String>, Failure> {
     let told = browser.run(&format!("{axe}\n{RUN}")).await?;
     let passes = told["passes"].as_u64().unwrap_or_default();
@@ -119,7 +119,7 @@ async fn look_at(browser: &Browser, axe: &str, what: &str) -> Result<Vec<String>
 pub(crate) async fn keyboard(stage: Stage) -> Outcome {
     let served = Served::start(&stage, USERS, "").await?.with_dead(2).await?;
     let browser = logged_in(&stage, &served, "ann", ANN, true).await?;
-    // The page must not change meanwhile.
+    // The page must not change during this test.
     browser.press("#follow").await?;
     for path in PAGES {
         browser.go(&format!("http://{}{path}", served.address)).await?;

@@ -1,4 +1,4 @@
-//! The page in a headless Chromium: what people do there, with and without scripts.
+//! The page in a headless Chromium: the tasks of its users, with and without scripts.
 
 use libtest_mimic::Trial;
 use tests::{Backend, Outcome, Stage, eventually, trial};

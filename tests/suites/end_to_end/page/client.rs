@@ -1,4 +1,4 @@
-//! A plain HTTP client that sends exactly what it is given.
+//! A plain HTTP client that sends its input unchanged.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;

@@ -6,7 +6,7 @@ use tests::{Outcome, Stage};
 use super::browser::logged_in;
 use super::{ANN, Served, USERS};
 
-/// Rights that the document says to grant. Those of an observer are granted by column, because a
+/// Rights that the document recommends. An observer's rights are granted by column, because a
 /// membership would apply to every database of the server.
 const RIGHTS: &str = "GRANT SELECT (scope, operation, key, fingerprint, state, attempt, holder, lease_until, \
     claimed_at, processed_at, expires_at, decided_by, refuses, reported_at) ON idempotency_key TO outbox_test_relay; \
@@ -28,7 +28,7 @@ const STUCK_KEY: &str = "INSERT INTO idempotency_key (scope, operation, key, fin
     now() - interval '1 minute', now() - interval '2 minutes', now() + interval '1 day' \
     FROM unnest(ARRAY['again', 'never', 'claimed <b>anew</b>']) AS key";
 
-/// Sagas that are stuck at a step, and one that runs.
+/// Stuck sagas, and one running saga.
 const SAGAS: &str = "INSERT INTO saga (type, id, version, input, wake_at, waits_for, stuck_at, error) VALUES \
     ('checkout', 'stuck', 1, '{}', NULL, 'ship', now(), 'ship: no lorry'), \
     ('checkout', 'skipped', 1, '{}', NULL, 'ship', now(), 'ship: no lorry'), \
@@ -42,8 +42,8 @@ const STALE: &str = "INSERT INTO saga (type, id, version, input, wake_at, waits_
     INSERT INTO saga_step (type, id, name, position, kind, state, undo, result) \
     VALUES ('checkout', 'stale', 'ship', 0, 'step', 'done', 'pending', '1')";
 
-/// Goal: keys are released and discarded, and nothing is decided about a key that another process
-/// has claimed since. Oracle: their states, and the audit of the page.
+/// Goal: keys are released and discarded, and a key that another process has claimed since is left
+/// unchanged. Oracle: their states, and the audit of the page.
 pub(crate) async fn keys(stage: Stage) -> Outcome {
     let served = Served::start(&stage, USERS, "").await?;
     let database = &served.workload.database;

@@ -14,7 +14,7 @@ const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
 /// Environment variable with the path of chromedriver, which finds its browser.
 const DRIVER: &str = "OUTBOX_CHROMEDRIVER";
 
-/// A browser. It is killed when this is dropped.
+/// A browser. Dropping it kills the process.
 pub(crate) struct Browser {
     address: String,
     session: String,
@@ -23,8 +23,8 @@ pub(crate) struct Browser {
 }
 
 impl Drop for Browser {
-    /// Kills the browser: the driver is killed on drop, and would leave the browser of a failed
-    /// test running.
+    /// Kills the browser, because the driver is killed on drop and would leave the browser of a
+    /// failed test running.
     fn drop(&mut self) {
         let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
         for process in processes.map(|entry| entry.path()) {
@@ -44,7 +44,7 @@ pub(crate) fn is_there() -> bool {
 }
 
 impl Browser {
-    /// Starts a browser with an empty profile, in which the scripts of pages run or not.
+    /// Starts a browser with an empty profile. `with_scripts` enables the scripts of pages.
     pub(crate) async fn start(stage: &Stage, with_scripts: bool) -> Result<Self, Failure> {
         let log = stage.folder().join("chromedriver.log");
         let driver = Command::new(std::env::var_os(DRIVER).ok_or("no chromedriver")?)

@@ -1,4 +1,4 @@
-//! Lists and streams stay within bounds, however much there is.
+//! Lists and streams stay within bounds, however much data there is.
 
 use std::time::Duration;
 
@@ -41,7 +41,7 @@ pub(crate) async fn pieces(stage: Stage) -> Outcome {
         path = next.ok_or("no next page")?.replace("&amp;", "&");
     }
     assert_eq!(seen.len(), 250);
-    // A filter without matches reads a bounded number of rows, and offers to continue.
+    // A filter without matches reads a bounded number of rows, and the page offers to continue.
     let none = ann.get("/dead?topic=nothing").await?.body;
     assert!(none.contains("the list goes on") && none.contains("rel=\"next\""), "{none}");
     let some = ann.get("/dead?topic=topic-7").await?.body;
@@ -57,8 +57,8 @@ pub(crate) async fn pieces(stage: Stage) -> Outcome {
     served.relay.stop().await
 }
 
-/// Goal: a browser that keeps many streams open does not take the page from others. Oracle: the
-/// answers to sixty streams, to others beside them, and an event when something changes.
+/// Goal: a browser that keeps many streams open does not block the page for others. Oracle: the
+/// answers to sixty streams, to other requests beside them, and an event when something changes.
 pub(crate) async fn streams(stage: Stage) -> Outcome {
     let served = Served::start(&stage, USERS, "").await?;
     let ann = served.ann();

@@ -1,4 +1,4 @@
-//! Rights of each role, and what is forbidden to all.
+//! Rights of each role, and operations that are forbidden to all.
 
 use tests::{Outcome, Stage, eventually};
 
@@ -57,7 +57,7 @@ pub(crate) async fn operator(stage: Stage) -> Outcome {
     let asked = ann.post("/dead/confirm", &which).await?;
     let expected = asked.field("expected")?;
     let all = [&which[..], &[("expected", expected), ("reason", "smaller now")]].concat();
-    // One of the four is replaced by another one.
+    // A different message replaces one of the four.
     let row = rows[5].split('/').nth(1).ok_or("a row without an id")?;
     let moved = |from: &str, to: &str| format!("UPDATE outbox_exception SET id = {to} WHERE id = {from}");
     let other = "1000000";

@@ -1,4 +1,4 @@
-//! Text, payloads and views: what is shown to whom.
+//! Text, payloads and views: the information that each user sees.
 
 use tests::{Outcome, RelayProcess, Stage, eventually};
 
@@ -6,7 +6,7 @@ use super::client::Client;
 use super::surface::sealed;
 use super::{RELAY, SERVING, Served, USERS, config};
 
-/// A name that would run if it were taken for markup.
+/// A name that would run if it were mistaken for markup.
 const HOSTILE: &str = "\"><script>alert(1)</script><img src=x onerror=alert(2)>''{{7*7}}";
 
 /// Goal: names, keys and errors from outside are shown as text. Oracle: the source of every page.
@@ -93,7 +93,7 @@ pub(crate) async fn payloads(stage: Stage) -> Outcome {
         served.workload.database.append("unknown-topic", "k", &"x".repeat(2 << 20)).await?.to_string();
     let refused = ann.post("/message/payload", &[("id", &large), ("reason", "x")]).await?;
     assert!(refused.status == 422 && refused.body.contains("2097152 bytes"), "{}", refused.body);
-    // Nothing was shown, so no operation is recorded.
+    // No payload was shown, so no operation is recorded.
     let operations = "SELECT count(*) FROM outbox_operation";
     assert_eq!(served.workload.database.integer(operations).await?, 1);
     // Plain SQL can enqueue an invalid topic or key. The message is dead, and its payload can be
@@ -109,7 +109,7 @@ pub(crate) async fn payloads(stage: Stage) -> Outcome {
         let shown = ann.post("/message/payload", &form).await?;
         assert!(shown.status == 200 && shown.body.contains("PAYLOAD-CANARY"), "{topic}: {}", shown.body);
     }
-    // Its row is gone, but the copy of the parked message is not.
+    // The row of the parked message is gone, but its copy remains.
     let parked = served.workload.database.integer("SELECT max(id) FROM outbox_exception").await?;
     served.workload.database.execute(&format!("DELETE FROM outbox_message WHERE id = {parked}")).await?;
     let form = [("id", &*parked.to_string()), ("reason", "the customer asked")];
@@ -123,8 +123,8 @@ pub(crate) async fn payloads(stage: Stage) -> Outcome {
     served.relay.stop().await
 }
 
-/// Goal: it does not matter which process is asked. Oracle: the pages of the leader and of a
-/// standby, and the effect of a decision at one on the page of the other.
+/// Goal: every process shows the same state. Oracle: the pages of the leader and of a standby, and
+/// the effect of a decision at one on the page of the other.
 pub(crate) async fn one_picture(stage: Stage) -> Outcome {
     let served = Served::start(&stage, USERS, "").await?.with_dead(2).await?;
     let standby = RelayProcess::start(&stage, &config(&stage, &served.workload, USERS, "")?)?;
@@ -132,7 +132,7 @@ pub(crate) async fn one_picture(stage: Stage) -> Outcome {
     standby.tells("standing by").await?;
     let eve = Client::new(&address).basic("eve", super::EVE);
     eventually("both name the leader", || async {
-        // The holder is read each time: on a slow machine the lease may change hands.
+        // The holder is read each time, because the lease may change hands on a slow machine.
         let holder = served.workload.database.texts("SELECT holder FROM outbox_relay").await?.remove(0);
         let (leader, standby) = (served.eve().get("/").await?, eve.get("/").await?);
         let fits = [&leader, &standby]

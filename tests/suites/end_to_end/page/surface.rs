@@ -1,4 +1,4 @@
-//! Access to the page: who is let in, and how.
+//! Access to the page: who is admitted, and how.
 
 use std::sync::Arc;
 
@@ -85,7 +85,7 @@ pub(crate) async fn refused_starts(stage: Stage) -> Outcome {
     ] {
         let config = Config::text(&stage, &format!("{pipeline}{page}"))?;
         let path = config.path().to_str().ok_or("a path that is no text")?;
-        // A certificate may be mounted later: the relay publishes meanwhile.
+        // A certificate may be mounted later, so the relay starts and publishes meanwhile.
         let commands: &[&str] = if told == "cert_file" { &["check"] } else { &["check", "run"] };
         for command in commands {
             let output = relay(&[*command, "--config", path]).await?;
@@ -97,8 +97,8 @@ pub(crate) async fn refused_starts(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// Goal: without credentials only the login form is shown. Oracle: the answer to every address,
-/// under a foreign host name, with a token in the address, and with a wrong one.
+/// Goal: without credentials only the login form is shown. Oracle: the answer to every address: as
+/// it is, under a foreign host name, with a token in the address, and with a wrong token.
 pub(crate) async fn nobody_unknown(stage: Stage) -> Outcome {
     let served = Served::start(&stage, USERS, "hosts = [\"relay.internal\"]\nbehind_proxy = true\n").await?;
     let nobody = Client::new(&served.address);
@@ -169,8 +169,8 @@ pub(crate) fn sealed(answer: &Answer) {
     }
 }
 
-/// Goal: a user logs in by the form and out again. Oracle: the cookie, its attributes, and the
-/// answers to it, to a changed one, and after many wrong passwords.
+/// Goal: a user logs in through the form and out again. Oracle: the cookie and its attributes; the
+/// answers to this cookie, to a changed cookie, and after many wrong passwords.
 pub(crate) async fn login(stage: Stage) -> Outcome {
     let served = Served::start(&stage, USERS, "").await?;
     let browser = Client::new(&served.address).with("Origin", &format!("http://{}", served.address));
@@ -221,8 +221,8 @@ pub(crate) async fn login(stage: Stage) -> Outcome {
     served.relay.stop().await
 }
 
-/// Goal: the page speaks TLS with the configured certificate. Oracle: a client that trusts only its
-/// authority.
+/// Goal: the page speaks TLS with the configured certificate. Oracle: a client that trusts only the
+/// authority of that certificate.
 pub(crate) async fn tls(stage: Stage) -> Outcome {
     let certified = rcgen::generate_simple_self_signed([String::from("localhost")])?;
     let (cert, key) = (stage.folder().join("page.pem"), stage.folder().join("page.key"));
@@ -252,8 +252,8 @@ pub(crate) async fn tls(stage: Stage) -> Outcome {
     served.relay.stop().await
 }
 
-/// Goal: without users the page is for this machine only, and decides nothing. Oracle: the text
-/// shown, and the answer to each form.
+/// Goal: without users the page is reachable only from this machine, and accepts no decisions.
+/// Oracle: the text shown, and the answer to each form.
 pub(crate) async fn open(stage: Stage) -> Outcome {
     let workload = Workload::<sqlx::Postgres>::open(&stage, brokers::open(Backend::KafkaMock).await?).await?;
     let relay = RelayProcess::start(&stage, &config(&stage, &workload, "", "")?)?;

@@ -1,4 +1,4 @@
-//! An HTTP server in front of SQS that answers no request for one queue while it is silenced.
+//! An HTTP server in front of SQS that answers no request for a silenced queue.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use tokio_util::task::AbortOnDropHandle;
 /// Larger than any request.
 const BODY_BYTES_MAX: usize = 4 << 20;
 
-/// The gateway. It stops when this is dropped.
+/// The gateway. Dropping it stops the server.
 pub(crate) struct Gateway {
     address: SocketAddr,
     silent: watch::Sender<bool>,
@@ -50,7 +50,7 @@ impl Gateway {
         self.address
     }
 
-    /// Stops answering batches for the queue, or answers those that have waited.
+    /// Stops answering batches for the queue, or answers the waiting batches.
     pub(crate) fn silence(&self, is_silent: bool) {
         self.silent.send_replace(is_silent);
     }

@@ -30,14 +30,15 @@ use tally::{Tallied, Tally};
 
 /// How long the relay waits before it considers a destination silent.
 const SILENT_AFTER: Duration = Duration::from_millis(500);
-/// Messages for the answering destination in each phase, times [`scale`].
+/// Number of messages for the answering destination in each phase, multiplied by [`scale`].
 const ALIVE: usize = 600;
-/// Environment variable: a larger number makes phases long enough for their times to be compared.
+/// Environment variable with the scale. A larger number makes phases long enough to compare their
+/// times.
 const SCALE: &str = "OUTBOX_SILENCE_SCALE";
-/// The number of these messages for each message to the silent destination.
+/// Number of messages for the answering destination for each message to the silent destination.
 const PER_SILENT: usize = 30;
 /// Rounds of two phases: one without a silent destination, then one with it. The first round is not
-/// timed, because everything connects.
+/// timed, because connections are opened in it.
 const ROUNDS: usize = 3;
 const KEYS: usize = 10;
 /// The broker that answers late, and its delay: longer than a phase takes.
@@ -73,14 +74,14 @@ fn scale() -> Result<usize, Failure> {
 #[async_trait]
 trait Silencer: Send + Sync {
     fn connector(&self) -> Result<Arc<dyn Connector>, Failure>;
-    /// Returns the topic that always answers, and the one that does not while it is silenced.
+    /// Returns the topic that always answers, and the topic that can be silenced.
     fn topics(&self) -> (String, String);
     fn silence(&self, is_silent: bool) -> Outcome;
 }
 
 /// A Kafka topic whose partition is led by a broker that does not answer. A partition of the mock
-/// must keep a leader once it is used: without one, librdkafka 2.12.1 ends the process when a
-/// record comes for it.
+/// must keep a leader once it is used. Without a leader, librdkafka 2.12.1 ends the process when a
+/// record for it arrives.
 struct LateLeader {
     mock: Mock,
     topics: (String, String),
@@ -189,10 +190,10 @@ async fn topics(stage: &Stage, broker: &dyn Broker) -> Result<(String, String), 
     Ok(topics)
 }
 
-/// Goal: while one destination does not answer, every message for the other one is confirmed, on
-/// one session and without copies. The silent one gets a bounded number of copies, and continues by
-/// itself, in the order of its keys. Oracle: submissions and confirmations, counted between engine
-/// and broker, in phases with and without silence.
+/// Goal: while one destination does not answer, every message for the other destination is
+/// confirmed, on one session and without copies. The silent destination gets a bounded number of
+/// copies, and continues by itself, in the order of its keys. Oracle: submissions and
+/// confirmations, counted between engine and broker, in phases with and without silence.
 async fn others_flow(stage: Stage, broker: Arc<dyn Broker>, silencer: Arc<dyn Silencer>) -> Outcome {
     let workload = Workload::<Postgres>::open(&stage, broker).await?;
     let (alive, silent) = silencer.topics();

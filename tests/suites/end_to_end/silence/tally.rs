@@ -9,7 +9,7 @@ use message::{
     Capabilities, Connector, Message, MessageId, PublishError, Publisher, Receipts, Submission, Ticket,
 };
 
-/// Counts of the messages that passed.
+/// Counts of the messages that pass through the connector.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Tally(Arc<Mutex<Counts>>);
 

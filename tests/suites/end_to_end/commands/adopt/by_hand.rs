@@ -10,8 +10,7 @@ use crate::commands::Ran;
 const BROKER: &str = "[pipeline.kafka]\nbootstrap_servers = [\"127.0.0.1:1\"]\n";
 
 /// A kind of table: its columns except the id, the configuration section, a waiting row and a new
-/// one. The messages that the rows become are given as topic, key, kind, content type, headers,
-/// payload.
+/// row. The expected messages are given as topic, key, kind, content type, headers and payload.
 struct Kind {
     columns: &'static str,
     section: &'static str,
@@ -73,9 +72,9 @@ const KINDS: [Kind; 4] = [
     },
 ];
 
-/// Goal: an administrator can run the SQL for every kind of table. It does what `over` and `back`
-/// do, and `status` sees every kind of damage. Oracle: messages, byte for byte; marks; a row that
-/// is not stored leaves no message; states and exit codes.
+/// Goal: an administrator can run the SQL for every kind of table. It does the same as `over` and
+/// `back`, and `status` sees every kind of damage. Oracle: messages, byte for byte; marks; a row
+/// that is not stored leaves no message; states and exit codes.
 pub(super) async fn the_printed_sql(stage: Stage) -> Outcome {
     let database = Database::<Postgres>::migrated(&stage).await?;
     for (number, kind) in KINDS.into_iter().enumerate() {
@@ -142,7 +141,7 @@ async fn diagnosis(config: &Config) -> Result<String, Failure> {
     Ok(found.join("; "))
 }
 
-/// Causes three kinds of damage: a disabled trigger, another mapping, and a producer without
+/// Causes three kinds of damage: a disabled trigger, a different mapping, and a producer without
 /// rights.
 async fn damages(
     stage: &Stage,

@@ -1,4 +1,4 @@
-//! The same table with Debezium itself: its connector in Kafka Connect.
+//! Debezium's own connector in Kafka Connect, on the table of Debezium's outbox event router.
 
 use std::time::{Duration, Instant};
 
@@ -23,7 +23,7 @@ const FILL: [&str; 3] = [
     "UPDATE account SET seq = $2 WHERE $1 <> ''",
 ];
 
-/// Deletes half of the rows; the others stay in the table.
+/// Deletes half of the rows. The other rows stay in the table.
 const DELETE: &str = "DELETE FROM outboxevent WHERE aggregateid = $1 AND payload = \
                       jsonb_build_object('key', $1::text, 'seq', $2::bigint) AND $2::bigint % 2 = 0";
 
@@ -79,10 +79,10 @@ async fn published(site: &Site, connect: &mut Connect, wanted: usize) -> Outcome
 
 /// Goal: producers continue without a change, from Debezium to the relay and back. Some of them
 /// keep their rows, others delete them before the commit. Each message goes one way, and accounts
-/// keep their order. Oracle: the checker, over the final contents of Kafka; `status` reports that
-/// the slot is not through while rows have yet to leave, and that it is once they have, although
-/// the publication then lets nothing more pass; key, value and the header `id` are the same both
-/// ways.
+/// keep their order. Oracle: the checker, over the final contents of Kafka; key, value and the
+/// header `id` are the same both ways. While rows have yet to leave, `status` reports that the slot
+/// is behind. Once they have left, it reports that the slot is through, although the publication
+/// then lets no more rows pass.
 pub(super) async fn goes_over_and_back(stage: Stage) -> Outcome {
     let site = Site::make(&stage).await?;
     let Site { owner, admin, broker, topic, config, .. } = &site;
@@ -93,15 +93,15 @@ pub(super) async fn goes_over_and_back(stage: Stage) -> Outcome {
     let options = connector(&stage, &site)?;
     broker.create_topic(&stage, &format!("__debezium-heartbeat.{}", options.slot)).await?;
 
-    // The old way: existing rows, then new ones. Writers that start earlier would be part of the
-    // snapshot, which has the order of the table's pages.
+    // Debezium publishes existing rows first, then new rows. Writers that start earlier would be
+    // part of the snapshot, which is in the order of the table's pages.
     let mut connect = options.start()?;
     let snapshot = usize::try_from(BEFORE)?;
     published(&site, &mut connect, snapshot).await?;
     let writers = Writers::start(&site.producer, &[site.insert(), DELETE.to_owned()]);
     published(&site, &mut connect, snapshot + 200).await?;
 
-    // Over, while the connector is paused with rows to read.
+    // The handover to the relay, while the connector is paused with rows to read.
     connect.pause()?;
     let over = adopted(config, owner, "over", 0).await?;
     assert_eq!((&over["outcome"], &over["imported"]), (&"adopted".into(), &0.into()), "{over}");
@@ -118,7 +118,7 @@ pub(super) async fn goes_over_and_back(stage: Stage) -> Outcome {
     })
     .await?;
 
-    // The new way, and back.
+    // The relay publishes. Then the table goes back to Debezium.
     let relay = RelayProcess::start(&stage, config)?;
     eventually("the relay publishes", || async {
         let records = broker.drain(topic, 0).await?;

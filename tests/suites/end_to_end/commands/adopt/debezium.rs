@@ -32,7 +32,7 @@ const SLOT: &str = "SELECT pg_create_logical_replication_slot('debezium', 'pgout
 struct Slot<'a>(&'a PgPool);
 
 impl Slot<'_> {
-    /// Reads everything that has committed, and confirms it.
+    /// Reads all committed changes, and confirms them.
     async fn read(&self) -> Result<Vec<Fact>, Failure> {
         let changes: Vec<Vec<u8>> = sqlx::query_scalar(
             "SELECT data FROM pg_logical_slot_get_binary_changes('debezium', NULL, NULL,
@@ -136,7 +136,7 @@ pub(super) async fn goes_over_and_back(stage: Stage) -> Outcome {
     let writers = Writers::start(&site.producer, &statements);
     let slot = Slot(admin);
 
-    // The old way, and a relay that would overtake it.
+    // Debezium's slot delivers, and a relay runs that would overtake it.
     let mut before = slot.read().await?;
     while before.len() < 60 {
         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -147,7 +147,7 @@ pub(super) async fn goes_over_and_back(stage: Stage) -> Outcome {
     adopt(config, owner, "over", &[]).await?.refused(2, &["the relay accounts runs", "relay pause --all"])?;
     relay.stop().await?;
 
-    // Over, before the slot is through.
+    // The handover to the relay, before the slot has read everything.
     let over = adopted(config, owner, "over", 0).await?;
     assert_eq!((&over["outcome"], &over["imported"]), (&"adopted".into(), &0.into()), "{over}");
     assert_eq!(over["publication"], "dbz_publication");
@@ -162,7 +162,7 @@ pub(super) async fn goes_over_and_back(stage: Stage) -> Outcome {
     assert!(slot.read().await?.is_empty(), "new rows go the new way only");
     assert_eq!(adopted(config, owner, "status", 0).await?["slots"][0]["is_through"], true);
 
-    // The new way, and back.
+    // The relay publishes. Then the table goes back to Debezium.
     let relay = RelayProcess::start(&stage, config)?;
     broker.drain(topic, 200).await?;
     relay.stop().await?;

@@ -1,5 +1,5 @@
-//! `relay adopt`: a foreign outbox table goes over and back while producers write. A table that
-//! cannot be adopted stays as it is.
+//! `relay adopt`: a foreign outbox table is handed over to the relay and back while producers
+//! write. A table that cannot be adopted is left unchanged.
 
 mod by_hand;
 mod connect;
@@ -26,7 +26,7 @@ use super::Ran;
 const RELAY: &str = "accounts";
 
 /// A counter for each account. Its row lock makes the numbers of a key ascend in commit order, so
-/// that gaps and reversals show.
+/// gaps and reversals show.
 const ACCOUNTS: &str = "\
 CREATE TABLE account (key text PRIMARY KEY, seq bigint NOT NULL);
 INSERT INTO account SELECT 'account-' || n, 0 FROM generate_series(1, 8) AS n;

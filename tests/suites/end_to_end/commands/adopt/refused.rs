@@ -1,4 +1,4 @@
-//! Tables that cannot be adopted, and a situation in which none can be.
+//! Tables that cannot be adopted, and a situation in which no table can be adopted.
 
 use sqlx::{Postgres, Sqlite};
 use tests::relay_process::Config;
@@ -228,11 +228,12 @@ pub(super) async fn refused(stage: Stage) -> Outcome {
             adopt(&config, &database.url, "plan", &[]).await?.refused(2, &parts).map_err(about)?;
         }
         assert_eq!(footprint(&database, &table).await?, before, "case {number}, {sql}");
-        // The next case must not be refused because of this one's publication.
+        // Otherwise the publication of this case would cause a refusal in the next case.
         database.execute(&named("DROP PUBLICATION IF EXISTS all_@, schema_@")).await?;
     }
 
-    // Now the users who run it, and databases without an outbox or that are not PostgreSQL.
+    // The remaining cases are about the users who run the commands, about databases without an
+    // outbox, and about databases other than PostgreSQL.
     database.execute(&format!("{TABLE}{ROW}").replace('@', "good")).await?;
     let section = format!("[pipeline.adopt]\ntable = \"good\"\n{PENDING}");
     let good = config(&stage, &database.url, &section)?;

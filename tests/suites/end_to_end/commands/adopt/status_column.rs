@@ -68,8 +68,8 @@ impl Poller {
 
 /// Goal: producers continue without a change while their table goes from a poller to the relay and
 /// back. Nothing is lost or sent twice, each account keeps its order, and waiting rows are
-/// published first. Oracle: the checker, over what the poller sent before, the contents of Kafka,
-/// and what the poller sent afterwards; positions, old ids and marks in the database; the audit;
+/// published first. Oracle: the checker, over the messages that the poller sent before and
+/// afterwards and the contents of Kafka; positions, old ids and marks in the database; the audit;
 /// exit codes.
 pub(super) async fn goes_over_and_back(stage: Stage) -> Outcome {
     let broker = brokers::open(Backend::Kafka).await?;
@@ -86,14 +86,14 @@ pub(super) async fn goes_over_and_back(stage: Stage) -> Outcome {
     );
     let writers = Writers::start(&database.producer, &[insert]);
 
-    // The old way.
+    // The poller delivers.
     let poller = Poller::start(&database.admin);
     at_least(&database, "SELECT count(*) FROM event_outbox WHERE sent_at IS NOT NULL", 100).await?;
     let before = poller.stop().await?;
     at_least(&database, "SELECT count(*) FROM event_outbox WHERE sent_at IS NULL", 50).await?;
     assert_eq!(adopted(&config, &owner, "status", 2).await?["state"], "not-adopted");
 
-    // Over, and once more.
+    // The handover to the relay. Repeating it changes nothing.
     let over = adopted(&config, &owner, "over", 0).await?;
     let imported = over["imported"].as_i64().ok_or("no number of rows")?;
     assert!(over["outcome"] == "adopted" && imported >= 50, "{over}");
@@ -102,12 +102,12 @@ pub(super) async fn goes_over_and_back(stage: Stage) -> Outcome {
     assert_eq!((&status["state"], &status["waiting"]), (&"adopted".into(), &0.into()), "{status}");
     the_imported_come_first(&database, imported).await?;
 
-    // The new way.
+    // The relay delivers.
     let relay = RelayProcess::start(&stage, &config)?;
     broker.drain(&topic, usize::try_from(imported)? + 150).await?;
     relay.stop().await?;
 
-    // Back, and once more.
+    // The handover back. Repeating it changes nothing.
     assert_eq!(adopted(&config, &owner, "back", 0).await?["outcome"], "given back");
     assert_eq!(adopted(&config, &owner, "back", 0).await?["outcome"], "unchanged");
     Ran::with(&config, &["run", "--once"]).await?.done()?;

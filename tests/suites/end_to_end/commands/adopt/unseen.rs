@@ -1,4 +1,4 @@
-//! Changes to an adopted table that make no message: they are refused, or imported later.
+//! Changes to an adopted table that produce no message. They are refused, or imported later.
 
 use sqlx::{Executor as _, Postgres};
 use tests::relay_process::Config;
@@ -8,14 +8,15 @@ use super::{RELAY, adopt, adopted};
 
 const BROKER: &str = "[pipeline.kafka]\nbootstrap_servers = [\"127.0.0.1:1\"]\n";
 
-/// Type of the column that marks waiting rows, its value for a waiting row, and the section for it.
+/// Type of the column that marks waiting rows, its value for a waiting row, and the matching
+/// section.
 const MARKS: [(&str, &str, &str); 3] = [
     ("timestamptz", "NULL", ""),
     ("boolean", "false", ""),
     ("text", "'NEW'", "pending_value = \"NEW\"\nsent_value = \"SENT\"\n"),
 ];
 
-/// Adopts a table with one row for each account, as of a producer that keeps only the latest state.
+/// Adopts a table with one row for each account, like a producer that keeps only the latest state.
 async fn table(
     stage: &Stage,
     database: &Database<Postgres>,
@@ -39,9 +40,9 @@ async fn table(
     Ok(config)
 }
 
-/// Goal: a producer that changes a row after it was handed over, by an upsert or later, gets an
-/// error, because no message would carry the change. A change that the old relay would not have
-/// sent either succeeds. Oracle: the error of the producer's statement, and the messages.
+/// Goal: a producer that changes a row after its handover, by an upsert or later, gets an error,
+/// because no message would carry the change. A change that the old relay would not have sent
+/// either succeeds. Oracle: the error of the producer's statement, and the messages.
 pub(super) async fn changes(stage: Stage) -> Outcome {
     let database = Database::<Postgres>::migrated(&stage).await?;
     for (number, (_, waits, _)) in MARKS.into_iter().enumerate() {

@@ -13,15 +13,16 @@ pub(super) struct Framework {
     pub(super) section: &'static str,
     /// Statements that write a message in the business transaction, in the framework's order.
     pub(super) insert: &'static [&'static str],
-    /// Query for the payloads that its delivery sends next, in its order.
+    /// Query for the payloads that the framework delivers next, in its order.
     pub(super) deliver: &'static str,
-    /// Statements of the delivery after it has sent them.
+    /// Statements of the framework after it has sent the payloads.
     pub(super) delivered: &'static [&'static str],
-    /// Statement of a process about messages that it has in memory and could not send.
+    /// Statement of a process about messages that it holds in memory but could not send.
     pub(super) late: &'static str,
     /// The message as it must be published, with `{key}`, `{seq}`, and `{id}` for the old id.
     pub(super) expected: Expected,
-    /// Counts what the framework still has to send, without rows that belong to others.
+    /// Query for the number of messages that the framework still has to send, without rows that
+    /// belong to others.
     pub(super) left: &'static str,
 }
 
@@ -76,7 +77,7 @@ const MASSTRANSIT_INSERT: [&str; 2] = [
        FROM (SELECT gen_random_uuid() AS id) AS m RETURNING "SequenceNumber""#,
 ];
 
-/// The outbox delivers in the order of its messages. State and messages are deleted after sending.
+/// The outbox delivers its messages in order. State and messages are deleted after sending.
 const MASSTRANSIT_DELIVER: &str = r#"SELECT convert_to(m."Body", 'UTF8')
     FROM "OutboxState" AS s JOIN "OutboxMessage" AS m ON m."OutboxId" = s."OutboxId" ORDER BY m."SequenceNumber"
     LIMIT 20"#;

@@ -17,8 +17,7 @@ use super::{ACCOUNTS, RELAY, Writers, adopted, at_least, placed};
 use crate::commands::Ran;
 use kinds::{FRAMEWORKS, Framework};
 
-/// The framework's own delivery: it sends waiting messages in batches and records that they were
-/// sent.
+/// The framework's own delivery. It sends waiting messages in batches and marks them as sent.
 struct Delivery {
     stop: watch::Sender<bool>,
     task: JoinHandle<Result<Vec<Fact>, Failure>>,
@@ -69,9 +68,9 @@ fn fact(payload: &[u8]) -> Result<Fact, Failure> {
 }
 
 /// Goal: producers that use a framework continue without a change while its table goes to the relay
-/// and back. The framework's delivery finds no row that was handed over, and no message comes twice
-/// or too early. Oracle: the checker, over what the delivery sent before and after and the contents
-/// of Kafka; each message of the outbox; the rows that are left.
+/// and back. The framework's delivery finds no handed-over row, and no message comes twice or too
+/// early. Oracle: the checker, over the messages that the delivery sent before and after and the
+/// contents of Kafka; each message of the outbox; the rows that are left.
 pub(super) async fn go_over_and_back(stage: Stage) -> Outcome {
     let broker = brokers::open(Backend::Kafka).await?;
     let all = FRAMEWORKS.iter().enumerate().map(async |(number, framework)| {
@@ -103,13 +102,13 @@ async fn goes_over_and_back(
     let left = own(framework.left);
     let writers = Writers::start(&database.producer, &insert);
 
-    // The old way, and then a time without any delivery.
+    // The framework's own delivery runs, and then there is a time without any delivery.
     let delivery = Delivery::start(&database.admin, framework, &topic);
     at_least(&database, "SELECT count(*) FROM placed", 40).await?;
     let before = delivery.stop().await?;
     at_least(&database, &left, 30).await?;
 
-    // Over.
+    // The handover to the relay.
     let over = adopted(&config, &owner, "over", 0).await?;
     let imported = over["imported"].as_i64().ok_or("no number of rows")?;
     assert!(over["outcome"] == "adopted" && imported >= 30, "{over}");
@@ -117,7 +116,7 @@ async fn goes_over_and_back(
     let relay = RelayProcess::start(stage, &config)?;
     broker.drain(&topic, usize::try_from(imported)? + 40).await?;
 
-    // The framework's processes still run, and may write about messages they could not send.
+    // The framework's processes still run, and may write about messages that they could not send.
     database.execute(&own(framework.late)).await?;
     let idle = Delivery::start(&database.admin, framework, &topic);
     at_least(&database, "SELECT count(*) FROM outbox_message", imported + 80).await?;
@@ -127,7 +126,7 @@ async fn goes_over_and_back(
     assert_eq!((&status["state"], &status["waiting"]), (&"adopted".into(), &0.into()), "{status}");
     relay.stop().await?;
 
-    // Back.
+    // The handover back to the framework.
     assert_eq!(adopted(&config, &owner, "back", 0).await?["outcome"], "given back");
     Ran::with(&config, &["run", "--once"]).await?.done()?;
     let handed_over = database.integer("SELECT count(*) FROM outbox_message").await?;
@@ -155,7 +154,7 @@ async fn goes_over_and_back(
     rows_of_others(&database, framework, committed.len()).await
 }
 
-/// Checks that a Kafka record is what the section makes of its row.
+/// Checks that a Kafka record is the message that the section makes of its row.
 fn as_expected(framework: &Framework, record: &Record, fact: &Fact, topic: &str) -> Outcome {
     let expected = &framework.expected;
     let header = |name: &str| record.headers.get(name).map(String::as_str);
