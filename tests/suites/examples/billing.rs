@@ -1,4 +1,4 @@
-//! The way from the order service over a relay and a broker to the billing service.
+//! The path from the order service over a relay and a broker to the billing service.
 
 use std::path::Path;
 
@@ -36,7 +36,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 }
 
 /// Goal: a consumer in another language applies a message once with a plain INSERT, and a Rust
-/// consumer accepts that as done. Oracle: the text; the guard.
+/// consumer then treats that message as applied. Oracle: the text; the guard.
 async fn plain_sql(stage: Stage) -> Outcome {
     let database = Database::<Postgres>::migrated(&stage).await?;
     let inbox = Inbox::open(database.consumer.clone(), InboxOptions::default()).await?;

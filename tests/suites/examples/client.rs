@@ -1,4 +1,4 @@
-//! An HTTP client that sends exactly what it is given, even what a well-behaved one would not.
+//! An HTTP client that sends its input unchanged, even if no well-behaved client would send it.
 
 use axum::body::{Body, Bytes, to_bytes};
 use axum::http::{HeaderMap, Request, StatusCode};
@@ -42,7 +42,7 @@ impl Answer {
         self.header("idempotency-replayed") == Some("true")
     }
 
-    /// Returns the code of a problem, or an empty text for any other response.
+    /// Returns the code of a problem, or an empty string for any other response.
     pub(crate) fn code(&self) -> String {
         let problem: serde_json::Value = match self.header("content-type") {
             Some("application/problem+json") => serde_json::from_slice(&self.body).unwrap_or_default(),

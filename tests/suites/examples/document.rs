@@ -82,7 +82,7 @@ pub(crate) struct Shell {
 impl Shell {
     /// Starts a shell.
     pub(crate) fn start(mut shell: Command) -> Result<Self, Failure> {
-        // A process group of its own, so that no program outlives a test that fails.
+        // The shell has its own process group, so that no program outlives a failed test.
         shell.stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0).kill_on_drop(true);
         let mut child = shell.spawn()?;
         let output = BufReader::new(child.stdout.take().ok_or("no standard output")?).lines();
@@ -109,7 +109,7 @@ impl Shell {
     /// Runs a command. Returns its exit code and its output.
     async fn run(&mut self, command: &str) -> Result<(String, Vec<String>), Failure> {
         let stdin = self.child.stdin.as_mut().ok_or("the shell has ended")?;
-        // The mark begins a line, even if the command's last line has no newline.
+        // The mark begins a new line, even if the command's last line has no newline.
         let marked = format!("{command}\nprintf '\\n{MARK} %s\\n' $?\n");
         stdin.write_all(marked.as_bytes()).await?;
         let mut found = Vec::new();

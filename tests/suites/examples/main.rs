@@ -1,13 +1,13 @@
-//! The example programs, run as a user runs them: their output is what their texts promise.
+//! The example programs, run as a user runs them. Their output must match their documentation.
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! |---|---|
 //! | [`program`] | building and running an example |
 //! | [`client`] | an HTTP client |
 //! | [`provider`] | a payment provider that honours idempotency keys |
 //! | [`producing`] | the order service, the embedded relay, plain SQL |
 //! | [`placed`] | placed orders and a relay that publishes them, for the examples that consume |
-//! | [`billing`] | the way from the order service to an invoice, over every broker |
+//! | [`billing`] | the path from the order service to an invoice, over every broker |
 //! | [`payments`] | a consumer whose effect is in another system, killed in the middle |
 //! | [`quick_start`] | the program of docs/quick-start.md, everything in one service; the document, line by line |
 //! | [`document`] | a document whose commands are run as written |

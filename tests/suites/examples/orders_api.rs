@@ -1,5 +1,5 @@
-//! A web service whose requests are repeated: a real process, PostgreSQL, and clients that know
-//! nothing of the toolkit.
+//! A web service whose requests are repeated: a real process, PostgreSQL, and clients that do not
+//! use the toolkit.
 
 use std::collections::BTreeSet;
 use std::os::unix::process::ExitStatusExt as _;
@@ -22,7 +22,7 @@ use crate::client::{Answer, send};
 use crate::program::{self, Running};
 use crate::provider::Provider;
 
-/// Maximum time that a key stays held without a sign of life, in seconds.
+/// Maximum time for which a key stays held without a sign of life, in seconds.
 const LEASE_SECONDS: u64 = 2;
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -72,7 +72,7 @@ impl Ask<'_> {
         send(address, self.request()?).await
     }
 
-    /// Returns the key that the provider must get.
+    /// Returns the key that the provider must receive.
     fn downstream(&self) -> Result<String, Failure> {
         let operation = format!("POST {}", self.path);
         Ok(KeyId::of_texts(self.tenant, &operation, self.key)?.downstream().to_string())
@@ -86,7 +86,7 @@ impl Shop {
         Ok(Self { stage, database, provider })
     }
 
-    /// Starts a service as a process of its own. With a crash point it ends there.
+    /// Starts a service in its own process. With a crash point, the process ends there.
     async fn serve(&self, crash_point: Option<&str>) -> Result<Running, Failure> {
         let lease = LEASE_SECONDS.to_string();
         let mut settings = vec![
@@ -112,7 +112,8 @@ impl Shop {
              AND state_change < clock_timestamp() - interval '{} s')",
             ask.key,
             ask.path,
-            // One second more: the server enforces its timeout only when it gets processor time.
+            // The extra second is for the server, which enforces its timeout only when it gets
+            // processor time.
             LEASE_SECONDS + 1
         );
         eventually("the key is free", || async {
@@ -144,7 +145,8 @@ async fn killed(stage: Stage) -> Outcome {
     let shop = Shop::open(stage).await?;
     let healthy = shop.serve(None).await?;
     let in_transaction = [AFTER_CLAIM, AFTER_EFFECT, AFTER_OUTCOME, AFTER_COMPLETE];
-    // A key that is held on a lease is written once, with its outcome.
+    // With a lease, the key and its outcome are written together, so there is no crash point
+    // between them.
     let on_lease = [AFTER_CLAIM, AFTER_EFFECT, AFTER_COMPLETE];
     let orders = in_transaction.map(|point| (ORDER, point));
     let charges = on_lease.map(|point| (CHARGE, point));
@@ -176,7 +178,7 @@ async fn killed(stage: Stage) -> Outcome {
     healthy.kill().await
 }
 
-/// Returns the headers that a replay must repeat: all but the ones about this response itself.
+/// Returns the headers that a replay must repeat: all except those about this response itself.
 fn repeated(answer: &Answer) -> HeaderMap {
     let mut headers = answer.headers.clone();
     headers.remove("date");
@@ -184,13 +186,13 @@ fn repeated(answer: &Answer) -> HeaderMap {
     headers
 }
 
-/// Goal: a retry gets the first answer. Another request under the same key, and one that comes too
-/// early, get an error. Oracle: the bytes; the service's orders and the provider's book.
+/// Goal: a retry gets the first answer. A different request with the same key, and a request that
+/// comes too early, get an error. Oracle: the bytes; the service's orders and the provider's book.
 async fn sent_again(stage: Stage) -> Outcome {
     let shop = Shop::open(stage).await?;
     let service = shop.serve(None).await?;
-    // A request that succeeds, one that is refused for good, and one with its effect in another
-    // system.
+    // A request that succeeds, a request that is refused for good, and a request whose effect is in
+    // another system.
     for (ask, status) in [
         (ORDER, 201),
         (Ask { key: "large", cents: 250_000, ..ORDER }, 422),
@@ -290,8 +292,8 @@ async fn refused(stage: Stage) -> Outcome {
     service.kill().await
 }
 
-/// Goal: every combination of tenant, route and key is a request of its own, here and at the
-/// provider. Oracle: all responses differ although all bodies sent are the same; each combination
+/// Goal: every combination of tenant, route and key is a separate request, here and at the
+/// provider. Oracle: all responses differ although all request bodies are equal; each combination
 /// gets its own response again.
 async fn apart(stage: Stage) -> Outcome {
     let shop = Shop::open(stage).await?;
@@ -319,8 +321,8 @@ async fn apart(stage: Stage) -> Outcome {
     service.kill().await
 }
 
-/// Goal: of many requests with one key at the same moment, one runs; the others get its answer or
-/// 409. Oracle: the count of answers by a client in another language, and the service's rows.
+/// Goal: of many simultaneous requests with one key, one runs; the others get its answer or 409.
+/// Oracle: the count of answers by a client in another language, and the service's rows.
 async fn at_once(stage: Stage) -> Outcome {
     let database = Database::<Postgres>::empty(&stage).await?;
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("http/storm.py");

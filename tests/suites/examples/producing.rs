@@ -87,7 +87,8 @@ async fn plain_sql(stage: Stage) -> Outcome {
 fn told(message: &Message) -> Result<String, Failure> {
     let key = message.key.as_ref().ok_or("no key")?;
     let tenant = message.headers.get("tenant").unwrap_or_default();
-    // Parsed, not compared as text: `jsonb` reorders the members of an object.
+    // The payload is parsed instead of compared as text, because `jsonb` reorders the members of an
+    // object.
     let order: serde_json::Value = serde_json::from_slice(&message.payload)?;
     Ok(format!("{key} {} tenant={tenant} order={} cents={}", message.kind, order["order"], order["cents"]))
 }

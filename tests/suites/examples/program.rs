@@ -22,7 +22,7 @@ pub(crate) async fn example(name: &str, settings: &[(&str, &str)]) -> Result<Vec
     lines(command).await
 }
 
-/// Returns a trial that also needs a program of the machine. Without that program it is listed as
+/// Returns a trial that also needs a program on this machine. Without that program it is listed as
 /// ignored; with `OUTBOX_REQUIRE=all` it fails.
 pub(crate) fn with(program: &str, name: &str, made: impl FnOnce(&str) -> Trial) -> Trial {
     let is_there = std::process::Command::new(program).arg("--version").output().is_ok();
@@ -50,10 +50,10 @@ fn where_found(is_there: bool, reason: &str, name: &str, made: impl FnOnce(&str)
     }
 }
 
-/// An example that runs until it is killed. Dropping it kills it.
+/// A running example. Dropping it kills the process.
 pub(crate) struct Running {
     child: Child,
-    /// Its address, if it is a web service.
+    /// Address of the example if it is a web service.
     pub(crate) address: String,
 }
 
@@ -68,7 +68,7 @@ impl Running {
     /// Does the same for another program, under this name.
     pub(crate) fn spawn(stage: &Stage, name: &str, mut command: Command) -> Result<Self, Failure> {
         let log = stage.folder().join(stage.unique(name));
-        // Several programs of one name write into one file.
+        // Several programs with the same name write into one file.
         if !log.exists() {
             stage.show_on_failure(&log);
         }
@@ -93,7 +93,7 @@ impl Running {
         Ok(self.child.kill().await?)
     }
 
-    /// Asks the program to end in order (SIGTERM), and waits until it has ended.
+    /// Requests an orderly exit with SIGTERM, and waits until the program has ended.
     pub(crate) async fn terminate(self) -> Result<ExitStatus, Failure> {
         let pid = self.child.id().ok_or("it has ended before")?;
         let sent = Command::new("kill").arg("-TERM").arg(pid.to_string()).status().await?;

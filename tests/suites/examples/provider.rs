@@ -1,5 +1,5 @@
-//! A payment provider that honours idempotency keys: it makes one charge for each, however often it
-//! is asked.
+//! A payment provider that honours idempotency keys. It makes one charge for each key, however many
+//! calls it gets.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -54,7 +54,8 @@ impl Provider {
         Ok(provider)
     }
 
-    /// Sets whether it answers. While it does not, it makes charges but withholds the answers.
+    /// Sets whether the provider answers. While it does not, it makes charges but withholds the
+    /// answers.
     pub(crate) fn answer(&self, answers: bool) {
         self.answers.send_replace(answers);
     }
@@ -96,7 +97,7 @@ async fn charge(
         }
     };
     let mut answers = provider.answers.subscribe();
-    // The provider outlives every call, and so does the sender.
+    // The sender cannot be gone, because the provider outlives every call.
     let _ = answers.wait_for(|answers| *answers).await;
     (StatusCode::CREATED, answer)
 }

@@ -27,11 +27,11 @@ pub(crate) fn trials() -> Vec<Trial> {
     ]
 }
 
-/// Counts orders of this database whose message has taken effect. The topic may hold others from
-/// earlier runs.
+/// Query for the number of orders in this database whose message has taken effect. The topic may
+/// hold orders from earlier runs.
 const BILLED: &str = "SELECT count(*) FROM outbox_message JOIN inbox_message USING (message_id)";
 
-/// Goal: the program places, relays and bills its orders once; terminated and started again, it
+/// Goal: the program places, relays and bills its orders once. Terminated and started again, it
 /// continues. Oracle: the tables.
 async fn bills(stage: Stage) -> Outcome {
     let kafka = brokers::open(Backend::Kafka).await?;
@@ -58,8 +58,8 @@ async fn bills(stage: Stage) -> Outcome {
 
 const DOCUMENT: &str = include_str!("../../../docs/quick-start.md");
 
-/// Stands in for cargo: the task runner and the programs are built already, and another build of
-/// them would take as long as a whole test.
+/// A substitute for cargo: the task runner and the programs are already built, and another build of
+/// them would last as long as a whole test.
 const CARGO: &str = "#!/bin/sh\n\
     case \"$1 $2\" in\n\
     \"xtask services\") shift; cd \"$CHECKOUT\" && exec \"$OUTBOX_XTASK\" \"$@\" ;;\n\
@@ -67,8 +67,8 @@ const CARGO: &str = "#!/bin/sh\n\
     *) echo \"the test knows no cargo $*\"; exit 1 ;;\n\
     esac\n";
 
-/// Variables of the servers that all tests share. With them the document would start none of its
-/// own.
+/// Variables of the servers that all tests share. If these were set, the document would not start
+/// its own servers.
 const SHARED: [&str; 4] = ["OUTBOX_POSTGRES_URL", "OUTBOX_KAFKA_BROKERS", "DATABASE_URL", "KAFKA"];
 
 /// Shows where the messages are when the document fails before its end.
@@ -127,7 +127,8 @@ async fn document(_: Stage) -> Outcome {
         // The reason comes last: a long report may be cut.
         followed = Err(format!("{logs}\n{tables}\n{error}").into());
     }
-    // Needed even if a step has not ended: the servers are no children of the shell.
+    // This stops the servers even if a step has not ended, because they are not children of the
+    // shell.
     down.output().await?;
     followed
 }
@@ -139,7 +140,7 @@ fn logs(folder: &Path) -> String {
     logs.filter_map(|log| fs::read_to_string(log).ok()).collect()
 }
 
-/// Oracle: a document with a command over several lines, and outputs that match and that do not.
+/// Oracle: a document with a command over several lines, and both matching and differing outputs.
 fn reads() {
     let document =
         "# Title\n```toml\n$ no = 1\n```\n```console\n$ cat <<END\n$ a\nEND\nb\n$ ls\none\n…\n```\n";

@@ -27,7 +27,7 @@ async fn sorted(database: &Database<Postgres>, sql: &str) -> Result<Vec<String>,
     Ok(rows)
 }
 
-/// Demands that every order is shipped once and charged once, or leaves nothing behind.
+/// Demands that every order is shipped once and charged once, or leaves no trace.
 pub(super) async fn add_up(services: &Services, orders: &[Order]) -> Outcome {
     let Services { shop, bank_book, shipping, .. } = services;
     let told = |of: &dyn Fn(&Order) -> Option<String>| {
@@ -76,7 +76,7 @@ pub(super) async fn add_up(services: &Services, orders: &[Order]) -> Outcome {
         let count = database.integer(&format!("SELECT count(*) FROM {given_up}")).await?;
         assert_eq!(count, 0, "{given_up}");
     }
-    // Exactly the messages that were sent took effect, unchanged.
+    // Exactly the sent messages took effect, unchanged.
     for (from, to) in [(shop, shipping), (shipping, shop)] {
         assert_eq!(from.texts(SENT).await?, to.texts(APPLIED).await?, "messages");
     }

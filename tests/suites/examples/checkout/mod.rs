@@ -1,7 +1,7 @@
 //! The checkout: a shop, a bank and a shipping service that is not written in Rust. Each is a real
-//! process with a database of its own, and is killed again and again.
+//! process with its own database, and is killed again and again.
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! |---|---|
 //! | [`services`] | the processes, which can be started, killed and restarted |
 //! | [`orders`] | the orders and their expected outcomes |
@@ -43,7 +43,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 
 const OUTBOX: [&str; 4] =
     ["outbox::before_enqueue", "outbox::after_enqueue", "outbox::before_commit", "outbox::after_commit"];
-/// The crash points that these messages reach: none is in chunks.
+/// The crash points that these messages reach. None of the messages is split into chunks.
 const RELAY: [&str; 6] = [
     "relay::after_read",
     "relay::before_publish",
@@ -59,7 +59,7 @@ fn on<F: Future<Output = Outcome>>(what: &str, body: impl FnOnce(Stage) -> F + S
     })
 }
 
-/// Number of orders that are placed while processes are killed, and number of kills.
+/// Number of orders placed while processes are killed, and number of kills.
 const ORDERS: i64 = 24;
 const KILLS: usize = 24;
 const SEED: u64 = 20;
@@ -105,11 +105,11 @@ async fn killed_at_any_time(stage: Stage) -> Outcome {
     books::add_up(&services, &orders).await
 }
 
-/// Counts sagas that a shop has claimed.
+/// Query for the number of unfinished sagas that a shop has claimed.
 const IN_HAND: &str = "SELECT count(*) FROM saga WHERE worker IS NOT NULL AND ended_at IS NULL";
 
-/// Goal: a shop that ends at any crash point of its libraries causes no second effect, and loses
-/// none. Each point is reached with the work that the previous shop left. Oracle: the books.
+/// Goal: a shop that ends at any crash point of its libraries neither repeats an effect nor loses
+/// one. Each point is reached with the work that the previous shop left. Oracle: the books.
 async fn killed_in_sagas(stage: Stage, points: Vec<&'static str>) -> Outcome {
     let left = killed_at(stage, points).await?;
     assert!(left > 0, "no shop died with a saga in its hand");
@@ -126,7 +126,7 @@ async fn killed_at(stage: Stage, points: Vec<&'static str>) -> Result<i64, Failu
         placed.extend_from_slice(pair);
         services.run(Process::Shop, Some(point)).await?;
         let place = async {
-            // Including orders that an earlier shop may have accepted without an answer.
+            // This includes orders that an earlier shop may have accepted without an answer.
             for order in &placed {
                 services.place(order).await?;
             }
@@ -154,7 +154,7 @@ async fn taken_back_before(stage: Stage) -> Outcome {
     let services = Services::start(&stage).await?;
     let order = orders(1).remove(0);
     services.take_back(&order).await?;
-    // The tables that shipping creates itself may not exist yet.
+    // The tables that shipping itself creates may not exist yet.
     eventually("shipping has applied the taking back", || async {
         Ok(when(services.shipping.integer("SELECT count(*) FROM inbox_message").await? == 1))
     })
@@ -187,9 +187,9 @@ async fn taken_back_at_once(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// Goal: shipping is away for longer than the saga waits. It then finds the request and the message
-/// that takes it back, and leaves no parcel on its way; its late reply changes nothing. Oracle: the
-/// books.
+/// Goal: shipping is unreachable for longer than the saga waits. It then finds the request and the
+/// message that takes it back, and leaves no parcel on its way; its late reply changes nothing.
+/// Oracle: the books.
 async fn taken_back(stage: Stage) -> Outcome {
     let services = Services::start(&stage).await?;
     services.kill(Process::Shipping).await?;

@@ -22,7 +22,7 @@ pub(super) enum Refusal {
     Shipping,
 }
 
-/// Returns `count` orders. Every other one is refused by shipping, the bank or the stock.
+/// Returns `count` orders. Shipping, the bank or the stock refuses every second one.
 pub(super) fn orders(count: i64) -> Vec<Order> {
     let order = |id| {
         let fine = Order { id, cents: 1_000 + id, item: "book", grams: 400, refused_by: None };

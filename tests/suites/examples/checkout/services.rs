@@ -18,9 +18,9 @@ use super::orders::Order;
 use crate::client::send;
 use crate::program::{self, Running};
 
-/// How long other shops wait for one that died.
+/// Time for which other shops wait before they take over the sagas of a dead shop.
 const LEASE_SECONDS: &str = "2";
-/// How long to wait for the shop's answer.
+/// Maximum wait for the shop's answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A process that can be killed.
@@ -43,8 +43,8 @@ pub(super) struct Services {
     pub(super) shop: Database<Postgres>,
     pub(super) bank_book: Database<Postgres>,
     pub(super) shipping: Database<Postgres>,
-    /// Proxy in front of the bank, which gets another port with every start. `counter` is the same
-    /// for the shop.
+    /// Proxy in front of the bank, which gets another port with every start. `counter` is the proxy
+    /// in front of the shop.
     pub(super) bank: Proxy,
     counter: Proxy,
     queues: [(&'static str, String); 2],
