@@ -1,9 +1,9 @@
-//! Connections to brokers and databases over TLS: whom they trust, whom they refuse, and that
-//! messages pass.
+//! Connections to brokers and databases over TLS: the servers that they trust or refuse, and the
+//! messages that pass over them.
 //!
 //! `verifying` puts a server with a certificate of the test's choice in front of each service.
 //! `services` uses the services' own TLS, which `cargo xtask services` sets up. `plaintext` shows
-//! what is refused without TLS. `renewing` replaces certificates while they are in use.
+//! the refusals without TLS. `renewing` replaces certificates while they are in use.
 
 mod places;
 mod plaintext;

@@ -8,7 +8,7 @@ use outbox::log::{LogOptions, RelayName};
 use tests::tls::Opening;
 use tests::{Backend, Database, Failure, Stage};
 
-/// Long enough for a handshake on a loaded machine, short enough to wait for a refusal.
+/// Long enough for a handshake on a loaded machine, but short enough to wait for a refusal.
 const PATIENCE_MS: u64 = 60_000;
 
 /// Certificates to trust and to present.
@@ -34,7 +34,7 @@ pub(crate) enum Place {
     Sqs,
 }
 
-/// The reason why an attempt failed.
+/// The failure of an attempt.
 #[derive(Debug)]
 pub(crate) struct Refused {
     pub(crate) fault: Fault,
@@ -128,8 +128,8 @@ pub(crate) fn sqs_config(port: u16, trust: &Trust) -> sqs::Config {
     }
 }
 
-/// Returns the relay's URL of a database at this port, over TLS with the server's identity
-/// verified.
+/// Returns the relay's URL of a database at this port, over TLS and with verification of the
+/// server's identity.
 pub(crate) fn verified(url: &str, port: u16, trust: &Trust) -> Result<String, Failure> {
     let (head, database) = url.rsplit_once('/').ok_or("a URL without a database")?;
     let (user, _) = head.rsplit_once('@').ok_or("a URL without a user")?;

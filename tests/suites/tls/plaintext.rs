@@ -1,5 +1,5 @@
-//! Refusals without TLS, and the warning where plaintext is allowed. Nothing is sent: the other
-//! machine's address is reserved for documentation (RFC 5737).
+//! Refusals without TLS, and the warning where plaintext is allowed. Nothing is sent, because the
+//! remote address is reserved for documentation (RFC 5737).
 
 use libtest_mimic::Trial;
 use tests::relay_process::{Config, relay};
@@ -76,8 +76,9 @@ async fn told_at_the_start(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// Goal: the environment cannot allow what the configuration does not. Oracle: the operator gets
-/// the error, and nothing was sent: a connection to that address would time out instead.
+/// Goal: the environment cannot allow something that the configuration does not. Oracle: the
+/// operator gets the error, and nothing was sent: a connection to that address would time out
+/// instead.
 async fn aws_environment(stage: Stage) -> Outcome {
     let section = SQS.replace("endpoint_url = \"http://192.0.2.1\"\n", "");
     let section = section.replace("access_key_id = \"k\"\nsecret_access_key = \"s3cret\"\n", "");

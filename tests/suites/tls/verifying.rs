@@ -75,7 +75,7 @@ async fn without_tls(stage: Stage, place: Place) -> Outcome {
     let authority = Authority::new()?;
     let target = place.target()?;
     let port = match place {
-        // The server itself may offer TLS. This stand-in refuses it.
+        // The server itself may offer TLS, but this stand-in refuses it.
         Place::Postgres => plain_postgres(&stage, target).await?,
         _ => target.rsplit_once(':').ok_or("no port")?.1.parse()?,
     };
