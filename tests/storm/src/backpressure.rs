@@ -1,7 +1,7 @@
 //! Producers are held back while consumers are far behind.
 //!
-//! Without it a long storm measures the machine: whatever producers enqueue faster than the machine
-//! can carry is still in flight at the end, and there is no verdict.
+//! Without backpressure a long storm measures the machine. Messages that producers enqueue faster
+//! than the machine can process them are still in flight at the end, and there is no verdict.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,14 +17,14 @@ use crate::stage::Stage;
 /// Maximum number of messages without an effect, counted for each consumer, before producers are
 /// held back. The backlog of an outage of half a minute stays below it.
 const BEHIND_MAX: u64 = 10_000;
-/// Producers go on once the backlog is at or below `BEHIND_MAX` divided by this.
+/// Producers continue once the backlog is at most `BEHIND_MAX` divided by this number.
 const RELEASE_SHARE: u64 = 2;
-/// Minimum time between two looks.
+/// Minimum time between two checks of the backlog.
 const LOOK: Duration = Duration::from_secs(2);
-/// Pause after a look, as a multiple of the time that the look took: looking takes at most a tenth
-/// of the time.
+/// Pause after a check, as a multiple of its duration, so that checks use at most a tenth of the
+/// time.
 const LOOK_SHARE: u32 = 9;
-/// How often a producer that is held back asks again.
+/// Interval at which a producer that is held back checks again.
 const ASK: Duration = Duration::from_millis(100);
 
 /// Returns the path of the file in the storm's folder whose presence holds producers back.
@@ -51,13 +51,14 @@ impl Backpressure {
         Duration::from_millis(self.millis.load(Ordering::Relaxed))
     }
 
-    /// Watches the backlog for as long as it is polled. Afterwards [`release`] lets producers go.
+    /// Watches the backlog for as long as it is polled. Afterwards [`release`] lets producers
+    /// continue.
     pub(crate) async fn watch(self: Arc<Self>, plot: Plot, stage: Arc<Stage>) {
         let order = order(&plot.folder);
         let mut looked_at = Instant::now();
         loop {
             let began = Instant::now();
-            // While a server is away, nothing is known and nothing changes.
+            // While a server is unreachable, the backlog is unknown and nothing changes.
             if let Ok(pending) = read::pending(&plot, &stage).await {
                 let written = if must_wait(order.exists(), pending.undecided) {
                     std::fs::write(&order, [])
@@ -78,7 +79,7 @@ impl Backpressure {
     }
 }
 
-/// Lets producers go.
+/// Lets producers continue.
 ///
 /// # Errors
 /// The order cannot be removed.

@@ -29,10 +29,10 @@ enum Command {
     /// Run a storm over each pair. Exit code 0: everything held; 1: something is broken; 2: a storm
     /// could not run; 3: no verdict, because something was still in flight.
     Run(Run),
-    /// A producer, in a process of its own.
+    /// A producer, in its own process.
     #[command(hide = true)]
     Producer { task: PathBuf },
-    /// A consumer, in a process of its own.
+    /// A consumer, in its own process.
     #[command(hide = true)]
     Consumer { task: PathBuf },
     /// A process that starts sagas.
@@ -107,17 +107,18 @@ enum Output {
     Json,
 }
 
-/// Maximum number of operations in one storm, so that the checker can hold them all in memory.
+/// Maximum number of operations in one storm. The checker holds all of them in memory.
 const OPERATIONS_MAX: f64 = 400_000.0;
 /// The exit code if a storm could not run.
 const NOT_RUN: u8 = 2;
-/// Number of workers over all producers.
+/// Number of workers of all producers together.
 const WORKERS: f64 = 12.0;
 
 impl Cli {
     /// Runs the command.
     ///
-    /// There is no result.
+    /// # Errors
+    /// The command has no result.
     pub async fn execute(self) -> Result<ExitCode, Failure> {
         match self.command {
             Command::Run(run) => run.execute().await,
@@ -241,7 +242,7 @@ fn chosen<T: ValueEnum + Clone>(given: &[T]) -> Vec<T> {
     if given.is_empty() { T::value_variants().to_vec() } else { given.to_vec() }
 }
 
-/// Returns the code of the worst result: broken, not run, no verdict.
+/// Returns the code of the worst result. The order is: broken, not run, no verdict.
 fn exit_code(verdicts: &[StormVerdict], is_whole: bool) -> u8 {
     let any = |verdict: StormVerdict| verdicts.contains(&verdict).then(|| verdict.exit_code());
     let not_run = (!is_whole).then_some(NOT_RUN);

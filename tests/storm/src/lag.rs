@@ -1,5 +1,5 @@
-//! Whether the system catches up once everything is healed, while producers go on at their own
-//! rate. Pure.
+//! Checks that the system catches up after everything is healed, while producers continue at their
+//! own rate. Pure.
 
 use std::fmt;
 use std::time::Duration;
@@ -22,28 +22,29 @@ pub struct LagSeries {
     pub samples: Vec<LagSample>,
     /// When producers stopped.
     pub producers_ended: Duration,
-    /// When the lag has to be gone, unless it never stands still; see [`LagSeries::producers_end`].
+    /// The time by which the lag has to be gone, unless it keeps falling; see
+    /// [`LagSeries::producers_end`].
     pub limit: Duration,
-    /// The longest time for which it may stand still.
+    /// The longest time for which the lag may stand still.
     pub reaction: Duration,
     /// The longest time for which relays may publish nothing.
     pub relay_pause: Duration,
 }
 
-/// Effects of one message: one for each of two consumers.
+/// Effects of one message. Each of two consumers has one.
 const EFFECTS: f64 = 2.0;
 /// A factor; see [`LagSeries::slack`].
 const SLACK: u32 = 4;
-/// Fewer held entries than this are normal.
+/// Minimum number of held entries that counts as a problem. Fewer are normal.
 const HELD_MANY: u64 = 100;
 /// Maximum number of lines shown of a series.
 const SHOWN: usize = 20;
 
 impl LagSeries {
-    /// Notes that producers stop, and derives the time by which the lag has to be gone. The backlog
-    /// at the healing of the last fault drains at the rate of producers, besides their new
-    /// messages. Nothing else may take longer than the deliberate pauses. A machine with other work
-    /// is slower, but then the lag still goes down all the time.
+    /// Records that producers stop, and derives the time by which the lag has to be gone. The
+    /// backlog at the healing of the last fault drains at the rate of producers, in addition to
+    /// their new messages. All other delays together may only be as long as the deliberate pauses.
+    /// A machine with other work is slower, but then the lag still falls all the time.
     pub fn producers_end(&mut self, at: Duration, reaction: Duration, relay_pause: Duration) {
         let lag = |sample: &LagSample| sample.pending.lag() as f64 / EFFECTS;
         let (first, last) = (self.samples.first(), self.samples.last());
@@ -57,15 +58,15 @@ impl LagSeries {
         self.limit = at + reaction + Duration::from_secs_f64(backlog / per_second);
     }
 
-    /// Returns when there was no lag for the first time after producers had stopped.
+    /// Returns the first time without a lag after producers had stopped.
     #[must_use]
     pub fn caught_up(&self) -> Option<Duration> {
         let after = self.samples.iter().filter(|sample| sample.at >= self.producers_ended);
         after.filter(|sample| sample.pending.lag() == 0).map(|sample| sample.at).next()
     }
 
-    /// Returns how much later the lag may be gone because the machine was busy: a multiple of the
-    /// longest pause between two looks, each of which is a few short queries.
+    /// Returns the extra time that a busy machine gets until the lag must be gone. It is a multiple
+    /// of the longest pause between two samples, each of which is a few short queries.
     fn slack(&self) -> Duration {
         let times = self.samples.iter().map(|sample| sample.at);
         let pauses = times.clone().skip(1).zip(times).map(|(next, last)| next.saturating_sub(last));
@@ -89,7 +90,7 @@ impl LagSeries {
         longest
     }
 
-    /// Returns what is wrong, if entries stayed held while producers went on: those that were held
+    /// Returns the problem if entries stayed held while producers continued: entries that were held
     /// after the longest pause of relays did not drain. A short storm ends before that.
     fn held_under_load(&self) -> Option<String> {
         let mut judged = self
@@ -108,7 +109,7 @@ impl LagSeries {
         })
     }
 
-    /// Returns what is wrong, if the lag was not gone in time and stood still, or if entries stayed
+    /// Returns the problem if the lag was not gone in time and stood still, or if entries stayed
     /// held.
     #[must_use]
     pub fn breach(&self) -> Option<String> {
@@ -152,8 +153,8 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// Makes a series with these lags, one a second. Producers send 100 messages a second and stop
-    /// after ten seconds.
+    /// Returns a series with these lags, one a second. Producers send 100 messages a second and
+    /// stop after ten seconds.
     fn series(lags: &[u64]) -> LagSeries {
         let mut series = LagSeries::default();
         for (second, lag) in (0..).zip(lags) {
@@ -191,8 +192,8 @@ mod tests {
         assert!(series.caught_up() > Some(series.limit * 2) && series.breach().is_none());
     }
 
-    /// Makes a series with these held entries, one a second while producers go on, and returns what
-    /// is wrong with it.
+    /// Builds a series with these held entries, one a second while producers continue. Returns the
+    /// problem that it finds.
     fn held(looks: &[u64]) -> Option<String> {
         let mut series = LagSeries::default();
         for (second, held) in (0..).zip(looks) {
@@ -234,7 +235,7 @@ mod tests {
         let mut series = series(&[2_000; 41]);
         let gone = LagSample { at: SECOND * 60, pending: Pending::default() };
         series.samples.push(gone);
-        // There was no look for 20 seconds.
+        // The series has no sample for 20 seconds.
         assert_eq!(series.breach(), None);
         series.samples.splice(
             41..41,

@@ -1,8 +1,8 @@
 //! A storm: producers, relays, consumers and saga workers in separate processes, real services, and
 //! random faults. Then everything is healed and read with plain clients, and the [checker] decides
-//! what held.
+//! which promises held.
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! |---|---|
 //! | [`cli`] | the command line |
 //! | [`run`] | one storm from its first process to its verdict |
@@ -11,7 +11,7 @@
 //! | [`setup`] | sets up the stage |
 //! | [`load`] | the work of producers |
 //! | [`consume`] | the work of consumers |
-//! | [`sagas`] | sagas over services of their own |
+//! | [`sagas`] | sagas over their own services |
 //! | [`journal`] | the journals of processes and faults |
 //! | [`topic_reader`], [`read`] | readers of the final state |
 //! | `settle`, [`lag`], [`waits`] | from the last healed fault until everything has arrived |

@@ -1,4 +1,4 @@
-//! The storm's program; `cargo xtask storm` starts the services, builds it and runs it.
+//! The storm's program. `cargo xtask storm` starts the services, builds the program and runs it.
 
 use std::process::ExitCode;
 

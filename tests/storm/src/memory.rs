@@ -13,9 +13,9 @@ use crate::stage::{Role, Stage};
 /// The memory of a process at some time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 pub struct MemorySample {
-    /// When it was sampled: see [`crate::clock`].
+    /// The time of the sample; see [`crate::clock`].
     pub at: u64,
-    /// Resident memory now, in KiB.
+    /// Current resident memory, in KiB.
     pub resident_kib: u64,
     /// The peak of resident memory in this process's life, in KiB.
     pub peak_kib: u64,
@@ -38,7 +38,7 @@ const UNOPTIMISED_MIB: u64 = 32;
 /// Maximum number of lines shown of a series.
 const SHOWN: usize = 20;
 
-/// Returns the maximum for a process of this role, in MiB; `None` for a role without a bound.
+/// Returns the maximum for a process of this role in MiB, or `None` for a role without a bound.
 #[must_use]
 pub fn limit_mib(role: Role) -> Option<u64> {
     let unoptimised = if cfg!(debug_assertions) { UNOPTIMISED_MIB } else { 0 };
@@ -61,8 +61,8 @@ pub(crate) async fn watch(stage: Arc<Stage>, series: Arc<std::sync::Mutex<Memory
     }
 }
 
-/// Parses `/proc/<pid>/status`. `None` for a process that has just ended: it has no memory any
-/// more.
+/// Parses `/proc/<pid>/status`. Returns `None` for a process that has just ended and no longer has
+/// memory.
 fn sample(status: &str, at: u64) -> Option<MemorySample> {
     let kib = |field: &str| {
         let line = status.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'))?;

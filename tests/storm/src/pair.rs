@@ -28,7 +28,7 @@ pub enum BrokerKind {
     Sqs,
     /// SQS, FIFO queues.
     SqsFifo,
-    /// Kafka inside the storm's process: it persists nothing, but its errors can be chosen.
+    /// Kafka inside the storm's process. It persists nothing, but the test can choose its errors.
     MockKafka,
 }
 
@@ -39,9 +39,9 @@ impl BrokerKind {
         self != Self::Sqs
     }
 
-    /// Returns the number of partitions of a topic, such that keys spread over them and share them.
-    /// The mock cluster keeps some 5 MiB of each partition and drops the rest, so half an hour
-    /// needs more of them.
+    /// Returns the number of partitions of a topic. Keys must spread over the partitions and also
+    /// share them. The mock cluster keeps some 5 MiB of each partition and drops the rest, so half
+    /// an hour needs more partitions.
     #[must_use]
     pub fn partitions(self) -> u16 {
         if self == Self::MockKafka { 24 } else { 6 }
@@ -87,14 +87,14 @@ impl fmt::Display for Pair {
 }
 
 impl Pair {
-    /// Mixes the pair into a seed, so that each pair gets another one.
+    /// Mixes the pair into a seed, so that each pair gets a different one.
     #[must_use]
     pub fn mix(self, seed: u64) -> u64 {
         let number = (self.database as u64) << 8 | self.broker as u64;
         seed ^ number.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
     }
 
-    /// Returns its name in the form of a part of a file name.
+    /// Returns the name of the pair as a part of a file name.
     #[must_use]
     pub fn slug(self) -> String {
         self.to_string().replace(" × ", "-")

@@ -10,9 +10,9 @@ use crate::clock;
 pub struct Phase {
     /// The phase.
     pub name: &'static str,
-    /// When it began: see [`crate::clock`].
+    /// The time at which the phase began; see [`crate::clock`].
     pub began_at: u64,
-    /// The same on the wall clock, as in logs.
+    /// The same time on the wall clock, as in logs.
     pub began_at_utc: String,
 }
 

@@ -51,7 +51,7 @@ impl Progress {
         self.bar.set_message(name.to_owned());
     }
 
-    /// Shows the present phase.
+    /// Shows the current phase.
     pub fn phase(&self, what: &'static str) {
         self.bar.set_message(what);
         if self.lines {

@@ -22,9 +22,9 @@ use crate::verdict::{Ending, Grounds, StormVerdict};
 /// Numbers of one storm.
 #[derive(Debug, Clone, Default, serde::Serialize)]
 pub struct Counts {
-    /// Operations whose client got the answer that they are done.
+    /// Operations that were reported to their client as done.
     pub operations_ok: usize,
-    /// Operations whose client got the answer that they failed.
+    /// Operations that were reported to their client as failed.
     pub operations_failed: usize,
     /// Operations whose client got no answer.
     pub operations_unknown: usize,
@@ -32,11 +32,11 @@ pub struct Counts {
     pub messages: usize,
     /// Messages that are gone because the database went back.
     pub forgotten: usize,
-    /// Parked entries in the end.
+    /// Parked entries at the end.
     pub parked: usize,
     /// Messages at the broker, copies included; for SQS, deliveries.
     pub published: usize,
-    /// Copies among these.
+    /// Number of copies among the published messages.
     pub copies: usize,
     /// Deliveries to consumers.
     pub deliveries: usize,
@@ -46,11 +46,11 @@ pub struct Counts {
     pub duplicates_suppressed: usize,
     /// Open dead letters, over all consumers.
     pub dead_letters: usize,
-    /// How often the operator requeued dead messages while faults were injected.
+    /// Number of requeues of dead messages by the operator while faults were injected.
     pub requeues: usize,
     /// Requeues that failed.
     pub requeues_failed: usize,
-    /// How often a process was started.
+    /// Number of process starts.
     pub process_starts: u64,
     /// Sagas that ran to their end.
     pub sagas_finished: usize,
@@ -69,11 +69,11 @@ pub struct PairReport {
     pub seed: u64,
     /// The duration of the whole storm.
     pub seconds: f64,
-    /// Its phases.
+    /// The phases of the storm.
     pub phases: Vec<Phase>,
     /// Numbers.
     pub counts: Counts,
-    /// How waiting ended.
+    /// The end of the wait for everything to arrive.
     pub ending: Ending,
     /// The messages still in flight when every process had ended.
     pub pending: Pending,
@@ -83,7 +83,7 @@ pub struct PairReport {
     pub unapplied: Vec<Unapplied>,
     /// Roles with a process that did not end when it was asked to.
     pub unruly: Vec<&'static str>,
-    /// For how long producers were held back because consumers were far behind.
+    /// Time for which producers were held back because consumers were far behind.
     pub held_back: Duration,
     /// The messages in flight after the last fault was healed.
     pub lag: LagSeries,
@@ -101,11 +101,13 @@ pub struct PairReport {
     pub folder: PathBuf,
 }
 
-/// The file in a storm's folder with the report for people, or with the reason why there is none.
+/// The file in a storm's folder with the report for people, or with the reason why there is no
+/// report.
 pub(crate) const TEXT_FILE: &str = "report.txt";
 /// Maximum number of breaches that are shown in full.
 const BREACHES_SHOWN: usize = 3;
-/// A fault that was healed less than this before a breach began is named with it, in microseconds.
+/// A fault is named with a breach if it was healed less than this time before the breach began, in
+/// microseconds.
 const BEFORE: u64 = 20_000_000;
 
 impl PairReport {
@@ -121,7 +123,7 @@ impl PairReport {
         })
     }
 
-    /// Lists problems besides broken promises.
+    /// Lists problems other than broken promises.
     fn misbehaviour(&self) -> Vec<String> {
         let unruly = self.unruly.iter().map(|role| format!("a {role} did not end when it was asked to"));
         let Counts { copies, .. } = self.counts;
@@ -130,7 +132,7 @@ impl PairReport {
         unruly.chain(self.lag.breach()).chain(self.memory.breaches()).chain(seen_twice).collect()
     }
 
-    /// Returns how often each fault was injected, and how often it could not be.
+    /// Returns for each fault the number of successful and of failed injections.
     #[must_use]
     pub fn injected(&self) -> BTreeMap<&'static str, (usize, usize)> {
         let mut injected: BTreeMap<_, (usize, usize)> = BTreeMap::new();
@@ -150,7 +152,7 @@ impl PairReport {
     /// Returns the report for machines.
     ///
     /// # Errors
-    /// The report has no form in JSON.
+    /// The report cannot be represented in JSON.
     pub fn json(&self) -> Result<serde_json::Value, Failure> {
         let mut report = serde_json::to_value(self)?;
         report["verdict"] = serde_json::to_value(self.verdict())?;

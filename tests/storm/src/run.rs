@@ -41,7 +41,7 @@ pub struct Options {
     pub length: Duration,
     /// The pause between two operations of one worker of a producer.
     pub pause: Duration,
-    /// The only faults to inject; all, if empty.
+    /// The faults to inject, or all faults if the list is empty.
     pub faults: Vec<String>,
     /// Whether the inbox's guard is on.
     pub guarded: bool,
@@ -49,7 +49,7 @@ pub struct Options {
     pub transactional: bool,
     /// Whether databases, topics and queues are kept.
     pub keep: bool,
-    /// The folder below which each storm has its own.
+    /// The parent folder of the storms' own folders.
     pub folder: PathBuf,
     /// The programs to run.
     pub programs: Programs,
@@ -61,13 +61,14 @@ pub struct Options {
 const WARM_UP: Duration = Duration::from_secs(2);
 /// Timeout for an orderly end of a process: longer than a producer waits for an operation.
 const STOP: Duration = Duration::from_secs(60);
-/// For how long producers go on after the last fault was healed: a part of the storm's length,
-/// within these bounds.
+/// Time for which producers continue after the last fault was healed. It is a part of the storm's
+/// length, within these bounds.
 const RECOVERY: std::ops::RangeInclusive<Duration> = Duration::from_secs(3)..=Duration::from_secs(20);
-/// For how long the operator tries to requeue dead messages.
+/// Maximum time for which the operator tries to requeue dead messages.
 const REQUEUE: Duration = Duration::from_secs(120);
 /// The interval at which the operator requeues dead messages while faults are injected. Without
-/// that, every key of a long storm ends behind a dead message, and no process has anything to do.
+/// these requeues, every key of a long storm would end behind a dead message, and the processes
+/// would be idle.
 const OPERATOR: Duration = Duration::from_secs(30);
 
 /// The word for every fault, including those that are injected only on request.
@@ -95,7 +96,7 @@ pub fn planned(pair: Pair, options: &Options) -> Vec<PlannedFault<Duration>> {
     over_time(pair.mix(options.seed), &kinds, options.length)
 }
 
-/// Runs a storm over one pair, until it is over or asked to stop.
+/// Runs a storm over one pair, until it ends or is stopped.
 ///
 /// # Errors
 /// There is no verdict: a server is missing, or something could not be healed or read.
@@ -196,7 +197,8 @@ impl Storm<'_> {
         sleep(WARM_UP).await;
         phases.begin("faults");
         let backpressure = Arc::new(Backpressure::default());
-        // In a separate task: its looks take long, and faults are injected on time.
+        // A separate task watches, because its checks take long, and faults must be injected on
+        // time.
         let mut holding = JoinSet::new();
         holding.spawn(Arc::clone(&backpressure).watch(plot.clone(), Arc::clone(stage)));
         let records = tokio::select! {
@@ -219,7 +221,7 @@ impl Storm<'_> {
         self.progress.phase("waiting until everything has arrived");
         self.requeue().await?;
         let mut ending = settling.until_quiet(due_by).await?;
-        // A relay may still publish: consumers stop last.
+        // Consumers stop last, because a relay may still publish.
         self.stop(Role::Relay, &mut unruly).await;
         if ending == Ending::Quiet {
             ending = settling.until_quiet(due_by).await?;
@@ -236,7 +238,8 @@ impl Storm<'_> {
         if records.iter().any(is_unfair) {
             (topic_reader.ordered, topic_reader.complete) = (false, false);
         }
-        // Any other broker that removes messages is its operator's mistake, and is judged.
+        // Only for the mock cluster is this expected. On any other broker, removed messages are a
+        // mistake of the operator, and count against it.
         let removed_unread = plot.pair.broker == BrokerKind::MockKafka && has_removed_unread(&plot.folder)?;
         let facts = Facts { settled: ending.is_final() && !removed_unread, topic_read: topic_reader };
         let history = read::history(plot, stage, facts).await?;
@@ -303,7 +306,7 @@ impl Storm<'_> {
     async fn operate(&self) {
         loop {
             sleep(OPERATOR).await;
-            // Messages that are refused now are requeued the next time.
+            // Messages that the broker refuses now are requeued the next time.
             let asked = timeout(OPERATOR, self.requeue_once()).await;
             let done = matches!(asked, Ok(Ok(output)) if output.status.success());
             self.requeues[usize::from(done)].fetch_add(1, Relaxed);
@@ -311,7 +314,7 @@ impl Storm<'_> {
     }
 
     /// Requeues dead messages, as an operator does when the broker accepts larger messages again.
-    /// Repeats it until it succeeds or [`REQUEUE`] is over.
+    /// Repeats this until it succeeds or [`REQUEUE`] is over.
     async fn requeue(&self) -> Result<(), Failure> {
         // The server may still be recovering from the last fault.
         let deadline = Instant::now() + REQUEUE;
@@ -358,7 +361,7 @@ impl Storm<'_> {
         let ended = |state| runs.iter().filter(|run| run.state == state).count();
         let [failed, succeeded] = self.requeues.each_ref().map(|count| count.load(Relaxed));
         let effects_of_sagas = sagas.map_or(&[][..], |sagas| &sagas.effects);
-        // Where one reader applies a message under two names, one delivery serves both.
+        // Where one reader applies a message under two names, one delivery is enough for both.
         let readers = if self.plot.pair.broker.is_sqs() { 2 } else { 1 };
         Ok(Counts {
             operations_ok: told(Outcome::Ok),

@@ -1,5 +1,5 @@
-//! From the last healed fault to the end: producers go on for a while, then everything in flight
-//! arrives.
+//! The time from the last healed fault to the end: producers continue for a while, then everything
+//! in flight arrives.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -17,19 +17,19 @@ use crate::topic_reader;
 use crate::verdict::Ending;
 use crate::waits;
 
-/// Timeout for everything to arrive, as long as something moves.
+/// Timeout for everything to arrive, as long as any of it moves.
 const MOVING_MAX: Duration = Duration::from_secs(1_800);
-/// Time without movement after which the end is quiet: redeliveries have come by then.
+/// Time without movement after which the end is quiet. Redeliveries have arrived by then.
 const STILL: Duration = Duration::from_secs(2);
-/// Minimum time between two looks.
+/// Minimum time between two checks.
 const LOOK: Duration = Duration::from_millis(500);
-/// Pause after a look, as a multiple of the time that the look took: looking takes at most a fifth
-/// of the time. A long storm has many messages to look through.
+/// Pause after a check, as a multiple of its duration, so that checks use at most a fifth of the
+/// time. A long storm has many messages to check.
 const LOOK_SHARE: u32 = 4;
 /// Timeout for a server that does not answer yet.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Watches what is in flight, and keeps its samples.
+/// Watches the messages in flight, and keeps its samples.
 pub(crate) struct Settling<'a> {
     plot: &'a Plot,
     stage: &'a Stage,
@@ -44,7 +44,7 @@ impl<'a> Settling<'a> {
         Self { plot, stage, progress, healed_at: Instant::now(), series: LagSeries::default() }
     }
 
-    /// Watches while producers go on.
+    /// Watches while producers continue.
     ///
     /// # Errors
     /// A server does not answer.
@@ -57,13 +57,13 @@ impl<'a> Settling<'a> {
         Ok(())
     }
 
-    /// Notes that producers have stopped.
+    /// Records that producers have stopped.
     pub(crate) fn producers_ended(&mut self) {
         self.series.producers_end(self.healed_at.elapsed(), waits::reaction(), waits::relay_pause());
     }
 
-    /// Waits until nothing is in flight, or nothing that is moves. It waits for scheduled messages
-    /// until `due_by`.
+    /// Waits until nothing is in flight, or everything in flight has stopped moving. It waits for
+    /// scheduled messages until `due_by`.
     ///
     /// # Errors
     /// A server does not answer.
@@ -112,7 +112,7 @@ impl<'a> Settling<'a> {
     }
 }
 
-/// Returns the size of all consumers' journals in bytes: it grows with each delivery.
+/// Returns the total size of all consumers' journals in bytes. It grows with each delivery.
 fn received_bytes(plot: &Plot, stage: &Stage) -> u64 {
     let size = |path: PathBuf| std::fs::metadata(path).map_or(0, |file| file.len());
     topic_reader::journals(plot, stage).into_iter().map(size).sum()

@@ -8,16 +8,16 @@ use crate::read::Pending;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Ending {
-    /// Nothing was in flight any more.
+    /// Nothing was in flight.
     Quiet,
-    /// Something was in flight, and nothing moved for longer than every deliberate pause.
+    /// Messages were in flight, and nothing moved for longer than every deliberate pause.
     Stalled,
-    /// Something still moved when the time was over.
+    /// Messages still moved when the time was over.
     Moving,
 }
 
 impl Ending {
-    /// Returns whether messages in flight stay where they are, so that they can be judged.
+    /// Returns whether messages in flight no longer move, so that they can be judged.
     #[must_use]
     pub fn is_final(self) -> bool {
         self != Self::Moving
@@ -28,7 +28,7 @@ impl Ending {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum StormVerdict {
-    /// Everything that is checked held.
+    /// Every checked promise held.
     Holds,
     /// Something is wrong, and the report shows it.
     Broken,
@@ -36,10 +36,10 @@ pub enum StormVerdict {
     NoVerdict,
 }
 
-/// The facts on which the verdict rests.
+/// The facts on which the verdict is based.
 #[derive(Debug, Clone, Copy)]
 pub struct Grounds<'a> {
-    /// How waiting ended.
+    /// The end of the wait for everything to arrive.
     pub ending: Ending,
     /// The messages still in flight when every process had ended.
     pub pending: Pending,
@@ -49,7 +49,8 @@ pub struct Grounds<'a> {
     /// time.
     pub misbehaved: bool,
     /// Whether the broker removed messages before a consumer had read them. The mock cluster does
-    /// that, because it keeps some 5 MiB of a partition. Then missing effects are no breach.
+    /// that, because it keeps some 5 MiB of a partition. In that case missing effects are not a
+    /// breach.
     pub removed_unread: bool,
 }
 
@@ -147,7 +148,7 @@ mod tests {
         ] {
             assert_eq!(decide(Ending::Moving, pending), StormVerdict::NoVerdict, "{pending}");
             assert_eq!(decide(Ending::Quiet, pending), StormVerdict::NoVerdict, "{pending}");
-            // Longer than every deliberate pause.
+            // The wait was longer than every deliberate pause.
             assert_eq!(decide(Ending::Stalled, pending), StormVerdict::Broken, "{pending}");
         }
     }
@@ -167,7 +168,7 @@ mod tests {
     fn every_verdict_has_an_exit_code_of_its_own() {
         let codes =
             [StormVerdict::Holds, StormVerdict::Broken, StormVerdict::NoVerdict].map(StormVerdict::exit_code);
-        // 2 stands for a storm that could not run.
+        // Code 2 means that a storm could not run.
         assert_eq!(codes, [0, 1, 3]);
     }
 }

@@ -1,4 +1,4 @@
-//! How long parts of the system may wait once everything is healed. Pure.
+//! Maximum waits of the parts of a healed system. Pure.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::load::DELAY_MAX;
 use crate::setup::{HEARTBEAT, LEASE, RETRY_MAX};
 
 /// Returns the longest time in which relays may publish nothing once everything is healed: the
-/// lease of a dead one, and its successor's last retry.
+/// lease of a dead relay, plus its successor's last retry.
 #[must_use]
 pub fn relay_pause() -> Duration {
     LEASE * 2 + RETRY_MAX
@@ -22,21 +22,22 @@ pub fn relay_pause() -> Duration {
 pub fn reaction() -> Duration {
     // A dead reader is detected by its group, or by two missing heartbeats.
     let readers = (SESSION * 2).max(HEARTBEAT * 2);
-    // A message whose handler hangs, fails and gets the message again, for the maximum number of
-    // attempts.
+    // A message's handler hangs and fails, and the message is delivered again, for the maximum
+    // number of attempts.
     let handler = (HANG + VISIBILITY_TIMEOUT) * ATTEMPTS_MAX;
     relay_pause() + readers + handler + ACQUIRE
 }
 
-/// Returns for how long nothing may move until what is still in flight counts as lost: twice the
+/// Returns the time without movement after which messages in flight count as lost. It is twice the
 /// [`reaction`], because the machine may have other work.
 #[must_use]
 pub fn stalled() -> Duration {
     reaction() * 2
 }
 
-/// Returns when the last scheduled message is due at the latest, in microseconds of
-/// [`crate::clock`]. A producer whose wall clock was ahead schedules messages later by that much.
+/// Returns the latest time at which the last scheduled message is due, in microseconds of
+/// [`crate::clock`]. A producer whose wall clock was ahead schedules messages later by that
+/// difference.
 #[must_use]
 pub fn due_by(producers_ended_at: u64, length: Duration, records: &[Record]) -> u64 {
     let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);

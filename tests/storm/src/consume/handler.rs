@@ -1,4 +1,4 @@
-//! Applies messages, and fails where a message asks for it.
+//! Applies messages, and fails where a message requests it.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,7 +15,7 @@ use crate::content::HEADER_PREFIX;
 use crate::load::{Hint, Payload};
 use crate::workload::{Effect, Workload};
 
-/// Longer than the visibility timeout of a message, and than a lease.
+/// Duration of a hang: longer than the visibility timeout of a message, and than a lease.
 pub(crate) const HANG: Duration = Duration::from_secs(6);
 
 /// Returns the tenant whose account a message touches.
@@ -31,11 +31,11 @@ pub(super) struct Apply<DB: Workload> {
     pub(super) known: Known,
 }
 
-/// The messages that have failed or hung in this process before.
+/// The messages that have failed or hung in this process.
 #[derive(Debug, Default)]
 pub(super) struct Known {
     ids: Mutex<HashSet<MessageId>>,
-    /// Whether a handler of this process has hung before.
+    /// Whether a handler of this process has hung.
     has_hung: AtomicBool,
 }
 
@@ -47,8 +47,8 @@ impl Known {
 
 impl<DB: Workload> Apply<DB> {
     /// Returns whether the handler hangs on this message. On SQLite a hanging handler keeps every
-    /// consumer from writing. So after the first time in a process few messages hang there, or the
-    /// other consumers would never have a turn.
+    /// consumer from writing. So after the first hang, few messages hang in the same process;
+    /// otherwise the other consumers would never get a turn.
     fn hangs(&self, id: MessageId) -> bool {
         const SQLITE_SHARE: u128 = 32;
         let has_hung = || self.known.has_hung.swap(true, Ordering::Relaxed);
@@ -76,7 +76,7 @@ impl<DB: Workload> Handler<DB> for Apply<DB> {
                 Admission::Duplicate(_) => {}
             }
         }
-        // After the effect, so that there is something to roll back.
+        // The failure comes after the effect, so that there is something to roll back.
         match payload.hint {
             Some(Hint::FailOnce) if self.known.is_first_time(message.id) => {
                 Err(HandlerError::retry("it fails for the first time"))

@@ -1,8 +1,8 @@
 //! Consumers.
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! |---|---|
-//! | `handler` | applies messages, and fails where a message asks for it |
+//! | `handler` | applies messages, and fails where a message requests it |
 //! | `process` | the process of a consumer |
 
 mod handler;

@@ -21,20 +21,20 @@ use harness::journal::{Journal, Journaled};
 /// The task of a consumer process.
 #[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
 pub struct ConsumerTask {
-    /// Where the inbox is.
+    /// The database of the inbox.
     pub database: String,
-    /// The subscription that it reads.
+    /// The subscription that the consumer reads.
     pub broker: BrokerAddress,
     /// The consumer's name.
     pub consumer: String,
-    /// A second name under which every message is applied in the same transaction. Used where a
-    /// message goes to one reader only.
+    /// A second name under which every message is applied in the same transaction. It is used where
+    /// a message goes to only one reader.
     pub also: Option<String>,
-    /// Whether it handles many messages in one transaction.
+    /// Whether the consumer handles many messages in one transaction.
     pub batch: bool,
     /// Whether the inbox's guard is on.
     pub guarded: bool,
-    /// Where it records the messages that it receives.
+    /// The journal of the messages that the consumer receives.
     pub journal: PathBuf,
 }
 
@@ -50,7 +50,8 @@ pub enum BrokerAddress {
         topic: String,
         /// The consumer group.
         group: String,
-        /// The partitions assigned to this reader. None: the group shares them.
+        /// The partitions assigned to this reader. If there are none, the group shares all
+        /// partitions.
         partitions: Vec<u16>,
     },
     /// RabbitMQ.
@@ -69,7 +70,7 @@ pub enum BrokerAddress {
     },
 }
 
-/// Maximum number of messages in a transaction, if there may be more than one.
+/// Maximum number of messages in a transaction that may contain several.
 const BATCH: NonZeroUsize = NonZeroUsize::new(25).unwrap();
 /// Maximum number of unsettled deliveries.
 const PREFETCH: NonZeroUsize = NonZeroUsize::new(100).unwrap();
@@ -78,7 +79,7 @@ const CONCURRENCY: NonZeroUsize = NonZeroUsize::new(4).unwrap();
 /// Maximum number of attempts of a handler.
 pub(crate) const ATTEMPTS_MAX: u32 = 3;
 /// Time until an unsettled SQS message is delivered again. A killed consumer delays its messages by
-/// this long.
+/// this time.
 pub(crate) const VISIBILITY_TIMEOUT: Duration = Duration::from_secs(4);
 /// Time until a Kafka group gives a silent member's partitions to others.
 pub(crate) const SESSION: Duration = Duration::from_secs(6);
@@ -90,7 +91,7 @@ pub(crate) const ACQUIRE: Duration = Duration::from_secs(5);
 /// Runs a consumer until it is told to stop.
 ///
 /// # Errors
-/// The task cannot be used, or the inbox cannot be opened: the process is started again then.
+/// The task cannot be used, or the inbox cannot be opened. The process is then started again.
 pub async fn run(task: ConsumerTask) -> Result<(), Failure> {
     match outbox::connect::dialect_of(&task.database)? {
         migrations::Dialect::Postgres => {

@@ -1,5 +1,5 @@
-//! The wall clock of one process jumps; the monotonic clock does not. It takes libfaketime, a
-//! library that answers in place of the system when the process asks for the time.
+//! The wall clock of one process jumps, but its monotonic clock does not. This needs libfaketime, a
+//! library that replaces the system's answer when the process asks for the time.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -13,20 +13,22 @@ use super::{Fault, FaultKind, Injected, seconds};
 use crate::Failure;
 use crate::stage::{Signal, Stage};
 
-/// The variable with the path of the library; `cargo xtask services faketime` prints it.
+/// Variable with the path of the library. `cargo xtask services faketime` prints it.
 pub const LIBRARY: &str = "OUTBOX_FAKETIME";
 
 /// The fault's name.
 pub(crate) const NAME: &str = "clock-jump";
 
-/// Returns the maximum jump of a clock, either way, in a storm of this length: beyond any lease,
-/// and within what the inbox accepts from the future. A short storm has short jumps, because the
-/// storm must wait for messages that a producer schedules by a clock that is ahead.
+/// Returns the maximum jump of a clock, in either direction, in a storm of this length. It is
+/// longer than any lease, and shorter than the inbox's limit for messages from the future. A short
+/// storm has short jumps, because the storm must wait for messages that a producer schedules by a
+/// clock that is ahead.
 pub(crate) fn jump_max(length: Duration) -> Duration {
     length.clamp(Duration::from_secs(20), Duration::from_secs(240))
 }
 
-/// A fault that makes the wall clock of a random process jump while it runs, and back in the end.
+/// A fault that makes the wall clock of a running process jump, and jump back at the end. The
+/// process is chosen at random.
 #[derive(Debug)]
 pub struct ClockJump {
     library: PathBuf,
@@ -58,7 +60,7 @@ impl ClockJump {
         [
             ("LD_PRELOAD", self.library.display().to_string()),
             ("FAKETIME_TIMESTAMP_FILE", file.display().to_string()),
-            // Reads the file again every second: the clock jumps while the process runs.
+            // The library reads the file every second, so the clock jumps while the process runs.
             ("FAKETIME_CACHE_DURATION", "1".to_owned()),
             ("FAKETIME_DONT_FAKE_MONOTONIC", "1".to_owned()),
         ]
@@ -107,7 +109,7 @@ impl Fault<Stage> for ClockJump {
 }
 
 async fn write(file: &Path, jump: i64) -> Result<(), Failure> {
-    // Written aside and renamed, so that the process never reads half a file.
+    // The file is written under another name and renamed, so the process never reads half a file.
     let aside = file.with_extension("new");
     tokio::fs::write(&aside, format!("{jump:+}\n")).await?;
     tokio::fs::rename(&aside, file).await?;

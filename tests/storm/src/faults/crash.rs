@@ -1,4 +1,4 @@
-//! Processes that end at a named place of their code.
+//! Processes that end at a named place in their code.
 
 use async_trait::async_trait;
 use engine::crash_points::AFTER_CHUNK;

@@ -1,12 +1,12 @@
-//! The faults of a storm: those that it shares with the demo, and its own.
+//! The faults of a storm: faults that it shares with the demo, and its own.
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! |---|---|
-//! | [`crash`] | processes that end at a named place of their code |
+//! | [`crash`] | processes that end at a named place in their code |
 //! | [`clock`] | processes whose wall clock jumps |
-//! | [`servers`] | servers that go away and come back |
+//! | [`servers`] | servers that stop and come back |
 //! | [`pooler`] | a pooler between relays and the database |
-//! | [`database`] | other sessions, and the disk |
+//! | [`database`] | rival sessions, and the disk |
 //! | [`broker`] | the answers of a broker |
 
 pub mod broker;
@@ -27,7 +27,7 @@ pub fn catalogue(pair: Pair) -> Faults<Stage> {
     let mut faults: Faults<Stage> = vec![Box::new(Kill), Box::new(Pause::default())];
     faults.extend(boxed(clock::ClockJump::from_environment()));
     faults.extend(boxed(servers::Server::all(pair)));
-    // There is no connection to a file, nor to a broker inside this process.
+    // A file has no connection, and neither has a broker inside this process.
     if pair.database != DatabaseKind::Sqlite || pair.broker != BrokerKind::MockKafka {
         faults.extend(boxed(tcp::Tcp::all()));
     }
@@ -45,8 +45,8 @@ fn boxed<F: Fault<Stage> + 'static>(
     faults.into_iter().map(|fault| Box::new(fault) as Box<dyn Fault<Stage>>)
 }
 
-/// Returns the faults that this machine does not offer, and why. A report names them; CI requires
-/// that there are none.
+/// Returns the faults that this machine does not offer, with the reasons. A report names them; CI
+/// requires that there are none.
 #[must_use]
 pub fn missing() -> Vec<(&'static str, String)> {
     clock::ClockJump::from_environment().err().map(|why| (clock::NAME, why)).into_iter().collect()

@@ -1,5 +1,5 @@
-//! A pooler between relays and the database: clients take over sessions of others (`PgBouncer`,
-//! pool mode `session`). It outlives the sessions of the server, and ends on its own.
+//! A pooler between relays and the database (`PgBouncer`, pool mode `session`). Clients take over
+//! sessions of others. The pooler outlives the sessions of the server, and can end by itself.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,16 +14,16 @@ use super::{Fault, FaultKind, Injected, millis, seconds};
 use crate::Failure;
 use crate::stage::{Peer, Role, Service, Services, Stage, Wire};
 
-/// The variable with the URL at which the pooler listens once it is started.
+/// Variable with the URL at which the pooler listens once it is started.
 pub const ADDRESS: &str = "OUTBOX_PGBOUNCER_URL";
 
-/// A fault that redirects relays through a pooler for a while. One kind keeps the pooler up, the
-/// other restarts it again and again.
+/// A fault that redirects relays through a pooler for a while. One kind of it keeps the pooler up,
+/// the other restarts the pooler again and again.
 #[derive(Debug)]
 pub struct Pooler {
     address: String,
     restarts: bool,
-    /// The upstream of the wire before.
+    /// The previous upstream of the wire.
     before: Option<Arc<str>>,
     restarting: JoinSet<()>,
 }
@@ -58,7 +58,7 @@ impl Fault<Stage> for Pooler {
     async fn inject(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Injected, Failure> {
         let proxy = stage.wires.proxies.get(&RELAYS).ok_or("relays have no wire to the database")?;
         stage.services.start(Service::Pgbouncer).await?;
-        // The other kind may already be active.
+        // The other kind of this fault may already be active.
         let before = proxy.upstream();
         if *before == *self.address {
             return Err("relays go through the pooler already".into());
@@ -89,7 +89,7 @@ impl Fault<Stage> for Pooler {
 async fn restart(services: Services, pause: Duration, immediately: bool) {
     loop {
         tokio::time::sleep(pause).await;
-        // If it does not start, the next `inject` fails, and the report says so.
+        // If the pooler does not start, the next `inject` fails, and the report says so.
         let _ = services.stop(Service::Pgbouncer, immediately).await;
         let _ = services.start(Service::Pgbouncer).await;
     }

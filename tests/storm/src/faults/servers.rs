@@ -1,4 +1,4 @@
-//! A server goes away and comes back.
+//! Servers that stop and come back.
 
 use async_trait::async_trait;
 use rand::rngs::StdRng;
@@ -8,17 +8,17 @@ use crate::Failure;
 use crate::pair::{BrokerKind, DatabaseKind, Pair};
 use crate::stage::{Service, Stage};
 
-/// How a server stops.
+/// The way in which a server stops.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Manner {
-    /// At once, and nothing is flushed: SIGKILL. PostgreSQL stops in mode `immediate`, and
+    /// Immediately, and nothing is flushed: SIGKILL. PostgreSQL stops in mode `immediate`, and
     /// recovers.
     Crash,
     /// Orderly.
     Restart,
 }
 
-/// A fault that stops the server of the database or the broker, and starts it again in the end.
+/// A fault that stops the server of the database or the broker, and finally starts it again.
 #[derive(Debug)]
 pub struct Server {
     name: &'static str,
@@ -28,7 +28,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Returns the servers of this pair that can go away.
+    /// Returns the servers of this pair that can be stopped.
     #[must_use]
     pub fn all(pair: Pair) -> Vec<Self> {
         let new = |name, service, manner| Self { name, service, manner, stopped: false };

@@ -3,10 +3,10 @@
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-/// A moment at which the producers' database went back, and what it forgot by that.
+/// A moment at which the producers' database went back, and the data that it lost.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WentBack {
-    /// When: see [`crate::clock`]. No client had written to the earlier state by then.
+    /// The time; see [`crate::clock`]. No client had written to the earlier state by then.
     pub at: u64,
     /// The forgotten messages.
     pub messages: Vec<Uuid>,
@@ -17,12 +17,12 @@ pub struct WentBack {
 /// The journal's file in the storm's folder.
 pub const WENT_BACK: &str = "went-back.journal";
 
-/// A moment at which the outbox's sequence was set back: these ids are assigned again.
+/// A moment at which the outbox's sequence was set back. It assigns the ids of a range again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SetBack {
-    /// The ids above this one,
+    /// The lower end of the range, exclusive.
     pub above: i64,
-    /// up to and including this one.
+    /// The upper end of the range, inclusive.
     pub up_to: i64,
 }
 

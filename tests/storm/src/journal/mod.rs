@@ -1,10 +1,10 @@
 //! Journals of a storm's processes.
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! |---|---|
 //! | `producing` | operations: begun, sent, ended |
 //! | `passing` | entries that went through the gateway of SQS |
-//! | `going_back` | what a database forgot when it went back, ids that it assigned twice |
+//! | `going_back` | the data that a database lost when it went back, and ids that it assigned twice |
 
 mod going_back;
 mod passing;

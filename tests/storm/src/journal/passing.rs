@@ -1,22 +1,23 @@
-//! Entries that the gateway of SQS has handed to the server, one by one.
+//! Entries that the SQS gateway has passed to the server, one by one.
 
 use serde::{Deserialize, Serialize};
 
-/// An entry of a request that sent, settled or extended something.
+/// An entry of a request that sends, settles or extends messages.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Passed {
-    /// When the server answered: see [`crate::clock`].
+    /// The time at which the server answered; see [`crate::clock`].
     pub at: u64,
     /// The operation, such as `SendMessageBatch`.
     pub operation: String,
-    /// Its id within the request.
+    /// The id of the entry within the request.
     pub entry: String,
     /// The message id, if the entry sends a message.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// Its group in a FIFO queue.
+    /// The group of the message in a FIFO queue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
-    /// Whether the server reports it as done. The client may have got another answer, or none.
+    /// Whether the server reports the entry as done. The client may have got another answer, or
+    /// none.
     pub is_done: bool,
 }

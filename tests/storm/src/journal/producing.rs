@@ -1,4 +1,4 @@
-//! Operations as their client saw them.
+//! Operations as their client sees them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,19 +11,19 @@ use uuid::Uuid;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Step {
-    /// The operation began; nothing is done yet.
+    /// The operation has begun, but nothing is done yet.
     Begun {
         /// The operation.
         operation: Uuid,
-        /// When: see [`crate::clock`].
+        /// The time; see [`crate::clock`].
         at: u64,
     },
-    /// All statements are done, and the next step may commit. Only the last of these steps counts:
-    /// an earlier attempt was rolled back.
+    /// All statements are done, and the next step may commit. Only the last of these steps counts,
+    /// because earlier attempts were rolled back.
     Sent {
         /// The operation.
         operation: Uuid,
-        /// The rows and messages that it wrote.
+        /// The rows and messages that the operation wrote.
         #[serde(flatten)]
         sent: Sent,
     },
@@ -31,7 +31,7 @@ pub enum Step {
     Ended {
         /// The operation.
         operation: Uuid,
-        /// When.
+        /// The time; see [`crate::clock`].
         at: u64,
         /// The answer that the client got.
         outcome: Outcome,
@@ -53,8 +53,9 @@ pub struct Sent {
     pub undone_messages: Vec<Uuid>,
 }
 
-/// Returns the operations that these steps make, in the order in which they began. One without an
-/// end is unknown. One that never sent anything has failed: its client died before it could commit.
+/// Returns the operations that these steps describe, in the order in which they began. An operation
+/// without an end is unknown. An operation that never sent anything has failed, because its client
+/// died before it could commit.
 #[must_use]
 pub fn operations(steps: impl IntoIterator<Item = Step>) -> Vec<Operation> {
     let mut places: HashMap<Uuid, usize> = HashMap::new();

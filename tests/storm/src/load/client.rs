@@ -1,4 +1,4 @@
-//! Carries operations out and records the answers.
+//! Carries out operations and records the answers.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -27,23 +27,23 @@ use crate::process;
 /// The task of a producer process.
 #[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
 pub struct ProducerTask {
-    /// Where the outbox is.
+    /// The database of the outbox.
     pub database: String,
-    /// Where messages go.
+    /// The destinations of messages.
     pub topics: Topics,
     /// Number of accounts.
     pub accounts: u32,
     /// Average pause between two operations of one worker.
     pub pause: Duration,
-    /// When the storm began, in seconds since 1970.
+    /// The time at which the storm began, in seconds since 1970.
     pub began: i64,
     /// The storm's folder.
     pub folder: PathBuf,
-    /// Where it records its operations.
+    /// The journal of the producer's operations.
     pub journal: PathBuf,
 }
 
-/// Where messages go.
+/// The destinations of messages.
 #[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
 pub struct Topics {
     /// The topic that consumers read.

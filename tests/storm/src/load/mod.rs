@@ -1,11 +1,11 @@
 //! The producers' transactions.
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! |---|---|
 //! | `shape` | the shape of one operation, at random |
-//! | `client` | carries operations out and records the answers |
+//! | `client` | carries out operations and records the answers |
 //! | `work` | the statements of one operation, inside its transaction |
-//! | `settle_in` | how a transaction begins |
+//! | `settle_in` | the beginning of a transaction |
 //! | `prepared` | operations whose transaction is prepared and undecided |
 //! | `cancel` | operations whose caller cancels in the middle |
 

@@ -35,18 +35,18 @@ impl Preparation {
         }
     }
 
-    /// Returns its name in the journal.
+    /// Returns the name of the operation in the journal.
     pub(crate) fn operation(&self) -> Uuid {
         self.shape.operation
     }
 
-    /// Returns the number of messages that it sends.
+    /// Returns the number of messages that the operation sends.
     pub(crate) fn messages(&self) -> usize {
         self.shape.items.len()
     }
 
-    /// Runs its statements, passes what they wrote to `note`, and prepares the transaction under
-    /// this name.
+    /// Runs the statements of the operation, passes the written rows and messages to `note`, and
+    /// prepares the transaction under this name.
     pub(crate) async fn prepare(
         &self,
         pool: &PgPool,
@@ -67,7 +67,7 @@ impl Preparation {
         note(work(Tx::Raw(&mut tx, &outbox), &self.shape, &given).await?)?;
         let prepare = AssertSqlSafe(format!("PREPARE TRANSACTION '{name}'"));
         sqlx::query(prepare).execute(&mut *tx).await?;
-        // The session has no transaction any more; this only informs the client library.
+        // The session no longer has a transaction; this only informs the client library.
         tx.rollback().await?;
         Ok(())
     }

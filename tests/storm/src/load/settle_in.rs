@@ -10,7 +10,7 @@ use crate::faults::database::disk::SqliteFull;
 /// A database that producers use.
 pub(super) trait SettleIn: Workload {
     /// Begins the work of a transaction: sets its lock timeout and isolation level, and the limit
-    /// of the file that the fault `disk-full` asks for in the storm's folder.
+    /// of the file while the fault `disk-full` is active in the storm's folder.
     fn settle_in(
         connection: &mut Self::Connection,
         serializable: bool,

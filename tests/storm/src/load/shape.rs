@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use harness::payload::Hint;
 
-/// How messages are enqueued.
+/// The way in which messages are enqueued.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mode {
     /// One by one, each right after its business row.
@@ -49,13 +49,13 @@ pub(super) struct Item {
     /// The account that is locked and counted, and the message's key.
     pub(super) account: String,
     pub(super) topic: Topic,
-    /// Whether the id is derived from the row's name, and the message enqueued twice.
+    /// Whether the id is derived from the row's name. Such a message is enqueued twice.
     pub(super) derived: bool,
-    /// Delay in milliseconds before it may be published.
+    /// Delay in milliseconds until the message may be published.
     pub(super) delay: Option<u64>,
     pub(super) hint: Option<Hint>,
     pub(super) pad: usize,
-    /// Whether it is rolled back to a savepoint.
+    /// Whether the item is rolled back to a savepoint.
     pub(super) undone: bool,
 }
 
@@ -75,7 +75,7 @@ pub(super) struct Shape {
     pub(super) path: Path,
     pub(super) mode: Mode,
     pub(super) ending: Ending,
-    /// Whether the isolation level is SERIALIZABLE, where there are levels.
+    /// Whether the isolation level is SERIALIZABLE, on databases that have isolation levels.
     pub(super) serializable: bool,
     /// The items in the order in which their accounts are locked.
     pub(super) items: Vec<Item>,
@@ -93,8 +93,8 @@ pub(super) const POISONOUS: usize = 80_000;
 /// The padding of a message that is larger than the relay sends in one piece, in bytes: two to four
 /// chunks.
 pub(super) const LARGE: std::ops::Range<usize> = 21_000..50_000;
-/// Number of keys for messages that the relay cannot publish. They differ from the keys of other
-/// messages, which would wait behind these.
+/// Number of keys for messages that the relay cannot publish. Other messages use different keys,
+/// because they would wait behind these.
 const POISON_KEYS: u32 = 4;
 
 impl Shape {
@@ -115,7 +115,7 @@ impl Shape {
         let mode = *modes.choose(rng).unwrap_or(&Mode::Single);
         let count = rng.random_range(1..=3);
         let mut chosen = (0..accounts).choose_multiple(rng, count);
-        // Almost all operations lock in one order; the others cause deadlocks.
+        // Almost all operations lock in one order. The remaining ones cause deadlocks.
         if !rng.random_bool(0.05) {
             chosen.sort_unstable();
         }
@@ -133,8 +133,8 @@ impl Shape {
         Self { operation: Uuid::new_v4(), path, mode, ending, serializable: rng.random_bool(0.1), items }
     }
 
-    /// Returns whether a client that distrusts the first answer may repeat the operation: all ids
-    /// are derived.
+    /// Returns whether a client that distrusts the first answer may repeat the operation. This
+    /// needs all ids to be derived.
     pub(super) fn is_repeatable(&self) -> bool {
         self.ending == Ending::Commit && self.items.iter().all(|item| item.derived && !item.undone)
     }
@@ -168,7 +168,7 @@ impl Item {
             0 => self.pad = OVERSIZE,
             1 => {
                 self.account = format!("poison-{key}");
-                // Only some are too large: the others wait behind a dead one.
+                // Only some messages are too large; the others wait behind a dead message.
                 self.pad = if rng.random_bool(0.5) { POISONOUS } else { 10 };
             }
             _ => {

@@ -29,7 +29,7 @@ pub(super) enum WorkError {
     /// The journal refused an entry.
     #[error("the journal cannot be written: {0}")]
     Journal(#[from] std::io::Error),
-    /// It was rolled back on purpose.
+    /// The operation was rolled back on purpose.
     #[error("rolled back on purpose")]
     OnPurpose,
     /// An oversize message was accepted.
@@ -77,22 +77,22 @@ impl<DB: SettleIn> Tx<'_, DB> {
     }
 }
 
-/// Returns the derived id of an item. Its time is the storm's beginning, so a repetition gets the
-/// same id, and the time is within every retention.
+/// Returns the derived id of an item. Its time is the beginning of the storm, so a repetition gets
+/// the same id, and the time is within every retention.
 pub(super) fn derived_id(item: &Item, began: OffsetDateTime) -> Option<MessageId> {
     MessageId::derived(began, [item.row.as_bytes()]).ok()
 }
 
-/// The parameters of an operation besides its shape.
+/// The parameters of an operation in addition to its shape.
 #[derive(Clone)]
 pub(super) struct Given {
-    /// Where messages go.
+    /// The destinations of messages.
     pub(super) topics: Topics,
     /// The storm's folder.
     pub(super) folder: PathBuf,
-    /// When the storm began.
+    /// The time at which the storm began.
     pub(super) began: OffsetDateTime,
-    /// The numbers of the rows if the operation is a repetition: they are stored already.
+    /// The numbers of the stored rows if the operation is a repetition.
     pub(super) numbers: Option<Vec<u64>>,
 }
 
@@ -102,7 +102,7 @@ struct Draft {
     enqueued: Enqueued,
 }
 
-/// Runs all statements up to the commit, and returns what was written.
+/// Runs all statements up to the commit, and returns the written rows and messages.
 pub(super) async fn work<DB: SettleIn>(
     mut tx: Tx<'_, DB>,
     shape: &Shape,

@@ -1,5 +1,5 @@
-//! The entries that the relay's stored cursor has passed. Plain SQL cannot find them: the notation
-//! of the cursor belongs to the dialect, and only the toolkit can read it.
+//! The entries that the relay's stored cursor has passed. Plain SQL cannot find them, because the
+//! format of the cursor belongs to the dialect, and only the toolkit can read it.
 
 use std::collections::HashMap;
 
@@ -15,7 +15,8 @@ use harness::stores::Plain;
 
 const ROWS_MAX: u32 = 2_000;
 
-/// Sets on each row whether the cursor has passed it. Parked rows stay unset: plain SQL reads them.
+/// Sets on each row whether the cursor has passed it. Parked rows stay unset, because plain SQL
+/// reads them.
 pub(super) async fn mark(stage: &Stage, mut outbox: Vec<OutboxRow>) -> Result<Vec<OutboxRow>, Failure> {
     let relay = RelayName::new(RELAY_NAME)?;
     let mut rows = match Plain::open(&stage.database.producers).await? {

@@ -9,8 +9,9 @@ use checker::{Forgotten, History, Operation, Outcome};
 
 use crate::journal::{SetBack, WentBack};
 
-/// Adds to the history what the database has forgotten. A message that was written again since
-/// under the same id still counts. Its first copy left earlier, so its order no longer matters.
+/// Adds the data that the database has forgotten to the history. A message that was written again
+/// since then under the same id still counts. Its first copy was published earlier, so its order no
+/// longer matters.
 pub(super) fn forget(history: &mut History, times: &[WentBack]) {
     let messages = latest(times.iter().flat_map(|time| time.messages.iter().map(|id| (*id, time.at))));
     let rows = latest(
@@ -37,22 +38,22 @@ pub(super) fn forget(history: &mut History, times: &[WentBack]) {
     };
 }
 
-/// Marks rows with ids that were assigned twice as out of turn: among rows that the relay has not
-/// read yet, later ones may leave first.
+/// Marks rows with ids that were assigned twice as out of turn. If the relay has not read them yet,
+/// later rows may be published first.
 pub(super) fn mix_up(history: &mut History, times: &[SetBack]) {
     for row in history.outbox.iter_mut().flatten() {
         row.out_of_turn |= times.iter().any(|ids| row.position > ids.above && row.position <= ids.up_to);
     }
 }
 
-/// Returns whether a client began after the database had gone back and got the answer that the
-/// operation is done. Then its rows must be there.
+/// Returns whether a client began after the database had gone back, and was told that the operation
+/// is done. Then the operation's rows must be there.
 fn is_promised_since(operation: &Operation, went_back: Option<&u64>) -> bool {
     let began = operation.started.unwrap_or_default();
     operation.outcome == Outcome::Ok && went_back.is_some_and(|at| began > *at)
 }
 
-/// Returns for each item when it was last forgotten.
+/// Returns the last time at which each item was forgotten.
 fn latest<T: Eq + Hash>(times: impl Iterator<Item = (T, u64)>) -> HashMap<T, u64> {
     let mut latest = HashMap::new();
     for (what, at) in times {
@@ -72,7 +73,7 @@ mod tests {
         Uuid::from_u128(number)
     }
 
-    /// Makes a transaction that began at this time and was reported as done, with one row and one
+    /// Returns a transaction that began at this time and was reported as done, with one row and one
     /// message of this number.
     fn operation(number: u128, started: u64) -> Operation {
         Operation {
@@ -86,7 +87,7 @@ mod tests {
         }
     }
 
-    /// Makes a history in which the database went back at 100 to a state without transaction 2.
+    /// Returns a history in which the database went back at 100 to a state without transaction 2.
     /// Messages 1 and 2 were published.
     fn history(operations: Vec<Operation>, there: &[u128]) -> History {
         let row = |number: &u128| OutboxRow { id: id(*number), ..OutboxRow::default() };

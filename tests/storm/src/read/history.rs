@@ -1,4 +1,4 @@
-//! The whole history, for the checker.
+//! The whole history that the checker reads.
 
 use checker::{Forgotten, History, Operation, TopicRead};
 
@@ -13,10 +13,10 @@ use crate::setup::Plot;
 use crate::stage::{Role, Stage};
 use harness::stores::Plain;
 
-/// Facts that are read elsewhere.
+/// Facts from other readers.
 #[derive(Debug)]
 pub struct Facts {
-    /// Whether nothing is in flight any more, or nothing that is moves.
+    /// Whether nothing is in flight, or everything in flight has stopped moving.
     pub settled: bool,
     /// The broker's records.
     pub topic_read: TopicRead,
@@ -34,7 +34,8 @@ pub async fn history(plot: &Plot, stage: &Stage, facts: Facts) -> Result<History
         let mut consumer = consumers.consumer(name, plot.dead_lettered_by(name)).await?;
         consumer.topics = Some(vec![plot.topics().main.into()]);
         if !plot.guarded {
-            // Without the guard the inbox remembers nothing, so nothing is claimed about it.
+            // Without the guard the inbox remembers nothing, so the history contains no claim about
+            // it.
             consumer.inbox = None;
         }
         read.push(consumer);

@@ -7,8 +7,8 @@ use crate::stage::Stage;
 use harness::stores::Plain;
 
 /// Returns transactions that are still open, leases that were not released, and messages whose last
-/// chunks were not sent. The chunks of a message that the database has forgotten are not owed; they
-/// expire.
+/// chunks were not sent. If the database has forgotten a message, its missing chunks are not
+/// counted, because its other chunks expire.
 pub(super) async fn leaks(stage: &Stage, forgotten: &Forgotten) -> Result<Vec<Leak>, Failure> {
     let mut leaks = Vec::new();
     let mut producers = Plain::open(&stage.database.producers).await?;

@@ -1,11 +1,11 @@
 //! Readers of the final state, in plain SQL wherever possible.
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! |---|---|
 //! | `cursor` | entries that the relay's stored cursor has passed |
 //! | `forgotten` | messages and rows that are gone since the database went back |
 //! | `history` | the whole history, for the checker |
-//! | `quiet` | whether anything is still in flight |
+//! | `quiet` | the messages that are still in flight |
 //! | `leaks` | resources that were not released |
 //! | `unapplied` | the places of messages without an effect |
 

@@ -1,4 +1,4 @@
-//! Whether anything is still in flight.
+//! Messages that are still in flight.
 
 use std::collections::HashSet;
 
@@ -14,15 +14,15 @@ use harness::stores::Plain;
 pub struct Pending {
     /// Messages in the outbox that are not parked.
     pub messages: u64,
-    /// Parked messages that leave at their time.
+    /// Parked messages that are published at their time.
     pub scheduled: u64,
     /// Parked messages that are retried.
     pub retrying: u64,
-    /// Parked messages that wait for another one that is not dead.
+    /// Parked messages that wait behind a message that is not dead.
     pub held: u64,
     /// Messages without an effect and without a dead letter, over all consumers.
     pub undecided: u64,
-    /// Deliveries that wait at the broker. They are counted only when nothing else is in flight.
+    /// Deliveries that wait at the broker. They are counted only if everything else is 0.
     pub waiting: u64,
     /// Sagas that have not ended, and messages between them and the shipping service.
     pub sagas: u64,
@@ -35,8 +35,8 @@ impl Pending {
         self.scheduled == 0 && self.lag() == 0
     }
 
-    /// Returns the number of messages that would not be in flight if everything were as fast as it
-    /// should be.
+    /// Returns the number of messages in flight that a sufficiently fast system would have
+    /// processed.
     #[must_use]
     pub fn lag(self) -> u64 {
         self.retrying + self.held + self.undecided + self.waiting + self.sagas
@@ -54,7 +54,7 @@ impl std::fmt::Display for Pending {
     }
 }
 
-/// Reads the databases, and the broker if nothing is left there.
+/// Reads the databases, and also the broker if the databases have nothing in flight.
 ///
 /// # Errors
 /// A database or the broker does not answer.
@@ -74,8 +74,8 @@ pub async fn pending(plot: &Plot, stage: &Stage) -> Result<Pending, Failure> {
     Ok(Pending { waiting: waiting.iter().map(|place| place.count).sum(), ..known })
 }
 
-/// Counts the messages without a decision. The decision about a message that has been parked again
-/// does not stand in for another message.
+/// Counts the messages without a decision. The decision about a message that was parked again does
+/// not count for another message.
 fn missing(left: &HashSet<String>, decided: &HashSet<String>) -> u64 {
     left.difference(decided).count() as u64
 }

@@ -11,21 +11,22 @@ use uuid::Uuid;
 pub struct Unapplied {
     /// The consumer.
     pub consumer: Arc<str>,
-    /// The partition or queue; `None` for messages that never reached the broker.
+    /// The partition or queue, or `None` for messages that never reached the broker.
     pub place: Option<Arc<str>>,
     /// Number of undecided messages.
     pub count: usize,
     /// Number of messages in that place that the consumer has decided.
     pub decided: usize,
-    /// Whether nothing behind the first of them is decided: the place is not read any more.
+    /// Whether no message after the first undecided one is decided, which means that the place is
+    /// no longer read.
     pub shield: bool,
 }
 
-/// Finds the places, those with the most messages first.
+/// Returns the places, starting with the places that have the most messages.
 #[must_use]
 pub fn unapplied(history: &History) -> Vec<Unapplied> {
     let mut places: HashMap<Uuid, &Arc<str>> = HashMap::new();
-    // In the order of the broker.
+    // The ids are in the order of the broker.
     let mut ids: Vec<Uuid> = Vec::new();
     for seen in history.topic_read.iter().flat_map(|topic_reader| &topic_reader.occurrences) {
         let Some(id) = seen.id else { continue };
@@ -91,7 +92,7 @@ mod tests {
         Uuid::from_u128(number)
     }
 
-    /// Makes a history with messages 1 to 6 in partition 0 and 7 to 9 in partition 1. Message 10
+    /// Returns a history with messages 1 to 6 in partition 0 and 7 to 9 in partition 1. Message 10
     /// was never published, 11 is parked.
     fn history(applied: &[u128]) -> History {
         let seen = |number| Occurrence {

@@ -25,7 +25,7 @@ pub(super) struct Order {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Flaw {
-    /// It does not fail.
+    /// No failure.
     None,
     /// The bank refuses.
     BankRefuses,
@@ -33,7 +33,7 @@ pub(super) enum Flaw {
     ShippingRefuses,
     /// The saga does not wait long enough for shipping.
     Impatient,
-    /// The saga stops when everything is done.
+    /// The saga stops after everything is done.
     StopsAtTheEnd,
 }
 
@@ -62,9 +62,9 @@ impl Order {
     }
 }
 
-/// How long an impatient saga waits for shipping.
+/// Time for which an impatient saga waits for shipping.
 const PATIENCE: Duration = Duration::from_millis(600);
-/// For how long a charge is retried.
+/// Time for which a charge is retried.
 const CHARGING: Duration = Duration::from_secs(30);
 
 /// Reserves, charges and ships one item. Returns the price in cents.

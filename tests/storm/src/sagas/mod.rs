@@ -1,18 +1,18 @@
 //! Sagas over three services: stock in the sagas' database, a bank that is called, and shipping,
 //! which gets requests as messages and replies with messages.
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! |---|---|
 //! | `shop` | tables and statements, the same for both databases |
-//! | `services` | stock, bank and shipping: what they do, and how they fail |
+//! | `services` | stock, bank and shipping: their work, and their failures |
 //! | `checkout` | the saga |
 //! | `orders` | the process that starts sagas and cancels some |
 //! | `worker` | the process that runs sagas, ships and receives replies |
 //! | `reading` | reads the final state, and counts what is still in flight |
 //!
 //! Stock and shipping record each effect without checking for an earlier one. Only the promises of
-//! sagas and of the inbox keep them from doing it twice. The bank alone honours keys, as a service
-//! that is called must.
+//! sagas and of the inbox prevent a second effect. The bank alone honours keys, as every called
+//! service must.
 
 mod checkout;
 mod orders;

@@ -35,7 +35,7 @@ const ORDER: &str = "INSERT INTO shop_order (id) VALUES ($1)";
 /// Starts sagas until it is told to stop.
 ///
 /// # Errors
-/// The task cannot be used, or the tables cannot be opened: the process is started again then.
+/// The task cannot be used, or the tables cannot be opened. The process is then started again.
 pub(crate) async fn run(task: OrdersTask) -> Result<(), Failure> {
     match outbox::connect::dialect_of(&task.database)? {
         migrations::Dialect::Postgres => start_sagas::<Postgres>(task).await,
@@ -48,7 +48,7 @@ async fn start_sagas<DB: Shop>(task: OrdersTask) -> Result<(), Failure> {
     let pool = DB::pool(&task.database, CONNECTIONS)?;
     let sagas = Sagas::builder(pool, Outbox::new()).starts(CHECKOUT, VERSION).open().await?;
     while !stop.is_cancelled() {
-        // A start that failed, or whose outcome is unknown, leaves both saga and order, or neither.
+        // If a start fails, or its outcome is unknown, both saga and order exist, or neither.
         if let Err(error) = start_one(&sagas).await {
             eprintln!("a saga was not started: {error}");
         }

@@ -1,4 +1,4 @@
-//! Stock, bank and shipping: what they do, and how they fail.
+//! Stock, bank and shipping: their work, and their failures.
 
 use std::time::Duration;
 
@@ -52,13 +52,13 @@ pub(super) async fn release<DB: Shop>(
     Ok(())
 }
 
-/// A bank that honours keys: each key is charged at most once and refunded at most once. A key that
+/// A bank that honours keys. Each key is charged at most once and refunded at most once. A key that
 /// was refunded before it was charged is never charged.
 pub(super) struct Bank<DB: Shop>(pub(super) Pool<DB>);
 
-/// Percentage of requests that are lost on their way.
+/// Percentage of requests that get lost on their way.
 const LOST: u32 = 5;
-/// Percentage of answers that are lost.
+/// Percentage of answers that get lost.
 const ANSWERS_LOST: u32 = 12;
 
 fn chance(percent: u32, what: &str) -> Result<(), StepError> {
@@ -122,15 +122,15 @@ impl<DB: Shop> Bank<DB> {
 
 /// The kind of a message that asks to ship.
 pub(super) const SHIP_KIND: &str = "storm.ship";
-/// The kind of a message that cancels such a request.
+/// The kind of a message that cancels a request to ship.
 pub(super) const CANCEL_KIND: &str = "storm.ship.cancel";
 /// The delay of an answer to a saga that does not wait for it.
 const LATE: Duration = Duration::from_millis(1_500);
 
-/// A handler that ships on request, and replies. A request that was cancelled before it arrived is
-/// refused.
+/// A handler that ships on request, and replies. It refuses a request that was cancelled before it
+/// arrived.
 pub(super) struct Shipping {
-    /// The topic of its replies.
+    /// The topic of the replies.
     pub(super) replies: String,
 }
 
@@ -158,8 +158,8 @@ impl<DB: Shop> Handler<DB> for Shipping {
         }
         let order: Order = serde_json::from_slice(&message.payload)?;
         let [id, new] = state(if order.flaw.refuses_shipping() { "refused" } else { "shipped" });
-        // Locks the row. A request that was shipped before ships again: only the inbox prevents
-        // that.
+        // Locks the row. A request that has already been shipped would ship again, because only the
+        // inbox prevents that.
         DB::execute(tx, insert, &[&id, &new], None).await?;
         let now = DB::text(tx, "SELECT state FROM shipment WHERE id = $1", &id).await?;
         let is_shipped = now.as_deref() == Some("shipped");

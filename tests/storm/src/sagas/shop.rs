@@ -37,8 +37,8 @@ pub(crate) trait Shop: saga::Dialect {
     /// Connects without a pool.
     fn connect(url: &str) -> impl Future<Output = Result<Self::Connection, Failure>> + Send;
 
-    /// Runs a statement with these texts and, as the last parameter, this number. Returns how many
-    /// rows it touched.
+    /// Runs a statement with these texts and, as the last parameter, this number. Returns the
+    /// number of affected rows.
     fn execute(
         connection: &mut Self::Connection,
         sql: &'static str,
@@ -84,7 +84,7 @@ const CREATE_BANK: [&str; 2] = [
 const ITEM: &str = "INSERT INTO stock (item, free) VALUES ($1, $2)";
 const ACCOUNT: &str = "INSERT INTO bank_account (name, cents) VALUES ($1, $2)";
 
-/// Creates and fills the tables beside those of the sagas.
+/// Creates and fills the tables that the shop needs in addition to those of the sagas.
 pub(crate) async fn create_shop<DB: Shop>(connection: &mut DB::Connection) -> Result<(), Failure> {
     DB::execute(connection, DB::CREATE_EFFECTS, &[], None).await?;
     for statement in CREATE_SHOP {

@@ -37,9 +37,9 @@ pub struct WorkerTask {
 const CONCURRENCY: NonZeroU32 = NonZeroU32::new(8).unwrap();
 const CONNECTIONS: NonZeroU32 = NonZeroU32::new(16).unwrap();
 const BANK_CONNECTIONS: NonZeroU32 = NonZeroU32::new(8).unwrap();
-/// Enough attempts for many outages of the longest fault: nothing in a storm may be stuck.
+/// Enough attempts for many outages of the longest fault, because nothing in a storm may get stuck.
 const ATTEMPTS_MAX: u32 = 100_000;
-/// How long a dead worker keeps its sagas.
+/// Time for which a dead worker keeps its sagas.
 pub(crate) const LEASE: Duration = Duration::from_secs(3);
 /// Pauses of sagas and handlers after failures.
 const BACKOFF: Backoff = Backoff { first: Duration::from_millis(100), max: Duration::from_secs(1) };
@@ -48,7 +48,7 @@ const GRACE: Duration = Duration::from_secs(10);
 /// Runs sagas until it is told to stop.
 ///
 /// # Errors
-/// The task cannot be used, or the tables cannot be opened: the process is started again then.
+/// The task cannot be used, or the tables cannot be opened. The process is then started again.
 pub(crate) async fn run(task: WorkerTask) -> Result<(), Failure> {
     match outbox::connect::dialect_of(&task.database)? {
         migrations::Dialect::Postgres => Box::pin(work::<Postgres>(task)).await,

@@ -15,7 +15,7 @@ pub struct Servers {
     postgres: Option<Url>,
     kafka: Option<String>,
     /// For relays, consumers and workers: the port at which Kafka listens for a proxy, and the port
-    /// that it announces for it.
+    /// that it announces for that proxy.
     kafka_proxied: Vec<(u16, u16)>,
     rabbitmq: Option<Url>,
     sqs: Option<Url>,
@@ -25,7 +25,7 @@ impl Servers {
     /// Reads the variables that the task runner sets.
     ///
     /// # Errors
-    /// One of them cannot be read.
+    /// A variable cannot be read.
     pub fn from_environment() -> Result<Self, Failure> {
         let text = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
         let url = |name: &str| -> Result<Option<Url>, Failure> {
@@ -79,7 +79,7 @@ pub(super) fn host_and_port(url: &Url) -> Result<String, Failure> {
     Ok(format!("{host}:{port}"))
 }
 
-/// Returns the same URL at a proxy.
+/// Returns the same URL with the address of a proxy.
 pub(super) fn through(url: &Url, proxy: SocketAddr) -> Result<String, Failure> {
     let mut url = url.clone();
     let wrong = || Failure::from("a URL that cannot have a host and a port");

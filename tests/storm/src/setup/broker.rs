@@ -16,7 +16,8 @@ use crate::journal::Journal;
 use crate::pair::BrokerKind;
 use crate::stage::{Broker, Topic};
 
-/// Creates what messages are published to, except the topic that leads nowhere.
+/// Creates the topics, exchanges and queues to which messages are published, except the topic that
+/// leads nowhere.
 pub(super) async fn make(plot: &Plot, servers: &Servers) -> Result<Broker, Failure> {
     let topic = plot.topics().main;
     let broker = |address: String, queues: Vec<String>| Broker {

@@ -108,8 +108,8 @@ async fn make_tables<DB: Workload>(
 
 /// Statements that record every change of a relay's row, with the session that made it. A session
 /// gets the lease with the epoch of its last takeover, and writes everything under that epoch. The
-/// function runs with its owner's rights, because a relay must not be able to write the list
-/// itself.
+/// function runs with its owner's rights, because a relay itself must not be able to write the
+/// list.
 const WATCH_LEASES: [&str; 3] = [
     "CREATE TABLE lease_change (place bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, session bigint NOT NULL, \
      relay text NOT NULL, before bigint, epoch bigint NOT NULL, holder text, moved boolean NOT NULL)",

@@ -1,7 +1,7 @@
 //! Sets up the stage of one storm: databases, topics and queues, proxies, and the tasks of
 //! processes.
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! |---|---|
 //! | `addresses` | the addresses of servers, direct and through proxies |
 //! | `broker` | topics, exchanges, queues |
@@ -35,7 +35,7 @@ pub use processes::{Programs, RELAY_NAME};
 /// The plan of one storm.
 #[derive(Debug, Clone)]
 pub struct Plot {
-    /// Its database and its broker.
+    /// The database and the broker of the storm.
     pub pair: Pair,
     /// The prefix of everything that this storm creates.
     pub name: String,
@@ -49,7 +49,7 @@ pub struct Plot {
     pub guarded: bool,
     /// Whether relays publish in transactions.
     pub transactional: bool,
-    /// When it began, in seconds since 1970.
+    /// The time at which the storm began, in seconds since 1970.
     pub began: i64,
 }
 
@@ -81,7 +81,7 @@ impl Plot {
     }
 
     /// Returns the name under which a consumer's dead letters are stored. Where one reader applies
-    /// a message under both names, it is that reader's.
+    /// a message under both names, it is the name of that reader.
     #[must_use]
     pub fn dead_lettered_by(&self, consumer: &'static str) -> &'static str {
         if self.pair.broker.is_sqs() { self.consumers()[0] } else { consumer }
@@ -141,7 +141,7 @@ pub async fn start(
     processes::start(plot, servers, stage, programs).await
 }
 
-/// Removes what was created on servers; files stay with their folder.
+/// Removes everything that was created on servers. Files stay with their folder.
 ///
 /// # Errors
 /// A server refuses.

@@ -16,8 +16,9 @@ use crate::pair::BrokerKind;
 use crate::sagas::{OrdersTask, REPLIES, SHIPPING, WorkerTask};
 use crate::stage::{Peer, Recipe, Role, Stage, Wire};
 
-/// A setting for the mock cluster, which checks no sequence numbers. Behind a refused request it
-/// stores the next one, as no real broker does, and librdkafka takes the refused one for stored.
+/// A setting for the mock cluster, which does not check sequence numbers. After a refused request
+/// it stores the next one, as no real broker does, and librdkafka then treats the refused one as
+/// stored.
 const ONE_REQUEST_IN_FLIGHT: (&str, &str) = ("max.in.flight.requests.per.connection", "1");
 
 /// The programs that a storm runs.
@@ -40,7 +41,7 @@ const WORKERS: usize = 2;
 /// Pause between two starts of sagas, as a multiple of the pause between two operations.
 const PAUSES: u32 = 4;
 
-/// The relay's lease, short so that a storm need not wait on a human time scale.
+/// The relay's lease. It is short, so that a storm need not wait long for it to expire.
 pub(crate) const LEASE: Duration = Duration::from_secs(3);
 /// Maximum pause before a refused message is retried.
 pub(crate) const RETRY_MAX: Duration = Duration::from_secs(1);
@@ -231,7 +232,7 @@ impl Cast<'_> {
     fn consumers(&self) -> Result<Vec<(String, ConsumerTask)>, Failure> {
         let [one, other] = self.plot.consumers();
         let mut tasks = Vec::new();
-        // An SQS queue hands a message to one reader only, so each reader applies it under both
+        // An SQS queue hands a message to only one reader, so each reader applies it under both
         // names.
         let is_shared = self.plot.pair.broker.is_sqs();
         let names: &[(&str, Option<&str>)] =
@@ -255,9 +256,9 @@ impl Cast<'_> {
     }
 
     /// Returns the address at which one of a consumer's processes receives, through this role's
-    /// wire. With the mock cluster, partitions are assigned beforehand. Its group coordinator ends
-    /// the program (it asserts `member->resp`) when a member repeats its request to join before the
-    /// answer, as it does after a fault.
+    /// wire. With the mock cluster, partitions are assigned in advance. The mock's group
+    /// coordinator ends the program (it asserts `member->resp`) when a member repeats its request
+    /// to join before the answer, as it does after a fault.
     fn address(
         &self,
         role: Role,

@@ -1,4 +1,4 @@
-//! The users of least privilege as which the processes connect to PostgreSQL. The storm itself is
+//! The users of least privilege with which the processes connect to PostgreSQL. The storm itself is
 //! the administrator.
 
 use migrations::{Identifier, Line, Roles, Statement, Template};
@@ -21,7 +21,7 @@ fn user(role: Role) -> &'static str {
     }
 }
 
-/// Grants for the business tables, besides the toolkit's own grants.
+/// Grants for the business tables, in addition to the toolkit's own grants.
 const BUSINESS: [(Role, &str); 3] = [
     (Role::Producer, "GRANT SELECT, INSERT, UPDATE ON account TO {user}"),
     (Role::Producer, "GRANT SELECT, INSERT ON business TO {user}"),
@@ -41,7 +41,7 @@ const BANK: [&str; 3] = [
     "GRANT SELECT, INSERT, UPDATE ON bank_ledger TO {user}",
 ];
 
-/// Returns an administrator's URL with the user of a role. A SQLite file has no users.
+/// Returns an administrator's URL, changed to the user of a role. A SQLite file has no users.
 pub(super) fn url(kind: DatabaseKind, role: Role, admin: &str) -> Result<String, Failure> {
     if kind == DatabaseKind::Sqlite {
         return Ok(admin.to_owned());
@@ -53,8 +53,8 @@ pub(super) fn url(kind: DatabaseKind, role: Role, admin: &str) -> Result<String,
     Ok(url.to_string())
 }
 
-/// Creates the users, which belong to the whole server, and grants them what they need in these two
-/// databases. For the toolkit's tables it uses only the toolkit's own script.
+/// Creates the users, which belong to the whole server, and grants them the necessary rights in
+/// these two databases. For the toolkit's tables it uses only the toolkit's own script.
 pub(super) async fn grant(producers: &mut PgConnection, consumers: &mut PgConnection) -> Result<(), Failure> {
     for role in [Role::Producer, Role::Relay, Role::Consumer] {
         producers.execute(&create(role)?).await?;
@@ -70,7 +70,7 @@ pub(super) async fn grant(producers: &mut PgConnection, consumers: &mut PgConnec
     Ok(())
 }
 
-/// Creates the user of sagas, and grants it what it needs.
+/// Creates the user of sagas, and grants it the necessary rights.
 pub(super) async fn grant_sagas(sagas: &mut PgConnection, bank: &mut PgConnection) -> Result<(), Failure> {
     sagas.execute(&create(Role::Worker)?).await?;
     let mut roles = roles()?;

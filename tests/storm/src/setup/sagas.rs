@@ -25,8 +25,8 @@ pub(super) async fn make_tables<DB: Shop>(
     create_bank::<DB>(bank).await
 }
 
-/// Returns the topics and their consumers. Faults that break a topic spare these: sagas wait for a
-/// reply as long as it takes.
+/// Returns the topics and their consumers. Faults that break a topic exclude these topics, because
+/// sagas wait for a reply as long as necessary.
 fn readers(plot: &Plot) -> [(String, &'static str); 2] {
     let topics = plot.saga_topics();
     [(topics.ship, SHIPPING), (topics.replies, REPLIES)]
@@ -101,8 +101,8 @@ pub(super) async fn remove_topics(plot: &Plot, stage: &Stage) -> Result<(), Fail
     Ok(())
 }
 
-/// Returns the engine settings of the sagas' pipeline: their messages are retried practically for
-/// ever.
+/// Returns the engine settings of the sagas' pipeline. Its messages are retried practically
+/// forever.
 pub(super) fn engine() -> String {
     let (lease, retry) = (super::LEASE.as_secs(), RETRY_MAX.as_secs());
     format!(

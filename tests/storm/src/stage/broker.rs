@@ -8,7 +8,7 @@ use proxy::AmqpProxy;
 use crate::Failure;
 use crate::faults::broker::sqs::Gateway;
 
-/// The broker as the storm itself reaches it: directly, past every proxy.
+/// The broker as the storm itself reaches it: directly, without a proxy.
 pub struct Broker {
     /// Kafka: `host:port`; RabbitMQ: an AMQP URL; SQS: the endpoint's URL.
     pub address: String,
@@ -20,15 +20,15 @@ pub struct Broker {
     pub exchange: Option<String>,
     /// RabbitMQ: the exchange to which the consumers' queues and the queue `topic_reader` are
     /// bound. It is bound to `exchange` by each topic's name. So one binding decides whether a
-    /// message reaches all of them or none.
+    /// message reaches all of these queues or none.
     pub inner_exchange: Option<String>,
-    /// SQS: the proxy between the other proxies and the server, which can answer in the server's
-    /// place.
+    /// SQS: the gateway between the other proxies and the server. It can answer instead of the
+    /// server.
     pub gateway: Option<Arc<Gateway>>,
-    /// RabbitMQ: the proxy between the relays' wire and the server, which can keep confirms back.
+    /// RabbitMQ: the proxy between the relays' wire and the server. It can withhold confirms.
     pub confirms: Option<Arc<AmqpProxy>>,
-    /// RabbitMQ: the queue that gets a copy of every message, for the check at the end. Faults
-    /// leave it alone.
+    /// RabbitMQ: the queue that gets a copy of every message, for the check at the end. Faults do
+    /// not affect it.
     pub topic_reader: Option<String>,
     /// The cluster inside this process, for a pair with mock Kafka.
     pub mock: Option<Arc<Mock>>,
@@ -38,7 +38,7 @@ impl Broker {
     /// Returns the cluster inside this process.
     ///
     /// # Errors
-    /// This pair has none.
+    /// This pair has no cluster in this process.
     pub fn mock(&self) -> Result<&Mock, Failure> {
         self.mock.as_deref().ok_or_else(|| "there is no mock cluster".into())
     }
@@ -47,7 +47,7 @@ impl Broker {
 /// A topic of Kafka, a routing key of RabbitMQ, or a queue of SQS.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Topic {
-    /// Its name in messages.
+    /// The name of the topic in messages.
     pub name: String,
     /// RabbitMQ: the consumers' queues that are bound with this name.
     pub queues: Vec<String>,

@@ -1,6 +1,6 @@
 //! The databases of producers, consumers, sagas and their bank.
 
-/// The URLs of databases on one PostgreSQL server, or of SQLite files; direct, past every proxy.
+/// The URLs of databases on one PostgreSQL server, or of SQLite files. They lead past every proxy.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Database {
     /// Business rows and outbox.
@@ -11,9 +11,9 @@ pub struct Database {
     pub sagas: String,
     /// The bank that sagas call.
     pub bank: String,
-    /// Number of accounts, the rows for which producers contend: table `account`, column `name`,
-    /// from `account-0` up to this number less one. A producer locks them in ascending order of
-    /// their names.
+    /// Number of accounts, the rows for which producers contend. They are in table `account`,
+    /// column `name`, from `account-0` up to this number minus one. A producer locks them in
+    /// ascending order of their names.
     pub accounts: u32,
 }
 

@@ -1,7 +1,7 @@
 //! The stage: everything that a fault can reach. All of it belongs to the storm, so faults harm
-//! nothing else.
+//! nothing outside it.
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! |---|---|
 //! | `broker` | the broker, its topics and queues |
 //! | `database` | the databases of producers, consumers, sagas and their bank |

@@ -39,7 +39,7 @@ impl Service {
         database.into_iter().chain(broker).collect()
     }
 
-    /// Returns its name for the task runner.
+    /// Returns the name of the server for the task runner.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -56,13 +56,13 @@ impl Service {
 #[derive(Debug, Clone)]
 pub struct Services {
     xtask: PathBuf,
-    /// Variables besides those of this process.
+    /// Variables in addition to those of this process.
     environment: BTreeMap<&'static str, String>,
     others: Arc<Mutex<Vec<Services>>>,
 }
 
-/// The address of PostgreSQL. With it set, the task runner would treat the server as foreign and
-/// leave it alone.
+/// Variable with the address of PostgreSQL. If it is set, the task runner treats the server as
+/// foreign and does not stop it.
 const POSTGRES: &str = "OUTBOX_POSTGRES_URL";
 const POSTGRES_PORT: &str = "OUTBOX_POSTGRES_PORT";
 const FOLDER: &str = "OUTBOX_SERVICES_DIR";
@@ -74,7 +74,7 @@ impl Services {
         Self { xtask, environment: BTreeMap::new(), others: Arc::default() }
     }
 
-    /// Adds one more PostgreSQL with this folder and port, until
+    /// Adds one more PostgreSQL with this folder and port. It exists until
     /// [`remove_others`](Self::remove_others).
     #[must_use]
     pub fn another_postgres(&self, folder: &Path, port: u16) -> Self {
@@ -100,10 +100,11 @@ impl Services {
         Ok(())
     }
 
-    /// Stops a server: in order, or at once, as in a crash. Does nothing if it is not running.
+    /// Stops a server, in an orderly way or immediately, as in a crash. Does nothing if it is not
+    /// running.
     ///
     /// # Errors
-    /// It cannot be stopped. The text says why.
+    /// The server cannot be stopped. The text says why.
     pub async fn stop(&self, service: Service, immediate: bool) -> Result<(), Failure> {
         let how = if immediate { Some("--immediate") } else { None };
         let arguments: Vec<&str> = ["stop", service.as_str()].into_iter().chain(how).collect();
@@ -113,7 +114,7 @@ impl Services {
     /// Starts a server and waits until it answers. Does nothing if it is running.
     ///
     /// # Errors
-    /// It does not answer. The text says why.
+    /// The server does not answer. The text says why.
     pub async fn start(&self, service: Service) -> Result<(), Failure> {
         self.run(&["start", service.as_str()]).await
     }

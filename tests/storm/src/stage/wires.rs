@@ -2,7 +2,7 @@
 //!
 //! Kafka's clients connect to the addresses that the broker announces. So Kafka gets one more
 //! listener for each role, and announces it under the port of a proxy. The variable
-//! `OUTBOX_KAFKA_PROXIED` holds pairs `listening:announced`, separated by commas: for relays,
+//! `OUTBOX_KAFKA_PROXIED` holds pairs `listening:announced`, separated by commas, for relays,
 //! consumers and workers, in this order.
 
 use std::collections::BTreeMap;
@@ -42,9 +42,9 @@ impl std::fmt::Display for Wire {
 /// The proxies, one for each wire. Producers have no wire to the broker.
 #[derive(Debug, Default)]
 pub struct Wires {
-    /// The proxies in the order of their keys, so that random choices depend on the seed alone.
+    /// The proxies in the order of their keys, so that random choices depend only on the seed.
     pub proxies: BTreeMap<Wire, Proxy>,
-    /// The storm's own way to the producers' PostgreSQL. No fault disturbs it, and it follows the
+    /// The storm's own route to the producers' PostgreSQL. No fault disturbs it, and it follows the
     /// database after a promotion.
     pub own: Option<Proxy>,
 }

@@ -1,6 +1,6 @@
-//! Reads the broker's content with plain clients that share nothing with the toolkit.
+//! Reads the broker's content with plain clients that share no code with the toolkit.
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! |---|---|
 //! | `waiting` | counts messages that wait for their readers |
 
@@ -21,8 +21,8 @@ use harness::topic_reader::{kafka, rabbitmq};
 pub use harness::topic_reader::kafka::Follower;
 pub use waiting::{Waiting, waiting};
 
-/// Starts to follow a log that drops its old records. `None` for other brokers, which are read at
-/// the end.
+/// Starts to follow a log that drops its old records. Returns `None` for other brokers, which are
+/// read at the end.
 #[must_use]
 pub fn follow(plot: &Plot, stage: &Stage) -> Option<Follower> {
     let kind = plot.pair.broker;
@@ -30,8 +30,8 @@ pub fn follow(plot: &Plot, stage: &Stage) -> Option<Follower> {
     (kind == BrokerKind::MockKafka).then(follow)
 }
 
-/// Reads everything. `waiting` was counted after consumers had stopped. An SQS queue keeps no log,
-/// and the consumers' journals are complete only if nothing is left in the queue.
+/// Reads all messages. `waiting` was counted after consumers had stopped. An SQS queue keeps no
+/// log, and the consumers' journals are complete only if nothing is left in the queue.
 ///
 /// # Errors
 /// The broker does not answer.
@@ -69,8 +69,8 @@ pub fn journals(plot: &Plot, stage: &Stage) -> Vec<PathBuf> {
     names.iter().map(|name| plot.file(&format!("{name}.journal"))).collect()
 }
 
-/// Returns what consumers received from SQS. It stands in for a log: SQS keeps none and cannot copy
-/// messages to another queue.
+/// Returns the messages that consumers received from SQS. These replace a log, because SQS keeps
+/// none and cannot copy messages to another queue.
 fn deliveries(plot: &Plot, stage: &Stage) -> Result<Vec<Occurrence>, Failure> {
     let mut received: Vec<Received> = Vec::new();
     for path in journals(plot, stage) {
@@ -96,7 +96,7 @@ mod tests {
     fn journals_stand_for_a_queue_only_when_it_is_empty() {
         let waiting = [Waiting { place: "queue q, visible".to_owned(), count: 1 }];
         assert!(is_complete(BrokerKind::SqsFifo, &[]) && !is_complete(BrokerKind::Sqs, &waiting));
-        // A log is read whatever its consumers did.
+        // A log is read regardless of its consumers.
         assert!(is_complete(BrokerKind::Kafka, &waiting));
     }
 }

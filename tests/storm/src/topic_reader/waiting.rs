@@ -1,5 +1,5 @@
-//! Messages that wait at the broker for their readers, in partitions of a group or in queues. Read
-//! with plain clients.
+//! Messages that wait at the broker for their readers, in partitions of a group or in queues. They
+//! are read with plain clients.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ pub struct Waiting {
 /// Timeout of one request.
 const REQUEST: Duration = Duration::from_secs(10);
 
-/// Counts the messages that wait. Places without any are left out.
+/// Counts the waiting messages. Empty places are left out.
 ///
 /// # Errors
 /// The broker does not answer.
@@ -86,8 +86,8 @@ fn behind(servers: &str, topic: &str, group: &str, partitions: u16) -> Result<Ve
     Ok(all)
 }
 
-/// Counts the records from an offset on. Offsets alone do not give the number: transaction markers
-/// have offsets as well, and no reader gets them.
+/// Counts the records from an offset on. Offsets alone do not give this number, because transaction
+/// markers have offsets as well, and no reader gets them.
 fn records(servers: &str, topic: &str, partition: i32, from: i64) -> Result<u64, Failure> {
     let mut config = ClientConfig::new();
     config.set("bootstrap.servers", servers).set("group.id", format!("{topic}-count"));

@@ -36,7 +36,7 @@ fn code(error: &sqlx::Error) -> Option<String> {
     error.as_database_error().and_then(|error| error.code()).map(|code| code.into_owned())
 }
 
-/// Runs a statement that waits only a moment for locks, and returns its error code, if any.
+/// Runs a statement that waits only briefly for locks, and returns its error code, if any.
 async fn impatient(url: &str, sql: &str) -> Result<Option<String>, tests::Failure> {
     let mut session = PgConnection::connect(url).await?;
     sqlx::query("SET lock_timeout = '50ms'").execute(&mut session).await?;
@@ -165,8 +165,8 @@ async fn a_prepared_transaction_waits_for_its_decision(test: Stage) -> Outcome {
     Ok(())
 }
 
-/// Returns the median of eleven commits in one session: a commit that the flush of another session
-/// covers does not wait.
+/// Returns the median of eleven commits in one session. The median is needed because a commit that
+/// the flush of another session covers does not wait.
 async fn usual_commit(url: &str) -> Result<Duration, tests::Failure> {
     let mut session = PgConnection::connect(url).await?;
     let mut took = [Duration::ZERO; 11];

@@ -1,4 +1,4 @@
-//! Disks that are full.
+//! Full disks.
 
 use libtest_mimic::Trial;
 use sqlx::{Connection as _, PgConnection, Postgres, Sqlite};
@@ -19,7 +19,8 @@ const OUTBOX: u64 = 1;
 
 async fn postgres(test: Stage) -> Outcome {
     let (stage, database) = with_database::<Postgres>(&test, 1).await?;
-    // More than a WAL segment of the usual size, because the limit must not hit the WAL.
+    // The table is larger than a WAL segment of the usual size, because the limit must not affect
+    // the WAL.
     database
         .execute(
             "INSERT INTO outbox_message (topic, payload) \

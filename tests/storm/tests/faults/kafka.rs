@@ -1,4 +1,4 @@
-//! Kafka: topics that accept small messages only, members that come and go.
+//! Kafka: topics that accept only small messages, and members that come and go.
 
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ async fn a_topic_refuses(test: Stage) -> Outcome {
     let mut fault = Oversize::default();
     heal(&mut fault, &stage).await?;
     inject(&mut fault, &stage, 1).await?;
-    // Brokers apply new settings a moment later.
+    // Brokers apply new settings with a short delay.
     let refusal = KafkaError::MessageProduction(RDKafkaErrorCode::MessageSizeTooLarge);
     until("it is refused", async || Ok((send().await == Err(refusal.clone())).then_some(()))).await?;
     heal(&mut fault, &stage).await?;

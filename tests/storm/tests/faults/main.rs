@@ -1,4 +1,4 @@
-//! Shows that every fault happens, and is over once it is healed.
+//! Tests that show that every fault happens, and is over once it is healed.
 
 mod database;
 mod disk;

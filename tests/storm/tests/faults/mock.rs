@@ -52,8 +52,7 @@ async fn send(producer: &FutureProducer) -> Result<(), rdkafka::error::KafkaErro
     producer.send(record, Duration::ZERO).await.map(drop).map_err(|(error, _)| error)
 }
 
-/// Injects the fault with increasing seeds until the detail is the wanted one, and heals all
-/// others.
+/// Injects the fault with increasing seeds until it has the wanted detail, and heals all others.
 async fn inject_until(
     fault: &mut dyn Fault<storm::stage::Stage>,
     stage: &storm::stage::Stage,
@@ -139,9 +138,9 @@ async fn leaders_move(test: Stage) -> Outcome {
         seen.push(injected.detail);
     }
     assert!(seen.iter().any(|detail| *detail != before), "{before}");
-    // The old producer may have the wrong broker for good: librdkafka 2.12 loses track of a leader
-    // that goes and comes back within a millisecond. The first move is still under way when the
-    // second one looks undone.
+    // The old producer may have the wrong broker permanently: librdkafka 2.12 loses track of a
+    // leader that goes and comes back within a millisecond. The first move is still under way when
+    // the second one looks undone.
     let newcomer = self::producer(&address, &[])?;
     Ok(send(&newcomer).await?)
 }
@@ -170,7 +169,7 @@ async fn the_brokers_go_and_come_back(test: Stage) -> Outcome {
     inject(&mut fault, &stage, 1).await?;
     let error = send(&retried).await.err().ok_or("it did not fail")?;
     assert!(error.to_string().contains("Transport"), "{error}");
-    // A new client gets nothing through either.
+    // A new client cannot send anything either.
     let newcomer = producer(&address, &[("message.timeout.ms", "300"), ("reconnect.backoff.max.ms", "100")])?;
     let error = send(&newcomer).await.err().ok_or("it did not fail")?;
     assert!(error.to_string().contains("MessageTimedOut"), "{error}");

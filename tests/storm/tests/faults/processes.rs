@@ -101,7 +101,7 @@ async fn a_clock_jumps(test: tests::Stage, clock: Result<ClockJump, String>) -> 
     let jump: f64 = injected.detail.trim_end_matches(" s").parse()?;
     let off = || -> Result<Option<(f64, f64)>, Failure> {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?.as_secs_f64();
-        // Time since boot, like the monotonic clock of a process whose clock is not faked.
+        // The time since boot equals the monotonic clock of a process whose clock is not faked.
         let boot: f64 =
             std::fs::read_to_string("/proc/uptime")?.split(' ').next().ok_or("no time")?.parse()?;
         Ok(last(&seen)?.map(|(wall, monotonic)| (wall - now, monotonic - boot)))
@@ -115,7 +115,7 @@ async fn a_clock_jumps(test: tests::Stage, clock: Result<ClockJump, String>) -> 
     Ok(())
 }
 
-/// A storm that is killed cannot stop its processes: the kernel does.
+/// A killed storm cannot stop its processes, so the kernel does.
 async fn nobody_outlives_the_storm(test: tests::Stage) -> Outcome {
     let folder = test.folder().display().to_string();
     let mut storm = Command::new(env!("CARGO_BIN_EXE_storm"))

@@ -31,7 +31,7 @@ const TOPIC: &str = "orders";
 /// Longer than a confirm takes.
 const SILENCE: Duration = Duration::from_secs(1);
 
-/// An exchange, an inner one, and a queue.
+/// An exchange, an inner exchange, and a queue.
 struct Scene {
     stage: storm::stage::Stage,
     channel: Channel,

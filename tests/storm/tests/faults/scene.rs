@@ -10,7 +10,7 @@ use storm::stage::{Broker, Database, Processes, Services, Stage, Topic, Wires};
 use storm::workload::Workload;
 use tests::{Dialect, Failure, Outcome};
 
-/// Returns a stage with nothing but a folder.
+/// Returns a stage with only a folder.
 pub(crate) fn empty(test: &tests::Stage) -> Stage {
     Stage {
         pair: Pair { database: DatabaseKind::Postgres, broker: BrokerKind::Kafka },
@@ -67,17 +67,17 @@ pub(crate) async fn inject(
     fault.inject(stage, &mut StdRng::seed_from_u64(seed)).await
 }
 
-/// Heals twice: healing must do nothing before `inject`, and nothing when it is repeated.
+/// Heals twice, because healing must do nothing before `inject`, and nothing when it is repeated.
 pub(crate) async fn heal(fault: &mut dyn Fault<Stage>, stage: &Stage) -> Outcome {
     fault.heal(stage).await?;
     fault.heal(stage).await
 }
 
-/// Timeout of a condition; only a failing test uses it up.
+/// Timeout of a condition. Only a failing test reaches it.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Asks again and again until there is an answer. Unlike `tests::eventually`, asking may change
-/// what it looks at.
+/// Repeats `ask` until there is an answer. Unlike with `tests::eventually`, the call may have
+/// effects.
 pub(crate) async fn until<T>(
     what: &str,
     mut ask: impl AsyncFnMut() -> Result<Option<T>, Failure>,

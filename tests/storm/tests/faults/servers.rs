@@ -1,4 +1,4 @@
-//! Servers that go away and come back: private instances on separate ports.
+//! Servers that stop and come back: private instances on separate ports.
 
 use std::net::TcpListener;
 use std::path::PathBuf;

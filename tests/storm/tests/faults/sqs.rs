@@ -1,4 +1,4 @@
-//! SQS: batches that fail in part, errors, throttling, silence.
+//! SQS: batches that fail partially, errors, throttling, silence.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -19,7 +19,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         .collect()
 }
 
-/// Checks that a producer's session ends with an I/O error, and that another one works after
+/// Checks that a producer's session ends with an I/O error, and that another session works after
 /// healing.
 async fn a_session_breaks(test: Stage, kind: Kind) -> Outcome {
     let database = Database::<Postgres>::empty(&test).await?;
@@ -36,8 +36,8 @@ async fn a_session_breaks(test: Stage, kind: Kind) -> Outcome {
     assert_eq!(injected.target, "producers–database");
     let work = tokio::spawn(async move {
         loop {
-            // As a simple query: a prepared statement would wait for the first answer before it is
-            // executed.
+            // A simple query, because a prepared statement would wait for the first answer before
+            // it is executed.
             if let Err(error) = sqlx::raw_sql("INSERT INTO done VALUES (1)").execute(&mut session).await {
                 return error;
             }
@@ -45,12 +45,12 @@ async fn a_session_breaks(test: Stage, kind: Kind) -> Outcome {
     });
     if kind == Kind::AnswersLost {
         // The row is visible before its answer has come this far. Healing in between would let the
-        // answer through.
+        // answer pass.
         until("an answer is lost", async || {
             Ok(stage.wires.proxies.values().any(|wire| wire.counts().lost_bytes > 0).then_some(()))
         })
         .await?;
-        // The insert was done, and its client does not know.
+        // The insert was done, but its client does not know.
         assert!(database.integer("SELECT count(*) FROM done").await? > 0);
         assert!(!work.is_finished());
     }

@@ -1,4 +1,4 @@
-//! Kafka: topics that accept small messages only.
+//! Kafka: topics that accept only small messages.
 
 use std::time::Duration;
 
@@ -20,12 +20,12 @@ pub struct Oversize {
     lowered: Option<String>,
 }
 
-/// Timeout of a request of the administrator.
+/// Timeout of a request from the administrator.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 #[async_trait]
 impl Fault<Stage> for Oversize {
-    /// It is shorter than the time after which a refused message is given up.
+    /// The fault is shorter than the time after which the relay declares a refused message dead.
     fn kind(&self) -> FaultKind {
         FaultKind::new("oversize").lasts(seconds(1)..=seconds(4))
     }
@@ -47,7 +47,7 @@ impl Fault<Stage> for Oversize {
     }
 }
 
-/// Sets or removes the limit of a topic. No other setting of the topic survives, and removing the
+/// Sets or removes the limit of a topic. All other settings of the topic are lost. Removing the
 /// limit restores the broker's default.
 async fn alter(servers: &str, topic: &str, bytes: Option<u32>) -> Result<(), Failure> {
     let admin: AdminClient<DefaultClientContext> =

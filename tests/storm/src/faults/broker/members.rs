@@ -19,8 +19,8 @@ use crate::Failure;
 use crate::faults::{Fault, FaultKind, Injected, millis, seconds};
 use crate::stage::Stage;
 
-/// A guest in one of the groups. It reads its partitions and commits nothing: the next owner of a
-/// partition reads the same messages again.
+/// A guest in one of the groups. It reads its partitions and commits nothing, so the next owner of
+/// a partition reads the same messages again.
 #[derive(Debug, Default)]
 pub struct GroupRebalances {
     guest: Option<Guest>,
@@ -33,7 +33,7 @@ struct Guest {
     thread: JoinHandle<()>,
 }
 
-/// How long a visit lasts, and the pause after it.
+/// Duration of a visit, and of the pause after it.
 const STAY: RangeInclusive<Duration> = millis(500)..=millis(5_000);
 const AWAY: RangeInclusive<Duration> = millis(100)..=millis(1_500);
 const POLL: Duration = millis(50);
@@ -53,7 +53,7 @@ impl Fault<Stage> for GroupRebalances {
             .set("group.id", &group)
             .set("enable.auto.commit", "false")
             .set("session.timeout.ms", "6000")
-            // The same as the toolkit's own members use: a group has one way to assign partitions.
+            // The toolkit's own members use the same strategy, because a group has only one.
             .set("partition.assignment.strategy", "cooperative-sticky");
         let (leaving, joined) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let visits = Visits {
@@ -79,7 +79,7 @@ impl Fault<Stage> for GroupRebalances {
 }
 
 impl GroupRebalances {
-    /// Returns how often the present guest was assigned partitions.
+    /// Returns how often the current guest was assigned partitions.
     #[must_use]
     pub fn joined(&self) -> u64 {
         self.guest.as_ref().map_or(0, |guest| guest.joined.load(Relaxed))
@@ -115,7 +115,7 @@ impl Visits {
             if !is_counted && member.assignment()?.count() > 0 {
                 is_counted = true;
                 self.joined.fetch_add(1, Relaxed);
-                // Joining takes time: the stay begins once partitions are assigned.
+                // Joining takes time, so the stay begins once partitions are assigned.
                 until = Instant::now() + stay;
             }
         }

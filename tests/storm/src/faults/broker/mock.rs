@@ -1,4 +1,4 @@
-//! The mock cluster: errors in place of answers, leaders that move, silence.
+//! The mock cluster: errors instead of answers, leaders that move, silence.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ use crate::stage::Stage;
 
 /// Number of brokers in the mock cluster: more than one, so that leaders can move.
 pub const BROKERS: u8 = 3;
-/// Maximum number of partitions of a topic that are tried.
+/// Maximum number of partitions of a topic that the fault tries.
 const PARTITIONS_MAX: u16 = 64;
 
 /// Errors in answer to produce requests. Some are transient, some are fatal to an idempotent
@@ -120,7 +120,7 @@ impl Fault<Stage> for LeaderMoves {
         let mut moved = Vec::new();
         for partition in 0..PARTITIONS_MAX {
             let leader = rng.random_range(1..=BROKERS);
-            // The first partition that does not exist ends the topic.
+            // The topic ends at the first partition that does not exist.
             if mock.lead(topic, partition, Some(leader)).is_err() {
                 break;
             }
@@ -133,14 +133,14 @@ impl Fault<Stage> for LeaderMoves {
     }
 }
 
-/// A fault that makes one broker answer late. It leads one or two partitions and no others:
-/// requests for these get no answer, and the other partitions go on. To clients a partition without
-/// any leader would look the same, but the mock cluster's program ends when a record for such a
-/// partition arrives (librdkafka 2.12).
+/// A fault that makes one broker answer late. The broker leads one or two partitions. Requests for
+/// these get no answer, and the other partitions continue. To clients a partition without a leader
+/// would look the same, but the mock cluster's program ends when a record for such a partition
+/// arrives (librdkafka 2.12).
 #[derive(Debug)]
 pub struct SilentPartition;
 
-/// How late answers are. They come after the fault is over.
+/// Delay of answers. They arrive after the end of the fault.
 const SILENCE: Duration = Duration::from_secs(20);
 
 #[async_trait]
@@ -155,7 +155,7 @@ impl Fault<Stage> for SilentPartition {
         let silent = rng.random_range(1..=2);
         for partition in 0..PARTITIONS_MAX {
             let leader = if partition < silent { BROKERS } else { rng.random_range(1..BROKERS) };
-            // The first partition that does not exist ends the topic.
+            // The topic ends at the first partition that does not exist.
             if mock.lead(topic, partition, Some(leader)).is_err() {
                 break;
             }

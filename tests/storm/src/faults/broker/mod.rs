@@ -1,12 +1,12 @@
 //! Faults in the answers of a broker that is up.
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! |---|---|
 //! | [`rabbitmq`] | full queues, unroutable messages, missing confirms |
-//! | [`kafka`] | topics that accept small messages only |
+//! | [`kafka`] | topics that accept only small messages |
 //! | [`members`] | members that join a group and leave it |
 //! | [`mock`] | errors of the mock cluster, leaders that move, silence |
-//! | [`sqs`] | batches that fail in part, errors, throttling, silence |
+//! | [`sqs`] | batches that fail partially, errors, throttling, silence |
 
 pub mod kafka;
 pub mod members;

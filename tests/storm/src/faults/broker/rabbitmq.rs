@@ -28,9 +28,10 @@ impl Fault<Stage> for Full {
 
     async fn inject(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Injected, Failure> {
         let exchange = exchange(&stage.broker)?;
-        // Bound to the inner exchange, so that the other queues lose the binding of a topic
-        // together with this one. Alone, this queue would take messages that no consumer reads: the
-        // broker would rightly confirm them, and they would be lost with the queue.
+        // The queue is bound to the inner exchange, so that the other queues lose the binding of a
+        // topic together with it. If this queue alone were bound, it would receive messages that no
+        // consumer reads. The broker would rightly confirm these, and they would be lost with the
+        // queue.
         let inner = inner(&stage.broker)?;
         let topic = &stage.broker.topics.choose(rng).ok_or("there is no topic")?.name;
         let messages_max = rng.random_range(1..=20_u32);
@@ -89,9 +90,9 @@ impl Fault<Stage> for Unroutable {
     }
 }
 
-/// A fault that keeps back the confirms of messages to the topic that consumers read. The broker
-/// stores the messages. It lasts longer than a window waits for confirms, and than a lease. Other
-/// topics get theirs, and heartbeats pass.
+/// A fault that withholds the confirms of messages to the topic that consumers read. The broker
+/// stores the messages. The fault lasts longer than a lease, and longer than a window waits for
+/// confirms. Other topics get their confirms, and heartbeats pass.
 #[derive(Debug)]
 pub struct SilentQueue;
 

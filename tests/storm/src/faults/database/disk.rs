@@ -1,4 +1,4 @@
-//! A disk that is full: files cannot grow any more.
+//! A full disk: files cannot grow.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -18,20 +18,21 @@ use crate::Failure;
 use crate::faults::{Fault, FaultKind, Injected, millis, seconds};
 use crate::stage::Stage;
 
-/// A fault of PostgreSQL: the outbox, or the inbox, cannot grow by a page. It limits the size of
-/// files that the sessions of that database may write (`RLIMIT_FSIZE`). The limit is the size of
-/// the largest part of the growing table, plus half a page. A write beyond it is cut short, which
-/// the server reports as 53100, "disk full".
+/// A fault of PostgreSQL: the outbox, or the inbox, cannot grow by a page. The fault limits the
+/// size of files that the sessions of that database may write (`RLIMIT_FSIZE`). The limit is the
+/// size of the largest part of the growing table, plus half a page. A write beyond it is cut short,
+/// which the server reports as 53100, "disk full".
 ///
-/// The files of the server's WAL must be smaller than that: `OUTBOX_POSTGRES_WAL_SEGMENT_MB=1`.
-/// Otherwise the WAL could not grow, which crashes the server. The server must run on this machine.
+/// The files of the server's WAL must be smaller than that limit:
+/// `OUTBOX_POSTGRES_WAL_SEGMENT_MB=1`. Otherwise the WAL could not grow, which crashes the server.
+/// The server must run on this machine.
 #[derive(Debug, Default)]
 pub struct PostgresFull {
     limiting: JoinSet<()>,
     url: Option<String>,
 }
 
-/// How often the fault looks for sessions that are not limited yet.
+/// Interval at which the fault searches for sessions that are not limited yet.
 const LOOK: Duration = Duration::from_millis(100);
 const PAGE_BYTES: u64 = 8_192;
 
@@ -54,7 +55,7 @@ impl Fault<Stage> for PostgresFull {
         self.limiting.spawn(async move {
             loop {
                 tokio::time::sleep(LOOK).await;
-                // The session ends when the server crashes, and so do all limited ones.
+                // This session ends when the server crashes, and all limited sessions end with it.
                 if restrict(&mut session, Some(limit)).await.is_err() {
                     return;
                 }
@@ -107,15 +108,15 @@ async fn restrict(session: &mut PgConnection, limit: Option<u64>) -> Result<(), 
     Ok(())
 }
 
-/// Limits the files of a process, as the process's user: in a container, root alone may lack the
-/// right.
+/// Limits the files of a process. The command runs as the process's user, because in a container
+/// root may lack the right.
 async fn limit_files(pid: i32, limit: Option<u64>) -> Result<(), Failure> {
     // The process has just ended.
     let Ok(owner) = std::fs::metadata(format!("/proc/{pid}")) else { return Ok(()) };
     let text = limit.map_or_else(|| "unlimited".to_owned(), |bytes| bytes.to_string());
     let mut command = Command::new("prlimit");
     command.arg(format!("--pid={pid}")).arg(format!("--fsize={text}:unlimited")).stdin(Stdio::null());
-    // A command that outlived its fault would limit a session that was healed before.
+    // A command that outlived its fault would limit a session that is already healed.
     command.kill_on_drop(true);
     if owner.uid() != rustix::process::geteuid().as_raw() {
         command.uid(owner.uid()).gid(owner.gid());
@@ -128,8 +129,8 @@ async fn limit_files(pid: i32, limit: Option<u64>) -> Result<(), Failure> {
     Err(format!("the files of process {pid} cannot be limited: {}", why.trim()).into())
 }
 
-/// A fault of SQLite: the file cannot grow by a page. A limit from outside would hit the process's
-/// other files as well, so producers apply `PRAGMA max_page_count` to their own connections.
+/// A fault of SQLite: the file cannot grow by a page. A limit from outside would also affect the
+/// process's other files, so producers apply `PRAGMA max_page_count` to their own connections.
 #[derive(Debug)]
 pub struct SqliteFull;
 
@@ -142,9 +143,10 @@ impl SqliteFull {
     /// Applies the state of the fault to a connection. A producer calls this before each of its
     /// transactions.
     ///
+    /// # Errors
     /// The pragma fails.
     pub async fn obey(connection: &mut SqliteConnection, folder: &Path) -> Result<(), sqlx::Error> {
-        // A maximum of one page keeps the file at its size; the other number is SQLite's default.
+        // A maximum of one page keeps the file at its size. The other number is SQLite's default.
         let limit = if Self::order(folder).exists() {
             "PRAGMA max_page_count = 1"
         } else {

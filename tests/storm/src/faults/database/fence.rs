@@ -1,4 +1,4 @@
-//! A database that is closed to all clients, so that it can be compared with another state of it.
+//! A database that is closed to all clients, so that its state can be compared with another state.
 
 use std::collections::HashSet;
 use std::hash::Hash;
@@ -33,7 +33,7 @@ impl Fence {
     /// Connects to the server of this URL's database, which stays open.
     pub(super) async fn around(url: &str) -> Result<Self, Failure> {
         let mut admin = session::connect(&beside(url, MAINTENANCE)?).await?;
-        // Creating and dropping a database takes a checkpoint.
+        // Creating and dropping a database waits for a checkpoint.
         session::run(&mut admin, "SET statement_timeout = '60s'".to_owned()).await?;
         let name = Identifier::new(Url::parse(url)?.path().trim_start_matches('/'))?;
         Ok(Self { admin, name, url: url.to_owned() })
@@ -42,7 +42,7 @@ impl Fence {
     /// Ends all sessions and refuses new ones. Returns the only session that is left.
     pub(super) async fn close(&mut self) -> Result<PgConnection, Failure> {
         self.refuse_prepared().await?;
-        // An earlier attempt may have left it closed.
+        // An earlier attempt may have left the database closed.
         self.allow("ALTER DATABASE {name} ALLOW_CONNECTIONS true").await?;
         let mut inside = session::connect(&self.url).await?;
         self.allow("ALTER DATABASE {name} ALLOW_CONNECTIONS false").await?;
@@ -78,8 +78,8 @@ impl Fence {
         }
     }
 
-    /// Fails if there are prepared transactions: a client that decides one must not find the other
-    /// state.
+    /// Fails if there are prepared transactions, because a client that commits or rolls back such a
+    /// transaction must not find the other state.
     pub(super) async fn refuse_prepared(&mut self) -> Result<(), Failure> {
         let sql = "SELECT count(*) FROM pg_prepared_xacts WHERE database = $1";
         let prepared: i64 =
@@ -98,8 +98,8 @@ pub(super) fn beside(url: &str, name: &str) -> Result<String, Failure> {
     Ok(url.to_string())
 }
 
-/// Returns the messages and rows that one state of the producers' database has and the other lacks.
-/// The present state must be closed.
+/// Returns the messages and rows that exist in the current state of the producers' database, but
+/// not in the other state. The current state must be closed.
 pub(super) async fn lost(present: &mut PgConnection, other: &mut PgConnection) -> Result<WentBack, Failure> {
     Ok(WentBack {
         at: clock::now(),

@@ -1,5 +1,5 @@
-//! Rows and tables that are locked for a while: producers run into their `lock_timeout`, everything
-//! else waits.
+//! Rows and tables that are locked for a while. Producers reach their `lock_timeout`, and all other
+//! clients wait.
 
 use async_trait::async_trait;
 use rand::Rng as _;
@@ -27,7 +27,7 @@ impl Fault<Stage> for RowLocks {
     async fn inject(&mut self, stage: &Stage, rng: &mut StdRng) -> Result<Injected, Failure> {
         let accounts = stage.database.accounts;
         let count = rng.random_range(1..=accounts.max(2) / 2);
-        // In the order in which producers lock, so that there is no deadlock.
+        // In ascending order, in which producers lock, so that there is no deadlock.
         let mut chosen = (0..accounts).choose_multiple(rng, count as usize);
         chosen.sort_unstable();
         let holder = self.holder.insert(session::connect(&stage.database.producers).await?);

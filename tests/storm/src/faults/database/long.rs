@@ -1,4 +1,4 @@
-//! A transaction that stays open: it holds a transaction id, and with it the horizon of every
+//! A transaction that stays open. It holds a transaction id, and with it the horizon of every
 //! snapshot.
 
 use async_trait::async_trait;

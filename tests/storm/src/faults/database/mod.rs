@@ -1,18 +1,18 @@
 //! Faults from other sessions of a database, and from its disk.
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! |---|---|
 //! | [`locks`] | locked rows and tables |
 //! | [`rivals`] | deadlocks, and updates between a transaction's read and its write |
 //! | [`long`] | transactions that stay open |
 //! | [`prepared`] | prepared transactions that wait for their decision |
 //! | [`backends`] | sessions and statements that are ended from outside |
-//! | [`promotion`] | a lagging standby in place of the primary |
-//! | [`restore`] | a backup in place of the database |
+//! | [`promotion`] | a lagging standby that replaces the primary |
+//! | [`restore`] | a backup that replaces the database |
 //! | [`slow_commits`] | slow commits |
 //! | [`sequence`] | ids that go back |
-//! | [`disk`] | a disk that is full |
-//! | [`sqlite`] | a file that is busy |
+//! | [`disk`] | a full disk |
+//! | [`sqlite`] | a busy file |
 //! | `fence` | a database that is closed to all clients |
 //! | `program` | PostgreSQL's own programs |
 //! | `session` | the connection of a fault |

@@ -1,5 +1,5 @@
-//! A prepared transaction that waits for its decision, like those of a two-phase commit: its rows
-//! are stored but invisible, it keeps its locks, and it survives a crash of the server.
+//! A prepared transaction that waits for its decision, as in a two-phase commit. Its rows are
+//! stored but invisible, it keeps its locks, and it survives a crash of the server.
 
 use async_trait::async_trait;
 use checker::Outcome;
@@ -19,7 +19,7 @@ use crate::stage::Stage;
 /// The file in the storm's folder that records its operations, beside those of producers.
 pub const JOURNAL: &str = "prepared.journal";
 
-/// A fault that prepares an operation of a producer, and commits it or rolls it back in the end.
+/// A fault that prepares an operation of a producer, and finally commits it or rolls it back.
 #[derive(Debug, Default)]
 pub struct Prepared {
     waiting: Option<Waiting>,
@@ -29,7 +29,7 @@ pub struct Prepared {
 struct Waiting {
     operation: Uuid,
     commits: bool,
-    /// Whether the decision was sent to the server once.
+    /// Whether the decision was sent to the server at least once.
     decided: bool,
 }
 
@@ -76,7 +76,8 @@ impl Fault<Stage> for Prepared {
             session::run(&mut session, format!("{verb} PREPARED '{}'", waiting.name())).await?;
         }
         session::end(session).await;
-        // No one else decides. A transaction that is gone was decided here, or was never prepared.
+        // Only this fault decides. A transaction that is gone was decided here, or was never
+        // prepared.
         let happened = waiting.decided && waiting.commits;
         let outcome = if happened { Outcome::Ok } else { Outcome::Failed };
         let (operation, at, detail) = (waiting.operation, clock::now(), String::new());

@@ -1,4 +1,4 @@
-//! A lagging standby takes the primary's place. Everything that it had not received is undone:
+//! A lagging standby replaces the primary. Everything that the standby had not received is undone:
 //! rows, cursor, lease. Some of it is already at the broker.
 
 use std::net::TcpListener;
@@ -21,10 +21,10 @@ use crate::faults::{Fault, FaultKind, Injected, millis, seconds};
 use crate::journal::{Journal, WENT_BACK};
 use crate::stage::{Peer, Role, Service, Stage, Wire};
 
-/// A fault that starts a physical replica of the server, stops its replication, and promotes it in
-/// the end (`pg_promote`). From then on producers, relays and the storm itself reach the producers'
-/// database there; consumers and their database stay. It happens once in a storm, because the new
-/// primary has no standby.
+/// A fault that starts a physical replica of the server, stops its replication, and finally
+/// promotes it (`pg_promote`). From then on producers, relays and the storm itself reach the
+/// producers' database on the replica. Consumers and their database stay on the old server. This
+/// happens once in a storm, because the new primary has no standby.
 #[derive(Debug, Default)]
 pub struct Promotion {
     standby: Option<Standby>,
@@ -34,11 +34,11 @@ pub struct Promotion {
 #[derive(Debug)]
 struct Standby {
     address: String,
-    /// The URL of the producers' database on it.
+    /// The URL of the producers' database on the standby.
     url: String,
 }
 
-/// A query for whether the standby still receives, or has not yet applied what it received.
+/// A query for whether the standby still receives, or has yet to apply received records.
 const FOLLOWS: &str = "SELECT EXISTS (SELECT FROM pg_stat_wal_receiver) \
      OR coalesce(pg_last_wal_replay_lsn() < pg_last_wal_receive_lsn(), false)";
 const LOOK: Duration = millis(100);
@@ -68,7 +68,8 @@ impl Fault<Stage> for Promotion {
         let own = stage.wires.own.as_ref().ok_or("the storm has no way of its own")?;
         let ways = [own, way(&PRODUCERS)?, way(&RELAYS)?];
         let primary = ways[0].upstream();
-        // A fault that redirects one of them would restore its way to the old primary.
+        // A fault that redirects one of these proxies would later restore its route to the old
+        // primary.
         if ways.iter().any(|way| way.upstream() != primary) {
             return Err("a proxy does not lead to the primary".into());
         }
@@ -100,13 +101,13 @@ impl Standby {
         let mut session = session::connect(primary).await?;
         let model: String = ask(&mut session, "SELECT current_setting('data_directory')").await?;
         session::end(session).await;
-        // A folder that the server's user can reach, who may not be the storm's.
+        // The folder must be reachable for the server's user, who may differ from the storm's.
         let folder = std::env::temp_dir().join(format!("storm-standby-{:08x}", rand::random::<u32>()));
         let data = folder.join("postgres/data");
         std::fs::create_dir_all(folder.join("postgres"))?;
         std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o755))?;
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
-        // Registered from now on, so that it is removed with the storm in any case.
+        // The server is registered from now on, so that it is removed with the storm in any case.
         let services = stage.services.another_postgres(&folder, port);
         let mut backup = Command::new("pg_basebackup");
         backup.args(["--checkpoint=fast", "--wal-method=stream", "--no-sync", "--write-recovery-conf"]);
@@ -119,7 +120,7 @@ impl Standby {
         Ok(Self { address: format!("127.0.0.1:{port}"), url: url.to_string() })
     }
 
-    /// Stops the replication: from here on the standby lags.
+    /// Stops the replication. From here on the standby lags.
     async fn follow_nobody(&self) -> Result<(), Failure> {
         let mut session = session::connect(&self.url).await?;
         session::run(&mut session, "ALTER SYSTEM SET primary_conninfo = ''".to_owned()).await?;

@@ -1,5 +1,5 @@
-//! A backup replaces the producers' database while everything goes on. Everything committed since
-//! is undone: rows, cursor, lease. Some of it is already at the broker.
+//! A backup replaces the producers' database while all processes continue. Everything committed
+//! since the backup is undone: rows, cursor, lease. Some of it is already at the broker.
 
 use std::path::{Path, PathBuf};
 
@@ -17,11 +17,11 @@ use crate::journal::{Journal, WENT_BACK};
 use crate::stage::Stage;
 
 /// A fault that runs `pg_dump` at one moment and `pg_restore` at a later one. The backup is
-/// restored into a database beside the present one, and then takes its name. Inboxes and effects
-/// are in another database, which stays.
+/// restored into a new database beside the current one, and then takes its name. Inboxes and
+/// effects are in another database, which stays.
 ///
-/// From the moment at which the difference is recorded until the backup has the name, no client can
-/// connect. So the list has everything that was committed and is not in the backup.
+/// No client can connect from the moment at which the difference is recorded until the backup has
+/// the name. So the list contains everything that was committed and is not in the backup.
 #[derive(Debug, Default)]
 pub struct Restore {
     dump: Option<PathBuf>,
@@ -49,7 +49,7 @@ impl Fault<Stage> for Restore {
     async fn heal(&mut self, stage: &Stage) -> Result<(), Failure> {
         let Some(dump) = &self.dump else { return Ok(()) };
         let mut swap = Swap::open(&stage.database.producers).await?;
-        // Otherwise an earlier attempt has come this far.
+        // If the current database is missing, an earlier attempt has already renamed it.
         if swap.has_present().await? {
             swap.restore(dump).await?;
             let mut present = swap.fence.close().await?;
@@ -58,8 +58,8 @@ impl Fault<Stage> for Restore {
             Journal::open(&stage.folder.join(WENT_BACK))?.write(&[lost])?;
             session::end(present).await;
             session::end(backup).await;
-            // Not dropped at once: a crash in the middle of that would leave a database that is
-            // neither there nor gone.
+            // The database is not dropped at once, because a crash in the middle of that would
+            // leave a half-dropped database.
             swap.run("ALTER DATABASE {present} RENAME TO {former}").await?;
         }
         swap.run("ALTER DATABASE {backup} RENAME TO {present}").await?;
@@ -70,8 +70,8 @@ impl Fault<Stage> for Restore {
     }
 }
 
-/// The present database, the one that a backup is restored into, and the name that the present one
-/// gets when it is replaced.
+/// The current database, the database into which a backup is restored, and the name that the
+/// current database gets when it is replaced.
 struct Swap {
     fence: Fence,
     backup: Identifier,

@@ -1,5 +1,5 @@
-//! Sessions that touch the same rows as producers: in the opposite order, or between their read and
-//! their write.
+//! Sessions that touch the same rows as producers, in the opposite order, or between a producer's
+//! read and its write.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -33,7 +33,7 @@ pub struct Deadlocks {
 }
 
 impl Deadlocks {
-    /// Returns how often a rival was the victim; producers are as well.
+    /// Returns how often a rival was the victim. A producer can be the victim as well.
     #[must_use]
     pub fn lost_by_rivals(&self) -> u64 {
         self.met.load(Relaxed)

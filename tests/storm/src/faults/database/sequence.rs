@@ -1,5 +1,5 @@
-//! The sequence of the outbox goes back, as after a restore of the data without it, or after a
-//! logical upgrade.
+//! The sequence of the outbox goes back, as after a logical upgrade, or after a restore that leaves
+//! out the sequence.
 
 use async_trait::async_trait;
 use rand::Rng as _;
@@ -12,12 +12,12 @@ use crate::journal::{Journal, SET_BACK, SetBack};
 use crate::stage::Stage;
 
 /// A fault that calls `setval` with an earlier id, so that new rows get ids that the relay has
-/// passed. Rows that it has not read yet may leave after newer ones of their keys
-/// (`docs/operations/histories.md`). So the range of ids that are assigned twice is recorded.
+/// passed. Rows that the relay has not read yet may be published after newer rows of their keys
+/// (`docs/operations/histories.md`). So the fault records the range of ids that are assigned twice.
 #[derive(Debug)]
 pub struct SequenceReset;
 
-/// Ids that producers may take between the query for the sequence's position and `setval`.
+/// Ids that producers may use between the query for the sequence's position and `setval`.
 const MEANWHILE: i64 = 100;
 
 #[async_trait]

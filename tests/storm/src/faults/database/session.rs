@@ -7,11 +7,11 @@ use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _};
 
 use crate::Failure;
 
-/// The `application_name` of a fault's sessions, by which other faults spare them.
+/// The `application_name` of a fault's sessions. Other faults exclude sessions with this name.
 pub(super) const APPLICATION: &str = "storm-fault";
 
-/// Connects directly, past every proxy. No statement waits longer than three seconds, so that
-/// `inject` returns.
+/// Connects directly instead of through a proxy. No statement waits longer than three seconds, so
+/// that `inject` returns.
 pub(super) async fn connect(url: &str) -> Result<PgConnection, Failure> {
     Ok(options(url)?.connect().await?)
 }
@@ -23,7 +23,7 @@ pub(super) fn options(url: &str) -> Result<PgConnectOptions, Failure> {
         .options([("statement_timeout", "3s"), ("idle_in_transaction_session_timeout", "0")]))
 }
 
-/// Runs statements that are constants of a fault.
+/// Runs SQL that a fault defines as a constant.
 pub(super) async fn run(session: &mut PgConnection, sql: String) -> Result<(), Failure> {
     sqlx::raw_sql(AssertSqlSafe(sql)).execute(session).await?;
     Ok(())

@@ -1,4 +1,4 @@
-//! Slow commits, as on a busy disk: every commit waits before it is flushed.
+//! Slow commits, as on a busy disk. Every commit waits before it is flushed.
 
 use std::ops::RangeInclusive;
 
@@ -11,8 +11,9 @@ use crate::Failure;
 use crate::faults::{Fault, FaultKind, Injected, seconds};
 use crate::stage::Stage;
 
-/// A fault that sets `commit_delay` of both databases for new sessions, and ends the present ones,
-/// so that clients begin new ones. `commit_siblings` is 0, so a commit waits even when it is alone.
+/// A fault that sets `commit_delay` of both databases for new sessions, and ends the current
+/// sessions, so that clients open new ones. `commit_siblings` is 0, so a commit waits even when it
+/// is alone.
 #[derive(Debug, Default)]
 pub struct SlowCommits {
     slowed: bool,

@@ -19,7 +19,7 @@ pub struct Busy {
     writer: Option<SqliteConnection>,
 }
 
-/// How long the rival itself waits for the file.
+/// Maximum time for which the rival itself waits for the file.
 const WAIT: Duration = Duration::from_secs(3);
 
 #[async_trait]

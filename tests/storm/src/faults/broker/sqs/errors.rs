@@ -14,7 +14,8 @@ use crate::stage::Stage;
 /// The fault that lasts longer than the timeout of a request, and than a lease.
 const SILENT_QUEUE: &str = "silent-queue";
 
-/// A fault that sets the mood of the gateway for a while. Of two at once the later one counts.
+/// A fault that sets the mood of the gateway for a while. Of two simultaneous faults, the later one
+/// counts.
 #[derive(Debug)]
 pub struct SqsErrors {
     name: &'static str,

@@ -20,14 +20,14 @@ use super::protocol;
 use crate::Failure;
 use crate::journal::Journal;
 
-/// How requests are answered. Shares are between 0 and 1; each request, or each entry, is decided
-/// on its own.
+/// The way in which requests are answered. Shares are between 0 and 1; the choice is independent
+/// for each request, or for each entry.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub enum Mood {
     /// Every request is answered by the server.
     #[default]
     Fair,
-    /// A share of the entries of a batch fails, and the server never sees these.
+    /// A share of the entries of a batch fails, and the server never receives them.
     Partial(f64),
     /// A share of the entries of a batch is done, but reported as failed.
     PartialDone(f64),
@@ -41,7 +41,7 @@ pub enum Mood {
     SilentSends,
 }
 
-/// A running gateway; it stops when this is dropped.
+/// A running gateway. Dropping it stops the gateway.
 #[derive(Debug)]
 pub struct Gateway {
     address: SocketAddr,
@@ -55,7 +55,7 @@ impl Gateway {
     /// Listens on a free port of this machine, in front of `server` (`host:port`).
     ///
     /// # Errors
-    /// No port can be had.
+    /// No port is available.
     pub async fn start(server: impl Into<Arc<str>>) -> io::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let address = listener.local_addr()?;
@@ -72,7 +72,7 @@ impl Gateway {
         Ok(Self { address, mood, spoilt, journal, _accepting: accepting })
     }
 
-    /// Returns the address at which it listens.
+    /// Returns the address at which the gateway listens.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
@@ -83,12 +83,12 @@ impl Gateway {
         let _ = self.journal.set(journal);
     }
 
-    /// Sets how it answers from now on.
+    /// Sets the mood in which the gateway answers from now on.
     pub fn set(&self, mood: Mood) {
         self.mood.send_replace(mood);
     }
 
-    /// Returns the number of requests that were not answered as the server would have.
+    /// Returns the number of requests whose answer differed from the server's.
     #[must_use]
     pub fn spoilt(&self) -> u64 {
         self.spoilt.load(Relaxed)
@@ -118,7 +118,7 @@ async fn accept(listener: TcpListener, visit: Visit) {
                         let visit = visit.clone();
                         async move { Ok::<_, Infallible>(visit.answer(request).await) }
                     });
-                    // The client and the server deal with the end of the connection.
+                    // Client and server each handle the end of the connection.
                     let _ = server::conn::http1::Builder::new().serve_connection(TokioIo::new(client), service).await;
                 });
             }
@@ -131,7 +131,7 @@ impl Visit {
     async fn answer(mut self, request: Request<Incoming>) -> Answer {
         match self.respond(request).await {
             Ok(answer) => answer,
-            // The server is away: answers like a load balancer.
+            // When the server is unreachable, the gateway answers like a load balancer.
             Err(error) => plain(StatusCode::BAD_GATEWAY, error.to_string()),
         }
     }
@@ -157,7 +157,7 @@ impl Visit {
         }
     }
 
-    /// Forwards the request, and returns its answer once the gateway is in another mood.
+    /// Forwards the request, and returns its answer once the mood of the gateway changes.
     async fn silence(&mut self, request: Request<Bytes>, mood: Mood) -> Result<Answer, Failure> {
         let answer = self.forward(request).await?;
         self.spoilt.fetch_add(1, Relaxed);
@@ -187,7 +187,7 @@ impl Visit {
         Ok(self.spoil(json(StatusCode::OK, &answer)))
     }
 
-    /// Forwards all entries, and reports some of those that are done as failed.
+    /// Forwards all entries, and reports some of the successful entries as failed.
     async fn partial_done(&self, request: Request<Bytes>, share: f64) -> Result<Answer, Failure> {
         let forwarded = self.forward(request).await?;
         if forwarded.status() != StatusCode::OK {
@@ -200,11 +200,11 @@ impl Visit {
         Ok(if taken.is_empty() { answer } else { self.spoil(answer) })
     }
 
-    /// Asks the server on a separate connection, and records the answer entry by entry.
+    /// Forwards the request on a separate connection, and records the answer entry by entry.
     async fn forward(&self, mut request: Request<Bytes>) -> Result<Answer, Failure> {
         let stream = TcpStream::connect(&*self.server).await?;
         let (mut sender, connection) = client::conn::http1::handshake(TokioIo::new(stream)).await?;
-        // How the connection ends does not matter: the answer does.
+        // Only the answer matters, not the end of the connection.
         let driving = tokio::spawn(async move { drop(connection.await) });
         // The new body may have another length, and is sent whole.
         for name in [header::CONTENT_LENGTH, header::TRANSFER_ENCODING, header::CONNECTION] {

@@ -1,6 +1,6 @@
-//! SQS: batches that fail in part, errors, throttling, silence.
+//! SQS: batches that fail partially, errors, throttling, silence.
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! |---|---|
 //! | `gateway` | [`Gateway`]: an HTTP proxy in front of the real server |
 //! | `protocol` | requests and answers; pure |

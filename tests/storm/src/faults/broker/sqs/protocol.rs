@@ -10,7 +10,7 @@ pub(super) const TARGET: &str = "x-amz-target";
 /// The content type of requests and answers.
 pub(super) const CONTENT_TYPE: &str = "application/x-amz-json-1.0";
 
-/// Returns whether an operation takes several entries and reports on each one.
+/// Returns whether an operation has several entries and reports on each of them.
 pub(super) fn is_batch(target: &str) -> bool {
     matches!(
         target,
@@ -25,7 +25,8 @@ pub(super) fn is_send(target: &str) -> bool {
     matches!(target, "AmazonSQS.SendMessageBatch" | "AmazonSQS.SendMessage")
 }
 
-/// Removes some entries from a batch request and returns their ids. `None` if it is not a batch.
+/// Removes some entries from a batch request and returns their ids, or `None` for any other
+/// request.
 pub(super) fn take_entries(request: &mut Value, take: impl FnMut(&str) -> bool) -> Option<Vec<String>> {
     take_out(request, "Entries", take)
 }
@@ -48,7 +49,7 @@ fn take_out(value: &mut Value, list: &str, mut take: impl FnMut(&str) -> bool) -
     Some(taken)
 }
 
-/// Returns the entries of a batch request, each with whether the answer reports it as done.
+/// Returns the entries of a batch request, and for each whether the answer reports it as done.
 pub(super) fn passed(operation: &str, request: &[u8], answer: &[u8]) -> Vec<Passed> {
     let read = |bytes: &[u8]| serde_json::from_slice::<Value>(bytes).unwrap_or_default();
     let (request, answer) = (read(request), read(answer));
