@@ -18,7 +18,7 @@ pub struct Backoff {
 impl Backoff {
     /// For failed messages: 1 s, doubled up to 5 min.
     pub const MESSAGES: Self = Self { first: Duration::from_secs(1), max: Duration::from_secs(300) };
-    /// For a database or a broker that is away: 200 ms, doubled up to 10 s.
+    /// For an unreachable database or broker: 200 ms, doubled up to 10 s.
     pub const OUTAGES: Self = Self { first: Duration::from_millis(200), max: Duration::from_secs(10) };
 
     /// Returns the longest possible wait after the `attempt`th failure (1 is the first).

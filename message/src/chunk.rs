@@ -127,7 +127,7 @@ impl Chunk {
         self.count
     }
 
-    /// Whether it is the last one.
+    /// Whether it is the last chunk.
     #[must_use]
     pub fn is_last(&self) -> bool {
         self.index + 1 == self.count
@@ -179,7 +179,7 @@ impl Chunk {
     }
 
     /// Reads the attributes; `None` when all are missing. A message with only some of them is an
-    /// error: taking it for a whole one would apply a fragment.
+    /// error, because a fragment would otherwise be applied as a whole message.
     pub(crate) fn read<'a>(
         attribute: impl Fn(&str) -> Option<&'a str>,
         payload_bytes: usize,
@@ -230,10 +230,10 @@ pub enum Encoding {
     Base64,
 }
 
-/// Splits messages that are larger than a destination takes.
+/// Splits messages that are larger than a destination accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Splitter {
-    /// The largest message that the destination takes.
+    /// The largest message that the destination accepts.
     pub limit: SizeLimit,
     /// The encoding of payloads there.
     pub encoding: Encoding,

@@ -5,7 +5,6 @@
 //! They write with [`attributes`] and read with [`Envelope`]. `datacontenttype` travels as the
 //! broker's own content type, the key as `subject` and as the broker's own key, and the trace
 //! context as plain W3C headers.
-//! W3C headers.
 
 use std::borrow::Cow;
 use std::fmt;

@@ -13,7 +13,7 @@ use crate::text::{InvalidText, TEXT_BYTES_MAX, check, check_optional};
 pub const HEADER_VALUE_BYTES_MAX: usize = 8_192;
 
 /// The maximum number of headers of a message. It bounds the memory for a row written with plain
-/// SQL: while it is parsed, a header of a few bytes takes more than a hundred.
+/// SQL: while it is parsed, a header of a few bytes uses more than a hundred.
 pub const HEADERS_MAX: usize = 1_000;
 
 /// Names that the envelope itself uses on the wire; case is ignored.
@@ -35,7 +35,7 @@ pub struct HeaderValue(String);
 
 /// The free headers of a message, sorted by name; a name occurs once. At most [`HEADERS_MAX`].
 ///
-/// All texts are stored in one string, so a header takes little more memory than its bytes.
+/// All texts are stored in one string, so a header uses little more memory than its bytes.
 #[derive(Clone, Default)]
 pub struct Headers {
     text: String,
@@ -224,7 +224,7 @@ impl Serialize for Headers {
 }
 
 impl<'de> Deserialize<'de> for Headers {
-    /// Stops at the first header above the limit, so that the others take no memory.
+    /// Stops at the first header above the limit, so that the others use no memory.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Read;
 

@@ -12,7 +12,7 @@
 //! | [`header`] | [`Headers`]: free, validated name/value pairs |
 //! | [`trace`] | [`TraceContext`]: W3C trace context |
 //! | [`fingerprint`] | [`Fingerprint`]: SHA-256 over what must not change under one id |
-//! | [`loopback`] | recognition of this machine's addresses |
+//! | [`loopback`] | recognises addresses of this machine |
 //! | [`backoff`] | [`Backoff`]: delays between retries; pauses with jitter |
 //! | [`chunk`] | [`Chunk`] and [`Splitter`](chunk::Splitter): messages that are larger than their destination accepts |
 //! | [`limits`] | [`SizeLimit`]: the largest message that a destination accepts |

@@ -5,7 +5,7 @@ use std::fmt;
 use crate::message::Message;
 use crate::text::TEXT_BYTES_MAX;
 
-/// The largest message that a destination takes, checked at enqueue so that an oversize message
+/// The largest message that a destination accepts, checked at enqueue so that an oversize message
 /// fails in the producer and not hours later in the relay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SizeLimit {
@@ -42,13 +42,14 @@ impl SizeLimit {
     pub const RABBITMQ: Self = Self { destination: "RabbitMQ", message_bytes_max: 16 << 20 };
     /// SQS: 1 MiB, body and attributes together (SQS quotas, August 2025).
     pub const SQS: Self = Self { destination: "SQS", message_bytes_max: 1 << 20 };
-    /// The largest message that every supported destination takes. SQS carries a payload that is
-    /// not JSON as base64, which is a third longer: it takes about 780,000 bytes of such a payload.
+    /// The largest message that every supported destination accepts. SQS carries a payload that is
+    /// not JSON as base64, which is a third longer, so it accepts about 780,000 bytes of such a
+    /// payload.
     pub const PORTABLE: Self = Self { destination: "every broker", message_bytes_max: 1_000_000 };
-    /// The largest message that a relay with `oversize = "chunk"` takes by default. Such a relay
-    /// splits messages that are larger than its broker takes. Use it only for topics whose relays
-    /// are configured so and whose consumers reassemble chunks: others park or dead-letter such a
-    /// message.
+    /// The largest message that a relay with `oversize = "chunk"` accepts by default. Such a relay
+    /// splits messages that are larger than its broker accepts. Use it only for topics whose relays
+    /// have this setting and whose consumers reassemble chunks: other relays park such a message,
+    /// and other consumers dead-letter it.
     pub const CHUNKED: Self = Self {
         destination: "a relay that splits",
         message_bytes_max: crate::chunk::CHUNKED_BYTES_MAX_DEFAULT,

@@ -1,4 +1,4 @@
-//! Recognition of this machine's addresses.
+//! Recognises addresses of this machine.
 
 use std::net::IpAddr;
 

@@ -34,8 +34,8 @@ pub struct Receipt {
     /// The number of the submission.
     pub ticket: Ticket,
     /// `Ok` if and only if the broker itself confirmed that it holds the message durably (and,
-    /// where it routes, that a queue took it). Everything else, a timeout included, is an error:
-    /// unknown is never success.
+    /// where it routes, that a queue accepted it). Everything else, a timeout included, is an
+    /// error: unknown is never success.
     pub outcome: Result<(), PublishError>,
 }
 
@@ -61,8 +61,8 @@ impl Receipts {
     }
 
     /// Returns the same channel behind a filter: only receipts that the filter returns are
-    /// reported. For publishers on top of others, which submit more or other messages than they
-    /// were given. The filter must not block.
+    /// reported. For publishers on top of other publishers, which submit more or different messages
+    /// than they receive. The filter must not block.
     #[must_use]
     pub fn through(self, filter: impl Fn(Receipt) -> Option<Receipt> + Send + Sync + 'static) -> Self {
         let Self { sender, filter: outer } = self;
@@ -140,7 +140,7 @@ pub trait Publisher: Send {
     /// breaks or is closed.
     ///
     /// A receipt with [`FaultScope::Session`] ends the session: the caller drops the publisher,
-    /// connects anew and submits again from its oldest unconfirmed message on.
+    /// reconnects and submits again from its oldest unconfirmed message on.
     ///
     /// Not cancel-safe: once this future was dropped, the only valid steps are
     /// [`close`](Publisher::close) and dropping the publisher.
@@ -170,14 +170,14 @@ impl PublishError {
         Self { fault, scope, reason: reason.into(), is_contained: false, is_final: false, source: None }
     }
 
-    /// Makes an error for a broker that is unreachable, went away or did not answer in time. The
+    /// Makes an error for a broker that is unreachable, disconnected or did not answer in time. The
     /// caller reconnects and sends again.
     #[must_use]
     pub fn session_lost(reason: impl Into<String>) -> Self {
         Self::new(Fault::Broker, FaultScope::Session, reason)
     }
 
-    /// Makes an error for a message that the broker will never take. It counts as an attempt.
+    /// Makes an error for a message that the broker will never accept. It counts as an attempt.
     #[must_use]
     pub fn refused(reason: impl Into<String>) -> Self {
         Self::new(Fault::Message, FaultScope::Message, reason)
@@ -190,8 +190,8 @@ impl PublishError {
         Self::new(Fault::Operator, FaultScope::Topic, reason)
     }
 
-    /// Makes an error for a topic that takes no messages for now (queue full, no leader). The topic
-    /// pauses; other topics go on.
+    /// Makes an error for a topic that accepts no messages for now (queue full, no leader). The
+    /// topic pauses; other topics go on.
     #[must_use]
     pub fn topic_busy(reason: impl Into<String>) -> Self {
         Self::new(Fault::Broker, FaultScope::Topic, reason)

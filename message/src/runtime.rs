@@ -1,4 +1,4 @@
-//! Tasks and random numbers: all that a component takes from its process, besides the clock.
+//! Tasks and random numbers: all that a component needs from its process, besides the clock.
 //!
 //! In a real process they come from tokio and from the thread's generator. A simulation supplies
 //! its own, so that one seed gives one course of events: it decides when each task proceeds, stops

@@ -43,7 +43,7 @@ pub struct Malformed {
     pub problem: String,
     /// The topic or queue it came from.
     pub topic: String,
-    /// The ordering key, as far as one could be read.
+    /// The ordering key, if it could be read.
     pub key: Option<String>,
     /// All headers as they arrived, as texts.
     pub headers: Vec<(String, String)>,
@@ -56,7 +56,7 @@ pub struct Malformed {
     pub broker_notes: Vec<(String, String)>,
     /// Distinguishes this arrival from others with the same content. Set where a broker delivers a
     /// message for the first time and gives it neither a position nor an id (RabbitMQ). Every
-    /// arrival has a different one.
+    /// arrival has a different value.
     pub first_arrival: Option<Uuid>,
     /// The bytes as they arrived.
     pub payload: Bytes,
@@ -208,7 +208,8 @@ impl Settlement {
 }
 
 /// Opens subscriptions: the first one, and another after each lost session. Every adapter
-/// implements it. So does a closure that returns the future of a subscription, for wrapping one.
+/// implements it. A closure that returns the future of a subscription implements it as well, for
+/// wrapping a subscription.
 #[async_trait]
 pub trait Subscriber: Send + Sync + 'static {
     /// Opens a session.
@@ -241,7 +242,7 @@ pub trait Subscription: Send {
     /// of one ordering key come in the order in which the broker holds them.
     ///
     /// # Errors
-    /// [`SubscriptionError`] when the session is lost (subscribe anew) or the operator must act.
+    /// [`SubscriptionError`] when the session is lost (subscribe again) or the operator must act.
     /// Cancel-safe: what was received before the future was dropped is returned by the next call.
     async fn receive(
         &mut self,
@@ -325,7 +326,8 @@ pub struct SubscriptionError {
 }
 
 impl SubscriptionError {
-    /// Makes an error for a broker that is unreachable or went away: the caller subscribes again.
+    /// Makes an error for a broker that is unreachable or disconnected: the caller subscribes
+    /// again.
     #[must_use]
     pub fn lost(reason: impl Into<String>) -> Self {
         Self { fault: Fault::Broker, reason: reason.into(), source: None }

@@ -41,7 +41,7 @@ pub enum InvalidText {
         bytes_max: usize,
     },
     /// The text holds a character that would break a header or a log line (CR, LF, NUL, other
-    /// controls), or one outside the accepted set.
+    /// controls), or a character outside the accepted set.
     #[error("{what} {value:?} has the character {found:?} at byte {at}; {allowed}")]
     Character {
         /// The kind of text, such as `event type`.
@@ -55,7 +55,7 @@ pub enum InvalidText {
         /// The characters that are accepted.
         allowed: &'static str,
     },
-    /// There are more of them than the limit.
+    /// There are more texts of this kind than the limit.
     #[error("there are more than {count_max} {what}s; put the rest into the payload")]
     TooMany {
         /// The kind of text, such as `header`.
@@ -118,7 +118,7 @@ impl InvalidText {
     }
 }
 
-/// Checks `value` like [`check`], but accepts an empty one.
+/// Checks `value` like [`check`], but accepts an empty string.
 ///
 /// # Errors
 /// [`InvalidText`].

@@ -46,15 +46,15 @@ pub struct ClosedTransaction {
 
 /// A broker that publishes in transactions.
 ///
-/// Its publishers take one batch at a time and add it to the open transaction as a whole. Either
+/// Its publishers accept one batch at a time and add it to the open transaction as a whole. Either
 /// every receipt of a batch is `Ok`, or none is. They are `Ok` once the broker has all messages of
-/// the batch inside the open transaction; they are errors once the transaction was given up.
+/// the batch inside the open transaction; they are errors once the transaction is discarded.
 /// Readers of committed messages see nothing before [`commit`](Transactions::commit). One
 /// transaction may be open while the previous one, which is closed, is committed.
 #[async_trait]
 pub trait Transactions: Connector {
-    /// Ends whatever an earlier session of the scope left open, fences that session, and returns
-    /// the last committed mark. The next session that connects continues from it.
+    /// Ends any transaction that an earlier session of the scope left open, fences that session,
+    /// and returns the last committed mark. The next session that connects continues from it.
     ///
     /// # Errors
     /// [`PublishError`]: the operator's fault when marks are missing that should exist, or are not

@@ -22,14 +22,14 @@ pub struct InvalidWindow {
     pub what: &'static str,
     /// Its value.
     pub value: Duration,
-    /// The smallest accepted.
+    /// The smallest accepted value.
     pub min: Duration,
-    /// The largest accepted.
+    /// The largest accepted value.
     pub max: Duration,
 }
 
 impl DriftWindow {
-    /// The smallest maximum age: a smaller one would refuse tokens that are only slow.
+    /// The smallest maximum age: a smaller age would refuse tokens that are only slow.
     pub const AGE_MIN: Duration = Duration::from_secs(60);
     /// The largest maximum age: no record is kept for longer.
     pub const AGE_MAX: Duration = Duration::from_secs(366 * 86_400);
@@ -76,9 +76,9 @@ impl Default for DriftWindow {
 /// The times that are accepted at a moment, both ends included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AcceptedTimes {
-    /// The oldest.
+    /// The oldest accepted time.
     pub oldest_accepted_at: OffsetDateTime,
-    /// The newest.
+    /// The newest accepted time.
     pub newest_accepted_at: OffsetDateTime,
 }
 

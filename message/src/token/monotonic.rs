@@ -15,7 +15,7 @@ use crate::id::MessageId;
 /// After a step back the ids carry a time ahead of the clock, until the clock has caught up or the
 /// process restarts. If that lead exceeds the skew that an inbox allows, the inbox refuses them.
 ///
-/// [`MessageId::new`] uses the one of this process.
+/// [`MessageId::new`] uses the generator of this process.
 #[derive(Debug)]
 pub struct Monotonic<C = SystemClock> {
     clock: C,

@@ -56,8 +56,8 @@ impl NodeTerm {
     }
 }
 
-/// The reason why a node makes no ids now. Try again later: the lease is taken anew as soon as the
-/// database can be reached.
+/// The reason why a node makes no ids now. Try again later: the process takes a lease again as soon
+/// as it can reach the database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Stale {

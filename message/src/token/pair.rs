@@ -80,7 +80,7 @@ mod tests {
         assert_eq!(of(7, at).unwrap(), of(7, at).unwrap());
         assert_eq!(of(7, at).unwrap().generated_at(), at);
         assert_ne!(of(7, at).unwrap(), of(8, at).unwrap());
-        // A version 7 id with another time than its token's is a foreign one.
+        // A version 7 id with another time than its token's is a foreign id.
         let id = MessageId::new();
         let moved = MessageId::try_from(Token { generated_at: at, id: id.as_uuid() }).unwrap();
         assert!(moved != id && moved.generated_at() == at);
