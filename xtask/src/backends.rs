@@ -53,13 +53,13 @@ struct ToolKind {
 /// A function that finds the file, and reports its progress.
 type Get = fn(&dyn Fn(&str)) -> Result<PathBuf, services::Fault>;
 
-/// A file, or the reason why there is none.
+/// A file, or the reason why it is missing.
 struct Tool {
     kind: &'static ToolKind,
     file: Result<PathBuf, String>,
 }
 
-/// The extent of what is started.
+/// The extent of a start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Extent {
     /// The servers that the gate tests against.

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Waits for a child. One that takes longer than `patience` is killed, and the status is `None`.
+/// Waits for a child. If it takes longer than `patience`, kills it and returns `None` as status.
 pub(crate) fn wait(mut child: Child, patience: Duration) -> Result<Option<ExitStatus>, String> {
     let begun = Instant::now();
     let failed = |error: std::io::Error| format!("cannot wait for a command: {error}");

@@ -21,7 +21,7 @@ pub(crate) struct Demo {
     /// Number of runs, each with a seed of its own.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=100_000))]
     repeat: u64,
-    /// The seed of the first run; each later run takes the next one [default: the time].
+    /// The seed of the first run; each later run uses the next number [default: the time].
     #[arg(long, value_name = "S")]
     seed: Option<u64>,
     /// Build optimised.

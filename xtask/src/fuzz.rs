@@ -48,7 +48,7 @@ pub(crate) fn run(options: &Fuzz) -> Result<ExitCode, String> {
     execute(options).map(|()| ExitCode::SUCCESS)
 }
 
-/// Builds and runs the targets; an error names those that broke.
+/// Builds and runs the targets; an error names the broken targets.
 pub(crate) fn execute(options: &Fuzz) -> Result<(), String> {
     let fuzz = workspace::root()?.join("tests/fuzz");
     let targets = chosen(&fuzz, options.target.as_deref())?;
@@ -118,9 +118,9 @@ fn build(fuzz: &Path, targets: &[String]) -> Result<(), String> {
 struct Folders {
     /// In the repository.
     seeds: PathBuf,
-    /// Found on this machine: each takes a path through the code that no other takes.
+    /// Found on this machine. Each follows a path through the code that no other input follows.
     found: PathBuf,
-    /// Those that broke the target.
+    /// Inputs that broke the target.
     broken: PathBuf,
 }
 

@@ -83,9 +83,9 @@ const PLANTED: [&str; 11] = [
     "json",
 ];
 
-/// The maximum number of storms that are tried. In some no crash comes between a publish and its
-/// confirm, or between an effect and its acknowledgement, and then there is nothing to find (2 of
-/// 7, measured).
+/// The maximum number of storms that are tried. In some storms (2 of 7, measured) no crash comes
+/// between a publish and its confirm, or between an effect and its acknowledgement. Then there is
+/// nothing to find.
 const PLANTED_MAX: usize = 6;
 
 /// Returns how many messages took effect twice, as reported by the first storm that reports any. If

@@ -9,7 +9,7 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
-/// Folders without documents of ours.
+/// Folders that contain no document of ours.
 const SKIPPED: [&str; 2] = ["target", "corpus"];
 
 /// Returns the documents below a folder, by their paths relative to it.

@@ -8,7 +8,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Folders without texts of ours.
+/// Folders that contain no text of ours.
 const SKIPPED: [&str; 3] = ["target", "corpus", "node_modules"];
 
 /// Decisions and history keep the words of their time.
@@ -63,7 +63,8 @@ const WORDS: [(&str, &str); 30] = [
 /// Names from elsewhere that are spelled like old words.
 const OTHERS: [&str; 1] = ["Host:"];
 
-/// Returns the texts below the root whose names end in one of these, with their paths from it.
+/// Returns the texts below the root whose names have one of these endings, with their paths from
+/// the root.
 fn texts(ends: &[&str]) -> Vec<(String, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the root of the workspace");
     let mut found = Vec::new();

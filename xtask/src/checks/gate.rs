@@ -59,7 +59,7 @@ const LANES: [&[&str]; 4] =
 /// The checks that a change of documents can affect.
 const DOCUMENTS: [&str; 2] = ["fmt", "unit"];
 
-/// The time limit of one check, more than four times what any check of the gate takes.
+/// The time limit of one check, more than four times the duration of the longest check of the gate.
 const TIME_LIMIT: Duration = Duration::from_secs(20 * 60);
 
 pub(crate) fn run(options: &Test) -> Result<ExitCode, String> {

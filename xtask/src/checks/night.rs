@@ -23,7 +23,7 @@ use std::{
 /// Run everything that the gate leaves out, one check after the other, to the last one.
 ///
 /// A failed check stops no other. The result is a table and a file. A night takes hours; an
-/// interrupted one can be continued with `--resume`.
+/// interrupted night can be continued with `--resume`.
 #[derive(Debug, Args)]
 pub(crate) struct Night {
     /// Run only these checks, separated by commas; `cargo xtask check --list` has their names.

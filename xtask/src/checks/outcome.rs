@@ -6,7 +6,7 @@ use std::{fmt, fs, path::Path};
 /// Names the file to which a check in a process of its own writes its outcome.
 pub(super) const FILE_VARIABLE: &str = "OUTBOX_CHECK_OUTCOME";
 
-/// The counts of a check. One that runs no tests counts as one test.
+/// The counts of a check. A check that runs no tests counts as one test.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Outcome {
     pub(super) passed: u64,

@@ -123,7 +123,7 @@ fn kept_program(folder: &Path) -> Result<PathBuf, String> {
     fs::copy(&own, &kept).map(|_| kept.clone()).map_err(failed)
 }
 
-/// Returns the report of a check that ended without one: the end of its log.
+/// Returns a report for a check that ended without writing a report: the end of its log.
 fn crashed(status: ExitStatus, log: &Path) -> String {
     const LINES: usize = 40;
     let text = fs::read_to_string(log).unwrap_or_default();

@@ -45,8 +45,8 @@ pub(super) struct Options {
     pub(super) arguments: Vec<String>,
 }
 
-/// Runs the programs for which `wanted` holds, one after the other. It is an error if there are
-/// none: a renamed suite must not pass.
+/// Runs the programs for which `wanted` holds, one after the other. It is an error if there are no
+/// such programs: a renamed suite must not pass.
 pub(super) fn run(
     options: &Options,
     backends: &Backends,

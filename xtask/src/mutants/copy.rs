@@ -14,7 +14,7 @@ use std::{
 };
 
 /// A copy of the files of the checkout that git knows. It has a build folder of its own: artifacts
-/// of broken code must never be taken for good ones.
+/// of broken code must never be mistaken for good artifacts.
 pub(super) struct Copy {
     tree: PathBuf,
     target: PathBuf,

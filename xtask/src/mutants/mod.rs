@@ -128,7 +128,7 @@ fn execute(options: &Mutants) -> Result<Vec<Line>, String> {
 }
 
 fn find(copy: &Copy, mut patches: Vec<Patch>, backends: Option<&Backends>) -> Result<Vec<Line>, String> {
-    // Before anything is broken: so the good code is built once for all of them.
+    // This comes before anything is broken, so that the good code is built once for all of them.
     let finders: BTreeSet<&Finder> = patches.iter().map(|patch| &patch.finder).collect();
     for finder in finders {
         eprintln!("unbroken: {finder}");
@@ -138,7 +138,7 @@ fn find(copy: &Copy, mut patches: Vec<Patch>, backends: Option<&Backends>) -> Re
             return Err(format!("{finder} does not pass on the unbroken code: {verdict}"));
         }
     }
-    // Grouped by crate: so mending one breakage and making the next rebuilds the same crate.
+    // Grouped by crate, so that mending one breakage and making the next rebuilds the same crate.
     patches.sort_by(|a, b| (&a.place, &a.finder).cmp(&(&b.place, &b.finder)));
     let mut lines = Vec::new();
     for patch in patches {

@@ -1,4 +1,4 @@
-//! Chromium and its driver, for tests of the page that operators see. Debian's packages.
+//! Chromium and its driver, for tests of the page that operators see. They are Debian's packages.
 
 use super::{fault::Fault, install, process::which};
 use std::path::PathBuf;

@@ -24,8 +24,8 @@ use std::{path::PathBuf, process::ExitCode};
 pub(crate) enum Command {
     /// Install what is missing, start what is not running, wait until everything answers.
     ///
-    /// Exit code 0: all are there. 1: one failed, or a required one is missing. 3: one is not
-    /// available here.
+    /// Exit code 0: all services are there. 1: a service failed, or a required service is missing.
+    /// 3: a service is not available here.
     Up {
         #[command(flatten)]
         selection: Selection,
@@ -120,7 +120,7 @@ fn up(names: &[Name], require: &Require, output: Output) -> ExitCode {
 /// The exit code when a service is not available on this machine and everything else works.
 const NOT_AVAILABLE: u8 = 3;
 
-/// Returns 1 for a failure or a missing required service, 3 for one that is not available, else 0.
+/// Returns 1 for a failure or a missing required service, 3 for an unavailable service, else 0.
 fn exit_code(reports: &[UpReport], require: &Require) -> u8 {
     let failed =
         |&(name, fault): &(Name, &Fault)| matches!(fault, Fault::Failed(_)) || require.includes(name);

@@ -106,7 +106,7 @@ pub(crate) fn lock_file(path: &Path) -> Result<File, Fault> {
     Ok(file)
 }
 
-/// Removes a file, or a folder with all it holds; a missing one is fine.
+/// Removes a file, or a folder with its contents. Does nothing if it is missing.
 pub(crate) fn remove(path: &Path) -> Result<(), Fault> {
     let removed = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
     match removed {

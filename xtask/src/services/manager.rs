@@ -179,7 +179,7 @@ fn launch(home: &Home, port: u16, task: &Task) -> Result<(), Fault> {
     ready.map_err(Fault::from)
 }
 
-/// The reason why waiting for the first answer ended without one.
+/// The reason why no first answer came.
 enum NotReady {
     Ended(String),
     TooLate(String),
@@ -215,7 +215,7 @@ fn wait_ready(
             (None, Ok(())) => return Ok(()),
             (None, Err(why)) if begun.elapsed() >= READY_LIMIT => {
                 return Err(NotReady::TooLate(format!(
-                    "not ready after {} s ({why}): try again, or begin anew with `cargo xtask services down --purge`\n{}",
+                    "not ready after {} s ({why}): try again, or start over with `cargo xtask services down --purge`\n{}",
                     READY_LIMIT.as_secs(),
                     home.log_tail()
                 )));

@@ -1,5 +1,5 @@
-//! Python with clients of RabbitMQ and PostgreSQL, for the example of a service that is not written
-//! in Rust. Debian's packages.
+//! Python with clients of RabbitMQ and PostgreSQL, for the example of a service in another language
+//! than Rust. They are Debian's packages.
 
 use super::{fault::Fault, install, process::which};
 use std::{
@@ -9,7 +9,8 @@ use std::{
 
 const PACKAGES: [&str; 3] = ["python3", "python3-pika", "python3-psycopg2"];
 
-/// Debian's own Python: another one that comes first in the `PATH` does not see Debian's packages.
+/// Debian's own Python: another Python that comes first in the `PATH` does not see Debian's
+/// packages.
 const DEBIANS: &str = "/usr/bin/python3";
 
 /// Returns its file; installs it with the clients if one of them is missing.

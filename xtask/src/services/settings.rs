@@ -24,9 +24,9 @@ impl Port {
         }
     }
 
-    /// Returns the number of a port that is offered beside another one; `None` where the other was
-    /// moved and this one was not. An instance with its own ports offers only what it was given a
-    /// port for.
+    /// Returns the number of a port that is offered beside another one; `None` where the other port
+    /// was moved but this port was not. An instance with its own ports offers only the listeners
+    /// for which it got a port.
     pub(crate) fn beside(&self, other: &Self) -> Result<Option<u16>, Fault> {
         let given = |port: &Self| std::env::var_os(port.variable).is_some();
         if given(other) && !given(self) { Ok(None) } else { self.number().map(Some) }
@@ -44,7 +44,7 @@ fn parse(variable: &str, text: &str) -> Result<u16, Fault> {
 pub(crate) const KAFKA_PROXIED: &str = "OUTBOX_KAFKA_PROXIED";
 
 /// The size of PostgreSQL's log files in a new cluster, in MiB: a power of two from 1 to 1024. With
-/// small ones, a limit on the size of files hits tables without hitting the log.
+/// small files, a limit on the size of files hits tables without hitting the log.
 pub(crate) const WAL_SEGMENT_MB: &str = "OUTBOX_POSTGRES_WAL_SEGMENT_MB";
 
 /// `logical` lets PostgreSQL's log be decoded, which change data capture needs. Takes effect when
