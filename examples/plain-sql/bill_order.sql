@@ -21,8 +21,8 @@ RETURN sha256(int8send(octet_length(kind)) || convert_to(kind, 'UTF8')
 SELECT pg_temp.fingerprint(:'kind', :'content_type', convert_to(:'payload', 'UTF8')) AS fingerprint \gset
 
 BEGIN;
--- The guard: one row per consumer and message. It waits for a transaction that applies the same message, and finds no
--- place for one that is older than the inbox remembers: that is an error, and no effect.
+-- The guard: one row per consumer and message. It waits for a transaction that applies the same message. A message that
+-- is older than the inbox remembers has no place: the INSERT fails, and there is no effect.
 WITH admitted AS (
     INSERT INTO inbox_message (message_id, consumer, fingerprint) VALUES (:'id', 'billing', :'fingerprint')
     ON CONFLICT DO NOTHING RETURNING message_id)

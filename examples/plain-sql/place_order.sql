@@ -1,4 +1,4 @@
--- A producer that is not Rust: any language that speaks SQL enqueues in its own transaction.
+-- A producer in another language than Rust: any language that speaks SQL enqueues in its own transaction.
 --
 --   psql "$DATABASE_URL" --set topic=orders --file place_order.sql
 \set ON_ERROR_STOP on

@@ -1,12 +1,12 @@
-"""Ships orders: a service that is not Rust, asked by the sagas of the shop.
+"""Ships orders: a service in another language than Rust, which the sagas of the shop call.
 
     DATABASE_URL=postgres://… RABBITMQ_URL=amqp://localhost python3 shipping.py
 
 It needs the lines `inbox` and `outbox` of the schema in its database, and a relay that publishes
 its replies (relay.toml). Debian: python3-pika, python3-psycopg2.
 
-It ends at the first error of database or broker, and whoever runs it starts it again: a message
-that was not acknowledged comes again, and the inbox knows what was done.
+It ends at the first error of database or broker, and a supervisor restarts it: an unacknowledged
+message comes again, and the inbox knows which messages took effect.
 """
 
 import hashlib
@@ -98,7 +98,7 @@ def apply(cursor, properties, payload):
     content_type = properties.content_type or "application/octet-stream"
     if not is_new(cursor, message_id, fingerprint(kind, content_type, payload)):
         return f"{request}: a duplicate"
-    # A request and what takes it back see each other, in whichever order and process they come.
+    # A request and its cancellation see each other, in whichever order and process they come.
     cursor.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", (request,))
     reply = effect(cursor, request, order, grams)
     if reply is None:

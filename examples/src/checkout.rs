@@ -29,7 +29,7 @@ pub const TABLES: &str = "
 pub struct PlaceOrder {
     /// The order.
     pub order: i64,
-    /// The item: one of these is sold.
+    /// The item, of which one is sold.
     pub item: String,
     /// Its price.
     pub cents: i64,

@@ -39,10 +39,10 @@ impl std::error::Error for Declined {}
 impl Provider {
     /// Asks for a charge. Returns the answer that the provider gives to every request with this
     /// key.
+    ///
     /// # Errors
     /// [`Declined`], or the provider is not available. If it is not available, it is unknown
     /// whether the charge was made: ask again with the same key.
-    /// made: ask again with the same key.
     pub async fn charge(&self, key: &str, cents: i64) -> Result<Bytes, Failure> {
         self.ask("/charges", key, cents.to_string()).await
     }

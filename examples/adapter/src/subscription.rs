@@ -14,8 +14,8 @@ use tokio::sync::mpsc;
 use crate::record;
 use crate::tail::Line;
 
-/// The last token that any session of this process assigned. A token is never reused, so one of an
-/// ended session means nothing to the next.
+/// The last token that any session of this process assigned. A token is never reused, so a token of
+/// an ended session means nothing to the next session.
 static LAST_TOKEN: AtomicU64 = AtomicU64::new(0);
 
 /// The only member of a group. Dropping it admits the next member; unsettled messages come again.
@@ -110,7 +110,7 @@ impl Subscription for DirectorySubscription {
             return Ok(deliveries);
         }
         let mut lines = Vec::new();
-        // Cancel-safe: a dropped `recv_many` takes nothing.
+        // Cancel-safe: a dropped `recv_many` loses nothing.
         let received = tokio::time::timeout(wait, self.lines.recv_many(&mut lines, max.get())).await;
         if received == Ok(0) {
             return Err(SubscriptionError::lost(format!("reading the topic {} has ended", self.topic)));

@@ -4,7 +4,8 @@ use std::fs::OpenOptions;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The maximum length of a topic's name, in bytes. File systems take 255, with what is added to it.
+/// The maximum length of a topic's name, in bytes. File systems accept 255, including the suffixes
+/// of the files.
 const MAX_NAME: usize = 200;
 
 /// Makes the file of a topic; an existing file stays as it is. Blocks for one access to the disk.
@@ -34,8 +35,8 @@ fn check(name: &str) -> Result<(), String> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
     if name.is_empty() || name.len() > MAX_NAME || name.starts_with('.') || !name.chars().all(is_plain) {
         return Err(format!(
-            "{name:?} is no name for a topic or group of a directory: use 1 to {MAX_NAME} of A-Z a-z 0-9 _ - ., not \
-             beginning with a dot"
+            "{name:?} is not a valid name for a topic or group of a directory: use 1 to {MAX_NAME} of \
+             A-Z a-z 0-9 _ - ., not beginning with a dot"
         ));
     }
     Ok(())

@@ -94,7 +94,7 @@ async fn main() -> Result<(), Failure> {
     }
     admin.close().await;
 
-    // How long other processes wait for one that died.
+    // How long other processes wait for a dead process.
     let lease = Duration::from_secs(optional("LEASE_SECONDS", "15").parse()?);
     let mut options = WorkerOptions::default();
     options.lease = lease;
