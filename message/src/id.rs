@@ -16,7 +16,7 @@ use crate::token::{Monotonic, SystemClock};
 /// row, the broker's headers and the inbox.
 ///
 /// It is a UUID of version 7 (RFC 9562): its first 48 bits are the generation time in milliseconds,
-/// which lets the inbox refuse an id that is older than what it remembers. Ids sort by that time.
+/// which lets the inbox refuse an id that is older than its retention. Ids sort by that time.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "Uuid", into = "Uuid")]
 pub struct MessageId(Uuid);

@@ -243,7 +243,8 @@ pub trait Subscription: Send {
     ///
     /// # Errors
     /// [`SubscriptionError`] when the session is lost (subscribe again) or the operator must act.
-    /// Cancel-safe: what was received before the future was dropped is returned by the next call.
+    /// Cancel-safe: the next call returns deliveries that were received before the future was
+    /// dropped.
     async fn receive(
         &mut self,
         max: NonZeroUsize,

@@ -208,7 +208,8 @@ impl Backends {
         self.all.iter().filter_map(version).collect::<Vec<_>>().join(", ")
     }
 
-    /// Stops, in CI, what was started here. On a laptop it keeps running for a fast second run.
+    /// Stops, in CI, the services that were started here. On a laptop they keep running for a fast
+    /// second run.
     pub(crate) fn release(&self) {
         let ours: Vec<Name> =
             self.all.iter().filter(|backend| backend.started_by_us).map(|backend| backend.name).collect();

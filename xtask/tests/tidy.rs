@@ -23,7 +23,7 @@ const COMMENT_MAX: usize = 100;
 /// The longest line of a document, in columns. Code, tables and addresses cannot be wrapped.
 const DOCUMENT_MAX: usize = 110;
 
-/// The maximum number of folders at the root, so that one sees them at a glance.
+/// The maximum number of folders at the root, so that all are seen at a glance.
 const FOLDERS_MAX: usize = 13;
 
 /// Private words of earlier days, and the words that replace them.

@@ -78,7 +78,7 @@ impl DirectorySubscription {
         if settled == self.settled {
             return Ok(());
         }
-        // The position must never be ahead of what a power cut leaves of the topic.
+        // The position must never be ahead of the part of the topic that survives a power cut.
         self.log.sync_data()?;
         // A fixed width, so that a shorter number leaves no digits of a longer one.
         self.place.seek(SeekFrom::Start(0))?;

@@ -35,7 +35,7 @@ impl DriftWindow {
     pub const AGE_MAX: Duration = Duration::from_secs(366 * 86_400);
     /// The largest skew.
     pub const SKEW_MAX: Duration = Duration::from_secs(86_400);
-    /// 14 days back and 5 minutes ahead: what an inbox accepts by default.
+    /// 14 days back and 5 minutes ahead: the default of an inbox.
     pub const DEFAULT: Self =
         Self { age_max: Duration::from_secs(14 * 86_400), skew_max: Duration::from_secs(300) };
 

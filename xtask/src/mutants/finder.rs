@@ -23,7 +23,7 @@ pub(super) struct Finder {
 enum Kind {
     /// The random schedules of the simulation.
     Simulation,
-    /// Unit tests: a crate, and what the names of its tests contain.
+    /// Unit tests: a crate, and a part of the names of its tests.
     Unit,
     /// The cases of this suite of the package `tests` whose names contain the argument.
     Suite(&'static str),

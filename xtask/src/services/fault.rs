@@ -19,7 +19,7 @@ impl Display for Fault {
     }
 }
 
-/// Adds to an I/O error what was being done.
+/// Adds the attempted operation to an I/O error.
 pub(crate) trait Doing<T> {
     fn doing(self, what: impl Display) -> Result<T, Fault>;
 }

@@ -66,7 +66,7 @@ pub(crate) fn external(name: Name) -> Result<Option<String>, Fault> {
     Ok((!lives && name.service().probe(port).is_ok()).then_some(address))
 }
 
-/// Returns the variables and addresses of what a running service of ours offers over TLS.
+/// Returns the variables and addresses of the TLS listeners of a running service of ours.
 pub(crate) fn secure_addresses(name: Name) -> Result<Vec<(&'static str, String)>, Fault> {
     let secure = name.service().secure()?.into_iter();
     let offered = secure.filter(|Secure { port, offered, .. }| offered(*port));

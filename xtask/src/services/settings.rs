@@ -168,7 +168,7 @@ pub(crate) fn sqs_durable() -> Result<bool, Fault> {
     }
 }
 
-/// Returns the folder that holds one folder per service, and what they share.
+/// Returns the folder that holds one folder per service, and the shared files.
 pub(crate) fn services_dir() -> Result<PathBuf, Fault> {
     match std::env::var_os(DIR_VARIABLE).filter(|value| !value.is_empty()) {
         Some(dir) => std::path::absolute(dir)

@@ -27,7 +27,7 @@ impl Driver {
                 || !self.broker_session.is_up())
     }
 
-    /// Stores what is settled and releases the lease.
+    /// Stores the settled entries and releases the lease.
     pub(super) async fn finish(
         &mut self,
         checkpointer: &mut AbortOnDropHandle<Result<CheckpointerEnd, LogError>>,

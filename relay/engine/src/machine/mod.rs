@@ -15,8 +15,8 @@
 //! successor never finds an exception ahead of its cursor, which it could send before entries that
 //! it has yet to read again.
 //!
-//! Held entries are only in the database. `held.rs` keeps what is known about them. Like ADR 21, it
-//! explains how they come back without a gap and without overtaking.
+//! Held entries are only in the database. `held.rs` tracks their queues. Like ADR 21, it explains
+//! how they come back without a gap and without overtaking.
 //!
 //! | file | what it decides |
 //! |---|---|

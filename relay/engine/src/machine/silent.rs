@@ -21,8 +21,8 @@ use crate::silence::{Stall, Submitted};
 /// one connected.
 const AWAITED_WINDOWS_MAX: usize = 2;
 
-/// Messages that were parked as silent, and what follows from them. Invariant: an entry is
-/// postponed only while its receipt is awaited.
+/// Messages that were parked as silent, and the consequences. Invariant: an entry is postponed only
+/// while its receipt is awaited.
 #[derive(Debug, Default)]
 pub(super) struct Silent {
     /// The messages, which may still be answered.

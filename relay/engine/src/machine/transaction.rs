@@ -8,7 +8,7 @@ use outbox::log::{EntryId, ExceptionChange};
 use super::{Checkpoint, Machine};
 
 /// A checkpoint, and the entries that were published although its cursor has not passed them.
-/// Together they name exactly what was published.
+/// Together they name exactly the published entries.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TransactionCheckpoint {
     /// The database stores it afterwards.
