@@ -8,7 +8,7 @@ use std::time::Duration;
 use inbox::Backoff;
 use migrations::query::Query;
 use migrations::{Identifier, Statement};
-use sqlx::{Connection as _, Pool, Transaction};
+use sqlx::{Connection as _, Pool, SqlSafeStr as _, Transaction};
 use time::OffsetDateTime;
 
 use crate::admin::{Decision, Overdue, SagaQuery};
@@ -303,7 +303,8 @@ impl<DB: Dialect> Tables<DB> {
             .bind(query.saga_type.as_deref())
             .bind(query.state.map(State::as_str))
             .bind(query.limit.get());
-        let mut tx = connection.begin_with(DB::BEGIN_BY_INDEX).await?;
+        // Not as `&'static str`: with it, other crates could not show that this future is `Send`.
+        let mut tx = connection.begin_with(DB::BEGIN_BY_INDEX.into_sql_str()).await?;
         let found = listed.rows(&mut tx).await?;
         tx.rollback().await?;
         found.iter().map(rows::saga).collect()
@@ -409,7 +410,7 @@ impl<DB: Dialect> Tables<DB> {
         connection: &mut DB::Connection,
         by: Duration,
     ) -> Result<Vec<Overdue>> {
-        let mut tx = connection.begin_with(DB::BEGIN_BY_INDEX).await?;
+        let mut tx = connection.begin_with(DB::BEGIN_BY_INDEX.into_sql_str()).await?;
         let found = Query::<DB>::new(&self.shared.overdue).bind(by).rows(&mut tx).await?;
         tx.rollback().await?;
         found.iter().map(rows::overdue).collect()
