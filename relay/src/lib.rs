@@ -1,14 +1,14 @@
 //! The program `relay`: it publishes every committed outbox row, and serves operators' queries and
-//! decisions. It is a library only for its own tests: services embed `outbox-toolkit-engine`.
+//! decisions, which the crate `operate` answers and takes. It is a library only for its own tests: services embed `outbox-toolkit-engine`.
 //!
 //! | module | what it holds |
 //! |---|---|
+//! | `adopt` (feature `postgres`) | taking over a foreign outbox table without changing its producers |
 //! | `cli` | the command line |
 //! | `config` | `relay.toml`: several pipelines, checked before anything starts |
 //! | `doctor` | checks of a pipeline's database, broker and inboxes |
 //! | `http` (feature `metrics-endpoint`) | `/metrics`, `/livez`, `/readyz` |
 //! | `listener` (features `metrics-endpoint`, `page`) | accepting connections within bounds |
-//! | `operate` | operators' queries and decisions, for the command line and other interfaces |
 //! | `page` (feature `page`) | the page for operators, another interface |
 
 #![cfg_attr(not(feature = "testing"), allow(unreachable_pub, reason = "the feature opens more to tests"))]
@@ -18,6 +18,8 @@ compile_error!(
     "the program publishes to nothing: switch on a broker with the feature kafka, rabbitmq or sqs"
 );
 
+#[cfg(feature = "postgres")]
+pub mod adopt;
 pub mod cli;
 pub mod config;
 pub mod doctor;
@@ -29,7 +31,6 @@ pub mod fuzzing;
 pub mod http;
 #[cfg(any(feature = "metrics-endpoint", feature = "page"))]
 mod listener;
-pub mod operate;
 #[cfg(feature = "otlp")]
 pub mod otlp;
 #[cfg(feature = "page")]

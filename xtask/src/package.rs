@@ -10,7 +10,7 @@ use std::{fs, path::Path};
 const TOOLKIT: &str = "outbox-toolkit";
 
 /// The published libraries, each in a package of its own; the manifests say `publish = true`.
-const LIBRARIES: [&str; 14] = [
+const LIBRARIES: [&str; 15] = [
     "brokers",
     "checker",
     "conformance",
@@ -20,6 +20,7 @@ const LIBRARIES: [&str; 14] = [
     "inbox",
     "message",
     "migrations",
+    "operate",
     "outbox",
     "proxy",
     "relay",

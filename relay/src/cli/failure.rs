@@ -7,11 +7,11 @@ use brokers::InvalidSetting;
 use message::Fault;
 use miette::{Diagnostic, MietteHandler, MietteHandlerOpts, Report, ReportHandler};
 use migrations::{MigrateError, SchemaError};
+use operate::{OperateError, OperateErrorKind};
 use outbox::log::LogError;
 
 use super::exit::Exit;
 use crate::config::ConfigError;
-use crate::operate::{OperateError, OperateErrorKind};
 
 /// The error of a command.
 #[derive(Debug)]

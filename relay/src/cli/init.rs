@@ -7,13 +7,14 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use dialoguer::{Input, Select};
+use operate::PipelineConfig;
 use secrecy::ExposeSecret as _;
 
 use super::database::DatabaseUrl;
 use super::exit::Exit;
 use super::failure::Failure;
 use super::output::print;
-use crate::config::{Config, Overrides, PipelineConfig, Starter, StarterBroker};
+use crate::config::{Config, Overrides, Starter, StarterBroker};
 use crate::doctor::{CheckState, Finding, reach_broker, reach_database};
 
 /// The arguments of `relay init`.

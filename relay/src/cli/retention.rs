@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use clap::Args;
+use operate::PipelineConfig;
+use operate::units::Time;
 use outbox::retention::{HeldBack, Segment};
 use serde::Serialize;
 
@@ -11,8 +13,6 @@ use super::database;
 use super::exit::Exit;
 use super::failure::{Failure, first};
 use super::output::{Format, age, or_dash, table};
-use crate::config::PipelineConfig;
-use crate::config::units::Time;
 
 /// The arguments of `relay retention`.
 #[derive(Debug, Args)]
@@ -34,9 +34,7 @@ pub struct Retention {
 }
 
 fn duration(text: &str) -> Result<Duration, String> {
-    text.parse()
-        .map(|Time(duration)| duration)
-        .map_err(|error: crate::config::units::NotATime| error.to_string())
+    text.parse().map(|Time(duration)| duration).map_err(|error: operate::units::NotATime| error.to_string())
 }
 
 /// One segment of one pipeline's outbox.

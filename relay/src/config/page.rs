@@ -5,12 +5,12 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use brokers::Secret;
+use operate::Role;
 use schemars::JsonSchema;
 use secrecy::SecretString;
 use serde::Deserialize;
 
 use super::check::Problems;
-use crate::operate::Role;
 
 /// The section as written in the file.
 #[derive(Debug, Default, Deserialize, JsonSchema)]

@@ -7,6 +7,7 @@ use futures_util::future::join_all;
 #[cfg(feature = "kafka")]
 use message::loopback::is_loopback;
 use migrations::Dialect;
+use operate::{Broker, InboxConfig, PipelineConfig};
 use outbox::admin::ParkedCount;
 use outbox::connect::dialect_of;
 use outbox::log::ExceptionState::{Discarded, Scheduled};
@@ -14,16 +15,11 @@ use outbox::log::LogError;
 use secrecy::ExposeSecret as _;
 use tokio::time::timeout;
 
-#[cfg(feature = "postgres")]
-use super::adopted;
 use super::gather::{self, Unreachable};
 use super::horizon::{self, Horizon};
 use super::reach::{failed, reach_broker};
 use super::report::{CheckState, Finding, PipelineReport};
 use super::{facts, scheduled, sqlite};
-use crate::config::{Broker, InboxConfig, PipelineConfig};
-#[cfg(feature = "postgres")]
-use crate::operate::{Operator, Role, adopt, tables::Tables};
 
 /// Time limit for all queries to a database together.
 const DATABASE_TIME_LIMIT: Duration = Duration::from_secs(60);
@@ -41,18 +37,19 @@ pub struct DoctorOptions {
     pub services: facts::ServiceRoles,
 }
 
-/// Examines a pipeline: its database, its broker, and the inboxes that apply its messages. Writes
-/// nothing. A place that cannot be reached is a finding. Cancel-safe.
+/// Examines a pipeline: its database, its broker, and the inboxes that apply its messages. `beside`
+/// is a finding about the database that the caller made. Writes nothing. A place that cannot be
+/// reached is a finding. Cancel-safe.
 pub async fn examine(
     pipeline: &PipelineConfig,
     inboxes: &[InboxConfig],
     options: &DoctorOptions,
+    beside: Option<Finding>,
 ) -> PipelineReport {
     let (mut checks, sent) = database(pipeline, &options.services).await;
     checks.push(history(pipeline));
     checks.extend(scheduled::look(pipeline, DATABASE_TIME_LIMIT).await);
-    #[cfg(feature = "postgres")]
-    checks.extend(adopted_table(pipeline).await);
+    checks.extend(beside);
     let inboxes: Vec<&InboxConfig> =
         inboxes.iter().filter(|inbox| inbox.is_of(pipeline.name.as_str())).collect();
     let listed = inboxes.iter().flat_map(|inbox| inbox.topics.iter().cloned());
@@ -96,7 +93,7 @@ async fn database(pipeline: &PipelineConfig, services: &facts::ServiceRoles) -> 
     #[cfg(not(feature = "postgres"))]
     let _ = services;
     let reached = |url: &str| {
-        let place = crate::config::redact::url(url);
+        let place = operate::redact::url(url);
         Finding::pass("connection", "database", place)
     };
     let url = match pipeline.database.url() {
@@ -138,32 +135,6 @@ async fn database(pipeline: &PipelineConfig, services: &facts::ServiceRoles) -> 
             (vec![failed("database", &reason, unavailable)], Vec::new())
         }
     }
-}
-
-/// Checks that new rows of the old table are handed over, if the configuration names one.
-#[cfg(feature = "postgres")]
-async fn adopted_table(pipeline: &PipelineConfig) -> Option<Finding> {
-    let adoption = pipeline.adopt.clone()?;
-    let subject = format!("table {}", adoption.table_name());
-    let Ok(url) = pipeline.database.url() else {
-        let remedy = "correct the setting";
-        return Some(Finding::unknown(adopted::NAME, subject, "the database has no URL", remedy));
-    };
-    let tables = Tables::new(url, pipeline.database.options().clone());
-    let old = adopt::OldTable { pipeline: pipeline.name.clone(), adoption, tables };
-    let doctor = Operator::new("the doctor", Role::Viewer);
-    let looked = timeout(DATABASE_TIME_LIMIT, adopt::status(&old, &doctor)).await;
-    Some(match looked {
-        Ok(Ok(status)) => adopted::check(&status, subject),
-        Ok(Err(error)) => {
-            let remedy = "`relay adopt status --database <its owner's>` looks as a user who may";
-            Finding::unknown(adopted::NAME, subject, error.to_string(), remedy)
-        }
-        Err(_) => {
-            let measured = format!("no answer within {} s", DATABASE_TIME_LIMIT.as_secs());
-            Finding::unknown(adopted::NAME, subject, measured, "look at the server and its locks")
-        }
-    })
 }
 
 /// Returns why the relay refuses the database, which is opened as `relay run` does.

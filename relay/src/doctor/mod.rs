@@ -11,7 +11,6 @@
 //! | `gather` | queries to databases and brokers |
 //! | `postgres` (feature), [`sqlite`] | checks of databases |
 //! | `grants` | checks of PostgreSQL's rights |
-//! | `adopted` | the check of an old table whose rows are handed over |
 //! | `scheduled` | the check of scheduled messages |
 //! | `activity` | checks of transactions and slots that hold history back |
 //! | `kafka`, `rabbitmq`, `sqs` (features) | checks of brokers |
@@ -22,8 +21,6 @@
 //! | [`mod@examine`] | one pipeline from end to end |
 
 mod activity;
-#[cfg(feature = "postgres")]
-mod adopted;
 pub mod checklist;
 pub mod examine;
 pub mod facts;

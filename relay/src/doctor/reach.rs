@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use message::{Fault, Receipts, error_text};
+use operate::{InboxConfig, PipelineConfig};
 #[cfg(feature = "postgres")]
 use secrecy::ExposeSecret as _;
 use tokio::time::timeout;
 
 use super::facts::UnreadInbox;
 use super::report::Finding;
-use crate::config::{InboxConfig, PipelineConfig};
 
 /// Time limit for each of them.
 const TIME_LIMIT: Duration = Duration::from_secs(30);

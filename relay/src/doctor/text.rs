@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use bytesize::ByteSize;
-
-use crate::config::units::Time;
+use operate::units::Time;
 
 /// Formats a duration: in milliseconds below a second, in its two largest units above.
 pub(super) fn age(duration: Duration) -> String {

@@ -3,10 +3,10 @@
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use maud::{Markup, html};
+use operate::{OperateError, OperateErrorKind, Operator};
 
 use super::layout::{Frame, Tab};
 use super::text::plain;
-use crate::operate::{OperateError, OperateErrorKind, Operator};
 
 /// A complete page.
 pub(crate) struct Html(pub(crate) Markup);
@@ -61,6 +61,7 @@ impl From<OperateError> for Problem {
             OperateErrorKind::Refused | OperateErrorKind::NoTables => StatusCode::UNPROCESSABLE_ENTITY,
             OperateErrorKind::Conflict => StatusCode::CONFLICT,
             OperateErrorKind::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+            _ => StatusCode::INTERNAL_SERVER_ERROR,
         };
         Self { help: error.help().map(str::to_owned), ..Self::new(status, error.to_string()) }
     }

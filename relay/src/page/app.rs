@@ -8,6 +8,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use operate::{InboxConfig, PipelineConfig, Places};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::answer::Problem;
@@ -18,8 +19,6 @@ use super::session::Cookie;
 use super::stream::{self, Streams};
 use super::users::Users;
 use super::{Own, login, pages};
-use crate::config::{InboxConfig, PipelineConfig};
-use crate::operate::Places;
 
 /// Maximum size of a form in bytes: enough for a page of chosen messages with a reason.
 const FORM_BYTES_MAX: usize = 64 << 10;

@@ -9,6 +9,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use operate::Operator;
 
 use super::answer::Problem;
 use super::app::App;
@@ -16,7 +17,6 @@ use super::guard::{Head, has_credentials, is_from_here};
 use super::login;
 use super::users::{Proof, TooMany, proof};
 use crate::listener::Admitted;
-use crate::operate::Operator;
 
 /// Maximum size of an address in bytes: enough for a filter with long names.
 const ADDRESS_BYTES_MAX: usize = 8_000;

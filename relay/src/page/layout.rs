@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use maud::{DOCTYPE, Markup, html};
+use operate::seconds::{age, text as rfc3339};
+use operate::{OperateError, Operator, Role};
 use time::OffsetDateTime;
 
 use super::text::{beginning, plain};
-use crate::operate::seconds::{age, text as rfc3339};
-use crate::operate::{OperateError, Operator, Role};
 
 /// Maximum number of characters of a name or an error in a table.
 const CELL_CHARS_MAX: usize = 160;

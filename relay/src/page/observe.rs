@@ -5,16 +5,15 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::{Arc, Mutex as StdMutex, PoisonError};
 use std::time::Duration;
 
+use operate::places::OutboxPlace;
+use operate::status::{PipelineStatus, status};
+use operate::{Operator, PipelineConfig, Places, Role};
 use outbox::log::EntryId;
 use time::OffsetDateTime;
 use tokio::sync::{Mutex, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::samples::{Hour, STEP_SECONDS, STEPS, Sample, Samples, enqueued};
-use crate::config::PipelineConfig;
-use crate::operate::places::OutboxPlace;
-use crate::operate::status::{PipelineStatus, status};
-use crate::operate::{Operator, Places, Role};
 
 /// How long a picture is reused: any number of readers costs one query in this time.
 const FRESH_FOR: Duration = Duration::from_millis(1_500);
@@ -120,8 +119,8 @@ impl Observer {
         for ((status, _), (pipeline, places)) in picture.pipelines.iter().zip(known) {
             // The file with its URL may have appeared since.
             let opened =
-                if places.outboxes.is_empty() { Places::new().outbox(pipeline) } else { Places::new() };
-            let place = places.outboxes.first().or(opened.outboxes.first());
+                if places.outboxes().is_empty() { Places::new().outbox(pipeline) } else { Places::new() };
+            let place = places.outboxes().first().or(opened.outboxes().first());
             let (Some(waiting), Some(place)) = (status.backlog_entries_max, place) else { continue };
             let extent = place.entries.extent(&place.pipeline).await.ok();
             let newest = extent.as_ref().and_then(|extent| extent.newest);

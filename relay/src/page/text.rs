@@ -1,7 +1,7 @@
 //! Makes text from outside harmless for people who read it in a browser. The templates escape all
 //! HTML.
 
-pub(crate) use crate::operate::text::harmless as plain;
+pub(crate) use operate::text::harmless as plain;
 
 /// Returns the first characters of a text, with a mark if something is omitted.
 pub(crate) fn beginning(text: &str, chars_max: usize) -> String {

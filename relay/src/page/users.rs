@@ -9,6 +9,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use brokers::Secret;
 use message::shield;
+use operate::{Operator, Role};
 use secrecy::ExposeSecret as _;
 use sha2::{Digest as _, Sha256};
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
@@ -16,7 +17,6 @@ use tokio::time::Instant;
 
 use super::session;
 use crate::config::{PageCredential, PageUser};
-use crate::operate::{Operator, Role};
 
 /// Minimum size of a secret in bytes.
 const SECRET_BYTES_MIN: usize = 12;

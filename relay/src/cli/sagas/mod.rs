@@ -5,6 +5,8 @@ mod show;
 
 use std::num::NonZeroU32;
 
+use operate::sagas::SagaDatabase;
+
 use clap::{Args, Subcommand, ValueEnum};
 use saga::{Choice, SagaId, SagaQuery, State};
 
@@ -13,7 +15,6 @@ use super::dead::viewer;
 use super::exit::Exit;
 use super::failure::Failure;
 use super::output::Format;
-use crate::operate::sagas::SagaDatabase;
 use decide::{Decide, Skip};
 
 /// Actions on sagas.

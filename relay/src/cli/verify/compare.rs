@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use inbox::reconcile::{AppliedIds, Unfinished};
 use message::MessageId;
+use operate::{InboxConfig, PipelineConfig};
 use outbox::reconcile::Rows;
 use tokio::time::Instant;
 use uuid::Uuid;
@@ -17,7 +18,6 @@ use super::sources::{self, BrokerRead, PAGE_ROWS, Reading};
 use super::spool::{At, Spool};
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
-use crate::config::{InboxConfig, PipelineConfig};
 
 /// Maximum number of suspects that are checked again. They are kept in memory, 16 bytes each.
 const SUSPECTS_MAX: usize = 1_000_000;

@@ -33,6 +33,10 @@ use std::collections::BTreeSet;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
+use operate::pace::Pace;
+use operate::units::Time;
+use operate::{InboxConfig, PipelineConfig};
+
 use clap::Args;
 use time::OffsetDateTime;
 
@@ -40,9 +44,6 @@ use super::config::ConfigFile;
 use super::exit::Exit;
 use super::failure::Failure;
 use super::output::Format;
-use crate::config::units::Time;
-use crate::config::{InboxConfig, PipelineConfig};
-use crate::operate::pace::Pace;
 
 use compare::Comparison;
 use progress::Progress;

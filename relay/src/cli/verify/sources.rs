@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use futures_util::TryStreamExt as _;
 use inbox::reconcile::{AppliedIds, Whose};
+use operate::pace::Pace;
+use operate::{Broker, InboxConfig, PipelineConfig};
 use outbox::read_only::ReadOnly;
 use outbox::reconcile::{Row, Rows, Stage};
 use secrecy::ExposeSecret as _;
@@ -15,8 +17,6 @@ use super::range::Range;
 use super::spool::{At, Spool};
 use crate::cli::exit::Exit;
 use crate::cli::failure::{Failure, exit_of};
-use crate::config::{Broker, InboxConfig, PipelineConfig};
-use crate::operate::pace::Pace;
 use engine::Filter;
 
 /// The application name of the sessions in PostgreSQL.

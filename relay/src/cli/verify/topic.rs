@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use brokers::kafka::{self, AdminError, Begun, ReadTopic, TopicReader};
 use message::Fingerprint;
+use operate::Broker;
 use tokio::task::spawn_blocking;
 use uuid::Uuid;
 
@@ -13,7 +14,6 @@ use super::sources::{BrokerRead, PAGE_ROWS, Reading};
 use super::spool::{At, Spool};
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
-use crate::config::Broker;
 
 impl Reading {
     /// Reads the topics from the beginning of the range to their present ends, without a group.

@@ -232,7 +232,7 @@ mod tests {
             let each = miette::Diagnostic::related(&error).into_iter().flatten();
             each.map(ToString::to_string).chain([error.to_string()]).collect::<Vec<_>>().join("\n")
         })?;
-        config.pipelines.remove(0).adopt.ok_or_else(|| String::from("no adoption"))
+        config.adoptions.remove(&config.pipelines[0].name).ok_or_else(|| String::from("no adoption"))
     }
 
     #[test]

@@ -7,6 +7,12 @@ use std::sync::Arc;
 use axum::extract::{Query, State};
 use axum::http::Uri;
 use maud::{Markup, html};
+use operate::dead::{AuditLine, Audited, audit};
+use operate::error::OperateErrorKind;
+use operate::keys::{self, DecidedLine};
+use operate::sagas::SagaDatabase;
+use operate::tables::Tables;
+use operate::{OperateError, Operator};
 use saga::Decision;
 use time::OffsetDateTime;
 
@@ -17,12 +23,6 @@ use super::super::gate::Asker;
 use super::super::layout::{Frame, Tab, away, cell, count, maybe, since};
 use super::pieces::piece;
 use super::tables::{self, NamedTables};
-use crate::operate::dead::{AuditLine, Audited, audit};
-use crate::operate::error::OperateErrorKind;
-use crate::operate::keys::{self, DecidedLine};
-use crate::operate::sagas::SagaDatabase;
-use crate::operate::tables::Tables;
-use crate::operate::{OperateError, Operator};
 
 /// Maximum number of decisions read from each place.
 const LINES_MAX: NonZeroU32 = NonZeroU32::MIN.saturating_add(999);

@@ -6,6 +6,8 @@ use axum::extract::{Query, State};
 use axum::http::Uri;
 use inbox::Activity;
 use maud::{Markup, html};
+use operate::Places;
+use operate::consumers::{ConsumerLine, consumers};
 
 use super::super::address::with_query;
 use super::super::answer::{Html, Problem};
@@ -14,8 +16,6 @@ use super::super::fields::Fields;
 use super::super::gate::Asker;
 use super::super::layout::{Frame, Tab, away, cell, count, maybe_since, since};
 use super::pieces::piece;
-use crate::operate::Places;
-use crate::operate::consumers::{ConsumerLine, consumers};
 
 /// `GET /consumers`.
 pub(crate) async fn show(

@@ -5,6 +5,9 @@ use std::sync::Arc;
 use axum::extract::{Query, State};
 use axum::http::Uri;
 use maud::{Markup, html};
+use operate::Places;
+use operate::dead::{Bookmark, DeadMessage, DeadSource, Filter, Listed, States, page};
+use operate::units::Time;
 use outbox::log::ExceptionState;
 
 use super::super::address::with_query;
@@ -13,9 +16,6 @@ use super::super::app::App;
 use super::super::fields::Fields;
 use super::super::gate::Asker;
 use super::super::layout::{Frame, Tab, away, badge, bytes, cell, count, may_decide, maybe, since};
-use crate::config::units::Time;
-use crate::operate::Places;
-use crate::operate::dead::{Bookmark, DeadMessage, DeadSource, Filter, Listed, States, page};
 
 /// Messages per page.
 const ROWS: usize = 50;

@@ -10,6 +10,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use maud::{Markup, html};
 use message::shield;
+use operate::dead::{Change, DeadMessage, DeadSource, Decided, Filter, Plan, Report, plan_at_most};
+use operate::{OperateError, Operator, Places, Role, Signed};
 use sha2::{Digest as _, Sha256};
 
 use super::super::answer::{Html, Problem};
@@ -18,8 +20,6 @@ use super::super::fields::{Fields, moment};
 use super::super::gate::Asker;
 use super::super::layout::{Frame, Tab, badge, cell, count, maybe, signature};
 use super::dead::{filter, kept, places, row_name};
-use crate::operate::dead::{Change, DeadMessage, DeadSource, Decided, Filter, Plan, Report, plan_at_most};
-use crate::operate::{OperateError, Operator, Places, Role, Signed};
 
 /// Maximum number of messages of one decision.
 const DECIDED_MAX: usize = 500;
@@ -271,7 +271,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::operate::dead::filter::tests::entry;
+    use operate::dead::sample::entry;
 
     #[test]
     fn another_list_of_the_same_length_is_another_one() {
@@ -280,11 +280,14 @@ mod tests {
         assert!(is_same(&[entry(1), entry(2)]));
         assert!(!is_same(&[entry(2), entry(3)]), "one has gone, and another one has come");
         assert!(!is_same(&[entry(2), entry(1)]), "they would be decided about in another order");
-        let of_another = DeadMessage { pipeline: Some("bills".into()), ..entry(2) };
+        let mut of_another = entry(2);
+        of_another.pipeline = Some("bills".into());
         assert!(!is_same(&[entry(1), of_another]));
-        let died_again = DeadMessage { changed_at: entry(2).changed_at + Duration::from_secs(1), ..entry(2) };
+        let mut died_again = entry(2);
+        died_again.changed_at += Duration::from_secs(1);
         assert!(!is_same(&[entry(1), died_again]));
-        let with_another_id = DeadMessage { message_id: None, ..entry(2) };
+        let mut with_another_id = entry(2);
+        with_another_id.message_id = None;
         assert!(!is_same(&[entry(1), with_another_id]));
     }
 }

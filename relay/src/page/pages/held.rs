@@ -5,6 +5,7 @@ use std::sync::Arc;
 use axum::extract::{Query, State};
 use axum::http::Uri;
 use maud::{Markup, html};
+use operate::held::{HeldLine, LOOKED_AT_MAX, held};
 
 use super::super::address::with_query;
 use super::super::answer::{Html, Problem};
@@ -13,7 +14,6 @@ use super::super::fields::Fields;
 use super::super::gate::Asker;
 use super::super::layout::{Frame, Tab, away, badge, cell, count, lasting, maybe, since};
 use super::pieces::piece;
-use crate::operate::held::{HeldLine, LOOKED_AT_MAX, held};
 
 /// `GET /held`.
 pub(crate) async fn show(

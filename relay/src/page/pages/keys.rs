@@ -9,6 +9,9 @@ use axum::http::Uri;
 use inbox::keys::{Decision, KeyId};
 use maud::{Markup, html};
 use message::shield;
+use operate::error::OperateErrorKind;
+use operate::keys::{self, KeyLine};
+use operate::{OperateError, Operator, Role, Signed};
 use uuid::Uuid;
 
 use super::super::answer::{Html, Problem};
@@ -17,9 +20,6 @@ use super::super::fields::Fields;
 use super::super::gate::Asker;
 use super::super::layout::{Frame, Tab, cell, count, may_decide, signature};
 use super::tables::{self, NamedTables};
-use crate::operate::error::OperateErrorKind;
-use crate::operate::keys::{self, KeyLine};
-use crate::operate::{OperateError, Operator, Role, Signed};
 
 /// Maximum number of keys shown for each database.
 const KEYS_MAX: NonZeroU32 = NonZeroU32::MIN.saturating_add(199);

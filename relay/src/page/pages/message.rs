@@ -7,6 +7,10 @@ use axum::Form;
 use axum::extract::{Query, State};
 use axum::http::Uri;
 use maud::{Markup, html};
+use operate::dead::MessageRef;
+use operate::payload::{Payload, payload as read_payload};
+use operate::story::{InboxPart, OutboxPart, Story, story};
+use operate::{Operator, Role, Signed};
 
 use super::super::answer::{Html, Problem};
 use super::super::app::App;
@@ -17,10 +21,6 @@ use super::super::layout::{
 };
 use super::super::text::plain;
 use super::audit;
-use crate::operate::dead::MessageRef;
-use crate::operate::payload::{Payload, payload as read_payload};
-use crate::operate::story::{InboxPart, OutboxPart, Story, story};
-use crate::operate::{Operator, Role, Signed};
 
 /// Maximum number of bytes shown of a text payload.
 const TEXT_BYTES_MAX: usize = 64 << 10;

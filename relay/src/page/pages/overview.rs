@@ -5,6 +5,9 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::http::Uri;
 use maud::{Markup, html};
+use operate::Operator;
+use operate::pause::PauseLine;
+use operate::status::PipelineStatus;
 
 use super::super::address::with_query;
 use super::super::answer::Html;
@@ -14,9 +17,6 @@ use super::super::gate::Asker;
 use super::super::layout::{Frame, Tab, ago, badge, bytes, cell, count, lasting, may_decide, maybe, whole};
 use super::super::plot::plot;
 use super::super::samples::Hour;
-use crate::operate::Operator;
-use crate::operate::pause::PauseLine;
-use crate::operate::status::PipelineStatus;
 use engine::{Role, Status};
 
 /// Maximum number of pipelines shown expanded; the others are collapsed.

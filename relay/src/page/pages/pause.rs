@@ -7,6 +7,8 @@ use axum::extract::{Query, State};
 use axum::response::Redirect;
 use maud::html;
 use message::{OrderingKey, Topic, shield};
+use operate::pause::{pause as set, resume as lift};
+use operate::{OperateError, Operator, Role, Signed};
 use outbox::log::PauseScope;
 
 use super::super::answer::{Html, Problem};
@@ -14,8 +16,6 @@ use super::super::app::App;
 use super::super::fields::Fields;
 use super::super::gate::Asker;
 use super::super::layout::{Frame, Tab, cell, signature};
-use crate::operate::pause::{pause as set, resume as lift};
-use crate::operate::{OperateError, Operator, Role, Signed};
 
 const SCOPES: [(&str, &str); 3] =
     [("pipeline", "the whole pipeline"), ("topic", "a topic"), ("key", "an ordering key")];

@@ -8,6 +8,10 @@ use axum::extract::{Query, State};
 use axum::http::{StatusCode, Uri};
 use maud::{Markup, html};
 use message::shield;
+use operate::error::OperateErrorKind;
+use operate::sagas::SagaDatabase;
+use operate::tables::Tables;
+use operate::{OperateError, Operator, Role, Signed};
 use saga::{Choice, SagaId, SagaQuery, SagaRecord, StepRecord};
 
 use super::super::address::with_query;
@@ -19,10 +23,6 @@ use super::super::layout::{
     Frame, Tab, badge, cell, count, may_decide, maybe, maybe_since, signature, since,
 };
 use super::tables::{self, NamedTables};
-use crate::operate::error::OperateErrorKind;
-use crate::operate::sagas::SagaDatabase;
-use crate::operate::tables::Tables;
-use crate::operate::{OperateError, Operator, Role, Signed};
 
 /// Maximum number of sagas shown for each database.
 const SAGAS_MAX: NonZeroU32 = NonZeroU32::MIN.saturating_add(199);

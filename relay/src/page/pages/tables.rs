@@ -1,10 +1,10 @@
 //! The databases that may have idempotency keys and sagas: those of pipelines and inboxes.
 
+use operate::tables::Tables;
 use outbox::log::LogOptions;
 
 use super::super::answer::Problem;
 use super::super::app::App;
-use crate::operate::tables::Tables;
 
 /// A database, with its name in forms.
 pub(crate) struct NamedTables {

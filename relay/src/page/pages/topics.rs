@@ -5,6 +5,8 @@ use std::sync::Arc;
 use axum::extract::{Query, State};
 use axum::http::Uri;
 use maud::{Markup, html};
+use operate::Operator;
+use operate::lag::{LagLine, lag};
 
 use super::super::address::with_query;
 use super::super::answer::{Html, Problem};
@@ -13,8 +15,6 @@ use super::super::fields::Fields;
 use super::super::gate::Asker;
 use super::super::layout::{Frame, Tab, away, cell, count, lasting, may_decide, maybe};
 use super::pieces::piece;
-use crate::operate::Operator;
-use crate::operate::lag::{LagLine, lag};
 
 /// `GET /topics`.
 pub(crate) async fn show(
