@@ -6,7 +6,6 @@
 //! | `adopt` (feature `postgres`) | taking over a foreign outbox table without changing its producers |
 //! | `cli` | the command line |
 //! | `config` | `relay.toml`: several pipelines, checked before anything starts |
-//! | `doctor` | checks of a pipeline's database, broker and inboxes |
 //! | `http` (feature `metrics-endpoint`) | `/metrics`, `/livez`, `/readyz` |
 //! | `listener` (features `metrics-endpoint`, `page`) | accepting connections within bounds |
 //! | `page` (feature `page`) | the page for operators, another interface |
@@ -22,7 +21,6 @@ compile_error!(
 pub mod adopt;
 pub mod cli;
 pub mod config;
-pub mod doctor;
 /// Public for the fuzz targets.
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]

@@ -5,6 +5,7 @@ use std::fmt::Display;
 use brokers::InvalidSetting;
 use inbox::{OpenError, RedriveError, StoreError};
 use message::{Fault, error_text};
+use migrations::MigrateError;
 use outbox::admin::DecideError;
 use outbox::log::LogError;
 
@@ -22,6 +23,8 @@ pub enum OperateErrorKind {
     Conflict,
     /// A database is away: try again later.
     Unavailable,
+    /// A promise was broken, or the program itself failed.
+    Broken,
 }
 
 /// The reason why a request failed. Holds no payload and no secret.
@@ -109,6 +112,12 @@ impl From<InvalidSetting> for OperateError {
 impl From<LogError> for OperateError {
     fn from(error: LogError) -> Self {
         Self::by_fault(error.fault(), error)
+    }
+}
+
+impl From<MigrateError> for OperateError {
+    fn from(error: MigrateError) -> Self {
+        LogError::from(error).into()
     }
 }
 

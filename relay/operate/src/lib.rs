@@ -23,9 +23,13 @@
 //! | [`keys`] | idempotency keys whose holder is gone |
 //! | [`sagas`] | sagas of a database |
 //! | [`story`] | the whole story of a message |
+//! | [`doctor`] | checks of a pipeline's database, broker and inboxes |
+//! | [`verify`] | compares outbox, broker and inboxes |
+//! | [`retention`] | history, its age, and what holds it back |
+//! | [`forget`](mod@forget) | removes a relay that is gone for good |
 //! | [`replay`] | publishing messages again |
 //! | [`tail`] | messages that are being published now |
-//! | [`pace`] | the pace of reads and of messages published again |
+//! | `pace` | the pace of reads and of messages published again |
 //! | [`units`] | durations and sizes as people write them |
 //! | [`seconds`], [`text`], [`redact`] | times, text from outside and URLs, as they are shown |
 //! | [`error`] | [`OperateError`]: the reason of a failure, and what to do next |
@@ -35,18 +39,21 @@ compile_error!("no relay publishes without a broker: switch one on with the feat
 
 pub mod consumers;
 pub mod dead;
+pub mod doctor;
 pub mod error;
+pub mod forget;
 pub mod held;
 pub mod inbox_database;
 pub mod keys;
 pub mod lag;
 pub mod operator;
-pub mod pace;
+pub(crate) mod pace;
 pub mod pause;
 pub mod payload;
 pub mod places;
 pub mod redact;
 pub mod replay;
+pub mod retention;
 pub mod sagas;
 pub mod seconds;
 mod settings;
@@ -56,6 +63,7 @@ pub mod tables;
 pub mod tail;
 pub mod text;
 pub mod units;
+pub mod verify;
 
 pub use error::{OperateError, OperateErrorKind};
 pub use operator::{Operator, Role, Signed};

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// Limits the rows per second, over all reads.
-pub struct Pace {
+pub(crate) struct Pace {
     rows_per_second: NonZeroU32,
     /// The time at which the rows read so far are due.
     due_at: Instant,
@@ -15,12 +15,12 @@ pub struct Pace {
 impl Pace {
     /// Begins now.
     #[must_use]
-    pub fn new(rows_per_second: NonZeroU32) -> Self {
+    pub(crate) fn new(rows_per_second: NonZeroU32) -> Self {
         Self { rows_per_second, due_at: Instant::now() }
     }
 
     /// Waits until the rows just read are due.
-    pub async fn rows(&mut self, count: usize) {
+    pub(crate) async fn rows(&mut self, count: usize) {
         tokio::time::sleep_until(self.due(count, Instant::now())).await;
     }
 

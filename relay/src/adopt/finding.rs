@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
+use operate::doctor::Finding;
 use operate::tables::Tables;
 use operate::{Operator, PipelineConfig, Role};
 use tokio::time::timeout;
 
 use super::{AdoptState, AdoptStatus, OldTable, status};
 use crate::config::Adoption;
-use crate::doctor::Finding;
 
 /// The name of the check.
 const NAME: &str = "adopted-table";
@@ -68,7 +68,7 @@ fn check(status: &AdoptStatus, subject: String) -> Finding {
 mod tests {
     use super::super::LackingRole;
     use super::*;
-    use crate::doctor::CheckState;
+    use operate::doctor::CheckState;
 
     fn status(state: AdoptState, waiting: Option<i64>, lacking: Vec<LackingRole>) -> AdoptStatus {
         AdoptStatus {

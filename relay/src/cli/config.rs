@@ -9,7 +9,7 @@ use operate::PipelineConfig;
 use super::exit::Exit;
 use super::failure::Failure;
 use super::output::{Format, print, table};
-use crate::config::{Adoption, Config, Effective, EffectiveSetting, Overrides, schema};
+use crate::config::{Config, Effective, EffectiveSetting, Overrides, schema};
 
 /// The location of the configuration.
 #[derive(Debug, Clone, Args)]
@@ -82,7 +82,10 @@ impl OnePipeline {
     }
 
     /// Returns the pipeline, and the old table that it takes over.
-    pub(crate) fn read_with_adoption(&self) -> Result<(PipelineConfig, Option<Adoption>), Failure> {
+    #[cfg(feature = "postgres")]
+    pub(crate) fn read_with_adoption(
+        &self,
+    ) -> Result<(PipelineConfig, Option<crate::config::Adoption>), Failure> {
         let mut config = self.config.read()?;
         let pipeline = self.only(&config)?.clone();
         let adoption = config.adoptions.remove(&pipeline.name);

@@ -1,8 +1,11 @@
-//! `relay doctor`: prints what [`crate::doctor`] finds.
+//! `relay doctor`: prints what [`operate::doctor`] finds.
 
 use clap::Args;
 use futures_util::future::join_all;
 use operate::PipelineConfig;
+use operate::doctor::{
+    CheckState, ChecklistItem, DoctorOptions, Finding, PipelineReport, ServiceRoles, checklist, examine,
+};
 use serde::Serialize;
 
 use super::config::{ConfigFile, find};
@@ -10,9 +13,6 @@ use super::exit::Exit;
 use super::failure::Failure;
 use super::output::{Format, or_dash, table};
 use crate::config::Config;
-use crate::doctor::{
-    CheckState, ChecklistItem, DoctorOptions, Finding, PipelineReport, ServiceRoles, checklist, examine,
-};
 
 /// The arguments of `relay doctor`.
 #[derive(Debug, Args)]

@@ -146,6 +146,7 @@ impl From<OperateError> for Failure {
     fn from(error: OperateError) -> Self {
         let exit = match error.kind() {
             OperateErrorKind::Unavailable => Exit::Unavailable,
+            OperateErrorKind::Broken => Exit::Broken,
             _ => Exit::Usage,
         };
         match error.help() {

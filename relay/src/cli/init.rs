@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use dialoguer::{Input, Select};
 use operate::PipelineConfig;
+use operate::doctor::{CheckState, Finding, reach_broker, reach_database};
 use secrecy::ExposeSecret as _;
 
 use super::database::DatabaseUrl;
@@ -15,7 +16,6 @@ use super::exit::Exit;
 use super::failure::Failure;
 use super::output::print;
 use crate::config::{Config, Overrides, Starter, StarterBroker};
-use crate::doctor::{CheckState, Finding, reach_broker, reach_database};
 
 /// The arguments of `relay init`.
 #[derive(Debug, Args)]

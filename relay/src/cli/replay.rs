@@ -141,6 +141,10 @@ const REMEMBERED: time::Duration = time::Duration::minutes(5);
 /// Returns a topic whose queue may drop replayed messages because it received them recently.
 #[cfg(feature = "sqs")]
 fn swallowed(pipeline: &PipelineConfig, plan: &ReplayPlan) -> Option<String> {
+    #[cfg_attr(
+        not(any(feature = "kafka", feature = "rabbitmq")),
+        expect(irrefutable_let_patterns, reason = "SQS is the only broker of this build")
+    )]
     let Broker::Sqs(config) = &pipeline.broker else { return None };
     let is_young = |edge: &Edge| time::OffsetDateTime::now_utc() - edge.enqueued_at < REMEMBERED;
     let queue = |topic: &String| config.queues.get(topic).unwrap_or(topic).ends_with(".fifo");

@@ -5,9 +5,8 @@ mod show;
 
 use std::num::NonZeroU32;
 
-use operate::sagas::SagaDatabase;
-
 use clap::{Args, Subcommand, ValueEnum};
+use operate::sagas::SagaDatabase;
 use saga::{Choice, SagaId, SagaQuery, State};
 
 use super::database::TablesDatabase;

@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 
 use brokers::kafka::{self, AdminError, Begun, ReadTopic, TopicReader};
 use message::Fingerprint;
-use operate::Broker;
 use tokio::task::spawn_blocking;
 use uuid::Uuid;
 
@@ -12,8 +11,8 @@ use super::range::{Range, id_at};
 use super::reconcile::Committed;
 use super::sources::{BrokerRead, PAGE_ROWS, Reading};
 use super::spool::{At, Spool};
-use crate::cli::exit::Exit;
-use crate::cli::failure::Failure;
+use crate::Broker;
+use crate::error::{OperateError, OperateErrorKind};
 
 impl Reading {
     /// Reads the topics from the beginning of the range to their present ends, without a group.
@@ -25,7 +24,7 @@ impl Reading {
         from_ms: Option<i64>,
         range: Range,
         spool: &mut Spool,
-    ) -> Result<BrokerRead, Failure> {
+    ) -> Result<BrokerRead, OperateError> {
         let mut read = BrokerRead::default();
         #[cfg_attr(
             not(any(feature = "rabbitmq", feature = "sqs")),
@@ -65,7 +64,7 @@ impl Reading {
         broker: &Broker,
         group: &str,
         topics: &BTreeSet<String>,
-    ) -> Result<Committed, Failure> {
+    ) -> Result<Committed, OperateError> {
         #[cfg_attr(
             not(any(feature = "rabbitmq", feature = "sqs")),
             expect(irrefutable_let_patterns, reason = "Kafka is the only broker of this build")
@@ -76,9 +75,10 @@ impl Reading {
             spawn_blocking(move || kafka::committed(&config, &group, topics.iter().map(String::as_str)));
         match asked.await {
             Ok(committed) => committed.map_err(of_reader),
-            Err(error) => {
-                Err(Failure::new(Exit::Broken, format_args!("asking the broker broke off: {error}")))
-            }
+            Err(error) => Err(OperateError::new(
+                OperateErrorKind::Broken,
+                format_args!("asking the broker broke off: {error}"),
+            )),
         }
     }
 
@@ -88,7 +88,7 @@ impl Reading {
         range: Range,
         spool: &mut Spool,
         read: &mut BrokerRead,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), OperateError> {
         let count = records.len();
         let mut seen: Vec<(Uuid, Fingerprint, (i32, i64))> = Vec::with_capacity(count);
         for record in records {
@@ -116,10 +116,10 @@ impl Reading {
     }
 }
 
-fn of_reader(error: AdminError) -> Failure {
+fn of_reader(error: AdminError) -> OperateError {
     match error {
         AdminError::Setting(error) => error.into(),
-        error => Failure::new(Exit::Unavailable, error),
+        error => OperateError::new(OperateErrorKind::Unavailable, error),
     }
 }
 
@@ -127,10 +127,13 @@ fn of_reader(error: AdminError) -> Failure {
 async fn blocking<T: Send + 'static>(
     mut topic_reader: TopicReader,
     call: impl FnOnce(&mut TopicReader) -> Result<T, AdminError> + Send + 'static,
-) -> Result<(TopicReader, T), Failure> {
+) -> Result<(TopicReader, T), OperateError> {
     let called = spawn_blocking(move || call(&mut topic_reader).map(|value| (topic_reader, value))).await;
     match called {
         Ok(done) => done.map_err(of_reader),
-        Err(error) => Err(Failure::new(Exit::Broken, format_args!("reading the broker broke off: {error}"))),
+        Err(error) => Err(OperateError::new(
+            OperateErrorKind::Broken,
+            format_args!("reading the broker broke off: {error}"),
+        )),
     }
 }

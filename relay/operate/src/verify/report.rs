@@ -1,41 +1,41 @@
-//! The result, for people and for programs.
+//! The result.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 
 use serde::Serialize;
 use uuid::Uuid;
 
 use super::range::Range;
 use super::reconcile::{Kind, Place};
-use crate::cli::output::table;
 
-/// The names of the columns of findings, in order.
-const COLUMNS: [&str; 4] = ["missing", "doubled", "phantom", "altered"];
+/// The kinds of findings that are counted, in the order of their columns.
+pub const COLUMNS: [&str; 4] = ["missing", "doubled", "phantom", "altered"];
 
 /// The extent of the comparison, and its result.
 #[derive(Debug, Serialize)]
-pub(super) struct Report {
+pub struct Report {
     /// Whether no fault was found. Each place lists what was not checked there.
-    proven: bool,
+    pub proven: bool,
     /// Messages that wait for an operator's decision: dead ones, those held behind them, and open
     /// dead letters.
-    undecided: u64,
-    /// The range of message ids: from `after`, exclusive, to `until`, inclusive.
-    after: Uuid,
-    until: Uuid,
-    pipelines: Vec<Shown>,
+    pub undecided: u64,
+    /// The range of message ids begins after this one.
+    pub after: Uuid,
+    /// The last id of the range.
+    pub until: Uuid,
+    /// The pipelines.
+    pub pipelines: Vec<ComparedPipeline>,
     /// The first findings.
-    messages: Vec<Named>,
+    pub messages: Vec<FaultyMessage>,
     /// The number of further findings.
-    unnamed: usize,
+    pub unnamed: usize,
     #[serde(skip)]
     limit: usize,
 }
 
 /// The result of one pipeline, as the comparison counts it.
 #[derive(Debug)]
-pub(super) struct Compared {
+pub struct Compared {
     pipeline: String,
     pub(super) enqueued: u64,
     pub(super) published: u64,
@@ -86,56 +86,81 @@ impl Finding {
     }
 }
 
+/// The messages of a pipeline.
 #[derive(Debug, Serialize)]
-struct Shown {
-    pipeline: String,
-    enqueued: u64,
-    published: u64,
-    pending: u64,
-    parked: u64,
+pub struct ComparedPipeline {
+    /// The name of the pipeline.
+    pub pipeline: String,
+    /// Messages of the outbox.
+    pub enqueued: u64,
+    /// Messages that the broker has confirmed.
+    pub published: u64,
+    /// Messages that wait for their turn.
+    pub pending: u64,
+    /// Messages that are dead, or held behind a dead one.
+    pub parked: u64,
     /// Parked messages that operators gave up.
-    discarded: u64,
-    broker: ShownPlace,
-    inboxes: Vec<ShownPlace>,
+    pub discarded: u64,
+    /// The broker.
+    pub broker: ComparedPlace,
+    /// The inboxes.
+    pub inboxes: Vec<ComparedPlace>,
 }
 
 /// The broker, or an inbox.
 #[derive(Debug, Default, Serialize)]
-struct ShownPlace {
-    name: String,
+pub struct ComparedPlace {
+    /// The name of the consumer, or `(broker)`.
+    pub name: String,
     /// Records of the broker, copies included.
     #[serde(skip_serializing_if = "Option::is_none")]
-    records: Option<u64>,
+    pub records: Option<u64>,
     /// Messages that the inbox remembers.
     #[serde(skip_serializing_if = "Option::is_none")]
-    applied: Option<u64>,
+    pub applied: Option<u64>,
     /// Messages that the consumer tries again.
     #[serde(skip_serializing_if = "Option::is_none")]
-    retrying: Option<u64>,
+    pub retrying: Option<u64>,
     /// Open dead letters, which wait for an operator's decision.
     #[serde(skip_serializing_if = "Option::is_none")]
-    dead_letters: Option<u64>,
+    pub dead_letters: Option<u64>,
     /// Messages whose dead letters operators gave up.
     #[serde(skip_serializing_if = "Option::is_none")]
-    given_up: Option<u64>,
+    pub given_up: Option<u64>,
     /// Messages that the consumer has not reached yet; `None` when that is unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
-    waiting: Option<u64>,
+    pub waiting: Option<u64>,
+    /// The number of findings, for each of [`COLUMNS`].
     #[serde(flatten)]
-    found: BTreeMap<&'static str, u64>,
+    pub found: BTreeMap<&'static str, u64>,
     /// Checks that were skipped here, and why.
-    not_checked: Vec<String>,
+    pub not_checked: Vec<String>,
 }
 
+/// A finding: one fault of one message.
 #[derive(Debug, Serialize)]
-struct Named {
-    id: Uuid,
-    pipeline: String,
-    place: String,
-    found: &'static str,
-    kind: &'static str,
+pub struct FaultyMessage {
+    /// The id of the message.
+    pub id: Uuid,
+    /// The pipeline.
+    pub pipeline: String,
+    /// The name of the place.
+    pub place: String,
+    /// One of [`COLUMNS`].
+    pub found: &'static str,
+    /// The fault in words, which follow the name of the place.
+    pub kind: &'static str,
+    /// The topic, if it is known.
     #[serde(skip_serializing_if = "Option::is_none")]
-    topic: Option<String>,
+    pub topic: Option<String>,
+}
+
+impl FaultyMessage {
+    /// Returns whether an inbox has it, and it had no effect.
+    #[must_use]
+    pub fn is_effectless(&self) -> bool {
+        self.kind == Kind::Effectless.text()
+    }
 }
 
 impl Compared {
@@ -168,7 +193,7 @@ impl Compared {
         found
     }
 
-    fn broker(&self) -> ShownPlace {
+    fn broker(&self) -> ComparedPlace {
         let mut not_checked: Vec<String> =
             self.broker_unread.iter().map(|why| format!("all: {why}")).collect();
         if let Some(from) = self.broker_checked_from {
@@ -182,22 +207,22 @@ impl Compared {
             not_checked.push(format!("{} records that are no messages", self.unreadable_records));
         }
         let found = self.found(Place::Broker);
-        ShownPlace {
+        ComparedPlace {
             name: String::from("(broker)"),
             records: self.records,
             found,
             not_checked,
-            ..ShownPlace::default()
+            ..ComparedPlace::default()
         }
     }
 
-    fn inbox(&self, (place, inbox): (usize, &InboxCounts)) -> ShownPlace {
+    fn inbox(&self, (place, inbox): (usize, &InboxCounts)) -> ComparedPlace {
         let effects = "doubled: give verify.inbox.effects to compare effects with the inbox";
         let effects = (!inbox.has_effects).then(|| effects.to_owned());
         let unknown = inbox.group.as_ref().filter(|_| !inbox.is_group_known).map(|group| {
             format!("waiting: the group {group:?} has committed nothing of these topics; is its name right?")
         });
-        ShownPlace {
+        ComparedPlace {
             name: inbox.consumer.clone(),
             records: None,
             applied: Some(inbox.applied),
@@ -212,7 +237,9 @@ impl Compared {
 }
 
 impl Report {
-    pub(super) fn new(range: Range, limit: usize) -> Self {
+    /// Creates a report without a pipeline, which names at most `limit` messages.
+    #[must_use]
+    pub fn new(range: Range, limit: usize) -> Self {
         let Range { after, until, .. } = range;
         Self {
             proven: true,
@@ -227,13 +254,13 @@ impl Report {
     }
 
     /// Adds a pipeline.
-    pub(super) fn add(&mut self, compared: Compared) {
+    pub fn add(&mut self, compared: Compared) {
         let mut inboxes: Vec<_> =
             compared.inboxes.iter().enumerate().map(|inbox| compared.inbox(inbox)).collect();
         if inboxes.is_empty() {
             let not_checked = vec![String::from("all: no inbox is given; add [[verify.inbox]] or --inbox")];
             let name = String::from("(inboxes)");
-            inboxes.push(ShownPlace { name, not_checked, ..ShownPlace::default() });
+            inboxes.push(ComparedPlace { name, not_checked, ..ComparedPlace::default() });
         }
         let broker = compared.broker();
         let Compared { pipeline, enqueued, published, pending, parked, discarded, findings, .. } = compared;
@@ -250,114 +277,17 @@ impl Report {
                 Place::Inbox(place) => inboxes[place].name.clone(),
             };
             let pipeline = pipeline.clone();
-            self.messages.push(Named { id, pipeline, place, found: kind.column(), kind: kind.text(), topic });
+            self.messages.push(FaultyMessage {
+                id,
+                pipeline,
+                place,
+                found: kind.column(),
+                kind: kind.text(),
+                topic,
+            });
         }
-        let shown = Shown { pipeline, enqueued, published, pending, parked, discarded, broker, inboxes };
+        let shown =
+            ComparedPipeline { pipeline, enqueued, published, pending, parked, discarded, broker, inboxes };
         self.pipelines.push(shown);
-    }
-
-    pub(super) fn is_proven(&self) -> bool {
-        self.proven
-    }
-
-    /// Returns the number of messages that wait for a decision.
-    pub(super) fn undecided(&self) -> u64 {
-        self.undecided
-    }
-
-    /// Returns a row for each place, then the skipped checks, then the messages.
-    pub(super) fn table(&self) -> String {
-        let places = |shown: &Shown| -> Vec<[String; 12]> {
-            let row = |place: &ShownPlace| {
-                let or_dash = |count: Option<u64>| crate::cli::output::or_dash(count);
-                let found = |column| or_dash(place.found.get(column).copied());
-                [
-                    shown.pipeline.clone(),
-                    place.name.clone(),
-                    shown.enqueued.to_string(),
-                    shown.published.to_string(),
-                    shown.pending.to_string(),
-                    shown.parked.to_string(),
-                    or_dash(place.applied.or(place.records)),
-                    or_dash(place.waiting),
-                    found(COLUMNS[0]),
-                    found(COLUMNS[1]),
-                    found(COLUMNS[2]),
-                    found(COLUMNS[3]),
-                ]
-            };
-            std::iter::once(&shown.broker).chain(&shown.inboxes).map(row).collect()
-        };
-        let headers = [
-            "pipeline",
-            "place",
-            "enqueued",
-            "published",
-            "pending",
-            "parked",
-            "there",
-            "waiting",
-            "missing",
-            "doubled",
-            "phantom",
-            "altered",
-        ];
-        let mut text = table(headers, self.pipelines.iter().flat_map(places));
-        text.push('\n');
-        // Writing to a String cannot fail.
-        for shown in &self.pipelines {
-            if shown.discarded > 0 {
-                let Shown { pipeline, discarded, .. } = shown;
-                let _ = writeln!(
-                    text,
-                    "discarded: {pipeline}: {discarded} given up by operators: \
-                     relay dead list --pipeline {pipeline} --state discarded"
-                );
-            }
-            for place in std::iter::once(&shown.broker).chain(&shown.inboxes) {
-                for what in &place.not_checked {
-                    let _ = writeln!(text, "not checked: {} {}: {what}", shown.pipeline, place.name);
-                }
-                let (pipeline, name) = (&shown.pipeline, &place.name);
-                for (word, count, what) in [
-                    ("retrying", place.retrying, "the consumer tries them again"),
-                    ("dead letters", place.dead_letters, "an operator has to decide: relay dead list"),
-                    ("given up", place.given_up, "operators closed their dead letters"),
-                ] {
-                    if let Some(count) = count.filter(|count| *count > 0) {
-                        let _ = writeln!(text, "{word}: {pipeline} {name}: {count}; {what}");
-                    }
-                }
-            }
-        }
-        for Named { id, place, kind, found, topic, .. } in &self.messages {
-            let topic = topic.as_deref().map(|topic| format!(" (topic {topic})")).unwrap_or_default();
-            let _ = writeln!(text, "{found}: {id}{topic}: {place}: {kind}");
-        }
-        if self.unnamed > 0 {
-            let _ = writeln!(text, "and {} more; raise --limit to name them", self.unnamed);
-        }
-        let waiting =
-            self.pipelines.iter().flat_map(|shown| &shown.inboxes).filter_map(|place| place.waiting);
-        let waiting: u64 = waiting.sum();
-        if waiting > 0 {
-            let _ = writeln!(text, "not consumed yet: {waiting}; their consumers have not come to them");
-        }
-        if self.messages.iter().any(|named| named.kind == Kind::Effectless.text()) {
-            let _ = writeln!(
-                text,
-                "without an effect: does verify.inbox.effects cover these event types? One SELECT for each with \
-                 UNION ALL, or effects_kinds = [\"...\"]"
-            );
-        }
-        let undecided = self.undecided;
-        let _ = match (self.proven, undecided) {
-            (true, 0) => write!(text, "nothing is wrong with what was checked"),
-            (true, _) => {
-                write!(text, "nothing is lost or doubled; {undecided} messages wait for an operator")
-            }
-            (false, _) => write!(text, "something is wrong"),
-        };
-        text
     }
 }

@@ -1,11 +1,10 @@
 //! Reads of databases and brokers, in sessions that cannot write.
 
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use futures_util::TryStreamExt as _;
 use inbox::reconcile::{AppliedIds, Whose};
-use operate::pace::Pace;
-use operate::{Broker, InboxConfig, PipelineConfig};
 use outbox::read_only::ReadOnly;
 use outbox::reconcile::{Row, Rows, Stage};
 use secrecy::ExposeSecret as _;
@@ -15,8 +14,9 @@ use uuid::Uuid;
 use super::progress::Progress;
 use super::range::Range;
 use super::spool::{At, Spool};
-use crate::cli::exit::Exit;
-use crate::cli::failure::{Failure, exit_of};
+use crate::error::OperateError;
+use crate::pace::Pace;
+use crate::{Broker, InboxConfig, PipelineConfig};
 use engine::Filter;
 
 /// The application name of the sessions in PostgreSQL.
@@ -25,14 +25,17 @@ const APPLICATION: &str = "relay verify";
 pub(super) const PAGE_ROWS: u32 = 1_000;
 
 /// Pace, progress and time limit of reads.
-pub(super) struct Reading {
+pub struct Reading {
     pub(super) pace: Pace,
-    pub(super) progress: Progress,
+    pub(super) progress: Box<dyn Progress>,
     pub(super) statement_timeout: Duration,
 }
 
 /// Opens the outbox of a pipeline.
-pub(super) async fn outbox(pipeline: &PipelineConfig, timeout: Duration) -> Result<Box<dyn Rows>, Failure> {
+pub(super) async fn outbox(
+    pipeline: &PipelineConfig,
+    timeout: Duration,
+) -> Result<Box<dyn Rows>, OperateError> {
     // Queries of a file block no other session.
     #[cfg(not(feature = "postgres"))]
     let _ = timeout;
@@ -48,14 +51,17 @@ pub(super) async fn outbox(pipeline: &PipelineConfig, timeout: Duration) -> Resu
     })
 }
 
-async fn session(inbox: &InboxConfig) -> Result<ReadOnly, Failure> {
+async fn session(inbox: &InboxConfig) -> Result<ReadOnly, OperateError> {
     let url = inbox.url.load("verify.inbox.url")?;
     let opened = ReadOnly::open(url.expose_secret(), inbox.allow_plaintext, APPLICATION).await;
-    opened.map_err(|error| Failure::from(error).about(format_args!("inbox {}", inbox.consumer)))
+    opened.map_err(|error| OperateError::from(error).about(format_args!("inbox {}", inbox.consumer)))
 }
 
 /// Opens an inbox.
-pub(super) async fn inbox(inbox: &InboxConfig, timeout: Duration) -> Result<Box<dyn AppliedIds>, Failure> {
+pub(super) async fn inbox(
+    inbox: &InboxConfig,
+    timeout: Duration,
+) -> Result<Box<dyn AppliedIds>, OperateError> {
     #[cfg(not(feature = "postgres"))]
     let _ = timeout;
     let whose = Whose { consumer: inbox.consumer.clone(), scope: inbox.scope.clone() };
@@ -66,12 +72,7 @@ pub(super) async fn inbox(inbox: &InboxConfig, timeout: Duration) -> Result<Box<
         }
         ReadOnly::Sqlite(connection) => inbox::reconcile::sqlite(connection, whose).await,
     };
-    opened.map_err(|error| Failure::from(error).about(format_args!("inbox {}", inbox.consumer)))
-}
-
-/// Converts an error of an inbox's database.
-pub(super) fn of_inbox(error: inbox::StoreError) -> Failure {
-    Failure::new(exit_of(error.fault()), message::error_text::chain(&error))
+    opened.map_err(|error| OperateError::from(error).about(format_args!("inbox {}", inbox.consumer)))
 }
 
 /// Marks rows that the pipeline leaves to others. A parked or discarded message is its own, even if
@@ -86,6 +87,17 @@ pub(super) fn leave_out(rows: &mut [Row], filter: &Filter) {
 }
 
 impl Reading {
+    /// Reads at most `rows_per_second`, over all databases and the broker. `statement_timeout` is
+    /// the time limit of a statement in PostgreSQL.
+    #[must_use]
+    pub fn new(
+        rows_per_second: NonZeroU32,
+        statement_timeout: Duration,
+        progress: Box<dyn Progress>,
+    ) -> Self {
+        Self { pace: Pace::new(rows_per_second), progress, statement_timeout }
+    }
+
     /// Reads all rows of the range.
     pub(super) async fn outbox(
         &mut self,
@@ -93,7 +105,7 @@ impl Reading {
         filter: &Filter,
         range: Range,
         spool: &mut Spool,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), OperateError> {
         let mut after = range.after;
         loop {
             let mut page = rows.page(after, range.until, PAGE_ROWS).await?;
@@ -113,10 +125,10 @@ impl Reading {
         place: usize,
         range: Range,
         spool: &mut Spool,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), OperateError> {
         let mut after = (range.after, String::from("\u{10ffff}"));
         loop {
-            let page = memory.page((after.0, &after.1), range.until, PAGE_ROWS).await.map_err(of_inbox)?;
+            let page = memory.page((after.0, &after.1), range.until, PAGE_ROWS).await?;
             let Some(last) = page.last() else { return Ok(()) };
             after = (last.id, last.scope.clone());
             let seen: Vec<_> = page.iter().map(|row| (row.id, row.fingerprint.as_bytes().to_vec())).collect();
@@ -134,14 +146,14 @@ impl Reading {
         place: usize,
         range: Range,
         spool: &mut Spool,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), OperateError> {
         let failed = |error: sqlx::Error| {
             let help =
                 "verify.inbox.effects is one SELECT whose first column is the message id, as uuid or text";
             let told = message::error_text::chain(&error);
             let message =
                 format_args!("the effects of {:?} could not be read: {told}", inbox.consumer.as_str());
-            Failure::with_help(Exit::Usage, message, help)
+            OperateError::refused(message, help)
         };
         // The operator's own SQL, in a session that cannot write.
         let statement = || AssertSqlSafe(sql.to_owned());
@@ -185,7 +197,7 @@ impl Reading {
         place: usize,
         range: Range,
         spool: &mut Spool,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), OperateError> {
         let count = ids.len();
         let seen: Vec<_> =
             ids.drain(..).filter(|id| range.contains(*id)).map(|id| (id, Vec::new())).collect();
@@ -229,7 +241,7 @@ impl Reading {
         _: Option<i64>,
         _: Range,
         _: &mut Spool,
-    ) -> Result<BrokerRead, Failure> {
+    ) -> Result<BrokerRead, OperateError> {
         Ok(BrokerRead::default())
     }
 
@@ -239,7 +251,7 @@ impl Reading {
         _: &Broker,
         _: &str,
         _: &std::collections::BTreeSet<String>,
-    ) -> Result<super::reconcile::Committed, Failure> {
+    ) -> Result<super::reconcile::Committed, OperateError> {
         Ok(super::reconcile::Committed::new())
     }
 }

@@ -2,6 +2,7 @@
 //! grow with the number of messages. The file takes about 100 bytes for each row that was read.
 
 use std::collections::HashMap;
+use std::fmt::Display;
 
 use futures_util::TryStreamExt as _;
 use futures_util::stream::BoxStream;
@@ -14,8 +15,7 @@ use tempfile::TempDir;
 use uuid::Uuid;
 
 use super::reconcile::{Applied, Copies, Seen, Stored};
-use crate::cli::exit::Exit;
-use crate::cli::failure::Failure;
+use crate::error::{OperateError, OperateErrorKind};
 
 /// Numbers of the places in the file. Those of inboxes follow, two for each.
 const OUTBOX: i64 = 0;
@@ -108,17 +108,15 @@ pub(super) struct Spool {
     _directory: TempDir,
 }
 
-fn failed(error: sqlx::Error) -> Failure {
-    Failure::with_help(
-        Exit::Unavailable,
-        format_args!("the temporary file of the comparison failed: {error}"),
-        "it lies in the directory for temporary files (TMPDIR) and takes about 100 bytes per row that is read",
-    )
+fn failed(error: impl Display) -> OperateError {
+    let text = format_args!("the temporary file of the comparison failed: {error}");
+    let help = "it lies in the directory for temporary files (TMPDIR) and takes about 100 bytes per row that is read";
+    OperateError::new(OperateErrorKind::Unavailable, text).with_help(help)
 }
 
 impl Spool {
-    pub(super) async fn create(inboxes: usize) -> Result<Self, Failure> {
-        let directory = tempfile::Builder::new().prefix("relay-verify-").tempdir()?;
+    pub(super) async fn create(inboxes: usize) -> Result<Self, OperateError> {
+        let directory = tempfile::Builder::new().prefix("relay-verify-").tempdir().map_err(failed)?;
         let options = SqliteConnectOptions::new()
             .filename(directory.path().join("seen.db"))
             .create_if_missing(true)
@@ -144,7 +142,7 @@ impl Spool {
     }
 
     /// Adds rows of the outbox.
-    pub(super) async fn add_rows(&mut self, rows: &[Row]) -> Result<(), Failure> {
+    pub(super) async fn add_rows(&mut self, rows: &[Row]) -> Result<(), OperateError> {
         // Topics that are left to others are not read at this broker.
         let is_own = |row: &&Row| row.stage != Stage::LeftOut;
         let numbers: Vec<Option<(i64, i64)>> = rows
@@ -166,7 +164,7 @@ impl Spool {
     }
 
     /// Adds messages seen in another place, with their fingerprints if they have one.
-    pub(super) async fn add(&mut self, at: At, seen: &[(Uuid, Vec<u8>)]) -> Result<(), Failure> {
+    pub(super) async fn add(&mut self, at: At, seen: &[(Uuid, Vec<u8>)]) -> Result<(), OperateError> {
         self.add_at(at, seen.iter().map(|(id, fingerprint)| (*id, fingerprint.as_slice(), None))).await
     }
 
@@ -175,7 +173,7 @@ impl Spool {
         &mut self,
         at: At,
         seen: impl Iterator<Item = (Uuid, &[u8], Option<(i32, i64)>)>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), OperateError> {
         let mut tx = self.connection.begin().await.map_err(failed)?;
         for (id, fingerprint, position) in seen {
             let add = sqlx::query(ADD).bind(id.as_bytes().as_slice()).bind(at.number()).bind(fingerprint);
@@ -192,7 +190,7 @@ impl Spool {
         &mut self,
         inbox: usize,
         found: &[(Uuid, Unfinished)],
-    ) -> Result<(), Failure> {
+    ) -> Result<(), OperateError> {
         let add = "INSERT INTO unfinished VALUES (?1, ?2, ?3) \
                    ON CONFLICT (id, place) DO UPDATE SET how = max(how, excluded.how)";
         for (id, how) in found {
@@ -208,13 +206,13 @@ impl Spool {
     }
 
     /// Deletes all sightings in a place.
-    pub(super) async fn clear(&mut self, at: At) -> Result<(), Failure> {
+    pub(super) async fn clear(&mut self, at: At) -> Result<(), OperateError> {
         let clear = sqlx::query("DELETE FROM sighting WHERE place = ?1").bind(at.number());
         clear.execute(&mut self.connection).await.map(drop).map_err(failed)
     }
 
     /// Deletes the sightings of some messages in a place, because they are read again.
-    pub(super) async fn forget(&mut self, at: At, ids: &[Uuid]) -> Result<(), Failure> {
+    pub(super) async fn forget(&mut self, at: At, ids: &[Uuid]) -> Result<(), OperateError> {
         for id in ids {
             let forget = sqlx::query("DELETE FROM sighting WHERE id = ?1 AND place = ?2");
             let forget = forget.bind(id.as_bytes().as_slice()).bind(at.number());
@@ -224,7 +222,7 @@ impl Spool {
     }
 
     /// Replaces the suspects.
-    pub(super) async fn suspect(&mut self, ids: &[Uuid]) -> Result<(), Failure> {
+    pub(super) async fn suspect(&mut self, ids: &[Uuid]) -> Result<(), OperateError> {
         for clear in ["DELETE FROM suspect", "DELETE FROM unfinished"] {
             sqlx::query(clear).execute(&mut self.connection).await.map_err(failed)?;
         }
@@ -237,7 +235,11 @@ impl Spool {
 
     /// Calls `show` with every message and all its sightings, in the order of ids; or only with
     /// suspects.
-    pub(super) async fn each(&mut self, suspects: bool, mut show: impl FnMut(Seen)) -> Result<(), Failure> {
+    pub(super) async fn each(
+        &mut self,
+        suspects: bool,
+        mut show: impl FnMut(Seen),
+    ) -> Result<(), OperateError> {
         let (topics, kinds, inboxes) = (&self.topics, &self.kinds, self.inboxes);
         let sql = if suspects { SUSPECTS } else { ALL };
         let mut rows: BoxStream<'_, _> = sqlx::query(sql).fetch(&mut self.connection);

@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 /// Message ids from `after`, exclusive, to `until`, inclusive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Range {
+pub struct Range {
     pub(super) after: Uuid,
     pub(super) until: Uuid,
     /// The time of the first id in milliseconds since 1970; `None` means from the beginning.
@@ -21,7 +21,8 @@ pub(super) fn id_at(ms: u64) -> Uuid {
 
 impl Range {
     /// Covers the ids made between the ages `since` and `until`.
-    pub(super) fn new(now: OffsetDateTime, since: Option<Duration>, until: Option<Duration>) -> Self {
+    #[must_use]
+    pub fn new(now: OffsetDateTime, since: Option<Duration>, until: Option<Duration>) -> Self {
         let now_ms = u64::try_from(now.unix_timestamp_nanos() / 1_000_000).unwrap_or_default();
         let ago = |duration: Duration| {
             now_ms.saturating_sub(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX))

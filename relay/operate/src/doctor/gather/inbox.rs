@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use migrations::Dialect;
-use operate::InboxConfig;
 use outbox::connect::dialect_of;
 use outbox::log::LogError;
 use secrecy::ExposeSecret as _;
 
 use super::Unreachable;
+use crate::InboxConfig;
 use crate::doctor::facts::{InboxFacts, UnreadInbox};
 
 #[cfg(feature = "postgres")]

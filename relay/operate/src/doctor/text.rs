@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use bytesize::ByteSize;
-use operate::units::Time;
+
+use crate::units::Time;
 
 /// Formats a duration: in milliseconds below a second, in its two largest units above.
 pub(super) fn age(duration: Duration) -> String {

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use inbox::reconcile::{AppliedIds, Unfinished};
 use message::MessageId;
-use operate::{InboxConfig, PipelineConfig};
 use outbox::reconcile::Rows;
 use tokio::time::Instant;
 use uuid::Uuid;
@@ -16,8 +15,9 @@ use super::reconcile::{Context, InboxContext, Kind, MessageState, Place, Reconci
 use super::report::{Compared, Finding, InboxCounts};
 use super::sources::{self, BrokerRead, PAGE_ROWS, Reading};
 use super::spool::{At, Spool};
-use crate::cli::exit::Exit;
-use crate::cli::failure::Failure;
+use crate::error::{OperateError, OperateErrorKind};
+use crate::operator::{Operator, Role};
+use crate::{InboxConfig, PipelineConfig};
 
 /// Maximum number of suspects that are checked again. They are kept in memory, 16 bytes each.
 const SUSPECTS_MAX: usize = 1_000_000;
@@ -28,13 +28,20 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 const CLOCK_SKEW_MS: u64 = 600_000;
 
 /// The comparison of one pipeline: its places, range and pace.
-pub(super) struct Comparison<'a> {
-    pub(super) pipeline: &'a PipelineConfig,
-    pub(super) inboxes: Vec<InboxConfig>,
-    pub(super) topics: BTreeSet<String>,
-    pub(super) range: Range,
-    pub(super) grace: Duration,
-    pub(super) reading: Reading,
+pub struct Comparison<'a> {
+    /// The pipeline.
+    pub pipeline: &'a PipelineConfig,
+    /// The inboxes of its consumers.
+    pub inboxes: Vec<InboxConfig>,
+    /// Only messages of these topics are compared; if empty, all.
+    pub topics: BTreeSet<String>,
+    /// The messages to compare.
+    pub range: Range,
+    /// Published messages that are in no inbox count as missing when none of them has arrived for
+    /// this long.
+    pub grace: Duration,
+    /// How the places are read.
+    pub reading: Reading,
 }
 
 /// Connections and results of a running comparison.
@@ -47,8 +54,13 @@ struct Open {
 }
 
 impl Comparison<'_> {
-    /// Runs the comparison. Takes at least the grace when something is missing.
-    pub(super) async fn run(mut self) -> Result<Compared, Failure> {
+    /// Runs the comparison. Takes at least the grace when something is missing. Cancel-safe.
+    ///
+    /// # Errors
+    /// [`OperateError`] when the operator may not view messages, when a place cannot be read, or
+    /// when too many messages look wrong.
+    pub async fn run(mut self, operator: &Operator) -> Result<Compared, OperateError> {
+        operator.permit(Role::Viewer, "compare messages")?;
         self.reading.progress.say(format!("{}: connecting", self.pipeline.name));
         let mut open = self.open().await?;
         self.read(&mut open).await?;
@@ -71,7 +83,7 @@ impl Comparison<'_> {
         if too_many {
             let message = format_args!("more than {SUSPECTS_MAX} messages look wrong");
             let help = "check that the inboxes belong to this pipeline; or narrow the range with --since and --until";
-            return Err(Failure::with_help(Exit::Broken, message, help));
+            return Err(OperateError::new(OperateErrorKind::Broken, message).with_help(help));
         }
         for (seen, reconciled) in self.examine(&mut open, suspects).await? {
             compared.count(&seen, &reconciled);
@@ -103,7 +115,7 @@ impl Comparison<'_> {
         Compared::new(self.pipeline.name.as_str(), inboxes.collect(), unread)
     }
 
-    async fn open(&self) -> Result<Open, Failure> {
+    async fn open(&self) -> Result<Open, OperateError> {
         let timeout = self.reading.statement_timeout;
         let mut rows = sources::outbox(self.pipeline, timeout).await?;
         let mut context =
@@ -111,7 +123,7 @@ impl Comparison<'_> {
         let mut memories = Vec::new();
         for inbox in &self.inboxes {
             let mut memory = sources::inbox(inbox, timeout).await?;
-            let retained = memory.retained_from().await.map_err(sources::of_inbox)?;
+            let retained = memory.retained_from().await?;
             context.inboxes.push(InboxContext {
                 topics: inbox.topics.clone(),
                 remembers_from: retained.and_then(|from| MessageId::floor(from).ok()),
@@ -126,7 +138,7 @@ impl Comparison<'_> {
     }
 
     /// Reads effects before their inboxes: by then the inboxes remember them.
-    async fn read(&mut self, open: &mut Open) -> Result<(), Failure> {
+    async fn read(&mut self, open: &mut Open) -> Result<(), OperateError> {
         self.read_effects(open).await?;
         self.read_committed(open).await?;
         for (place, memory) in open.memories.iter_mut().enumerate() {
@@ -137,7 +149,7 @@ impl Comparison<'_> {
         self.read_broker(open).await
     }
 
-    async fn read_effects(&mut self, open: &mut Open) -> Result<(), Failure> {
+    async fn read_effects(&mut self, open: &mut Open) -> Result<(), OperateError> {
         for (place, inbox) in self.inboxes.iter().enumerate() {
             if let Some(sql) = &inbox.effects {
                 self.reading.effects(inbox, sql, place, self.range, &mut open.spool).await?;
@@ -148,7 +160,7 @@ impl Comparison<'_> {
 
     /// Reads the consumers' positions before their inboxes. When the inboxes are read, they
     /// remember everything up to these positions.
-    async fn read_committed(&mut self, open: &mut Open) -> Result<(), Failure> {
+    async fn read_committed(&mut self, open: &mut Open) -> Result<(), OperateError> {
         for (inbox, context) in self.inboxes.iter().zip(&mut open.context.inboxes) {
             let Some(group) = &inbox.group else { continue };
             // Without configured topics, those in the outbox are used.
@@ -163,7 +175,7 @@ impl Comparison<'_> {
     }
 
     /// Reads the requested topics of the outbox at the broker.
-    async fn read_broker(&mut self, open: &mut Open) -> Result<(), Failure> {
+    async fn read_broker(&mut self, open: &mut Open) -> Result<(), OperateError> {
         if sources::unreadable(&self.pipeline.broker).is_some() {
             return Ok(());
         }
@@ -184,7 +196,7 @@ impl Comparison<'_> {
         &mut self,
         open: &mut Open,
         mut suspects: Vec<Uuid>,
-    ) -> Result<Vec<(Seen, Reconciled)>, Failure> {
+    ) -> Result<Vec<(Seen, Reconciled)>, OperateError> {
         let mut deadline = Instant::now() + self.grace;
         let mut pause = LOOK_INTERVAL;
         let mut settled = Vec::new();
@@ -205,11 +217,7 @@ impl Comparison<'_> {
                 (deadline, pause) = (Instant::now() + self.grace, LOOK_INTERVAL);
             }
             if is_first {
-                let grace = crate::cli::output::age(self.grace);
-                eprintln!(
-                    "{} messages may be on their way: waiting {grace} for each to arrive (--grace)",
-                    wrong.len()
-                );
+                self.reading.progress.waiting(wrong.len(), self.grace);
             }
             suspects = wrong.into_iter().map(|(seen, _)| seen.id).collect();
             tokio::time::sleep_until(deadline.min(Instant::now() + pause)).await;
@@ -224,7 +232,7 @@ impl Comparison<'_> {
         open: &mut Open,
         suspects: &[Uuid],
         is_first: bool,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), OperateError> {
         open.spool.suspect(suspects).await?;
         // Retention may have removed more rows meanwhile.
         let first = open.rows.first().await?;
@@ -260,13 +268,13 @@ impl Comparison<'_> {
         Ok(())
     }
 
-    async fn look_into_inboxes(&mut self, open: &mut Open, suspects: &[Uuid]) -> Result<(), Failure> {
+    async fn look_into_inboxes(&mut self, open: &mut Open, suspects: &[Uuid]) -> Result<(), OperateError> {
         for (place, memory) in open.memories.iter_mut().enumerate() {
             for ids in suspects.chunks(PAGE_ROWS as usize) {
                 // Unfinished messages first: those that finish in between are remembered by the
                 // next query.
-                let unfinished = memory.unfinished(ids).await.map_err(sources::of_inbox)?;
-                let found = memory.find(ids).await.map_err(sources::of_inbox)?;
+                let unfinished = memory.unfinished(ids).await?;
+                let found = memory.find(ids).await?;
                 let found: Vec<_> =
                     found.iter().map(|row| (row.id, row.fingerprint.as_bytes().to_vec())).collect();
                 open.spool.forget(At::Inbox(place), ids).await?;
@@ -280,7 +288,7 @@ impl Comparison<'_> {
 }
 
 /// Returns the current result for each suspect.
-async fn reconciled(open: &mut Open) -> Result<Vec<(Seen, Reconciled)>, Failure> {
+async fn reconciled(open: &mut Open) -> Result<Vec<(Seen, Reconciled)>, OperateError> {
     let (context, mut all) = (&open.context, Vec::new());
     open.spool
         .each(true, |seen| {

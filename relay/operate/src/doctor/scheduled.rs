@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use message::MessageId;
 use message::token::DriftWindow;
-use operate::PipelineConfig;
 use outbox::log::{EntryId, ExceptionState, LogError};
 use time::OffsetDateTime;
 use tokio::time::timeout;
 
 use super::report::Finding;
+use crate::PipelineConfig;
 
 const NAME: &str = "scheduled";
 /// Maximum number of messages checked, oldest first.

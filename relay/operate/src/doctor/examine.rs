@@ -7,7 +7,6 @@ use futures_util::future::join_all;
 #[cfg(feature = "kafka")]
 use message::loopback::is_loopback;
 use migrations::Dialect;
-use operate::{Broker, InboxConfig, PipelineConfig};
 use outbox::admin::ParkedCount;
 use outbox::connect::dialect_of;
 use outbox::log::ExceptionState::{Discarded, Scheduled};
@@ -20,6 +19,7 @@ use super::horizon::{self, Horizon};
 use super::reach::{failed, reach_broker};
 use super::report::{CheckState, Finding, PipelineReport};
 use super::{facts, scheduled, sqlite};
+use crate::{Broker, InboxConfig, PipelineConfig};
 
 /// Time limit for all queries to a database together.
 const DATABASE_TIME_LIMIT: Duration = Duration::from_secs(60);
@@ -93,7 +93,7 @@ async fn database(pipeline: &PipelineConfig, services: &facts::ServiceRoles) -> 
     #[cfg(not(feature = "postgres"))]
     let _ = services;
     let reached = |url: &str| {
-        let place = operate::redact::url(url);
+        let place = crate::redact::url(url);
         Finding::pass("connection", "database", place)
     };
     let url = match pipeline.database.url() {

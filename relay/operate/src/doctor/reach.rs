@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use message::{Fault, Receipts, error_text};
-use operate::{InboxConfig, PipelineConfig};
 #[cfg(feature = "postgres")]
 use secrecy::ExposeSecret as _;
 use tokio::time::timeout;
 
 use super::facts::UnreadInbox;
 use super::report::Finding;
+use crate::{InboxConfig, PipelineConfig};
 
 /// Time limit for each of them.
 const TIME_LIMIT: Duration = Duration::from_secs(30);
@@ -19,9 +19,9 @@ const CHECK: &str = "connection";
 /// nothing. Cancel-safe.
 pub async fn reach(pipeline: &PipelineConfig) -> Vec<Finding> {
     let (database, broker) = tokio::join!(reach_database(pipeline), reach_broker(pipeline));
-    let mut findings = vec![database, broker];
+    let findings = vec![database, broker];
     #[cfg(feature = "postgres")]
-    findings.extend(admitted(pipeline).await);
+    let findings = [findings, admitted(pipeline).await].concat();
     findings
 }
 
