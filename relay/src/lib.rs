@@ -3,7 +3,6 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | `adopt` (feature `postgres`) | taking over a foreign outbox table without changing its producers |
 //! | `cli` | the command line |
 //! | `config` | `relay.toml`: several pipelines, checked before anything starts |
 //! | `http` (feature `metrics-endpoint`) | `/metrics`, `/livez`, `/readyz` |
@@ -17,8 +16,6 @@ compile_error!(
     "the program publishes to nothing: switch on a broker with the feature kafka, rabbitmq or sqs"
 );
 
-#[cfg(feature = "postgres")]
-pub mod adopt;
 pub mod cli;
 pub mod config;
 /// Public for the fuzz targets.

@@ -10,7 +10,8 @@ use std::{fs, path::Path};
 const TOOLKIT: &str = "outbox-toolkit";
 
 /// The published libraries, each in a package of its own; the manifests say `publish = true`.
-const LIBRARIES: [&str; 15] = [
+const LIBRARIES: [&str; 16] = [
+    "adopt",
     "brokers",
     "checker",
     "conformance",

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use adopt::{self, AdoptState, AdoptStatus, Adopted, OldTable};
 use clap::{Args, Subcommand};
 use operate::units::Time;
 use outbox::log::LogOptions;
@@ -13,7 +14,6 @@ use super::exit::Exit;
 use super::failure::Failure;
 use super::output::{self, Format, or_dash, table};
 use super::signature::Signature;
-use crate::adopt::{self, AdoptState, AdoptStatus, Adopted, OldTable};
 
 /// The migration from another outbox, and back.
 #[derive(Debug, Subcommand)]

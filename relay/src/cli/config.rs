@@ -83,9 +83,7 @@ impl OnePipeline {
 
     /// Returns the pipeline, and the old table that it takes over.
     #[cfg(feature = "postgres")]
-    pub(crate) fn read_with_adoption(
-        &self,
-    ) -> Result<(PipelineConfig, Option<crate::config::Adoption>), Failure> {
+    pub(crate) fn read_with_adoption(&self) -> Result<(PipelineConfig, Option<adopt::Adoption>), Failure> {
         let mut config = self.config.read()?;
         let pipeline = self.only(&config)?.clone();
         let adoption = config.adoptions.remove(&pipeline.name);

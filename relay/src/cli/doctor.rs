@@ -86,7 +86,7 @@ impl Doctor {
 #[cfg(feature = "postgres")]
 async fn adopted_table(config: &Config, pipeline: &PipelineConfig) -> Option<Finding> {
     let adoption = config.adoptions.get(&pipeline.name)?;
-    Some(crate::adopt::finding(pipeline, adoption).await)
+    Some(adopt::finding(pipeline, adoption).await)
 }
 
 /// Checks nothing: only a table in PostgreSQL can be adopted.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use ::adopt::Adoption;
 use brokers::InvalidSetting;
 use message::Source;
 use migrations::{Dialect, Identifier};
@@ -17,7 +18,7 @@ use super::file::{
 use super::http::Http;
 use super::page::PageConfig;
 use super::retention::{self, DECISIONS, MESSAGES};
-use super::{Adoption, Config, Otlp, broker, engine_section, env, inbox, level};
+use super::{Config, Otlp, adopt, broker, engine_section, env, inbox, level};
 use engine::maintenance::KEEP_DECISIONS_DEFAULT;
 use engine::{EngineOptions, Filter, InvalidFilter, Rule};
 
@@ -141,7 +142,7 @@ fn pipeline(
     }
     let database = database(section.database, path, problems);
     let adoption = match section.adopt {
-        Some(section) => Adoption::check(section, path, problems).map(Some),
+        Some(section) => adopt::check(section, path, problems).map(Some),
         None => Some(None),
     };
     let broker = broker((section.kafka, section.rabbitmq, section.sqs), path, problems)?;

@@ -48,10 +48,10 @@ mod tree;
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use ::adopt::Adoption;
 use operate::{InboxConfig, PipelineConfig};
 use outbox::log::RelayName;
 
-pub use adopt::{AdoptedTopic, Adoption, Field, NullPayload, Only, Pending, WhenSent};
 pub use effective::{Effective, EffectiveSetting};
 pub use error::ConfigError;
 pub use file::{Log, LogFormat};

@@ -6,7 +6,7 @@ use sqlx::PgConnection;
 
 use super::failed;
 use super::sql::Sql;
-use crate::config::NullPayload;
+use crate::adoption::NullPayload;
 
 const READ: &str = "read the rows that wait";
 

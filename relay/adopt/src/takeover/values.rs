@@ -3,7 +3,7 @@
 use migrations::{Statement, Template};
 
 use super::sql::{PayloadType, Sql, literals};
-use crate::config::{AdoptedTopic, Field, NullPayload};
+use crate::adoption::{AdoptedTopic, Field, NullPayload};
 
 impl Sql<'_> {
     /// Inserts the parts of a message into a template.
@@ -111,25 +111,52 @@ fn of_path(text: &'static str, field: &Field, row: &'static str) -> Statement {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
+    use message::{HeaderName, Topic};
     use migrations::{ForeignIdentifier, Identifier};
 
     use super::super::sql::{Mark, Place, Remembered, script};
     use super::*;
-    use crate::config::{Adoption, Config, Overrides};
+    use crate::adoption::{Adoption, Only, Pending, WhenSent};
 
-    fn adoption(section: &str) -> Adoption {
-        let text = format!(
-            "[[pipeline]]\nname = 'orders'\n[pipeline.database]\nurl = 'postgres://u@127.0.0.1/d'\n\
-             [pipeline.sqs]\n[pipeline.adopt]\n{section}"
-        );
-        let (mut config, _) = Config::read(Path::new("relay.toml"), &text, &Overrides::default()).unwrap();
-        config.adoptions.remove(&config.pipelines[0].name).unwrap()
+    fn name(name: &str) -> ForeignIdentifier {
+        ForeignIdentifier::new(name).unwrap()
+    }
+
+    fn field(column: &str, path: &[&str]) -> Field {
+        Field { column: name(column), path: path.iter().map(|step| String::from(*step)).collect() }
+    }
+
+    fn topic(topic: &str) -> Topic {
+        Topic::new(topic).unwrap()
+    }
+
+    /// Returns a table with the columns of Debezium.
+    fn adoption(table: &str) -> Adoption {
+        Adoption {
+            schema: None,
+            table: name(table),
+            id: field("id", &[]),
+            topic: AdoptedTopic::Field { prefix: String::new(), field: field("aggregatetype", &[]) },
+            key: Some(field("aggregateid", &[])),
+            kind: Some(field("type", &[])),
+            payload: field("payload", &[]),
+            only: None,
+            pending: None,
+            when_sent: WhenSent::Mark,
+            order_by: None,
+            publication: None,
+            id_header: HeaderName::new("legacy-id").unwrap(),
+            headers: Vec::new(),
+            content_type: None,
+            null_payload: NullPayload::Refuse,
+        }
+    }
+
+    fn pending(column: &str) -> Option<Pending> {
+        Some(Pending { column: name(column), before: Vec::new(), after: None })
     }
 
     fn place(payload: PayloadType, mark: Option<Mark>, primary_key: &[&str]) -> Place {
-        let name = |name: &str| ForeignIdentifier::new(name).unwrap();
         Place {
             home: Identifier::new("public").unwrap(),
             schema: name("shop"),
@@ -144,9 +171,12 @@ mod tests {
     /// adoption differ.
     #[test]
     fn the_function_of_a_plain_table_stays_what_it_was() {
-        let adoption = adoption(
-            "table = 'event_outbox'\ncolumns = { topic = 'topic', key = 'aggregate_id' }\npending = 'sent_at'",
-        );
+        let adoption = Adoption {
+            topic: AdoptedTopic::Field { prefix: String::new(), field: field("topic", &[]) },
+            key: Some(field("aggregate_id", &[])),
+            pending: pending("sent_at"),
+            ..adoption("event_outbox")
+        };
         let place = place(PayloadType::Json, Some(Mark::Time), &[]);
         let body = Sql { adoption: &adoption, place: &place }.body();
         assert_eq!(
@@ -183,11 +213,21 @@ END
 
     #[test]
     fn a_row_that_is_deleted_is_handed_over_first_and_found_by_its_key() {
-        let adoption = adoption(
-            "table = 'Old Table'\nwhen_sent = 'delete'\norder_by = 'No'\ntopics = { 'urn:a' = 'orders' }\n\
-             only = { column = 'Listener', value = ['a', 'b'] }\npending = 'Done'\n\
-             columns = { id = 'Id', topic = 'Type', key = '', kind = '', payload = { column = 'Body', path = ['m'] } }",
-        );
+        let adoption = Adoption {
+            id: field("Id", &[]),
+            topic: AdoptedTopic::Named {
+                field: field("Type", &[]),
+                topics: vec![("urn:a".into(), topic("orders"))],
+            },
+            key: None,
+            kind: None,
+            payload: field("Body", &["m"]),
+            only: Some(Only { field: field("Listener", &[]), values: vec!["a".into(), "b".into()] }),
+            pending: pending("Done"),
+            when_sent: WhenSent::Delete,
+            order_by: Some(name("No")),
+            ..adoption("Old Table")
+        };
         let place = place(PayloadType::Json, Some(Mark::Time), &["No", "Part"]);
         let sql = Sql { adoption: &adoption, place: &place };
         let script = script(&sql.over(false, false, &Remembered::default()));
@@ -212,7 +252,8 @@ END
 
     #[test]
     fn every_row_waits_where_rows_are_deleted_and_no_column_tells() {
-        let adoption = adoption("table = 'o'\nwhen_sent = 'delete'\ntopic = 't'");
+        let adoption =
+            Adoption { topic: AdoptedTopic::Fixed(topic("t")), when_sent: WhenSent::Delete, ..adoption("o") };
         let place = place(PayloadType::Bytes, None, &["id"]);
         let waits = Sql { adoption: &adoption, place: &place }.waits("r");
         assert_eq!(waits.map(|it| it.to_string()).as_deref(), Some("true"));
@@ -223,14 +264,22 @@ END
     #[test]
     fn nothing_of_the_configuration_becomes_sql() {
         let hostile = r#"a'] || pg_sleep(9) || ARRAY['$adopt$; {home} {row} \\ --"#;
-        let quoted = format!("'''{hostile}'''");
-        let adoption = adoption(&format!(
-            "table = 'o'\ntopics = {{ \"x\" = 't' }}\nonly = {{ column = 'l', path = [{quoted}], value = {quoted} }}\n\
-             pending = 's'\npending_value = [{quoted}, 'NEW']\nsent_value = 'SENT'\n\
-             [pipeline.adopt.columns]\nkey = {{ column = 'b', path = [{quoted}, '0'] }}\n\
-             payload = {{ column = 'b', path = [{quoted}] }}\n\
-             [pipeline.adopt.headers]\nh = {{ column = 'b', path = [{quoted}] }}"
-        ));
+        let adoption = Adoption {
+            topic: AdoptedTopic::Named {
+                field: field("aggregatetype", &[]),
+                topics: vec![("x".into(), topic("t"))],
+            },
+            key: Some(field("b", &[hostile, "0"])),
+            payload: field("b", &[hostile]),
+            only: Some(Only { field: field("l", &[hostile]), values: vec![hostile.into()] }),
+            pending: Some(Pending {
+                column: name("s"),
+                before: vec![hostile.into(), "NEW".into()],
+                after: Some("SENT".into()),
+            }),
+            headers: vec![(HeaderName::new("h").unwrap(), field("b", &[hostile]))],
+            ..adoption("o")
+        };
         let place = place(PayloadType::Json, Some(Mark::Value), &[]);
         let sql = Sql { adoption: &adoption, place: &place };
         let literal = r"E'a\u0027] || pg_sleep(9) || ARRAY[\u0027\u0024adopt\u0024; \u007bhome\u007d \u007brow\u007d \u005c\u005c --'";

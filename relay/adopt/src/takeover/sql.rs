@@ -6,7 +6,7 @@ use std::time::Duration;
 use migrations::{ForeignIdentifier, Identifier, Statement, Template};
 use operate::Signed;
 
-use crate::config::{Adoption, WhenSent};
+use crate::adoption::{Adoption, WhenSent};
 
 /// The trigger that hands each new row over.
 pub(super) const TRIGGER: &str = "outbox_adopt";

@@ -8,7 +8,7 @@ use operate::{Operator, PipelineConfig, Role};
 use tokio::time::timeout;
 
 use super::{AdoptState, AdoptStatus, OldTable, status};
-use crate::config::Adoption;
+use crate::adoption::Adoption;
 
 /// The name of the check.
 const NAME: &str = "adopted-table";
@@ -16,7 +16,7 @@ const NAME: &str = "adopted-table";
 const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// Checks that new rows of a pipeline's old table are handed over. Cancel-safe.
-pub(crate) async fn finding(pipeline: &PipelineConfig, adoption: &Adoption) -> Finding {
+pub async fn finding(pipeline: &PipelineConfig, adoption: &Adoption) -> Finding {
     let subject = format!("table {}", adoption.table_name());
     let Ok(url) = pipeline.database.url() else {
         let remedy = "correct the setting";

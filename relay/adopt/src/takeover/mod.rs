@@ -1,5 +1,5 @@
-//! Adoption of a foreign outbox table on PostgreSQL, which hands each new row over to the outbox in
-//! the producer's own transaction; and the way back.
+//! The takeover of a foreign outbox table on PostgreSQL, which hands each new row over to the outbox
+//! in the producer's own transaction; and the way back.
 //!
 //! | module | what it holds |
 //! |---|---|
@@ -35,10 +35,10 @@ use outbox::log::{LogError, RelayName};
 use serde::Serialize;
 use sqlx::{Connection as _, PgConnection, Postgres};
 
-use crate::config::Adoption;
+use crate::adoption::Adoption;
 
 use facts::Facts;
-pub(crate) use finding::finding;
+pub use finding::finding;
 pub use slots::Slot;
 use sql::{Place, Remembered, Sql};
 pub use status::{AdoptState, AdoptStatus, LackingRole};
@@ -47,13 +47,13 @@ pub use status::{AdoptState, AdoptStatus, LackingRole};
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The old table of a pipeline.
-pub(crate) struct OldTable {
+pub struct OldTable {
     /// The pipeline, for the audit.
-    pub(crate) pipeline: RelayName,
+    pub pipeline: RelayName,
     /// The table, and the meaning of its columns.
-    pub(crate) adoption: Adoption,
+    pub adoption: Adoption,
     /// The database, with a user who owns the table.
-    pub(crate) tables: Tables,
+    pub tables: Tables,
 }
 
 /// The outcome of a direction.
@@ -94,11 +94,7 @@ pub struct AdoptPlan {
 /// # Errors
 /// [`OperateError`] when the operator may not view tables, or when the table cannot be adopted; the
 /// error has the reason and a remedy.
-pub(crate) async fn plan(
-    old: &OldTable,
-    operator: &Operator,
-    is_back: bool,
-) -> Result<AdoptPlan, OperateError> {
+pub async fn plan(old: &OldTable, operator: &Operator, is_back: bool) -> Result<AdoptPlan, OperateError> {
     operator.permit(Role::Viewer, "look at tables")?;
     let signed =
         Signed { operator: Operator::new("administrator", Role::Operator), reason: "by hand".into() };
@@ -133,11 +129,7 @@ const BACK: &str = "give back";
 /// # Errors
 /// [`OperateError`] when the operator may not adopt tables, when the table cannot be adopted, or
 /// when it could not be locked in time. Then nothing has changed.
-pub(crate) async fn over(
-    old: &OldTable,
-    signed: &Signed,
-    timeout: Duration,
-) -> Result<Adopted, OperateError> {
+pub async fn over(old: &OldTable, signed: &Signed, timeout: Duration) -> Result<Adopted, OperateError> {
     signed.check("adopt tables")?;
     let mut connection = old.connect().await?;
     let (facts, place) = old.prepared(&mut connection).await?;
@@ -191,11 +183,7 @@ pub(crate) async fn over(
 /// # Errors
 /// [`OperateError`] when the operator may not give tables back, or when the table could not be
 /// locked in time. Then nothing has changed.
-pub(crate) async fn back(
-    old: &OldTable,
-    signed: &Signed,
-    timeout: Duration,
-) -> Result<Adopted, OperateError> {
+pub async fn back(old: &OldTable, signed: &Signed, timeout: Duration) -> Result<Adopted, OperateError> {
     signed.check("give tables back")?;
     let mut connection = old.connect().await?;
     let (facts, place) = old.prepared_back(&mut connection).await?;
@@ -227,7 +215,7 @@ pub(crate) async fn back(
 ///
 /// # Errors
 /// [`OperateError`] when the operator may not view tables, or when there is no such table.
-pub(crate) async fn status(old: &OldTable, operator: &Operator) -> Result<AdoptStatus, OperateError> {
+pub async fn status(old: &OldTable, operator: &Operator) -> Result<AdoptStatus, OperateError> {
     operator.permit(Role::Viewer, "look at tables")?;
     let mut connection = old.connect().await?;
     let facts = old.facts(&mut connection).await?;

@@ -6,7 +6,7 @@ use sqlx::PgConnection;
 use sqlx::types::Json;
 
 use super::sql::{MARK_TRIGGER, TRIGGER, UPDATE_TRIGGER};
-use crate::config::{Adoption, WhenSent};
+use crate::adoption::{Adoption, WhenSent};
 
 /// The facts about the old table that an adoption needs.
 #[derive(Debug)]

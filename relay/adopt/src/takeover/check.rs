@@ -5,7 +5,7 @@ use operate::{OperateError, OperateErrorKind};
 
 use super::facts::{ColumnFacts, Facts, Home, INSERTED, PublicationFacts, TableFacts, function_name};
 use super::sql::{Mark, PayloadType, Place, TRIGGERS};
-use crate::config::{Adoption, Field, Pending, WhenSent};
+use crate::adoption::{Adoption, Field, Pending, WhenSent};
 
 const INTEGERS: [&str; 3] = ["smallint", "integer", "bigint"];
 
