@@ -1,13 +1,16 @@
-//! The program `relay`: it publishes every committed outbox row, and serves operators' queries and
-//! decisions, which the crate `operate` answers and takes. It is a library only for its own tests: services embed `outbox-toolkit-engine`.
+//! The program `relay`: it publishes every committed outbox row, and is an interface to what
+//! operators ask and decide. It is a library only for its own tests: services embed
+//! `outbox-toolkit-engine`.
+//!
+//! Beside it stand `operate` with the questions and decisions, `adopt` with the takeover of foreign
+//! tables, and `web` with the page.
 //!
 //! | module | what it holds |
 //! |---|---|
 //! | `cli` | the command line |
 //! | `config` | `relay.toml`: several pipelines, checked before anything starts |
 //! | `http` (feature `metrics-endpoint`) | `/metrics`, `/livez`, `/readyz` |
-//! | `listener` (features `metrics-endpoint`, `page`) | accepting connections within bounds |
-//! | `page` (feature `page`) | the page for operators, another interface |
+//! | `otlp` (feature `otlp`) | the export to OpenTelemetry |
 
 #![cfg_attr(not(feature = "testing"), allow(unreachable_pub, reason = "the feature opens more to tests"))]
 
@@ -24,9 +27,5 @@ pub mod config;
 pub mod fuzzing;
 #[cfg(feature = "metrics-endpoint")]
 pub mod http;
-#[cfg(any(feature = "metrics-endpoint", feature = "page"))]
-mod listener;
 #[cfg(feature = "otlp")]
 pub mod otlp;
-#[cfg(feature = "page")]
-pub mod page;

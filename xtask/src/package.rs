@@ -10,7 +10,7 @@ use std::{fs, path::Path};
 const TOOLKIT: &str = "outbox-toolkit";
 
 /// The published libraries, each in a package of its own; the manifests say `publish = true`.
-const LIBRARIES: [&str; 16] = [
+const LIBRARIES: [&str; 17] = [
     "adopt",
     "brokers",
     "checker",
@@ -27,6 +27,7 @@ const LIBRARIES: [&str; 16] = [
     "relay",
     "saga",
     "testkit",
+    "web",
 ];
 
 /// Files that every package needs besides its code.

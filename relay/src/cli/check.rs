@@ -28,7 +28,7 @@ impl Check {
         // `relay run` would refuse to start for the same reason.
         #[cfg(feature = "page")]
         if let Some(page) = &config.page {
-            crate::page::check(page).map_err(|error| Failure::new(Exit::Usage, &error))?;
+            web::check(page).map_err(|error| Failure::new(Exit::Usage, &error))?;
         }
         let pipelines = match &self.pipeline {
             Some(name) => vec![find(&config, name)?],

@@ -16,9 +16,8 @@ use super::file::{
     DatabaseSection, FileSection, KafkaSection, Log, PipelineSection, RabbitmqSection, SqsSection,
 };
 use super::http::Http;
-use super::page::PageConfig;
 use super::retention::{self, DECISIONS, MESSAGES};
-use super::{Config, Otlp, adopt, broker, engine_section, env, inbox, level};
+use super::{Config, Otlp, adopt, broker, engine_section, env, inbox, level, page};
 use engine::maintenance::KEEP_DECISIONS_DEFAULT;
 use engine::{EngineOptions, Filter, InvalidFilter, Rule};
 
@@ -54,7 +53,7 @@ pub(crate) fn check(file: FileSection, files: Files) -> Result<Config, Vec<Wrong
     check_log(&file.log, &mut problems);
     let http = Http::check(file.http, &mut problems);
     let otlp = Otlp::check(file.otlp, &mut problems);
-    let page = PageConfig::check(file.page, &mut problems);
+    let page = page::check(file.page, &mut problems);
     check_names(&file.pipeline, &mut problems);
     let names: Vec<String> = file.pipeline.iter().map(|section| section.name.clone()).collect();
     let inboxes = file.verify.inbox.into_iter().enumerate();

@@ -51,13 +51,13 @@ use std::path::Path;
 use ::adopt::Adoption;
 use operate::{InboxConfig, PipelineConfig};
 use outbox::log::RelayName;
+use web::PageConfig;
 
 pub use effective::{Effective, EffectiveSetting};
 pub use error::ConfigError;
 pub use file::{Log, LogFormat};
 pub use http::Http;
 pub use otlp::{Otlp, OtlpHeaders};
-pub use page::{PageConfig, PageCredential, PageTls, PageUser};
 pub use schema::schema;
 pub use starter::{Starter, StarterBroker};
 

@@ -13,5 +13,5 @@
 mod accept;
 mod guests;
 
-pub(crate) use accept::serve;
-pub(crate) use guests::{Admitted, Bounds};
+pub use accept::serve;
+pub use guests::{Admitted, Bounds};

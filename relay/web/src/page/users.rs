@@ -16,7 +16,7 @@ use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
 use super::session;
-use crate::config::{PageCredential, PageUser};
+use crate::settings::{PageCredential, PageUser};
 
 /// Minimum size of a secret in bytes.
 const SECRET_BYTES_MIN: usize = 12;
@@ -155,7 +155,7 @@ impl Users {
         // An unknown name may be a secret that was typed into the wrong field.
         let known = name.filter(|name| self.users.iter().any(|user| user.name == **name));
         let name = known.map_or("nobody known", String::as_str);
-        tracing::warn!(user = name, "a wrong secret was brought to the page");
+        tracing::warn!(target: crate::LOG, user = name, "a wrong secret was brought to the page");
         shield(async move {
             tokio::time::sleep(WRONG_PAUSE).await;
             drop(turn);

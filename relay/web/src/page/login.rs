@@ -51,7 +51,7 @@ pub(crate) async fn enter(
     let Some(cookie) = app.users.cookie(&operator) else {
         return Problem::new(StatusCode::SERVICE_UNAVAILABLE, "the login cannot be kept").into_response();
     };
-    tracing::info!(user = operator.name(), role = operator.role().as_str(), "somebody logged in to the page");
+    tracing::info!(target: crate::LOG, user = operator.name(), role = operator.role().as_str(), "somebody logged in to the page");
     with_cookie(Redirect::to(&next).into_response(), &cookie, LIFETIME.as_secs(), &app.cookie)
 }
 

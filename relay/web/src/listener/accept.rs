@@ -14,7 +14,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Serves until dropped. Calls `answer` for each connection with a place; `answer` reports requests
 /// with [`Admitted::heard`]. `what` names the listener in the log.
-pub(crate) async fn serve<Fut>(
+pub async fn serve<Fut>(
     listener: TcpListener,
     what: &'static str,
     bounds: Bounds,
@@ -28,7 +28,7 @@ pub(crate) async fn serve<Fut>(
         let (stream, peer) = match listener.accept().await {
             Ok(accepted) => accepted,
             Err(error) => {
-                warn!("a connection for {what} could not be accepted: {error}");
+                warn!(target: crate::LOG, "a connection for {what} could not be accepted: {error}");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             }

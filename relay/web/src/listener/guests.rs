@@ -10,19 +10,19 @@ use tokio_util::sync::CancellationToken;
 
 /// The bounds of a listener.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Bounds {
+pub struct Bounds {
     /// Maximum number of connections.
-    pub(crate) connections_max: usize,
+    pub connections_max: usize,
     /// Maximum number of connections of one peer; `None` if all connections come from a proxy.
-    pub(crate) per_peer_max: Option<usize>,
+    pub per_peer_max: Option<usize>,
     /// Whether loopback addresses count as a peer. A proxy or a tunnel on this machine stands for
     /// many peers.
-    pub(crate) counts_loopback: bool,
+    pub counts_loopback: bool,
     /// Whether a connection that is being answered may lose its place when no other can. Where
     /// responses are short, a slow one is not being read by its peer.
-    pub(crate) may_cut_answers: bool,
+    pub may_cut_answers: bool,
     /// Maximum age of a connection, requests and responses included.
-    pub(crate) lifetime: Duration,
+    pub lifetime: Duration,
 }
 
 /// The connections of a listener. Clones share them.
@@ -50,7 +50,7 @@ struct Guest {
 
 /// A connection with a place. Dropping it releases the place.
 #[derive(Debug)]
-pub(crate) struct Admitted {
+pub struct Admitted {
     guests: Guests,
     arrival: u64,
     evicted: CancellationToken,
@@ -59,7 +59,7 @@ pub(crate) struct Admitted {
 impl Admitted {
     /// Notes a request that keeps the place: any request where responses are short, one of an
     /// authenticated user where a login is needed.
-    pub(crate) fn heard(&self) {
+    pub fn heard(&self) {
         if let Some(guest) = self.guests.lock().guests.get_mut(&self.arrival) {
             guest.is_silent = false;
         }
@@ -71,8 +71,8 @@ impl Admitted {
     }
 
     /// Returns the peer as it is counted; `None` for a proxy and for this machine.
-    #[cfg(feature = "page")]
-    pub(crate) fn peer(&self) -> Option<IpAddr> {
+    #[must_use]
+    pub fn peer(&self) -> Option<IpAddr> {
         self.guests.lock().guests.get(&self.arrival)?.peer
     }
 }

@@ -1,4 +1,4 @@
-//! The page for operators: an interface to [`operate`](operate), like the command line.
+//! The page for operators: an interface to [`operate`], like the command line.
 //!
 //! Its numbers come from the databases, so every relay process shows the same picture, whether it
 //! leads or not. Only a pipeline that this process cannot run is shown by this process alone. The

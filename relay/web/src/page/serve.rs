@@ -10,6 +10,7 @@ use hyper::server::conn::http1;
 use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use operate::{InboxConfig, PipelineConfig};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
@@ -20,8 +21,8 @@ use super::guard::Hosts;
 use super::session::Cookie;
 use super::users::Users;
 use super::{Own, tls};
-use crate::config::{Config, PageConfig, PageCredential, PageUser};
 use crate::listener::{self, Admitted, Bounds};
+use crate::settings::{PageConfig, PageCredential, PageUser};
 
 /// Maximum number of connections.
 const CONNECTIONS_MAX: usize = 128;
@@ -86,11 +87,16 @@ pub fn check_settings(page: &PageConfig) -> Result<(), PageError> {
 }
 
 impl Page {
-    /// Listens at the configured address.
+    /// Listens at the configured address, for a page about these pipelines and inboxes.
     ///
     /// # Errors
     /// [`PageError`]; then nothing is served.
-    pub async fn bind(config: &Config, page: &PageConfig, own: Own) -> Result<Self, PageError> {
+    pub async fn bind(
+        pipelines: &[PipelineConfig],
+        inboxes: &[InboxConfig],
+        page: &PageConfig,
+        own: Own,
+    ) -> Result<Self, PageError> {
         let users = Users::load(&page.users).map_err(PageError::Setting)?;
         let tls = page.tls.as_ref().map(tls::acceptor).transpose().map_err(PageError::Setting)?;
         let listener = TcpListener::bind(page.listen)
@@ -99,7 +105,7 @@ impl Page {
         let address =
             listener.local_addr().map_err(|error| PageError::Address { address: page.listen, error })?;
         let hosts = Hosts::new(page.listen, &page.hosts);
-        let places = (config.pipelines.clone(), config.verify.clone());
+        let places = (pipelines.to_vec(), inboxes.to_vec());
         let cookie = Cookie::new(page.is_encrypted(), address.port());
         let app = Arc::new(App::new(places, own, (hosts, users, cookie)));
         let bounds = Bounds {

@@ -7,7 +7,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ServerConfig, version};
 use tokio_rustls::TlsAcceptor;
 
-use crate::config::PageTls;
+use crate::settings::PageTls;
 
 /// Reads certificate and key.
 ///
